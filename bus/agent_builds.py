@@ -19,7 +19,7 @@ REMEMBERED = 100_000
 
 
 class _Memory(Generic[V]):
-    """A map by build that drops the least recently changed entry above its size."""
+    """A dictionary by build id that drops its least recently changed entries above a maximum size."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -98,7 +98,9 @@ class AgentBuilds:
         return report(order, "destroyed")
 
     def void(self, build: str, attempt: int, above: int = 0) -> None:
-        """Mark the attempts of a build above `above`, up to this one, as void."""
+        """Mark attempts of a build as void: the attempts after number `above`, up to and including this
+        attempt.
+        """
         if above >= attempt:
             return
         self._void.put(build, _joined((*self._void.get(build, ()), (above, attempt))))
@@ -107,7 +109,9 @@ class AgentBuilds:
             self._finished.put(build, tuple(o for o in outcomes if not above < o.attempt <= attempt))
 
     def known(self) -> tuple[list[AgentReported], dict[str, tuple[Span, ...]]]:
-        """Return all outcomes, and the void attempts of each build, for the agent's storage."""
+        """Return the outcomes of all attempts, and the void attempts of each build, to be stored by the
+        agent.
+        """
         finished = [outcome for outcomes in self._finished.values() for outcome in outcomes]
         return finished, dict(self._void.items())
 
@@ -122,7 +126,6 @@ class AgentBuilds:
 
 
 def _joined(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """Return the same attempts in as few spans as possible."""
     found: list[Span] = []
     for above, upto in sorted(spans):
         if found and above <= found[-1][1]:
@@ -174,10 +177,10 @@ def allocations_of(order: BuildOrdered | MoveOrdered) -> Allocations:
 def reshaped_mappings(
     mappings: Mapping[str, tuple[str, ...]], before: Allocations, after: Allocations
 ) -> dict[str, tuple[str, ...]]:
-    """Return the providers of each request group after allocations moved from `before` to `after`.
+    """Return, for each request group of a build, the providers that serve it after a reshape moved
+    allocations from `before` to `after`.
 
-    A provider that lost all its allocations is replaced by those that received them. A group without
-    providers stays without.
+    A provider that lost all its allocations is replaced by the providers that received them.
     """
     instead: dict[str, tuple[str, ...]] = {}
     for provider, resources in before.items():

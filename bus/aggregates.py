@@ -87,7 +87,9 @@ AggregateEdit = MakeAggregate | ChangeAggregate | DropAggregate
 
 
 class AggregateEdited(Tagged, frozen=True, kw_only=True):
-    """The edit succeeded; the aggregate after it, with `gone` if it was deleted."""
+    """The reply to a successful edit of an aggregate: the aggregate after the edit, or `gone` if it was
+    deleted.
+    """
 
     aggregate: Aggregate
     made: bool = False
@@ -98,7 +100,7 @@ class AggregateEdited(Tagged, frozen=True, kw_only=True):
 
 
 class TwoZones(Tagged, frozen=True, kw_only=True):
-    """The edit would put a host into a second availability zone."""
+    """The refusal of an edit of an aggregate that would put a host into a second availability zone."""
 
     host: Text
     zone: Text
@@ -110,7 +112,9 @@ class TwoZones(Tagged, frozen=True, kw_only=True):
 
 
 class ZoneInUse(Tagged, frozen=True, kw_only=True):
-    """The edit would change the availability zone of hosts with instances."""
+    """The refusal of an edit of an aggregate that would change the availability zone of hosts with
+    instances.
+    """
 
     hosts: LongList[Text]  # some of them
     count: Whole
@@ -141,7 +145,7 @@ AggregateResult = AggregateEdited | AggregateRefusal
 
 
 def refusal_reason(refusal: AggregateRefusal) -> str:
-    """Return the reason for operators why an edit was refused."""
+    """Return the reason why an edit of an aggregate was refused, as a sentence for operators."""
     match refusal:
         case Missing(what=what, names=names):
             return f"there is no {what} {', '.join(names)}"
@@ -159,7 +163,9 @@ def refusal_reason(refusal: AggregateRefusal) -> str:
 
 
 class FindAggregates(Message, frozen=True, kw_only=True):
-    """Query aggregates by id order; all conditions must hold, and without any all aggregates match."""
+    """A query for aggregates in the order of their ids. All given conditions must hold; without conditions,
+    all aggregates match.
+    """
 
     ids: LongList[Id] = ()
     name: Text = ""

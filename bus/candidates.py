@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.floating[Any]]
 
 
 class SenselessQuery(ValueError):
-    """The query is not valid; the text names the field and the reason."""
+    """A query for candidates is not valid; the text names the wrong field and the reason."""
 
 
 Heard = Callable[[Sequence[str], Sequence[str]], None]  # changed roots; changed aggregates and cells
@@ -50,7 +50,7 @@ class PlacedHost(Protocol):
 
 
 class CandidateSearch(Protocol):
-    """The result of one query for all hosts, valid until the next await.
+    """The result of one query for candidates, over all hosts, valid until the next await.
 
     Arrays are in the order of `positions`. Reserved amounts count as used: in arrays as of the search, in
     `amounts` and `ways` as of now.
@@ -67,7 +67,9 @@ class CandidateSearch(Protocol):
         ...
 
     def any_of(self, resource_class: str) -> bool:
-        """Return whether any provider has this class. If not, `free` and `capacity` are 0 for all hosts."""
+        """Return whether any provider has an inventory of this resource class. If not, `free` and `capacity`
+        are 0 for all hosts.
+        """
         ...
 
     def free(self, resource_class: str) -> Floats: ...
@@ -81,19 +83,21 @@ class CandidateSearch(Protocol):
     def host(self, position: int) -> PlacedHost: ...
 
     def amounts(self, position: int) -> tuple[Mapping[str, int], Mapping[str, int]]:
-        """Return the free amounts and the capacities in its tree."""
+        """Return the free amount and the capacity of each resource class in the provider tree of one host."""
         ...
 
     def ways(self, position: int, most: int) -> Sequence[Candidate]:
-        """Return at most this many complete allocations that fit now."""
+        """Return at most this many complete sets of allocations by which the request fits on one host now."""
         ...
 
     def removals(self) -> Sequence[Removal]:
-        """Return how many hosts each of placement's constraints removed."""
+        """Return how many hosts each constraint of the query removed."""
         ...
 
     def nearest(self, roots: Collection[str] = (), most: int = 5) -> Sequence[NearMiss]:
-        """Return what each of the roots lacks; without roots, the closest hosts if no host fits."""
+        """Return what each of the given hosts lacks for the query; without hosts, return the closest hosts if
+        no host fits.
+        """
         ...
 
 
@@ -102,23 +106,25 @@ class CandidateSource(Protocol):
 
     @property
     def seen(self) -> int:
-        """Return the number of the last change included."""
+        """Return the number of the last change of placement that this index includes."""
         ...
 
     async def fresh(self) -> None:
-        """Wait until everything committed before this call is included: one short query."""
+        """Wait until the index includes every change that was committed before this call; this costs one
+        short query.
+        """
         ...
 
     @property
     def layout(self) -> int:
-        """Return a counter that grows when a host is added, removed or changes its position, name, cell or
-        agent.
+        """Return a counter that grows whenever a host is added, is removed, or changes its position, name,
+        cell or agent.
         """
         ...
 
     @property
     def size(self) -> int:
-        """Return the upper limit of positions."""
+        """Return the number of positions in the arrays of hosts; some positions may be empty."""
         ...
 
     @property
@@ -132,41 +138,49 @@ class CandidateSource(Protocol):
     def position(self, root: str) -> int | None: ...
 
     def named(self, host: str) -> Sequence[str]:
-        """Return the roots of a host, given its name or a root."""
+        """Return the root providers with this host name or this id."""
         ...
 
     def hosts(self) -> Sequence[PlacedHost]: ...
 
     def search(self, question: FindCandidates, *, empty: bool = False) -> CandidateSearch:
-        """Return the hosts that fit. Raise SenselessQuery if the query is not valid.
+        """Return the hosts that fit the query. Raise SenselessQuery if the query is not valid.
 
-        `empty` treats all hosts as unused; `free` is not changed by it.
+        `empty` treats all hosts as unused; the amounts in `free` are not changed by it.
         """
         ...
 
     def free(self, root: str) -> Mapping[str, int]:
-        """Return the free amounts in its tree, reservations not subtracted; empty for an unknown root."""
+        """Return the free amounts of each resource class in the provider tree of a host, without subtracting
+        reservations; empty for an unknown root.
+        """
         ...
 
     def having(self, resource_class: str, amount: int) -> int:
-        """Return how many providers have this amount free."""
+        """Return the number of providers with at least this free amount of a resource class."""
         ...
 
     @property
     def sharing(self) -> Mapping[str, Collection[str]]:
-        """Return the roots whose trees have providers that share with others, with the classes of these."""
+        """Return the hosts whose provider trees share resources with other hosts, with the shared resource
+        classes.
+        """
         ...
 
     def reserve(self, allocations: Allocations) -> None:
-        """Reserve allocations: they count as used in searches of this scheduler only, until withdrawn."""
+        """Reserve allocations until they are withdrawn: they count as used in searches of this scheduler
+        only.
+        """
         ...
 
     def withdraw(self, allocations: Allocations) -> None: ...
 
     def watch(self, heard: Heard) -> None:
-        """Call `heard` after every change, with the changed roots, aggregates and cells."""
+        """Call `heard` after every change of placement, with the changed roots, aggregates and cells."""
         ...
 
     def watch_for_more(self, heard: Heard) -> None:
-        """Call `heard` for changes other than claims: roots with more free capacity or other differences."""
+        """Call `heard` after every change of placement that may help a waiting request: more free capacity,
+        or changed traits, inventories or aggregates.
+        """
         ...

@@ -44,7 +44,9 @@ NewCell = Annotated[  # no leading -: `reply.-c1.` begins reply addresses outsid
 
 
 class RegisterCell(Tagged, frozen=True, kw_only=True):
-    """Register a cell or change it. Omitted fields keep their values; repeating the edit changes nothing."""
+    """Register a cell or change its registration. Omitted fields keep their values; repeating the edit
+    changes nothing.
+    """
 
     cell: NewCell
     enabled: bool | None = None  # None: unchanged; a new cell is enabled
@@ -67,14 +69,14 @@ CellEdit = RegisterCell | DropCell
 
 
 class CellEdited(Tagged, frozen=True, kw_only=True):
-    """The edit succeeded; the cell after it, with `gone` if it was deleted."""
+    """The reply to a successful edit of a cell: the cell after the edit, or `gone` if it was deleted."""
 
     cell: RegisteredCell
     number: Whole = 0  # of the change; 0: nothing changed
 
 
 class CellInUse(Tagged, frozen=True, kw_only=True):
-    """The cell was not deleted because it still has instances, or its agents report hosts. It stays
+    """The refusal to delete a cell that still has instances, or whose agents report hosts. The cell stays
     disabled.
     """
 
@@ -99,7 +101,7 @@ CellResult = CellEdited | CellInUse | Missing | Contended
 
 
 class FindCells(Message, frozen=True, kw_only=True):
-    """Query all cells: registered ones, and those of reported hosts."""
+    """A query for all cells: registered cells, and cells of reported hosts."""
 
     counted: bool = True  # with the numbers of hosts and instances; False: registered cells only
 

@@ -7,13 +7,13 @@ T = TypeVar("T")
 
 
 def portions(items: Iterable[T], most: int) -> Iterator[tuple[T, ...]]:
-    """Return the items in tuples of at most this length."""
+    """Split items into tuples of at most this length."""
     listed = tuple(items)
     return (listed[at : at + most] for at in range(0, len(listed), most))
 
 
 def portions_by_size(items: Sequence[T], size_of: Callable[[T], int], most: int) -> Iterator[Sequence[T]]:
-    """Return runs of the items whose sizes add up to at most this; an item is never split."""
+    """Split items into lists whose sizes add up to at most this; one item is never split."""
     begin = size = 0
     for position, item in enumerate(items):
         if size and size + size_of(item) > most:

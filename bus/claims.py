@@ -31,8 +31,8 @@ KEEPERS = (CLEANUP, MIGRATION)
 
 
 def holder_consumer(build: str, attempt: int) -> str:
-    """Return the id of the holder consumer for the guest that an attempt of this build may have left
-    behind.
+    """Return the id of the holder consumer that keeps the resources of a guest which an attempt of this build
+    may have left on its host.
     """
     return str(uuid5(UUID(build), f"what is left of attempt {attempt}"))
 
@@ -81,8 +81,8 @@ class ConsumerClaim(Value, frozen=True, kw_only=True):
 
 
 class Full(Tagged, frozen=True, kw_only=True):
-    """The provider has too little free capacity; or `limit` names the violated rule: min_unit, max_unit or
-    step_size.
+    """The reason of a refused claim: the provider has too little free capacity, or `limit` names the violated
+    rule: min_unit, max_unit or step_size.
 
     `limit` is `inventory` if the provider has no inventory of this class.
     """
@@ -102,8 +102,8 @@ class Full(Tagged, frozen=True, kw_only=True):
 
 
 class Moved(Tagged, frozen=True, kw_only=True):
-    """The provider's inventory, traits, aggregates or tree changed since the choice was made: choose
-    again.
+    """The reason of a refused claim: the provider's inventory, traits, aggregates or tree changed since the
+    choice was made. Choose again.
     """
 
     provider: Text
@@ -120,7 +120,7 @@ class NoSuchProvider(Tagged, frozen=True, kw_only=True):
 
 
 class GroupPolicyViolated(Tagged, frozen=True, kw_only=True):
-    """The policy of the server group forbids another member on this host."""
+    """The reason of a refused claim: the policy of the server group forbids another member on this host."""
 
     provider: Text  # the root
     group: Text
@@ -133,7 +133,7 @@ class GroupPolicyViolated(Tagged, frozen=True, kw_only=True):
 
 
 class NoGroup(Tagged, frozen=True, kw_only=True):
-    """The server group of the claim is not in its project: another try cannot succeed."""
+    """The reason of a refused claim: its project has no such server group. Another try cannot succeed."""
 
     group: Text
 
@@ -142,7 +142,9 @@ class NoGroup(Tagged, frozen=True, kw_only=True):
 
 
 class NothingHeld(Tagged, frozen=True, kw_only=True):
-    """The consumer to take over from holds no allocations: another try cannot succeed."""
+    """The reason of a refused claim: the consumer whose allocations it takes over holds none. Another try
+    cannot succeed.
+    """
 
     consumer: Text
 
@@ -151,7 +153,9 @@ class NothingHeld(Tagged, frozen=True, kw_only=True):
 
 
 class OutsideCell(Tagged, frozen=True, kw_only=True):
-    """A cell asked for resources outside of the cell. Nothing was changed, and another try cannot succeed."""
+    """The reason of a refused claim: a cell asked for resources of another cell. Another try cannot
+    succeed.
+    """
 
     why: Cause
 
@@ -166,7 +170,7 @@ Refusal = Full | Moved | NoSuchProvider | GroupPolicyViolated | NoGroup | Nothin
 
 
 class Claimed(Tagged, frozen=True, kw_only=True):
-    """The allocations of the consumer are written."""
+    """The result of a successful claim: the allocations of the consumer are written."""
 
     choice: Whole  # index of the choice
     generation: Whole
@@ -175,7 +179,9 @@ class Claimed(Tagged, frozen=True, kw_only=True):
 
 
 class Held(Tagged, frozen=True, kw_only=True):
-    """The consumer's generation differs from the one in the request; its current allocations are returned."""
+    """The result of a claim or release whose consumer has another generation than expected, with the current
+    allocations of the consumer.
+    """
 
     generation: Whole
     allocations: Allocations
@@ -183,7 +189,9 @@ class Held(Tagged, frozen=True, kw_only=True):
 
 
 class Retired(Tagged, frozen=True, kw_only=True):
-    """The consumer is retired: its build has ended, and it can never hold allocations again."""
+    """The result of a claim for a retired consumer: its build has ended, and it can never hold allocations
+    again.
+    """
 
     why: Cause
     unplaceable: bool = False  # no host was found for it
@@ -191,7 +199,7 @@ class Retired(Tagged, frozen=True, kw_only=True):
 
 
 class Refused(Tagged, frozen=True, kw_only=True):
-    """No choice of the claim could be claimed."""
+    """The result of a claim of which no choice could be claimed, with a reason for each choice."""
 
     refusals: LongList[Refusal]  # one for each choice; empty if another claim of the request failed
 

@@ -61,8 +61,10 @@ class ClientsFound(Message, frozen=True, kw_only=True):
 
 
 class ClientRequested(Message, frozen=True, kw_only=True):
-    """Exactly one action of a client. A boot without a project is for the client's project, if it has only
-    one.
+    """A request of a client for exactly one action (boot, cancel, delete, move), which one field describes
+    while the others are empty.
+
+    A boot without a project is for the client's project, if the client has only one.
     """
 
     client: ClientName
@@ -73,7 +75,9 @@ class ClientRequested(Message, frozen=True, kw_only=True):
 
 
 class ClientAsked(Message, frozen=True, kw_only=True):
-    """Exactly one query of a client. The answer leaves out rows of other projects."""
+    """A query of a client, which one field describes while the others are empty. The answer leaves out data
+    of other projects.
+    """
 
     client: ClientName
     builds: FindBuilds | None = None
@@ -88,7 +92,9 @@ class ClientAsked(Message, frozen=True, kw_only=True):
 
 
 class ClientAnswered(Message, frozen=True, kw_only=True):
-    """The answer, in the field of the query; or `refused`, the reason of a refusal."""
+    """The answer to a query of a client, in the field with the name of the query's field; or in `refused` the
+    reason of a refusal.
+    """
 
     refused: Cause = ""
     builds: BuildsFound | None = None

@@ -57,7 +57,9 @@ SOONEST = 0.1  # seconds between two messages
 
 
 class RateLimitedPublisher:
-    """Publishes at most ten times a second. While the bus is unreachable, the message is dropped."""
+    """A publisher of messages at most ten times a second. While the bus is unreachable, messages are
+    dropped.
+    """
 
     def __init__(self, say: Callable[[], Awaitable[None]], what: str) -> None:
         self._say = say
@@ -68,7 +70,7 @@ class RateLimitedPublisher:
         self._due.set()
 
     async def run(self) -> None:
-        """Publish whenever `due` was called, until cancelled."""
+        """Publish a message whenever `due` was called, until cancelled."""
         while True:
             await self._due.wait()
             self._due.clear()
@@ -91,5 +93,5 @@ class ReportSequence:
         return self._last
 
     def follow(self, told: int) -> None:
-        """Continue after this number, which an earlier run may have used with a clock ahead of ours."""
+        """Continue after this number, which an earlier run of the process used while its clock was ahead."""
         self._last = max(self._last, told)

@@ -56,7 +56,7 @@ def decode(kind: type[M], body: bytes | msgspec.Raw, named: str = "") -> M:
 
 
 def holds_zero(body: bytes) -> bool:
-    """Return whether a text in this JSON holds the character U+0000."""
+    """Return whether a JSON text contains the character U+0000, which databases cannot store."""
     return _ZERO in body and _zero.search(body) is not None
 
 

@@ -30,16 +30,16 @@ class Span(Protocol):
 
 
 class Tracer(Protocol):
-    """Creates spans and exports them."""
+    """The interface of a tracer: creates spans and exports them."""
 
     def handling(self, worker: str, row: str, envelope: Envelope) -> Span | None:
-        """Return a span for handling this message, a child of its traceparent, which is replaced by the new
-        span.
+        """Return a span for the handling of a message. The span is a child of the message's traceparent and
+        replaces it.
         """
 
     def asking(self, query: str, causes: Sequence[Envelope]) -> tuple[Span, str] | None:
-        """Return a span for a query, child of the first cause and linked with the others, and its
-        traceparent.
+        """Return a span for a query with its traceparent; the span is a child of the first cause and linked
+        with the other causes.
         """
 
     def beginning(self, type_: str) -> str:
@@ -54,7 +54,6 @@ def current_tracer() -> Tracer | None:
 
 
 def trace_by(tracer: Tracer | None) -> None:
-    """Set the tracer of this process."""
     global _tracer
     _tracer = tracer
 
@@ -78,7 +77,9 @@ NO_STORY = StoredContext()
 
 @contextmanager
 def handling(envelopes: Iterable[tuple[Envelope, Message]]) -> Iterator[None]:
-    """Set the messages as the ones being handled within the block."""
+    """Set the messages that are handled within the block: messages published there become their
+    consequences.
+    """
     arrived = {id(message): envelope for envelope, message in envelopes}
     alone = next(iter(arrived.values())) if len(arrived) == 1 else None
     tokens = current.set(alone), _arrived.set(arrived)
@@ -90,13 +91,15 @@ def handling(envelopes: Iterable[tuple[Envelope, Message]]) -> Iterator[None]:
 
 
 def envelopes_handled() -> Sequence[Envelope]:
-    """Return the envelopes being handled, alone or in a list, or the one of a resumed story."""
+    """Return the envelopes of the messages that are handled now, or the envelope of the message whose stored
+    context was resumed.
+    """
     alone = current.get()
     return (alone,) if alone is not None else tuple(_arrived.get({}).values())
 
 
 def story_of(message: Message) -> StoredContext:
-    """Return the story of this message object, if it is being handled now."""
+    """Return the causal context of a message that is being handled now, to be stored with the message."""
     envelope = _arrived.get({}).get(id(message))
     if envelope is None:
         return NO_STORY
@@ -105,7 +108,9 @@ def story_of(message: Message) -> StoredContext:
 
 @contextmanager
 def resumed(story: StoredContext) -> Iterator[None]:
-    """Treat messages published within the block as consequences of the message with this story."""
+    """Treat messages that are published within the block as consequences of the message with this stored
+    context.
+    """
     if story == NO_STORY:
         yield
         return
@@ -127,7 +132,7 @@ def resumed(story: StoredContext) -> Iterator[None]:
 def follow(
     message: Message, key: str, clock: Clock, *, framed: bool = True, cause: Envelope | None = None
 ) -> Envelope:
-    """Return an envelope for this message as a consequence of `cause`, or of the message being handled
+    """Return an envelope for a message as a consequence of `cause`, or of the message that is being handled
     now.
     """
     cause = cause or current.get()
@@ -149,7 +154,9 @@ def follow(
 
 
 def _passed_on(cause: Envelope | None, type_: str, clock: Clock) -> str:
-    """Return the traceparent for the next message: the current span with a tracer, else a generated one."""
+    """Return the traceparent for the next message: from the current span of the tracer, else a generated
+    one.
+    """
     said = cause.traceparent if cause else ""
     if (tracer := current_tracer()) is None:
         return _child(said, clock)
@@ -173,6 +180,6 @@ def _child(traceparent: str, clock: Clock) -> str:
 
 
 def envelope_of(message: Message, clock: Clock, cause: Envelope | None = None) -> Envelope:
-    """Return an envelope with the routing key of the message's topic."""
+    """Return an envelope for a message, with the routing key of the message's topic."""
     topic = TOPIC_OF[type(message)]
     return follow(message, topic.key(message), clock, framed=topic.framed(message), cause=cause)

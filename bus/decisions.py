@@ -11,7 +11,7 @@ from bus.vocabulary import Cause, Compact, Id, LargeMap, LongList, Number, Text,
 
 
 class Removal(Value, frozen=True, kw_only=True):
-    """The number of hosts that one constraint removed, and the number left."""
+    """The number of hosts that one constraint of a request removed, and the number left."""
 
     constraint: Cause
     removed: Whole
@@ -22,7 +22,7 @@ class Removal(Value, frozen=True, kw_only=True):
 
 
 class NearMiss(Value, frozen=True, kw_only=True):
-    """A host that was rejected only narrowly, and what it lacks."""
+    """A host that was rejected narrowly, and the amounts or properties that it lacks."""
 
     host: Text
     lacks: Cause
@@ -55,7 +55,7 @@ class RecordedHost(Compact, frozen=True):
 
 
 class AlsoAsked(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """Demands of a request on the host, in addition to flavor and image."""
+    """Demands of a request on its host, in addition to its flavor and image."""
 
     zone: Zone = ""
     cell: Text = ""

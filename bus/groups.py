@@ -84,8 +84,8 @@ GroupResult = GroupEdited | Taken | InUse | Contended
 
 
 class FindGroups(Message, frozen=True, kw_only=True):
-    """Query server groups with their members and hosts; all conditions must hold, and without any all groups
-    match.
+    """A query for server groups with their members and hosts. All given conditions must hold; without
+    conditions, all groups match.
     """
 
     ids: LongList[Id] = ()

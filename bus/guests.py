@@ -44,7 +44,9 @@ class ReportedGuest(Compact, frozen=True):
 
 
 class GuestsAsked(Message, frozen=True, kw_only=True):
-    """Ask an agent for its guests of the builds; without builds, for a page of all builds with guests."""
+    """A query to an agent for the guests of the given builds; without builds, for a page of all builds with
+    guests.
+    """
 
     cell: Word
     agent: Word
@@ -54,7 +56,9 @@ class GuestsAsked(Message, frozen=True, kw_only=True):
 
 
 class GuestsReported(Message, frozen=True, kw_only=True):
-    """An agent's answer: all guests of the builds asked for, or a page of builds without guest details."""
+    """The answer of an agent to GuestsAsked: all guests of the given builds, or a page of builds without
+    guest details.
+    """
 
     cell: Word
     agent: Word

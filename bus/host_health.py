@@ -74,7 +74,9 @@ class HostHealth(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class FindHostHealth(Message, frozen=True, kw_only=True):
-    """Hosts that are down, unknown, or closed by their agents. Other hosts in placement are up."""
+    """A query for the hosts that are down, unknown, or disabled by their agents. Other hosts in placement are
+    up.
+    """
 
     roots: ShortList[Id] = ()  # empty: all of them
     after: Text = ""  # only roots after this one, in order
@@ -133,7 +135,7 @@ def standing(
 
 
 def condition(traits: Collection[str], health: HostHealth | None) -> Condition:
-    """Return the state of a host without reasons, which are slower. See `standing`."""
+    """Return the state of a host without reasons, which take longer to find (see `standing`)."""
     if FORCED_DOWN in traits or (
         health is not None and (health.availability == "down" or health.forced_down)
     ):
@@ -146,7 +148,7 @@ def condition(traits: Collection[str], health: HostHealth | None) -> Condition:
 
 
 def not_up(states: Mapping[str, int]) -> str:
-    """Return the number of hosts in each state except up, such as `1 down, 2 disabled`."""
+    """Return the numbers of hosts in each state except up as a text, such as `1 down, 2 disabled`."""
     return ", ".join(
         f"{number} {state}" for state, number in sorted(states.items()) if state != "up" and number
     )
@@ -167,7 +169,7 @@ def unanswered(root: Provider) -> HostHealth:
 async def every_health(
     ask: Ask[FindHostHealth, HostHealthFound], roots: Sequence[Id] = ()
 ) -> AsyncIterator[HostHealth]:
-    """Query page by page all hosts that are not up, or those of `roots`."""
+    """Query page by page the health of all hosts that are not up, or of the given hosts."""
     after, more = "", True
     while more:
         answer = await ask(FindHostHealth(roots=tuple(roots), after=after))
@@ -183,7 +185,7 @@ FORCED = "forced down by an operator"
 def closed_by(
     traits: Collection[str], enabled: bool, why_disabled: str, kept: Collection[str] | None = None
 ) -> list[str]:
-    """Return who disabled a host, with the causes; empty if it is enabled."""
+    """Return who disabled a host (operator or agent) with the causes; empty if the host is enabled."""
     causes = causes_in(traits)
     marked = DISABLED in traits
     by_operator = causes or (marked and (enabled if kept is None else DISABLED in kept))
@@ -201,7 +203,9 @@ def closed_by(
 def marked(
     traits: Collection[str], kept: Collection[str] | None = None, *, deleted: bool = False
 ) -> list[str]:
-    """Return the reasons in the traits of a root for keeping new instances away."""
+    """Return the reasons why a host gets no new instances, as far as the traits of its root provider state
+    them.
+    """
     return [
         *(["deleted: its owner reports so"] if deleted else []),
         *([FORCED] if FORCED_DOWN in traits else []),
@@ -210,7 +214,7 @@ def marked(
 
 
 def down_sentence(health: HostHealth) -> str:
-    """Return why a host is down, with the time of its last heartbeat."""
+    """Return why a host is down, with the time of its last heartbeat, as a sentence."""
     return f"down{_since(health.since)}: {health.why}"
 
 

@@ -61,7 +61,7 @@ def url_of(listener: socket.socket) -> str:
 
 
 def plainly(status: int, why: str, accept: str) -> tuple[Mapping[str, str], bytes]:
-    """Return a refusal as plain text."""
+    """Return the refusal of a request as a response of plain text."""
     return {"content-type": "text/plain; charset=utf-8"}, f"{why}\n".encode()
 
 
@@ -74,7 +74,7 @@ async def serve(
     tell_refusal: TellRefusal = plainly,
     closing: Callable[[], None] | None = None,
 ) -> None:
-    """Serve until cancelled; then requests in progress have `drain` seconds to finish.
+    """Serve HTTP until cancelled; then requests in progress have `drain` seconds to finish.
 
     `closing` is called before that, to end long-lived responses.
     """
@@ -201,7 +201,7 @@ class _Connection(HttpToolsProtocol):
                 self._refuse(431, f"The headers of a request may have {HEAD_BYTES} bytes.")
 
     def _grow_impatient(self) -> None:
-        """Refuse the request at its deadline, unless it arrives fast enough or we do not read."""
+        """Refuse the request at its deadline, unless it arrives fast enough or the server does not read."""
         now = self.loop.time()
         if self.flow.read_paused or self._is_responding():
             self._since, self._said = now, 0
@@ -212,7 +212,6 @@ class _Connection(HttpToolsProtocol):
             self._refuse(408, "The request was not complete in time.")
 
     def _is_responding(self) -> bool:
-        """Return whether a response is in progress, for this request or a previous one."""
         one = self._answering
         return one is not None and not one.response_complete and (one.response_started or not one.more_body)
 
@@ -292,7 +291,9 @@ class _Connection(HttpToolsProtocol):
         self.pipeline.clear()
 
     def _close(self) -> None:
-        """Close after the client has read the response, or did not read for `slow` seconds."""
+        """Close the connection after the client has read the response, or has read nothing for `slow`
+        seconds.
+        """
         self.transport.close()
         self._watch_reader()
 

@@ -8,14 +8,14 @@ from bus.vocabulary import Cause, Compact, Count, Id, LongList, Message, Ordinal
 
 
 class NodeLent(Compact, frozen=True):
-    """A node on which the asking agent may act, or may not any more."""
+    """A node on which the asking agent may act from now on, or may not act any more."""
 
     root: Id
     epoch: Ordinal  # lease epoch for orders and reports; 0: the agent may not act on the node any more
 
 
 class LeaseAsked(Message, frozen=True, kw_only=True):
-    """An agent renews its lease, and asks for the nodes it may act on."""
+    """The query of an agent that renews its lease and asks for the nodes that it may act on."""
 
     cell: Word
     agent: Word
@@ -31,7 +31,7 @@ class LeaseAsked(Message, frozen=True, kw_only=True):
 
 
 class LeaseAnswered(Message, frozen=True, kw_only=True):
-    """The lease of an agent, with its changed nodes."""
+    """The answer to LeaseAsked: the lease of the agent, with the nodes that changed."""
 
     refused: Cause = ""  # why there is no lease
     epoch: Ordinal = 0  # a changed epoch voids all nodes of the previous one except those in `nodes`
@@ -43,8 +43,8 @@ class LeaseAnswered(Message, frozen=True, kw_only=True):
 
 
 class NodesReported(Message, frozen=True, kw_only=True):
-    """Report all nodes with ids after `after`, up to and including `upto`: other nodes in that range were
-    deleted.
+    """A report of all nodes whose ids lie after `after`, up to and including `upto`: other nodes in that
+    range were deleted.
     """
 
     cell: Word
@@ -68,7 +68,7 @@ class FindAgents(Message, frozen=True, kw_only=True):
 
 
 class AgentStands(Value, frozen=True, kw_only=True):
-    """The state of an agent that shares nodes with others."""
+    """The state of an agent that shares the nodes of a cell with other agents."""
 
     agent: Word
     pool: Word

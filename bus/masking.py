@@ -18,7 +18,9 @@ _SECRET_NAME = re.compile(r"pass(?!file)|pwd|secret|token", re.IGNORECASE)
 
 
 def masked(value: Any) -> Any:
-    """Return the value of a setting, or a URL, with passwords replaced by stars; when in doubt, replace."""
+    """Return the value of a setting, or a URL, with stars in place of passwords; in doubt, a value counts as
+    a password.
+    """
     if isinstance(value, str):
         return _without_secret_parameters(_without_password(value))
     if isinstance(value, dict):
@@ -29,7 +31,7 @@ def masked(value: Any) -> Any:
 
 
 def masked_text(text: str) -> str:
-    """Return a text with stars for the passwords of URLs in it."""
+    """Return a text with stars in place of the passwords of URLs."""
     return _URL.sub(lambda url: masked(url[0]), text) if "://" in text else text
 
 
@@ -39,7 +41,6 @@ def _without_password(url: str) -> str:
 
 
 def _without_secret_parameters(url: str) -> str:
-    """Replace the values of PASSWORD=, sslpassword=, ... up to the next &."""
     told, at = "", 0
     for match in _PARAMETER.finditer(url):
         if match.start() >= at and _SECRET_NAME.search(unquote(match[1])):
@@ -65,8 +66,8 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def distrusted(problem: BaseException) -> str:
-    """Return why the server's certificate was rejected, or empty if the connection failed for another
-    reason.
+    """Return why the certificate of a server was rejected, or an empty string if a connection failed for
+    another reason.
     """
     found: BaseException | None = problem
     seen = set[int]()  # the cause of a cause may be the problem again

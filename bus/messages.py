@@ -55,11 +55,12 @@ Wait = Annotated[
 
 
 class BuildRequested(Message, frozen=True, kw_only=True):
-    """Build the instances: all or none, unless `at_least` names a smaller number. Each instance is a build.
+    """Build the instances of this request: all or none, unless `at_least` names a smaller number. Each
+    instance is a build.
 
     A request with `wait` waits for free capacity: the highest priority first, then the oldest. A request
     without `wait` is placed or refused immediately, and its priority counts too: it is placed before waiting
-    requests of a lower priority.
+    requests of lower priority.
     """
 
     request: Id
@@ -90,7 +91,7 @@ class BuildRequested(Message, frozen=True, kw_only=True):
 
 
 class Selection(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """A host for a build, with the allocations to claim there."""
+    """A host chosen for a build, with the allocations to claim there."""
 
     root: Id
     host: Text
@@ -101,7 +102,9 @@ class Selection(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class BuildPlaced(Message, frozen=True, kw_only=True):
-    """The allocations of this build on a host are claimed. The alternates, in the same cell, are not."""
+    """The allocations of this build on a host are claimed. The alternates, in the same cell, are not
+    claimed.
+    """
 
     build: Id
     request: Id
@@ -229,7 +232,7 @@ class BuildOrdered(Message, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DestroyOrdered(Message, frozen=True, kw_only=True):
-    """Delete all guests of this build up to this attempt on a host."""
+    """Delete all guests of this build on a host, up to and including the guest of this attempt."""
 
     build: Id
     attempt: Amount
@@ -260,8 +263,8 @@ class AgentReported(Message, frozen=True, kw_only=True):
 
 
 class InventoryReported(Message, frozen=True, kw_only=True):
-    """A whole provider tree. Among the reports of one root the highest sequence is valid; reports with a
-    lower one are ignored.
+    """A report of a whole provider tree by its owner. The report with the highest sequence of a root is
+    valid; others are ignored.
     """
 
     root: Id

@@ -106,7 +106,7 @@ class MoveRefused(Message, frozen=True, kw_only=True):
 
 
 class PhaseOver(Compact, frozen=True):
-    """A finished phase of a move on one host."""
+    """The end of one phase of a move on one host."""
 
     phase: Text
     host: Text
@@ -278,12 +278,12 @@ class MoveStands(Value, frozen=True, kw_only=True):
 
     @property
     def towards(self) -> str:
-        """Return the destination host, or the source while the move is being undone."""
+        """Return the destination host of a move, or its source while the move is being undone."""
         return self.source if self.phase in WAY_BACK else self.host
 
 
 class FindMoves(Message, frozen=True, kw_only=True):
-    """Query the moves of a cell, by id or page by page, newest first."""
+    """A query for the moves of a cell, by id or page by page, the newest first."""
 
     cell: Word
     moves: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()

@@ -42,7 +42,9 @@ class NameEdited(Tagged, frozen=True, kw_only=True):
 
 
 class Standard(Tagged, frozen=True, kw_only=True):
-    """The name is a standard one, or has no CUSTOM_ prefix: it cannot be created, renamed or deleted."""
+    """The refusal of an edit of a standard resource class or trait, or of a name without the prefix
+    CUSTOM_.
+    """
 
     name: Text
 
@@ -54,7 +56,7 @@ NameResult = NameEdited | Missing | Taken | InUse | Standard | Contended
 
 
 class FindNames(Message, frozen=True, kw_only=True):
-    """Query resource classes or traits by name or prefix, in the order of their numbers."""
+    """A query for resource classes or traits by name or prefix, in the order of their numbers."""
 
     kind: NameKind
     names: LongList[Text] | None = None

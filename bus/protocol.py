@@ -26,7 +26,7 @@ Short = Annotated[str, Meta(max_length=255)]  # limit of an AMQP short string
 
 
 class Envelope(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A message in transit: its encoded body, and the metadata to deliver it."""
+    """A message in transit: its encoded body, with the metadata that delivery needs."""
 
     id: Short
     type: Short
@@ -48,7 +48,7 @@ class Envelope(msgspec.Struct, kw_only=True, omit_defaults=True):
     strikes: int = 0  # number of processes that ended while they handled only this message
 
     def __post_init__(self) -> None:
-        """Clamp numbers from outside to ranges that every broker can store."""
+        """Clamp numbers from other programs to ranges that every broker can store."""
         if not 1 <= self.attempt <= MAX_COUNT:
             self.attempt = min(max(self.attempt, 1), MAX_COUNT)
         if not 0 <= self.faults <= MAX_COUNT:
@@ -65,7 +65,8 @@ class Envelope(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class QueueSpec:
-    """A queue and the keys bound to it. Unless `durable`, it lives as long as its reader's connection.
+    """A queue with the routing keys that are bound to it. A queue that is not `durable` lives as long as its
+    reader's connection.
 
     With `notes_readers`, the embedded broker, whose readers die with it, journals each delivery, so that
     `Delivery.crashes` counts only deliveries that were made.
@@ -78,14 +79,14 @@ class QueueSpec:
 
 
 class Delivery(Protocol):
-    """An envelope handed to a reader, who must settle it by exactly one of done and requeue."""
+    """An envelope handed to a reader, which must settle it by exactly one call of done or requeue."""
 
     envelope: Envelope
     problem: str  # why the bytes are no valid envelope; empty: they are
     crashes: int  # deliveries that ended unsettled; some brokers count requeues, too, or at most 1
 
     def done(self) -> None:
-        """Acknowledge: the message was handled, and all its consequences are stored."""
+        """Acknowledge the message: it was handled, and all its consequences are stored."""
 
     def requeue(self) -> None:
         """Put the message back, to be delivered again to any reader."""
@@ -101,7 +102,7 @@ class Inbox(Protocol):
     def get_nowait(self) -> Delivery | None: ...
 
     async def stop(self) -> None:
-        """Stop reading, and put back what was not handed out."""
+        """Stop reading a queue, and put back the messages that were not handed out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,22 +149,22 @@ class Transport(Protocol):
         """Create the queues with their bindings, now and after every reconnect."""
 
     async def publish(self, envelopes: Sequence[Envelope], *, expected: Sequence[bool]) -> None:
-        """Publish to every queue bound to the envelope's key. Raise Unroutable if an expected envelope
-        matches no queue.
+        """Publish envelopes to every queue bound to their routing keys. Raise Unroutable if an expected
+        envelope matches no queue.
         """
 
     async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
-        """Send to one queue by its name. If the queue does not exist, raise Unroutable if `expected`, else
-        drop it.
+        """Send an envelope to one queue by the queue's name. If the queue does not exist, raise Unroutable if
+        `expected`, else drop the envelope.
         """
 
     async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
-        """Send to one queue after the seconds (rounded up by some brokers), with the envelope's key
-        unchanged.
+        """Send an envelope to one queue after so many seconds (rounded up by some brokers), with its routing
+        key unchanged.
         """
 
     async def store_dead_letter(self, letter: DeadLetter) -> None:
-        """Store in the dead-letter queue."""
+        pass
 
     async def consume(self, queue: QueueSpec, prefetch: int) -> Inbox: ...
 
@@ -173,9 +174,7 @@ class Transport(Protocol):
         """
 
     async def depths(self, queues: Sequence[str]) -> BusDepths:
-        """Return the depths of the queues, without those that do not exist. Changes nothing on the
-        broker.
-        """
+        """Return the depths of the given queues that exist. Nothing is changed on the broker."""
 
     async def dead_letters(
         self, limit: int = 1000, *, after: str = "", beginning: str = ""
@@ -192,13 +191,14 @@ class Transport(Protocol):
     async def remove_dead_letters(
         self, ids: Collection[str] | None, rescue: Callable[[DeadLetter], Awaitable[bool]] | None = None
     ) -> int:
-        """Remove the dead letters, or all, and return their number.
-
-        Each is removed after `rescue` has returned True for it; otherwise it stays.
+        """Remove the given dead letters, or all, and return their number. Each is removed after `rescue` has
+        returned True for it; otherwise it stays.
         """
 
 
 class Ask(Protocol[A, R]):
-    """A query as a function. `Bus.asker` returns one; tests may use any coroutine function."""
+    """The type of functions that send a query and return its answer. `Bus.asker` returns one; tests may use
+    any coroutine function.
+    """
 
     def __call__(self, question: A, /) -> Awaitable[R]: ...

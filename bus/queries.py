@@ -64,8 +64,8 @@ class Candidate(Compact, frozen=True):
 
 
 class OrderBy(Value, frozen=True, kw_only=True):
-    """A weight: free or total amount of a resource class, scaled from the lowest to the highest of all hosts
-    that fit.
+    """The weight of a resource class in the order of candidates: its free or total amount, scaled from the
+    lowest to the highest of all hosts that fit.
 
     A score is the sum of multiplier × (amount − lowest) / (highest − lowest).
     """
@@ -78,7 +78,8 @@ class OrderBy(Value, frozen=True, kw_only=True):
 
 
 class FindCandidates(Message, frozen=True, kw_only=True):
-    """Ask what would fit now. `after` continues a search where the last page ended.
+    """A query for allocation candidates: complete allocations that would fit now. `after` continues a search
+    where the last page ended.
 
     Each host is on one page only while the query stays the same, including `order` with its scale: later
     pages name the scale of the first. A host whose free capacity changes between two pages may come twice or
@@ -154,7 +155,7 @@ class WaitingKind(Compact, frozen=True):
 
 
 class FindWaiting(Message, frozen=True, kw_only=True):
-    """Ask which requests wait for free capacity, in the order in which they are served."""
+    """A query for the requests that wait for free capacity, in the order in which they are served."""
 
     # Only waiting requests with the ids, or moves of instances with the ids
     requests: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()
@@ -173,7 +174,7 @@ class WaitingFound(Message, frozen=True, kw_only=True):
 
 
 class FindDecision(Message, frozen=True, kw_only=True):
-    """Query why a build or request has no host, or why a move waits."""
+    """A query for the decision why a build or request has no host, or why a move waits."""
 
     id: Id
 
@@ -194,7 +195,7 @@ class DecisionFound(Message, frozen=True, kw_only=True):
 
 
 class PlacedThere(Value, frozen=True, kw_only=True):
-    """The number of instances that would go to a host."""
+    """The number of instances of a what-if question that would go to one host."""
 
     root: Id
     host: Text
@@ -223,7 +224,7 @@ class CapacityLeft(Value, frozen=True, kw_only=True):
 
 
 class WhatIf(Message, frozen=True, kw_only=True):
-    """Ask what the decision about this request would be now. Nothing is claimed."""
+    """A query for the decision about a request if it were made now. Nothing is claimed."""
 
     request: BuildRequested
     best: Annotated[int, Meta(ge=1, le=64)] = 8  # number of hosts to return, best first
@@ -233,7 +234,7 @@ class WhatIf(Message, frozen=True, kw_only=True):
 
 
 class WhatIfAnswered(Message, frozen=True, kw_only=True):
-    """The decision about a request if it were made now."""
+    """The answer to WhatIf: the decision about the request if it were made now."""
 
     fits: bool
     refusal: Cause = ""  # why the request is invalid
@@ -246,8 +247,8 @@ class WhatIfAnswered(Message, frozen=True, kw_only=True):
 
 
 class WhatIfMoves(Message, frozen=True, kw_only=True):
-    """Ask what the decisions about the moves would be now, each after those before it. Nothing is claimed
-    or begun.
+    """A query for the decisions about moves if they were made now, each after the moves before it. Nothing is
+    claimed or begun.
     """
 
     moves: Annotated[tuple[MoveRequested, ...], Meta(min_length=1, max_length=100)]
@@ -256,8 +257,10 @@ class WhatIfMoves(Message, frozen=True, kw_only=True):
 
 
 class WhatIfMovesAnswered(Message, frozen=True, kw_only=True):
-    """One answer for each move, as for a request. With `refusal`, no host was searched; `decision.code` has
-    the reason. Of the moves with a destination only the first has its decision.
+    """The answer to WhatIfMoves, with one answer for each move. With `refusal`, no host was searched;
+    `decision.code` has the reason.
+
+    Of the moves with a destination only the first has its decision.
     """
 
     answers: LongList[WhatIfAnswered]
@@ -267,7 +270,7 @@ class WhatIfMovesAnswered(Message, frozen=True, kw_only=True):
 
 
 class FindBuilds(Message, frozen=True, kw_only=True):
-    """Ask for the states of the builds in this cell."""
+    """A query for the states of builds in this cell."""
 
     cell: Word
     builds: Annotated[tuple[Id, ...], Meta(min_length=1, max_length=100)]
@@ -314,7 +317,9 @@ class Instance(Value, frozen=True, kw_only=True):
 
 
 class FindInstances(Message, frozen=True, kw_only=True):
-    """Query a page of instances of this cell, in the order of their ids; all conditions must hold."""
+    """A query for a page of instances of this cell, in the order of their ids. All given conditions must
+    hold.
+    """
 
     cell: Word
     project: Annotated[str, Meta(max_length=255)] = ""  # empty: all projects

@@ -29,7 +29,9 @@ class KnownInventory(Compact, frozen=True):
 
 
 class KnownProvider(Compact, frozen=True):
-    """A provider; `stock`, `traits` and `aggregates` are positions in the tables of its `KnownTrees`."""
+    """A provider in a list of trees; `stock`, `traits` and `aggregates` are positions in the tables of its
+    `KnownTrees`.
+    """
 
     id: Text
     name: Text
@@ -65,7 +67,9 @@ class KnownTrees(Value, frozen=True, kw_only=True):
 
 
 class ProviderChange(Compact, frozen=True):
-    """A provider after a commit: only its usage changed, unless `reshaped`, or `gone` (deleted)."""
+    """The state of a provider after a commit: only its usage changed, unless it is marked `reshaped`, or
+    `gone` (deleted).
+    """
 
     provider: Text
     root: Text
@@ -77,7 +81,9 @@ class ProviderChange(Compact, frozen=True):
 
 
 class PlacementChanged(Message, frozen=True, kw_only=True):
-    """One commit of placement. Numbers have no gaps: a replica that misses one queries the missed changes."""
+    """One commit of placement. The numbers of commits have no gaps: a replica that misses one queries the
+    missed changes.
+    """
 
     number: Ordinal
     changes: LongList[ProviderChange]
@@ -94,7 +100,9 @@ class FindChanges(Message, frozen=True, kw_only=True):
 
 
 class ChangesFound(Message, frozen=True, kw_only=True):
-    """Changes in commit order. A replica that needs a change before `oldest` must reload all trees."""
+    """Changes of placement in the order of their commits. A replica that needs a change before `oldest` must
+    reload all trees.
+    """
 
     changes: LongList[PlacementChanged]
     oldest: Ordinal  # number of the oldest stored change; 0: none is stored
@@ -102,7 +110,8 @@ class ChangesFound(Message, frozen=True, kw_only=True):
 
 
 class FindTrees(Message, frozen=True, kw_only=True):
-    """Query the trees of the roots, or without roots a page of all trees after the mark `after`.
+    """A query for the provider trees of the given roots, or without roots for a page of all trees after the
+    mark `after`.
 
     An answer that would be too large leaves out whole trees, or the last providers of a large tree. Query
     missing trees again by root, and missing providers with one root and the number of known ones as `skip`.

@@ -75,7 +75,9 @@ class InventoryMove(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GuestPlace(Compact, frozen=True):
-    """The allocations of a guest as its agent reports them; they replace those of its consumer that move."""
+    """The allocations of a guest as its agent reports them in a reshape; they replace those of its consumer
+    that move.
+    """
 
     build: Id
     attempt: Amount  # the clean-up of this attempt, if the build is on another host now
@@ -83,7 +85,9 @@ class GuestPlace(Compact, frozen=True):
 
 
 class Reshaping(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """The effects of a report on allocations: where guests are, and where other allocations move."""
+    """The effects of a reported reshape on allocations: the places of guests, and the moves of other
+    allocations.
+    """
 
     moves: Annotated[tuple[InventoryMove, ...], Meta(min_length=1, max_length=LONG)]
     guests: LongList[GuestPlace] = ()

@@ -42,7 +42,7 @@ Inventories = SmallMap[ClassName, Inventory]
 
 
 class Provider(Value, frozen=True, kw_only=True):
-    """A provider. Parts that were not asked for are empty."""
+    """A resource provider. Parts that a query did not ask for are empty."""
 
     id: Text
     name: Text
@@ -88,8 +88,8 @@ class MakeProvider(Tagged, frozen=True, kw_only=True):
 
 
 class ChangeProvider(Tagged, frozen=True, kw_only=True):
-    """Rename a provider and, if a parent is given, move it with its descendants there (None: it becomes a
-    root).
+    """An edit that renames a provider and, if a parent is given, moves it with its descendants there (None:
+    it becomes a root).
     """
 
     provider: Id
@@ -109,7 +109,9 @@ class SetInventories(Tagged, frozen=True, kw_only=True):
 
 
 class AddInventory(Tagged, frozen=True, kw_only=True):
-    """Add the inventory of one class; Taken if the provider has one of this class."""
+    """An edit that adds the inventory of one class; it is refused as Taken if the provider has one of this
+    class.
+    """
 
     provider: Id
     resource_class: ClassName
@@ -117,7 +119,7 @@ class AddInventory(Tagged, frozen=True, kw_only=True):
 
 
 class SetInventory(Tagged, frozen=True, kw_only=True):
-    """Change the inventory of a class that the provider has."""
+    """An edit that changes the inventory of a class which the provider has."""
 
     provider: Id
     resource_class: ClassName
@@ -131,7 +133,7 @@ class DropInventory(Tagged, frozen=True, kw_only=True):
 
 
 class SetTraits(Tagged, frozen=True, kw_only=True):
-    """Replace the traits of a provider. Its generation grows only if they change."""
+    """An edit that replaces the traits of a provider. The provider's generation grows only if they change."""
 
     provider: Id
     traits: ShortList[TraitName]
@@ -139,8 +141,8 @@ class SetTraits(Tagged, frozen=True, kw_only=True):
 
 
 class SetAggregates(Tagged, frozen=True, kw_only=True):
-    """Replace the aggregates of a provider. With `generation`, it is compared and always grows; without,
-    neither.
+    """An edit that replaces the aggregates of a provider. A given `generation` is compared and then always
+    grows; without it, neither.
     """
 
     provider: Id
@@ -149,7 +151,7 @@ class SetAggregates(Tagged, frozen=True, kw_only=True):
 
 
 class Reshape(Tagged, frozen=True, kw_only=True):
-    """Move inventories between providers together with their allocations: all or nothing."""
+    """An edit that moves inventories between providers together with their allocations: all or nothing."""
 
     inventories: Annotated[tuple[SetInventories, ...], Meta(min_length=1, max_length=LONG)]
     claims: LongList[ConsumerClaim] = ()
@@ -173,14 +175,14 @@ Edit = (
 
 
 class Edited(Tagged, frozen=True, kw_only=True):
-    """The edit was done; the provider after it (None: deleted, or several)."""
+    """The result of a successful edit: the provider after it (None: deleted, or several providers)."""
 
     provider: Provider | None = None
     number: Whole = 0  # of the change; 0: nothing changed
 
 
 class Stale(Tagged, frozen=True, kw_only=True):
-    """The provider's generation differs from the one in the edit."""
+    """The refusal of an edit whose generation is not that of the provider."""
 
     provider: Text
     actual: Whole
@@ -192,7 +194,7 @@ class HasChildren(Tagged, frozen=True, kw_only=True):
 
 
 class Tangled(Tagged, frozen=True, kw_only=True):
-    """The edit would make the tree invalid."""
+    """The refusal of an edit that would make the provider tree invalid."""
 
     why: Literal["itself", "loop", "re-parenting", "un-parenting"]
     provider: Text
@@ -200,7 +202,7 @@ class Tangled(Tagged, frozen=True, kw_only=True):
 
 
 class Denied(Tagged, frozen=True, kw_only=True):
-    """The claims of a reshape failed: one result for each."""
+    """The refusal of a reshape whose claims failed, with one result for each claim."""
 
     results: LongList[ClaimResult]
 
@@ -212,7 +214,7 @@ EditResult = Edited | Missing | Stale | Taken | InUse | HasChildren | Tangled | 
 
 
 class OwnerGiven(Tagged, frozen=True, kw_only=True):
-    """The root is assigned to the cell; the values are those before."""
+    """The result of assigning a root provider to a cell, with the values before the edit."""
 
     cell: Text
     agent: Text
@@ -252,7 +254,7 @@ class LoadResult(Value, frozen=True, kw_only=True):
 
 
 class FindProviders(Message, frozen=True, kw_only=True):
-    """Query providers that meet all conditions; without conditions, all providers."""
+    """A query for the providers that meet all given conditions; without conditions, for all providers."""
 
     ids: LongList[Id] = ()
     name: Text = ""
@@ -310,7 +312,7 @@ class ProvidersLoaded(Message, frozen=True, kw_only=True):
 
 
 class FindAllocations(Message, frozen=True, kw_only=True):
-    """Query the allocations of the consumers, or all allocations of the providers."""
+    """A query for the allocations of the given consumers, or for all allocations of the given providers."""
 
     consumers: LongList[Id] = ()
     providers: LongList[Id] = ()
@@ -323,7 +325,7 @@ class AllocationsFound(Message, frozen=True, kw_only=True):
 
 
 class FindUsages(Message, frozen=True, kw_only=True):
-    """Query the total usage of a project by consumer type; type None is returned as `unknown`."""
+    """A query for the total usage of a project by consumer type; type None is returned as `unknown`."""
 
     project: KeystoneId
     user: Text = ""

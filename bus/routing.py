@@ -18,7 +18,7 @@ _FIELD = re.compile(r"\{(\w+)\}")
 
 @dataclass(frozen=True, eq=False)
 class Topic(Generic[M]):
-    """A topic for one type of message. `{fields}` of the pattern are filled from the message.
+    """A topic for one type of message. The `{fields}` of its pattern are filled from the message.
 
     `expected`: publishing without a subscriber is an error. `outsiders`: clients with tools of their own
     subscribe, so the message travels in frames only if `reply_to` is set, which is added to the key.
@@ -33,7 +33,7 @@ class Topic(Generic[M]):
     outsiders: bool = False
 
     def key(self, message: Message) -> str:
-        """Return the routing key of this message."""
+        """Return the routing key of a message of this topic."""
         key = _filled(self._parts, message)
         reply_to = getattr(message, "reply_to", "") if self.outsiders else ""
         return f"{key}.{reply_to}" if reply_to else key
@@ -43,11 +43,11 @@ class Topic(Generic[M]):
         return _FIELD.split(self.pattern)
 
     def framed(self, message: Message) -> bool:
-        """Return whether the message may share a frame with others."""
+        """Return whether a message of this topic may share a frame with other messages."""
         return not self.outsiders or bool(getattr(message, "reply_to", ""))
 
     def at(self, **fields: str) -> "Address[M]":
-        """Return the topic narrowed by the fields; other fields match any value."""
+        """Return the address of a topic's messages with these field values; other fields match any value."""
         key = _FIELD.sub(lambda field: fields.get(field[1], "*"), self.pattern)
         if self.outsiders:
             reply_to = fields.get("reply_to")
@@ -57,7 +57,7 @@ class Topic(Generic[M]):
 
 @dataclass(frozen=True, eq=False)
 class Address(Generic[M]):
-    """A topic with a binding key, which may contain * and #."""
+    """A topic with a binding key, which may contain the wildcards * and #."""
 
     topic: Topic[M]
     key: str
@@ -67,8 +67,8 @@ class Address(Generic[M]):
 class Query(Generic[A, R]):
     """A query, answered once by one of the workers that can. Without an answer in time, NoAnswer is raised.
 
-    `{fields}` of its name are filled from the question, such as the cell that is asked, or the asking cell
-    if `within`. A query to a cell without workers raises Unroutable; one from `within` a cell raises
+    The `{fields}` of its name are filled from the question, such as the cell that is asked, or the asking
+    cell if `within`. A query to a cell without workers raises Unroutable; one from `within` a cell raises
     NoAnswer.
     """
 
@@ -87,7 +87,9 @@ class Query(Generic[A, R]):
         return "{" in self.name
 
     def cell(self, question: Message) -> str:
-        """Return the cell that asks or is asked, or the client that asks; empty: neither."""
+        """Return the cell that sends or answers a question, or the client that sends it; empty if there is
+        neither.
+        """
         field = "client" if self.of_client else "cell"
         return str(getattr(question, field, "")) if self.narrowed else ""
 
@@ -104,7 +106,7 @@ class Query(Generic[A, R]):
 
 
 def _filled(parts: list[str], message: Message) -> str:
-    """Return a key with the fields of the message filled in: fast, because every message needs it."""
+    """Return a routing key with the fields of the message filled in."""
     if len(parts) == 1:
         return parts[0]
     if len(parts) == 3:

@@ -27,7 +27,7 @@ M = TypeVar("M", bound=Message)
 
 
 def _outcome(pattern: str, message: type[M], says: str, source: str) -> Topic[M]:
-    """Return a topic of outcomes for clients; publishing one without a subscriber is no error."""
+    """Return a topic of results for clients; publishing such a message without a subscriber is no error."""
     return Topic(pattern, message, says, source, "the client", expected=False, outsiders=True)
 
 

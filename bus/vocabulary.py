@@ -64,7 +64,7 @@ Shapes = LargeMap[Id, Ordinal]  # provider → its shape when it was chosen
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A value encoded as an object: fields may be added with defaults, never renamed.
+    """A value that is encoded as an object: fields may be added with defaults, never renamed.
 
     Values form no reference cycles, so the garbage collector skips them (`gc=False`), which saves a busy
     worker a tenth of its processor time.
@@ -72,11 +72,13 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Compact(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A value encoded as an array, for values that repeat by the hundred: fields may only be appended."""
+    """A value that is encoded as an array, because hundreds of it are in one message: fields may only be
+    appended.
+    """
 
 
 class Tagged(Value, frozen=True, kw_only=True, tag_field="is", tag=True):
-    """One of several alternatives; the encoding names which."""
+    """A value that is one of several alternatives; the encoding names which."""
 
 
 class Message(Value, frozen=True, kw_only=True):
@@ -84,7 +86,7 @@ class Message(Value, frozen=True, kw_only=True):
 
 
 class Missing(Tagged, frozen=True, kw_only=True):
-    """An object named in the edit does not exist."""
+    """The refusal of an edit in placement: an object that it names does not exist."""
 
     what: Literal["provider", "parent", "resource class", "trait", "inventory", "aggregate", "host", "cell"]
     names: LongList[Text]
@@ -92,14 +94,14 @@ class Missing(Tagged, frozen=True, kw_only=True):
 
 
 class Taken(Tagged, frozen=True, kw_only=True):
-    """The name or id is in use by another object."""
+    """The refusal of an edit in placement: another object has this name or id."""
 
     what: Literal["name", "id", "inventory", "resource class"]
     value: Text
 
 
 class InUse(Tagged, frozen=True, kw_only=True):
-    """The object has allocations, or a server group has members."""
+    """The refusal of an edit in placement: the object has allocations, or the server group has members."""
 
     what: Text  # the provider, class, trait or server group
     classes: LongList[Text] = ()
@@ -107,4 +109,6 @@ class InUse(Tagged, frozen=True, kw_only=True):
 
 
 class Contended(Tagged, frozen=True, kw_only=True):
-    """The edit lost a race with other writers too often. Nothing was changed; try again."""
+    """The refusal of an edit in placement that lost races with other writers too often. Nothing was changed;
+    try again.
+    """

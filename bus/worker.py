@@ -30,7 +30,9 @@ class Undeclared(TypeError):
 
 @dataclass(frozen=True)
 class On:
-    """A row of a worker's table: a topic, its handler, and the messages that may be emitted."""
+    """A row of a worker's table that consumes a topic: the topic, its handler, and the messages that the
+    handler may emit.
+    """
 
     address: Address[Any]
     handler: Callable[[Any], Awaitable[Any]]
@@ -51,7 +53,9 @@ class On:
         return self.address.topic.message
 
     def queue(self, worker: str, replica: str) -> QueueSpec:
-        """Return the queue of this row: one per worker and topic, shared by all replicas unless `private`."""
+        """Return the queue of this row: one per worker and topic, shared by all replicas of the worker unless
+        `private`.
+        """
         name = f"{worker}:{self.address.key}"
         if self.private:
             return QueueSpec(f"{name}:{replica}", (self.address.key,), durable=False)
@@ -60,7 +64,7 @@ class On:
 
 @dataclass(frozen=True)
 class Answers:
-    """A row of a worker's table: a query and its handler."""
+    """A row of a worker's table that answers a query: the query and its handler."""
 
     query: Query[Any, Any]
     handler: Callable[[Any], Awaitable[Any]]
@@ -85,7 +89,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Every:
-    """A row of a worker's table: a handler that is called periodically."""
+    """A row of a worker's table with a handler that is called periodically."""
 
     seconds: float
     handler: Callable[[], Awaitable[Emits]]
@@ -138,13 +142,15 @@ def reply_prefix(query: Query[Any, Any], cell: str) -> str:
 
 
 def asks_as(worker: str) -> str:
-    """Return the start of the reply addresses of a cell's worker: `conductor`, or `agent-NAME`."""
+    """Return the first word of the reply addresses of a cell's worker: `conductor`, or `agent-NAME`."""
     kind, _, *agent = worker.split(".", 2)
     return "-".join([kind, *agent])
 
 
 def cell_of(queue: str) -> str:
-    """Return the cell whose workers read a queue of this name; empty: no cell."""
+    """Return the cell whose workers read the queue of this name, or an empty string for a queue of no
+    cell.
+    """
     reader, _, key = queue.partition(":")
     if reader == "ask":
         asked = key.split(".")
@@ -167,7 +173,7 @@ def suspects_queue(worker: str) -> QueueSpec:
 
 
 def query_queue(key: str) -> QueueSpec:
-    """Return the queue for questions with this key."""
+    """Return the queue for questions with this routing key."""
     return QueueSpec(f"ask:{key}", (f"ask.{key}",))
 
 
@@ -179,7 +185,7 @@ def on(
     concurrency: int = 64,
     private: bool = False,
 ) -> On:
-    """Return a row that handles this topic one message at a time."""
+    """Return a row that consumes a topic and handles its messages one at a time."""
     declared = frozenset(topic.message for topic in emits)
     _check(handler, declared)
     return On(_address(topic), handler, declared, None, concurrency, 0.0, private)
@@ -197,7 +203,8 @@ def on_many(
     unheard: Callable[[Any], Awaitable[Emits]] | None = None,
     unheard_after: int = 20,
 ) -> On:
-    """Return a row that handles messages of this topic in lists; the handler returns one outcome for each.
+    """Return a row that consumes a topic and handles its messages in lists; the handler returns one outcome
+    for each message.
 
     Emitted messages without a subscriber are retried, and finally become a dead letter. With `unheard`, that
     handler is called instead after `unheard_after` tries, to undo what the message stands for.
@@ -215,8 +222,8 @@ def on_many(
 def answers(
     query: Query[A, R], handler: Callable[[A], Awaitable[R]], *, concurrency: int = 64, **of: str
 ) -> Answers:
-    """Return a row that answers this query one question at a time; `of` names the cell, if each has its own
-    key.
+    """Return a row that answers a query, one question at a time; `of` names the cell, if each cell has its
+    own routing key.
     """
     return Answers(query, handler, None, concurrency, key=query.at(**of), cell=of.get("cell", ""))
 
@@ -229,7 +236,7 @@ def answers_many(
     concurrency: int = 2,
     **of: str,
 ) -> Answers:
-    """Return a row that answers questions of this query in lists, with one answer for each."""
+    """Return a row that answers the questions of a query in lists, with one answer for each question."""
     return Answers(query, handler, batch, concurrency, key=query.at(**of), cell=of.get("cell", ""))
 
 
@@ -246,7 +253,7 @@ def every(
 
 
 def messages_of(result: Any) -> Sequence[Message]:
-    """Return a handler's result as a list."""
+    """Return the result of a handler (None, a message or several) as a list of messages."""
     if result is None:
         return ()
     return (result,) if isinstance(result, Message) else result
@@ -267,7 +274,6 @@ def _check(handler: Callable[..., Any], declared: frozenset[type[Message]]) -> N
 
 
 def _messages_in(annotation: Any) -> Iterable[type[Message]]:
-    """Return the message types named in a return annotation."""
     if isinstance(annotation, type) and issubclass(annotation, Message):
         return () if annotation is Message else (annotation,)
     if isinstance(annotation, typing.TypeAliasType) if hasattr(typing, "TypeAliasType") else False:

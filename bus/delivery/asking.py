@@ -1,4 +1,6 @@
-"""Questions over the bus: each with the address of our private queue, and a future for its answer."""
+"""Queries over the bus: each carries the address of a private reply queue of this process, and has a future
+for its answer.
+"""
 
 import asyncio
 import logging
@@ -42,7 +44,7 @@ class PendingQuestions:
         self._declaring = asyncio.Lock()
 
     async def ask(self, query: Query[A, R], questions: Sequence[A], timeout: float) -> Sequence[R]:
-        """Return the answers, in the order of the questions."""
+        """Send queries and return their answers in the same order."""
         tracer = current_tracer()
         asking = tracer.asking(query.name, envelopes_handled()) if tracer is not None else None
         if asking is None:
@@ -94,7 +96,7 @@ class PendingQuestions:
         return envelope
 
     async def _make_ready(self, query: Query[Any, Any], prefixes: Set[str]) -> None:
-        """Declare the private reply queues, once the query has a queue.
+        """Declare the private reply queues before the first query that uses them.
 
         There is one for each cell that is asked or asks: a cell that may reply there can reply to nothing
         else.

@@ -78,7 +78,9 @@ class ConsumedRow(ServedRow):
                 await self._publish_or_undo(cause, message)
 
     async def _publish_or_undo(self, cause: Envelope, message: Message) -> None:
-        """Publish the message; if it stays without a consumer, let the worker undo it and publish that."""
+        """Publish a handler's message. If it stays without a consumer, let the worker undo its work, and
+        publish the messages about that.
+        """
         assert self._unheard is not None
         try:
             await self._emitter.emit([(cause, message)], self._emits)
@@ -115,8 +117,8 @@ class AnsweredRow(ServedRow):
             raise Undecodable(f"answers to this question go to {replies}…, not to {envelope.reply_to}")
 
     def _may_answer(self, envelope: Envelope) -> bool:
-        """Return whether the reply address is one for this query: the worker's permissions must not serve for
-        other keys.
+        """Return whether the reply address belongs to this query: the worker's permissions must not be usable
+        for other keys.
         """
         return not envelope.reply_to or envelope.reply_to.startswith(self._replies_to(envelope))
 
@@ -140,7 +142,6 @@ class AnsweredRow(ServedRow):
         return True
 
     async def _reply(self, answers: Sequence[Envelope]) -> None:
-        """Send the answers to requesters that still wait; a query may lack a reply address."""
         waited_for = [answer for answer in answers if answer.key]
         if waited_for:
             await self._transport.publish(waited_for, expected=[False] * len(waited_for))

@@ -1,4 +1,6 @@
-"""A process's way onto the bus: publish, ask, listen, and serve workers, all in one task group."""
+"""The connection of a process to the bus: publishes, sends queries, subscribes, and serves workers in one
+task group.
+"""
 
 import asyncio
 import logging
@@ -27,7 +29,7 @@ _EXPECTED = {kind.__name__: topic.expected for kind, topic in TOPIC_OF.items()}
 
 
 class Bus:
-    """One process's way onto the bus: publish, ask, listen, serve workers. Use it with `async with`."""
+    """The connection of a process to the bus, used with `async with`."""
 
     def __init__(
         self,
@@ -64,7 +66,7 @@ class Bus:
             await self.transport.close()
 
     async def publish(self, *messages: Message) -> None:
-        """Publish the messages and wait for the broker's confirms."""
+        """Publish messages and wait for the broker's confirms."""
         envelopes = [envelope_of(message, self.clock) for message in messages]
         expected = [_EXPECTED.get(envelope.type, True) for envelope in envelopes]
         await self.transport.publish(envelopes, expected=expected)
@@ -107,12 +109,11 @@ class Bus:
         await serve(worker, process)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run this until it ends or we close."""
         self._background.append(self._group.create_task(work))
 
 
 class Listener(Generic[M]):
-    """A client's ear: the messages of one topic, as they come."""
+    """A client's subscription to one topic, which returns the messages in the order of their arrival."""
 
     def __init__(self, address: Address[M], inbox: Inbox) -> None:
         self._topic = address.topic

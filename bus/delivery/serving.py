@@ -50,7 +50,9 @@ class QueueReader:
         await self._inbox.stop()
 
     async def drained(self, seconds: float) -> None:
-        """Wait so long for what is in hand; what is late is put back."""
+        """Wait for the messages in hand for at most this many seconds; then put the others back into their
+        queue.
+        """
         if self._busy:
             _, late = await asyncio.wait(self._busy, timeout=seconds)
             for task in [one for one in self._busy if one in late]:
@@ -70,7 +72,7 @@ class QueueReader:
             task.add_done_callback(self._finished)
 
     async def _next(self) -> list[Delivery]:
-        """Wait for a delivery; return it with the deliveries that are queued after it."""
+        """Wait for a delivery, and return it with the deliveries that are queued behind it."""
         deliveries = [await self._inbox.get()]
         if self._linger and self._company > 1.5:
             try:
@@ -118,7 +120,9 @@ class Timer:
         self._emitter = emitter
 
     async def run(self) -> None:
-        """Run until cancelled. A failure of the handler is logged; the next turn repeats the work."""
+        """Call the handler of the timer periodically until cancelled. A failure is logged; the next call
+        repeats the work.
+        """
         if not self._row.at_once:
             await asyncio.sleep(self._row.seconds)
         while True:
@@ -132,7 +136,8 @@ class Timer:
             await asyncio.sleep(self._row.seconds)
 
     async def _publish_all(self, made: Sequence[Emit]) -> None:
-        """Publish the messages until they have consumers, because no redelivery would repeat them.
+        """Publish the messages of a timer, and repeat it until they have consumers, because no redelivery
+        would.
 
         After a minute without a consumer they are left to the timer's next calls.
         """
@@ -151,7 +156,6 @@ class Timer:
         log.warning("%s: %d messages of a timer were heard by nobody", self._emitter.worker, len(made))
 
     async def _publish_singly(self, made: Sequence[Emit]) -> Sequence[Emit]:
-        """Publish each message singly; return those without a consumer."""
         left = []
         for one in made:
             try:
@@ -282,7 +286,7 @@ class _Serving:
 
 
 async def _run_unless_stopped(stopping: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:
-    """Run the work; return False if stopped first, because waiting for a broker need not end."""
+    """Run a coroutine, and return False if `stopping` was set first: waiting for a broker need not end."""
 
     async def outcome() -> Exception | None:
         try:

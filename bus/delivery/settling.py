@@ -40,7 +40,9 @@ Made = Sequence[tuple[Envelope, Message]]
 
 
 class ServedRow(ABC):
-    """Common part of both kinds of rows; subclasses publish results and send refusals."""
+    """A row of a worker's table in service. Subclasses publish the results of its handler and send
+    refusals.
+    """
 
     def __init__(
         self,
@@ -65,18 +67,18 @@ class ServedRow(ABC):
 
     @abstractmethod
     def _key_of(self, message: Message) -> str:
-        """Return the routing key of a message."""
+        pass
 
     @abstractmethod
     async def _publish(self, made: Made) -> None:
-        """Send on what the handler made of its messages."""
+        """Publish the messages that the handler returned."""
 
     @abstractmethod
     async def _refuse(self, envelope: Envelope, why: str, *, again: bool = False) -> bool:
-        """Send a refusal to the requester, if there is one; return whether there is."""
+        """Send a refusal to the requester, if there is one, and return whether there is."""
 
     async def handle(self, deliveries: Sequence[Delivery]) -> None:
-        """Settle the deliveries. If it raises, those that are not settled remain open."""
+        """Handle and settle deliveries. If this raises, the deliveries that are not settled remain open."""
         readable = []
         suspects = []
         for delivery in deliveries:
@@ -106,7 +108,6 @@ class ServedRow(ABC):
         await self._bury(delivery, Dead(reason))
 
     def _read(self, delivery: Delivery) -> Message:
-        """Return the message, or raise Undecodable."""
         if delivery.problem:
             raise Undecodable(delivery.problem)
         message = decode(self.row.message, delivery.envelope.body, delivery.envelope.type)
@@ -125,7 +126,7 @@ class ServedRow(ABC):
             raise Undecodable(f"it came by the key {key}, and is a message of {said}")
 
     async def _settle(self, readable: Readable) -> None:
-        """Handle the messages together, and settle each."""
+        """Handle messages together, and settle each of their deliveries."""
         if (tracer := current_tracer()) is None:
             await self._handle_together(readable)
             return
@@ -142,7 +143,7 @@ class ServedRow(ABC):
                     span.end(problem)
 
     async def _handle_together(self, readable: Readable) -> Exception | None:
-        """Return the exception that concerns all of them."""
+        """Call the handler with all messages, and return its exception if that concerns all of them."""
         alone = len(readable) == 1
         try:
             with handling((delivery.envelope, message) for delivery, message in readable):
@@ -228,15 +229,15 @@ class ServedRow(ABC):
 
 
 def _about(delivery: Delivery) -> Mapping[str, Sequence[Envelope]]:
-    """Return the envelopes that log lines are about."""
+    """Return the envelopes of the messages that a log line is about."""
     return {"envelopes": (delivery.envelope,)}
 
 
 def _sorted(
     readable: Readable, outcomes: Sequence[Any]
 ) -> tuple[list[tuple[Envelope, Message]], list[tuple[Delivery, Exception | None]]]:
-    """Return the messages to publish, and for each delivery the exception that prevents its
-    acknowledgement.
+    """Return the messages to publish, and for each delivery the exception that prevents its acknowledgement,
+    if any.
     """
     made: list[tuple[Envelope, Message]] = []
     fates: list[tuple[Delivery, Exception | None]] = []

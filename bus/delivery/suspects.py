@@ -36,7 +36,7 @@ _FAILED_PAUSE = 1.0  # seconds before the next try, after the broker has failed
 
 
 class SuspectRow(Protocol):
-    """The row of a worker's table that a suspect belongs to."""
+    """A row of a worker's table, seen from a suspect that was delivered to the row's queue."""
 
     async def handle_alone(self, delivery: Delivery) -> None:
         """Handle and settle one delivery."""
@@ -46,7 +46,7 @@ class SuspectRow(Protocol):
 
 
 class Suspects:
-    """The suspects of one worker: takes them from its rows, and handles each alone."""
+    """The suspects of one worker: takes redelivered messages from its rows, and handles each alone."""
 
     def __init__(self, worker: str, transport: Transport, clock: Clock, turns: asyncio.Lock) -> None:
         self.queue = suspects_queue(worker)
@@ -146,7 +146,7 @@ class Suspects:
             await self._put_back(self._move(delivery, self.queue.name))
 
     async def _put_back(self, moving: Awaitable[None]) -> None:
-        """Move the message back. If the broker does not answer, the message stays unsettled and is
+        """Move a message back to its queue. If the broker does not answer, the message stays unsettled and is
         redelivered.
         """
         with suppress(TimeoutError):

@@ -23,7 +23,7 @@ LONGEST_PAUSE = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Put it off for so many seconds."""
+    """The decision to deliver a message again after so many seconds."""
 
     after: float
     why: str = ""  # worth a warning; empty when the handler asked for it itself
@@ -34,7 +34,7 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """Bury it with this reason."""
+    """The decision to move a message to the dead letters, with the reason."""
 
     reason: str
     trace: str = ""
@@ -63,7 +63,7 @@ def _pause(envelope: Envelope) -> float:
 
 
 def letter_of(envelope: Envelope, queue: str, reason: str, trace: str, now: float) -> DeadLetter:
-    """Return a dead letter: the readers of this queue could not handle the envelope."""
+    """Return the dead letter for an envelope that the readers of this queue could not handle."""
     return DeadLetter(
         id=envelope.id,
         queue=queue,
@@ -81,7 +81,9 @@ def letter_of(envelope: Envelope, queue: str, reason: str, trace: str, now: floa
 
 
 def refusal_of(question: Envelope, why: str, clock: Clock, *, again: bool) -> Envelope:
-    """Return a refusal of the query, or, with `again`, the advice to repeat it."""
+    """Return the refusal of a query as an envelope for its requester; with `again`, the requester should
+    repeat the query.
+    """
     return Envelope(
         id=clock.uuid(),
         type="",

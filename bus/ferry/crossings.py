@@ -31,12 +31,12 @@ class Way(Enum):
 
 
 class InvalidCrossing(TypeError):
-    """Tables that no wall can be made from."""
+    """Workers' tables contradict each other about the messages that cross the border of a cell."""
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """A topic, a question or the answers to questions, as it goes through the wall of one cell."""
+    """A topic, a query or the answers to queries, as they cross the border of one cell."""
 
     cell: str
     way: Way
@@ -46,7 +46,7 @@ class Crossing:
 
     @cached_property
     def queue(self) -> QueueSpec:
-        """Return the queue at the broker where the message is published."""
+        """Return the queue of the crossing's messages at the broker where they are published."""
         return QueueSpec(f"ferry.{self.cell}:{self.name}", self.keys)
 
     @property
@@ -55,16 +55,17 @@ class Crossing:
 
     @property
     def replies(self) -> str:
-        """Return the prefix of the reply addresses of such a query."""
+        """Return the prefix of the reply addresses of the queries that cross here."""
         return reply_prefix(self.of, self.cell) if isinstance(self.of, Query) else ""
 
     @property
     def expected(self) -> bool:
-        """Return whether the message needs a consumer at the other broker."""
+        """Return whether a crossing message needs a consumer at the other broker."""
         return self.of.expected if isinstance(self.of, Topic) else self.asked
 
     def key_of(self, envelope: Envelope) -> str:
-        """Return the key to forward the message by; raise Undecodable if that key does not cross here.
+        """Return the routing key by which a message is forwarded. Raise Undecodable if messages of that key
+        do not cross here.
 
         A message that was sent to the queue by name (a replayed dead letter) has the key in its envelope.
         """
@@ -76,7 +77,7 @@ class Crossing:
         return key
 
     def framed(self, key: str) -> bool:
-        """Return whether the message may share a frame, as at its publication."""
+        """Return whether a forwarded message may share a frame, as at its publication."""
         return not (isinstance(self.of, Topic) and self.of.outsiders) or key != self.keys[0]
 
     def _key_of_message(self, envelope: Envelope) -> str:

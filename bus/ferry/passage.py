@@ -37,7 +37,9 @@ Loaded = Sequence[tuple[Delivery, Envelope]]
 
 
 class Passage:
-    """`here` is the broker where the message was published, `there` the other one."""
+    """One crossing in service: reads a queue of the broker `here`, where messages are published, and forwards
+    them to `there`.
+    """
 
     def __init__(
         self,
@@ -58,7 +60,7 @@ class Passage:
         self._unheard = ("", 0.0)  # the key without a consumer, and since when
 
     async def run(self) -> None:
-        """Run until cancelled. Messages without an acknowledgement at that time are redelivered."""
+        """Forward messages until cancelled. Messages without a confirm at that time are redelivered."""
         inbox = await self.here.consume(self.crossing.queue, PREFETCH)
         while True:
             deliveries = await _next(inbox)
@@ -78,14 +80,14 @@ class Passage:
         await self._forward(load)
 
     def _read(self, delivery: Delivery) -> Envelope:
-        """Return the envelope as received, with the fields that a single message lacks."""
+        """Return the envelope of a delivery, with the fields that a message without a frame lacks."""
         if delivery.problem:
             raise Undecodable(delivery.problem)
         key = self.crossing.key_of(delivery.envelope)
         return msgspec.structs.replace(delivery.envelope, key=key, framed=self.crossing.framed(key))
 
     async def _forward(self, load: Loaded) -> None:
-        """Forward the messages; wait, without a limit, until all are settled."""
+        """Publish messages at the other broker, and wait, without a limit, until all are settled."""
         if not load:
             return
         backoff, faults = Backoff(self._clock), 0
@@ -135,7 +137,7 @@ class Passage:
         return now - self._unheard[1] >= self._unheard_seconds
 
     async def _refuse_unroutable(self, question: Envelope, why: str) -> bool:
-        """Refuse a query without a consumer immediately, so that the requester can repeat it; return False
+        """Refuse a query without a consumer immediately, so that the requester can repeat it. Return False
         for other messages.
         """
         if not self.crossing.asked:
@@ -166,7 +168,7 @@ class Passage:
 
 
 async def _next(inbox: Inbox) -> list[Delivery]:
-    """Wait for a delivery; return it with the deliveries that are queued after it."""
+    """Wait for a delivery, and return it with the deliveries that are queued behind it."""
     deliveries = [await inbox.get()]
     while len(deliveries) < TOGETHER:
         more = inbox.get_nowait()

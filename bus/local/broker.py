@@ -31,10 +31,10 @@ class Chaos:
 
 
 class ItemReader(Protocol):
-    """A reader of a queue."""
+    """The interface of a reader of an in-process queue."""
 
     def accept(self) -> bool:
-        """Take one item off the queue; False when there is no room for it."""
+        """Take one message off the queue; return False if the reader's prefetch is exhausted."""
 
 
 @dataclass(eq=False, slots=True)
@@ -52,7 +52,7 @@ class LocalQueue:
     readers: list[ItemReader] = field(default_factory=list)
 
     def wake(self) -> None:
-        """Hand waiting items to waiting readers, in turn."""
+        """Hand waiting messages to waiting readers, in turn."""
         idle = 0
         while self.items and idle < len(self.readers):
             reader = self.readers.pop(0)
@@ -109,12 +109,12 @@ class LocalBroker:
         self._arrive(queue, item, seconds)
 
     async def declared(self) -> None:
-        """Return when every durable queue declared so far would survive this process, with its keys."""
+        """Return when every durable queue declared so far, with its keys, is stored in the journal."""
         if self._journal is not None:
             await self._journal.flushed()
 
     async def safe(self) -> None:
-        """Wait until every message put so far would survive a crash of this process."""
+        """Wait until every message published so far is stored in the journal."""
         if self._journal is not None:
             await self._journal.flushed()
         else:
@@ -137,7 +137,9 @@ class LocalBroker:
             self._journal.remove(item.row)
 
     def delivered(self, queue: LocalQueue, item: QueuedItem, *, back: bool = False) -> None:
-        """Note in the journal, where the queue asks for it, that a reader has this item or put it `back`."""
+        """Note in the journal, if the queue requires it, that a reader has received this message or put it
+        `back`.
+        """
         if self._journal is not None and queue.spec.notes_readers and item.row:
             self._journal.note(item.row, item.crashes + (not back))
 
@@ -157,7 +159,7 @@ class LocalBroker:
             self._journal.remove_dead_letters(letter.id)
 
     def dead_behind(self, after: str, beginning: str) -> Iterator[DeadLetter]:
-        """Yield the present dead letters; later ones are not included."""
+        """Yield the dead letters that exist now; dead letters that arrive later are not included."""
         if after and after not in self.dead:
             raise NoSuchLetter(f"there is no dead letter {after} any more; begin again with the oldest")
         behind = iter(tuple(self.dead.values()))

@@ -122,7 +122,7 @@ class Journal:
         return row
 
     def note(self, row: int, delivered: int) -> None:
-        """Store how often this envelope was delivered without being settled."""
+        """Store the number of deliveries of this message without a settlement."""
         self._pending.append(("UPDATE kept SET delivered = ? WHERE row = ?", (delivered, row)))
 
     def remove(self, row: int) -> None:
@@ -136,7 +136,6 @@ class Journal:
         self._pending.append(("DELETE FROM dead WHERE id = ?", (id_,)))
 
     async def flushed(self) -> None:
-        """Wait until every entry added so far is on disk."""
         if not self._pending and not self._writing:
             return
         waiting = asyncio.get_running_loop().create_future()
@@ -151,7 +150,7 @@ class Journal:
         self._file.close()
 
     def _write(self) -> None:
-        """Commit what is pending; whatever arrives meanwhile makes up the next commit."""
+        """Commit the pending entries; entries that arrive meanwhile make up the next commit."""
         if self._writing or not self._waiting:
             return
         self._writing = True

@@ -19,7 +19,7 @@ LINE_LIMIT = 64 * 1024 * 1024
 
 
 class SocketCall(msgspec.Struct, omit_defaults=True):
-    """A client's call with its number (0: no reply wanted)."""
+    """A call of a client over the socket, with its number (0: the client expects no reply)."""
 
     do: str
     id: int = 0
@@ -55,7 +55,7 @@ words = msgspec.json.Decoder(SocketReply)
 
 
 class SocketServer:
-    """The broker's side: one LocalTransport for each process that comes in."""
+    """The server of the socket: one LocalTransport for each connected process."""
 
     def __init__(self, broker: LocalBroker, path: Path) -> None:
         self.broker = broker

@@ -16,7 +16,7 @@ from bus.protocol import BusDepths, DeadLetter, Delivery, Envelope, Inbox, Queue
 
 
 class SocketTransport(asyncio.Protocol):
-    """The visitor's side: a Transport that reaches a broker of another process."""
+    """A Transport that reaches the in-process broker of another process over its socket."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -37,7 +37,7 @@ class SocketTransport(asyncio.Protocol):
             ) from None
 
     async def close(self) -> None:
-        """Return when messages in hand are requeued, and private queues are deleted."""
+        """Close the connection; return when messages in hand are requeued and private queues are deleted."""
         if self._line is not None:
             with suppress(Unavailable):
                 await self._call(SocketCall("leave"))

@@ -1,4 +1,6 @@
-"""LocalTransport: the bus over a LocalBroker. What has not settled when a connection closes comes again."""
+"""LocalTransport: the bus over a LocalBroker. Messages that are not settled when a connection closes are
+redelivered.
+"""
 
 import asyncio
 from collections import deque
@@ -50,7 +52,6 @@ class _LocalInbox:
         self._arrived = asyncio.Event()
 
     def accept(self) -> bool:
-        """Take one item off the queue, if prefetch allows."""
         if len(self._unsettled) >= self.prefetch or self._bytes >= MAX_IN_HAND_BYTES:
             return False
         item = self.broker.pick(self.queue)
@@ -98,7 +99,6 @@ class _LocalInbox:
         self.queue.wake()
 
     def abandon(self) -> None:
-        """Requeue everything unsettled of a reader that has ended."""
         self._leave()
         for delivery in reversed(self._unsettled):
             delivery.item.crashes += 1
@@ -127,7 +127,7 @@ class LocalTransport:
         self._private: list[str] = []
 
     async def open(self) -> None:
-        """Do nothing: the broker is an object of this process."""
+        pass
 
     async def close(self) -> None:
         for inbox in self._inboxes:

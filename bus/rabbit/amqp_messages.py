@@ -1,4 +1,6 @@
-"""Envelopes and dead letters as AMQP messages, and back. Nothing that strangers put in a message raises."""
+"""Envelopes and dead letters as AMQP messages, and back. No content of a foreign message raises an
+exception.
+"""
 
 import math
 import uuid
@@ -91,7 +93,9 @@ def open_message(message: Arrived, key: str, *, names_key: bool = True) -> tuple
 
 
 def crashes(message: Arrived) -> int:
-    """Return how often this message was delivered without being settled, as far as the broker reports it."""
+    """Return how often an AMQP message was delivered without being settled, as far as the broker reports
+    it.
+    """
     counted = message.headers.get("x-delivery-count")
     if counted is None:
         return 1 if message.redelivered else 0
@@ -125,7 +129,9 @@ def _alone(message: Arrived, key: str, names_key: bool) -> Envelope:
 
 
 def _id_for_stranger(message: Arrived) -> str:
-    """Return an id for a message without one: the same for the same message."""
+    """Return an id for an AMQP message without an id, derived from its content, so that redeliveries have the
+    same id.
+    """
     told = f"{message.key}|{message.correlation}|{message.timestamp}|{message.body.hex()}"
     return str(uuid.uuid5(_STRANGERS, told))
 
@@ -155,7 +161,7 @@ def properties_of_letter(letter: DeadLetter, user: str | None = None) -> Any:
 
 
 def letter_in(message: Arrived, names: BrokerNames) -> DeadLetter:
-    """Return the dead letter in this message, also one that the broker dead-lettered (key <ms>.<queue>).
+    """Return the dead letter in an AMQP message, also if the broker dead-lettered it (key <ms>.<queue>).
 
     Its origin is determined by the key only, which the broker's permissions verify.
     """
@@ -210,7 +216,6 @@ def _number(value: object) -> float:
 
 
 def _seconds(value: object) -> float:
-    """Return the time, or 0.0 for an invalid value."""
     number = _number(value)
     return number if 0.0 <= number < MAX_TIME else 0.0
 
@@ -230,6 +235,5 @@ def _short(text: str) -> str:
 
 
 def _cut(text: str, limit: int, *, from_end: bool = False) -> str:
-    """Return the text cut to this number of bytes of UTF-8."""
     data = text.encode("utf-8", "replace")
     return (data[-limit:] if from_end else data[:limit]).decode("utf-8", "ignore")

@@ -38,11 +38,11 @@ _REFUSALS = ("ACCESS_REFUSED", "NOT_FOUND", "RESOURCE_LOCKED", "PRECONDITION_FAI
 
 
 class BadCredentials(Unavailable):
-    """The broker does not let us in; trying again will not help."""
+    """The broker rejects our user or password; another try will not help."""
 
 
 class RequestRefused(Exception):
-    """The broker refused a request and closed its channel. `code` is the broker's name of the reason."""
+    """The broker refused a request and closed the channel. `code` is the name of the reason in AMQP."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -51,7 +51,9 @@ class RequestRefused(Exception):
 
 @contextmanager
 def telling_refusals() -> Iterator[None]:
-    """Raise RequestRefused for a refused request; errors in BROKEN, which end a channel, pass through."""
+    """Raise RequestRefused for a refused request within the block; errors in BROKEN, which end a channel,
+    pass through.
+    """
     try:
         yield
     except ChannelClosed as closed:
@@ -60,7 +62,7 @@ def telling_refusals() -> Iterator[None]:
 
 @asynccontextmanager
 async def answered() -> AsyncIterator[None]:
-    """Raise one of BROKEN if a request gets no reply in time."""
+    """Wait for the reply to a request; raise one of BROKEN if it does not arrive in time."""
     with telling_refusals():
         async with asyncio.timeout(ANSWER_SECONDS):
             yield
@@ -68,7 +70,7 @@ async def answered() -> AsyncIterator[None]:
 
 @contextmanager
 def plainly(url: str, meanwhile: str = "") -> Iterator[None]:
-    """Convert errors of this broker to BrokerRefused or Unavailable."""
+    """Convert errors of this broker within the block to BrokerRefused or Unavailable."""
     try:
         yield
     except RequestRefused as refused:
@@ -102,7 +104,7 @@ def broker_url(url: str, name: str) -> str:
 
 
 def place(url: str) -> str:
-    """Return the URL without its password."""
+    """Return the URL of a broker without its password."""
     parts = urlsplit(url)
     user = f"{unquote(parts.username)}@" if parts.username else ""
     vhost = f" vhost {unquote(parts.path[1:])}" if len(parts.path) > 1 else ""
@@ -110,13 +112,13 @@ def place(url: str) -> str:
 
 
 def user_of(url: str) -> str | None:
-    """Return the user name in the URL."""
+    """Return the user name in the URL of a broker."""
     named = urlsplit(url).username
     return unquote(named) if named else None
 
 
 async def dial(url: str) -> Connection:
-    """Return a new connection; raise Unavailable or BadCredentials if there is none."""
+    """Return a new connection to a broker; raise Unavailable or BadCredentials if there is none."""
     connection = Connection(make_url(url))
     connection.kwargs["transport_factory"] = _Streams()
     try:
@@ -165,8 +167,6 @@ def reason(problem: BaseException) -> str:
 
 
 class _Streams:
-    """Opens TCP and TLS connections, and keeps the two ends of the one it opened."""
-
     def __init__(self) -> None:
         self.wire: Wire
         self.writer: asyncio.StreamWriter
@@ -185,6 +185,6 @@ class _Streams:
 
 
 def streams_of(connection: AbstractConnection) -> tuple[Wire, asyncio.StreamWriter]:
-    """Return the two ends of a connection that `dial` opened."""
+    """Return the reader and the writer of a connection that `dial` opened."""
     streams: _Streams = cast(Connection, connection).kwargs["transport_factory"]
     return streams.wire, streams.writer

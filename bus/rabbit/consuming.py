@@ -1,4 +1,4 @@
-"""Reading a queue, now and after every reconnect: how much in advance, and what goes back into it."""
+"""Reading a queue, now and after every reconnect: the prefetch count, and requeued messages."""
 
 import asyncio
 import logging
@@ -26,7 +26,7 @@ _BEGINNING = 60.0  # seconds; a queue without a leader does not answer, and is a
 
 
 class RabbitInbox:
-    """A queue being read, now and after every reconnect."""
+    """A reader of a queue, which continues after every reconnect."""
 
     def __init__(self, link: Link, spec: QueueSpec, prefetch: int, put_back: PutBack) -> None:
         self.more = asyncio.Event()
@@ -96,7 +96,7 @@ class RabbitInbox:
             await self._reading.close()
 
     def send_back(self, parcel: Parcel, envelopes: Sequence[Envelope]) -> None:
-        """Put some of a frame's envelopes back into the queue; then this frame is done with them."""
+        """Put some envelopes of a frame back into the queue, and then acknowledge the frame."""
 
         async def send() -> None:
             backoff = Backoff(self._link.clock)
@@ -126,7 +126,9 @@ class RabbitInbox:
                 reading.hand_out().requeue()
 
     async def _all_back(self) -> None:
-        """Return when requeued messages have arrived; after a lost connection they are redelivered anyway."""
+        """Wait until requeued messages have arrived in their queue; after a lost connection they are
+        redelivered anyway.
+        """
         if self._going_back:
             await asyncio.wait(self._going_back, timeout=5.0)
 
@@ -141,7 +143,6 @@ class RabbitInbox:
         return reading
 
     async def _consume(self, reading: Reading, in_advance: int) -> None:
-        """Consume with this prefetch count, in place of the present consumer."""
         before = reading.consumer
         reading.consumer = await reading.channel.consume(
             self._name, in_advance, partial(self._arrived, reading)
@@ -161,7 +162,6 @@ class RabbitInbox:
             self.more.set()  # waiters notice a broken link
 
     async def _begin_again(self) -> Reading | None:
-        """Consume again after a reconnect; return nothing if the inbox is to stop."""
         backoff = Backoff(self._link.clock)
         while True:
             await backoff.pause()
@@ -175,7 +175,7 @@ class RabbitInbox:
                 return None  # we close
 
     async def _attend(self, reading: Reading) -> None:
-        """Send acknowledgements until the channel ends or, after a stop, until everything is settled."""
+        """Send acknowledgements until the channel ends or, after a stop, until every message is settled."""
         try:
             while not reading.over and not (self._stopping and not reading.unsettled):
                 await reading.wake.wait()
@@ -205,7 +205,6 @@ class RabbitInbox:
             self.more.set()
 
     def _open_next(self, reading: Reading) -> bool:
-        """Unpack the next AMQP message; return False if there is none."""
         while reading.deliveries:
             message = reading.deliveries.popleft()
             key, names_key, disbelieved = came_by(message, self._link.names, self._name)
@@ -226,8 +225,8 @@ class RabbitInbox:
         return False
 
     async def _tune(self, reading: Reading) -> None:
-        """Set the prefetch: it is given in envelopes, but the broker counts AMQP messages with one or
-        hundreds of them.
+        """Set the prefetch count: it is given in envelopes, but the broker counts AMQP messages with one or
+        hundreds of envelopes.
         """
         async with self._steering:
             if not self._stopping and not reading.over and not self._fits(reading.in_advance):
@@ -238,7 +237,7 @@ class RabbitInbox:
         return min(wanted, _AT_MOST, max(int(MAX_IN_HAND_BYTES / self._bytes), 1))
 
     def _fits(self, in_advance: int) -> bool:
-        """Return whether the prefetch count is within a factor of four of this one: the number of messages
-        per frame varies.
+        """Return whether the prefetch count is within a factor of four of this one: the number of envelopes
+        per AMQP message varies.
         """
         return in_advance / 4 <= self._wanted() <= in_advance * 4

@@ -121,7 +121,9 @@ class DeadLetterQueue:
 
 
 class _Walk:
-    """Through the dead-letter queue, oldest first; what is not removed goes back to where it was."""
+    """A pass through the dead-letter queue, oldest first. Messages that are not removed go back to their
+    position.
+    """
 
     def __init__(self, session: Session, name: str) -> None:
         self._session = session
@@ -145,7 +147,7 @@ class _Walk:
                 raise
 
     async def letters(self) -> AsyncGenerator[Arrived]:
-        """Yield each letter once. Only a few are fetched together, because their bodies must fit into
+        """Yield each dead letter once. Only a few are fetched together, because their bodies must fit into
         memory.
         """
         left, size = await self._channel.ready(self._name), _AT_FIRST
@@ -164,8 +166,8 @@ class _Walk:
         del self._held[message.tag]
 
     async def _fetch(self, count: int) -> list[Arrived]:
-        """Return the next messages of the queue. Unsettled messages stay with this channel when its consumer
-        is cancelled.
+        """Return the next messages of the dead-letter queue. Unsettled messages stay with this channel when
+        its consumer is cancelled.
         """
         fetched: list[Arrived] = []
         enough = asyncio.Event()
@@ -186,7 +188,9 @@ class _Walk:
         return fetched or await self._next_letters()
 
     async def _next_letters(self) -> list[Arrived]:
-        """Return the next letter, if the queue has one: it is read after all letters that were requeued."""
+        """Return the next dead letter, if the queue has one: it is read after all letters that were
+        requeued.
+        """
         message = await self._channel.get(self._name)
         if message is None:
             return []

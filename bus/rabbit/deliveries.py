@@ -23,7 +23,9 @@ SendBack = Callable[["Parcel", Sequence[Envelope]], None]
 
 
 class Reading:
-    """One channel's worth of reading: what came over it can be settled only over it."""
+    """The state of reading over one channel: a message can be settled only over the channel that delivered
+    it.
+    """
 
     def __init__(self, channel: BulkChannel) -> None:
         self.channel = channel
@@ -77,7 +79,7 @@ class Reading:
         self.wake.set()
 
     async def settle(self) -> None:
-        """Send the acknowledgements since the last call."""
+        """Send the acknowledgements that were collected since the last call."""
         async with self._telling:
             if self._waits is not None:
                 self._waits.cancel()
@@ -111,7 +113,7 @@ class Reading:
 
 
 class Parcel:
-    """One AMQP message and how many of its envelopes are still to settle."""
+    """One AMQP message, with the number of its envelopes that are not settled."""
 
     __slots__ = ("left", "more", "reading", "returned", "send_back", "tag")
 
@@ -141,7 +143,7 @@ class Parcel:
 
 
 class RabbitDelivery:
-    """An envelope in a reader's hand. After a lost connection settling has no effect: the message is
+    """An envelope handed to a reader. After a lost connection settling has no effect: the message is
     redelivered.
     """
 
@@ -168,7 +170,7 @@ class RabbitDelivery:
             self._parcel.send_back(self._parcel, [self.envelope])
 
     def _release(self) -> bool:
-        """Make room for the next one. False when there is nothing to settle any more."""
+        """Count the delivery as settled. Return False if it was settled before or its connection is lost."""
         reading = self._parcel.reading
         if not self._open or (reading.over and not reading.is_last_copy(self._parcel.tag)):
             return False
@@ -180,8 +182,10 @@ class RabbitDelivery:
 
 
 def came_by(message: Arrived, names: BrokerNames, queue: str) -> tuple[str, bool, str]:
-    """Return the key it arrived by, whether it may state another, and why it is refused, if so. `queue` is
-    the broker's name of the queue.
+    """Return the routing key of an AMQP message, whether it may state another key, and why the message is
+    refused, if it is.
+
+    `queue` is the broker's name of the queue.
     """
     forwarded = _dead_lettered_from(message.headers.get("x-death"))
     if message.exchange == names.queues:
@@ -200,7 +204,6 @@ def came_by(message: Arrived, names: BrokerNames, queue: str) -> tuple[str, bool
 
 
 def _dead_lettered_from(deaths: object) -> str:
-    """Return the last queue that dead-lettered the message: the broker lists it first."""
     if deaths is None:
         return ""
     if isinstance(deaths, list) and deaths and isinstance(deaths[0], dict):

@@ -88,7 +88,7 @@ class ForeignListener:
         self.hearing = False  # connected, and bound to an exchange that is there
 
     async def run(self, handle: Hear, gap: Gap) -> None:
-        """Pass messages to `hear` in order; call `gap` after a possible loss."""
+        """Pass messages of the foreign exchange to `handle` in order; call `gap` after a possible loss."""
         backoff = Backoff(self._clock)
         while True:
             try:
@@ -106,7 +106,6 @@ class ForeignListener:
             await backoff.pause()
 
     async def _attend(self, connection: AbstractConnection, handle: Hear, gap: Gap) -> None:
-        """Consume over this connection until it ends."""
         loop = asyncio.get_running_loop()
         with plainly(self._url):
             ear = await self._listen(connection)
@@ -131,7 +130,6 @@ class ForeignListener:
             await ear.leave()
 
     async def _listen(self, connection: AbstractConnection) -> "_Ear":
-        """Consume the queue, which is declared if it is missing."""
         kind: dict[str, Any] = {"x-queue-type": "classic"}
         if self._quorum:
             kind = {"x-queue-type": "quorum", "x-delivery-limit": _NEVER}
@@ -151,7 +149,9 @@ class ForeignListener:
         return ear
 
     async def _bind(self, connection: AbstractConnection) -> bool:
-        """Bind the queue's keys, and remove all others; return whether the exchange exists."""
+        """Bind the queue by its routing keys, and remove all other bindings. Return whether the exchange
+        exists.
+        """
         if self._binding is None or self._binding.is_closed:
             self._binding = await open_channel(connection, confirms=False)
         try:
@@ -178,7 +178,7 @@ class ForeignListener:
 
 
 class _Ear:
-    """Deliveries of one channel that have not been taken yet."""
+    """Messages that one channel delivered and that were not taken yet."""
 
     def __init__(self, channel: BulkChannel) -> None:
         self.channel = channel
@@ -196,7 +196,9 @@ class _Ear:
         self._wake.set()
 
     async def next(self, until: float) -> tuple[list[bytes], int]:
-        """Return the oldest messages and the last tag, or an empty list if none arrives until then."""
+        """Return the oldest messages and their last delivery tag, or an empty list if no message arrives
+        until the given time.
+        """
         if not self._messages and not self._over:
             self._wake.clear()
             with suppress(TimeoutError):
@@ -227,7 +229,6 @@ class _Ear:
         self._told, self._tell_at = self._safe, math.inf
 
     def check(self) -> None:
-        """Raise if the channel will deliver no more messages."""
         if self._over:
             raise ConnectionError("nothing comes from it any more")
 
@@ -255,16 +256,16 @@ class ForeignPublisher:
 
     @property
     def place(self) -> str:
-        """Return the address for people."""
+        """Return the address of the broker without its password."""
         return f"exchange {self._exchange} at {place(self._url)}"
 
     async def ready(self) -> None:
-        """Wait for a connection and an exchange; raise Unavailable or BadCredentials."""
+        """Wait for a connection and for the exchange; raise Unavailable or BadCredentials."""
         await self._opened()
 
     async def publish(self, messages: Sequence[tuple[str, bytes]]) -> None:
-        """Publish each body under its key, in this order, and wait for the broker's confirms if it sends
-        them.
+        """Publish each message body under its routing key, in this order, and wait for the broker's confirms
+        if it sends them.
         """
         channel = await self._opened()
         sending = [channel.publish(self._post(key, body)) for key, body in messages]

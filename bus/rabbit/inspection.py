@@ -42,7 +42,7 @@ class BrokerState:
 async def look(
     url: str, exchange: str, queues: Sequence[QueueSpec], *, quorum: bool, pause: float, publishes: bool
 ) -> tuple[BrokerState, dict[str, int]]:
-    """Return the state, with the depth of each queue after a pause."""
+    """Return the state of a RabbitMQ, with the depth of each queue after a pause."""
     connection = await dial(broker_url(url, "berth doctor"))
     found = BrokerState()
     names = BrokerNames(exchange)
@@ -81,7 +81,7 @@ async def _waiting(topology: Topology, queue: str) -> tuple[int, int] | None:
 
 
 async def _takes(connection: AbstractConnection, exchange: str, found: BrokerState) -> bool:
-    """Return whether it confirms a message in time. The message has no queue and is returned."""
+    """Return whether the broker confirms a message in time. The message has no queue and is returned."""
     try:
         async with asyncio.timeout(TAKES_SECONDS):
             channel = await open_channel(connection, confirms=True)
@@ -101,8 +101,8 @@ _AGAIN_SECONDS = 0.2
 
 
 async def delete_queues(url: str, names: Iterable[str], *, unread_within: float = 0.0) -> list[str]:
-    """Delete the queues with their messages; with a time, only after their consumers have left within it.
-    Return the remaining names.
+    """Delete queues with their messages; with a time, only after their consumers have left within it. Return
+    the names of the remaining queues.
     """
     stay: list[str] = []
     connection = await dial(broker_url(url, "berth cell"))
@@ -121,8 +121,8 @@ async def delete_queues(url: str, names: Iterable[str], *, unread_within: float 
 
 
 async def _deleted(connection: AbstractConnection, name: str, *, only_unread: bool) -> bool:
-    """Return whether the queue is deleted. A refusal closes the channel, so each queue has its own. A missing
-    queue counts as deleted.
+    """Return whether a queue is deleted; a missing queue counts as deleted. A refusal closes the channel, so
+    each queue has its own.
     """
     channel = await open_channel(connection, confirms=False)
     try:

@@ -28,7 +28,7 @@ _FIELD = re.compile(r"\{(\w+)\}")
 
 @dataclass(frozen=True)
 class KeyPatterns:
-    """The keys a user may publish to an exchange by, and bind its queues by."""
+    """Patterns of the routing keys by which a user may publish to an exchange, and may bind its queues."""
 
     exchange: str
     write: str
@@ -37,7 +37,7 @@ class KeyPatterns:
 
 @dataclass(frozen=True)
 class Permissions:
-    """Regular expressions, as RabbitMQ takes them."""
+    """The permissions of a RabbitMQ user: regular expressions of names and routing keys."""
 
     configure: str
     write: str
@@ -58,7 +58,7 @@ class UserLimits:
 
     @property
     def of_user(self) -> dict[str, int]:
-        """Return the limits that RabbitMQ stores with the user."""
+        """Return the limits in the format in which RabbitMQ stores them with the user."""
         return {"max-connections": self.connections, "max-channels": self.channels}
 
 
@@ -165,7 +165,7 @@ def flood_policy(cell: str, exchange: str = "berth") -> str:
 
 
 def filled_by(cell: str, exchange: str) -> str:
-    """Return a pattern of the queues that only this cell fills and others read."""
+    """Return a pattern of the names of the queues that only this cell fills and other workers read."""
     names, of = BrokerNames(exchange), re.escape(cell)
     return _any_of(_named(names, [rf"placement:inventory\.reported\.{of}", rf"ask:placement\..+\.{of}"]))
 
@@ -278,7 +278,7 @@ def _permissions(
 
 
 def _made_by_the_middle(names: BrokerNames) -> list[str]:
-    """Return the exchanges and the queues that all workers share."""
+    """Return patterns of the names of the exchanges and queues that all workers share."""
     return [re.escape(names.exchange) + r"(\.(queues|delay|dead)(\.[0-9]+)?)?"]
 
 
@@ -287,7 +287,6 @@ def _letters_read(*, keeps: bool) -> str:
 
 
 def _carried_by(crossing: Crossing) -> str:
-    """Return the pattern of a crossing's keys."""
     if isinstance(crossing.of, Topic):
         return _published_by(crossing.of, crossing.cell)
     if isinstance(crossing.of, Query):
@@ -296,13 +295,13 @@ def _carried_by(crossing: Crossing) -> str:
 
 
 def _published_by(topic: Topic[Any], cell: str) -> str:
-    """Return the keys of this topic, of one cell or of any cell."""
+    """Return the pattern of a topic's routing keys, of one cell or of any cell."""
     keys = _filled(topic.pattern, cell)
     return rf"{keys}(\.{_WORD})?" if topic.outsiders else keys
 
 
 def _bound_by(topic: Topic[Any]) -> str:
-    """Return the keys of the topic, and the patterns that match any cell."""
+    """Return the binding keys of a topic, and the patterns that match any cell."""
     return _FIELD.sub(rf"({_WORD}|\\*)", topic.pattern.replace(".", r"\."))
 
 
@@ -315,7 +314,9 @@ def _answered_at(query: Query[Any, Any], cell: str) -> str:
 
 
 def _replies_to(cell: str, askers: Sequence[str] = ()) -> str:
-    """Return the pattern of reply addresses: of the given workers of a cell, of any, or outside of cells."""
+    """Return the pattern of reply addresses: of the given workers of a cell, of any worker of it, or outside
+    of cells.
+    """
     if askers:
         return rf"reply\.{re.escape(cell)}\.({'|'.join(map(re.escape, askers))})-{_RANDOM}\.{_RANDOM}"
     return rf"reply\.{re.escape(cell) if cell else f'-({_WORD})?'}\.{_WORD}\.{_WORD}"
@@ -327,7 +328,6 @@ def _filled(pattern: str, cell: str) -> str:
 
 
 def _named(names: BrokerNames, queues: Iterable[str]) -> list[str]:
-    """Return the broker's names of the queues."""
     before = re.escape(names.queue(""))
     return [before + queue for queue in queues]
 

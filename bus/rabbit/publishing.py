@@ -24,7 +24,7 @@ Lane = tuple[str, str, bool, bool]  # exchange, routing key, mandatory, framed
 
 
 class Receipt:
-    """The confirms that one call waits for."""
+    """The confirms that one call of `send` waits for."""
 
     __slots__ = ("done", "missing", "problem")
 
@@ -34,7 +34,7 @@ class Receipt:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def settle(self, problem: Exception | None) -> None:
-        """Count one more settled message."""
+        """Count one more confirmed or refused message."""
         self.problem = self.problem or problem
         self.missing -= 1
         if self.missing or self.done.done():
@@ -46,7 +46,7 @@ class Receipt:
 
 
 class _Queue:
-    """One lane: what waits on it, and how many AMQP messages of it are unconfirmed."""
+    """The envelopes that wait for one routing key, and the number of its unconfirmed AMQP messages."""
 
     __slots__ = ("lane", "under_way", "waiting")
 
@@ -56,7 +56,6 @@ class _Queue:
         self.under_way = 0
 
     def take(self) -> list[tuple[Envelope, Receipt]]:
-        """Return the envelopes of the next AMQP message."""
         waiting = self.waiting
         if not self.lane[3]:
             return [waiting.popleft()]
@@ -79,7 +78,7 @@ class Publisher:
         self._sender = link.clock.uuid()
 
     async def send(self, exchange: str, envelopes: Iterable[tuple[str, Envelope, bool]]) -> None:
-        """Queue envelopes for this exchange, each with its routing key and whether it must reach a queue."""
+        """Publish envelopes to this exchange, each with its routing key and whether it must reach a queue."""
         self._link.check()
         items = list(envelopes)
         receipt = Receipt(len(items))
@@ -104,8 +103,8 @@ class Publisher:
         self._queues.clear()
 
     def _schedule_send(self, queue: _Queue) -> None:
-        """Send this queue at the end of the event loop's iteration, when it has all envelopes of the
-        iteration.
+        """Send the waiting envelopes at the end of the event loop's iteration, together with all others of
+        this iteration.
         """
         if not self._stirred:
             asyncio.get_running_loop().call_soon(self._dispatch)

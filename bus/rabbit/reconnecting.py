@@ -1,4 +1,4 @@
-"""Our way to the broker: one connection at a time, opened again whenever it breaks."""
+"""The connection of a process to its broker: one at a time, opened again whenever it breaks."""
 
 import asyncio
 import logging
@@ -43,7 +43,9 @@ async def _declare(spec: QueueSpec, session: Session) -> None:
 
 
 class Link:
-    """Keeps a session open, declares in each what was ever declared, and acts in whichever there is."""
+    """Keeps a session with the broker open, repeats all declarations in each new session, and runs actions in
+    the current one.
+    """
 
     def __init__(
         self,
@@ -74,7 +76,9 @@ class Link:
         self._life: asyncio.Task[None] | None = None
 
     async def open(self, patience: float) -> None:
-        """Connect, trying for so many seconds; from then on stay connected."""
+        """Connect to the broker within so many seconds; from then on, reconnect whenever the connection
+        breaks.
+        """
         session = await self._first(patience)
         self.closed = False
         started = asyncio.Event()
@@ -94,7 +98,6 @@ class Link:
                 self._life = None
 
     async def _leave(self) -> None:
-        """Wake all callers that wait for a session, because there will be none."""
         session, self._session = self._session, None
         if session is not None:
             try:
@@ -110,7 +113,6 @@ class Link:
             raise Unavailable(f"the connection to RabbitMQ at {self.place} is closed")
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run this until it ends or we close."""
         return self._group.create_task(work)
 
     async def session(self) -> Session:
@@ -123,7 +125,7 @@ class Link:
             await self._changed.wait()
 
     async def insist(self, action: Callable[[Session], Awaitable[T]]) -> T:
-        """Run the action, and again after each reconnect until it succeeds."""
+        """Run an action in a session, and again after each reconnect until it succeeds."""
         backoff = Backoff(self.clock)
         while True:
             session = await self.session()
@@ -142,7 +144,7 @@ class Link:
             await backoff.pause()
 
     async def undisturbed(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run the work in a separate task: cancelling a request halfway would close its channel."""
+        """Run a coroutine in a separate task: cancelling a request halfway would close its channel."""
         self.check()
         outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
@@ -184,7 +186,9 @@ class Link:
         await self.insist(lambda session: session.topology.dead())
 
     async def post(self, post: Post) -> None:
-        """Publish the message and wait for its confirm; repeat after each reconnect until it is confirmed."""
+        """Publish a message and wait for its confirm; repeat it after each reconnect until it is
+        confirmed.
+        """
         apart = False
         nacks = 0
         backoff = Backoff(self.clock)
@@ -235,7 +239,6 @@ class Link:
             await backoff.pause()
 
     async def _connect(self) -> Session:
-        """Return a new session after declaring everything in it."""
         connection = await dial(self._url)
         topology = Topology(connection, self.names, self._quorum)
         session = Session(connection, topology, self._declared, self._look_seconds)

@@ -1,4 +1,4 @@
-"""One connection with its channels, and all declared objects, which are kept complete during it."""
+"""One connection with its channels, and all objects declared on it, which are checked periodically."""
 
 import asyncio
 import logging
@@ -43,7 +43,7 @@ class Session:
         return await BulkChannel().open(self.connection, confirms=False)
 
     async def publish(self, post: Post, *, apart: bool) -> None:
-        """Return after the broker's confirm. `apart`: on a separate channel."""
+        """Publish a message and return after the broker's confirm; with `apart`, on a separate channel."""
         id_ = post.properties.message_id
         if apart or id_ in self._under_way:  # returned messages are identified by their ids
             async with self._apart:
@@ -112,8 +112,9 @@ class Session:
     async def settle_in(self) -> None:
         """Declare all objects on a new connection; if exchanges are missing, wait as `watch` does.
 
-        During a first declaration by another process the missing ones appear soon. A deleted exchange is
-        noticed by all other processes within one check, and they bind their queues again two checks later.
+        During a first declaration by another process the missing exchanges appear soon. A deleted exchange
+        is noticed by all other processes within one check, and they bind their queues again two checks
+        later.
         """
         was_whole = True
         for _ in range(40):
@@ -177,7 +178,7 @@ class Session:
         self.whole.set()
 
     async def _again(self) -> bool:
-        """Declare it all again. False when that could not be done now."""
+        """Declare all objects again. Return False if the broker did not permit it now."""
         try:
             await self.declare_all()
         except (*BROKEN, BrokerRefused, RequestRefused, ExchangeMissing) as problem:

@@ -50,12 +50,14 @@ class BrokerNames:
     exchange: str
 
     def queue(self, name: str) -> str:
-        """Return the broker's name for a queue; the AMQP library rejects `*` in names."""
+        """Return the name of a queue at the broker; the AMQP library rejects `*` in names."""
         name = name.replace("*", "+")
         return name if self.exchange == "berth" else f"{self.exchange}:{name}"
 
     def key_for_reader(self, exchange: str, key: str) -> str:
-        """Return the envelope's key for a reader: the routing key, or the queue it was sent to."""
+        """Return the routing key of an envelope for its reader: that of its publication, or the name of the
+        queue that it was sent to.
+        """
         if exchange not in (self.queues, self.delay):
             return key
         return self.plain(key.partition(".")[2])
@@ -77,11 +79,11 @@ class BrokerNames:
         return f"{self.dead}.0"
 
     def plain(self, queue: str) -> str:
-        """Return berth's name of a queue for the broker's name."""
+        """Return the name of a queue within berth, given its name at the broker."""
         return queue if self.exchange == "berth" else queue.removeprefix(f"{self.exchange}:")
 
     def address(self, queue: str, milliseconds: int = 0) -> str:
-        """Return the key that reaches a queue by its name, after this delay."""
+        """Return the routing key that reaches a queue by its name after this delay."""
         return f"{milliseconds}.{self.queue(queue)}"
 
 
@@ -113,7 +115,9 @@ class ExchangeMissing(Exception):
 
 
 class Topology:
-    """Declares things over one connection. A refusal closes a channel, so it opens another one as needed."""
+    """Declares exchanges and queues over one connection. A refusal closes a channel, so it opens another one
+    as needed.
+    """
 
     def __init__(self, connection: AbstractConnection, names: BrokerNames, quorum: bool) -> None:
         self.names = names
@@ -125,7 +129,7 @@ class Topology:
         self._dead_is_ours = False
 
     async def missing(self, *, delays: bool) -> list[str]:
-        """Return the missing exchanges; that of delays only if it was declared before."""
+        """Return the missing exchanges; the exchange of delays only if it was declared before."""
         names = self.names
         wanted = [names.exchange, names.dead, names.queues, *([names.delay] if delays else [])]
         async with self._one_at_a_time:
@@ -151,9 +155,8 @@ class Topology:
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Complete the declaration in progress, and begin none within the block.
-
-        A connection that is closed during a declaration logs a warning.
+        """Complete the declaration in progress, and begin none within the block: a connection that is closed
+        during a declaration logs a warning.
         """
         acquired = False
         with suppress(TimeoutError):
@@ -233,7 +236,7 @@ class Topology:
             self._made.add(name)
 
     async def _dead(self) -> bool:
-        """Bind the dead-letter exchange; return False without the permission."""
+        """Bind the dead-letter exchange; return False if our user has no permission."""
         name = self.names.dead
         if name not in self._made:
             self._dead_is_ours = await self._durable(name)
@@ -253,7 +256,6 @@ class Topology:
         return True
 
     async def _exchange(self, name: str, arguments: dict[str, Any] | None = None) -> bool:
-        """Declare an exchange. Return True if it was created, False if it existed before."""
         if await self._exists(name):
             return False
         try:
@@ -267,7 +269,7 @@ class Topology:
         return True
 
     async def _durable(self, name: str, arguments: dict[str, Any] | None = None) -> bool:
-        """Make a durable queue. False when it is there but not ours to make or bind."""
+        """Declare a durable queue. Return False if it exists and our user may not declare or bind it."""
         kind: dict[str, Any] = {"x-queue-type": "classic"}
         if self._quorum:
             kind = {"x-queue-type": "quorum", "x-delivery-limit": _NEVER}
@@ -316,7 +318,6 @@ class Topology:
             raise BrokerRefused(f"the queue {queue} cannot hear {key}: {refused}") from None
 
     async def _unbind(self, queue: str, exchange: str, key: str) -> None:
-        """Remove a binding; a missing binding is no error."""
         await self._ask(lambda channel: _unbind(channel, queue, exchange, key))
 
     async def _ask(self, request: Callable[[AbstractChannel], Awaitable[T]]) -> T:

@@ -18,7 +18,7 @@ from bus.rabbit.topology import DELAYS, BrokerNames, delay_for
 
 
 class RabbitTransport:
-    """One connection to a RabbitMQ broker, opened again whenever it breaks; publishers wait meanwhile."""
+    """A connection to a RabbitMQ broker, opened again whenever it breaks; publishers wait meanwhile."""
 
     def __init__(
         self,

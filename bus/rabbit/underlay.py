@@ -28,7 +28,7 @@ _HANGING_UP_SECONDS = 5.0
 
 
 class BulkChannel:
-    """A channel to publish on, or to read from, as fast as the broker can."""
+    """A channel that publishes, or consumes, as fast as the broker can."""
 
     async def open(self, connection: AbstractConnection, *, confirms: bool) -> Self:
         self._channel = await open_channel(connection, confirms=confirms)
@@ -51,7 +51,7 @@ class BulkChannel:
 
     @property
     def oldest(self) -> int:
-        """Return the tag of the oldest unconfirmed message, or 0."""
+        """Return the delivery tag of the oldest unconfirmed message, or 0."""
         return 0 if self._wire.blocked else self._frames.oldest
 
     def fail_confirms(self, why: Exception) -> None:
@@ -59,12 +59,12 @@ class BulkChannel:
         self._frames.end(why)
 
     async def close(self) -> None:
-        """Close the channel, and fail everything that waits for it."""
+        """Close the channel, and fail all calls that wait for it."""
         async with answered():
             await self._under.close(ChannelInvalidStateError("the channel is closed"))
 
     async def publish(self, post: Post) -> None:
-        """Publish the message; on a channel with confirms, wait for the confirm."""
+        """Publish a message; on a channel with confirms, wait for the confirm."""
         if self.closed:
             raise ChannelInvalidStateError("the channel is closed")
         try:
@@ -73,8 +73,8 @@ class BulkChannel:
             raise refusal(closed) from None
 
     async def consume(self, queue: str, in_advance: int, heard: Heard) -> str:
-        """Call `heard` with each message, with this number of unsettled messages at most. Return the consumer
-        tag.
+        """Call `heard` with each message of a queue, with at most this number of unsettled messages. Return
+        the consumer tag.
         """
         consumer = f"{self._under.number}.{next(self._consumers)}"
         self._frames.heard[consumer] = heard
@@ -93,7 +93,7 @@ class BulkChannel:
         self._frames.heard.pop(consumer, None)
 
     async def get(self, queue: str) -> Arrived | None:
-        """Return the next message if the queue has one, without waiting."""
+        """Return the next message of a queue if it has one, without waiting."""
         async with answered():
             message = await self._under.basic_get(queue)
         return None if message.delivery_tag is None else _arrived(message)
@@ -108,7 +108,6 @@ class BulkChannel:
         self._frames.ack(tag, multiple=multiple)
 
     async def nack(self, tag: int, *, multiple: bool = False) -> None:
-        """Requeue the message."""
         self._frames.nack(tag, multiple=multiple)
 
     def _ended(self, closing: "asyncio.Future[Any]") -> None:
@@ -132,7 +131,7 @@ def _arrived(message: Any) -> Arrived:
 
 
 async def ended(connection: AbstractConnection) -> str:
-    """Return why the connection has ended."""
+    """Return why a connection has ended."""
     if connection.transport is None:
         return "it was closed"
     under = connection.transport.connection
@@ -145,7 +144,7 @@ async def ended(connection: AbstractConnection) -> str:
 
 
 async def hang_up(connection: AbstractConnection) -> None:
-    """Close the connection, and fail everything that waits for it."""
+    """Close a connection, and fail all calls that wait for it."""
     transport, connection.transport = connection.transport, None
     await connection.close()  # which without a transport waits for nothing; with one, for a silent broker too
     if transport is None:

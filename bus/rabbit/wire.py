@@ -34,7 +34,7 @@ _BASIC = 60
 
 
 class Post(msgspec.Struct, frozen=True):
-    """An outgoing AMQP message. `mandatory`: it must reach a queue."""
+    """An AMQP message to publish. A `mandatory` message must reach a queue."""
 
     exchange: str
     key: str
@@ -44,7 +44,7 @@ class Post(msgspec.Struct, frozen=True):
 
 
 class Arrived(msgspec.Struct, frozen=True):
-    """One AMQP message as it came. What strangers may set may be anything."""
+    """A received AMQP message. Fields that its publisher sets may have any value."""
 
     tag: int
     exchange: str
@@ -60,7 +60,6 @@ class Arrived(msgspec.Struct, frozen=True):
 
 
 def arrived(tag: int, exchange: str, key: str, redelivered: bool, body: bytes, said: Any) -> Arrived:
-    """Return a received message with the properties."""
     return Arrived(
         tag,
         exchange,
@@ -158,13 +157,13 @@ class FramesOfChannel:
 
     @property
     def oldest(self) -> int:
-        """Return the tag of the oldest unconfirmed message, or 0."""
+        """Return the delivery tag of the oldest unconfirmed message, or 0."""
         return next(iter(self._unconfirmed), 0)
 
     # What goes out
 
     async def publish(self, post: Post) -> None:
-        """Publish the message; on a channel with confirms, wait for the confirm."""
+        """Publish a message; on a channel with confirms, wait for the confirm."""
         frames = self._frames_of(post)
         confirmed = self._awaited(post) if self._confirms else None
         if not self._over:
@@ -177,11 +176,9 @@ class FramesOfChannel:
         self._on_settled(_ACK, tag, multiple)
 
     def nack(self, tag: int, *, multiple: bool) -> None:
-        """Requeue the message."""
         self._on_settled(_NACK, tag, multiple + 2)
 
     def end(self, why: BaseException) -> None:
-        """Fail all waiting confirms."""
         self._over = True
         for tag in tuple(self._unconfirmed):
             self._settled(tag, why)
@@ -213,7 +210,7 @@ class FramesOfChannel:
     # What comes in
 
     def take(self, kind: int, data: bytes, at: int, end: int) -> bool:
-        """Process the frame if it belongs to this channel's deliveries or confirms; return whether it did."""
+        """Process a frame if it is of this channel's deliveries or confirms, and return whether it was."""
         if kind == _METHOD:
             return self._take_method(int.from_bytes(data[at : at + 4]), data, at + 4)
         coming = self._coming
@@ -283,7 +280,7 @@ _NONE: tuple[None, str] = (None, "")
 
 
 class _Coming:
-    """A message whose frames have not all arrived."""
+    """A received message whose frames have not all arrived."""
 
     __slots__ = ("bodies", "consumer", "exchange", "header", "key", "redelivered", "size", "tag")
 
@@ -315,7 +312,8 @@ def _properties(header: bytes) -> Any | None:
 
 
 def _readable(kind: int, frame: bytes) -> bytes:
-    """Return the frame, or one of the same length without properties if they cannot be decoded.
+    """Return the frame of a content header, or one of the same length without properties if they cannot be
+    decoded.
 
     Otherwise a foreign message's invalid timestamp would end the connection, again at every redelivery.
     """
@@ -326,7 +324,6 @@ def _readable(kind: int, frame: bytes) -> bytes:
 
 
 def _text(data: bytes, at: int) -> tuple[str, int]:
-    """Return a short string and the position after it."""
     end = at + 1 + data[at]
     return data[at + 1 : end].decode("utf-8", "replace"), end
 

@@ -56,8 +56,8 @@ def _check(address: URL, namespace: str, inline: bool, pause: Pause | None) -> N
 
 
 class Database:
-    """One store in PostgreSQL or SQLite: read() and write() yield a transaction, glance() and stroke() one
-    statement.
+    """One store in PostgreSQL or SQLite. `read` and `write` yield a transaction, `read_single` and
+    `write_single` execute one statement.
 
     A read is one snapshot of committed data. Writers of one SQLite database queue in order.
 
@@ -174,7 +174,7 @@ class Database:
 
     @asynccontextmanager
     async def _if_it_moves_on(self) -> AsyncIterator[None]:
-        """Stop the process if a newer version has changed the schema that a statement needs."""
+        """Stop the process if a newer version of berth has changed the schema that a statement needs."""
         try:
             yield
         except Exception as error:
@@ -218,7 +218,9 @@ class Database:
 
 
 class _FifoLock(AbstractAsyncContextManager[None]):
-    """One at a time, first come first served; asking again during one's own turn would wait for ever."""
+    """A lock that tasks get in the order of their requests. A task that requests it again while it holds it
+    waits forever.
+    """
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()

@@ -159,7 +159,7 @@ SHORTEST_WAIT, LONGEST_WAIT = 0.005, 0.1
 
 
 class RunsAgain(Protocol):
-    """Makes of any work the same work, done again when it lost a race."""
+    """The type of decorators that repeat a coroutine function after a lost race."""
 
     def __call__(self, work: Callable[P, Awaitable[T]], /) -> Callable[P, Awaitable[T]]: ...
 

@@ -108,7 +108,7 @@ class Logins:
         return str((await self._connection.execute(text("SELECT current_user"))).scalar_one())
 
     async def enters(self, name: str) -> list[str]:
-        """Return the other databases that the login may connect to because PUBLIC may."""
+        """Return the other databases that the login may connect to because the role PUBLIC may."""
         found = await self._connection.execute(
             text(
                 """
@@ -135,7 +135,7 @@ class Logins:
 
 @asynccontextmanager
 async def logins(url: str) -> AsyncIterator[Logins]:
-    """Connect to the server at this URL as its user."""
+    """Connect to the PostgreSQL server at this URL as its user, to manage logins."""
     address, security = secured(make_url(url).set(drivername="postgresql+asyncpg"))
     engine = create_async_engine(
         address, isolation_level="AUTOCOMMIT", hide_parameters=True, connect_args=security

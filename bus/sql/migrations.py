@@ -46,7 +46,9 @@ _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDict
 
 
 async def migrate(database: Database, package: str) -> list[str]:
-    """Apply the missing migrations, all or none, one process at a time; return their names."""
+    """Apply the missing migrations, all or none, and return their names. Concurrent processes wait for each
+    other.
+    """
     with as_file(files(package) / "migrations") as folder:
         names = _names(folder)
         database.revision = await current(database, package)
@@ -118,7 +120,6 @@ async def _make_version_table(database: Database) -> None:
 
 
 def _op_lock() -> asyncio.Lock:
-    """Return the lock for alembic's `op`, which exists once per process."""
     return _turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
 

@@ -24,7 +24,7 @@ _VERIFIES = ("verify-ca", "verify-full")
 
 
 def secured(address: URL) -> tuple[URL, dict[str, Any]]:
-    """Return the URL without TLS parameters, and the driver's options for them.
+    """Return the URL of a database without TLS parameters, and the driver's options for them.
 
     Without files the driver uses libpq's defaults: PGSSLROOTCERT, ~/.postgresql/root.crt.
     """
@@ -66,7 +66,7 @@ READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
 async def roll_back(driver: asyncpg.Connection) -> None:
-    """Roll back, ignoring errors: the server does so itself when the connection is lost."""
+    """Roll back a transaction and ignore errors: the server does so itself when the connection is lost."""
     try:
         await driver.execute("ROLLBACK")
     except FAILURES:  # the caller is about to raise the original error
@@ -125,7 +125,7 @@ class PostgresPool:
         return AsyncConnection(self.engine, Connection(self.engine.sync_engine, pooled))
 
     def broken(self, driver: asyncpg.Connection, error: Exception) -> bool:
-        """Return whether this error ended the connection."""
+        """Return whether an error ended its connection."""
         state = sqlstate(error)
         if isinstance(error, _LAST_WORDS) or state.startswith(_CUT_OFF):
             self._broke_at = monotonic()
@@ -143,7 +143,7 @@ class PostgresPool:
             raise exc.DisconnectionError
 
     def _notice(self, context: ExceptionContext) -> None:
-        """Handle errors raised inside SQLAlchemy, which reports a time-out as a cancellation."""
+        """Note errors raised inside SQLAlchemy, which reports a time-out as a cancellation."""
         driver = getattr(context.connection and context.connection.connection, "driver_connection", None)
         said = context.original_exception
         error = said.__cause__ if isinstance(said.__cause__, FAILURES) else said  # as the driver has it

@@ -20,7 +20,7 @@ _BESIDE = ("", "-wal", "-shm", "-journal")
 
 
 def make_private(path: Path) -> None:
-    """Make the file and SQLite's companion files private; files of other users stay unchanged."""
+    """Restrict an SQLite file and its companion files to their owner; files of other users stay unchanged."""
     for suffix in _BESIDE:
         one = Path(f"{path}{suffix}")
         with suppress(FileNotFoundError, PermissionError):
@@ -97,7 +97,7 @@ class SqliteFile:
 
 
 class Connection:
-    """The object that the dialect uses as an aiosqlite connection."""
+    """The replacement of aiosqlite's connection that SQLAlchemy's dialect uses."""
 
     isolation_level = None  # BEGIN is ours
 
@@ -131,7 +131,7 @@ class Connection:
         self._end_thread()
 
     def stop(self) -> None:
-        """Close without waiting, also where there is no event loop any more."""
+        """Close the connection without waiting, also where there is no event loop any more."""
         raw, self._connection = self._connection, None
         if raw is None:
             return
@@ -170,7 +170,9 @@ class Connection:
 
 
 class Cursor:
-    """The object that the dialect uses as an aiosqlite cursor: it executes and fetches in one step."""
+    """The replacement of aiosqlite's cursor that SQLAlchemy's dialect uses: it executes and fetches in one
+    step.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -199,7 +201,7 @@ class Cursor:
         return self._rows
 
     async def close(self) -> None:
-        """Do nothing: all rows were fetched."""
+        pass
 
     def _execute(self, statement: str, values: Sequence[Any]) -> Sequence[Any]:
         raw = self._raw
@@ -240,7 +242,7 @@ async def _at_once(function: Callable[..., T], *args: Any) -> T:
 
 
 async def _patiently(attempt: Callable[[], Awaitable[T]]) -> T:
-    """Retry while another connection holds a lock.
+    """Repeat an operation while another connection holds a lock.
 
     Waiting inside SQLite would block an inline loop, and with it possibly the holder; and of two concurrent
     creators of a file SQLite lets neither wait.

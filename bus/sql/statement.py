@@ -35,7 +35,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Rows:
-    """The fragment for a FROM (as a string), and its parameters for a list of tuples."""
+    """A table of given rows inside a statement: the fragment for a FROM (as a string), and its parameters
+    for a list of tuples.
+    """
 
     def __init__(self, dialect: Literal["postgresql", "sqlite"], name: str, columns: dict[str, Any]) -> None:
         unknown = [str(kind) for kind in columns.values() if kind not in _POSTGRESQL]
@@ -66,7 +68,7 @@ class Rows:
         return self._sql
 
     def bind(self, values: Iterable[Sequence[Any]]) -> dict[str, Any]:
-        """Return the parameters for the rows, each a sequence in the order of the columns."""
+        """Return the parameters for given rows, each a sequence in the order of the columns."""
         listed = list(values)
         if self._json:
             listed = [self._with_json(row) for row in listed]
@@ -77,7 +79,7 @@ class Rows:
         return dict(zip(self._keys, map(list, zip(*listed, strict=True)), strict=True))
 
     def bind_single(self, row: Sequence[Any]) -> dict[str, Any]:
-        """Return the parameters for exactly one row, if the fragment is `single`.
+        """Return the parameters for exactly one given row, if the fragment is `single`.
 
         PostgreSQL estimates the number of rows in an array anew each time; a plan for one row can be reused.
         """
@@ -98,8 +100,8 @@ def _rows(dialect: Literal["postgresql", "sqlite"], name: str, columns: tuple[tu
 
 
 def rows(dialect: Literal["postgresql", "sqlite"], name: str, **columns: Any) -> Rows:
-    """Return rows with this name and the columns, each an int, float, str, bool or Json. The result is
-    cached.
+    """Return a table of given rows with this name and these columns, each an int, float, str, bool or Json.
+    The result is cached.
     """
     return _rows(dialect, name, tuple(columns.items()))
 
@@ -111,7 +113,7 @@ _NAMED = re.compile(r"(?<![:\w]):(\w+)")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Made:
-    """A statement for one database, over one row or a list."""
+    """A statement prepared for one of the two databases, over one row or a list of rows."""
 
     n: Rows | None
     single: bool
@@ -126,7 +128,9 @@ class _Made:
 
 
 class Statement:
-    """A statement, called with a transaction and its parameters; `columns` are those of {n}."""
+    """An SQL statement, called with a transaction and its parameters; `columns` are the columns of the table
+    of given rows.
+    """
 
     def __init__(self, sql: str, **columns: Any) -> None:
         self._sql = sql
@@ -150,7 +154,8 @@ class Statement:
         values: Iterable[Sequence[Any]] = (),
         **params: Any,
     ) -> Sequence[Any]:
-        """Return its rows, and execute the other statements: on PostgreSQL all in one round trip.
+        """Execute this statement and the others, and return the rows of this one. On PostgreSQL that takes
+        one round trip.
 
         There no statement may depend on the effect of another, nor change the same rows.
         """
@@ -192,7 +197,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class BoundStatement:
-    """A statement and what it is called with."""
+    """A statement with the parameters that it is called with."""
 
     statement: Statement
     values: Sequence[Sequence[Any]]
@@ -208,7 +213,9 @@ def _numbered(sql: str, names: Sequence[str], first: int, mark: str) -> str:
 
 
 def _joined(made: Sequence[_Made]) -> str:
-    """Return one statement of many. Each is executed exactly once, whatever reads its rows."""
+    """Return one statement that executes all of these, each exactly once, whichever of their rows are
+    read.
+    """
     *others, leading = made
     first, parts = 1, ""
     for position, one in enumerate(others):

@@ -1,4 +1,4 @@
-"""A transaction on each of the two databases: its statements, its end, and what goes wrong in it."""
+"""A transaction on PostgreSQL or SQLite: its statements, its end, and the translation of its errors."""
 
 import asyncio
 import sqlite3
@@ -49,7 +49,9 @@ class Transaction(ABC):
         """
 
     def after_commit(self, callback: Callable[[], None]) -> None:
-        """Call this when the transaction has committed, before the next writer begins (SQLite)."""
+        """Register a function to call when the transaction has committed, before the next writer begins
+        (SQLite).
+        """
         self._after_commit.append(callback)
 
     def _explained(self, error: Exception) -> Exception:
@@ -59,7 +61,7 @@ class Transaction(ABC):
     async def begin(self, begin: str) -> None: ...
 
     async def commit(self) -> None:
-        """Commit, as `write()` does at its end."""
+        """Commit the transaction, as `write()` does at its end."""
         await self._commit()
         for callback in self._after_commit:
             callback()
@@ -175,7 +177,6 @@ class SqliteTransaction(Transaction):
 
 
 async def _give_back(connection: AsyncConnection) -> None:
-    """Roll back what was not committed, and return the connection to the pool."""
     if connection.sync_connection is None:
         return
     try:
