@@ -73,7 +73,7 @@ class Access:
         return self.auth_type not in ("none", "http_basic")
 
     def identity(self) -> "BaseIdentityPlugin":
-        """Return the plugin of keystoneauth1 that fetches tokens."""
+        """Return the keystoneauth1 plugin that fetches tokens with these credentials."""
         from keystoneauth1 import exceptions
         from keystoneauth1.identity import BaseIdentityPlugin
         from keystoneauth1.loading import get_plugin_loader  # slow to import, and rarely needed
@@ -95,13 +95,13 @@ class Access:
         return plugin
 
     def http_auth(self) -> "httpx.BasicAuth | Keystone | None":
-        """Return the authentication of requests."""
+        """Return the httpx authentication that requests to Ironic use."""
         if self.auth_type == "http_basic":
             return httpx.BasicAuth(self.auth["username"], self.auth.get("password", ""))
         return Keystone(self) if self.has_tokens else None
 
     def trust(self) -> ssl.SSLContext:
-        """Return the TLS context, reading the certificate files."""
+        """Return the TLS context for connections to Ironic, from the certificate files."""
         context = ssl.create_default_context(cafile=self.ca_file or None)
         if self.insecure:
             context.check_hostname = False
@@ -112,7 +112,9 @@ class Access:
 
 
 class Keystone(httpx.Auth):
-    """Adds a token to every request. keystoneauth1 blocks, so it runs in a thread."""
+    """An httpx authentication that adds a Keystone token to every request. keystoneauth1 blocks, so it runs
+    in a thread.
+    """
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -140,7 +142,9 @@ class Keystone(httpx.Auth):
         return str(found)
 
     async def _token(self, refused: str = "") -> str:
-        """Return a valid token. `refused` is a token that was rejected, whatever its expiry."""
+        """Return a valid Keystone token. `refused` is a token that Ironic has rejected, whatever its
+        expiry.
+        """
         async with self._one_at_a_time:
             held = self._held
             if held is None or held.auth_token == refused or held.will_expire_soon(SPARE_SECONDS):
@@ -165,7 +169,6 @@ class Keystone(httpx.Auth):
 
 @contextmanager
 def _our_errors(url: str) -> Iterator[None]:
-    """Translate keystoneauth1's exceptions."""
     from keystoneauth1 import exceptions
 
     try:
@@ -200,7 +203,8 @@ _NO_AUTH = {
 
 
 def cloud_access(name: str, url: str = "", environment: Mapping[str, str] = os.environ) -> Access:
-    """Return the access of the cloud of that name; a URL replaces that of the entry or the catalogue.
+    """Return the access to the cloud of this name in clouds.yaml; a URL replaces that of the entry or the
+    catalogue.
 
     Raise ValueError, with the file and the key, if the cloud is unknown or cannot be used.
     """
@@ -229,7 +233,7 @@ def secrets_of_cloud(name: str) -> set[str]:
 
 
 def _found(variable: str, stem: str, environment: Mapping[str, str]) -> Path | None:
-    """Return the file that the variable names, or the first in the usual folders."""
+    """Return the settings file that the environment variable names, or the first in the usual folders."""
     if named := environment.get(variable):
         return Path(named)
     home = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config")

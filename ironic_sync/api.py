@@ -54,7 +54,8 @@ T = TypeVar("T")
 
 
 class IronicApi:
-    """A client of Ironic. Use it with `async with`, or call `open` and `close`. It connects on demand.
+    """A client of Ironic's REST API. Use it with `async with`, or call `open` and `close`. It connects on
+    demand.
 
     Reads are retried a limited number of times while Ironic is unreachable (IronicUnavailable); writes
     never.
@@ -97,11 +98,13 @@ class IronicApi:
             self._client = None
 
     async def version(self) -> tuple[int, int]:
-        """Return the microversion in use: the newest that both sides support."""
+        """Return the API microversion in use: the newest that both sides support."""
         return await self._patiently(self._agreed)
 
     async def node(self, uuid: str, fields: Sequence[str] | None = None) -> Json | None:
-        """Return one node, by uuid or name, with at least these fields; None if there is no such node."""
+        """Return one Ironic node, by uuid or name, with at least these fields; None if there is no such
+        node.
+        """
         try:
             return await self._get(f"/v1/nodes/{quote(uuid, safe='')}", fields)
         except IronicRefused as refused:
@@ -147,7 +150,9 @@ class IronicApi:
             behind = [*behind[-1:], *(node["uuid"] for node in page[-MARKERS:])]
 
     async def _page(self, fields: Sequence[str] | None, params: Mapping[str, str], behind: list[str]) -> Json:
-        """Return the page behind the last of these nodes that still exists, else the first page."""
+        """Return the page of nodes behind the last of the given nodes that still exists, else the first
+        page.
+        """
         path = "/v1/nodes"
         if WITH_ALL.intersection(fields or ()):
             path, fields = "/v1/nodes/detail", None
@@ -161,12 +166,14 @@ class IronicApi:
         return await self._get(path, fields, params)
 
     async def patch_node(self, uuid: str, operations: Sequence[Json]) -> Json:
-        """Apply a JSON patch: `{"op": "replace", "path": "/instance_uuid", "value": ...}`."""
+        """Apply a JSON patch such as `{"op": "replace", "path": "/instance_uuid", "value": ...}` to a
+        node.
+        """
         return await self._do("PATCH", f"/v1/nodes/{quote(uuid, safe='')}", list(operations))
 
     async def set_provision_state(self, uuid: str, target: str, **more: Any) -> None:
-        """Start a transition. `target` is a verb: manage, provide, active, deleted. The transition continues
-        afterwards.
+        """Start a transition of a node. `target` is a verb: manage, provide, active, deleted. The transition
+        continues afterwards.
         """
         await self._do(
             "PUT", f"/v1/nodes/{quote(uuid, safe='')}/states/provision", {"target": target, **more}
@@ -228,7 +235,7 @@ class IronicApi:
         return self._version
 
     async def _agree(self) -> tuple[int, int]:
-        """Determine the version from any answer of the API."""
+        """Determine the API version from any answer of the API."""
         for path in ("/v1", "/"):
             response = await self._send("GET", path)
             theirs = _version_in(response)
@@ -303,7 +310,7 @@ def _read(method: str, response: httpx.Response) -> Json:
 
 
 def _version_in(response: httpx.Response) -> tuple[int, int] | None:
-    """Return the newest version of the server, from its headers or the API description."""
+    """Return the newest API version of the server, from its headers or its description."""
     said = response.headers.get(MAXIMUM)
     if said is None and response.is_success:
         with suppress(msgspec.DecodeError, RecursionError, KeyError, TypeError):
@@ -317,7 +324,7 @@ def _version_in(response: httpx.Response) -> tuple[int, int] | None:
 
 
 def _fault(response: httpx.Response) -> str:
-    """Return the message of an error, in any of the formats that Ironic uses."""
+    """Return the text of an error answer, in any of the formats that Ironic uses."""
     body: Any = response.text
     with suppress(msgspec.DecodeError, RecursionError):
         body = msgspec.json.decode(response.content)

@@ -30,7 +30,7 @@ class Comparison(NamedTuple):
     differences: tuple[NodeDifference, ...]
 
     def lines(self, share_gone: float) -> list[str]:
-        """Return one line for each difference, and a summary."""
+        """Return one line for each difference between Ironic and placement, and a summary."""
         lines = [str(difference) for difference in self.differences]
         nodes = len({difference.node for difference in self.differences})
         differ = f"{nodes} differ" if nodes else "nothing differs"
@@ -57,8 +57,8 @@ def survey_of(ironic: FollowedIronic, api: SurveyReads, find: Find, clock: Clock
 
 
 async def diff(survey: Survey, holders: FindHolders | None = None) -> Comparison:
-    """Return the current differences; with `holders`, also nodes with another instance than placement
-    says.
+    """Return the current differences between Ironic and placement; with `holders`, also nodes whose instance
+    differs.
     """
     read: dict[str, str | None] = {}
     placed = await survey.placed()
@@ -123,7 +123,7 @@ async def _of_instances(
 async def _odd(
     holders: FindHolders, nodes: Iterable[str], instances: Mapping[str, str | None]
 ) -> dict[str, str]:
-    """Return node → consumer in placement, where Ironic has another instance or an empty node."""
+    """Return the consumer in placement of each node where Ironic has another instance, or no instance."""
     odd = {}
     for some in portions(nodes, PROVIDERS_A_QUESTION):
         for consumer in (await holders(FindAllocations(providers=some))).consumers:

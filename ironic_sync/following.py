@@ -1,4 +1,4 @@
-"""Applies notifications and reads to the assumed state of nodes, and reports changes to placement."""
+"""Applies notifications and reads to the known states of nodes, and reports changes to placement."""
 
 import asyncio
 import logging
@@ -34,13 +34,13 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # seconds between attempts to report to 
 
 
 class Publish(Protocol):
-    """Publishes reports; returns when the bus has confirmed them."""
+    """The type of functions that publish reports and return when the bus has confirmed them."""
 
     async def __call__(self, *messages: InventoryReported) -> None: ...
 
 
 class Following:
-    """Keeps the assumed state of Ironic's nodes and reports it to placement."""
+    """The known states of Ironic's nodes, reported to placement whenever they change."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Following:
         self._opened: dict[str, float] = {}  # reported as open, and not yet seen in placement
 
     def moment(self) -> Moment:
-        """Return the mark to take before a read begins."""
+        """Return the mark to take before a read of nodes begins."""
         return self.beliefs.moment(self._clock.now())
 
     async def handle(self, bodies: Sequence[bytes]) -> None:
@@ -107,20 +107,22 @@ class Following:
         await self.tell([report for report in reports if report is not None])
 
     def closed(self, uuid: str) -> bool:
-        """Return whether the last report closed the node."""
+        """Return whether the last report of a node allowed no instance on it."""
         told = self.beliefs.of(uuid).told
         return told is not None and not is_open(told)
 
     def reported_elsewhere(self, uuid: str, sequence: int) -> None:
-        """Note that a tool has reported the node to placement."""
+        """Note that a tool has reported this node to placement."""
         self.beliefs.reported_elsewhere(uuid, sequence)
 
     def interrupted(self) -> None:
-        """Forget the last reports: notifications may be lost, and another process may have reported nodes."""
+        """Forget the last reports of all nodes: notifications may be lost, and another process may have
+        reported nodes.
+        """
         self.beliefs.forget_told()
 
     def placed(self, providers: Mapping[str, Provider]) -> None:
-        """Note the sequences of the given nodes in placement."""
+        """Note the sequences of the reports of these nodes that placement has."""
         for uuid, provider in providers.items():
             self.beliefs.placement_has(uuid, provider.sequence)
 
@@ -177,7 +179,9 @@ class Following:
         return [None] * len(changes)
 
     def _hears(self) -> bool:
-        """Return whether this process receives the notifications, of all that follow this Ironic."""
+        """Return whether this process receives the notifications, of all processes that follow this
+        Ironic.
+        """
         return self._clock.monotonic() < self._heard_at + RECENT_SECONDS
 
     def _apply_notification(self, said: ReceivedNotification) -> Step | None:
@@ -218,7 +222,6 @@ class Following:
         *,
         again: bool = False,
     ) -> InventoryReported | None:
-        """Apply a read, and return the report to send, if any."""
         was = None if placed is None else Place(cell=placed.cell, agent=placed.agent, zone=placed.zone)
         known = 0 if placed is None else placed.sequence
         try:
@@ -235,7 +238,7 @@ class Following:
         return step.report
 
     def _watch(self, uuid: str, report: InventoryReported | None) -> None:
-        """Measure the time from the notification until the node is open in placement."""
+        """Measure the time from a notification until its node is available in placement."""
         if report is None:
             return
         at = self._opening.pop(uuid, None)
@@ -250,7 +253,9 @@ class Following:
 
 
 class NotificationTraces:
-    """Trace contexts by node, from a notification until its report is published. Empty without tracing."""
+    """The trace context of each node, from a notification until its report is published. Empty without
+    tracing.
+    """
 
     def __init__(self) -> None:
         self._stories: dict[str, StoredContext] = {}
@@ -278,13 +283,13 @@ class NotificationTraces:
         span.end()
 
     def over(self, uuid: str) -> None:
-        """Forget the node's trace: no further messages will be published for it."""
+        """Delete the trace of a node: no further messages will be published for its notification."""
         self._stories.pop(uuid, None)
 
     def by_trace(
         self, reports: Sequence[InventoryReported]
     ) -> list[tuple[StoredContext, list[InventoryReported]]]:
-        """Group reports by trace. Most reports have no trace."""
+        """Group reports of nodes by the trace of their notification. Most reports have no trace."""
         if not self._stories:
             return [(NO_STORY, list(reports))]
         found: dict[StoredContext, list[InventoryReported]] = {}
@@ -298,8 +303,8 @@ class PublishNotifiedNodes(Protocol):
 
 
 class NotifiedNodes:
-    """Collects nodes and publishes them at intervals. Losing some is harmless: pages re-read all nodes
-    periodically.
+    """The nodes named by notifications, published at intervals. Losing some is harmless: pages re-read all
+    nodes periodically.
     """
 
     def __init__(self, say: PublishNotifiedNodes) -> None:
@@ -309,7 +314,7 @@ class NotifiedNodes:
         self.run = self._word.run
 
     def of(self, nodes: Collection[str]) -> None:
-        """Add nodes with notifications; their reports, if any, are published already."""
+        """Add the nodes of notifications whose reports, if any, are published already."""
         self._nodes.update(nodes)
         self._word.due()
 

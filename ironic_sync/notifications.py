@@ -73,7 +73,7 @@ class Notifications(ForeignListener):
         )
 
     async def run(self, handle: Hear, gap: Gap) -> None:
-        """Pass messages to `hear` in order; call `gap` when messages may be lost."""
+        """Pass Ironic's messages to `hear` in order; call `gap` when messages may be lost."""
 
         def counted() -> None:
             GAPS.inc()

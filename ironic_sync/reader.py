@@ -52,7 +52,7 @@ Take = Callable[[Sequence[NodeRead]], Awaitable[None]]
 
 
 class Reader:
-    """Reads the requested nodes. It stores only that a node is requested."""
+    """Reads the requested nodes from Ironic. It stores only that a node is requested."""
 
     def __init__(
         self,
@@ -64,8 +64,8 @@ class Reader:
         filters: Mapping[str, Any] | None = None,
         closed: Callable[[str], bool] = lambda uuid: False,
     ) -> None:
-        """`filters` are the filters that every node of ours passes. `closed` returns whether an unrequested
-        node that appears on a page is assumed to be closed.
+        """`filters` are the filters of Ironic's API that every selected node passes. `closed` returns whether
+        an unrequested node that appears on a page is reported as unavailable.
         """
         self._api = api
         self._clock = clock
@@ -93,7 +93,7 @@ class Reader:
         return len(self._waiting) + len(self._reading) + len(self._refused)
 
     def wish(self, uuid: str) -> None:
-        """Read this node with a read that begins after this call."""
+        """Request a read of a node that begins after this call."""
         if uuid in self._reading:
             self._again.add(uuid)
             return
@@ -107,7 +107,7 @@ class Reader:
         UNRESOLVED.set(self.unresolved)
 
     async def run(self, moment: Callable[[], Moment], take: Take) -> None:
-        """Read until cancelled, and await `take` with each result."""
+        """Read requested nodes until cancelled, and await `take` with each result."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._read_pages(moment, take))
@@ -118,7 +118,7 @@ class Reader:
                 handle.cancel()
 
     async def _read_singly(self, moment: Callable[[], Moment], take: Take, *, beside: bool) -> None:
-        """Read nodes one by one. The parameter lets a reader continue while pages are read."""
+        """Read requested nodes one by one. The parameter lets a reader continue while pages are read."""
         while True:
             uuid = await self._next(beside)
             self._reading.add(uuid)
@@ -179,7 +179,7 @@ class Reader:
                 self._many.set()
 
     async def _read_round(self, moment: Callable[[], Moment], take: Take) -> int:
-        """Read pages as long as they contain wanted nodes, and return how many were taken."""
+        """Read pages of nodes as long as they contain requested ones, and return how many were taken."""
         pages = self._api.nodes(fields=self._fields, limit=PAGE, **self._listing)
 
         async def following() -> tuple[int, Moment, Sequence[Mapping[str, Any]] | None]:
@@ -208,8 +208,8 @@ class Reader:
     ) -> int:
         """Take the nodes that were requested before the page was read; later requests need another read.
 
-        Nodes that are open here but assumed closed are taken too: their notification will follow and needs
-        no read.
+        Nodes that are available here but reported as unavailable are taken too: their notification will
+        follow and needs no read.
         """
         found: list[NodeRead] = []
         for position, raw in enumerate(page):

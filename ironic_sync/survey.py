@@ -49,7 +49,7 @@ class ReadAll(Exception):
 
 
 class SurveyedNode(NamedTuple):
-    """A node as it was read, its provider, and their differences."""
+    """A node as it was read from Ironic, its provider in placement, and their differences."""
 
     uuid: str
     node: IronicNode | None  # empty: deleted in Ironic
@@ -66,7 +66,7 @@ class SurveyedNode(NamedTuple):
         return any(not difference.stays for difference in self.differences)
 
     def report(self, rules: KnownStateRules) -> InventoryReported | None:
-        """Return the report for placement that this read alone justifies."""
+        """Return the report for placement that this read of the node alone justifies."""
         known = self.provider.sequence if self.provider is not None else -1
         sequence = max(sequence_at(self.began.at), known + 1)
         if self.node is not None:
@@ -79,7 +79,7 @@ class SurveyedNode(NamedTuple):
 
 
 class Survey:
-    """Reads and compares; changes nothing."""
+    """A comparison of Ironic's nodes with their providers in placement, which changes neither."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Survey:
         self._fields = [name for name in selection.fields() if name not in WITH_ALL]
 
     async def placed(self) -> dict[str, Provider]:
-        """Return all nodes of our agents in placement."""
+        """Return the providers in placement of all nodes of our agents."""
         found: dict[str, Provider] = {}
         last = ""
         while True:
@@ -120,7 +120,7 @@ class Survey:
         return found
 
     async def placed_of(self, uuids: Sequence[str]) -> dict[str, Provider]:
-        """Return the given providers that are nodes of our agents."""
+        """Return those of the given providers that are nodes of our agents."""
         agents = self._selection.all_agents()
         found = await self.placed_now(uuids)
         return {
@@ -135,7 +135,9 @@ class Survey:
     async def everything(
         self, placed: Mapping[str, Provider], read: dict[str, str | None]
     ) -> AsyncIterator[list[SurveyedNode]]:
-        """Yield, page by page, the nodes that differ. Fill `read` with every listed node and its instance."""
+        """Yield, page by page, the nodes that differ from placement. Fill `read` with every listed node and
+        its instance.
+        """
         pages = self._api.nodes(fields=self._fields, limit=self._page, **self._filters)
         while True:
             began = self._moment()
@@ -146,13 +148,13 @@ class Survey:
             yield await self.judged([(raw, began) for raw in page], placed)
 
     def unread(self, placed: Mapping[str, Provider], read: Collection[str]) -> list[str]:
-        """Return placement's nodes that a listing left out, except deleted nodes that allocations still
+        """Return the nodes in placement that a listing left out, except deleted nodes that allocations still
         hold.
         """
         return [uuid for uuid, provider in placed.items() if uuid not in read and not provider.gone]
 
     async def instances(self, uuids: Iterable[str]) -> dict[str, str | None]:
-        """Read the current instance of each node; a deleted node has no instance."""
+        """Read the current instance of each given node; a deleted node has no instance."""
         found: dict[str, str | None] = {}
         for some in portions(uuids, READS_AT_ONCE):
             reads = await asyncio.gather(*(self._api.node(uuid, self._fields) for uuid in some))
@@ -163,8 +165,7 @@ class Survey:
     async def each(
         self, uuids: Iterable[str], placed: Mapping[str, Provider], most_gone: int | None = None
     ) -> list[SurveyedNode]:
-        """Read each node by itself, and return the nodes that differ or are deleted.
-
+        """Read each given node by itself, and return the nodes that differ from placement or are deleted.
         Stop when more than `most_gone` are deleted.
         """
         found: list[SurveyedNode] = []
@@ -181,8 +182,8 @@ class Survey:
         return found
 
     async def horizon(self) -> Horizon | None:
-        """Return the newest times, from which the next recent survey continues, or None if Ironic cannot sort
-        by them.
+        """Return the newest times of change, from which the next survey of recent changes continues, or None
+        if Ironic cannot sort by them.
         """
         found = dict.fromkeys(CHANGED, 0.0)
         try:
@@ -195,8 +196,8 @@ class Survey:
         return found
 
     async def lately(self, horizon: Horizon) -> tuple[list[tuple[Raw, Moment]], Horizon]:
-        """Return the nodes that changed since, each with the begin of its read, and the new horizon. Raises
-        ReadAll.
+        """Return the nodes that changed since the last survey, each with the begin of its read, and the times
+        from which the next one continues. Raises ReadAll.
 
         Every relevant change, traits included, moves `updated_at`; only a deletion leaves no mark.
         """
@@ -215,8 +216,8 @@ class Survey:
         return list(found.values()), reached
 
     async def _newest_first(self, key: str) -> AsyncIterator[tuple[Moment, list[tuple[Raw, float]]]]:
-        """Yield pages of the nodes that have this time, newest first. Raises ReadAll if nodes without it come
-        first.
+        """Yield pages of the nodes that have this time field, newest first. Raises ReadAll if nodes without
+        it come first.
         """
         pages = self._by_time(key, "desc", CHANGES_A_PAGE)
         while True:
@@ -243,7 +244,7 @@ class Survey:
     async def judged(
         self, reads: Sequence[tuple[Raw, Moment]], placed: Mapping[str, Provider]
     ) -> list[SurveyedNode]:
-        """Return the nodes that differ from placement."""
+        """Return the read nodes that differ from placement."""
         found = []
         for position, (raw, began) in enumerate(reads):
             if position % NODES_IN_A_ROW == 0:
@@ -289,8 +290,8 @@ class Survey:
 
 
 def _is_node(provider: Provider) -> bool:
-    """Return whether the provider was made by ironic_sync. An agent's other hosts must never be swept
-    away.
+    """Return whether a provider was made by ironic_sync. The hosts of other agents must never be removed by a
+    sweep.
     """
     ours = provider.inventories.keys() - provider.kept_classes
     return (

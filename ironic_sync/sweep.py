@@ -34,7 +34,7 @@ Tell = Callable[[Sequence[SurveyedNode]], Awaitable[None]]
 
 
 class Sweep:
-    """Runs rounds; `tell` reports what was found to placement."""
+    """Rounds of comparisons of Ironic with placement; `tell` reports the differences to placement."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Sweep:
         self._known: dict[str, int] = {}  # the sequence of each node in placement before it was read
 
     async def round(self, *, deaf: bool = False) -> None:
-        """Do the work that is due. Raises Unavailable or IronicRefused; then the next round reads everything.
+        """Compare what is due. Raises Unavailable or IronicRefused; then the next round reads everything.
 
         `deaf` means that notifications are not received: if recent changes cannot be listed, everything is
         read.
@@ -75,11 +75,13 @@ class Sweep:
         await self._look(full=self._rounds_to_full == 0 or (deaf and self._horizon is None))
 
     async def everything(self) -> None:
-        """Read everything now, whatever is due."""
+        """Read and compare all nodes now, whatever is due."""
         await self._look(full=True)
 
     async def lately(self) -> None:
-        """Read the changes since the last round, if Ironic can list them. Raises as `round` does."""
+        """Read and compare the nodes changed since the last round, if Ironic can list them. Raises as `round`
+        does.
+        """
         await self._look(full=False, all_if_must=False)
 
     async def _look(self, *, full: bool, all_if_must: bool = True) -> None:
@@ -116,7 +118,7 @@ class Sweep:
         SWEEP_SECONDS.labels("full").observe(monotonic() - began)
 
     async def _lately(self) -> bool:
-        """Compare the changes since the last round. Return False if everything must be read instead."""
+        """Compare the nodes changed since the last round. Return False if all nodes must be read instead."""
         if self._horizon is None:
             return True  # this Ironic cannot list them: only full rounds count
         began = monotonic()
@@ -133,7 +135,9 @@ class Sweep:
         return True
 
     async def _unlisted(self, placed: Mapping[str, Provider], read: Collection[str]) -> list[SurveyedNode]:
-        """Return placement's nodes that the listing left out, without deleted nodes if there are too many."""
+        """Return the nodes in placement that the listing left out, without deleted nodes if there are too
+        many.
+        """
         there = sum(not provider.gone for provider in placed.values())
         most = allowance(there, self._share)
         unread = self._survey.unread(placed, read)
@@ -150,7 +154,9 @@ class Sweep:
         return [node for node in found if node.node is not None or not self.held_back]
 
     async def _tell_of(self, found: Sequence[SurveyedNode]) -> Counter[str]:
-        """Report the nodes that can be repaired. Return the counts of differences left for operators."""
+        """Report the nodes whose differences can be repaired. Return the counts of differences left for
+        operators.
+        """
         counts = Counter(difference.what for node in found for difference in node.differences)
         for what, number in counts.items():
             DIFFERENCES.labels(what).inc(number)
@@ -170,8 +176,8 @@ class Sweep:
         return Counter({what: counts[what] for what in WAITING})
 
     def _settled(self, seen: SurveyedNode, now: Provider | None) -> bool:
-        """Return whether placement has no newer report than our read. Sequences decide, because clocks may
-        disagree.
+        """Return whether placement has no newer report of a node than this read. Sequences decide, because
+        clocks may disagree.
         """
         if now is None:
             return True
@@ -187,7 +193,7 @@ SETTLING_SECONDS = 2.0  # until a hinted change has taken effect
 
 
 class SweepSchedule:
-    """Runs the rounds of a sweep. The first round reads everything."""
+    """The schedule of a sweep's rounds. The first round reads everything."""
 
     def __init__(
         self,
@@ -207,12 +213,12 @@ class SweepSchedule:
         self._everything_at = 0.0  # the earliest time of the next full sweep
 
     def missed(self) -> None:
-        """Note that notifications may be lost."""
+        """Note that notifications may be lost, so that the next round comes soon and reads everything."""
         self._gap = True
         self._stirred.set()
 
     def hinted(self) -> None:
-        """Note that some node is changing, and the notification does not name it."""
+        """Note that a notification without a node hints at a change of some node."""
         self._settled_at = asyncio.get_running_loop().time() + SETTLING_SECONDS
         self._stirred.set()
 

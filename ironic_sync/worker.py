@@ -33,7 +33,7 @@ Run = Callable[[], Coroutine[Any, Any, None]]
 
 @dataclass(frozen=True, kw_only=True)
 class FollowedIronic:
-    """An Ironic to follow by its notifications, its API, or, best, both."""
+    """An Ironic that berth follows by its notifications, by its API, or, best, by both."""
 
     selection: NodeSelection
     notifications: Notifications | None = None
@@ -48,7 +48,7 @@ class FollowedIronic:
 
 
 class Says(Protocol):
-    """Publishes messages; returns when the bus has confirmed them."""
+    """The type of functions that publish messages and return when the bus has confirmed them."""
 
     async def __call__(self, *messages: InventoryReported | IronicSpoke) -> None: ...
 
@@ -61,10 +61,10 @@ def ironic_sync(
     skip_reserve_in_use: bool = False,
     clock: Clock | None = None,
 ) -> Worker:
-    """Return the worker. It applies events of tools and simulations as they are, and follows an Ironic if
-    given.
+    """Return the worker of ironic_sync. It applies events of tools and simulations as they are, and follows
+    an Ironic if one is given.
 
-    With `skip_reserve_in_use` an available node with an instance stays unreserved, like Nova's setting.
+    With `skip_reserve_in_use` an available node with an instance stays schedulable, like Nova's setting.
     """
     if ironic is None:
         return Worker("ironic_sync", consumes=[_by_tools(skip_reserve_in_use, None)])

@@ -22,7 +22,7 @@ Standing = Literal["ours", "not yet", "over"]
 
 
 class LeasedNodes:
-    """The leased nodes; empty before the first answer. All times are monotonic."""
+    """The nodes that the agent has leased; empty before the first answer. All times are monotonic."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -36,7 +36,7 @@ class LeasedNodes:
         return len(self._nodes)
 
     def answered(self, asked_at: float, answer: LeaseAnswered) -> Collection[str]:
-        """Apply an answer, and return the nodes that were lost or leased under a new epoch."""
+        """Apply the answer to a renewal, and return the nodes that were lost or leased under a new epoch."""
         if answer.refused or answer.epoch < self.epoch:
             return ()
         lost: set[str] = set()
@@ -57,12 +57,12 @@ class LeasedNodes:
         return lost
 
     def good(self, now: float) -> bool:
-        """Return whether the lease is valid."""
+        """Return whether the lease is valid at this time."""
         return now < self.until
 
     def standing(self, root: str, epoch: int, since: float, now: float) -> Standing:
-        """Return whether an order that arrived at `since` may be executed. Epoch 0: its sender knew of no
-        lease.
+        """Return whether an order may be executed, by its epoch and the time of its arrival. Epoch 0: its
+        sender knew of no lease.
 
         An order is sent after its node was leased: an answer to a question asked after the order arrived is
         never older.
@@ -98,7 +98,7 @@ class NodeAccess(Protocol):
     def standing(self, root: str, epoch: int, since: float) -> Standing: ...
 
     def writing(self, root: str, epoch: int) -> AbstractAsyncContextManager[None]:
-        """Wrap every write. Raises NotLeased before the write, or if the lease ends meanwhile."""
+        """Wrap every write to Ironic. Raises NotLeased before the write, or if the lease ends meanwhile."""
 
     def good(self) -> bool: ...
 
@@ -193,7 +193,7 @@ class NodeLease:
                 await asyncio.sleep(max(began + pause - self._clock.monotonic(), 0.0))
 
     async def _renew(self) -> bool:
-        """Ask once, and return whether the answer has a continuation."""
+        """Ask the conductor for the lease once, and return whether the answer has a continuation."""
         if not self._stopping:
             self._seen = self._lent.version
         asked_at, was_good = self._clock.monotonic(), self.good()

@@ -54,12 +54,12 @@ class OrderProgress:
         self.pause = SHORTEST_PAUSE
 
     def ordered_anew(self, order: Order, now: float) -> None:
-        """Note a redelivery, possibly with a higher epoch."""
+        """Note that the order was delivered again, possibly with a higher epoch."""
         if order.epoch > self.order.epoch:
             self.order, self.came = order, now
 
     def saw(self, node: MetalNode | None, now: float, maintenance_patience: float) -> None:
-        """Note the node's state at `now`, a monotonic time."""
+        """Note the provision state of the order's node at the monotonic time `now`."""
         self._look_at_maintenance(node, now, maintenance_patience)
         state = "gone" if node is None else f"{node.provision_state} {node.instance_uuid}"
         if state != self.state:
@@ -77,7 +77,7 @@ class OrderProgress:
             self.given_up = f"the node has been in maintenance for {now - self.maintained:.0f} s: {reason}"
 
     def rest(self) -> float:
-        """Return the minimum time to the next check: a tear-down may fail again and again."""
+        """Return the shortest time until the next check of the node: a tear-down may fail again and again."""
         return 0.0 if self.begun < MOST_BEGUN else min(2.0 ** (self.begun - MOST_BEGUN), LONGEST_PAUSE)
 
 
@@ -119,7 +119,7 @@ class RunningOrders:
         return await self._carry_out(order)
 
     def check_node(self, uuid: str) -> None:
-        """Check the orders of this node now: a notification named it."""
+        """Check the orders of a node now, because a notification named it."""
         for job in self._on.get(uuid, ()):
             job.woken.set()
 
@@ -130,7 +130,8 @@ class RunningOrders:
             job.woken.set()
 
     async def _carry_out(self, order: Order) -> AgentReported | None:
-        """Execute the order until there is a report; return None if it is not ours to execute any more.
+        """Execute an order until there is a report; return None if it is not this agent's to execute any
+        more.
 
         Without the right to act on the node, nothing is done: not now, and never again once another agent
         owns it, which then receives the remaining work as an order.
@@ -167,7 +168,7 @@ class RunningOrders:
         raise Retry(1.0, f"{order.host} takes longer than {HOLD_SECONDS:.0f} s")
 
     async def _advance(self, job: OrderProgress) -> steps.Say | None:
-        """Read the node and take all steps that are possible now. Return None if there is more to do
+        """Read the node of an order and take all steps that are possible now. Return None if more remains for
         later.
         """
         order = job.order
@@ -198,7 +199,9 @@ class RunningOrders:
             return await self._turned_down(job, step, problem)
 
     async def _do(self, step: Step, node: MetalNode, order: Order) -> MetalNode | None:
-        """Take a step, and return the node after it, or None if the step only started a transition."""
+        """Take a step on a node, and return the node after it, or None if the step only started a
+        transition.
+        """
         match step:
             case steps.Claim() if isinstance(order, BuildOrdered):
                 patch = metal_node.claim(node, order)
@@ -234,7 +237,9 @@ class RunningOrders:
         return None
 
     async def _elsewhere(self, order: Order) -> steps.Say | None:
-        """Report `destroyed` if a later attempt holds another node: then this order is too late."""
+        """Report `destroyed` if a later attempt of the build holds another node: then this order is too
+        late.
+        """
         try:
             async for page in self.api.nodes(fields=FIELDS, instance_uuid=order.build):
                 for other in map(node_of, page):
@@ -245,7 +250,6 @@ class RunningOrders:
         return None
 
     def _job(self, key: Key, order: Order) -> OrderProgress:
-        """Return the order's progress; an earlier delivery of the order is abandoned."""
         job = self._jobs.get(key)
         if job is None:
             job = self._jobs[key] = OrderProgress(order, self.clock.monotonic())

@@ -50,7 +50,7 @@ def notification_source(notifications: Notifications) -> NotificationSource:
 
 
 class _Heartbeats:
-    """Heartbeats and progress reports."""
+    """The heartbeats of a bare-metal agent, and its reports of builds in progress."""
 
     def __init__(
         self, agent: str, cell: str, orders: RunningOrders, period: float, patience: float, pool: str
@@ -65,7 +65,7 @@ class _Heartbeats:
         self._told: dict[str, str] = {}  # nodes that the last heartbeat reported as building
 
     async def beat(self) -> Sequence[HostReported]:
-        """Return heartbeats with the nodes where the agent builds, under the pool's name as in selections.
+        """Return heartbeats of the nodes on which the agent builds, under the name of the pool of agents.
 
         No heartbeat is sent while Ironic is unreachable or the lease is missing, because the agent could not
         build.
@@ -112,7 +112,7 @@ class _Heartbeats:
         return self._orders.right.good()
 
     async def progress(self) -> Sequence[AgentReported]:
-        """Return the builds in progress, except builds without a change for too long."""
+        """Return reports of the builds in progress, except builds without a change for too long."""
         since = self._orders.clock.monotonic() - self._patience
         return [report(job.order, "progress") for job in self._orders.building() if job.changed > since]
 
@@ -182,7 +182,7 @@ def metal_agent(
 
 
 def nodes_of(api: IronicApi, selection: NodeSelection, cell: str, pool: str) -> ListNodes:
-    """Return a function that lists the nodes of this cell and of this pool, as selections name it."""
+    """Return a function that lists the Ironic nodes of this cell and of this pool of agents."""
 
     filters: dict[str, Any] = {**selection.filters()}
 

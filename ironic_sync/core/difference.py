@@ -22,7 +22,7 @@ _SETS = ("traits", "aggregates")
 
 
 class NodeDifference(msgspec.Struct, frozen=True):
-    """One difference of one node: the value on each side, or the reason."""
+    """One difference of a node between Ironic and placement: the value on each side, or the reason."""
 
     node: str
     what: What
@@ -32,8 +32,8 @@ class NodeDifference(msgspec.Struct, frozen=True):
 
     @property
     def stays(self) -> bool:
-        """Whether an operator must fix it. A sweep repairs all other differences and removes deleted nodes
-        with care.
+        """Return whether an operator must remove the difference. A sweep repairs all others, and removes
+        deleted nodes with care.
         """
         return self.what in WAITING or self.what == "instance"
 
@@ -99,13 +99,11 @@ def _between(told: InventoryReported, provider: Provider) -> Iterator[tuple[What
 
 
 def _left_over(provider: Provider, class_: str) -> bool:
-    """Return whether the node had this class before: closed, and kept while allocations use it."""
     inventory = provider.inventories[class_]
     return inventory.reserved == inventory.total and provider.used.get(class_, 0) > 0
 
 
 def _written(inventory: Inventory) -> str:
-    """Return the total and the fields that differ from their defaults, as text."""
     usual = Inventory(total=inventory.total)
     fields = ((name, getattr(inventory, name)) for name in inventory.__struct_fields__)
     return ", ".join(
@@ -114,13 +112,13 @@ def _written(inventory: Inventory) -> str:
 
 
 def _unequal(theirs: Sequence[str], ours: Sequence[str], kept: Sequence[str]) -> tuple[str, str] | None:
-    """Return the values that only one side has, except values that an operator added."""
+    """Return the values that only one side has, except values that an operator added to placement."""
     ahead, behind = sorted({*theirs} - {*ours}), sorted({*ours} - {*theirs, *kept})
     return (", ".join(ahead), ", ".join(behind)) if ahead or behind else None
 
 
 def allowance(of: int, share: float) -> int:
-    """Return how many of `of` nodes may disappear in one round without suspicion of a mistake. A few always
+    """Return how many of `of` nodes may disappear in one sweep without suspicion of a mistake. A few always
     may.
     """
     return max(FEW, int(share * of))

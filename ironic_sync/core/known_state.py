@@ -48,7 +48,7 @@ _SNAPSHOTS = frozenset({"update", "maintenance_set"})
 
 
 class KnownStateRules(msgspec.Struct, frozen=True, kw_only=True):
-    """Rules that decide whether and how a node is reported."""
+    """Rules that decide whether and how a node is reported to placement."""
 
     place: Callable[[IronicNode], Place | None]  # empty: the node is not selected
     can_read: bool = False
@@ -60,14 +60,14 @@ class KnownStateRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Moment(NamedTuple):
-    """The begin of a read: our clock, and how many notifications had been received."""
+    """The begin of a read of a node: the time, and the number of notifications received until then."""
 
     at: float
     heard: int
 
 
 class KnownState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state that we assume for one node."""
+    """The state of one node in Ironic, as far as notifications and reads have shown it."""
 
     node: IronicNode | None = None  # unknown or deleted if empty
     gone: bool = False
@@ -79,8 +79,8 @@ class KnownState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step(NamedTuple):
-    """The result of a notification or read: the new belief, and possibly a report to send or a node to
-    read.
+    """The result of applying a notification or a read to the known state of a node: the new state, and
+    possibly a report to send or a node to read.
     """
 
     belief: KnownState
@@ -90,7 +90,9 @@ class Step(NamedTuple):
 
 
 def handle(belief: KnownState, said: ReceivedNotification, rules: KnownStateRules, heard: int) -> Step:
-    """Apply a notification. `heard` counts all notifications received so far. Raises Invalid."""
+    """Apply a notification to the known state of a node. `heard` counts all notifications received so far.
+    Raises Invalid.
+    """
     node = said.node
     if said.event in _ASKED_OF_THE_API and said.phase in ("start", "error"):
         return Step(belief, "asked", read=rules.can_read and said.phase == "error")
@@ -123,7 +125,7 @@ def read(
     again: bool = False,
     was: Place | None = None,
 ) -> Step:
-    """Apply the result of a read (`node` is None if Ironic has no such node).
+    """Apply the result of a read (`node` is None if Ironic has no such node) to the known state of a node.
 
     `known` is the sequence of placement's last report and `was` the place stored there. With `again`,
     placement does not have what was reported last, so the report is sent again.
@@ -163,7 +165,7 @@ def _seen(
     behind: bool,
     doubt: bool,
 ) -> Step:
-    """Store the new state of the node and report it if it differs."""
+    """Store the new state of a node, and report the node if its provider differs."""
     if rules.only_reads_place and not node.whole:
         return Step(belief, "read", read=rules.can_read)
     place = rules.place(node)
@@ -195,8 +197,8 @@ def _seen(
 
 
 def _merged(belief: KnownState, event: str, new: IronicNode) -> IronicNode:
-    """Return the node of an API call's `.end`, without the fields that may be older than the assumed
-    state.
+    """Return the node in the `.end` notification of an API call, without the fields that may be older than
+    the known state.
     """
     old, age = belief.node, _age(belief, new)
     if old is None or age == "newer":
@@ -216,7 +218,9 @@ def _merged(belief: KnownState, event: str, new: IronicNode) -> IronicNode:
 
 
 def _age(belief: KnownState, node: IronicNode) -> Literal["older", "same", "newer"]:
-    """Compare the version of a notification's node with ours. `same` includes unknown."""
+    """Compare the version of a notification's node with the known state: older, same or newer; `same`
+    includes unknown.
+    """
     version = node.updated_at or 0.0
     if belief.version is None or version == belief.version:
         return "same"
@@ -243,7 +247,7 @@ def _deleted(
 def _not_found(
     belief: KnownState, uuid: str, began: Moment, sequence: int, overtaken: bool, has: Place | None
 ) -> Step:
-    """Handle a read that found no node. `has` is the place where placement has it."""
+    """Handle a read that found no node. `has` is the cell and agent under which placement has the node."""
     if overtaken:
         return Step(belief, "read", read=True)
     belief = _without(belief, began.at, 0.0)
@@ -261,8 +265,8 @@ def _without(belief: KnownState, at: float, version: float) -> KnownState:
 def _says_otherwise(
     belief: KnownState, said: ReceivedNotification, node: IronicNode, rules: KnownStateRules
 ) -> bool:
-    """Return whether a late notification would change our report. If so its date may be wrong, not its
-    content.
+    """Return whether a late notification would change the report of its node. If so, its date may be wrong,
+    not its content.
     """
     if belief.gone or said.event == "delete":
         return said.event == ("create" if belief.gone else "delete")
@@ -272,7 +276,7 @@ def _says_otherwise(
 
 
 def _whole(new: IronicNode, old: IronicNode | None) -> IronicNode:
-    """Return `new` with the fields that only a read returns, taken from the last read."""
+    """Return the node `new`, with the fields that only a read returns taken from the last read."""
     if new.whole or old is None or not old.whole:
         return new
     return replace(new, shard=old.shard, whole=True)
@@ -283,7 +287,9 @@ def _same(told: InventoryReported, before: InventoryReported | None) -> bool:
 
 
 def _last_place(belief: KnownState, rules: KnownStateRules) -> Place | None:
-    """Return where placement has the node as far as we know, or None if it has no such node."""
+    """Return the cell and agent under which placement has the node as far as we know, or None if it has no
+    such node.
+    """
     if belief.told is not None:
         return None if belief.told.gone else _place_of(belief.told)
     return None if belief.node is None else rules.place(belief.node)

@@ -1,4 +1,6 @@
-"""The assumed state of all nodes (rules in `known_state.py`), and the report sequences that placement has."""
+"""The known states of all nodes (the rules are in `known_state.py`), and the sequences of the reports that
+placement has.
+"""
 
 from msgspec.structs import replace
 
@@ -12,7 +14,7 @@ _UNKNOWN = KnownState()
 
 
 class KnownStates:
-    """The assumed state of every node."""
+    """The known state of every Ironic node."""
 
     def __init__(self, rules: KnownStateRules, most: int = MOST_NODES) -> None:
         self.rules = rules
@@ -24,12 +26,12 @@ class KnownStates:
         return self._of.get(uuid, _UNKNOWN)
 
     def moment(self, now: float) -> Moment:
-        """Return the mark to take before a read begins."""
+        """Return the mark to take before a read of nodes begins."""
         return Moment(now, self.heard)
 
     def handle(self, said: ReceivedNotification, latest: float) -> Step:
-        """Apply a notification; a date after `latest` counts as `latest`. If it raises Invalid, nothing has
-        changed.
+        """Apply a notification to the known state of its node; a date after `latest` counts as `latest`. If
+        it raises Invalid, nothing has changed.
         """
         self.heard += 1
         said = said if said.at <= latest else replace(said, at=latest)
@@ -45,19 +47,21 @@ class KnownStates:
         again: bool = False,
         was: Place | None = None,
     ) -> Step:
-        """Apply a read. If it raises Invalid, nothing has changed."""
+        """Apply a read of a node to its known state. If it raises Invalid, nothing has changed."""
         step = read(self.of(uuid), uuid, node, began, self.rules, known=known, again=again, was=was)
         return self._keep(uuid, step)
 
     def reported_elsewhere(self, uuid: str, sequence: int) -> None:
-        """Forget our last report of the node: another process has reported it to placement since."""
+        """Forget the last report of a node, because another process has reported the node to placement
+        since.
+        """
         if uuid in self._of:
             before = self._of[uuid]
             self._of[uuid] = replace(before, told=None, sequence=max(before.sequence, sequence))
 
     def placement_has(self, uuid: str, sequence: int) -> bool:
-        """Note a report that placement has. Return whether another process sent it and it replaced our last
-        report.
+        """Note a report that placement has applied. Return whether another process sent it and it replaced
+        our last report.
 
         Our next report gets a higher sequence, whatever the clocks of the two processes show.
         """
@@ -71,9 +75,7 @@ class KnownStates:
         return overruled
 
     def newer(self, uuid: str, sequence: int) -> InventoryReported | None:
-        """Return our report of the node if our state is newer than the other process's report with this
-        sequence.
-        """
+        """Return our report of a node if it is newer than another process's report with this sequence."""
         belief = self.of(uuid)
         place = None if belief.node is None else self.rules.place(belief.node)
         if belief.node is None or place is None or belief.date * 1_000_000 <= sequence:
@@ -84,8 +86,8 @@ class KnownStates:
         return told
 
     def forget_told(self) -> None:
-        """Forget all last reports: other processes may have reported any node, so the next change is always
-        sent.
+        """Forget the last reports of all nodes: other processes may have reported any node, so the next
+        change is always sent.
         """
         self._of = {uuid: replace(belief, told=None) for uuid, belief in self._of.items()}
 

@@ -26,7 +26,7 @@ class Malformed(ValueError):
 
 
 class IronicNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node as it was at some time. Unknown fields are ignored."""
+    """An Ironic node as it was at one time. Unknown fields are ignored."""
 
     uuid: _Uuid
     name: str | None = None
@@ -51,7 +51,7 @@ class IronicNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """The cell, agent, zone and aggregates of a node."""
+    """The cell, agent, availability zone and aggregates of an Ironic node."""
 
     cell: str
     agent: str
@@ -72,13 +72,13 @@ def from_payload(data: Mapping[str, Any]) -> IronicNode:
 
 
 def from_rest(data: Mapping[str, Any]) -> IronicNode:
-    """Return the node in the answer to a read."""
+    """Return the node in the answer of Ironic's API to a read."""
     return _node(data, whole=True)
 
 
 @lru_cache(4096)
 def seconds(text: str) -> float:
-    """Return a time as Ironic writes it, with or without (UTC) a zone, in seconds since the epoch."""
+    """Return a time in Ironic's format, with or without (UTC) a zone, as seconds since the epoch."""
     found = _TIME.fullmatch(text)
     if found is None:
         raise ValueError(f"{text[:50]!r} is no time")
@@ -160,7 +160,9 @@ _PHASES: frozenset[str] = frozenset({"start", "end", "error", "success"})
 
 
 class ReceivedNotification(msgspec.Struct, frozen=True, kw_only=True):
-    """A notification about a node. Without `node` it only hints that this node, or some node, has changed."""
+    """A notification of Ironic about a node. Without `node` it only hints that this node, or some node, has
+    changed.
+    """
 
     event: str  # one of EVENTS, or "allocation"
     phase: Phase
@@ -172,14 +174,16 @@ class ReceivedNotification(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Skipped(msgspec.Struct, frozen=True):
-    """A message that is not about nodes or cannot be read; `why` has the detail."""
+    """A message on Ironic's exchange that is not about nodes or cannot be read; `why` has the reason."""
 
     reason: Reason
     why: str
 
 
 def opened(body: bytes) -> ReceivedNotification | Skipped:
-    """Decode a message. Never raises: anything published there is either a notification or skipped."""
+    """Return a message of Ironic's exchange as a notification, or as skipped. Never raises, whatever was
+    published there.
+    """
     try:
         message = msgspec.json.decode(body)
         if isinstance(message, dict) and "oslo.message" in message:

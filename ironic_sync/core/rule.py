@@ -26,7 +26,9 @@ class Invalid(ValueError):
 
 
 def class_of(resource_class: str) -> str:
-    """Return the resource class, CUSTOM_BARE_METAL for bare-metal. Two names may map to one class."""
+    """Return the resource class of a node in placement, such as CUSTOM_BARE_METAL for bare-metal. Two names
+    may map to one class.
+    """
     name = "CUSTOM_" + re.sub("[^0-9A-Za-z]+", "_", resource_class).upper()
     if not _CLASS_NAME.fullmatch(name) or name == "CUSTOM_":
         raise Invalid(f"resource_class: {resource_class!r} makes no name for a resource class")
@@ -45,7 +47,7 @@ def reserved(node: IronicNode | NodeChanged, *, skip_reserve_in_use: bool = Fals
 
 
 def sequence_at(at: float) -> int:
-    """Return the report sequence of a state that was true at this time, in microseconds."""
+    """Return the report sequence of a node state that was true at this time, in microseconds."""
     if not 0 <= at <= _LATEST:
         raise Invalid(f"at: {at!r} is no time in seconds since the epoch")
     return int(at * 1_000_000)
@@ -54,7 +56,9 @@ def sequence_at(at: float) -> int:
 def report(
     node: IronicNode, place: Place, sequence: int, *, skip_reserve_in_use: bool = False
 ) -> InventoryReported | None:
-    """Return the node's provider, or None if it has no class and placement should keep what it has."""
+    """Return the report of a node's provider, or None if the node has no class and placement should keep what
+    it has.
+    """
     for trait in node.traits:
         if not _TRAIT_NAME.fullmatch(trait):
             raise Invalid(f"traits: {trait!r} is not the name of a trait")
@@ -95,7 +99,7 @@ def deletion_report(uuid: str, place: Place, sequence: int) -> InventoryReported
 
 
 def inventory_of(event: NodeChanged, *, skip_reserve_in_use: bool = False) -> InventoryReported | None:
-    """Return the report of an event from a tool or the simulation, taken as it is."""
+    """Return the report of a node for an event from a tool or the simulation, taken as it is."""
     sequence = sequence_at(event.at)
     place = Place(cell=event.cell, agent=event.agent, zone=event.zone)
     if event.deleted:
@@ -113,7 +117,7 @@ def inventory_of(event: NodeChanged, *, skip_reserve_in_use: bool = False) -> In
 
 
 def is_open(told: InventoryReported) -> bool:
-    """Return whether the report allows an instance on the node."""
+    """Return whether a report of a node allows an instance on it."""
     return any(
         inventory.reserved == 0 for provider in told.providers for inventory in provider.inventories.values()
     )

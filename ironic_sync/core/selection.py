@@ -1,4 +1,4 @@
-"""Selects the nodes that we manage, and decides the cell, agent, zone and aggregates of each."""
+"""Selects the Ironic nodes that berth manages, and decides the cell, agent, zone and aggregates of each."""
 
 import uuid
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _LONGEST = 255
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSelection:
-    """The operator's choice. An empty filter accepts every node.
+    """The operator's choice of nodes. An empty filter accepts every node.
 
     A key names a value of a node: conductor_group, owner, lessee, resource_class, shard, or a property such
     as properties.rack or extra.rack.
@@ -53,19 +53,21 @@ class NodeSelection:
 
     @property
     def only_reads_place(self) -> bool:
-        """Whether selecting a node needs a read, because notifications do not carry the shard."""
+        """Return whether selecting a node needs a read, because notifications do not carry the shard."""
         return bool(self.shards) or "shard" in self._keys()
 
     def fields(self) -> tuple[str, ...]:
-        """Return the fields that a listing must ask for. Properties are large and left out unless a key needs
-        them.
+        """Return the fields of nodes that a listing must ask for. Properties are large and left out unless a
+        key needs them.
         """
         wanted = {key.partition(".")[0] for key in self._keys()}
         left_out = set(_PROPERTIES) - wanted
         return tuple(name for name in FIELDS if name not in left_out)
 
     def filters(self) -> dict[str, str | tuple[str, ...]]:
-        """Return the filters that Ironic can apply to a listing: one value of each, and several shards."""
+        """Return the filters of this selection that Ironic can apply to a listing: one value of each, and
+        several shards.
+        """
         asked: dict[str, str | tuple[str, ...]] = {}
         if len(self.conductor_groups) == 1:
             group = self.conductor_groups[0]
@@ -84,7 +86,7 @@ class NodeSelection:
         return tuple(sorted({self._agent(cell) for cell in cells}))
 
     def reason_not_selected(self, node: IronicNode) -> str:
-        """Return why this node is not selected, or an empty string if it is."""
+        """Return why a node is not selected, or an empty string if it is."""
         for values, what, value in (
             (self.conductor_groups, "conductor group", node.conductor_group or DEFAULT_GROUP),
             (self.shards, "shard", node.shard),
@@ -98,7 +100,7 @@ class NodeSelection:
         return ""
 
     def place(self, node: IronicNode) -> Place | None:
-        """Return the cell, agent, zone and aggregates of this node, or None if it is not selected."""
+        """Return the cell, agent, zone and aggregates of a node, or None if the node is not selected."""
         if self.reason_not_selected(node):
             return None
         cell = self._cell(node)
@@ -131,7 +133,7 @@ def aggregate(key: str, value: str) -> str:
 
 
 def _value(node: IronicNode, key: str) -> str:
-    """Return the node's value of a key, or an empty string if it is missing or cannot be a name."""
+    """Return a node's value of a key, or an empty string if it is missing or cannot be a name."""
     kind, _, name = key.partition(".")
     value = getattr(node, kind, None) if not name else getattr(node, kind).get(name)
     if isinstance(value, bool) or not isinstance(value, str | int):

@@ -18,7 +18,7 @@ SEEN = "berth_seen"  # in extra
 
 
 class SeenAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """The last attempt of a build on the node; with a cause if it failed."""
+    """The last attempt of a build on a node, with the cause if it failed."""
 
     build: str
     attempt: int
@@ -26,7 +26,7 @@ class SeenAttempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MetalNode(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a node that decide the next step."""
+    """The fields of an Ironic node that decide the agent's next step."""
 
     uuid: str
     provision_state: str | None = None
@@ -41,7 +41,9 @@ class MetalNode(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def seen(self) -> list[SeenAttempt]:
-        """The attempts, newest last. Anyone can write `extra`, so unreadable content is ignored."""
+        """Return the build attempts recorded on the node, the newest last. Anyone can write `extra`, so
+        unreadable content is ignored.
+        """
         try:
             return msgspec.convert(self.extra.get(SEEN, []), list[SeenAttempt])
         except msgspec.ValidationError:
@@ -52,8 +54,8 @@ class MetalNode(msgspec.Struct, frozen=True, kw_only=True):
         return next(found, SeenAttempt(build=build, attempt=0))
 
     def attempt_of(self, build: str) -> int | None:
-        """Return the attempt that holds the node, 0 if it was not recorded, None if the build does not hold
-        it.
+        """Return the attempt of this build that holds the node: 0 if it was not recorded, None if the build
+        does not hold the node.
         """
         if self.instance_uuid != build:
             return None
@@ -65,7 +67,7 @@ FIELDS = MetalNode.__struct_fields__
 
 
 def node_of(said: Mapping[str, Any]) -> MetalNode:
-    """Return the node in the answer to a read."""
+    """Return the node in Ironic's answer to a read."""
     return msgspec.convert({name: said[name] for name in FIELDS if said.get(name) is not None}, MetalNode)
 
 
@@ -96,7 +98,9 @@ def classes_of(flavor: Flavor) -> list[str]:
 
 
 def claim(node: MetalNode, order: BuildOrdered) -> list[Json]:
-    """Return the patch that reserves the node. Ironic refuses it if the node has an instance by then."""
+    """Return the patch that reserves a node for a build. Ironic refuses it if the node has an instance by
+    then.
+    """
     info = {**instance_info(order.spec), ATTEMPT: order.attempt}
     return [
         {"op": "add", "path": "/instance_uuid", "value": order.build},
@@ -110,7 +114,7 @@ def release_node() -> list[Json]:
 
 
 def close(node: MetalNode, order: BuildOrdered | DestroyOrdered, cause: str) -> list[Json]:
-    """Return the patch that records this attempt as seen by the node."""
+    """Return the patch that records on a node that this attempt has ended there."""
     others = [attempt for attempt in node.seen if attempt.build != order.build]
     this = SeenAttempt(build=order.build, attempt=order.attempt, cause=cause[:LONGEST_CAUSE])
     return [{"op": "add", "path": f"/extra/{SEEN}", "value": msgspec.to_builtins([*others, this][-KEPT:])}]
@@ -140,7 +144,9 @@ def instance_info(spec: BuildSpec) -> Json:
 
 
 def image_lacking(node: MetalNode, spec: BuildSpec) -> str:
-    """Return what the node's deploy interface needs and the build lacks, or an empty string."""
+    """Return the image properties that the node's deploy interface needs and the build lacks, or an empty
+    string.
+    """
     if node.deploy_interface not in _NEEDED:
         return ""
     ways, what = _NEEDED[node.deploy_interface]

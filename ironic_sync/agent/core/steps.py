@@ -31,34 +31,36 @@ UNDONE = "what was begun on the node has been undone"
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Reserve the node."""
+    """The step that reserves a node for a build."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deploy:
-    """Start the deployment on the reserved node."""
+    """The step that starts the deployment on the reserved node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Record that this attempt has ended on the node, before anything is undone."""
+    """The step that records the end of an attempt on the node, before anything is undone."""
 
     cause: str
 
 
 @dataclass(frozen=True, slots=True)
 class Undeploy:
-    """Let Ironic tear the node down; the reservation ends afterwards, and the node is cleaned."""
+    """The step that lets Ironic tear a node down; the reservation ends afterwards, and the node is
+    cleaned.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseNode:
-    """Remove the reservation; nothing is deployed."""
+    """The step that removes the reservation of a node on which nothing is deployed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Fail a deployment that is held, so that it can be undeployed."""
+    """The step that fails a deployment which Ironic holds, so that it can be undeployed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +80,8 @@ Step = Claim | Deploy | Close | Undeploy | ReleaseNode | Abort | Wait | Say
 
 
 def next_step(node: MetalNode | None, order: Order, *, given_up: str = "", writes: bool = True) -> Step:
-    """Return the next step. `given_up` is why the attempt can only fail. Without `writes`, nothing can be
-    recorded.
+    """Return the next step of an order on its node. `given_up` is the reason why the attempt can only fail.
+    Without `writes`, nothing can be recorded on the node.
     """
     if isinstance(order, BuildOrdered):
         return _toward_built(node, order, given_up, writes)
@@ -140,7 +142,7 @@ def _describe(node: MetalNode) -> str:
 
 
 def _not_torn_down(node: MetalNode, order: Order) -> bool:
-    """Return whether Ironic failed to tear the node down and has removed the reservation all the same."""
+    """Return whether Ironic failed to tear a node down and has removed the reservation nevertheless."""
     last_here = bool(node.seen) and node.seen[-1].build == order.build and node.instance_uuid is None
     return last_here and node.provision_state in ("error", "deleting")
 
