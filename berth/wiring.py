@@ -297,7 +297,7 @@ def _with_store(
                 )
             ),
         ]
-    from cell_conductor import cell_conductor
+    from cell_conductor import AttemptLimits, cell_conductor
 
     return [
         cell_conductor(
@@ -305,10 +305,12 @@ def _with_store(
             store,
             bus.asker_of_many(topics.CELL_CLAIM),
             bus.asker_of_many(topics.CELL_RELEASE),
-            max_attempts=settings.conductor.max_attempts,
-            build_timeout=settings.conductor.build_timeout,
-            delete_timeout=settings.conductor.delete_timeout,
-            cleanup_timeout=settings.conductor.cleanup_timeout,
+            limits=AttemptLimits(
+                max_attempts=settings.conductor.max_attempts,
+                build_timeout=settings.conductor.build_timeout,
+                delete_timeout=settings.conductor.delete_timeout,
+                cleanup_timeout=settings.conductor.cleanup_timeout,
+            ),
             clock=bus.clock,
         )
     ]

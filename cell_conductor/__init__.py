@@ -1,8 +1,16 @@
-"""Runs the builds of a cell: orders each build, tries the next host if one fails, and reports each end
-once.
-"""
+"""Runs the builds of a cell: orders each build, tries the next host if one fails, and reports each end."""
 
 from cell_conductor.audit import HeldByCell, PlaceByCell, Standing, census, keeping, places
+from cell_conductor.core.events import AttemptLimits
 from cell_conductor.worker import cell_conductor
 
-__all__ = ["HeldByCell", "PlaceByCell", "Standing", "cell_conductor", "census", "keeping", "places"]
+__all__ = [
+    "AttemptLimits",
+    "HeldByCell",
+    "PlaceByCell",
+    "Standing",
+    "cell_conductor",
+    "census",
+    "keeping",
+    "places",
+]

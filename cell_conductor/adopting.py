@@ -1,6 +1,4 @@
-"""Adopts instances that existed before berth: asks placement for their allocations and stores them as
-builds.
-"""
+"""Adoption of instances that existed before berth: their allocations are read and stored as builds."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -13,19 +11,11 @@ from bus.guests import BuildAdoptRequested
 from bus.worker import Outcome
 from cell_conductor import store
 from cell_conductor.builds import Builds
-from cell_conductor.core.adopting import (
-    checked_allocations,
-    claim_question,
-    has_allocations,
-    read_question,
-    refusal_reason,
-)
+from cell_conductor.core.adopting import checked_allocations, claim_of, has_allocations, refusal_reason
 from cell_conductor.core.build import Build
 from cell_conductor.core.events import Adoption
 
 log = logging.getLogger(__name__)
-
-_Answers = Sequence[ClaimResult | str]  # or why there is no answer
 
 
 class Adoptions:
@@ -35,9 +25,7 @@ class Adoptions:
         self._builds = builds
 
     async def adopt_many(self, requests: Sequence[BuildAdoptRequested]) -> Sequence[Outcome]:
-        """Return one outcome for each request. A second request for a build is retried after the first is
-        stored.
-        """
+        """Return one outcome for each request; a second request for the same build is retried."""
         first = {request.build: position for position, request in reversed(list(enumerate(requests)))}
         outcomes: list[Outcome] = [Retry(0.5, "the same build is being adopted")] * len(requests)
         async with self._builds.database.read() as tx:
@@ -49,20 +37,11 @@ class Adoptions:
         fates = await self._builds.handle([(adoption.asked.build, adoption) for adoption in adoptions])
         for adoption in adoptions:
             if adoption.held is not None and adoption.asked.build not in known:
-                log.info(
-                    "build %s was there on %s, and is adopted",
-                    adoption.asked.build,
-                    adoption.asked.chosen.host,
-                )
+                log.info("build %s was there on %s, and is adopted", *_named(adoption))
             elif adoption.held is not None:
+                held = (adoption.held.generation, adoption.held.allocations)
                 log.info(
-                    "build %s on %s: placement holds for it, by generation %d: %s",
-                    *(
-                        adoption.asked.build,
-                        adoption.asked.chosen.host,
-                        adoption.held.generation,
-                        adoption.held.allocations,
-                    ),
+                    "build %s on %s: placement holds for it, by generation %d: %s", *_named(adoption), *held
                 )
         for position, fate in zip(first.values(), await self._builds.addressed(fates), strict=True):
             outcomes[position] = fate
@@ -71,7 +50,6 @@ class Adoptions:
     async def _judged(
         self, requests: Sequence[BuildAdoptRequested], known: Mapping[str, Build]
     ) -> list[Adoption]:
-        """Return each request with its allocations in placement, where they must be asked for."""
         adoptions = {
             request.build: Adoption(request, why=refusal_reason(known.get(request.build), request))
             for request in requests
@@ -85,9 +63,8 @@ class Adoptions:
             )
         ]
         seen: list[tuple[BuildAdoptRequested, Held]] = []
-        for request, answer in zip(
-            asking, await self._ask([read_question(request) for request in asking]), strict=True
-        ):
+        answers = await self._ask([claim_of(request) for request in asking])
+        for request, answer in zip(asking, answers, strict=True):
             build = known.get(request.build)
             held = answer if isinstance(answer, str) else checked_allocations(build, request, answer)
             if isinstance(held, str):
@@ -96,19 +73,20 @@ class Adoptions:
                 adoptions[request.build] = Adoption(request, held)
             else:
                 seen.append((request, held))
-        for (one, held), answer in zip(
-            seen, await self._ask([claim_question(request, held) for request, held in seen]), strict=True
-        ):
+        answers = await self._ask([claim_of(request, held) for request, held in seen])
+        for (request, held), answer in zip(seen, answers, strict=True):
             match answer:
                 case Claimed(generation=generation):
-                    adoptions[one.build] = Adoption(one, replace(held, generation=generation))
+                    adoption = Adoption(request, replace(held, generation=generation))
                 case Refused():  # its allocation breaks a current rule; it holds it all the same
-                    adoptions[one.build] = Adoption(one, held)
+                    adoption = Adoption(request, held)
                 case _:
-                    adoptions[one.build] = Adoption(one, why="others claim for it meanwhile: look again")
+                    adoption = Adoption(request, why="others claim for it meanwhile: look again")
+            adoptions[request.build] = adoption
         return list(adoptions.values())
 
-    async def _ask(self, questions: Sequence[ClaimRequested]) -> _Answers:
+    async def _ask(self, questions: Sequence[ClaimRequested]) -> Sequence[ClaimResult | str]:
+        """Return placement's answers, or why it does not judge."""
         if not questions:
             return []
         try:
@@ -116,6 +94,9 @@ class Adoptions:
         except AnswerRefused as refused:
             if len(questions) == 1:
                 return [f"placement refused to judge it: {refused}"]
-            return [
-                (await self._ask([question]))[0] for question in questions
-            ]  # find out which question was refused
+            # find out which question was refused
+            return [(await self._ask([question]))[0] for question in questions]
+
+
+def _named(adoption: Adoption) -> tuple[str, str]:
+    return adoption.asked.build, adoption.asked.chosen.host

@@ -22,11 +22,13 @@ from cell_conductor.core.events import AttemptLimits, Event
 from cell_conductor.core.move import BuildMove, end_messages, never_begun
 from cell_conductor.core.placed_move import placed_by, postpone_reason
 from cell_conductor.core.step import step
+from cell_conductor.schema import UNSETTLED_STATUSES
 
 log = logging.getLogger(__name__)
 
 AppliedEvents = dict[str, tuple[Build | None, Effects] | Retry]
 
+CACHED = 4096  # builds of one cell; a build is about 10 kB
 MOVE_LATER = 5.0  # seconds, while the build is in another move
 
 
@@ -37,35 +39,40 @@ class EventApplier:
         self.database = database
         self.limits = limits
         self.clock = clock
-        self._cached = RecentBuilds()
+        self.cached: dict[str, Build] = {}  # waiting builds as stored; the one stored longest ago first
         # A transaction that lost a race is retried; after too many attempts the work is postponed.
         self._read = retrying(clock, otherwise=_postponed)(self._read_and_apply)
 
     async def apply(self, events: Mapping[str, Event]) -> AppliedEvents:
         """Apply one event to each build."""
         applied = await self._apply_to_cached(events)
-        others = {id_: event for id_, event in events.items() if id_ not in applied}
-        return applied | await self._read(others) if others else applied
+        rest = {id_: event for id_, event in events.items() if id_ not in applied}
+        return applied | await self._read(rest) if rest else applied
 
-    def stored(self, builds: Iterable[Build]) -> None:
+    def cache(self, builds: Iterable[Build]) -> None:
+        """Cache builds as they were stored; settled builds are removed from the cache."""
         for build in builds:
-            self._cached.put(build)
+            self.cached.pop(build.id, None)
+            if build.status in UNSETTLED_STATUSES:
+                self.cached[build.id] = build
+                if len(self.cached) > CACHED:
+                    del self.cached[next(iter(self.cached))]
 
     def forget(self) -> None:
-        self._cached.clear()
+        self.cached.clear()
 
     async def _apply_to_cached(self, events: Mapping[str, Event]) -> AppliedEvents:
-        """Apply events to remembered builds, if the result can be stored: only storing proves the version
-        current.
-        """
+        # Another replica may have changed a build: a result counts only if it was stored over this version.
         now = self.clock.now()
         applied: dict[str, tuple[Build, Build, Effects]] = {}
         for id_, event in events.items():
-            before = self._cached.get(id_)
+            before = self.cached.get(id_)
             if before is None or placed_by(event) is not None:
                 continue
             after, effects = step(before, event, now, self.limits)
-            if after is not None and _is_one_row(before, after):
+            if after is None or after is before:
+                continue
+            if after.placed is before.placed and after.move is before.move:  # only the build's row changes
                 applied[id_] = before, after, effects
         if not applied:
             return {}
@@ -77,17 +84,16 @@ class EventApplier:
             rows = ()
         stored = {row["id"] for row in rows}
         for id_ in applied.keys() - stored:
-            self._cached.forget(id_)
-        told: AppliedEvents = {}
+            self.cached.pop(id_, None)
+        done: AppliedEvents = {}
         for id_, (before, after, effects) in applied.items():
             if id_ in stored:
-                self._cached.put(_as_stored(after))
+                self.cache([_as_stored(after)])
                 _log_abandoned_leftovers(before, after)
-                told[id_] = after, effects
-        return told
+                done[id_] = after, effects
+        return done
 
     async def _read_and_apply(self, events: Mapping[str, Event]) -> AppliedEvents:
-        """Read, step and store each build in one transaction."""
         now = self.clock.now()
         applied: AppliedEvents = {}
         new: list[Build] = []
@@ -126,13 +132,8 @@ class EventApplier:
             if changed:
                 await store.save(tx, changed, now)
             await moves_store.save(tx, moved)
-        self.stored([*new, *map(_as_stored, changed)])
+        self.cache([*new, *map(_as_stored, changed)])
         return applied
-
-
-def _is_one_row(before: Build, after: Build) -> bool:
-    """Return whether only the build's row has changed."""
-    return after is not before and after.placed is before.placed and after.move is before.move
 
 
 def _as_stored(changed: Build) -> Build:
@@ -140,10 +141,9 @@ def _as_stored(changed: Build) -> Build:
 
 
 def _ended_elsewhere(known: Mapping[str, Build], events: Mapping[str, Event]) -> set[str]:
-    """Return the placed moves that are not the current or last move of their builds."""
-    placed = {id_: move.move for id_, event in events.items() if (move := placed_by(event)) is not None}
-    own = {id_: build.move.id for id_, build in known.items() if build.move is not None}
-    return {move for id_, move in placed.items() if own.get(id_) != move}
+    own = {build.move.id for build in known.values() if build.move is not None}
+    placed = {move.move for event in events.values() if (move := placed_by(event)) is not None}
+    return placed - own
 
 
 def _moves_of(
@@ -187,42 +187,6 @@ def _postponed(events: Mapping[str, Event]) -> AppliedEvents:
     return {id_: Retry(0.5, "its build is being changed by others") for id_ in events}
 
 
-MOST = 4096  # of one cell; a build is about 10 kB
-_WAITING = frozenset(["building", "swapping", "deleting"])
-
-
-class RecentBuilds:
-    """The cached builds.
-
-    Another replica may have changed a build since: a result counts only if it was stored over the cached
-    version.
-    """
-
-    def __init__(self, most: int = MOST) -> None:
-        self._most = most
-        self._builds: dict[str, Build] = {}  # the one stored longest ago first
-
-    def get(self, id_: str) -> Build | None:
-        return self._builds.get(id_)
-
-    def put(self, build: Build) -> None:
-        """Cache the build as stored; a settled build is removed."""
-        self._builds.pop(build.id, None)
-        if build.status in _WAITING:
-            self._builds[build.id] = build
-            if len(self._builds) > self._most:
-                del self._builds[next(iter(self._builds))]
-
-    def forget(self, id_: str) -> None:
-        self._builds.pop(id_, None)
-
-    def clear(self) -> None:
-        self._builds.clear()
-
-    def __len__(self) -> int:
-        return len(self._builds)
-
-
 BUILDS_ENDED = Counter(
     "berth_builds_ended", "ends of builds that a cell published, repetitions included", ["cell", "status"]
 )
@@ -231,8 +195,8 @@ MOVES_ENDED = Counter(
 )
 
 
-def count_ends(said: Iterable[Message]) -> None:
-    for message in said:
+def count_ends(messages: Iterable[Message]) -> None:
+    for message in messages:
         if isinstance(message, BuildEnded):
             BUILDS_ENDED.labels(message.cell, message.status).inc()
         elif isinstance(message, MoveEnded):

@@ -1,9 +1,6 @@
-"""Reads of a cell for lists, audits and repairs: builds page by page, resources held for moves and leftovers,
-and the expected allocations of active builds.
-"""
+"""Reads of a cell for lists, audits and repairs: builds by page, and the resources that each should hold."""
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection
 
 import msgspec
 
@@ -12,9 +9,9 @@ from bus.queries import FindInstances, Instance, InstancesFound
 from bus.sql.database import Database
 from bus.sql.statement import Statement
 from bus.vocabulary import Compact
-from cell_conductor.core.build import Build
+from cell_conductor.core.build import Build, Leftover
 from cell_conductor.schema import UNDER_WAY, UNSETTLED, UNSETTLED_STATUSES, status_in
-from cell_conductor.store import BUILD, readable
+from cell_conductor.store import BUILD, decode_leftovers, readable
 
 _SELECT = Statement(
     "SELECT builds.id, builds.status, builds.attempt, builds.leftovers,"
@@ -45,20 +42,6 @@ async def census(database: Database) -> dict[str, Standing]:
             row["id"]: Standing(row["status"], row["root"], row["generation"], row["version"])
             for row in found
         }
-
-
-class _Left(Compact, frozen=True):
-    """A leftover as stored by this version or the next."""
-
-    attempt: int
-    at: int
-    until: float
-    gone: bool = False
-    above: int = 0
-    kept: int = 0  # the attempt in the holder's name, if not this one; 0: this one
-
-
-_leftovers = msgspec.json.Decoder(tuple[_Left, ...]).decode
 
 
 class HeldByCell(Compact, frozen=True):
@@ -92,49 +75,27 @@ async def keeping(database: Database, builds: Collection[str]) -> dict[str, Held
     """Return the records of the builds that this conductor has."""
     async with database.read() as tx:
         rows = await _SELECT(tx, [(build,) for build in builds])
-    return {row["id"]: _held(row) for row in rows}
-
-
-def _held(row: Mapping[str, Any]) -> HeldByCell:
-    unreadable = False
-    try:
-        left = _leftovers(row["leftovers"]) if row["leftovers"] else ()
-    except msgspec.DecodeError:
-        left, unreadable = (), True
-    attempts = frozenset(each.kept or each.attempt for each in left)
-    moves, came = bool(row["moves"]), bool(row["came"])
-    return HeldByCell(row["status"], row["attempt"], attempts, unreadable, moves, came)
+    found = {}
+    for row in rows:
+        left: tuple[Leftover, ...] = ()
+        unreadable = False
+        try:
+            left = decode_leftovers(row["leftovers"]) if row["leftovers"] else ()
+        except msgspec.DecodeError:
+            unreadable = True
+        attempts = frozenset(each.kept or each.attempt for each in left)
+        moves, came = bool(row["moves"]), bool(row["came"])
+        found[row["id"]] = HeldByCell(row["status"], row["attempt"], attempts, unreadable, moves, came)
+    return found
 
 
 _PAGE = 2000
 _ACTIVE = Statement(
-    """
-    SELECT id, version, attempt, generation, placed, story, moved FROM builds
+    f"""
+    SELECT {BUILD} FROM builds
     WHERE status = 'active' AND placed <> '' AND id > :after ORDER BY id LIMIT :most
     """
 )
-
-
-class _Placed(msgspec.Struct):
-    chosen: Selection
-    cell: str
-    alternates: tuple[Selection, ...] = ()
-
-
-class _StoredContext(Compact, frozen=True):
-    """The first fields of the stored story."""
-
-    cell: str
-    at: int
-
-
-class _Moved(Compact, frozen=True):
-    hosts: tuple[Selection, ...] = ()
-
-
-_placed = msgspec.json.Decoder(_Placed).decode
-_story = msgspec.json.Decoder(_StoredContext).decode
-_moved = msgspec.json.Decoder(_Moved).decode
 
 
 class PlaceByCell(Compact, frozen=True):
@@ -155,15 +116,9 @@ async def places(database: Database) -> dict[str, PlaceByCell]:
     while more:
         async with database.read() as tx:
             rows = await _ACTIVE(tx, after=after, most=_PAGE)
-        for row in rows:
-            try:
-                placed, at = _placed(row["placed"]), _story(row["story"]).at
-                moved = _moved(row["moved"]) if row["moved"] else _Moved()
-                host = (placed.chosen, *placed.alternates, *moved.hosts)[at]
-            except (msgspec.DecodeError, IndexError):
-                continue
-            found[row["id"]] = PlaceByCell(
-                row["id"], placed.cell, row["version"], row["attempt"], row["generation"], host
+        for build in readable(rows):
+            found[build.id] = PlaceByCell(
+                build.id, build.as_placed.cell, build.version, build.attempt, build.generation, build.host
             )
         after, more = rows[-1]["id"] if rows else "", len(rows) == _PAGE
     return found
@@ -194,16 +149,15 @@ class Listing:
             conditions.append("status NOT IN ('deleted', 'moved')")
         conditions.append("placed <> ''")  # without a placement there is nothing to show
         where = " AND ".join(conditions)
+        listed = f"SELECT {BUILD} FROM builds WHERE {where} AND id > :after ORDER BY id LIMIT :most"
+        counted = f"SELECT count(*) AS several FROM builds WHERE {where}"
         async with self._database.read() as tx:
-            rows = await self._statement(
-                f"SELECT {BUILD} FROM builds WHERE {where} AND id > :after ORDER BY id LIMIT :most"
-            )(tx, **given, after=question.after, most=question.limit + 1)
+            page_of = self._statements.setdefault(listed, Statement(listed))
+            rows = await page_of(tx, **given, after=question.after, most=question.limit + 1)
             count = 0
             if question.count:
-                counted = await self._statement(f"SELECT count(*) AS several FROM builds WHERE {where}")(
-                    tx, **given
-                )
-                count = counted[0]["several"]
+                count_of = self._statements.setdefault(counted, Statement(counted))
+                count = (await count_of(tx, **given))[0]["several"]
         page = rows[: question.limit]
         return InstancesFound(
             instances=tuple(_instance(build) for build in readable(page)),
@@ -211,10 +165,6 @@ class Listing:
             count=count,
             last=page[-1]["id"] if page else "",
         )
-
-    def _statement(self, sql: str) -> Statement:
-        """Return the prepared statement for this query."""
-        return self._statements.setdefault(sql, Statement(sql))
 
 
 def _instance(build: Build) -> Instance:

@@ -28,8 +28,7 @@ from bus.vocabulary import Message
 from bus.worker import Outcome
 from cell_conductor import moves_store, store
 from cell_conductor.applying import EventApplier, count_ends
-from cell_conductor.core import leftovers
-from cell_conductor.core.build import Build, Effects, overdue, stands
+from cell_conductor.core.build import Build, Effects, leftover_orders_on, overdue, stands
 from cell_conductor.core.events import (
     AttemptLimits,
     CleanedUp,
@@ -56,6 +55,7 @@ ROUNDS = 6  # questions to placement for one event: a refused swap, then a relea
 AWAITED_SECONDS = 60.0  # a build may be reported before it is known here, after its host was reshaped
 PAGE = 1000
 PRUNE_PAGE = 5000
+KEEP = 7 * 86400.0
 
 
 class Builds:
@@ -70,8 +70,6 @@ class Builds:
         limits: AttemptLimits | None = None,
         clock: Clock | None = None,
         ring: Ring | None = None,
-        stalled_after: float = 60.0,
-        keep: float = 7 * 86400.0,
     ) -> None:
         self.database = database
         self.claim_many = claim_many
@@ -79,8 +77,6 @@ class Builds:
         self.limits = limits or AttemptLimits()
         self.clock = clock or Clock()
         self.ring = ring
-        self.stalled_after = stalled_after
-        self.keep = keep
         self._applier = EventApplier(database, self.limits, self.clock)
         self._resumed = False
         # A transaction that lost a race is retried; after too many attempts the work is postponed.
@@ -110,20 +106,18 @@ class Builds:
         return await self.addressed(outcomes)
 
     async def report_many(self, reports: Sequence[AgentReported]) -> Sequence[Outcome]:
-        """Apply reports. A report about a node that another agent owns by now is ignored; that agent gets its
-        orders again.
-        """
+        """Apply reports. If the agent has lost the node, repeat the orders to its new owner instead."""
         outdated = await self.ring.outdated(reports) if self.ring is not None else set()
-        for position in sorted(outdated):
-            log.warning("%s", _outdated(reports[position]))
-        return await self.addressed(
-            await self.handle(
-                [
-                    (report.build, Stalled() if position in outdated else report)
-                    for position, report in enumerate(reports)
-                ]
+        for report in (reports[position] for position in sorted(outdated)):
+            log.warning(
+                "build %s: agent %s says %s of %s, which another agent has since its epoch %d",
+                *(report.build, report.agent, report.outcome, report.host, report.epoch),
             )
-        )
+        events: list[tuple[str, Event]] = [
+            (report.build, Stalled() if position in outdated else report)
+            for position, report in enumerate(reports)
+        ]
+        return await self.addressed(await self.handle(events))
 
     async def delete_many(self, requests: Sequence[BuildDeleteRequested]) -> Sequence[Outcome]:
         return await self.addressed(await self.handle([(request.build, request) for request in requests]))
@@ -134,25 +128,23 @@ class Builds:
         count_ends(message for listed in lists for message in listed)
         if self.ring is None:
             return outcomes
-        told = iter(await self.ring.addressed([message for listed in lists for message in listed]))
+        messages = iter(await self.ring.addressed([message for listed in lists for message in listed]))
         return [
-            [next(told) for _ in outcome] if isinstance(outcome, Sequence) else outcome
+            [next(messages) for _ in outcome] if isinstance(outcome, Sequence) else outcome
             for outcome in outcomes
         ]
 
-    async def reshape_many(self, told: Sequence[BuildReshaped]) -> Sequence[Outcome]:
-        """Apply reshapes. An unknown build may still be on its way here; an old reshape of an unknown build
-        is dropped.
-        """
+    async def reshape_many(self, reshapes: Sequence[BuildReshaped]) -> Sequence[Outcome]:
+        """Apply reshapes. A recent one of an unknown build is retried: the build may be on its way here."""
         async with self.database.read() as tx:
-            known = await store.load(tx, {reshaped.build for reshaped in told})
+            known = await store.load(tx, {reshaped.build for reshaped in reshapes})
         young = self.clock.now() - AWAITED_SECONDS
-        outcomes = await self.handle([(reshaped.build, reshaped) for reshaped in told])
+        outcomes = await self.handle([(reshaped.build, reshaped) for reshaped in reshapes])
         return [
             Retry(1.0, "it has not been placed here yet")
             if reshaped.at > young and _to_be_placed(known.get(reshaped.build), reshaped)
             else done
-            for reshaped, done in zip(told, outcomes, strict=True)
+            for reshaped, done in zip(reshapes, outcomes, strict=True)
         ]
 
     async def find(self, question: FindBuilds) -> BuildsFound:
@@ -175,11 +167,9 @@ class Builds:
         return [overdue(build) for build in late]
 
     async def resume(self) -> Sequence[_Reminder]:
-        """Repeat the messages that builds wait for: of every build at the start, later of long silent
-        ones.
-        """
+        """Repeat the messages that builds wait for: of all builds at the start, later of silent ones."""
         now = self.clock.now()
-        since = now - self.stalled_after if self._resumed else now
+        since = now - self.limits.stalled_after if self._resumed else now
         said: list[_Reminder] = []
         for silent in (store.silent, store.silent_moves):
             page, after = PAGE, ""
@@ -202,7 +192,7 @@ class Builds:
         now, roots = self.clock.now(), frozenset(self.ring.moved)
         for build in await self.ring.builds_moved():
             _, effects = step(build, Stalled(), now, self.limits)
-            effects = (*effects, *leftovers.leftover_orders_on(build, roots))
+            effects = (*effects, *leftover_orders_on(build, roots))
             said += [effect for effect in effects if isinstance(effect, _Reminder)]
         return await self._reminded(said)
 
@@ -214,7 +204,7 @@ class Builds:
     async def prune(self) -> None:
         """Delete builds and moves that ended long ago and hold nothing."""
         self.forget()  # a build that is placed again after pruning starts at version 0 again
-        before = self.clock.now() - self.keep
+        before = self.clock.now() - KEEP
         for prune in (store.prune, moves_store.prune):
             pruned = PRUNE_PAGE
             while pruned == PRUNE_PAGE:
@@ -272,7 +262,6 @@ class Builds:
         return fates | {id_: Retry(0.5, "placement is contended") for id_ in events}
 
     async def _swap(self, swaps: Sequence[tuple[Build, ClaimRequested]]) -> dict[str, Event]:
-        """Ask placement for the next host of each build; return no answers while placement is unreachable."""
         if not swaps:
             return {}
         try:
@@ -292,7 +281,6 @@ class Builds:
         }
 
     async def _release(self, releases: Sequence[tuple[Build, ReleaseRequested]]) -> dict[str, Event]:
-        """Ask placement to release each build; return no answers while placement is unreachable."""
         if not releases:
             return {}
         try:
@@ -309,7 +297,7 @@ class Builds:
 
     async def _add_once(self, made: Sequence[Build], now: float) -> set[str]:
         added = {row["id"] for row in await self.database.write_single(store.adding(made, now))}
-        self._applier.stored(build for build in made if build.id in added)
+        self._applier.cache(build for build in made if build.id in added)
         return added
 
     async def _silent_once(self, silent: _Silent, since: float, now: float, after: str) -> list[Build]:
@@ -318,25 +306,15 @@ class Builds:
 
 
 def _asked_in(build: Build) -> str:
-    """Return what the build's move is asking placement for."""
     return build.moving.asks if build.moving is not None else ""
 
 
-def _to_be_placed(known: Build | None, told: BuildReshaped) -> bool:
-    """Return whether the reshape concerns a placement that has not arrived: of a build, or of its next
-    move.
-    """
+def _to_be_placed(known: Build | None, reshape: BuildReshaped) -> bool:
+    """Return whether the placement, of a build or of its next move, has not arrived."""
     if known is None:
         return True
-    later = known.generation is not None and told.generation > known.generation
-    return later and all(host.root != told.root for host in known.hosts)
-
-
-def _outdated(report: AgentReported) -> str:
-    return (
-        f"build {report.build}: agent {report.agent} says {report.outcome} of {report.host}, which another"
-        f" agent has since its epoch {report.epoch}"
-    )
+    later = known.generation is not None and reshape.generation > known.generation
+    return later and all(host.root != reshape.root for host in known.hosts)
 
 
 # Results if every attempt lost a race

@@ -13,7 +13,7 @@ from cell_conductor.builds import PAGE, Builds
 from cell_conductor.core.build import Build
 from cell_conductor.core.events import Event, MoveImpossible
 from cell_conductor.core.phases import reminder
-from cell_conductor.core.placed_move import undone_unknown, unknown
+from cell_conductor.core.placed_move import undone_unknown
 
 METAL = "an instance on bare metal does not move: its node is all of it"
 
@@ -28,35 +28,32 @@ class CellMoves:
     async def place_many(self, placed: Sequence[MovePlaced]) -> Sequence[Outcome]:
         """Begin each move; a move that is over repeats its end."""
         async with self.database.read() as tx:
-            known = await store.load(tx, {one.build for one in placed})
-            strange = [one for one in placed if not one.out_of and unknown(known.get(one.build))]
-            over = await moves_store.ended(tx, {placed.move for placed in strange})
+            known = await store.load(tx, {move.build for move in placed})
+            ever = {build.id for build in known.values() if build.placed is not None}
+            strange = [move for move in placed if not move.out_of and move.build not in ever]
+            over = await moves_store.ended(tx, {move.move for move in strange})
         metal = await self._on_metal(known.values())
-        undone = [placed for placed in strange if placed.move not in over]
-        later = {placed.move: retry for placed in undone if (retry := await self._undo(placed)) is not None}
+        undone = [move for move in strange if move.move not in over]
+        later = {move.move: retry for move in undone if (retry := await self._undo(move)) is not None}
         events: list[tuple[str, Event]] = [
-            (one.build, MoveImpossible(one, METAL) if one.build in metal else one)
-            for one in placed
-            if one.move not in later
+            (move.build, MoveImpossible(move, METAL) if move.build in metal else move)
+            for move in placed
+            if move.move not in later
         ]
         outcomes = iter(await self._handle(events))
-        return [later.get(one.move) or next(outcomes) for one in placed]
+        return [later.get(move.move) or next(outcomes) for move in placed]
 
-    async def hand_over_many(self, told: Sequence[HandoverProgress]) -> Sequence[Outcome]:
-        """Handle orders for moves between cells."""
+    async def hand_over_many(self, orders: Sequence[HandoverProgress]) -> Sequence[Outcome]:
+        """Handle orders about the cells of builds that move between cells."""
         async with self.database.read() as tx:
-            known = await store.load(tx, {order.build for order in told})
-        events: list[tuple[str, Event]] = [(order.build, order) for order in told]
-        later = [
-            Retry(MOVE_LATER, f"its build is {build.status}")
-            if (build := known.get(order.build)) is not None and build.status in ("building", "swapping")
-            else None
-            for order in told
-        ]
-        outcomes = iter(
-            await self._handle([one for one, wait in zip(events, later, strict=True) if not wait])
-        )
-        return [wait or next(outcomes) for wait in later]
+            known = await store.load(tx, {order.build for order in orders})
+        later = {
+            id_: Retry(MOVE_LATER, f"its build is {build.status}")
+            for id_, build in known.items()
+            if build.status in ("building", "swapping")
+        }
+        outcomes = iter(await self._handle([(o.build, o) for o in orders if o.build not in later]))
+        return [later.get(order.build) or next(outcomes) for order in orders]
 
     async def move_many(self, reports: Sequence[MoveReported]) -> Sequence[Outcome]:
         return await self._handle([(report.build, report) for report in reports])
@@ -75,7 +72,6 @@ class CellMoves:
             return await moves_store.page(tx, question)
 
     async def _undo(self, placed: MovePlaced) -> Retry | None:
-        """Undo the claim of a move of an unknown build; what changed since is left alone."""
         question = undone_unknown(placed)
         result: ClaimResult | ReleaseResult | None = None
         try:

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from bus.errors import Poison
-from bus.moves import FindMoves, MovePlaced, MovesFound, MoveStands
+from bus.moves import FindMoves, MovePlaced, MovesFound
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
 from cell_conductor.core.move import BuildMove, decode_move, decode_placed, encode_move, move_state
@@ -58,14 +58,14 @@ async def save(tx: Transaction, moves: Iterable[tuple[BuildMove, MovePlaced]]) -
             encode_move(placed).decode(),
             encode_move(move).decode(),
         )
-        for move, placed in sorted(moves, key=_by_id)
+        for move, placed in sorted(moves, key=lambda stored: stored[0].id)
     ]
     if values:
         await _SAVE(tx, values)
 
 
 async def ended(tx: Transaction, ids: Collection[str]) -> dict[str, BuildMove]:
-    """Return the moves that have ended."""
+    """Return those of the moves that have ended."""
     if not ids:
         return {}
     return {row["id"]: decode_move(row["story"]) for row in await _OVER(tx, [(id_,) for id_ in ids])}
@@ -87,11 +87,15 @@ async def page(tx: Transaction, asked: FindMoves) -> MovesFound:
         given["host"] = asked.host
     for column, named in (("id", asked.moves), ("build", asked.builds)):
         if named:
-            listed = ", ".join(f"'{one}'" for one in named)  # UUIDs, checked with the message
+            listed = ", ".join(f"'{id_}'" for id_ in named)  # UUIDs, checked with the message
             conditions.append(f"{column} IN ({listed})")
     if asked.after:
         conditions.append("(since < :since OR (since = :since AND id > :id))")
-        given |= _after_page(asked.after)
+        since, _, given["id"] = asked.after.partition(" ")
+        try:
+            given["since"] = float(since)
+        except ValueError:
+            raise Poison(f"after: {asked.after!r} is not where a page of moves ended") from None
     found = await Statement(
         f"""
         SELECT id, since, placed, story FROM moves WHERE {" AND ".join(conditions)}
@@ -100,23 +104,10 @@ async def page(tx: Transaction, asked: FindMoves) -> MovesFound:
     )(tx, **given, most=asked.limit + 1)
     rows = found[: asked.limit]
     return MovesFound(
-        moves=tuple(_move_state(decode_move(row["story"]), row["placed"]) for row in rows),
+        moves=tuple(
+            replace(move_state(decode_move(row["story"])), decision=decode_placed(row["placed"]).decision)
+            for row in rows
+        ),
         more=len(found) > len(rows),
         last=f"{rows[-1]['since']!r} {rows[-1]['id']}" if rows else "",
     )
-
-
-def _after_page(after: str) -> dict[str, Any]:
-    since, _, id_ = after.partition(" ")
-    try:
-        return {"since": float(since), "id": id_}
-    except ValueError:
-        raise Poison(f"after: {after!r} is not where a page of moves ended") from None
-
-
-def _move_state(move: BuildMove, placed: str) -> MoveStands:
-    return replace(move_state(move), decision=decode_placed(placed).decision)
-
-
-def _by_id(one: tuple[BuildMove, MovePlaced]) -> str:
-    return one[0].id

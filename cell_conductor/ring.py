@@ -11,7 +11,18 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from bus.clock import Clock
-from bus.leases import LeaseAnswered, LeaseAsked, NodeLent, NodesReported, NodesTaken
+from bus.leases import (
+    AgentEditAnswered,
+    AgentEditRequested,
+    AgentsFound,
+    AgentStands,
+    FindAgents,
+    LeaseAnswered,
+    LeaseAsked,
+    NodeLent,
+    NodesReported,
+    NodesTaken,
+)
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 from bus.sql.database import Database
 from bus.sql.failures import Conflict, retrying
@@ -19,7 +30,7 @@ from bus.sql.transaction import Transaction
 from bus.vocabulary import Message
 from cell_conductor import ring_store as store
 from cell_conductor.core.build import Build
-from cell_conductor.core.ring import RingMember, Sightings, forgotten, moves
+from cell_conductor.core.ring import RingMember, Sightings, forgotten, moves, rehomed
 
 log = logging.getLogger(__name__)
 
@@ -46,9 +57,10 @@ class Ring:
         self._pools: set[str] | None = None  # pools with agents; unknown until the first check
         self._settled: dict[str, object] = {}  # pool → agents at the last deal
         self._strays_at = self._look_at = float("-inf")
-        # A transaction that lost a race is retried.
-        self._lend = retrying(self.clock, otherwise=_not_lent)(self._lend_once)
-        self.settle = retrying(self.clock, otherwise=_not_settled)(self._settle_once)
+        # A transaction that lost a race is retried. What is not settled then is left to the next check.
+        busy = LeaseAnswered(refused="others change it all the time")
+        self._lend = retrying(self.clock, otherwise=lambda asked: busy)(self._lend_once)
+        self.settle = retrying(self.clock, otherwise=lambda pool: None)(self._settle_once)
 
     async def lend(self, asked: LeaseAsked) -> LeaseAnswered:
         """Return a lease, and the changes of the agent's nodes."""
@@ -60,9 +72,9 @@ class Ring:
         agent, pool = asked.agent, asked.pool
         async with self.database.write() as tx:
             if asked.leaves:
-                await store.left(tx, agent, asked.run)
+                await store.LEFT(tx, agent=agent, run=asked.run)
                 return LeaseAnswered(refused="it has left")
-            member = await store.renew(tx, agent, pool, asked.run, asked.epoch, asked.seen, self.clock.now())
+            member = await store.renew(tx, asked, self.clock.now())
             if member is None:
                 joined = await self._join(tx, asked)
                 if isinstance(joined, str):
@@ -88,48 +100,42 @@ class Ring:
         )
 
     async def _join(self, tx: Transaction, asked: LeaseAsked) -> RingMember | str:
-        """Return a new lease, or why there is none."""
-        now = self.clock.now()
         before = await store.member(tx, asked.agent)
-        if before is None:
-            made = await store.join(tx, asked.agent, asked.pool, asked.run, self.lease, now)
-        else:
-            if before.alive:
-                left = self._sightings.left(
-                    before.agent, (before.epoch, before.beat), before.lease, self.clock.monotonic()
-                )
-                if left > 0:
-                    return f"another process of this name may act, for at most {left:.1f} s more"
-            made = await store.succeed(tx, before, asked.pool, asked.run, self.lease, now)
+        if before is not None and before.alive:
+            mark = (before.epoch, before.beat)
+            left = self._sightings.left(before.agent, mark, before.lease, self.clock.monotonic())
+            if left > 0:
+                return f"another process of this name may act, for at most {left:.1f} s more"
+        made = await store.join(tx, asked, before, self.lease, self.clock.now())
         if made is None:
             raise Conflict(f"agent {asked.agent} has just joined, or was heard of")
         log.info("agent %s has a lease, its %d. of pool %s", made.agent, made.epoch, made.pool)
         return made
 
-    async def report_nodes(self, told: NodesReported) -> NodesTaken:
-        """Apply a list of existing nodes."""
-        named = set(told.nodes)
+    async def report_nodes(self, report: NodesReported) -> NodesTaken:
+        """Apply a report of the existing nodes of a pool: add new ones, and mark missing ones as deleted."""
+        pool, named = report.pool, set(report.nodes)
         async with self.database.write() as tx:
-            version = await store.lock(tx, told.pool)
-            known = await store.nodes(tx, told.pool)
-            uses = await store.uses(tx, told.pool)
+            version = await store.lock(tx, pool)
+            known = await store.nodes(tx, pool)
+            stay = named | (await store.uses(tx, pool)).keys()
             gone = [
                 replace(node, leaving="gone")
                 for node in known
-                if told.after < node.root
-                and (not told.upto or node.root <= told.upto)
-                and not {node.root} & (named | uses.keys())
-                and not node.leaving
+                if not node.leaving
+                and node.root not in stay
+                and report.after < node.root
+                and (not report.upto or node.root <= report.upto)
             ]
             if gone:
-                await store.save(tx, told.pool, version, gone)
-            new = await store.add(tx, told.pool, named.difference(node.root for node in known))
+                await store.save(tx, pool, version, gone)
+            new = await store.add(tx, pool, named.difference(node.root for node in known))
         if new:
-            await self.settle(told.pool)
+            await self.settle(pool)
         return NodesTaken(new=new, gone=len(gone))
 
     async def check_leases(self) -> None:
-        """End expired leases, and deal their nodes."""
+        """End expired leases of agents, and deal the nodes of these agents to others."""
         now = self.clock.monotonic()
         if now < self._look_at:
             return
@@ -142,10 +148,8 @@ class Ring:
         marks = {member.agent: (member.epoch, member.beat) for member in members if member.alive}
         self._sightings.note(marks, now)
         for member in members:
-            if (
-                member.alive
-                and self._sightings.left(member.agent, marks[member.agent], member.lease, now) <= 0
-            ):
+            mark = marks.get(member.agent)
+            if mark and self._sightings.left(member.agent, mark, member.lease, now) <= 0:
                 async with self.database.write() as tx:
                     if await store.expire(tx, member):
                         log.warning("agent %s is not heard: its lease is over", member.agent)
@@ -161,8 +165,7 @@ class Ring:
                 await self.settle(pool)
                 self._settled[pool] = who
         if strays:
-            took = self.clock.monotonic() - now
-            self._strays_at = now + max(STRAYS_EVERY, REST * took)
+            self._strays_at = now + max(STRAYS_EVERY, REST * (self.clock.monotonic() - now))
 
     async def _settle_once(self, pool: str) -> None:
         """Distribute the nodes of a pool over its agents."""
@@ -174,28 +177,24 @@ class Ring:
             if not changed and not gone:
                 return
             await store.save(tx, pool, version, changed)
-            await store.drop(tx, gone)
+            await store.DROP(tx, [(root,) for root in gone])
         before = {node.root: node.epoch for node in nodes}
         moved = {node.root for node in changed if node.epoch != before[node.root]}
         self.moved |= moved
-        log.info(
-            "pool %s: %d nodes have another owner, %d are to have",
-            pool,
-            len(moved),
-            len(changed) - len(moved),
-        )
+        waiting = len(changed) - len(moved)
+        log.info("pool %s: %d nodes have another owner, %d are to have", pool, len(moved), waiting)
 
     async def prune(self) -> None:
         """Delete agents that have been absent for long."""
         async with self.database.write() as tx:
-            await store.forget(tx, self.clock.now() - FORGOTTEN_AFTER)
+            await store.FORGET(tx, before=self.clock.now() - FORGOTTEN_AFTER)
 
-    async def addressed(self, said: Sequence[Message]) -> list[Message]:
+    async def addressed(self, messages: Sequence[Message]) -> list[Message]:
         """Address orders to the current owners, whichever agent was named when the host was chosen."""
-        orders = [message for message in said if isinstance(message, BuildOrdered | DestroyOrdered)]
+        orders = [message for message in messages if isinstance(message, BuildOrdered | DestroyOrdered)]
         pools = await self._known_pools() if orders else None
         if not pools:
-            return list(said)
+            return list(messages)
         owners = await self._owners({order.root for order in orders})
         unknown = defaultdict(set)
         for order in orders:
@@ -211,7 +210,7 @@ class Ring:
             replace(message, agent=owners[message.root][0], epoch=owners[message.root][1])
             if isinstance(message, BuildOrdered | DestroyOrdered) and owners.get(message.root, ("", 0))[0]
             else message
-            for message in said
+            for message in messages
         ]
 
     async def _known_pools(self) -> set[str]:
@@ -233,7 +232,7 @@ class Ring:
         }
 
     async def owned(self, roots: Iterable[str]) -> set[str]:
-        """Return which of these are bare-metal nodes that agents share."""
+        """Return those of these roots that are bare-metal nodes shared by agents."""
         return set(await self._owners(set(roots))) if await self._known_pools() else set()
 
     async def _owners(self, roots: Iterable[str]) -> dict[str, tuple[str, int]]:
@@ -241,7 +240,7 @@ class Ring:
             return await store.owners(tx, sorted(roots))
 
     async def builds_moved(self) -> list[Build]:
-        """Return builds on nodes with another owner since the last call."""
+        """Return the builds on nodes that got another owner since the last call."""
         roots, self.moved = self.moved, set()
         if not roots:
             return []
@@ -253,12 +252,89 @@ class Ring:
             raise
 
 
-# Results if every attempt lost a race
+class RingCommands:
+    """Commands of operators about agents that share nodes: list, enable, disable, rehome."""
+
+    def __init__(self, ring: Ring) -> None:
+        self._ring = ring
+        busy = AgentEditAnswered(refused="others change it all the time: try again")
+        self._edit = retrying(ring.clock, otherwise=lambda request: busy)(self._edit_once)
+
+    async def find(self, question: FindAgents) -> AgentsFound:
+        async with self._ring.database.read() as tx:
+            members = sorted(await store.members(tx), key=lambda member: member.pool)
+            pools = {member.pool for member in members}
+            nodes = {pool: await store.nodes(tx, pool) for pool in pools}
+            uses = {pool: await store.uses(tx, pool) for pool in pools}
+        found = []
+        for member in members:
+            mine = [node for node in nodes[member.pool] if node.owner == member.agent]
+            occupied = sum(node.root in uses[member.pool] for node in mine)
+            state = AgentStands(
+                agent=member.agent,
+                pool=member.pool,
+                alive=member.alive,
+                disabled=member.disabled,
+                epoch=member.epoch,
+                lease=member.lease,
+                heard=member.heard,
+                free=len(mine) - occupied,
+                occupied=occupied,
+                leaving=sum(bool(node.leaving) for node in mine),
+            )
+            found.append(state)
+        return AgentsFound(agents=tuple(found), nodes=sum(map(len, nodes.values())))
+
+    async def edit(self, request: AgentEditRequested) -> AgentEditAnswered:
+        answer = await self._edit(request)
+        if answer.refused:
+            return answer
+        async with self._ring.database.read() as tx:
+            pool = next(member.pool for member in await store.members(tx) if member.agent == request.agent)
+            before = {node.root: node for node in await store.nodes(tx, pool)}
+        await self._ring.settle(pool)
+        async with self._ring.database.read() as tx:
+            after = {node.root: node for node in await store.nodes(tx, pool)}
+        mine = [root for root, node in before.items() if node.owner == request.agent]
+        moved = sum(root in after and after[root].owner != request.agent for root in mine)
+        waiting = sum(root in after and after[root].leaving in ("free", "all") for root in mine)
+        return AgentEditAnswered(moved=moved, waiting=waiting)
+
+    async def _edit_once(self, request: AgentEditRequested) -> AgentEditAnswered:
+        async with self._ring.database.write() as tx:
+            members = {member.agent: member for member in await store.members(tx)}
+            if why := _refused(request, members):
+                return AgentEditAnswered(refused=why)
+            member = members[request.agent]
+            if request.edit != "rehome":
+                await store.DISABLE(tx, agent=member.agent, disabled=request.edit == "disable")
+                return AgentEditAnswered()
+            version = await store.lock(tx, member.pool)
+            nodes = await store.nodes(tx, member.pool)
+            mine = {node.root: node for node in nodes if node.owner == member.agent}
+            if strange := sorted(set(request.nodes) - mine.keys()):
+                return AgentEditAnswered(refused=f"{strange[0]} is no node of {member.agent}'s")
+            chosen = [mine[root] for root in request.nodes] if request.nodes else list(mine.values())
+            leaving = rehomed((node for node in chosen if node.leaving != "gone"), request.to)
+            await store.save(tx, member.pool, version, leaving)
+        return AgentEditAnswered()
 
 
-def _not_lent(asked: LeaseAsked) -> LeaseAnswered:
-    return LeaseAnswered(refused="others change it all the time")
-
-
-def _not_settled(pool: str) -> None:
-    """Leave the work to the next check."""
+def _refused(request: AgentEditRequested, members: dict[str, RingMember]) -> str:
+    member = members.get(request.agent)
+    if member is None:
+        known = ", ".join(sorted(members)) or "none"
+        return f"no agent {request.agent!r} shares nodes in this cell; there are: {known}"
+    if request.edit != "rehome":
+        return ""
+    if member.takes and not request.nodes:
+        return f"{member.agent} is there and gets free nodes, also those it gives away: disable it first"
+    takers = {taker.agent for taker in members.values() if taker.takes and taker.pool == member.pool}
+    if not request.to:
+        return "" if takers - {member.agent} else f"no other agent is there to act for {member.pool}"
+    to = members.get(request.to)
+    if to is None or to.pool != member.pool:
+        return f"there is no agent {request.to!r} that acts for {member.pool}"
+    if to is member:
+        return f"{member.agent} has them"
+    return "" if to.alive else f"{to.agent} is not there: its lease is over"

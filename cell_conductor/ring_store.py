@@ -1,11 +1,11 @@
 """All SQL about ownership of bare-metal nodes. Takes and returns values, never rows."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from bus.leases import NodeLent
+from bus.leases import LeaseAsked, NodeLent
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
 from cell_conductor.core.build import Build
@@ -13,8 +13,10 @@ from cell_conductor.core.ring import RingMember, RingNode, Use
 from cell_conductor.schema import LEFT_BEHIND
 from cell_conductor.store import BUILD, readable
 
+T = TypeVar("T", RingMember, RingNode)
+
 _MEMBER = "agent, pool, run, epoch, beat, alive, disabled, lease, seen, heard"
-_NODE = "root, owner, epoch, version, leaving, moves_to"
+_NODE = 'root, owner, epoch, version, leaving, moves_to AS "to"'
 _NOW = "CAST(:now AS double precision)"
 _BUSY = "('building', 'swapping', 'active', 'moving', 'verifying', 'deleting')"
 
@@ -56,11 +58,11 @@ _OVER = Statement(
     WHERE agent = :agent AND epoch = :epoch AND beat = :beat AND alive RETURNING agent
     """
 )
-_LEFT = Statement(
+LEFT = Statement(
     "UPDATE ring_members SET alive = false WHERE agent = :agent AND run = :run AND alive RETURNING agent"
 )
-_DISABLE = Statement("UPDATE ring_members SET disabled = :disabled WHERE agent = :agent RETURNING agent")
-_FORGET = Statement(
+DISABLE = Statement("UPDATE ring_members SET disabled = :disabled WHERE agent = :agent RETURNING agent")
+FORGET = Statement(  # agents that own nothing
     """
     DELETE FROM ring_members WHERE NOT alive AND NOT disabled AND heard < :before AND agent NOT IN
     (SELECT owner FROM ring_nodes) RETURNING agent
@@ -103,7 +105,7 @@ _SAVE = Statement(
     leaving=str,
     moves_to=str,
 )
-_DROP = Statement("DELETE FROM ring_nodes WHERE root IN (SELECT n.root FROM {n}) RETURNING root", root=str)
+DROP = Statement("DELETE FROM ring_nodes WHERE root IN (SELECT n.root FROM {n}) RETURNING root", root=str)
 _IN_USE = Statement(
     f"""
     SELECT builds.root, builds.status FROM ring_nodes JOIN builds ON builds.root = ring_nodes.root
@@ -116,57 +118,45 @@ _ON = Statement(
 )
 
 
-async def renew(
-    tx: Transaction, agent: str, pool: str, run: str, epoch: int, seen: int, now: float
-) -> RingMember | None:
-    rows = await _RENEW(tx, agent=agent, pool=pool, run=run, epoch=epoch, seen=seen, now=now)
-    return _member(rows[0]) if rows else None
+async def renew(tx: Transaction, asked: LeaseAsked, now: float) -> RingMember | None:
+    """Extend the agent's lease; return None if it has none under this run."""
+    rows = await _RENEW(
+        tx, agent=asked.agent, pool=asked.pool, run=asked.run, epoch=asked.epoch, seen=asked.seen, now=now
+    )
+    return _member(rows)
 
 
 async def join(
-    tx: Transaction, agent: str, pool: str, run: str, lease: float, now: float
+    tx: Transaction, asked: LeaseAsked, before: RingMember | None, lease: float, now: float
 ) -> RingMember | None:
-    """Insert the agent; return None if its name exists."""
-    rows = await _JOIN(tx, agent=agent, pool=pool, run=run, lease=lease, now=now)
-    return _member(rows[0]) if rows else None
+    """Store a lease for a new agent, or one that follows an expired lease.
 
-
-async def succeed(
-    tx: Transaction, before: RingMember, pool: str, run: str, lease: float, now: float
-) -> RingMember | None:
-    """Store a new lease for this name; return None if the old one was renewed since."""
-    rows = await _SUCCEED(
-        tx, agent=before.agent, epoch=before.epoch, beat=before.beat, pool=pool, run=run, lease=lease, now=now
-    )
-    return _member(rows[0]) if rows else None
+    Return None if the agent's name exists by now, or its old lease was renewed since.
+    """
+    given: dict[str, Any] = {
+        "agent": asked.agent,
+        "pool": asked.pool,
+        "run": asked.run,
+        "lease": lease,
+        "now": now,
+    }
+    if before is None:
+        return _member(await _JOIN(tx, **given))
+    return _member(await _SUCCEED(tx, **given, epoch=before.epoch, beat=before.beat))
 
 
 async def member(tx: Transaction, agent: str) -> RingMember | None:
-    rows = await _MEMBER_NAMED(tx, agent=agent)
-    return _member(rows[0]) if rows else None
+    return _member(await _MEMBER_NAMED(tx, agent=agent))
 
 
 async def members(tx: Transaction, pool: str | None = None) -> list[RingMember]:
     rows = await _MEMBERS(tx) if pool is None else await _MEMBERS_OF(tx, pool=pool)
-    return [_member(row) for row in rows]
+    return [convert(row, RingMember) for row in rows]
 
 
 async def expire(tx: Transaction, member: RingMember) -> bool:
     """End the lease; return False if it was renewed since it was read."""
     return bool(await _OVER(tx, agent=member.agent, epoch=member.epoch, beat=member.beat))
-
-
-async def left(tx: Transaction, agent: str, run: str) -> None:
-    await _LEFT(tx, agent=agent, run=run)
-
-
-async def disable(tx: Transaction, agent: str, disabled: bool) -> None:
-    await _DISABLE(tx, agent=agent, disabled=disabled)
-
-
-async def forget(tx: Transaction, before: float) -> None:
-    """Delete agents that own nothing and were last active before that time."""
-    await _FORGET(tx, before=before)
 
 
 async def lock(tx: Transaction, pool: str) -> int:
@@ -185,21 +175,11 @@ async def version(tx: Transaction, pool: str) -> int:
 
 
 async def nodes(tx: Transaction, pool: str) -> list[RingNode]:
-    return [
-        RingNode(
-            root=row["root"],
-            owner=row["owner"],
-            epoch=row["epoch"],
-            version=row["version"],
-            leaving=row["leaving"],
-            to=row["moves_to"],
-        )
-        for row in await _NODES(tx, pool=pool)
-    ]
+    return [convert(row, RingNode) for row in await _NODES(tx, pool=pool)]
 
 
 async def changed(tx: Transaction, pool: str, agent: str, seen: int, most: int) -> tuple[list[NodeLent], int]:
-    """Return the changes since this version for this agent, oldest first, and the last version."""
+    """Return the nodes that changed since this version, as the agent has them now, and the last version."""
     rows = await _CHANGED(tx, pool=pool, agent=agent, seen=seen, most=most)
     lent = [
         NodeLent(row["root"], row["epoch"] if row["owner"] == agent and not row["leaving"] else 0)
@@ -229,14 +209,10 @@ async def save(tx: Transaction, pool: str, version: int, changed: Sequence[RingN
     await _COUNT_ON(tx, pool=pool, version=version + len(values))
 
 
-async def drop(tx: Transaction, roots: Iterable[str]) -> None:
-    await _DROP(tx, [(root,) for root in roots])
-
-
 async def uses(tx: Transaction, pool: str) -> dict[str, Use]:
     """Return the use of each node that is not free."""
     found: dict[str, Use] = {}
-    for build in await _left_behind(tx):
+    for build in readable(await _LEFT_BEHIND(tx)):
         for leftover in build.leftovers:
             if not leftover.gone:
                 found[build.hosts[leftover.at].root] = "ending"
@@ -251,22 +227,20 @@ async def uses(tx: Transaction, pool: str) -> dict[str, Use]:
 async def builds_on(tx: Transaction, roots: Collection[str]) -> list[Build]:
     """Return builds with a guest, or a leftover, on these roots."""
     there = {build.id: build for build in readable(await _ON(tx, [(root,) for root in roots]))}
-    for build in await _left_behind(tx):
+    for build in readable(await _LEFT_BEHIND(tx)):
         if any(build.hosts[leftover.at].root in roots for leftover in build.leftovers):
             there[build.id] = build
     return list(there.values())
 
 
-async def _left_behind(tx: Transaction) -> list[Build]:
-    return readable(await _LEFT_BEHIND(tx))
-
-
 async def stopped(tx: Transaction) -> set[str]:
-    """Return pools with nodes that a leaving owner has confirmed."""
+    """Return the pools with nodes whose owner has confirmed that it stopped acting on them."""
     return {row["pool"] for row in await _STOPPED(tx)}
 
 
-def _member(row: Mapping[str, Any]) -> RingMember:
-    return msgspec.convert(
-        {name: row[name] for name in RingMember.__struct_fields__}, RingMember, strict=False
-    )
+def _member(rows: Sequence[Mapping[str, Any]]) -> RingMember | None:
+    return convert(rows[0], RingMember) if rows else None
+
+
+def convert(row: Mapping[str, Any], to: type[T]) -> T:
+    return msgspec.convert({name: row[name] for name in to.__struct_fields__}, to, strict=False)

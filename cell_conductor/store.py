@@ -22,21 +22,11 @@ log = logging.getLogger(__name__)
 _WERE_ACTIVE = ("active", "moving", "verifying", "shelved", "moved")
 LOST = "what its conductor had stored of it could not be read any more"
 
-_COLUMNS = (
-    "id",
-    "version",
-    "status",
-    "root",
-    "attempt",
-    "generation",
-    "deadline",
-    "placed",
-    "story",
-    "leftovers",
-    "moved",
-)
-BUILD = ", ".join(f"builds.{column}" for column in _COLUMNS)
+_COLUMNS = "id version status root attempt generation deadline placed story leftovers moved"
+BUILD = ", ".join(f"builds.{column}" for column in _COLUMNS.split())
 _NOW = "CAST(:now AS double precision)"
+_ROW: dict[str, type] = {"status": str, "attempt": int, "generation": int, "deadline": float}
+_ROW |= dict.fromkeys(("story", "root", "host", "project", "called", "moved"), str)
 
 _INSERT = Statement(
     f"""
@@ -47,17 +37,8 @@ _INSERT = Statement(
     FROM {{n}} WHERE true ON CONFLICT (id) DO NOTHING RETURNING id
     """,
     id=str,
-    status=str,
-    root=str,
-    attempt=int,
-    generation=int,
-    deadline=float,
     placed=str,
-    story=str,
-    host=str,
-    project=str,
-    called=str,
-    moved=str,
+    **_ROW,
 )
 _SELECT = Statement(f"SELECT {BUILD} FROM {{n}} JOIN builds ON builds.id = n.id", id=str)
 _UPDATE = Statement(
@@ -69,17 +50,8 @@ _UPDATE = Statement(
     """,
     id=str,
     version=int,
-    status=str,
-    root=str,
-    attempt=int,
-    generation=int,
-    deadline=float,
-    story=str,
     leftovers=str,
-    host=str,
-    project=str,
-    called=str,
-    moved=str,
+    **_ROW,
 )
 _PLACE = Statement("UPDATE builds SET placed = n.placed FROM {n} WHERE builds.id = n.id", id=str, placed=str)
 # Each repeats the condition of its partial index literally: SQLite uses the index only then.
@@ -146,27 +118,12 @@ _encode = msgspec.json.Encoder().encode
 _story = msgspec.json.Decoder(_StoredContext).decode
 _placed = msgspec.json.Decoder(BuildPlaced).decode
 _moved = msgspec.json.Decoder(_MovedBuild).decode
-_leftovers = msgspec.json.Decoder(tuple[Leftover, ...]).decode
+decode_leftovers = msgspec.json.Decoder(tuple[Leftover, ...]).decode
 
 
 def adding(made: Iterable[Build], now: float) -> BoundStatement:
     """Return the insertion of new builds, which returns the ids that were new."""
-    # In the order of ids, so that concurrent insertions never deadlock.
-    values = [
-        (
-            build.id,
-            build.status,
-            build.host.root if build.placed else "",
-            build.attempt,
-            build.generation,
-            build.deadline,
-            _encode(build.placed).decode() if build.placed else "",
-            _encode(_story_of(build)).decode(),
-            *_listed_by(build),
-            _moved_by(build),
-        )
-        for build in sorted(made, key=_by_id)
-    ]
+    values = [(build.id, _text(build.placed), *_row(build)) for build in _in_order(made)]
     return _INSERT.of(values, now=now)
 
 
@@ -180,23 +137,10 @@ async def load(tx: Transaction, ids: Collection[str]) -> dict[str, Build]:
 
 def saving(changed: Iterable[Build], now: float) -> BoundStatement:
     """Return the update of builds, which returns the ids that no other writer changed meanwhile."""
-    values = [
-        (
-            build.id,
-            build.version,
-            build.status,
-            build.host.root if build.placed else "",
-            build.attempt,
-            build.generation,
-            build.deadline,
-            _encode(_story_of(build)).decode(),
-            _encode(build.leftovers).decode() if build.leftovers else "",
-            *_listed_by(build),
-            _moved_by(build),
-        )
-        for build in sorted(changed, key=_by_id)
-    ]
-    return _UPDATE.of(values, now=now)
+    left = (
+        (build, _encode(build.leftovers).decode() if build.leftovers else "") for build in _in_order(changed)
+    )
+    return _UPDATE.of([(build.id, build.version, text, *_row(build)) for build, text in left], now=now)
 
 
 async def save(tx: Transaction, changed: Collection[Build], now: float) -> None:
@@ -212,7 +156,7 @@ async def place(tx: Transaction, build: Build) -> None:
 
 
 async def overdue(tx: Transaction, now: float, limit: int) -> list[Build]:
-    """Return builds with silent agents, or overdue leftovers."""
+    """Return builds whose agents are silent, or whose leftovers are overdue."""
     late = readable(await _OVERDUE(tx, now=now, most=limit))
     return late + readable(await _LEFTOVER(tx, now=now, most=limit))
 
@@ -228,7 +172,7 @@ async def silent(tx: Transaction, since: float, now: float, after: str, limit: i
 
 
 async def silent_moves(tx: Transaction, since: float, now: float, after: str, limit: int) -> list[Build]:
-    """Return moving builds in the same way."""
+    """Return moving builds with ids beyond `after` without activity since then, and mark them as active."""
     return readable(await _MOVING_SILENT(tx, since=since, now=now, after=after, most=limit))
 
 
@@ -237,31 +181,23 @@ async def prune(tx: Transaction, before: float, limit: int) -> int:
     return len(await _PRUNE(tx, before=before, most=limit))
 
 
-def _listed_by(build: Build) -> tuple[str, str, str]:
-    if build.placed is None:
-        return "", "", ""
-    return build.guest_on.host, build.spec.project, build.spec.name
+def _text(value: Any) -> str:
+    return _encode(value).decode() if value else ""
 
 
-def _moved_by(build: Build) -> str:
-    return _encode(_MovedBuild(build.moved, build.became, build.move)).decode() if build.move else ""
+def _in_order(builds: Iterable[Build]) -> list[Build]:
+    return sorted(builds, key=lambda build: build.id)  # so that concurrent writes never deadlock
 
 
-def _by_id(build: Build) -> str:
-    return build.id
-
-
-def _story_of(build: Build) -> _StoredContext:
-    return _StoredContext(
-        build.cell,
-        build.at,
-        build.started,
-        build.attempts,
-        build.doom,
-        build.end,
-        build.replies,
-        build.reshaped,
-    )
+def _row(build: Build) -> tuple[Any, ...]:
+    """Return the values of `_ROW`."""
+    listed = ("", "", "", "")
+    if build.placed is not None:
+        listed = (build.host.root, build.guest_on.host, build.spec.project, build.spec.name)
+    context = _StoredContext(*(getattr(build, name) for name in _StoredContext.__struct_fields__))
+    moved = _encode(_MovedBuild(build.moved, build.became, build.move)).decode() if build.move else ""
+    values = (build.status, build.attempt, build.generation, build.deadline)
+    return *values, _encode(context).decode(), *listed, moved
 
 
 def readable(rows: Iterable[Mapping[str, Any]]) -> list[Build]:
@@ -276,46 +212,37 @@ def readable(rows: Iterable[Mapping[str, Any]]) -> list[Build]:
 
 
 def _build(row: Mapping[str, Any]) -> Build:
+    what = "what was placed"
     try:
         placed = _placed(row["placed"]) if row["placed"] else None
-    except NOT_JSON as problem:
-        raise Poison(f"build {row['id']}: what was placed cannot be read any more: {problem}") from None
-    try:
+        what = "where it has moved"
         moved = _moved(row["moved"]) if row["moved"] else _MovedBuild()
     except NOT_JSON as problem:
-        raise Poison(f"build {row['id']}: where it has moved cannot be read any more: {problem}") from None
+        raise Poison(f"build {row['id']}: {what} cannot be read any more: {problem}") from None
     hosts = (placed.chosen, *placed.alternates, *moved.hosts) if placed else ()
-    told = _read_story(row, placed, hosts)
     return Build(
         id=row["id"],
-        cell=told.cell,
         status=row["status"],
         placed=placed,
         version=row["version"],
         attempt=row["attempt"],
-        at=told.at,
         generation=row["generation"],
-        started=told.started,
         deadline=row["deadline"],
-        attempts=told.attempts,
-        doom=told.doom,
-        end=told.end,
-        replies=told.replies,
         leftovers=_read_leftovers(row, hosts),
-        reshaped=told.reshaped,
         moved=moved.hosts,
         became=moved.became,
         move=moved.move,
+        **msgspec.structs.asdict(_read_story(row, placed, hosts)),
     )
 
 
 def _read_leftovers(row: Mapping[str, Any], hosts: Sequence[Selection]) -> tuple[Leftover, ...]:
-    """Return the leftovers. Unreadable ones keep their resources until an operator releases them."""
     if not row["leftovers"] or not hosts:
         return ()
     try:
-        left = _leftovers(row["leftovers"])
+        left = decode_leftovers(row["leftovers"])
     except NOT_JSON as problem:
+        # an operator has to release their resources
         log.error("build %s goes on without knowing what it left behind: %s", row["id"], problem)
         return ()
     return tuple(leftover for leftover in left if 0 <= leftover.at < len(hosts))
@@ -324,14 +251,12 @@ def _read_leftovers(row: Mapping[str, Any], hosts: Sequence[Selection]) -> tuple
 def _read_story(
     row: Mapping[str, Any], placed: BuildPlaced | None, hosts: Sequence[Selection]
 ) -> _StoredContext:
-    """Return the story. If it is unreadable, reconstruct what the build's end needs from the other
-    columns.
-    """
+    """Return the story. If it is unreadable, derive what the build's end needs from the other columns."""
     try:
-        told = _story(row["story"])
-        if 0 <= told.at < max(len(hosts), 1):
-            return told
-        problem: object = f"it is on its host {told.at} of {len(hosts)}"
+        story = _story(row["story"])
+        if 0 <= story.at < max(len(hosts), 1):
+            return story
+        problem: object = f"it is on its host {story.at} of {len(hosts)}"
     except NOT_JSON as undecodable:
         problem = undecodable
     log.error("build %s goes on without its story, which cannot be read any more: %s", row["id"], problem)

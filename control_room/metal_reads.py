@@ -22,11 +22,7 @@ class MetalReader:
     """The nodes for all pages."""
 
     def __init__(
-        self,
-        operations: MetalOperations,
-        tasks: BackgroundTasks,
-        changes: NodeChanges,
-        seconds: float,
+        self, operations: MetalOperations, tasks: BackgroundTasks, changes: NodeChanges, seconds: float
     ) -> None:
         """Read all nodes every `seconds` while there are readers."""
         self._operations = operations

@@ -17,22 +17,23 @@ from cell_conductor.core.events import Adoption
 AS_IT_WAS = "it was there before berth, and was adopted"
 
 
-def read_question(asked: BuildAdoptRequested) -> ClaimRequested:
-    """Return a question for the current allocations. No consumer has this generation, so nothing is
-    claimed.
-    """
-    return _claim(asked, MAX_ORDINAL, asked.chosen.choice)
+def claim_of(asked: BuildAdoptRequested, held: Held | None = None) -> ClaimRequested:
+    """Return a claim of what the instance holds: it raises the generation, so claims with the old one fail.
 
-
-def claim_question(asked: BuildAdoptRequested, held: Held) -> ClaimRequested:
-    """Return a claim of what the instance holds: it raises the generation, so other claims with the old one
-    fail.
+    Before that is known, return a claim that reads it: no consumer has its generation, so nothing is claimed.
     """
-    return _claim(asked, held.generation, Choice(allocations=held.allocations))
+    claim = ConsumerClaim(
+        consumer=asked.build,
+        generation=MAX_ORDINAL if held is None else held.generation,
+        choices=(Choice(allocations=(held or asked.chosen.choice).allocations),),
+        project=asked.spec.project,
+        user=asked.spec.user,
+    )
+    return ClaimRequested(claims=(claim,))
 
 
 def checked_allocations(known: Build | None, asked: BuildAdoptRequested, answer: ClaimResult) -> Held | str:
-    """Return the allocations if they are the ones to adopt, else the reason why not."""
+    """Return the allocations in placement's answer if they can be adopted, else the reason why not."""
     match answer:
         case Held() if not answer.allocations:
             return "it holds nothing by now"
@@ -64,7 +65,7 @@ def refusal_reason(build: Build | None, asked: BuildAdoptRequested) -> str:
 
 
 def has_allocations(build: Build | None, generation: int, allocations: Allocations) -> bool:
-    """Return whether the cell has exactly these allocations."""
+    """Return whether the cell has a record of the build with exactly these allocations."""
     if build is None or build.placed is None:
         return False
     return build.host.choice.allocations == allocations and build.generation == generation
@@ -83,7 +84,7 @@ def adopted(build: Build | None, event: Adoption, now: float) -> tuple[Build | N
         known = holding(build, build.at, event.held.allocations)
         if known is not build or known.generation != event.held.generation:
             build = replace(known, generation=event.held.generation)
-    if _was_adopted(build):
+    if build.attempt == 1 and build.as_placed.request == _request(build.id):  # adopted, and not moved since
         return build, (say.order(build, adopt=True), _adoption_result(asked, "adopted"))
     return build, (_adoption_result(asked, "known"),)
 
@@ -119,13 +120,7 @@ def _adopted_build(asked: BuildAdoptRequested, held: Held, now: float, version: 
     )
 
 
-def _was_adopted(build: Build) -> bool:
-    """Return whether the build was adopted and has not moved since: its agent may be ordered again."""
-    return build.attempt == 1 and build.as_placed.request == _request(build.id)
-
-
 def _request(build: str) -> str:
-    """Return the request id of an adopted build, derived from the build's id."""
     return str(uuid5(UUID(build), "adopted"))
 
 
@@ -140,14 +135,3 @@ def _adoption_result(
         why=why[:MAX_CAUSE],
         reply_to=asked.reply_to,
     )
-
-
-def _claim(asked: BuildAdoptRequested, generation: int, choice: Choice) -> ClaimRequested:
-    claim = ConsumerClaim(
-        consumer=asked.build,
-        generation=generation,
-        choices=(Choice(allocations=choice.allocations),),
-        project=asked.spec.project,
-        user=asked.spec.user,
-    )
-    return ClaimRequested(claims=(claim,))

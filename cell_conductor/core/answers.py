@@ -7,45 +7,36 @@ from itertools import zip_longest
 
 from msgspec.structs import replace
 
+from bus import claims
 from bus.agent_builds import reshaped_mappings
-from bus.claims import (
-    Choice,
-    Claimed,
-    ClaimResult,
-    Held,
-    OutsideCell,
-    Refusal,
-    Refused,
-    ReleaseResult,
-    Retired,
-)
 from bus.messages import AgentReported, Attempt, BuildReshaped, Selection
 from bus.vocabulary import MAX_CAUSE, Allocations, Contended
 from cell_conductor.core import build as say
 from cell_conductor.core.build import Build, Effects, Leftover
 from cell_conductor.core.events import AttemptLimits
-from cell_conductor.core.phases import repeated_move_end
+from cell_conductor.core.phases import Stepped, repeated_move_end
+
+Refusals = tuple[claims.Refusal, ...]
 
 
-def swapped(build: Build, result: ClaimResult, now: float, limits: AttemptLimits) -> tuple[Build, Effects]:
+def swapped(build: Build, result: claims.ClaimResult, now: float, limits: AttemptLimits) -> Stepped:
     """Apply the answer to a claim of the next host."""
     match result:
-        case Claimed():
+        case claims.Claimed():
             return _moved(build, result.choice, result.generation, result.refused, now, limits)
-        case Held():
+        case claims.Held():
             return _held(build, result, now, limits)
-        case Refused():
+        case claims.Refused():
             build = _refused(build, build.spares, result.refusals, now)
             return doomed(build, "every alternate was refused")
-        case Retired():
+        case claims.Retired():
             build, _ = doomed(build, f"its claim has ended ({result.why})")
             return release_answered(build, result)
         case Contended():
             return build, (say.question(build),)
 
 
-def _held(build: Build, held: Held, now: float, limits: AttemptLimits) -> tuple[Build, Effects]:
-    """Handle a claim that failed because placement has another generation."""
+def _held(build: Build, held: claims.Held, now: float, limits: AttemptLimits) -> Stepped:
     position = position_of(build, held)
     if position is not None:
         build = holding(build, position, held.allocations)
@@ -59,14 +50,8 @@ def _held(build: Build, held: Held, now: float, limits: AttemptLimits) -> tuple[
 
 
 def _moved(
-    build: Build,
-    choice: int,
-    generation: int,
-    refused: tuple[Refusal, ...],
-    now: float,
-    limits: AttemptLimits,
-) -> tuple[Build, Effects]:
-    """Build on the alternate that placement granted."""
+    build: Build, choice: int, generation: int, refused: Refusals, now: float, limits: AttemptLimits
+) -> Stepped:
     left_behind = say.destroy(build)
     build = replace(
         _refused(build, build.spares[:choice], refused, now),
@@ -80,14 +65,12 @@ def _moved(
     return build, (left_behind, say.order(build))
 
 
-def _refused(build: Build, spares: tuple[Selection, ...], refusals: tuple[Refusal, ...], now: float) -> Build:
-    """Record alternates that placement refused; they do not count as attempts."""
+def _refused(build: Build, spares: tuple[Selection, ...], refusals: Refusals, now: float) -> Build:
     return replace(build, attempts=(*build.attempts, *refused_attempts(spares, refusals, now)))
 
 
-def refused_attempts(
-    spares: tuple[Selection, ...], refusals: tuple[Refusal, ...], now: float
-) -> tuple[Attempt, ...]:
+def refused_attempts(spares: tuple[Selection, ...], refusals: Refusals, now: float) -> tuple[Attempt, ...]:
+    """Return records of alternates that placement refused; they do not count as attempts."""
     return tuple(
         Attempt(
             host=spare.host,
@@ -101,36 +84,29 @@ def refused_attempts(
     )
 
 
-def release_answered(build: Build, result: ReleaseResult) -> tuple[Build, Effects]:
+def release_answered(build: Build, result: claims.ReleaseResult) -> Stepped:
     """Apply the answer to a release: nothing is held any more, so the end can be reported."""
     match result:
-        case Held():  # release it, whichever claim changed it
+        case claims.Held():  # release it, whichever claim changed it
             build, said = _caught_up(build, result)
             return build, (*said, say.question(build))
         case Contended():
             return build, (say.question(build),)
-        case OutsideCell(why=why) if not build.end:  # not ours to release: the end says so
+        case claims.OutsideCell(why=why) if not build.end:  # not ours to release: the end says so
             doom = f"{build.doom}; placement does not take it back: {why}"[:MAX_CAUSE]
             build = replace(build, doom=doom)
     if build.status == "deleting":
-        news: Effects = ()
-        if not build.end:
-            build = replace(build, end="error")
-            news = (say.ended(build),)
-        build = replace(build, status="deleted", generation=None)
-        return build, (*news, *(say.deleted(build, reply_to) for reply_to in build.replies))
+        had_ended = bool(build.end)
+        build = replace(build, status="deleted", end=build.end or "error", generation=None)
+        end = () if had_ended else (say.ended(build),)
+        return build, (*end, *(say.deleted(build, reply_to) for reply_to in build.replies))
     build = replace(build, status="error", end="error", generation=None)
     return build, (say.destroy(build), say.ended(build))
 
 
-def _caught_up(build: Build, held: Held) -> tuple[Build, Effects]:
-    """Correct the build after a claim that succeeded without our knowing, shown by another generation in
-    placement.
-
-    Then the leftover of the earlier attempt holds its own resources already, and the current allocations are
-    on the next host. If a move was on its way back, the current allocations are those of the leftover at the
-    source.
-    """
+def _caught_up(build: Build, held: claims.Held) -> Stepped:
+    # A claim has succeeded without our knowing. Then the leftover of the earlier attempt holds its own
+    # resources, and the current allocations are on the next host, or after the way back at the source.
     build = replace(build, generation=held.generation if held.allocations else None)
     if (left := _taken_over(build, held)) is not None:
         return replace(holding(build, left.at, held.allocations), at=left.at, attempt=left.attempt), ()
@@ -141,8 +117,7 @@ def _caught_up(build: Build, held: Held) -> tuple[Build, Effects]:
     return there, (say.destroy(build),)
 
 
-def _taken_over(build: Build, held: Held) -> Leftover | None:
-    """Return the leftover whose resources the build itself holds."""
+def _taken_over(build: Build, held: claims.Held) -> Leftover | None:
     for left in build.leftovers:
         there = build.hosts[left.at]
         same = there.choice.allocations == held.allocations != build.host.choice.allocations
@@ -153,37 +128,33 @@ def _taken_over(build: Build, held: Held) -> Leftover | None:
     return None
 
 
-def doomed(build: Build, why: str) -> tuple[Build, Effects]:
+def doomed(build: Build, why: str) -> Stepped:
     """Decide that the build ends in error, and release its allocations."""
     chain = "; ".join(f"{tried.host} {tried.outcome}: {tried.cause}" for tried in build.attempts)
     build = replace(build, doom=f"{why}: {chain}"[:MAX_CAUSE])
     return build, (say.question(build),)
 
 
-def reshaped(build: Build, told: BuildReshaped) -> Build:
+def reshaped(build: Build, reshape: BuildReshaped) -> Build:
     """Apply a reshape of the host: the build holds the same resources on other providers.
 
-    An old reshape, or of an earlier claim, changes nothing. The claim and its generation stay
-    the same, so questions to placement are right without this.
+    An old reshape, or of an earlier claim, changes nothing. The claim and its generation stay the same.
     """
-    if build.placed is None or build.generation is None or told.number <= build.reshaped:
+    if build.placed is None or build.generation is None or reshape.number <= build.reshaped:
         return build
-    if told.generation == build.generation and told.root == build.host.root:
-        return replace(holding(build, build.at, told.allocations), reshaped=told.number)
-    if told.generation > build.generation:  # of a swap with its answer still on the way
-        for position in _asked_for(build):
-            if build.hosts[position].root == told.root:
-                return replace(holding(build, position, told.allocations), reshaped=told.number)
+    positions: tuple[int, ...] = ()
+    if reshape.generation > build.generation:  # of a swap with its answer still on the way
+        source = () if build.moving is None else (build.moving.source,)
+        positions = (*range(build.at + 1, len(build.hosts)), *source)
+    elif reshape.generation == build.generation:
+        positions = (build.at,)
+    for position in positions:
+        if build.hosts[position].root == reshape.root:
+            return replace(holding(build, position, reshape.allocations), reshaped=reshape.number)
     return build
 
 
-def _asked_for(build: Build) -> tuple[int, ...]:
-    """Return the positions of hosts that the build may get next."""
-    source = () if build.moving is None else (build.moving.source,)
-    return (*range(build.at + 1, len(build.hosts)), *source)
-
-
-def position_of(build: Build, held: Held) -> int | None:
+def position_of(build: Build, held: claims.Held) -> int | None:
     """Return the position of the host that placement has, from the current one on, if any."""
     if not held.allocations:
         return None
@@ -195,22 +166,17 @@ def position_of(build: Build, held: Held) -> int | None:
 
 
 def holding(build: Build, position: int, allocations: Allocations) -> Build:
-    """Return the build with these allocations on one of its hosts. They are not claimed again, so shapes do
-    not matter.
-    """
-    one = build.hosts[position]
-    if one.choice.allocations == allocations:
+    """Return the build with these allocations on its host at this position."""
+    host = build.hosts[position]
+    if host.choice.allocations == allocations:
         return build
-    mappings = reshaped_mappings(one.mappings, one.choice.allocations, allocations)
-    one = replace(one, choice=Choice(allocations=allocations), mappings=mappings)
-    placed = build.as_placed
-    if position == 0:
-        return replace(build, placed=replace(placed, chosen=one))
-    beyond = position - 1 - len(placed.alternates)
-    if beyond >= 0:
-        return replace(build, moved=(*build.moved[:beyond], one, *build.moved[beyond + 1 :]))
-    others = (*placed.alternates[: position - 1], one, *placed.alternates[position:])
-    return replace(build, placed=replace(placed, alternates=others))
+    mappings = reshaped_mappings(host.mappings, host.choice.allocations, allocations)
+    host = replace(host, choice=claims.Choice(allocations=allocations), mappings=mappings)
+    hosts = (*build.hosts[:position], host, *build.hosts[position + 1 :])
+    end = len(build.as_placed.alternates) + 1
+    if position >= end:
+        return replace(build, moved=hosts[end:])
+    return replace(build, placed=replace(build.as_placed, chosen=hosts[0], alternates=hosts[1:end]))
 
 
 def stale_report(build: Build, report: AgentReported) -> Effects:
@@ -222,17 +188,8 @@ def stale_report(build: Build, report: AgentReported) -> Effects:
         return ()
     if left is None and (report.attempt > build.attempt or report.outcome == "progress"):
         return ()
-    if left is None and _is_the_guest(build, report):
-        return ()
+    was = build.move.was if build.status == "active" and build.move is not None else None
+    if left is None and (report.attempt, report.root) == (was, build.host.root):
+        return ()  # the guest itself, by its attempt number before a move that ended at its source
     clean = say.destroy_reported(build, report, above=left.above if left is not None else 0)
     return (clean, say.order(build)) if build.status == "building" else (clean,)
-
-
-def _is_the_guest(build: Build, report: AgentReported) -> bool:
-    """Return whether the report uses the attempt number before a move that ended at its source."""
-    move = build.move
-    return (
-        build.status == "active"
-        and move is not None
-        and (report.attempt, report.root) == (move.was, build.host.root)
-    )

@@ -1,27 +1,19 @@
 """A build as its conductor knows it, and the messages about it."""
 
+from collections.abc import Collection
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
+from bus import messages
 from bus.agent_builds import sent_allocations
-from bus.claims import ClaimRequested, ConsumerClaim, ReleaseRequested
+from bus.claims import ClaimRequested, ConsumerClaim, Held, ReleaseRequested, ReleaseResult
 from bus.claims import holder_consumer as holder_consumer
-from bus.messages import (
-    AgentReported,
-    Attempt,
-    BuildDeleted,
-    BuildEnded,
-    BuildOrdered,
-    BuildPlaced,
-    DestroyOrdered,
-    HostFailed,
-    Selection,
-)
 from bus.moves import MoveReported
 from bus.queries import BuildStands
 from bus.requests import BuildSpec
-from bus.vocabulary import MAX_CAUSE, Compact, Message
+from bus.vocabulary import MAX_CAUSE, Compact, Contended, Message
 from cell_conductor.core.move import AT_SOURCE, BuildMove
 
 Status = Literal[
@@ -40,8 +32,9 @@ Effects = tuple[Message, ...]
 
 
 class Leftover(Compact, frozen=True):
-    """A guest that may still be on a host that the build has left. A consumer of its own holds its
-    resources.
+    """A guest that may still be on a host its build has left; a consumer of its own holds its resources.
+
+    They are released when the agent confirms the destruction, or after a time limit.
     """
 
     attempt: int
@@ -58,33 +51,33 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     cell: str
     status: Status
-    placed: BuildPlaced | None  # missing if the build was deleted before it was placed
+    placed: messages.BuildPlaced | None  # missing if the build was deleted before it was placed
     version: int = 0  # optimistic lock of the store
     attempt: int = 0  # number of the last attempt ordered
     at: int = 0  # index of the host of that attempt
     generation: int | None = None  # generation of its claim in placement
     started: float = 0.0
     deadline: float = 0.0  # of the attempt or the deletion; of a settled build, of its first leftover
-    attempts: tuple[Attempt, ...] = ()  # finished attempts
+    attempts: tuple[messages.Attempt, ...] = ()  # finished attempts
     doom: str = ""  # why it can only end in error, once that is certain
     end: Literal["", "active", "error"] = ""  # its end; set once and never changed
     replies: tuple[str, ...] = ()  # addresses that wait for its deletion
     leftovers: tuple[Leftover, ...] = ()
     reshaped: int = 0  # the last change that moved its allocations within the host
-    moved: tuple[Selection, ...] = ()  # hosts added by moves
+    moved: tuple[messages.Selection, ...] = ()  # hosts added by moves
     became: BuildSpec | None = None  # its spec after moves, if changed
     move: BuildMove | None = None  # its current or last move
 
     @property
-    def hosts(self) -> tuple[Selection, ...]:
+    def hosts(self) -> tuple[messages.Selection, ...]:
         return (self.as_placed.chosen, *self.as_placed.alternates, *self.moved)
 
     @property
-    def host(self) -> Selection:
+    def host(self) -> messages.Selection:
         return self.hosts[self.at]
 
     @property
-    def spares(self) -> tuple[Selection, ...]:
+    def spares(self) -> tuple[messages.Selection, ...]:
         """Return the alternates not tried yet. A refused alternate is not tried again."""
         return self.hosts[self.at + 1 :]
 
@@ -98,7 +91,7 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
         return self.move if self.move is not None and self.move.is_open else None
 
     @property
-    def guest_on(self) -> Selection:
+    def guest_on(self) -> messages.Selection:
         """Return the host of the guest; during a move it is not yet the host of the build."""
         move = self.moving
         if move is None or not move.was:
@@ -107,7 +100,7 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
         return self.hosts[move.source] if waits else self.host
 
     @property
-    def as_placed(self) -> BuildPlaced:
+    def as_placed(self) -> messages.BuildPlaced:
         assert self.placed is not None, f"{self.id} was deleted before it was placed"
         return self.placed
 
@@ -129,9 +122,9 @@ def stands(build: Build) -> BuildStands:
     )
 
 
-def overdue(build: Build) -> AgentReported:
+def overdue(build: Build) -> messages.AgentReported:
     """Return the conductor's reminder to itself. Only messages change builds, so a timer publishes one."""
-    return AgentReported(
+    return messages.AgentReported(
         build=build.id,
         attempt=build.attempt,
         cell=build.cell,
@@ -162,19 +155,17 @@ def question(build: Build) -> ClaimRequested | ReleaseRequested:
 
 
 def leftover_holder(build: Build) -> str | None:
-    """Return the consumer that will hold the current resources for a possible leftover of this attempt, if
-    any.
-    """
+    """Return the consumer that will hold the resources of this attempt's leftover, if there is one."""
     kept = (left for left in build.leftovers if left.attempt == build.attempt and not left.gone)
-    return next((holder_consumer_of(build, left) for left in kept), None)
+    return next((_holder(build, left) for left in kept), None)
 
 
-def holder_consumer_of(build: Build, left: Leftover) -> str:
+def _holder(build: Build, left: Leftover) -> str:
     return holder_consumer(build.id, left.kept or left.attempt)
 
 
-def order(build: Build, *, adopt: bool = False) -> BuildOrdered:
-    return BuildOrdered(
+def order(build: Build, *, adopt: bool = False) -> messages.BuildOrdered:
+    return messages.BuildOrdered(
         build=build.id,
         attempt=build.attempt,
         cell=build.cell,
@@ -188,8 +179,8 @@ def order(build: Build, *, adopt: bool = False) -> BuildOrdered:
     )
 
 
-def destroy(build: Build, above: int = 0) -> DestroyOrdered:
-    return DestroyOrdered(
+def destroy(build: Build, above: int = 0) -> messages.DestroyOrdered:
+    return messages.DestroyOrdered(
         build=build.id,
         attempt=build.attempt,
         cell=build.cell,
@@ -200,9 +191,11 @@ def destroy(build: Build, above: int = 0) -> DestroyOrdered:
     )
 
 
-def destroy_reported(build: Build, report: AgentReported | MoveReported, above: int = 0) -> DestroyOrdered:
+def destroy_reported(
+    build: Build, report: messages.AgentReported | MoveReported, above: int = 0
+) -> messages.DestroyOrdered:
     """Return the order to destroy the guest that the report is about, where it was reported."""
-    return DestroyOrdered(
+    return messages.DestroyOrdered(
         build=build.id,
         attempt=report.attempt,
         cell=build.cell,
@@ -213,13 +206,13 @@ def destroy_reported(build: Build, report: AgentReported | MoveReported, above: 
     )
 
 
-def destroy_left(build: Build, left: Leftover) -> DestroyOrdered:
-    return destroy(msgspec.structs.replace(build, attempt=left.attempt, at=left.at), left.above)
+def destroy_left(build: Build, left: Leftover) -> messages.DestroyOrdered:
+    return destroy(replace(build, attempt=left.attempt, at=left.at), left.above)
 
 
-def host_failed(build: Build, cause: str, ours: bool = True) -> HostFailed:
+def host_failed(build: Build, cause: str, ours: bool = True) -> messages.HostFailed:
     """Return the notice to schedulers about a failed host."""
-    return HostFailed(
+    return messages.HostFailed(
         root=build.host.root,
         host=build.host.host,
         agent=build.host.agent,
@@ -231,12 +224,12 @@ def host_failed(build: Build, cause: str, ours: bool = True) -> HostFailed:
     )
 
 
-def ended(build: Build) -> BuildEnded:
+def ended(build: Build) -> messages.BuildEnded:
     """Return the end of the build; always the same message."""
     assert build.end, f"{build.id} has not ended"
     active = build.end == "active"
     there = _built_on(build)
-    return BuildEnded(
+    return messages.BuildEnded(
         build=build.id,
         request=build.as_placed.request,
         cell=build.cell,
@@ -246,38 +239,32 @@ def ended(build: Build) -> BuildEnded:
         agent=there.agent if active else "",
         reason="" if active else build.doom,
         attempts=build.attempts,
-        decision=msgspec.structs.replace(build.as_placed.decision, record=None),  # the record is for queries
+        decision=replace(build.as_placed.decision, record=None),  # the record is for queries
         reply_to=build.as_placed.reply_to,
     )
 
 
-def _built_on(build: Build) -> Selection:
-    """Return the host where the build became active, wherever it moved since."""
+def _built_on(build: Build) -> messages.Selection:
     placed = build.as_placed
-    if build.move is not None:
-        for tried in reversed(build.attempts):
-            for selection in (placed.chosen, *placed.alternates):
-                if tried.outcome == "built" and (selection.host, selection.agent) == (
-                    tried.host,
-                    tried.agent,
-                ):
-                    return selection
-    return build.host
+    hosts = {(host.host, host.agent): host for host in (*placed.alternates[::-1], placed.chosen)}
+    built = [tried for tried in build.attempts if tried.outcome == "built"] if build.move is not None else []
+    found = (hosts.get((tried.host, tried.agent)) for tried in reversed(built))
+    return next((host for host in found if host is not None), build.host)
 
 
 def repeated_end(build: Build) -> Effects:
     return (ended(build),) if build.end else ()
 
 
-def deleted(build: Build, reply_to: str) -> BuildDeleted:
+def deleted(build: Build, reply_to: str) -> messages.BuildDeleted:
     known = build.placed is not None
-    return BuildDeleted(build=build.id, cell=build.cell, reply_to=reply_to, known=known)
+    return messages.BuildDeleted(build=build.id, cell=build.cell, reply_to=reply_to, known=known)
 
 
 def attempt_over(
     build: Build, outcome: Literal["built", "failed", "timed out"], cause: str, now: float
-) -> Attempt:
-    return Attempt(
+) -> messages.Attempt:
+    return messages.Attempt(
         host=build.host.host,
         agent=build.host.agent,
         outcome=outcome,
@@ -285,3 +272,67 @@ def attempt_over(
         started=build.started,
         ended=now,
     )
+
+
+SETTLED = ("active", "shelved", "moved", "error", "deleted")
+
+
+def add_leftover(build: Build, now: float, cleanup_timeout: float, above: int = 0) -> Build:
+    return with_leftover(build, Leftover(build.attempt, build.at, now + cleanup_timeout, above=above))
+
+
+def with_leftover(build: Build, left: Leftover) -> Build:
+    if any(leftover.attempt == left.attempt for leftover in build.leftovers):
+        return build
+    return replace(build, leftovers=(*build.leftovers, left))
+
+
+def confirm_leftover(build: Build, attempt: int, now: float) -> Build:
+    if not any(left.attempt == attempt and not left.gone for left in build.leftovers):
+        return build
+    leftovers = tuple(
+        replace(left, gone=True, until=now) if left.attempt == attempt else left for left in build.leftovers
+    )
+    return replace(build, leftovers=leftovers)
+
+
+def release_due_leftover(build: Build, now: float) -> Effects:
+    """Release the resources of one due leftover; if it was not confirmed, also order its destruction."""
+    for left in build.leftovers:
+        # Until placement has answered, the resources of the last attempt may be on their way to the holder.
+        undecided = left.attempt == build.attempt and build.status not in SETTLED
+        if now >= left.until and not undecided:
+            release = ReleaseRequested(consumer=_holder(build, left), generation=None, fenced=False)
+            return (release,) if left.gone else (destroy_left(build, left), release)
+    return ()
+
+
+def leftover_orders_on(build: Build, roots: Collection[str]) -> Effects:
+    """Return orders to destroy unconfirmed leftovers on these hosts, for their new owners."""
+    there = (left for left in build.leftovers if not left.gone and build.hosts[left.at].root in roots)
+    return tuple(destroy_left(build, left) for left in there)
+
+
+def undone(build: Build, attempt: int | None = None) -> Effects:
+    """Return orders to destroy the unconfirmed leftovers, of all attempts or of one."""
+    return tuple(
+        destroy_left(build, left)
+        for left in build.leftovers
+        if not left.gone and attempt in (None, left.attempt)
+    )
+
+
+def leftover_released(build: Build, consumer: str, result: ReleaseResult) -> Build:
+    """Remove the leftover of this holder after placement's answer to its release."""
+    if isinstance(result, Contended | Held):
+        return build
+    kept = tuple(left for left in build.leftovers if _holder(build, left) != consumer)
+    return build if kept == build.leftovers else replace(build, leftovers=kept)
+
+
+def timed(build: Build) -> Build:
+    """Set the deadline of a settled build to its next leftover."""
+    if build.status not in SETTLED or build.moving is not None:
+        return build
+    deadline = min((left.until for left in build.leftovers), default=0.0)
+    return build if build.deadline == deadline else replace(build, deadline=deadline)

@@ -62,9 +62,7 @@ class Adoption:
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """The conductor restarted or has received nothing for long: repeat the messages that the build waits
-    for.
-    """
+    """A restart or a long silence, after which the messages that a build waits for are repeated."""
 
 
 Event = (
@@ -88,9 +86,12 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class AttemptLimits:
-    """Limits for every build of a cell; durations in seconds."""
+    """Limits for every build of a cell, and the conductor's periods; durations in seconds."""
 
     max_attempts: int = 3
     build_timeout: float = 1800.0
     delete_timeout: float = 600.0  # after which a build is deleted without its agent's confirmation
     cleanup_timeout: float = 86400.0  # how long a silent agent's leftover holds its resources
+    look_every: float = 5.0  # between checks for silent agents
+    stalled_after: float = 60.0  # silence after which messages are repeated
+    agent_lease: float = 2.0  # of agents that share nodes

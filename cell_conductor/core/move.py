@@ -9,18 +9,8 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
+from bus import moves
 from bus.messages import Attempt
-from bus.moves import (
-    WAY_BACK,
-    HandoverReported,
-    MoveEnd,
-    MoveEnded,
-    MoveKind,
-    MovePlaced,
-    MoveProgress,
-    MoveStands,
-    PhaseOver,
-)
 from bus.requests import BuildSpec
 from bus.vocabulary import MAX_CAUSE, Message, Value
 
@@ -42,8 +32,8 @@ Phase = Literal[
 ]
 Over = Literal["done", "failed", "timed out", "given up"]
 
-KEPT: tuple[MoveKind, ...] = ("migrate", "resize", "live", "evacuate")  # a holder holds the source
-BUILT: tuple[MoveKind, ...] = ("evacuate", "unshelve")  # built again at the destination
+KEPT: tuple[moves.MoveKind, ...] = ("migrate", "resize", "live", "evacuate")  # a holder holds the source
+BUILT: tuple[moves.MoveKind, ...] = ("evacuate", "unshelve")  # built again at the destination
 HALF: tuple[Phase, ...] = ("away", "recall")  # phases that wait for the scheduler
 ASKING: tuple[Phase, ...] = ("swap", "back", "release")  # phases that wait for placement
 # phases with the guest at the source
@@ -54,7 +44,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
     """The current or last move of a build."""
 
-    placed: MovePlaced  # without the record of its decision
+    placed: moves.MovePlaced  # without the record of its decision
     phase: Phase
     since: float
     began: float  # the phase
@@ -78,7 +68,7 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
     ended: float = 0.0
     at_host: str = ""  # the instance's host at the end
     at_root: str = ""
-    phases: tuple[PhaseOver, ...] = ()
+    phases: tuple[moves.PhaseOver, ...] = ()
     attempts: tuple[Attempt, ...] = ()  # attempts at destinations
     half: Literal["", "leaving", "arriving"] = ""  # of a move to another cell: this cell's half
     to_cell: str = ""  # leaving: the other cell
@@ -89,7 +79,7 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
         return self.placed.move
 
     @property
-    def kind(self) -> MoveKind:
+    def kind(self) -> moves.MoveKind:
         return self.placed.kind
 
     @property
@@ -103,9 +93,7 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def asks(self) -> str:
-        """The name of the question to placement, so that an answer to an earlier question is not mistaken for
-        its answer.
-        """
+        """The name of the open question to placement; answers to earlier questions carry other names."""
         return f"{self.phase} afresh" if self.afresh else self.phase
 
     @property
@@ -123,7 +111,7 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def is_returning(self) -> bool:
         """Whether the move is on its way back; otherwise an undo precedes the next destination."""
-        return self.phase in WAY_BACK and (self.phase != "undo" or bool(self.goal))
+        return self.phase in moves.WAY_BACK and (self.phase != "undo" or bool(self.goal))
 
     @property
     def shown(self) -> str:
@@ -137,7 +125,7 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
         return self.phase
 
 
-def without_record(placed: MovePlaced) -> MovePlaced:
+def without_record(placed: moves.MovePlaced) -> moves.MovePlaced:
     """Return the message as stored, without the record of the decision and without the boot."""
     if placed.booted is not None:
         placed = replace(placed, booted=None)
@@ -146,41 +134,22 @@ def without_record(placed: MovePlaced) -> MovePlaced:
     return replace(placed, decision=replace(placed.decision, record=None))
 
 
-def phase_over(move: BuildMove, host: str, outcome: Over, cause: str, now: float) -> BuildMove:
-    over = PhaseOver(move.phase, host, outcome, cause[:MAX_CAUSE], move.began, now)
-    return replace(move, phases=(*move.phases, over))
-
-
-def closed(move: BuildMove, end: MoveEnd, reason: str, host: str, root: str, now: float) -> BuildMove:
+def closed(move: BuildMove, end: moves.MoveEnd, reason: str, host: str, root: str, now: float) -> BuildMove:
     return replace(move, end=end, ended=now, cause=reason[:MAX_CAUSE], at_host=host, at_root=root)
 
 
-def never_begun(placed: MovePlaced, end: MoveEnd, why: str, now: float) -> BuildMove:
+def never_begun(placed: moves.MovePlaced, end: moves.MoveEnd, why: str, now: float) -> BuildMove:
     """Return a move that arrived when nothing was left to move."""
-    move = BuildMove(placed=without_record(placed), phase="prepare", since=now, began=now)
-    move = replace(move, host=placed.chosen.host if placed.chosen else "")
+    host = placed.chosen.host if placed.chosen else ""
+    move = BuildMove(placed=without_record(placed), phase="prepare", since=now, began=now, host=host)
     return closed(move, end, why, "", "", now)
 
 
-def told(move: BuildMove, refused: str = "", reply_to: str | None = None) -> MoveProgress:
-    placed = move.placed
-    return MoveProgress(
-        move=move.id,
-        build=placed.build,
-        cell=placed.cell,
-        phase=move.shown,
-        host=move.left if move.is_returning else move.host,
-        percent=move.percent,
-        refused=refused[:MAX_CAUSE],
-        reply_to=placed.reply_to if reply_to is None else reply_to,
-    )
-
-
-def ended(move: BuildMove) -> MoveEnded:
+def ended(move: BuildMove) -> moves.MoveEnded:
     """Return the end of the move; always the same message."""
     assert move.end, f"move {move.id} is not over"
     placed = move.placed
-    return MoveEnded(
+    return moves.MoveEnded(
         move=move.id,
         build=placed.build,
         kind=move.kind,
@@ -196,15 +165,15 @@ def ended(move: BuildMove) -> MoveEnded:
     )
 
 
-def half_report(move: BuildMove) -> HandoverReported:
-    """Return the state of this half for the scheduler; always the same message."""
+def half_report(move: BuildMove) -> moves.HandoverReported:
+    """Return the report about this cell's half of a move between cells; always the same message."""
     outcome: Literal["ready", "failed", "arrived", "back", "deleted"]
     if move.half == "leaving":
         outcome = "ready" if move.phase == "away" else "deleted" if move.goal == "deleted" else "failed"
     else:
         outcome = "deleted" if move.end == "deleted" else "back" if move.silent else "arrived"
     assert move.half, f"move {move.id} stays in its cell"
-    return HandoverReported(
+    return moves.HandoverReported(
         move=move.id,
         build=move.placed.build,
         cell=move.placed.cell,
@@ -220,14 +189,14 @@ def half_report(move: BuildMove) -> HandoverReported:
 
 
 def end_messages(move: BuildMove) -> tuple[Message, ...]:
-    """Return the end of the move, and of its half if another cell waits for it."""
+    """Return the end of the move, and the report of this cell's half if another cell waits for it."""
     said: tuple[Message, ...] = () if move.silent else (ended(move),)
     return (*said, half_report(move)) if move.half == "arriving" else said
 
 
-def move_state(move: BuildMove) -> MoveStands:
+def move_state(move: BuildMove) -> moves.MoveStands:
     """Return the answer to a query about the move."""
-    return MoveStands(
+    return moves.MoveStands(
         move=move.id,
         build=move.placed.build,
         kind=move.kind,
@@ -255,4 +224,4 @@ def verify_seconds(move: BuildMove) -> float:
 
 encode_move = msgspec.json.Encoder().encode
 decode_move = msgspec.json.Decoder(BuildMove).decode
-decode_placed = msgspec.json.Decoder(MovePlaced).decode
+decode_placed = msgspec.json.Decoder(moves.MovePlaced).decode

@@ -10,7 +10,7 @@
     build timed out            → undo → swap → build at the next destination
     the way back               [undo →] back [→ resume] → as before
 
-    to another cell            leaving (core/moving_out.py): [send →] away → moved; or resume → as before
+    to another cell            leaving (core/handover.py): [send →] away → moved; or resume → as before
                                arriving: as within a cell, without send; its way back [undo →] release → moved
 
 A guest that is built again is not built elsewhere until the silent destination was destroyed, or was silent
@@ -26,42 +26,29 @@ from msgspec.structs import replace
 
 from bus.agent_builds import sent_allocations
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, ReleaseRequested
-from bus.moves import SHELVED, MoveEnd, MoveOrdered, MovePhase, MoveReported
+from bus.messages import AgentReported
+from bus.moves import SHELVED, MoveEnd, MoveOrdered, MovePhase, MoveProgress, MoveReported, PhaseOver
 from bus.vocabulary import MAX_CAUSE, Message
 from cell_conductor.core import build as say
-from cell_conductor.core import leftovers
+from cell_conductor.core import move as moves
 from cell_conductor.core.build import Build, Effects, Leftover, Status
 from cell_conductor.core.events import AttemptLimits
-from cell_conductor.core.move import (
-    ASKING,
-    BUILT,
-    HALF,
-    BuildMove,
-    Over,
-    Phase,
-    closed,
-    end_messages,
-    half_report,
-    phase_over,
-    told,
-    verify_seconds,
-)
 
 Stepped = tuple[Build, Effects]
 
 AWAY_SECONDS = 60.0  # after which the departure is reported again
 
 
-def enter(build: Build, phase: Phase, now: float, limits: AttemptLimits, *said: Message) -> Stepped:
+def enter(build: Build, phase: moves.Phase, now: float, limits: AttemptLimits, *said: Message) -> Stepped:
     """Begin a phase: return the given messages, the state of the move, and the phase's orders."""
     move = open_move(build)
     deadline = {
-        "verify": now + verify_seconds(move) if verify_seconds(move) else 0.0,
+        "verify": now + moves.verify_seconds(move) if moves.verify_seconds(move) else 0.0,
         "undo": now + limits.delete_timeout,
         "destroy": now + limits.delete_timeout,
         "away": now + AWAY_SECONDS,
-    }.get(phase, 0.0 if phase in (*ASKING, *HALF) else now + limits.build_timeout)
-    orders = phase not in (*ASKING, *HALF, "undo", "destroy", "verify")
+    }.get(phase, 0.0 if phase in (*moves.ASKING, *moves.HALF) else now + limits.build_timeout)
+    orders = phase not in (*moves.ASKING, *moves.HALF, "undo", "destroy", "verify")
     move = replace(
         move,
         phase=phase,
@@ -71,18 +58,19 @@ def enter(build: Build, phase: Phase, now: float, limits: AttemptLimits, *said: 
         sent=move.sent or phase == "send",
         host=build.host.host if phase in ("prepare", "build") else move.host,
     )
-    statuses: dict[Phase, Status] = {"verify": "verifying", "away": "moved"}
+    statuses: dict[moves.Phase, Status] = {"verify": "verifying", "away": "moved"}
     status = statuses.get(phase, "moving")
     build = replace(build, move=move, status=status, deadline=deadline)
     return build, (*said, move_progress(build), *waited_for(build))
 
 
-def over(build: Build, outcome: Over, cause: str, now: float) -> Build:
+def over(build: Build, outcome: moves.Over, cause: str, now: float) -> Build:
     """Record the end of the current phase."""
     move = open_move(build)
     sends = move.phase == "send"
     host = build.hosts[move.source] if sends else build.host
-    return replace(build, move=phase_over(move, host.host, outcome, cause, now))
+    ended = PhaseOver(move.phase, host.host, outcome, cause[:MAX_CAUSE], move.began, now)
+    return replace(build, move=replace(move, phases=(*move.phases, ended)))
 
 
 def tried(build: Build, outcome: Literal["built", "failed", "timed out"], cause: str, now: float) -> Build:
@@ -95,7 +83,9 @@ def tried(build: Build, outcome: Literal["built", "failed", "timed out"], cause:
 def close(build: Build, end: MoveEnd, reason: str, now: float, status: Status, *said: Message) -> Stepped:
     """End the move."""
     host = build.host if status == "active" else None
-    move = closed(open_move(build), end, reason, host.host if host else "", host.root if host else "", now)
+    move = moves.closed(
+        open_move(build), end, reason, host.host if host else "", host.root if host else "", now
+    )
     build = trimmed(replace(build, move=move, status=status, deadline=0.0))
     return build, (*said, *repeated_move_end(build))
 
@@ -124,7 +114,7 @@ def source_left(build: Build, now: float, limits: AttemptLimits) -> Build:
     move = open_move(build)
     kept = move.placed.attempt if move.placed.attempt != move.was else 0
     left = Leftover(move.was, move.source, now + limits.cleanup_timeout, kept=kept)
-    return leftovers.with_leftover(build, left)
+    return say.with_leftover(build, left)
 
 
 def trimmed(build: Build) -> Build:
@@ -145,21 +135,20 @@ def trimmed(build: Build) -> Build:
 
 def failed_there(
     build: Build,
-    outcome: Over,
+    outcome: Literal["failed", "timed out"],
     cause: str,
     now: float,
     limits: AttemptLimits,
-    *,
-    left: bool = False,
-    retry: bool = True,
+    report: MoveReported | AgentReported | None = None,
 ) -> Stepped:
-    """Try the next destination, or go back."""
-    told = say.host_failed(build, cause, ours=retry)
+    """Try the next destination of the move, or go back to the source."""
+    retry = report is None or report.retry
+    failed = say.host_failed(build, cause, ours=retry)
     build = over(build, outcome, cause, now)
-    build = tried(build, "timed out" if outcome == "timed out" else "failed", cause, now)
+    build = tried(build, outcome, cause, now)
     move = open_move(build)
-    if left:
-        build = leftovers.add_leftover(build, now, limits.cleanup_timeout, above=move.was)
+    if outcome == "timed out" or (report is not None and report.leftover):
+        build = say.add_leftover(build, now, limits.cleanup_timeout, above=move.was)
     counted = sum(attempt.outcome != "refused" for attempt in move.attempts)
     if not retry:
         why = "aborted"
@@ -167,12 +156,11 @@ def failed_there(
         why = f"{counted} attempts failed, no more are allowed"
     elif not build.spares:
         why = "no alternate is left"
-    elif outcome == "timed out" and move.kind in BUILT:  # it may still be built there
-        return enter(build, "undo", now, limits, told)
+    elif outcome == "timed out" and move.kind in moves.BUILT:  # it may still be built there
+        return enter(build, "undo", now, limits, failed)
     else:
-        return enter(build, "swap", now, limits, told)
-    build, said = way_back(build, "error", why, now, limits)
-    return build, (told, *said)
+        return enter(build, "swap", now, limits, failed)
+    return way_back(build, "error", why, now, limits, failed)
 
 
 def way_back(
@@ -183,31 +171,24 @@ def way_back(
     move = open_move(build)
     chain = "; ".join(f"{attempt.host} {attempt.outcome}: {attempt.cause}" for attempt in move.attempts)
     cause = f"{why}: {chain}" if chain and goal == "error" else why
-    runs = move.kind in BUILT
-    move = replace(move, goal=goal, cause=cause[:MAX_CAUSE], may_run=move.may_run or runs)
+    move = replace(move, goal=goal, cause=cause[:MAX_CAUSE], may_run=move.may_run or move.kind in moves.BUILT)
     build = replace(build, move=move)
-    if not move.kept and (move.half != "arriving" or move.kind == "unshelve"):
-        return _back_without_a_claim(build, now, limits, *said)
     undone = tuple(say.destroy_left(build, left) for left in pending(build))
+    if move.kind == "unshelve":
+        return enter(build, "release", now, limits, *said, *undone)
+    if not move.kept and move.half != "arriving":
+        return resume(build, now, limits, *said)
     if undone and (move.may_run or move.phase == "start"):
         return enter(build, "undo", now, limits, *said)
     return enter(build, phase_without_guest(build), now, limits, *said, *undone)
 
 
-def phase_without_guest(build: Build) -> Phase:
+def phase_without_guest(build: Build) -> moves.Phase:
     """Return the phase after no guest is at the destination: the next destination, or the source."""
     move = open_move(build)
     if not move.goal:
         return "swap"
     return "release" if move.half == "arriving" else "back"
-
-
-def _back_without_a_claim(build: Build, now: float, limits: AttemptLimits, *said: Message) -> Stepped:
-    move = open_move(build)
-    if move.kind == "unshelve":
-        undone = tuple(say.destroy_left(build, left) for left in pending(build))
-        return enter(build, "release", now, limits, *said, *undone)
-    return resume(build, now, limits, *said)
 
 
 def returned(build: Build, now: float, limits: AttemptLimits, problem: str = "") -> Stepped:
@@ -232,7 +213,7 @@ def resume(build: Build, now: float, limits: AttemptLimits, *said: Message) -> S
     return enter(build, "resume", now, limits, *said)
 
 
-def open_move(build: Build) -> BuildMove:
+def open_move(build: Build) -> moves.BuildMove:
     assert build.moving is not None, f"{build.id} is in no move"
     return build.moving
 
@@ -254,7 +235,7 @@ def waited_for(build: Build) -> Effects:
         case "swap" | "back" | "release":
             return (question(build),)
         case "away" | "recall":
-            return (half_report(move),)
+            return (moves.half_report(move),)
 
 
 def reminder(build: Build) -> MoveReported:
@@ -274,15 +255,31 @@ def reminder(build: Build) -> MoveReported:
     )
 
 
-def move_progress(build: Build, refused: str = "", reply_to: str | None = None) -> Message:
-    assert build.move is not None
-    return told(build.move, refused, reply_to)
+def move_progress(build: Build, refused: str = "", reply_to: str | None = None) -> MoveProgress:
+    move = build.move
+    assert move is not None
+    return MoveProgress(
+        move=move.id,
+        build=build.id,
+        cell=move.placed.cell,
+        phase=move.shown,
+        host=move.left if move.is_returning else move.host,
+        percent=move.percent,
+        refused=refused[:MAX_CAUSE],
+        reply_to=move.placed.reply_to if reply_to is None else reply_to,
+    )
 
 
 def repeated_move_end(build: Build) -> Effects:
     """Return the end of the last move, and orders for leftovers."""
     assert build.move is not None
-    return (*leftovers.undone(build), *end_messages(build.move))
+    return (*say.undone(build), *moves.end_messages(build.move))
+
+
+def ended_before(build: Build) -> Effects:
+    """Return the messages of a move that had ended when its order was redelivered."""
+    own = (say.destroy(build),) if build.status == "deleting" else ()
+    return (*own, *repeated_move_end(build))
 
 
 def pending(build: Build) -> list[Leftover]:
@@ -291,14 +288,12 @@ def pending(build: Build) -> list[Leftover]:
     A destination that was only prepared has never run it; a destination that was building may run it.
     """
     move = open_move(build)
-    first = move.first if move.kind in BUILT else build.attempt
+    first = move.first if move.kind in moves.BUILT else build.attempt
     return [left for left in build.leftovers if left.attempt >= first and not left.gone]
 
 
 def question(build: Build) -> ClaimRequested | ReleaseRequested:
-    """Return the question to placement: the next destination, the source, or the release of a surviving
-    build.
-    """
+    """Return the question of a move to placement: for the next destination, the source, or a release."""
     move = open_move(build)
     if move.phase == "swap":
         return say.question(build)
@@ -320,11 +315,11 @@ def question(build: Build) -> ClaimRequested | ReleaseRequested:
     return ClaimRequested(claims=(claim,))
 
 
-def _ordered(build: Build, move: BuildMove, phase: MovePhase) -> MoveOrdered:
+def _ordered(build: Build, move: moves.BuildMove, phase: MovePhase) -> MoveOrdered:
     sends = phase == "send"
     here = build.hosts[move.source] if sends else build.host
     spec = (move.before or build.as_placed.spec) if sends else build.spec
-    if move.kind in ("shelve", "rebuild") or move.kind in BUILT:
+    if move.kind in ("shelve", "rebuild") or move.kind in moves.BUILT:
         peer = ""
     else:
         peer = move.left if phase in ("prepare", "start") else move.host

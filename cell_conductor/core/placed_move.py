@@ -4,41 +4,16 @@ move, and late messages about ended moves.
 
 from msgspec.structs import replace
 
-from bus.claims import (
-    Choice,
-    Claimed,
-    ClaimRequested,
-    ClaimResult,
-    ConsumerClaim,
-    Held,
-    NothingHeld,
-    OutsideCell,
-    Refused,
-    ReleaseRequested,
-    ReleaseResult,
-    Retired,
-)
+from bus import claims
 from bus.moves import SHELVED, MoveEnd, MovePlaced, MoveProgress, MoveReported, MoveSteered
 from bus.vocabulary import Contended
 from cell_conductor.core import build as say
-from cell_conductor.core import leftovers
+from cell_conductor.core import phases
 from cell_conductor.core.answers import holding, position_of, refused_attempts
 from cell_conductor.core.build import Build, Effects, Leftover
 from cell_conductor.core.events import AttemptLimits, Event, MoveImpossible
-from cell_conductor.core.leftovers import with_leftover
 from cell_conductor.core.move import BUILT, KEPT, BuildMove, ended, never_begun, without_record
-from cell_conductor.core.phases import (
-    Stepped,
-    close,
-    deleting,
-    enter,
-    open_move,
-    question,
-    repeated_move_end,
-    returned,
-    trimmed,
-    way_back,
-)
+from cell_conductor.core.phases import Stepped
 
 UNKNOWN = "this cell does not know the build: what it began with is undone"
 DELETED = "the instance was deleted"
@@ -62,8 +37,7 @@ def postpone_reason(build: Build | None, placed: MovePlaced) -> str:
 def begun(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, why: str = "") -> Stepped:
     """Begin the move of a build that is in no other move. With `why` it is impossible here, and goes back."""
     if build.move is not None and build.move.id == placed.move:
-        own = (say.destroy(build),) if build.status == "deleting" else ()
-        return build, (*own, *repeated_move_end(build))
+        return build, phases.ended_before(build)
     wants = "shelved" if placed.kind == "unshelve" else "active"
     if build.status == wants:
         last = () if build.move is None else (ended(build.move),)  # in case that message was lost
@@ -73,17 +47,17 @@ def begun(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, w
         return _never(build, placed, now)
     if build.status == "deleting":
         build, _ = _begin(build, placed, now, limits, "")
-        return deleting(build, None, now, limits, DELETED) if build.moving else (build, ())
+        return phases.deleting(build, None, now, limits, DELETED) if build.moving else (build, ())
     # The destination is free by now; the source is released when its guest is destroyed.
-    left = Leftover(placed.attempt, build.at, now + limits.cleanup_timeout)
-    return _never(leftovers.with_leftover(build, left), placed, now)
+    build = say.with_leftover(build, Leftover(placed.attempt, build.at, now + limits.cleanup_timeout))
+    return _never(build, placed, now)
 
 
 def _never(build: Build, placed: MovePlaced, now: float) -> Stepped:
     end: MoveEnd = "deleted" if build.status in ("deleting", "deleted") else "error"
     why = DELETED if end == "deleted" else f"the instance is {build.status}"
     build = replace(build, move=_after(build.move, never_begun(placed, end, why, now)))
-    return build, repeated_move_end(build)
+    return build, phases.repeated_move_end(build)
 
 
 def _after(last: BuildMove | None, move: BuildMove) -> BuildMove:
@@ -94,7 +68,7 @@ def _after(last: BuildMove | None, move: BuildMove) -> BuildMove:
 
 
 def _begin(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, why: str) -> Stepped:
-    build = trimmed(build)
+    build = phases.trimmed(build)
     before = max(build.attempt, placed.attempt, build.move.highest if build.move is not None else 0)
     number = before if placed.kind == "shelve" else before + 1
     move = BuildMove(
@@ -114,11 +88,11 @@ def _begin(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, 
     if placed.kind in ("shelve", "rebuild"):
         if why:
             build = replace(build, move=replace(move, phase="send"), status="moving")
-            return close(build, "error", why, now, "active")
+            return phases.close(build, "error", why, now, "active")
         if placed.kind == "shelve":
-            return enter(replace(build, move=move), "send", now, limits)
+            return phases.enter(replace(build, move=move), "send", now, limits)
         build = replace(build, move=move, attempt=number, became=placed.spec, started=now)
-        return enter(build, "rebuild", now, limits)
+        return phases.enter(build, "rebuild", now, limits)
     assert placed.chosen is not None, f"move {placed.move} is placed nowhere"
     build = replace(
         build,
@@ -133,87 +107,63 @@ def _begin(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, 
     if placed.kind in KEPT and placed.attempt != move.was:
         why = why or "the instance was changed meanwhile: it is another attempt by now"
     if why:
-        return way_back(build, "error", why, now, limits)
-    return enter(build, "build" if placed.kind in BUILT else "prepare", now, limits)
+        return phases.way_back(build, "error", why, now, limits)
+    return phases.enter(build, "build" if placed.kind in BUILT else "prepare", now, limits)
 
 
-def end_of_unknown_move(placed: MovePlaced, now: float) -> Effects:
-    return (ended(never_begun(placed, "error", UNKNOWN, now)),)
-
-
-def refused_during_move(build: Build, placed: MovePlaced, now: float) -> Effects:
-    """End a move without a claim because the build is in another move."""
-    assert build.moving is not None
-    return (ended(never_begun(placed, "error", f"the instance is in the move {build.moving.id}", now)),)
+def end_of_refused(placed: MovePlaced, now: float, why: str = UNKNOWN) -> Effects:
+    """Return the end of a move that cannot begin: its build is unknown, or in another move."""
+    return (ended(never_begun(placed, "error", why, now)),)
 
 
 def late_steering(build: Build | None, event: MoveSteered) -> Effects:
     if build is not None and build.move is not None and build.move.id == event.move:
-        return repeated_move_end(build)
+        return phases.repeated_move_end(build)
     why = "the instance is in no such move"
-    return (
-        MoveProgress(
-            move=event.move,
-            build=event.build,
-            cell=event.cell,
-            phase="",
-            refused=why,
-            reply_to=event.reply_to,
-        ),
+    progress = MoveProgress(
+        move=event.move, build=event.build, cell=event.cell, phase="", refused=why, reply_to=event.reply_to
     )
+    return (progress,)
 
 
-def unknown(build: Build | None) -> bool:
-    """Return whether no build of this id was ever placed here."""
-    return build is None or build.placed is None
-
-
-def undone_unknown(placed: MovePlaced) -> ClaimRequested | ReleaseRequested | None:
-    """Return the question that undoes the claim of a move of an unknown build, or None if nothing was
-    claimed.
+def undone_unknown(placed: MovePlaced) -> claims.ClaimRequested | claims.ReleaseRequested | None:
+    """Return the question that undoes the claim of a move of an unknown build, if anything was claimed.
 
     Nothing was ordered, so the destination is free, and the holder's resources go back to the build.
     """
     if placed.kind == "unshelve":
-        return ReleaseRequested(consumer=placed.build, generation=placed.generation, retire=SHELVED)
+        return claims.ReleaseRequested(consumer=placed.build, generation=placed.generation, retire=SHELVED)
     if placed.kind not in KEPT:
         return None
-    claim = ConsumerClaim(
+    claim = claims.ConsumerClaim(
         consumer=placed.build,
         generation=placed.generation,
-        choices=(Choice(allocations={}),),
+        choices=(claims.Choice(allocations={}),),
         project=placed.spec.project,
         user=placed.spec.user,
         take_over=say.holder_consumer(placed.build, placed.attempt),
     )
-    return ClaimRequested(claims=(claim,))
+    return claims.ClaimRequested(claims=(claim,))
 
 
 def late_move_report(build: Build, report: MoveReported) -> Stepped:
-    """Apply a report about a move that is over. A rebuild that was abandoned may have failed since: the old
-    guest runs on.
-    """
-    move = build.move
-    failed = move is not None and (report.move, report.phase, report.step, report.outcome) == (
-        move.id,
-        "rebuild",
-        move.step,
-        "failed",
-    )
-    said = stale_move_report(build, report)
-    if move is not None and failed and build.status == "active" and build.attempt == report.attempt:
+    """Apply a report about a move that is over. If an abandoned rebuild failed since, the old guest runs."""
+    move, said = build.move, stale_move_report(build, report)
+    last = (report.move, report.step, report.attempt)
+    same = move is not None and (move.id, move.step, build.attempt) == last
+    failed = (report.phase, report.outcome, build.status) == ("rebuild", "failed", "active")
+    if move is not None and same and failed:
         build = replace(build, attempt=move.was, became=move.before)
     return build, said
 
 
 def stale_move_report(build: Build, report: MoveReported) -> Effects:
     """Repeat the end that the report led to, and destroy a guest that no move needs any more."""
+    again: Effects = ()
     if build.moving is None and build.move is not None and report.move == build.move.id:
         if report.outcome == "progress":
             return ()
-        again = repeated_move_end(build)
-    else:
-        again = ()
+        again = phases.repeated_move_end(build)
     nobodys = build.status in ("deleting", "deleted", "error", "shelved") and report.attempt <= build.attempt
     left = any(leftover.attempt == report.attempt and not leftover.gone for leftover in build.leftovers)
     if report.outcome == "overdue" or not nobodys or left:
@@ -222,26 +172,18 @@ def stale_move_report(build: Build, report: MoveReported) -> Effects:
 
 
 def answered(
-    build: Build, result: ClaimResult | None, now: float, limits: AttemptLimits, why: str = ""
+    build: Build, result: claims.ClaimResult | None, now: float, limits: AttemptLimits, why: str = ""
 ) -> Stepped:
-    """Apply the answer to a claim of the next destination or the source; without an answer, placement refused
-    to judge.
-    """
-    if open_move(build).phase == "swap":
-        return _swapped(build, result, now, limits, why)
-    return _taken_over(build, result, now, limits, why)
-
-
-def _swapped(
-    build: Build, result: ClaimResult | None, now: float, limits: AttemptLimits, why: str
-) -> Stepped:
-    move = open_move(build)
+    """Apply placement's answer to the claim of a destination or the source (None: it did not judge)."""
+    move = phases.open_move(build)
+    if move.phase != "swap":
+        return _taken_over(build, result, now, limits, why)
     match result:
-        case Claimed(choice=choice, refused=refused):
+        case claims.Claimed(choice=choice, refused=refused):
             attempts = (*move.attempts, *refused_attempts(build.spares[:choice], refused, now))
             build = replace(build, move=replace(move, attempts=attempts))
             return _next_host(build, build.at + 1 + choice, result.generation, now, limits)
-        case Held():
+        case claims.Held():
             position = position_of(build, result)
             if position is not None:
                 build = holding(build, position, result.allocations)
@@ -249,91 +191,86 @@ def _swapped(
                     return _next_host(build, position, result.generation, now, limits)
             build = replace(build, generation=result.generation if result.allocations else None)
             if position is not None:
-                return build, (question(build),)
+                return build, (phases.question(build),)
             why = "its claim was changed by somebody else"
-        case Refused(refusals=refusals):
+        case claims.Refused(refusals=refusals):
             attempts = (*move.attempts, *refused_attempts(build.spares, refusals, now))
             build = replace(build, move=replace(move, attempts=attempts))
             why = "every alternate was refused"
-        case Retired():
+        case claims.Retired():
             why = f"its claim has ended ({result.why})"
         case Contended():
-            return build, (question(build),)
-    return way_back(build, "error", why, now, limits)
+            return build, (phases.question(build),)
+    return phases.way_back(build, "error", why, now, limits)
 
 
 def _next_host(build: Build, at: int, generation: int, now: float, limits: AttemptLimits) -> Stepped:
-    move = open_move(build)
+    move = phases.open_move(build)
     left_behind = say.destroy(build, above=move.was)
     number = move.highest + 1
     move = replace(move, highest=number)
     build = replace(build, at=at, attempt=number, generation=generation, started=now, move=move)
-    return enter(build, "build" if move.kind in BUILT else "prepare", now, limits, left_behind)
+    return phases.enter(build, "build" if move.kind in BUILT else "prepare", now, limits, left_behind)
 
 
 def _taken_over(
-    build: Build, result: ClaimResult | None, now: float, limits: AttemptLimits, why: str
+    build: Build, result: claims.ClaimResult | None, now: float, limits: AttemptLimits, why: str
 ) -> Stepped:
-    move = open_move(build)
+    move = phases.open_move(build)
     match result:
-        case Claimed():
-            return returned(replace(build, generation=result.generation), now, limits)
-        case Held():
+        case claims.Claimed():
+            return phases.returned(replace(build, generation=result.generation), now, limits)
+        case claims.Held():
             return _held(build, result, now, limits)
-        case Refused(refusals=refusals):
-            if not move.afresh and any(isinstance(refusal, NothingHeld) for refusal in refusals):
+        case claims.Refused(refusals=refusals):
+            if not move.afresh and any(isinstance(refusal, claims.NothingHeld) for refusal in refusals):
                 build = replace(build, move=replace(move, afresh=True))
-                return build, (question(build),)
-            return returned(build, now, limits, "; ".join(map(str, refusals)) or "it was refused")
-        case Retired():
-            return returned(build, now, limits, f"its claim has ended ({result.why})")
+                return build, (phases.question(build),)
+            return phases.returned(build, now, limits, "; ".join(map(str, refusals)) or "it was refused")
+        case claims.Retired():
+            return phases.returned(build, now, limits, f"its claim has ended ({result.why})")
         case Contended():
-            return build, (question(build),)
-    return returned(build, now, limits, why)
+            return build, (phases.question(build),)
+    return phases.returned(build, now, limits, why)
 
 
-def _held(build: Build, held: Held, now: float, limits: AttemptLimits) -> Stepped:
-    """Handle another generation in placement: an earlier claim had succeeded, or another client changed
-    it.
-    """
-    move = open_move(build)
+def _held(build: Build, held: claims.Held, now: float, limits: AttemptLimits) -> Stepped:
+    move = phases.open_move(build)
     source, here = build.hosts[move.source], build.host
     build = replace(build, generation=held.generation if held.allocations else None)
     same = source.choice.allocations == held.allocations != here.choice.allocations
     if same or (source.root in held.roots and here.root not in held.roots):
-        return returned(holding(build, move.source, held.allocations), now, limits)
+        return phases.returned(holding(build, move.source, held.allocations), now, limits)
     position = position_of(build, held)
     if position is not None and position > build.at:  # a swap that was asked for when the way back began
         number = move.highest + 1
         build = replace(build, at=position, attempt=number, move=replace(move, highest=number))
-    return build, (question(build),)
+    return build, (phases.question(build),)
 
 
-def released(build: Build, result: ReleaseResult, now: float, limits: AttemptLimits) -> Stepped:
+def released(build: Build, result: claims.ReleaseResult, now: float, limits: AttemptLimits) -> Stepped:
     """End the move after the release: the build is shelved, or shelved again."""
-    move = open_move(build)
+    move = phases.open_move(build)
     problem = ""
     match result:
-        case Held():  # release it, whichever claim changed it
+        case claims.Held():  # release it, whichever claim changed it
             if move.kind == "shelve" and result.allocations not in ({}, build.host.choice.allocations):
                 # Another move has begun, and holds the resources of the guest that was destroyed here
-                build = with_leftover(build, Leftover(move.was, build.at, now, gone=True))
+                build = say.with_leftover(build, Leftover(move.was, build.at, now, gone=True))
             build = replace(build, generation=result.generation if result.allocations else None)
-            return build, (question(build),)
+            return build, (phases.question(build),)
         case Contended():
-            return build, (question(build),)
-        case Retired(why=why) if why == SHELVED:  # asked before
+            return build, (phases.question(build),)
+        case claims.Retired(why=why) if why == SHELVED:  # asked before
             pass
-        case OutsideCell(why=why) | Retired(why=why):
+        case claims.OutsideCell(why=why) | claims.Retired(why=why):
             problem = f"placement does not take back what it holds: {why}"
-    if not isinstance(result, OutsideCell):
+    if not isinstance(result, claims.OutsideCell):
         build = replace(build, generation=None)
+    cause = "; ".join(filter(None, (move.cause, problem)))
     if move.half == "arriving":
         build = replace(build, move=replace(move, silent=True))
-        return close(
-            build, move.goal or "error", "; ".join(filter(None, (move.cause, problem))), now, "moved"
-        )
+        return phases.close(build, move.goal or "error", cause, now, "moved")
     if move.kind == "unshelve":
         build = replace(build, became=move.before)
-    end = move.goal or ("error" if problem else "done")
-    return close(build, end, "; ".join(filter(None, (move.cause, problem))), now, "shelved")
+    return phases.close(build, move.goal or ("error" if problem else "done"), cause, now, "shelved")

@@ -30,10 +30,7 @@ Preference = Callable[[str], tuple[str, ...]]
 
 
 def preference(agents: Collection[str]) -> Preference:
-    """Return the order of these agents for any node: different for each node, always the same for one node.
-
-    Removing an agent does not change the order of the rest.
-    """
+    """Return a function from a node to its order of these agents; an agent less keeps the rest in order."""
     return _preference(tuple(sorted(agents)))
 
 
@@ -45,7 +42,7 @@ def _preference(agents: tuple[str, ...]) -> Preference:
 
     @cache
     def order(node: str) -> tuple[str, ...]:
-        return tuple(one["nodename"] for one in ring.range(node))
+        return tuple(point["nodename"] for point in ring.range(node))
 
     return order
 
@@ -67,9 +64,9 @@ def dealt(owners: Mapping[str, str], agents: Collection[str], order: Preference)
         poor = {agent: least - len(nodes) for agent, nodes in held.items() if len(nodes) < least}
         # Together they have capacity for all. Nodes that go to an agent with too few save a transfer later.
         up_to = most if left > sum(poor.values()) else least
-        to = next(one for one in order(node) if len(held[one]) < up_to)
+        to = next(agent for agent in order(node) if len(held[agent]) < up_to)
         held[to].add(node)
-    for agent in sorted(agents, key=lambda one: (len(held[one]), one)):
+    for agent in sorted(agents, key=lambda agent: (len(held[agent]), agent)):
         if len(held[agent]) < least:
             _fill(agent, int(even), held, order)
     for agent in sorted(agents):
@@ -79,9 +76,7 @@ def dealt(owners: Mapping[str, str], agents: Collection[str], order: Preference)
 
 
 def _fill(poor: str, up_to: int, held: Mapping[str, set[str]], order: Preference) -> None:
-    """Give the agent nodes of agents with more than that, preferring nodes with the agent early in their
-    order.
-    """
+    # Nodes with the agent early in their order go first.
     offered = sorted(
         (order(node).index(poor), node, agent)
         for agent, nodes in held.items()
@@ -97,11 +92,9 @@ def _fill(poor: str, up_to: int, held: Mapping[str, set[str]], order: Preference
 
 
 def _shed(rich: str, down_to: int, held: Mapping[str, set[str]], order: Preference) -> None:
-    """Give the agent's nodes to agents with less than that, preferring nodes with the agent late in their
-    order.
-    """
+    # Nodes with the agent late in their order go first.
     for _, node in sorted((-order(node).index(rich), node) for node in held[rich]):
-        to = next((one for one in order(node) if len(held[one]) < down_to), None)
+        to = next((agent for agent in order(node) if len(held[agent]) < down_to), None)
         if len(held[rich]) <= down_to or to is None:
             return
         held[rich].discard(node)
@@ -149,12 +142,12 @@ class RingNode(msgspec.Struct, frozen=True, kw_only=True):
 def moves(
     nodes: Collection[RingNode], members: Iterable[RingMember], uses: Mapping[str, Use]
 ) -> list[RingNode]:
-    """Return the nodes that change. Deleted nodes can be `forgotten`."""
+    """Return the nodes of a pool whose owner changes or has to stop, as they are afterwards."""
     known = {member.agent: member for member in members}
     takers = [agent for agent, member in known.items() if member.takes]
     free = {node.root: node.owner for node in nodes if node.root not in uses and node.leaving in ("", "free")}
-    if _settled(nodes, takers):
-        return []
+    if len(takers) == 1 and all(node.owner in takers and not node.leaving for node in nodes):
+        return []  # as in most cells
     order = preference(takers or known)
     wanted = dealt(free, takers or list(known), order) if free else {}
     changed = []
@@ -162,8 +155,9 @@ def moves(
         chosen = known.get(node.to)
         if chosen is not None and chosen.alive:
             to = chosen.agent
-        else:
-            to = wanted.get(node.root) or _first(order, node)
+        else:  # by the ring, or the first other agent in its order
+            rest = (agent for agent in order(node.root) if agent != node.owner)
+            to = wanted.get(node.root) or next(rest, "")
         after = _moved(node, uses.get(node.root), to, known, bool(takers))
         if after is not node:
             changed.append(after)
@@ -209,16 +203,6 @@ def _given(node: RingNode, to: str) -> RingNode:
     return replace(node, owner=to, epoch=node.epoch + 1, leaving="", to="")
 
 
-def _first(order: Preference, node: RingNode) -> str:
-    """Return the first other agent in the ring's order, or an empty string."""
-    return next((agent for agent in order(node.root) if agent != node.owner), "")
-
-
-def _settled(nodes: Collection[RingNode], takers: Collection[str]) -> bool:
-    """Return whether a single agent owns everything, as in most cells."""
-    return len(takers) == 1 and all(node.owner in takers and not node.leaving for node in nodes)
-
-
 DRIFT = 0.02  # how much slower the agent's clock may run
 GRACE = 0.25  # seconds: requests that the agent sent just before the end have arrived
 
@@ -226,8 +210,7 @@ Mark = tuple[int, int]  # the epoch of a lease, and its number of renewals
 
 
 class Sightings:
-    """The beats seen of each agent. Decides by this conductor's clock alone when a lease has expired for
-    certain.
+    """The last beats of agents: they show by this conductor's clock alone that a lease has expired.
 
     An agent counts its lease from its question, which precedes the storing of its beat, which precedes the
     moment at which this conductor first saw that beat. If the lease's duration has passed since that moment
@@ -241,12 +224,9 @@ class Sightings:
         self._news = float("-inf")  # time of the last beat of any agent
 
     def note(self, marks: Mapping[str, Mark], now: float) -> None:
-        """Note the stored beats. After a long silence of all agents the fault is ours, the broker's or the
-        database's: then all leases start anew.
-        """
-        same = {
-            agent for agent, mark in marks.items() if agent in self._seen and self._seen[agent][0] == mark
-        }
+        """Note the stored beats of agents. After a long silence of all agents all leases start anew."""
+        known = {agent: seen[0] for agent, seen in self._seen.items()}
+        same = {agent for agent, mark in marks.items() if known.get(agent) == mark}
         if len(same) < len(marks):
             self.renewed(now)
         if now - self._news > self._deaf_after:

@@ -9,8 +9,8 @@
 A guest that may be left on a silent host keeps its resources there (a Leftover) until the agent confirms the
 destruction or a time limit passes; the build goes on, or is deleted, without it.
 
-An active build may move (`core/reshape.py`) or be shelved. A build that moved to another cell
-(`core/moving_out.py`) is remembered, so that no late message builds it again.
+An active build may move (`core/move_step.py`) or be shelved. A build that moved to another cell
+(`core/handover.py`) is remembered, so that no late message builds it again.
 
 All effects are messages: ClaimRequested and ReleaseRequested are questions to placement, the rest is
 published. A redelivered event returns the same messages again.
@@ -22,32 +22,21 @@ from bus.claims import ClaimRequested, ReleaseRequested
 from bus.messages import AgentReported, Attempt, BuildDeleteRequested, BuildPlaced, BuildReshaped
 from bus.moves import HandoverProgress, MovePlaced, MoveReported, MoveSteered
 from cell_conductor.core import build as say
-from cell_conductor.core import leftovers
+from cell_conductor.core import events
 from cell_conductor.core.adopting import adopted
 from cell_conductor.core.answers import doomed, release_answered, reshaped, stale_report, swapped
 from cell_conductor.core.build import Build, Effects
-from cell_conductor.core.events import (
-    Adoption,
-    AttemptLimits,
-    CleanedUp,
-    Event,
-    MoveImpossible,
-    ReleaseAnswer,
-    Stalled,
-    SwapAnswered,
-    SwapImpossible,
+from cell_conductor.core.events import AttemptLimits, Event
+from cell_conductor.core.handover import (
+    arrives,
+    event_of_moved,
+    handover,
+    handover_in_other_phase,
+    handover_of_unknown,
 )
 from cell_conductor.core.move_step import step_of_move
-from cell_conductor.core.moving_in import arrives, event_of_moved
-from cell_conductor.core.moving_out import handover, handover_in_other_phase, handover_of_unknown
-from cell_conductor.core.phases import repeated_move_end
-from cell_conductor.core.placed_move import (
-    begun,
-    end_of_unknown_move,
-    late_move_report,
-    late_steering,
-    refused_during_move,
-)
+from cell_conductor.core.phases import Stepped, repeated_move_end
+from cell_conductor.core.placed_move import begun, end_of_refused, late_move_report, late_steering
 
 DELETED_WHILE_BUILDING = "deleted while building"
 
@@ -59,24 +48,28 @@ def step(
 
     At most one question goes to placement.
     """
-    if isinstance(event, Adoption):
+    if isinstance(event, events.Adoption):
         return adopted(build, event, now)
     if build is None:
         return _unknown(event, now, limits)
-    if isinstance(event, AgentReported) and event.outcome == "destroyed":
-        build = leftovers.confirm_leftover(build, event.attempt, now)
-    build, effects = _known(build, event, now, limits)
+    effects: Effects = ()
+    if isinstance(event, events.CleanedUp):
+        build = say.leftover_released(build, event.consumer, event.result)
+    else:
+        if isinstance(event, AgentReported) and event.outcome == "destroyed":
+            build = say.confirm_leftover(build, event.attempt, now)
+        build, effects = _known(build, event, now, limits)
     if not any(isinstance(effect, ClaimRequested | ReleaseRequested) for effect in effects):
-        effects = (*effects, *leftovers.release_due_leftover(build, now))
-    return leftovers.timed(build), effects
+        effects = (*effects, *say.release_due_leftover(build, now))
+    return say.timed(build), effects
 
 
-def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> tuple[Build, Effects]:
+def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:
     if build.moving is not None:
         if isinstance(event, HandoverProgress) and not build.moving.leaves:
             return build, handover_in_other_phase(build, event)
         if isinstance(event, MovePlaced) and event.move != build.moving.id:
-            return build, refused_during_move(build, event, now)
+            return build, end_of_refused(event, now, f"the instance is in the move {build.moving.id}")
         return step_of_move(build, event, now, limits)
     match event:
         case HandoverProgress():
@@ -85,7 +78,7 @@ def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> tup
             return arrives(build, event, now, limits) or (build, ())
         case MovePlaced():
             return begun(build, event, now, limits)
-        case MoveImpossible():
+        case events.MoveImpossible():
             return begun(build, event.placed, now, limits, event.why)
         case MoveReported():
             return late_move_report(build, event)
@@ -95,10 +88,12 @@ def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> tup
         return build, stale_report(build, event)
     if isinstance(event, BuildReshaped):
         return reshaped(build, event), ()
-    if isinstance(event, CleanedUp):
-        return leftovers.leftover_released(build, event), ()
-    if build.move is not None and _asked_in_a_move(event):  # another conductor has ended the move: see _error
-        return build, repeated_move_end(build)
+    if build.move is not None:
+        match event:  # another conductor has ended the move: see _error
+            case events.SwapAnswered(asked_in=asked) | events.SwapImpossible(asked_in=asked) if asked:
+                return build, repeated_move_end(build)
+            case events.ReleaseAnswer(asked_in="moving"):
+                return build, repeated_move_end(build)
     match build.status:
         case "building":
             return _building(build, event, now, limits)
@@ -120,16 +115,6 @@ def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> tup
             raise AssertionError(f"{build.id} moves, in no move")
 
 
-def _asked_in_a_move(event: Event) -> bool:
-    match event:
-        case SwapAnswered(asked_in=asked) | SwapImpossible(asked_in=asked):
-            return asked != ""
-        case ReleaseAnswer(asked_in="moving"):
-            return True
-        case _:
-            return False
-
-
 def _unknown(event: Event, now: float, limits: AttemptLimits) -> tuple[Build | None, Effects]:
     match event:
         case BuildPlaced():
@@ -148,25 +133,25 @@ def _unknown(event: Event, now: float, limits: AttemptLimits) -> tuple[Build | N
             build = Build(id=event.build, cell=event.cell, status="deleted", placed=None)
             return build, (say.deleted(build, event.reply_to),)
         case MovePlaced() if event.out_of:
-            return arrives(None, event, now, limits) or (None, end_of_unknown_move(event, now))
+            return arrives(None, event, now, limits) or (None, end_of_refused(event, now))
         case MovePlaced():
-            return None, end_of_unknown_move(event, now)
+            return None, end_of_refused(event, now)
         case HandoverProgress():
             return None, handover_of_unknown(event)
-        case MoveImpossible():
-            return None, end_of_unknown_move(event.placed, now)
+        case events.MoveImpossible():
+            return None, end_of_refused(event.placed, now)
         case MoveSteered():
             return None, late_steering(None, event)
         case _:
             return None, ()
 
 
-def _building(build: Build, event: Event, now: float, limits: AttemptLimits) -> tuple[Build, Effects]:
+def _building(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:
     match event:
-        case BuildPlaced() | Stalled():
+        case BuildPlaced() | events.Stalled():
             return build, (say.order(build),)
         # applied by another conductor: see _error
-        case SwapAnswered(attempt=attempt) if attempt < build.attempt:
+        case events.SwapAnswered(attempt=attempt) if attempt < build.attempt:
             return build, (say.order(build),)
         case AgentReported(outcome="built"):
             tried = say.attempt_over(build, "built", "", now)
@@ -177,11 +162,11 @@ def _building(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
         case AgentReported(outcome="failed"):
             cause = event.cause or "failed without giving a cause"
             tried = say.attempt_over(build, "failed", cause, now)
-            told = say.host_failed(build, cause, ours=event.retry)
+            failed = say.host_failed(build, cause, ours=event.retry)
             if event.leftover:
-                build = leftovers.add_leftover(build, now, limits.cleanup_timeout)
+                build = say.add_leftover(build, now, limits.cleanup_timeout)
             build, effects = _attempt_failed(build, tried, limits, abort=not event.retry)
-            return build, (told, *effects)
+            return build, (failed, *effects)
         case AgentReported(outcome="destroyed"):
             cause = "destroyed on the host, not by this conductor"
             return _attempt_failed(build, say.attempt_over(build, "failed", cause, now), limits)
@@ -190,36 +175,35 @@ def _building(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
         case AgentReported(outcome="overdue") if now >= build.deadline:
             cause = f"no result within {build.deadline - build.started:g} s"
             tried = say.attempt_over(build, "timed out", cause, now)
-            told = say.host_failed(build, cause)
-            build, effects = _attempt_failed(
-                leftovers.add_leftover(build, now, limits.cleanup_timeout), tried, limits
-            )
-            return build, (told, *effects)
+            failed = say.host_failed(build, cause)
+            build = say.add_leftover(build, now, limits.cleanup_timeout)
+            build, effects = _attempt_failed(build, tried, limits)
+            return build, (failed, *effects)
         case BuildDeleteRequested():
             return _delete(build, event, now, limits)
         case _:
             return build, ()
 
 
-def _swapping(build: Build, event: Event, now: float, limits: AttemptLimits) -> tuple[Build, Effects]:
+def _swapping(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:
     match event:
         case BuildPlaced() | AgentReported(outcome="failed" | "destroyed" | "overdue"):
             return build, (say.question(build),)
-        case Stalled():
+        case events.Stalled():
             return build, (say.overdue(build),)
         case BuildDeleteRequested():
             return _delete(build, event, now, limits)
-        case SwapAnswered(attempt=build.attempt) if not build.doom:
+        case events.SwapAnswered(attempt=build.attempt) if not build.doom:
             return swapped(build, event.result, now, limits)
-        case SwapImpossible(attempt=build.attempt) if not build.doom:
+        case events.SwapImpossible(attempt=build.attempt) if not build.doom:
             return doomed(build, f"placement refused to judge the swap ({event.why})")
-        case ReleaseAnswer(asked_in="swapping") if build.doom:
+        case events.ReleaseAnswer(asked_in="swapping") if build.doom:
             return release_answered(build, event.result)
         case _:
             return build, ()
 
 
-def _active(build: Build, event: Event, now: float, limits: AttemptLimits) -> tuple[Build, Effects]:
+def _active(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:
     match event:
         case AgentReported(outcome="built" | "failed") if build.move is not None:
             return build, repeated_move_end(build)
@@ -231,7 +215,7 @@ def _active(build: Build, event: Event, now: float, limits: AttemptLimits) -> tu
             return build, ()
 
 
-def _shelved(build: Build, event: Event, now: float, limits: AttemptLimits) -> tuple[Build, Effects]:
+def _shelved(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:
     match event:
         case BuildPlaced():
             return build, (say.ended(build),)
@@ -248,7 +232,7 @@ def _shelved(build: Build, event: Event, now: float, limits: AttemptLimits) -> t
             return build, ()
 
 
-def _error(build: Build, event: Event) -> tuple[Build, Effects]:
+def _error(build: Build, event: Event) -> Stepped:
     match event:
         case BuildPlaced():
             return build, (say.ended(build),)
@@ -256,9 +240,9 @@ def _error(build: Build, event: Event) -> tuple[Build, Effects]:
             AgentReported(outcome="failed" | "overdue")
             # or our question, when another conductor was quicker with the same event and may have died before
             # publishing
-            | SwapAnswered()
-            | SwapImpossible()
-            | ReleaseAnswer(asked_in="swapping")
+            | events.SwapAnswered()
+            | events.SwapImpossible()
+            | events.ReleaseAnswer(asked_in="swapping")
         ):
             return build, (say.destroy(build), say.ended(build))
         case AgentReported(outcome="built" | "progress"):  # too late: no message waits for it any more
@@ -270,12 +254,12 @@ def _error(build: Build, event: Event) -> tuple[Build, Effects]:
             return build, ()
 
 
-def _deleting(build: Build, event: Event, now: float, limits: AttemptLimits) -> tuple[Build, Effects]:
+def _deleting(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:
     match event:
         case AgentReported(outcome="overdue") if not build.deadline:  # by a version without this deadline
             return replace(build, deadline=now + limits.delete_timeout), ()
         case AgentReported(outcome="overdue") if now >= build.deadline:
-            build = leftovers.add_leftover(build, now, limits.cleanup_timeout)
+            build = say.add_leftover(build, now, limits.cleanup_timeout)
             return build, (say.question(build),)
         case BuildPlaced() | AgentReported(outcome="built" | "failed" | "overdue"):
             return build, say.repeated_end(build)
@@ -283,15 +267,15 @@ def _deleting(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
             return build, (say.question(build),)
         case BuildDeleteRequested():
             return _delete(build, event, now, limits)
-        case Stalled():
+        case events.Stalled():
             return build, (say.destroy(build),)
-        case ReleaseAnswer(asked_in="deleting"):
+        case events.ReleaseAnswer(asked_in="deleting"):
             return release_answered(build, event.result)
         case _:
             return build, ()
 
 
-def _deleted(build: Build, event: Event) -> tuple[Build, Effects]:
+def _deleted(build: Build, event: Event) -> Stepped:
     match event:
         case BuildPlaced() if build.placed is None:
             doom = "deleted before it was built"
@@ -305,7 +289,7 @@ def _deleted(build: Build, event: Event) -> tuple[Build, Effects]:
             return build, (say.destroy(build), *say.repeated_end(build))
         case AgentReported(outcome="progress"):
             return build, (say.destroy(build),)
-        case AgentReported(outcome="destroyed" | "overdue") | ReleaseAnswer(asked_in="deleting"):
+        case AgentReported(outcome="destroyed" | "overdue") | events.ReleaseAnswer(asked_in="deleting"):
             end = say.repeated_end(build) if build.end == "error" else ()
             return build, (*end, *(say.deleted(build, reply_to) for reply_to in build.replies))
         case BuildDeleteRequested():
@@ -316,10 +300,7 @@ def _deleted(build: Build, event: Event) -> tuple[Build, Effects]:
             return build, ()
 
 
-def _attempt_failed(
-    build: Build, tried: Attempt, limits: AttemptLimits, abort: bool = False
-) -> tuple[Build, Effects]:
-    """End this attempt: take the next alternate, or fail."""
+def _attempt_failed(build: Build, tried: Attempt, limits: AttemptLimits, abort: bool = False) -> Stepped:
     build = replace(build, status="swapping", attempts=(*build.attempts, tried), deadline=0.0)
     if abort:
         return doomed(build, "aborted")
@@ -330,14 +311,11 @@ def _attempt_failed(
     return build, (say.question(build),)
 
 
-def _delete(
-    build: Build, event: BuildDeleteRequested, now: float, limits: AttemptLimits
-) -> tuple[Build, Effects]:
+def _delete(build: Build, event: BuildDeleteRequested, now: float, limits: AttemptLimits) -> Stepped:
     replies = build.replies if event.reply_to in build.replies else (*build.replies, event.reply_to)
     doom = build.doom if build.doom or build.end else DELETED_WHILE_BUILDING
     if build.status != "deleting" or replies != build.replies:
         deadline = build.deadline if build.status == "deleting" else now + limits.delete_timeout
         build = replace(build, status="deleting", replies=replies, doom=doom, deadline=deadline)
-    if build.move is None:
-        return build, (say.destroy(build),)
-    return build, (say.destroy(build), *repeated_move_end(build))  # in case that message was lost
+    again = () if build.move is None else repeated_move_end(build)  # in case that message was lost
+    return build, (say.destroy(build), *again)

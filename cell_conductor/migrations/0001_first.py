@@ -1,4 +1,4 @@
-"""The first schema."""
+"""The first schema: builds and their moves, and the ownership of bare-metal nodes."""
 
 from typing import Any
 
@@ -9,103 +9,75 @@ revision = "0001_first"
 down_revision = None
 
 
-def _where(condition: str) -> dict[str, Any]:
-    return {"postgresql_where": sa.text(condition), "sqlite_where": sa.text(condition)}
+def _columns(type_: Any, *names: str, **options: Any) -> list[sa.Column[Any]]:
+    return [sa.Column(name, type_, nullable=False, **options) for name in names]
+
+
+def _index(name: str, *columns: str, where: str = "") -> None:
+    partial: dict[str, Any] = (
+        {"postgresql_where": sa.text(where), "sqlite_where": sa.text(where)} if where else {}
+    )
+    op.create_index(name, name.partition("_")[0], [*columns], **partial)
 
 
 def upgrade() -> None:
     op.create_table(
         "builds",
-        sa.Column("id", sa.Text, nullable=False),
-        sa.Column("version", sa.BigInteger, nullable=False),
-        sa.Column("status", sa.Text, nullable=False),
-        sa.Column("root", sa.Text, nullable=False),
-        sa.Column("attempt", sa.Integer, nullable=False),
-        sa.Column("generation", sa.BigInteger),
-        sa.Column("deadline", sa.Double, nullable=False),
-        sa.Column("said", sa.Double, nullable=False),
-        sa.Column("placed", sa.Text, nullable=False),
-        sa.Column("story", sa.Text, nullable=False),
-        sa.Column("leftovers", sa.Text, server_default="", nullable=False),
-        sa.Column("host", sa.Text, server_default="", nullable=False),
-        sa.Column("project", sa.Text, server_default="", nullable=False),
-        sa.Column("name", sa.Text, server_default="", nullable=False),
-        sa.Column("moved", sa.Text, server_default="", nullable=False),
-        sa.PrimaryKeyConstraint("id"),
+        *_columns(sa.Text, "id", primary_key=True),
+        *_columns(sa.BigInteger, "version"),
+        *_columns(sa.Text, "status", "root"),  # root: of the current or last host
+        *_columns(sa.Integer, "attempt"),
+        sa.Column("generation", sa.BigInteger),  # in placement
+        *_columns(sa.Double, "deadline", "said"),  # said: time of the last change or message
+        *_columns(sa.Text, "placed", "story"),  # the BuildPlaced as received; fields that only steps read
+        *_columns(sa.Text, "leftovers", "host", "project", "name", "moved", server_default=""),
     )
-    op.create_index("builds_host", "builds", ["host", "id"])
-    op.create_index("builds_left_behind", "builds", ["id"], **_where("leftovers <> ''"))
-    op.create_index(
-        "builds_leftover",
-        "builds",
-        ["deadline"],
-        **_where("status IN ('active', 'error', 'deleted') AND deadline > 0"),
-    )
-    op.create_index(
-        "builds_moving",
-        "builds",
-        ["deadline"],
-        **_where("status IN ('moving', 'verifying', 'shelved', 'moved')"),
-    )
-    op.create_index("builds_name", "builds", ["name", "id"], **_where("name <> ''"))
-    op.create_index("builds_over", "builds", ["said"], **_where("status IN ('error', 'deleted', 'moved')"))
-    op.create_index("builds_project", "builds", ["project", "id"])
-    op.create_index("builds_root", "builds", ["root", "id"])
-    op.create_index(
-        "builds_unsettled",
-        "builds",
-        ["status", "deadline"],
-        **_where("status IN ('building', 'swapping', 'deleting')"),
-    )
+    _index("builds_project", "project", "id")
+    _index("builds_host", "host", "id")
+    _index("builds_root", "root", "id")
+    _index("builds_name", "name", "id", where="name <> ''")
+    # Partial: a settled build, as most are, costs these indexes nothing.
+    _index("builds_unsettled", "status", "deadline", where="status IN ('building', 'swapping', 'deleting')")
+    _index("builds_over", "said", where="status IN ('error', 'deleted', 'moved')")
+    _index("builds_leftover", "deadline", where="status IN ('active', 'error', 'deleted') AND deadline > 0")
+    _index("builds_left_behind", "id", where="leftovers <> ''")
+    _index("builds_moving", "deadline", where="status IN ('moving', 'verifying', 'shelved', 'moved')")
     op.create_table(
         "moves",
-        sa.Column("id", sa.Text, nullable=False),
-        sa.Column("build", sa.Text, nullable=False),
-        sa.Column("kind", sa.Text, nullable=False),
-        sa.Column("status", sa.Text, nullable=False),
-        sa.Column("phase", sa.Text, nullable=False),
-        sa.Column("source", sa.Text, nullable=False),
-        sa.Column("host", sa.Text, nullable=False),
-        sa.Column("since", sa.Double, nullable=False),
-        sa.Column("ended", sa.Double, nullable=False),
-        sa.Column("placed", sa.Text, nullable=False),
-        sa.Column("story", sa.Text, nullable=False),
-        sa.PrimaryKeyConstraint("id"),
+        *_columns(sa.Text, "id", primary_key=True),
+        *_columns(sa.Text, "build", "kind", "status", "phase", "source", "host"),  # names of hosts
+        *_columns(sa.Double, "since", "ended"),
+        *_columns(sa.Text, "placed", "story"),  # the MovePlaced as received; the move as its build has it
     )
-    op.create_index("moves_build", "moves", ["build"])
-    op.create_index("moves_ended", "moves", ["ended"], **_where("status = 'ended'"))
-    op.create_index("moves_open", "moves", ["since", "id"], **_where("status = 'open'"))
-    op.create_index("moves_since", "moves", ["since", "id"])
+    _index("moves_build", "build")
+    _index("moves_since", "since", "id")
+    _index("moves_open", "since", "id", where="status = 'open'")
+    _index("moves_ended", "ended", where="status = 'ended'")
+    _create_ring()
+
+
+def _create_ring() -> None:
     op.create_table(
         "ring_members",
-        sa.Column("agent", sa.Text, nullable=False),
-        sa.Column("pool", sa.Text, nullable=False),
-        sa.Column("run", sa.Text, nullable=False),
-        sa.Column("epoch", sa.BigInteger, nullable=False),
-        sa.Column("beat", sa.BigInteger, nullable=False),
-        sa.Column("alive", sa.Boolean, nullable=False),
-        sa.Column("disabled", sa.Boolean, nullable=False),
-        sa.Column("lease", sa.Double, nullable=False),
-        sa.Column("seen", sa.BigInteger, nullable=False),
-        sa.Column("heard", sa.Double, nullable=False),
-        sa.PrimaryKeyConstraint("agent"),
+        *_columns(sa.Text, "agent", primary_key=True),
+        *_columns(sa.Text, "pool", "run"),
+        *_columns(sa.BigInteger, "epoch", "beat"),
+        *_columns(sa.Boolean, "alive", "disabled"),
+        *_columns(sa.Double, "lease"),
+        *_columns(sa.BigInteger, "seen"),
+        *_columns(sa.Double, "heard"),
     )
     op.create_table(
         "ring_nodes",
-        sa.Column("root", sa.Text, nullable=False),
-        sa.Column("pool", sa.Text, nullable=False),
-        sa.Column("owner", sa.Text, nullable=False),
-        sa.Column("epoch", sa.BigInteger, nullable=False),
-        sa.Column("version", sa.BigInteger, nullable=False),
-        sa.Column("leaving", sa.Text, nullable=False),
-        sa.Column("moves_to", sa.Text, nullable=False),
-        sa.PrimaryKeyConstraint("root"),
+        *_columns(sa.Text, "root", primary_key=True),
+        *_columns(sa.Text, "pool", "owner"),  # an empty owner: unowned
+        *_columns(sa.BigInteger, "epoch", "version"),
+        *_columns(sa.Text, "leaving", "moves_to"),
     )
     op.create_index("ring_nodes_changed", "ring_nodes", ["pool", "version"])
     op.create_index("ring_nodes_owner", "ring_nodes", ["owner"])
     op.create_table(
         "ring_pools",
-        sa.Column("pool", sa.Text, nullable=False),
-        sa.Column("version", sa.BigInteger, nullable=False),
-        sa.PrimaryKeyConstraint("pool"),
+        *_columns(sa.Text, "pool", primary_key=True),
+        *_columns(sa.BigInteger, "version"),  # of the pool's nodes: every change takes the next number
     )

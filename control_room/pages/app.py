@@ -102,11 +102,7 @@ async def _wrong_method(request: Request, problem: Exception) -> Response:
     return PlainTextResponse("This page does not support this method.\n", 405, headers=headers)
 
 
-_TYPES = {
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-}
+_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 
 
 @cache

@@ -98,9 +98,7 @@ class AccessMiddleware:
             length = headers.get("content-length", "")
             if not LENGTH.fullmatch(length) or int(length) > LARGEST_FORM:
                 raise PageRefused(
-                    413,
-                    "Not done",
-                    f"A form has at most {LARGEST_FORM} bytes, and a Content-Length.",
+                    413, "Not done", f"A form has at most {LARGEST_FORM} bytes, and a Content-Length."
                 )
         path = scope["path"]
         if path in OPEN or path.startswith("/static/"):

@@ -16,7 +16,7 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.topics import BUILD_DELETED, BUILD_ENDED, CELL_CLAIM, CELL_RELEASE
 from bus.worker import Worker, answers_many
-from cell_conductor import cell_conductor, census
+from cell_conductor import AttemptLimits, cell_conductor, census
 from compute_sim import CrashPlan, Durations, FaultPlan, compute_sim
 from tests.support.buses import queues_of
 from tests.support.conductor_builders import CELL, Books, a_delete, a_placed
@@ -42,9 +42,7 @@ def a_hasty_conductor(bus: Bus, database: Database) -> Worker:
         database,
         bus.asker_of_many(CELL_CLAIM),
         bus.asker_of_many(CELL_RELEASE),
-        build_timeout=1.0,
-        look_every=0.1,
-        stalled_after=1.0,
+        limits=AttemptLimits(build_timeout=1.0, look_every=0.1, stalled_after=1.0),
     )
 
 

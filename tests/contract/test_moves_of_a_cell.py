@@ -27,7 +27,6 @@ from bus.queries import FindBuilds, FindInstances
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
-from cell_conductor import schema
 from cell_conductor.audit import Listing
 from cell_conductor.builds import Builds
 from cell_conductor.core.build import holder_consumer
@@ -383,14 +382,6 @@ async def test_of_a_move_that_is_still_on_its_way_it_may_be_heard_first(cell: Mo
     await cell.came_of(placed)
     await cell.builds.reshape_many([told])
     assert (await cell.stands()).chosen.choice == Choice(allocations={uid(9, "e"): {"VCPU": 1}})
-
-
-async def test_the_tables_of_moves_are_as_the_schema_says(everywhere: MovingCell) -> None:
-    cell = everywhere
-    async with cell.database.write() as tx:
-        for table in (schema.moves, schema.builds):
-            rows = await tx.execute(text(f"SELECT * FROM {table.name}"))
-            assert set(rows.keys()) == {column.name for column in table.columns}
 
 
 async def test_nothing_is_guessed_of_where_a_build_is_that_has_moved(

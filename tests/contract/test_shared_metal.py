@@ -27,8 +27,7 @@ from bus.vocabulary import Message
 from bus.worker import Outcome
 from cell_conductor.builds import Builds
 from cell_conductor.core.events import AttemptLimits
-from cell_conductor.ring import Ring
-from cell_conductor.ring_commands import RingCommands
+from cell_conductor.ring import Ring, RingCommands
 from tests.support.conductor_builders import CELL, Books, a_delete, a_placed, an_agent_report
 from tests.support.ids import uid
 

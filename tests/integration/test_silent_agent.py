@@ -17,7 +17,7 @@ from berth.operations.names import ByName
 from berth.settings import Settings
 from bus.claims import CLEANUP
 from bus.local import LocalBroker, LocalTransport
-from cell_conductor import cell_conductor
+from cell_conductor import AttemptLimits
 from placement_worker import trees_of_consumers
 from tests.support.waiting import DEADLINE, in_time, until
 
@@ -57,7 +57,7 @@ async def berth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     settings = Settings().having(
         cells=("c1",), hosts=1, state_dir=str(tmp_path), delete_timeout=0.5, build_time="constant:0"
     )
-    monkeypatch.setattr("cell_conductor.cell_conductor", partial(cell_conductor, look_every=0.05))
+    monkeypatch.setattr("cell_conductor.AttemptLimits", partial(AttemptLimits, look_every=0.05))
     async with asyncio.TaskGroup() as group:
         berth = BerthInPieces(settings, group)
         monkeypatch.setattr(wiring, "transport", lambda settings, name: LocalTransport(berth.broker))

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from bus.claims import MIGRATION, ConsumerClaim, Full
 from bus.moves import MoveOrdered
 from bus.vocabulary import Allocations
-from cell_conductor.core import leftovers
+from cell_conductor.core import build as core_build
 from compute_sim import moving
 from compute_sim.core import phases as agent_phases
 from compute_sim.core.phases import GuestState, MoveSteps, PhaseEnd
@@ -149,7 +149,7 @@ def _forget_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_the_guest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leftovers, "add_leftover", lambda build, *_: build)
+    monkeypatch.setattr(core_build, "add_leftover", lambda build, *_: build)
 
 
 def _forget_the_group(monkeypatch: pytest.MonkeyPatch) -> None:

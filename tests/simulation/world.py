@@ -42,7 +42,7 @@ from bus.resources import EditRequested, SetTraits
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.worker import Worker
-from cell_conductor import cell_conductor, store
+from cell_conductor import AttemptLimits, cell_conductor, store
 from compute_sim import (
     AgentDisk,
     CrashPlan,
@@ -397,8 +397,9 @@ class SimulatedWorld:
                 self.databases[f"cell_{cell}"],
                 bus.asker_of_many(topics.CELL_CLAIM),
                 bus.asker_of_many(topics.CELL_RELEASE),
-                build_timeout=30.0,
-                delete_timeout=3.0,  # which a host without power may exceed
+                limits=AttemptLimits(
+                    build_timeout=30.0, delete_timeout=3.0
+                ),  # a host may be longer without power
                 clock=self.clock,
             )
 

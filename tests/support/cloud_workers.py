@@ -14,7 +14,7 @@ from bus.delivery.runner import Bus
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.worker import Worker
-from cell_conductor import cell_conductor
+from cell_conductor import AttemptLimits, cell_conductor
 from placement_worker import IndexedSource, Placement, placement_worker, replica
 from scheduler_worker.dependencies import Claims, PlacementQueries, SchedulerOptions
 from scheduler_worker.waiting.store import HostChanges
@@ -36,7 +36,7 @@ def of_one_cell(
             bus.asker_of_many(topics.CELL_CLAIM),
             bus.asker_of_many(topics.CELL_RELEASE),
             clock=clock,
-            **conductor,
+            limits=AttemptLimits(**conductor),
         ),
     }
 

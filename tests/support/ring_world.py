@@ -20,7 +20,7 @@ from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildPlaced, Selection
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from cell_conductor import cell_conductor
+from cell_conductor import AttemptLimits, cell_conductor
 from compute_sim.core.faults import Durations
 from compute_sim.ironic import SimPlan, Simulation, enrolled
 from ironic_sync import NodeSelection
@@ -134,7 +134,7 @@ class RingCloud:
             async with Bus(LocalTransport(self.broker), self.clock) as bus:
                 conductor = cell_conductor(
                     CELL, self.database, self.books.claim_many, self.books.release_many, clock=self.clock,
-                    build_timeout=40.0, delete_timeout=30.0, cleanup_timeout=200.0,
+                    limits=AttemptLimits(build_timeout=40.0, delete_timeout=30.0, cleanup_timeout=200.0),
                 )  # fmt: skip
                 await bus.serve(conductor, asyncio.Event())
 

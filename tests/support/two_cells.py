@@ -85,9 +85,7 @@ class PlainCell:
     def __init__(self, name: str, database: Database, placement: Placement, clock: Clock) -> None:
         self.name = name
         door = FromCell(placement, name)
-        self.builds = Builds(
-            database, door.claim_many, door.release_many, limits=LIMITS, clock=clock, stalled_after=30.0
-        )
+        self.builds = Builds(database, door.claim_many, door.release_many, limits=LIMITS, clock=clock)
         self.moves = CellMoves(self.builds)
         self.listing = Listing(database)
 

@@ -1,0 +1,305 @@
+"""A move between cells. In the source cell: stop the guest, release the build, await the result.
+
+    leave ─→ [send →] away ── done, deleted ─→ what was held here is destroyed; the build left this cell
+                │       └──── back ──────────→ the build is ours again, [resume →] as before
+                └─ failed, aborted, deleted → recall ── back, deleted ─→ the same
+
+Until the phase `away` the build belongs to this cell, and a delete wins here. From then on it belongs to the
+other cell. The scheduler decides what happens (`HandoverProgress`): resources in another cell cannot be
+claimed or released from here.
+
+In the destination cell the build is taken in, and its move continues as within a cell. No guest runs there
+yet; the guest elsewhere is stopped or dead. On the way back the build holds nothing and leaves that cell
+again; the scheduler claims its old resources in the source cell.
+"""
+
+from typing import Literal
+
+from msgspec.structs import replace
+
+from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced
+from bus.moves import HandoverProgress, HandoverReported, MovePlaced, MoveSteered
+from cell_conductor.core import build as say
+from cell_conductor.core import phases
+from cell_conductor.core.build import Build, Effects, Leftover
+from cell_conductor.core.events import AttemptLimits, Event
+from cell_conductor.core.move import BUILT, KEPT, BuildMove, closed, without_record
+from cell_conductor.core.phases import Stepped
+
+UNKNOWN = "its cell does not know the build"
+CHANGED = "the instance was changed meanwhile: it is another attempt by now"
+DELETED = "the instance was deleted"
+LET_GO = "it has left this cell: it is steered where it goes to"
+
+Goal = Literal["error", "aborted", "deleted"]
+
+
+def handover_of_unknown(order: HandoverProgress) -> Effects:
+    return (_not_going(order, UNKNOWN),) if order.say == "leave" else ()
+
+
+def handover(build: Build, order: HandoverProgress, now: float, limits: AttemptLimits) -> Stepped:
+    """Handle an order about the cell of a build that is in no move."""
+    if build.move is not None and build.move.id == order.move:
+        deleted = build.replies if build.status == "deleted" else ()
+        return build, (*phases.ended_before(build), *(say.deleted(build, reply_to) for reply_to in deleted))
+    if order.say != "leave":
+        return build, ()
+    if build.status in ("deleting", "deleted"):
+        return _deleted_before(build, order, now, limits)
+    if build.status != ("shelved" if order.kind == "unshelve" else "active"):
+        return build, (_not_going(order, f"the instance is {build.status}"),)
+    move = _leaving(build, order, now)
+    build = replace(build, move=move)
+    if order.kind in KEPT and order.attempt != move.was:
+        return recalled(build, "error", CHANGED, now, limits)
+    return phases.enter(build, "send" if order.kind in ("migrate", "resize") else "away", now, limits)
+
+
+def handover_in_other_phase(build: Build, order: HandoverProgress) -> Effects:
+    """Answer an order for a build that does not leave any more: on its way back, or in another move."""
+    move = phases.open_move(build).id
+    if order.move == move:
+        return phases.waited_for(build)
+    return (_not_going(order, f"the instance is in the move {move}"),) if order.say == "leave" else ()
+
+
+def _leaving(build: Build, order: HandoverProgress, now: float) -> BuildMove:
+    last = build.move
+    highest = max(build.attempt, order.attempt, last.highest if last is not None else 0)
+    shelved = order.kind == "unshelve"
+    return BuildMove(
+        placed=MovePlaced(
+            move=order.move,
+            build=order.build,
+            kind=order.kind,
+            cell=order.cell,
+            attempt=order.attempt,
+            generation=None,
+            spec=order.spec,
+            decision=replace(order.decision, record=None),
+            reply_to=order.reply_to,
+        ),
+        phase="send",
+        since=now,
+        began=now,
+        step=last.step if last is not None else 0,
+        first=highest + 1,
+        highest=highest,
+        source=build.at,
+        left="" if shelved else build.host.host,
+        was=0 if shelved else build.attempt,
+        before=build.became,
+        host=order.host,
+        half="leaving",
+        to_cell=order.to_cell,
+    )
+
+
+def _deleted_before(build: Build, order: HandoverProgress, now: float, limits: AttemptLimits) -> Stepped:
+    """End the move; what the holder holds here is released when its guest is destroyed."""
+    move = replace(_leaving(build, order, now), goal="deleted", phase="recall")
+    build = replace(build, move=closed(move, "deleted", DELETED, "", "", now))
+    if order.kind in KEPT and build.placed is not None:
+        build = say.with_leftover(build, Leftover(order.attempt, build.at, now + limits.cleanup_timeout))
+    return build, (_not_going(order, DELETED, "deleted"), *phases.repeated_move_end(build))
+
+
+def _not_going(
+    order: HandoverProgress, why: str, outcome: Literal["failed", "deleted"] = "failed"
+) -> HandoverReported:
+    return HandoverReported(
+        move=order.move, build=order.build, cell=order.cell, half="leaving", outcome=outcome, cause=why
+    )
+
+
+def step_of_leaving(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:
+    move = phases.open_move(build)
+    match event:
+        case HandoverProgress() if event.move != move.id:
+            return build, handover_in_other_phase(build, event)
+        case HandoverProgress(say="back"):
+            return _back(build, event, now, limits)
+        case HandoverProgress(say="done") if move.phase == "away":
+            return _left_cell(build, now, limits, "moved")
+        case HandoverProgress(say="deleted") if move.phase in ("away", "recall"):
+            return _left_cell(build, now, limits, "deleted")
+        case HandoverProgress():
+            return build, phases.waited_for(build)
+        case BuildDeleteRequested():
+            return _delete(build, event, now, limits)
+        case MoveSteered():
+            return _steered(build, event, now, limits)
+        case AgentReported() if (
+            event.outcome != "destroyed"
+        ):  # the guest that leaves must not be destroyed yet
+            return build, say.undone(build, event.attempt)
+        case _:
+            return build, ()
+
+
+def recalled(build: Build, goal: Goal, cause: str, now: float, limits: AttemptLimits) -> Stepped:
+    """Cancel the departure of a build. Its resources are in the other cell, and the scheduler's to change."""
+    build = replace(build, move=replace(phases.open_move(build), goal=goal, cause=cause))
+    return phases.enter(build, "recall", now, limits)
+
+
+def _steered(build: Build, event: MoveSteered, now: float, limits: AttemptLimits) -> Stepped:
+    move = phases.open_move(build)
+    if event.move == move.id and event.to == "abort":
+        if move.phase == "send":
+            return recalled(phases.over(build, "given up", "aborted", now), "aborted", "", now, limits)
+        if move.goal == "aborted":  # asked before
+            return build, (phases.move_progress(build, reply_to=event.reply_to), *phases.waited_for(build))
+    why = LET_GO if move.phase == "away" else "it is on its way back already"
+    if event.move != move.id:
+        why = f"the instance is in another move, {move.id}"
+    elif move.phase == "send":
+        why = f"it does not wait to be {event.to}ed: send"
+    return build, (
+        replace(phases.move_progress(build, refused=why, reply_to=event.reply_to), move=event.move),
+    )
+
+
+def _delete(build: Build, event: BuildDeleteRequested, now: float, limits: AttemptLimits) -> Stepped:
+    move = phases.open_move(build)
+    if move.phase == "away":
+        return build, (deleted_elsewhere(move, event),)
+    if event.reply_to not in build.replies:
+        build = replace(build, replies=(*build.replies, event.reply_to))
+    if move.goal == "deleted":
+        return build, phases.waited_for(build)
+    if move.phase == "send":
+        build = phases.over(build, "given up", DELETED, now)
+    return recalled(build, "deleted", DELETED, now, limits)
+
+
+def deleted_elsewhere(move: BuildMove, event: BuildDeleteRequested) -> HandoverReported:
+    """Return the deletion of a build in another cell, for the scheduler, which knows the cell."""
+    return HandoverReported(
+        move=move.id,
+        build=event.build,
+        cell=move.placed.cell,
+        half=move.half or "leaving",
+        outcome="delete",
+        reply_to=event.reply_to,
+    )
+
+
+def _left_cell(
+    build: Build, now: float, limits: AttemptLimits, status: Literal["moved", "deleted"]
+) -> Stepped:
+    """End the move: the build left this cell, and its leftovers here are destroyed."""
+    move = phases.open_move(build)
+    if move.kept:
+        build = phases.source_left(build, now, limits)
+    replies = build.replies if status == "deleted" else ()
+    build = replace(build, generation=None, move=replace(move, silent=move.phase == "away"))
+    build, said = phases.close(build, "deleted" if status == "deleted" else "done", move.cause, now, status)
+    return build, (*said, *(say.deleted(build, reply_to) for reply_to in replies))
+
+
+def _back(build: Build, told: HandoverProgress, now: float, limits: AttemptLimits) -> Stepped:
+    """Return the build to this cell with its old resources, or with the reason why they are lost."""
+    move = phases.open_move(build)
+    deleted = move.goal == "deleted"
+    move = replace(
+        move,
+        goal="deleted" if deleted else told.end if told.end in ("reverted", "aborted") else "error",
+        cause=told.cause,
+        highest=max(move.highest, told.above),
+        step=max(move.step, told.steps),
+        phases=(*move.phases, *told.phases),
+        attempts=told.attempts,
+    )
+    build = replace(build, generation=told.generation, status="moving", move=move)
+    if deleted:
+        build, said = phases.close(build, "deleted", DELETED, now, "deleting", say.destroy(build))
+        return replace(build, deadline=now + limits.delete_timeout), said
+    if move.kind == "unshelve":
+        return phases.close(build, move.goal or "error", move.cause, now, "shelved")
+    return phases.returned(build, now, limits, told.problem)
+
+
+def arrives(build: Build | None, placed: MovePlaced, now: float, limits: AttemptLimits) -> Stepped | None:
+    """Take the build in. Return None if the message does not describe the build."""
+    if build is not None and build.move is not None and build.move.id == placed.move:
+        return build, phases.ended_before(build)
+    if placed.booted is None or placed.chosen is None:
+        return None
+    if build is None:
+        return _begin(_new(placed), placed, 0, now, limits)
+    if build.status == "deleted" and build.placed is None:
+        made = replace(_new(placed), version=build.version, replies=build.replies)
+        taken, _ = _begin(made, placed, 0, now, limits)
+        return phases.deleting(taken, None, now, limits, DELETED)
+    if build.status != "moved":
+        cause = f"the instance is {build.status} there already"
+        there = HandoverReported(
+            move=placed.move,
+            build=placed.build,
+            cell=placed.cell,
+            half="arriving",
+            outcome="back",
+            above=build.attempt,
+            cause=cause,
+        )
+        return build, (there,)
+    build = phases.trimmed(build)
+    at = len(build.hosts)
+    build = replace(build, moved=(*build.moved, placed.chosen, *placed.alternates))
+    return _begin(build, placed, at, now, limits)
+
+
+def _new(placed: MovePlaced) -> Build:
+    boot = placed.booted
+    assert boot is not None and placed.chosen is not None
+    as_placed = BuildPlaced(
+        build=placed.build,
+        request=boot.request,
+        cell=placed.cell,
+        chosen=placed.chosen,
+        generation=placed.generation or 0,
+        alternates=placed.alternates,
+        spec=placed.spec,
+        decision=boot.decision,
+        reply_to=boot.reply_to,
+    )
+    return Build(id=placed.build, cell=placed.cell, status="moving", placed=as_placed, end="active")
+
+
+def _begin(build: Build, placed: MovePlaced, at: int, now: float, limits: AttemptLimits) -> Stepped:
+    last = build.move
+    known = (placed.above, placed.attempt, build.attempt, last.highest if last is not None else 0)
+    number = max(known) + 1
+    move = BuildMove(
+        placed=without_record(placed),
+        phase="prepare",
+        since=now,
+        began=now,
+        step=max(placed.steps, last.step if last is not None else 0),
+        first=number,
+        highest=number,
+        source=at,
+        left=f"cell {placed.out_of}",
+        half="arriving",
+    )
+    build = replace(
+        build, move=move, at=at, attempt=number, generation=placed.generation, became=placed.spec, started=now
+    )
+    return phases.enter(build, "build" if placed.kind in BUILT else "prepare", now, limits)
+
+
+def event_of_moved(build: Build, event: Event) -> Stepped:
+    move = build.move
+    assert move is not None, f"{build.id} has moved, by no move"
+    match event:
+        case BuildPlaced():
+            return build, say.repeated_end(build)
+        case BuildDeleteRequested():
+            return build, (deleted_elsewhere(move, event),)
+        case AgentReported(outcome="built" | "failed" | "progress"):  # no message waits for it any more
+            left = next((leftover for leftover in build.leftovers if leftover.attempt == build.attempt), None)
+            return build, (say.destroy(build) if left is None else say.destroy_left(build, left),)
+        case _:
+            return build, ()
