@@ -18,9 +18,11 @@ from compute_sim import (
     Durations,
     FaultPlan,
     GuestFile,
+    Hardware,
     Machine,
     MoveFaults,
     SimAgent,
+    SimOptions,
     agent_name,
     compute_sim,
     fleet,
@@ -41,11 +43,13 @@ def agents(settings: Settings) -> list[SimAgent]:
         settings.cell_names,
         settings.compute.hosts,
         settings.compute.agents_per_cell,
-        zones=settings.compute.zones or ("",),
-        architectures=settings.compute.architectures or ("x86_64",),
-        machines=_machines(settings),
-        baremetal=settings.compute.baremetal,
         seed=settings.compute.seed,
+        hardware=Hardware(
+            zones=settings.compute.zones or ("",),
+            architectures=settings.compute.architectures or ("x86_64",),
+            machines=_machines(settings),
+            baremetal=settings.compute.baremetal,
+        ),
     )
 
 
@@ -70,17 +74,17 @@ def at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack | None) -
             disks.callback(disk.close)
         found.append(
             compute_sim(
-                agent.agent,
-                agent.cell,
-                agent.hosts,
-                faults=faults,
-                crashes=crashes,
-                period=settings.compute.heartbeat,
+                agent,
+                SimOptions(
+                    faults=faults,
+                    crashes=crashes,
+                    period=settings.compute.heartbeat,
+                    spares_unknown=settings.compute.spare_unknown_guests,
+                ),
                 clock=bus.clock,
                 disk=disk,
                 providers=bus.asker(topics.CELL_PROVIDERS),
                 allocations=bus.asker(topics.CELL_ALLOCATIONS),
-                spares_unknown=settings.compute.spare_unknown_guests,
             )
         )
     return found

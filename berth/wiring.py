@@ -192,10 +192,10 @@ def tables_of_agent(cell: str, agent: str, *, metal: bool = False) -> list[Worke
     """Return the table of an agent of this name: a compute agent's, or that of one for Ironic's nodes."""
     bus = Bus(alone())
     if not metal:
-        from compute_sim import compute_sim
+        from compute_sim import SimAgent, compute_sim
 
         providers, allocations = bus.asker(topics.CELL_PROVIDERS), bus.asker(topics.CELL_ALLOCATIONS)
-        return [compute_sim(agent, cell, (), providers=providers, allocations=allocations)]
+        return [compute_sim(SimAgent(agent, cell, ()), providers=providers, allocations=allocations)]
     return _without_store(worker_roles.Role("metal", cell, agent), _settings_of_every_worker(cell), bus)
 
 
@@ -219,9 +219,9 @@ def queues(settings: Settings) -> dict[worker_roles.Role, list[QueueSpec]]:
 
 def agent_queues(cell: str, agent: str) -> list[QueueSpec]:
     """Return the queues of an agent."""
-    from compute_sim import compute_sim
+    from compute_sim import SimAgent, compute_sim
 
-    return _durable([compute_sim(agent, cell, ())])
+    return _durable([compute_sim(SimAgent(agent, cell, ()))])
 
 
 def _durable(made: Sequence[Worker]) -> list[QueueSpec]:

@@ -7,7 +7,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from heapq import nsmallest
-from math import inf
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -19,7 +18,7 @@ from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 from bus.moves import MoveOrdered
 from bus.protocol import Ask
 from bus.resources import AllocationsFound, FindAllocations
-from compute_sim.core.faults import CrashPlan, Fate, FaultPlan
+from compute_sim.core.faults import Fate, SimOptions
 from compute_sim.disk import AgentDisk
 from compute_sim.guests import GuestRecord
 from compute_sim.jobs import AgentJob, AgentJobs, PowerSupply
@@ -40,24 +39,21 @@ class SimulatedAgent:
     def __init__(
         self,
         agent: str,
-        faults: FaultPlan,
-        crashes: CrashPlan,
+        options: SimOptions,
         disk: AgentDisk,
         use_changed: Callable[[str], None] = lambda root: None,
         allocations: Ask[FindAllocations, AllocationsFound] | None = None,
-        absent_after: float = inf,
     ) -> None:
         self.agent = agent
-        # seconds without activity after which the hosts may have been evacuated
-        self.absent_after = absent_after
         self.allocations = allocations  # asks placement what a consumer holds
         self.use_changed = use_changed  # called with a host whenever a guest starts or ends there
-        self.faults = faults
+        self.absent_after = options.absent_after
+        self.faults = options.faults
         self.disk = disk
         # builds of an earlier process start again when their orders are redelivered
         disk.builds.running.clear()
         self.jobs = AgentJobs()
-        self.power = PowerSupply(agent, crashes, self.jobs)
+        self.power = PowerSupply(agent, options.crashes, self.jobs)
         self.power.changed = lambda: self._power_changed(self.power.on)
         self._home = asyncio.Event()
         self._absences = 0
@@ -98,16 +94,12 @@ class SimulatedAgent:
             await self.disk.settled()
             return verdict
         key = order.build, order.attempt
-        if (
-            verdict == "start"
-            and not order.adopt
-            and (why := self.disk.devices.refusal(key, allocations_of(order)))
-        ):
-            return await self._store_outcome(report(order, "failed", cause=f"the host cannot hold it: {why}"))
         if order.adopt:
             self.disk.begin(order)
             self.use_changed(order.root)
             return await self._store_outcome(report(order, "built"))
+        if verdict == "start" and (why := self.disk.devices.refusal(key, allocations_of(order))):
+            return await self._store_outcome(report(order, "failed", cause=f"the host cannot hold it: {why}"))
         fate = self.faults.fate(*key)
         job = self.jobs.get(order.build, ("build", order.attempt))
         if job is None:
@@ -130,15 +122,11 @@ class SimulatedAgent:
         return job
 
     def may_be_reshaped(self, order: BuildOrdered | MoveOrdered) -> bool:
-        """Return whether the order names resources that the host lacks: the host may have been reshaped
-        meanwhile.
-        """
+        """Return whether the order names resources that the host lacks: it may have been reshaped since."""
         return self.allocations is not None and self.disk.devices.misplaced(allocations_of(order))
 
     async def with_current_allocations(self, order: O) -> O | None:
-        """Return the order with the build's current allocations on this host, or None if it has no
-        allocations here.
-        """
+        """Return the order with its build's current allocations on this host, or None if it has none here."""
         assert self.allocations is not None
         kept = holder_consumer(order.build, order.attempt)
         asked = FindAllocations(consumers=(order.build, kept), cell=order.cell)
@@ -150,7 +138,6 @@ class SimulatedAgent:
         return None
 
     async def _store_outcome(self, outcome: AgentReported) -> AgentReported:
-        """Store the outcome durably before it is reported."""
         self.disk.finished(outcome)
         await self.disk.settled()
         return outcome
@@ -170,9 +157,9 @@ class SimulatedAgent:
             behind = nsmallest(GUESTS_A_PAGE + 1, (build for build in there if build > asked.after))
             builds, more = tuple(behind[:GUESTS_A_PAGE]), len(behind) > GUESTS_A_PAGE
         guests = tuple(
-            ReportedGuest(one.build, one.attempt, one.root, one.state, one.allocations)
+            ReportedGuest(guest.build, guest.attempt, guest.root, guest.state, guest.allocations)
             for build in dict.fromkeys(builds)
-            for _, one in sorted(there.get(build, {}).items())
+            for _, guest in sorted(there.get(build, {}).items())
         )
         return GuestsReported(
             cell=asked.cell,
@@ -186,17 +173,7 @@ class SimulatedAgent:
 
     def drop(self, guest: GuestRecord) -> AgentReported:
         """Destroy this guest and no other guest of its build."""
-        return self._destroy(
-            DestroyOrdered(
-                build=guest.build,
-                attempt=guest.attempt,
-                cell=guest.cell,
-                agent=guest.agent,
-                root=guest.root,
-                host=guest.host,
-                above=guest.attempt - 1,
-            )
-        )
+        return self._destroy(DestroyOrdered(**guest.address, above=guest.attempt - 1))
 
     def _destroy(self, order: DestroyOrdered) -> AgentReported:
         outcome = self.disk.destroyed(order)
@@ -205,16 +182,14 @@ class SimulatedAgent:
         return outcome
 
     def _outcome(self, order: BuildOrdered, fate: Fate, *, lost: bool) -> AgentReported:
-        """Return the outcome. A planned failure is cleaned up; an interrupted build leaves its guest."""
         if not lost and fate.kind == "built":
             return report(order, "built")
         if not lost and fate.kind != "hang":
             self.disk.remove(order.build, range(order.attempt, order.attempt + 1))
             self.use_changed(order.root)
         cause = LOST_POWER if lost else fate.cause or "the build hung"
-        leftover = self.disk.holds(order)
-        retry = lost or fate.kind != "abort"
-        return report(order, "failed", retry=retry, cause=cause, leftover=leftover)
+        leftover = self.disk.guest(order.build, order.attempt) is not None  # of an interrupted build
+        return report(order, "failed", retry=lost or fate.kind != "abort", cause=cause, leftover=leftover)
 
     def _power_changed(self, on: bool) -> None:
         if on:
@@ -224,9 +199,8 @@ class SimulatedAgent:
             self.disk.lose_power()
 
     def _look_at_the_clock(self) -> None:
-        """Detect that the process stalled. Its hosts may have been evacuated meanwhile, so the agent restarts
-        as after a power failure; running jobs continue.
-        """
+        # If the process stalled, its hosts may have been evacuated: it restarts as after a power failure, but
+        # running jobs continue.
         now, before = asyncio.get_running_loop().time(), self._looked
         self._looked = now
         if before is None or now - before <= self.absent_after or not self.power.on:
@@ -237,7 +211,7 @@ class SimulatedAgent:
         self._power_changed(True)
 
     def _begin(self) -> None:
-        """Start after a power failure. The agent asks for the ownership of its guests first, if it can."""
+        # Unless placement can be asked whose the guests are, they are all this agent's.
         if self.allocations is None:
             self.disk.asleep.clear()
         if self.allocations is None or not self.disk.guests:

@@ -15,18 +15,9 @@ from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 from bus.moves import MoveOrdered, MoveReported
 from bus.requests import BuildSpec
 from bus.vocabulary import Allocations
+from compute_sim import guest_file as lines
 from compute_sim.core.device_book import DeviceBook, GuestKey
 from compute_sim.core.phases import GuestState, MoveSteps
-from compute_sim.guest_file import (
-    GuestFile,
-    GuestGone,
-    GuestLine,
-    GuestRenamed,
-    GuestThere,
-    MovePhaseSaid,
-    OrderFailed,
-    OrdersVoid,
-)
 from compute_sim.guests import GuestRecord, Guests, guest_of, image_of
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -40,7 +31,7 @@ class AgentDisk:
     steps: MoveSteps = field(default_factory=MoveSteps)
     # guests that stopped at a power failure and have not been started again
     asleep: set[GuestKey] = field(default_factory=set)
-    file: GuestFile | None = None
+    file: lines.GuestFile | None = None
 
     def __post_init__(self) -> None:
         if self.file is None:
@@ -52,7 +43,7 @@ class AgentDisk:
 
     @property
     def guests(self) -> dict[str, dict[int, str]]:
-        """Build → attempt → root."""
+        """The roots of all guests, by build and attempt."""
         return {
             build: {attempt: guest.root for attempt, guest in attempts.items()}
             for build, attempts in self.hosted.there.items()
@@ -90,7 +81,7 @@ class AgentDisk:
         if state == "running":
             self._record_built(now)
         if self.file is not None:
-            self.file.add(GuestThere(now, state != "arriving"))
+            self.file.add(lines.GuestThere(now, state != "arriving"))
         return now
 
     def rename(self, guest: GuestRecord, attempt: int, spec: BuildSpec | None = None) -> GuestRecord:
@@ -99,27 +90,24 @@ class AgentDisk:
         now = replace(guest, attempt=attempt, image=image, properties=properties)
         self._rename(now, guest.attempt)
         if self.file is not None:
-            self.file.add(GuestRenamed(now, guest.attempt))
+            self.file.add(lines.GuestRenamed(now, guest.attempt))
         return now
 
     def lose(self, guest: GuestRecord) -> None:
         """Remove a guest that failed and was cleaned up."""
         self.remove(guest.build, range(guest.attempt, guest.attempt + 1))
         if self.file is not None:
-            self.file.add(GuestGone(guest.build, guest.attempt))
+            self.file.add(lines.GuestGone(guest.build, guest.attempt))
 
     def phase_over(self, said: MoveReported) -> None:
         self.steps.finished(said)
         if self.file is not None:
-            self.file.add(_of_fields(MovePhaseSaid, said))
+            self.file.add(_of_fields(lines.MovePhaseSaid, said))
 
     def remove(self, build: str, attempts: range) -> None:
         for guest in self.hosted.remove(build, attempts):
             self.devices.release((guest.build, guest.attempt))
             self.wake(guest)
-
-    def holds(self, order: BuildOrdered) -> bool:
-        return order.attempt in self.hosted.there.get(order.build, ())
 
     def move(self, guest: GuestRecord, allocations: Allocations) -> None:
         """Replace the guest's allocations after a reshape of its host."""
@@ -128,7 +116,7 @@ class AgentDisk:
         self._change(now)
         if self.file is not None and (guest.build, guest.attempt) not in self.builds.running:
             went = self.builds.outcome((guest.build, guest.attempt))
-            self.file.add(GuestThere(now, went is None or went.outcome == "built"))
+            self.file.add(lines.GuestThere(now, went is None or went.outcome == "built"))
 
     def finished(self, outcome: AgentReported) -> None:
         """Note the outcome of an attempt; a guest that is left stays known."""
@@ -143,7 +131,7 @@ class AgentDisk:
         outcome = self.builds.destroyed(order)
         self.remove(order.build, range(order.above + 1, order.attempt + 1))
         if self.file is not None:
-            self.file.add(OrdersVoid(order.build, order.attempt, order.above))
+            self.file.add(lines.OrdersVoid(order.build, order.attempt, order.above))
         return outcome
 
     async def settled(self) -> None:
@@ -164,7 +152,6 @@ class AgentDisk:
         self.devices.move((guest.build, guest.attempt), guest.allocations)
 
     def _rename(self, now: GuestRecord, was: int) -> None:
-        """Replace the guest's old attempt number."""
         self.remove(now.build, range(was, was + 1))
         self._enter(now)
         self.builds.void(now.build, was, was - 1)
@@ -172,13 +159,12 @@ class AgentDisk:
             self._record_built(now)
 
     def _record_built(self, guest: GuestRecord) -> None:
-        """Record the outcome `built`, for a redelivered order."""
         if self.builds.outcome((guest.build, guest.attempt)) is None:
-            self.builds.finished(_built(guest))
+            self.builds.finished(AgentReported(**guest.address, outcome="built"))
 
-    def _recall(self, line: GuestLine) -> None:
+    def _recall(self, line: lines.GuestLine) -> None:
         match line:
-            case GuestThere(guest=guest, built=built):
+            case lines.GuestThere(guest=guest, built=built):
                 if not built and guest.state == "running":  # written by a version without states
                     guest = replace(guest, state="arriving")
                 if self.guest(guest.build, guest.attempt) is not None:  # a change of a known guest
@@ -187,53 +173,40 @@ class AgentDisk:
                     self._enter(guest)
                 if built:
                     self._record_built(guest)
-            case OrderFailed():
+            case lines.OrderFailed():
                 self.builds.finished(AgentReported(outcome="failed", **asdict(line)))
-            case OrdersVoid():
+            case lines.OrdersVoid():
                 self.builds.void(line.build, line.attempt, line.above)
                 self.remove(line.build, range(line.above + 1, line.attempt + 1))
-            case GuestRenamed():
+            case lines.GuestRenamed():
                 self._rename(line.guest, line.was)
-            case GuestGone():
+            case lines.GuestGone():
                 self.remove(line.build, range(line.attempt, line.attempt + 1))
-            case MovePhaseSaid():
+            case lines.MovePhaseSaid():
                 self.steps.finished(MoveReported(**asdict(line)))
 
-    def _lines_of(self, outcome: AgentReported) -> Iterable[GuestLine]:
+    def _lines_of(self, outcome: AgentReported) -> Iterable[lines.GuestLine]:
         there = self.guest(outcome.build, outcome.attempt)
         if there is not None:
-            yield GuestThere(there, outcome.outcome == "built")
+            yield lines.GuestThere(there, outcome.outcome == "built")
         if outcome.outcome == "failed":
-            yield _of_fields(OrderFailed, outcome)
+            yield _of_fields(lines.OrderFailed, outcome)
 
-    def _all(self) -> Iterable[GuestLine]:
-        """Return the lines of a compacted file."""
+    def _all(self) -> Iterable[lines.GuestLine]:
         finished, void = self.builds.known()
         for build, spans in void.items():
             for above, attempt in spans:
-                yield OrdersVoid(build, attempt, above)
+                yield lines.OrdersVoid(build, attempt, above)
         for outcome in finished:
             yield from self._lines_of(outcome)
-        told = {(one.build, one.attempt) for one in finished}
+        listed = {(outcome.build, outcome.attempt) for outcome in finished}
         for guest in self.all_guests:
             key = guest.build, guest.attempt
-            if key not in told and key not in self.builds.running:
+            if key not in listed and key not in self.builds.running:
                 # Expected, or built so long ago that only the guest itself records it
-                yield GuestThere(guest, guest.state != "arriving")
+                yield lines.GuestThere(guest, guest.state != "arriving")
         for said in self.steps.known():
-            yield _of_fields(MovePhaseSaid, said)
-
-
-def _built(guest: GuestRecord) -> AgentReported:
-    return AgentReported(
-        build=guest.build,
-        attempt=guest.attempt,
-        cell=guest.cell,
-        agent=guest.agent,
-        root=guest.root,
-        host=guest.host,
-        outcome="built",
-    )
+            yield _of_fields(lines.MovePhaseSaid, said)
 
 
 def _of_fields(made: type[S], source: msgspec.Struct) -> S:

@@ -11,15 +11,14 @@ import fcntl
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Literal
 from zlib import crc32
 
 import msgspec
 
 from bus.errors import Unavailable
-from bus.moves import MovePhase
+from bus.moves import MoveReported
 from bus.vocabulary import Compact
 from compute_sim.guests import GuestRecord
 
@@ -69,23 +68,8 @@ class GuestGone(Compact, frozen=True, tag=True):
     attempt: int
 
 
-class MovePhaseSaid(Compact, frozen=True, tag=True):
+class MovePhaseSaid(MoveReported, frozen=True, tag=True, array_like=True):
     """The outcome of a phase of a move."""
-
-    move: str
-    build: str
-    phase: MovePhase
-    step: int
-    attempt: int
-    cell: str
-    agent: str
-    root: str
-    host: str
-    outcome: Literal["done", "failed"]
-    percent: int
-    leftover: bool
-    retry: bool
-    cause: str
 
 
 GuestLine = GuestThere | OrderFailed | OrdersVoid | GuestRenamed | GuestGone | MovePhaseSaid
@@ -118,14 +102,14 @@ class GuestFile:
             os.close(self._lock)
             raise Unavailable(f"another agent of this name is running: it has {self.path}") from None
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        said, sound = _read(self.path.read_bytes())
+        lines, sound = _read(self.path.read_bytes())
         self._cut(sound)
         os.lseek(self._file, 0, os.SEEK_END)
-        self._lines = len(said)
-        return said
+        self._lines = len(lines)
+        return lines
 
     def _cut(self, sound: int) -> None:
-        """Drop a line cut short by a crash. Other damage is saved to a second file for inspection."""
+        # Of a crash only the last line is cut short. Other damage is saved to a second file for inspection.
         rest = self.path.read_bytes()[sound:]
         if not rest:
             return
@@ -185,9 +169,8 @@ class GuestFile:
             if written.cancelled() or (problem := written.exception()) is not None:
                 self._waiting[:0] = lines
                 if not done.done():
-                    done.set_exception(
-                        Unavailable(f"{self.path}: {'cut short' if written.cancelled() else problem}")
-                    )
+                    why = "cut short" if written.cancelled() else problem
+                    done.set_exception(Unavailable(f"{self.path}: {why}"))
                     done.exception()  # mark the exception as retrieved: there may be no waiter
                 return
             self._lines = written.result()
@@ -205,11 +188,15 @@ class GuestFile:
             if anew is None:
                 _write(self._file, lines)
                 return self._lines + len(lines)
-            beside = self.path.with_suffix(".new")
-            file = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            _write(file, [_line(one) for one in anew])
-            os.rename(beside, self.path)
-            _sync_directory(self.path.parent)
+            path = self.path.with_suffix(".new")
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            _write(file, [_line(line) for line in anew])
+            os.rename(path, self.path)
+            directory = os.open(self.path.parent, os.O_RDONLY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
             os.close(self._file)
             self._file = file
             return len(anew)
@@ -222,25 +209,18 @@ def _line(line: GuestLine) -> bytes:
 
 def _read(text: bytes) -> tuple[list[GuestLine], int]:
     """Return the lines, and the offset of the first incomplete line."""
-    said: list[GuestLine] = []
+    found: list[GuestLine] = []
     sound = 0
-    for line in _lines(text):
-        check, _, content = line.partition(b" ")
+    while (end := text.find(b"\n", sound)) >= 0:
+        check, _, content = text[sound:end].partition(b" ")
         try:
             if int(check, 16) != crc32(content):
                 break
-            said.append(_decode(content))
+            found.append(_decode(content))
         except (ValueError, msgspec.DecodeError):
             break
-        sound += len(line) + 1
-    return said, sound
-
-
-def _lines(text: bytes) -> Iterator[bytes]:
-    start = 0
-    while (end := text.find(b"\n", start)) >= 0:
-        yield text[start:end]
-        start = end + 1
+        sound = end + 1
+    return found, sound
 
 
 def _write(file: int, lines: list[bytes]) -> None:
@@ -248,11 +228,3 @@ def _write(file: int, lines: list[bytes]) -> None:
     while left:
         left = left[os.write(file, left) :]
     os.fdatasync(file) if hasattr(os, "fdatasync") else os.fsync(file)
-
-
-def _sync_directory(path: Path) -> None:
-    directory = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

@@ -2,10 +2,12 @@
 
 from collections import Counter, OrderedDict, defaultdict
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
 from bus.agent_builds import allocations_of
+from bus.claims import holder_consumer
 from bus.messages import BuildOrdered
 from bus.moves import MoveOrdered
 from bus.requests import BuildSpec
@@ -31,18 +33,22 @@ class GuestRecord(Compact, frozen=True):
     properties: tuple[str, ...] = ()  # NAME=VALUE of the image
     state: GuestState = "running"
 
+    @property
+    def consumers(self) -> tuple[str, str]:
+        """The consumers that may hold the guest's allocations: its build, and the holder of its attempt."""
+        return self.build, holder_consumer(self.build, self.attempt)
+
+    @property
+    def address(self) -> dict[str, Any]:
+        """The fields that orders and reports about the guest have in common."""
+        return {name: getattr(self, name) for name in ("build", "attempt", "cell", "agent", "root", "host")}
+
 
 def guest_of(order: BuildOrdered | MoveOrdered) -> GuestRecord:
-    """Return the guest while it is being built or awaited."""
+    """Return the record of a guest that is being built or awaited."""
     return GuestRecord(
-        order.build,
-        order.attempt,
-        order.cell,
-        order.agent,
-        order.root,
-        order.host,
-        allocations_of(order),
-        order.mappings,
+        *(order.build, order.attempt, order.cell, order.agent, order.root, order.host),
+        *(allocations_of(order), order.mappings),
         *image_of(order.spec),
         "arriving",
     )

@@ -12,19 +12,23 @@ from compute_sim.core.drivers import build_tree
 from compute_sim.core.provider_tree import ProviderTree, TreeProvider, answered, differences
 from compute_sim.disk import AgentDisk
 from compute_sim.guests import GuestRecord
-from compute_sim.machines import SimHost
+from compute_sim.machines import SimAgent, SimHost
 
 log = logging.getLogger(__name__)
 
 MOST_IGNORED_REPORTS = 3  # after so many failed reports an error is logged
+_COMPARED = (  # the fields of a provider that decide whether its host is reported again
+    *("id", "name", "parent", "inventories", "traits", "aggregates", "cell", "agent", "zone", "host", "gone"),
+    *("kept_classes", "kept_traits", "kept_aggregates"),
+)
 
 
 class HostTrees:
     """The trees of the hosts that the agent reports itself; Ironic's nodes are excluded."""
 
-    def __init__(self, hosts: Iterable[SimHost], cell: str, agent: str, disk: AgentDisk) -> None:
-        self.cell, self.agent = cell, agent
-        self._hosts = {host.root: host for host in hosts if not host.metal}
+    def __init__(self, who: SimAgent, disk: AgentDisk) -> None:
+        self.cell, self.agent = who.cell, who.agent
+        self._hosts = {host.root: host for host in who.hosts if not host.metal}
         self._disk = disk
         self._devices = disk.devices
         self._pools: dict[str, None] = {}  # providers of shared pools that guests use
@@ -54,9 +58,8 @@ class HostTrees:
         return self._trees[root].report(), self._reshaping(root)
 
     def _reshaping(self, root: str) -> Reshaping | None:
-        guests = [
-            ((record.build, record.attempt), record.allocations) for record in self._disk.hosted.of(root)
-        ]
+        hosted = self._disk.hosted.of(root)
+        guests = [((guest.build, guest.attempt), guest.allocations) for guest in hosted]
         return reshaping(self._stored.get(root, ()), self._trees[root], guests)
 
     def use_changed(self, root: str) -> None:
@@ -92,7 +95,12 @@ class HostTrees:
 
     def _differs(self, host: SimHost, owner: Provider | None, answer: list[Provider]) -> bool:
         root = host.root
-        if self._is_as_before(root, owner, answer):
+        alike = self._alike.get(root)  # it matched, and if only its usage has changed since, it still does
+        if (
+            alike is not None
+            and self._was_applied(root, owner)
+            and [*map(_but_for_use, alike)] == [*map(_but_for_use, answer)]
+        ):
             return False
         self._alike.pop(root, None)
         first = root not in self._stored
@@ -111,30 +119,18 @@ class HostTrees:
         return bool(found)
 
     def _still_coming(self, owners: Mapping[str, Provider]) -> set[str]:
-        """Return hosts whose reports are still queued while placement makes progress. A repeated report would
-        queue behind the first one.
-        """
-        ours = [
-            owner.sequence
-            for owner in owners.values()
-            if (owner.cell, owner.agent) == (self.cell, self.agent)
-        ]
+        # While placement makes progress, a repeated report would only queue behind the first one.
+        us = (self.cell, self.agent)
+        ours = [owner.sequence for owner in owners.values() if (owner.cell, owner.agent) == us]
         newest, before = max(ours, default=-1), self._newest_taken
         self._newest_taken = newest
         if newest <= before:
             return set()
-        later = (root for root, told in self._told.items() if told > newest)
+        later = (root for root, sequence in self._told.items() if sequence > newest)
         return {root for root in later if not self._was_applied(root, owners.get(root))}
 
-    def _is_as_before(self, root: str, owner: Provider | None, answer: list[Provider]) -> bool:
-        """Return whether the host matched before and nothing but its usage has changed since."""
-        alike = self._alike.get(root)
-        if alike is None or not self._was_applied(root, owner):
-            return False
-        return [*map(_but_for_use, alike)] == [*map(_but_for_use, answer)]
-
     def _has_more(self, root: str) -> bool:
-        """Return whether placement has classes that the tree lacks: their allocations may have to move."""
+        # Allocations of classes that placement has and the tree lacks may have to move.
         tree = self._trees[root]
         return any(
             (now := tree.by_id(was.id)) is None or not was.inventories.keys() <= now.inventories.keys()
@@ -142,11 +138,9 @@ class HostTrees:
         )
 
     def misplaced(self) -> list[GuestRecord]:
-        """Return guests with allocations that their host lacks, as far as known here. If placement has the
-        current tree, placement knows the allocations.
-        """
+        """Return guests with allocations that their host lacks, if placement has the host's current tree."""
         found = []
-        for root in [one for one in self._to_fit if one in self._stored]:
+        for root in [root for root in self._to_fit if root in self._stored]:
             tree, guests = self._trees[root], self._disk.hosted.of(root)
             wrong = [guest for guest in guests if not fits_tree(guest.allocations, tree, self._pools)]
             if not wrong:
@@ -156,16 +150,14 @@ class HostTrees:
         return found
 
     def settle(self, guests: Iterable[GuestRecord], found: Iterable[Consumer]) -> None:
-        """Apply placement's allocations to the guests. A guest without any is to be destroyed and holds
-        nothing.
-        """
+        """Apply placement's allocations to the guests; a guest without any is to be destroyed."""
         held = {consumer.id: consumer.allocations for consumer in found}
         for guest in filter(self._disk.hosted.is_there, guests):
             tree = self._trees[guest.root]
             known = (held.get(holder_consumer(guest.build, guest.attempt), {}), held.get(guest.build, {}))
-            now: Allocations = next((one for one in known if any(map(tree.by_id, one))), {})
+            now: Allocations = next((held for held in known if any(map(tree.by_id, held))), {})
             if now == guest.allocations:  # then the allocation is from a shared pool
-                self._pools.update(dict.fromkeys(one for one in now if tree.by_id(one) is None))
+                self._pools.update(dict.fromkeys(pool for pool in now if tree.by_id(pool) is None))
                 continue
             log.info("%s on %s: what it holds is of other providers", guest.build, guest.host)
             self._disk.move(guest, now)
@@ -181,14 +173,11 @@ class HostTrees:
         self._devices.furnish(tree, {move.provider for move in moves.moves} if moves else ())
 
     def _was_applied(self, root: str, owner: Provider | None) -> bool:
-        """Return whether placement has our last report, if there was one."""
-        told = self._told.get(root, -1)
-        return told < 0 or (owner is not None and owner.sequence >= told)
+        sequence = self._told.get(root, -1)
+        return sequence < 0 or (owner is not None and owner.sequence >= sequence)
 
     def _note_taken(self, host: SimHost, owner: Provider | None) -> None:
-        """Count missing reports: placement dead-letters a report that it refuses, so it never becomes visible
-        here.
-        """
+        # Placement dead-letters a report that it refuses: only that it is missing shows here.
         if self._was_applied(host.root, owner):
             self._not_taken.pop(host.root, None)
             return
@@ -201,19 +190,7 @@ class HostTrees:
 
 
 def _but_for_use(provider: Provider) -> tuple[object, ...]:
-    """Return the values of a provider that decide whether its host is reported again."""
-    owner = (provider.cell, provider.agent, provider.zone, provider.host, provider.gone)
-    kept = provider.kept_classes, provider.kept_traits, provider.kept_aggregates
-    return (
-        provider.id,
-        provider.name,
-        provider.parent,
-        provider.inventories,
-        provider.traits,
-        provider.aggregates,
-        owner,
-        kept,
-    )
+    return tuple(getattr(provider, name) for name in _COMPARED)
 
 
 def _of_owner(owner: Provider | None, host: SimHost, cell: str, agent: str) -> Iterable[str]:

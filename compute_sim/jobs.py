@@ -41,12 +41,7 @@ class AgentJob:
             self.waiter.set_result(how)
 
     def make_due(self) -> None:
-        """Make the job due now."""
         self.due = min(self.due, asyncio.get_running_loop().time())
-
-    @property
-    def is_due(self) -> bool:
-        return self.due <= asyncio.get_running_loop().time()
 
 
 class DueJobs:
@@ -79,7 +74,7 @@ class DueJobs:
             self._alarm = asyncio.get_running_loop().call_at(when, self._ring)
 
     def _ring(self) -> None:
-        """End the due jobs. An event loop may fire early, so jobs due at the planned time count as due."""
+        # An event loop may fire early, so jobs due at the planned time count as due.
         now = max(self._rings, asyncio.get_running_loop().time())
         self._alarm, self._rings = None, inf
         told = 0
@@ -115,7 +110,7 @@ class AgentJobs:
         job.waiter = asyncio.get_running_loop().create_future()
         if job.lost:
             job.tell("lost")
-        elif job.is_due:
+        elif job.due <= asyncio.get_running_loop().time():
             job.tell("done")
         else:
             self._due.watch(job)

@@ -1,5 +1,4 @@
-"""Machine types (the drivers of a host) and generated hosts. Some types are built in, others are described in
-an operator's file.
+"""Machine types (the drivers of a host), built in or described in an operator's file, and generated hosts.
 
 [edge]                                  # berth up --driver edge,flat
 drivers = ["numa", "sriov"]
@@ -10,6 +9,7 @@ sriov = {functions = [{device = "ens1f0", vfs = 16, network = "physnet1"}]}
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid5
@@ -127,7 +127,6 @@ def _machine(at: str, table: Any) -> Machine:
 
 
 def _configured(path: Path) -> tuple[ConfiguredProvider, ...]:
-    """Return all content of the file, or of *.yaml in a directory."""
     try:
         from yaml import YAMLError, safe_load  # type: ignore[import-untyped]
     except ImportError:
@@ -196,81 +195,73 @@ class SimAgent:
     hosts: tuple[SimHost, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """The hosts of a simulated cloud: the size of flat ones, and the kinds that take turns."""
+
+    vcpus: int = 32
+    memory_mb: int = 131_072
+    disk_gb: int = 2000
+    vcpu_ratio: float = 4.0
+    zones: Sequence[str] = ("",)
+    architectures: Sequence[str] = (X86,)
+    machines: Sequence[Machine] = (FLAT,)
+    baremetal: int = 0  # number of bare-metal nodes
+
+    @property
+    def inventory(self) -> dict[str, Inventory]:
+        """The inventory of a flat host."""
+        return {
+            "VCPU": Inventory(total=self.vcpus, max_unit=self.vcpus, allocation_ratio=self.vcpu_ratio),
+            "MEMORY_MB": Inventory(total=self.memory_mb, reserved=512, max_unit=self.memory_mb),
+            "DISK_GB": Inventory(total=self.disk_gb, max_unit=self.disk_gb),
+        }
+
+
 def fleet(
     cells: Sequence[str] | int = 4,
     hosts: int = 1000,
     agents_per_cell: int = 1,
     *,
-    vcpus: int = 32,
-    memory_mb: int = 131_072,
-    disk_gb: int = 2000,
-    vcpu_ratio: float = 4.0,
-    zones: Sequence[str] = ("",),
-    architectures: Sequence[str] = (X86,),
-    traits: Sequence[str] = _TRAITS,
-    machines: Sequence[Machine] = (FLAT,),
-    baremetal: int = 0,
+    hardware: Hardware | None = None,
     seed: int = 0,
 ) -> list[SimAgent]:
     """Return agents with so many hypervisors and bare-metal nodes in total, spread over cells and agents."""
-    inventory = {
-        "VCPU": Inventory(total=vcpus, max_unit=vcpus, allocation_ratio=vcpu_ratio),
-        "MEMORY_MB": Inventory(total=memory_mb, reserved=512, max_unit=memory_mb),
-        "DISK_GB": Inventory(total=disk_gb, max_unit=disk_gb),
-    }
+    hardware = hardware or Hardware()
+    zones, architectures, inventory = hardware.zones, hardware.architectures, hardware.inventory
     names = [f"cell{number + 1}" for number in range(cells)] if isinstance(cells, int) else list(cells)
     places = len(names) * agents_per_cell
     dealt: list[list[SimHost]] = [[] for _ in range(places)]
-    addresses: list[str] = []
+    addresses = (f"10.{n >> 16 & 255}.{n >> 8 & 255}.{n & 255}" for n in count(1))
 
-    def deal(count: int, kind: str, made: Sequence[Machine], metal: str) -> None:
-        for number in range(count):
+    def deal(several: int, kind: str, made: Sequence[Machine], metal: str) -> None:
+        for number in range(several):
             name = f"{names[number % len(names)]}-{kind}{number // len(names) + 1:05}"
-            place = number % places
-            root = str(uuid5(_NAMES, f"{seed}/{name}"))
-            zone = zones[number // places % len(zones)]
-            kind_of = architectures[number // places // len(zones) % len(architectures)]
+            architecture = architectures[number // places // len(zones) % len(architectures)]
             machine = made[number // places // len(zones) // len(architectures) % len(made)]
-            has, can = (inventory, tuple(traits)) if machine.flat and not metal else ({}, ())
-            ip = _address(len(addresses))
-            addresses.append(ip)
-            dealt[place].append(
-                SimHost(
-                    root,
-                    name,
-                    has,
-                    _can(can, kind_of),
-                    zone,
-                    metal=metal,
-                    drivers=machine.drivers,
-                    architecture=kind_of,
-                    ip=ip,
-                )
+            flat = machine.flat and not metal
+            # only x86 has its extensions
+            traits = (trait for trait in _TRAITS if architecture == X86 or "_X86_" not in trait)
+            host = SimHost(
+                root=str(uuid5(_NAMES, f"{seed}/{name}")),
+                host=name,
+                inventory=inventory if flat else {},
+                traits=tuple(traits) if flat else (),
+                zone=zones[number // places % len(zones)],
+                metal=metal,
+                drivers=machine.drivers,
+                architecture=architecture,
+                ip=next(addresses),
             )
+            dealt[number % places].append(host)
 
-    deal(hosts, "host", machines, "")
-    deal(baremetal, "metal", (FLAT,), "baremetal")
+    deal(hosts, "host", hardware.machines, "")
+    deal(hardware.baremetal, "metal", (FLAT,), "baremetal")
     return [
-        _agent(names[place % len(names)], place // len(names) + 1, theirs)
-        for place, theirs in enumerate(dealt)
+        SimAgent(agent_name(cell, place // len(names) + 1), cell, tuple(dealt[place]))
+        for place in range(places)
+        for cell in [names[place % len(names)]]
     ]
-
-
-def _can(traits: tuple[str, ...], architecture: str) -> tuple[str, ...]:
-    """Return the traits that this architecture supports: only x86 has its extensions."""
-    if architecture == X86:
-        return traits
-    return tuple(trait for trait in traits if "_X86_" not in trait)
-
-
-def _address(number: int) -> str:
-    """Return an address in 10.0.0.0/8, one for each host."""
-    number += 1
-    return f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
-
-
-def _agent(cell: str, number: int, hosts: Sequence[SimHost]) -> SimAgent:
-    return SimAgent(agent_name(cell, number), cell, tuple(hosts))
 
 
 def agent_name(cell: str, number: int) -> str:

@@ -12,7 +12,7 @@ from typing import Literal
 from bus.agent_builds import allocations_of
 from bus.moves import MoveOrdered, MoveReported
 from compute_sim.agent import HANG_SECONDS, NOTHING_HERE, SimulatedAgent
-from compute_sim.core.faults import PhaseFate
+from compute_sim.core.faults import Fate
 from compute_sim.core.phases import PhaseEnd, afterwards, meanwhile, refusal
 from compute_sim.guests import GuestRecord
 from compute_sim.jobs import AgentJob
@@ -51,14 +51,13 @@ class SimulatedMoves:
         fate = self._agent.faults.phase_fate(order.move, order.phase, order.attempt)
         # a live migration that never converges is forced
         if fate.kind == "hang" and order.force and order.kind == "live":
-            fate = PhaseFate("done", 0.0)
+            fate = Fate("done", 0.0)
         job = self._agent.jobs.get(order.build, ("move", order.root))
         if job is None or job.step < order.step:
             if why := self._refusal(order):
                 waits = order.phase in ("prepare", "start") and self._disk.guest(order.build, order.attempt)
-                return await self._store_outcome(
-                    _phase_report(order, "failed", cause=why, leftover=bool(waits))
-                )
+                outcome = _phase_report(order, "failed", cause=why, leftover=bool(waits))
+                return await self._store_outcome(outcome)
             job = self._begin(order, fate, job)
         elif order.force:
             job.make_due()
@@ -77,11 +76,9 @@ class SimulatedMoves:
             return []
         now = asyncio.get_running_loop().time()
         return [
-            _phase_report(
-                order, "progress", percent=min(99, int(100 * (now - job.begun) / (job.due - job.begun)))
-            )
+            _phase_report(order, "progress", percent=min(99, int(100 * (now - job.begun) / length)))
             for job, order in self._under_way.items()
-            if job.begun < job.due and now - job.begun < job.due - job.begun < HANG_SECONDS
+            if (length := job.due - job.begun) > 0 and now - job.begun < length < HANG_SECONDS
         ]
 
     def _is_new(self, order: MoveOrdered) -> bool:
@@ -92,9 +89,8 @@ class SimulatedMoves:
         return self._disk.builds.is_void(order.build, order.attempt)
 
     def _refusal(self, order: MoveOrdered) -> str:
-        here = {
-            attempt: record.state for attempt, record in self._disk.hosted.there.get(order.build, {}).items()
-        }
+        guests = self._disk.hosted.there.get(order.build, {})
+        here = {attempt: guest.state for attempt, guest in guests.items()}
         if why := refusal(order, here):
             return why
         key = order.build, order.attempt
@@ -102,15 +98,14 @@ class SimulatedMoves:
             return f"the host cannot hold it: {full}"
         return ""
 
-    def _begin(self, order: MoveOrdered, fate: PhaseFate, earlier: AgentJob | None) -> AgentJob:
-        """Start the phase and end an earlier order's job; a copy continues from its progress."""
+    def _begin(self, order: MoveOrdered, fate: Fate, earlier: AgentJob | None) -> AgentJob:
         disk, now = self._disk, asyncio.get_running_loop().time()
         begun, due = now, now + (HANG_SECONDS if fate.kind == "hang" else fate.seconds)
         if earlier is not None:
             before = self._under_way.pop(earlier, None)
             self._agent.jobs.over(earlier)
             if before is not None and (before.move, before.phase) == (order.move, order.phase):
-                begun, due = earlier.begun, earlier.due
+                begun, due = earlier.begun, earlier.due  # a copy continues from its progress
             earlier.tell("overtaken")
         if order.force or self._is_done(order):
             due = min(due, now)
@@ -129,15 +124,15 @@ class SimulatedMoves:
         return job
 
     def _is_done(self, order: MoveOrdered) -> bool:
-        """Return whether the same phase was completed as an earlier step."""
         last = self._disk.steps.last(order.build, order.root)
         if last is None or last.outcome != "done":
             return False
         return (last.move, last.phase, last.attempt) == (order.move, order.phase, order.attempt)
 
-    def _outcome(self, order: MoveOrdered, fate: PhaseFate, *, lost: bool) -> MoveReported:
+    def _outcome(self, order: MoveOrdered, fate: Fate, *, lost: bool) -> MoveReported:
         disk, guest = self._disk, self._guest(order)
-        end: PhaseEnd = "lost" if lost else "hung" if fate.kind == "hang" else fate.kind
+        ends: dict[str, PhaseEnd] = {"hang": "hung", "done": "done"}
+        end = "lost" if lost else ends.get(fate.kind, "failed")
         if order.phase == "rebuild" and end == "done" and guest.attempt != order.attempt:
             guest = disk.rename(guest, order.attempt, order.spec)
         state = afterwards(order, guest.state, end)
@@ -155,16 +150,15 @@ class SimulatedMoves:
         return _phase_report(order, "failed", cause=fate.cause or _CAUSES.get(end, ""), leftover=leftover)
 
     def _guest(self, order: MoveOrdered) -> GuestRecord:
-        """Return the guest of this attempt, or of the previous attempt number until the guest is renamed."""
+        # until it is renamed, the guest has its previous attempt number
         guest = self._disk.guest(order.build, order.attempt) or self._disk.guest(order.build, order.was)
         assert guest is not None, f"{order.phase} of {order.build} was begun without a guest"
         return guest
 
-    async def _store_outcome(self, said: MoveReported) -> MoveReported:
-        """Store the outcome durably before it is reported."""
-        self._disk.phase_over(said)
+    async def _store_outcome(self, outcome: MoveReported) -> MoveReported:
+        self._disk.phase_over(outcome)
         await self._disk.settled()
-        return said
+        return outcome
 
 
 def _phase_report(

@@ -41,9 +41,7 @@ class GuestRecovery:
         providers: Ask[FindProviders, ProvidersFound] | None,
         spares: bool = False,
     ) -> None:
-        """With `spares`, a guest unknown to placement is kept, stopped, as needed after a database
-        restore.
-        """
+        """With `spares`, guests unknown to placement are kept, stopped, as after a database restore."""
         self._agent, self._cell, self._clock = agent, cell, clock
         self._providers = providers
         self._spares = spares
@@ -54,9 +52,7 @@ class GuestRecovery:
         self._waits_since: float | None = None  # time of the first unanswered question
 
     async def check(self) -> Sequence[AgentReported]:
-        """Ask for the guests' ownership, and return the guests that were destroyed. Without an answer
-        everything waits.
-        """
+        """Ask placement which guests are still this agent's, and destroy and return the others."""
         agent, now = self._agent, self._clock.monotonic()
         if agent.ready and not agent.disk.asleep:
             self._pause, self._next = SHORTEST_PAUSE, 0.0
@@ -69,9 +65,13 @@ class GuestRecovery:
         if agent.ready:
             guests = [record for record in guests if (record.build, record.attempt) in agent.disk.asleep]
         try:
-            judged = [one for some in portions(guests, GUESTS_A_QUESTION) for one in await self._judged(some)]
+            judged = []
+            for some in portions(guests, GUESTS_A_QUESTION):
+                judged += await self._judged(some)
         except Unavailable as away:
-            self._complain(now, away)
+            self._waits_since = now if self._waits_since is None else self._waits_since
+            level = logging.WARNING if now - self._waits_since > QUIET_SECONDS else logging.INFO
+            log.log(level, "%s: its guests wait until placement says whose they are: %s", agent.agent, away)
             return []
         self._waits_since = None
         if not agent.power.on or agent.absences != before:
@@ -85,10 +85,8 @@ class GuestRecovery:
             elif whose == "unknown" and self._spares:
                 self._spare(guest)
             elif whose in _LOST:
-                log.warning(
-                    "%s: the guest of %s on %s is not its own any more: it is destroyed",
-                    *(agent.agent, guest.build, guest.host),
-                )
+                what = agent.agent, guest.build, guest.host
+                log.warning("%s: the guest of %s on %s is not its own any more: it is destroyed", *what)
                 gone.append(agent.drop(guest))
         await agent.disk.settled()
         if not agent.ready and agent.power.on and agent.absences == before:
@@ -96,20 +94,13 @@ class GuestRecovery:
         return gone
 
     async def _judged(self, guests: Sequence[GuestRecord]) -> list[tuple[GuestRecord, Ownership]]:
-        found = await self._found(
-            [
-                name
-                for record in guests
-                for name in (record.build, holder_consumer(record.build, record.attempt))
-            ]
-        )
+        found = await self._found(name for guest in guests for name in guest.consumers)
         judged = [(guest, self._ownership_of(guest, found)) for guest in guests]
-        if others := [name for guest, whose in judged if whose in _LOST for name in _others(guest)]:
-            found |= await self._found(others)
+        if names := [name for guest, whose in judged if whose in _LOST for name in _others(guest)]:
+            found |= await self._found(names)
         return [(guest, self._ownership_of(guest, found)) for guest in guests]
 
     async def _found(self, names: Iterable[str]) -> dict[str, Consumer]:
-        """Return the allocations of these consumers."""
         assert self._agent.allocations is not None
         found: dict[str, Consumer] = {}
         for some in portions(dict.fromkeys(names), CONSUMERS_A_QUESTION):
@@ -123,40 +114,24 @@ class GuestRecovery:
             return "ours"  # without allocations placement cannot tell
         build, kept = held.get(guest.build), held.get(holder_consumer(guest.build, guest.attempt))
         keeps = kept.type if kept is not None and self._is_of(kept, guest.root) else NOTHING
-        otherwise = any(
-            (one := held.get(name)) is not None and one.type == MIGRATION and self._is_of(one, guest.root)
-            for name in _others(guest, self._next_here(guest))
-        )
+        # The allocations of the build's next guest on this host are not this one's.
+        here = self._agent.disk.hosted.there.get(guest.build, {}).items()
+        later = [attempt for attempt, there in here if there.root == guest.root and attempt > guest.attempt]
+        holders = [held[name] for name in _others(guest, min(later, default=None)) if name in held]
+        otherwise = any(holder.type == MIGRATION and self._is_of(holder, guest.root) for holder in holders)
         return ownership(build is not None and self._is_of(build, guest.root), keeps, otherwise)
 
-    def _next_here(self, guest: GuestRecord) -> int | None:
-        """Return the number of the build's next guest on this host: that guest's allocations are not this
-        one's.
-        """
-        here = self._agent.disk.hosted.there.get(guest.build, {}).values()
-        later = (
-            record.attempt for record in here if record.root == guest.root and record.attempt > guest.attempt
-        )
-        return min(later, default=None)
-
     def _is_of(self, consumer: Consumer, root: str) -> bool:
-        return any(
-            allocation == root or self._root_of(allocation) == root for allocation in consumer.allocations
-        )
+        return any(root in (provider, self._root_of(provider)) for provider in consumer.allocations)
 
     def _root_of(self, provider: str) -> str:
         return self._agent.disk.devices.root_of.get(provider) or self._roots.get(provider, "")
 
     async def _learn_roots(self, consumers: Iterable[Consumer]) -> None:
-        """Ask for the roots of unknown providers: hosts may have had other providers earlier."""
-        unknown = dict.fromkeys(
-            provider
-            for consumer in consumers
-            for provider in consumer.allocations
-            if not self._root_of(provider)
-        )
         if self._providers is None:
             return
+        named = dict.fromkeys(provider for consumer in consumers for provider in consumer.allocations)
+        unknown = [provider for provider in named if not self._root_of(provider)]  # of earlier trees
         for some in portions(unknown, PROVIDERS_A_QUESTION):
             answer = await self._providers(FindProviders(ids=some, parts=(), cell=self._cell))
             self._roots.update((provider.id, provider.root) for provider in answer.providers)
@@ -164,20 +139,12 @@ class GuestRecovery:
     def _spare(self, guest: GuestRecord) -> None:
         if (key := (guest.build, guest.attempt)) not in self._spared:
             self._spared.add(key)
-            log.warning(
-                "%s: placement has nothing for the guest of %s on %s: it stays there, stopped",
-                *(self._agent.agent, guest.build, guest.host),
-            )
-
-    def _complain(self, now: float, away: Unavailable) -> None:
-        if self._waits_since is None:
-            self._waits_since = now
-        level = logging.WARNING if now - self._waits_since > QUIET_SECONDS else logging.INFO
-        log.log(level, "%s: its guests wait until placement says whose they are: %s", self._agent.agent, away)
+            what = self._agent.agent, guest.build, guest.host
+            log.warning("%s: placement has nothing for the guest of %s on %s: it stays there, stopped", *what)
 
 
 def _others(guest: GuestRecord, before: int | None = None) -> list[str]:
-    """Return the possible holders of the guest under earlier or later attempt numbers."""
+    # The possible holders under earlier or later attempt numbers.
     first, end = max(1, guest.attempt - OTHER_ATTEMPTS), guest.attempt + OTHER_ATTEMPTS + 1
     numbers = range(first, end if before is None else min(before, end))
     return [holder_consumer(guest.build, attempt) for attempt in numbers if attempt != guest.attempt]

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from itertools import cycle, islice
 
 from bus.chunks import portions
-from bus.claims import holder_consumer
 from bus.clock import Clock, ReportSequence
 from bus.errors import Unavailable
 from bus.messages import HostReported, InventoryReported, NodeChanged
 from bus.protocol import Ask
 from bus.reports import HostState
-from bus.resources import AllocationsFound, FindAllocations, FindProviders, Provider, ProvidersFound
+from bus.resources import FindAllocations, FindProviders, Provider, ProvidersFound
 from compute_sim.agent import SimulatedAgent
-from compute_sim.core.faults import draw
+from compute_sim.core.faults import SimOptions, draw
 from compute_sim.guests import HostGuests
 from compute_sim.host_trees import HostTrees
 from compute_sim.machines import SimAgent, SimHost
@@ -45,16 +44,14 @@ class HostReports:
         who: SimAgent,
         does: SimulatedAgent,
         trees: HostTrees,
-        period: float,
-        announce_every: float,
+        options: SimOptions,
         clock: Clock,
         providers: Ask[FindProviders, ProvidersFound] | None,
-        allocations: Ask[FindAllocations, AllocationsFound] | None = None,
     ) -> None:
         self.agent, self.cell = who.agent, who.cell
         self.hosts = {host.root: host for host in who.hosts}
-        self.period = period
-        self.announce_every = announce_every
+        self.period = options.period
+        self.announce_every = options.announce_every
         self.clock = clock
         self._does = does
         self._trees = trees
@@ -65,7 +62,6 @@ class HostReports:
         self._run = clock.uuid()
         self._sequence = ReportSequence(clock)
         self._providers = providers
-        self._allocations = allocations
         # the last state, and the values that it depends on
         self._states: dict[str, tuple[object, HostState]] = {}
         self._reshaped: set[str] = set()  # roots with a reported reshape
@@ -76,9 +72,7 @@ class HostReports:
 
     @property
     def beat_every(self) -> float:
-        """Seconds between heartbeats. Each host is reported once per period, in parts, because handling all
-        of them together would block a scheduler for too long.
-        """
+        """Seconds between heartbeats; each has a part of the hosts, as a long one blocks a scheduler."""
         return self.period / max(1, len(self._shares))
 
     async def beat(self) -> Sequence[HostReported]:
@@ -86,9 +80,9 @@ class HostReports:
         if not self._does.ready or not self._shares:
             return []
         if self._told_while != (away := self._does.absences):
-            self._told_while, told = away, self._shares
+            self._told_while, shares = away, self._shares
         else:
-            told = [next(self._turns)]
+            shares = [next(self._turns)]
         sequence = self._sequence.next()
         return [
             HostReported(
@@ -99,7 +93,7 @@ class HostReports:
                 period=self.period,
                 hosts=tuple(self._state(self.hosts[root]) for root in roots),
             )
-            for roots in told
+            for roots in shares
         ]
 
     async def announce(self) -> Sequence[InventoryReported | NodeChanged]:
@@ -131,7 +125,7 @@ class HostReports:
         return [self._said_of(self.hosts[root], sequence) for root in chunk]
 
     async def _differing_hosts(self) -> list[str]:
-        """Return the hosts that differ in placement, and make later reports newer than any earlier one."""
+        # Later reports get sequences above that of any earlier report.
         metal = [root for root, host in self.hosts.items() if host.metal]
         if self._providers is None:
             return list(self.hosts)
@@ -153,9 +147,7 @@ class HostReports:
         return metal + differing
 
     async def _found(self, ask: Ask[FindProviders, ProvidersFound]) -> list[Provider]:
-        """Return all of this agent's providers. After the first time pages are read with pauses, as claims
-        wait behind them.
-        """
+        # After the first time pages are read with pauses, as claims wait behind them.
         found: list[Provider] = []
         after, more, rest = "", True, LONGEST_REST if self._next_round else 0.0
         while more:
@@ -169,10 +161,7 @@ class HostReports:
             began = self.clock.monotonic()
             page = (await ask(asked)).providers
             found += page
-            after, more = (
-                max((provider.id for provider in page), default=""),
-                len(page) == PROVIDERS_A_QUESTION,
-            )
+            after, more = max((each.id for each in page), default=""), len(page) == PROVIDERS_A_QUESTION
             if more and rest:
                 pause = min(LEISURE * (self.clock.monotonic() - began), rest)
                 rest -= pause
@@ -180,30 +169,26 @@ class HostReports:
         return found
 
     async def _settle(self) -> None:
-        """Ask for the allocations of guests on reshaped hosts: placement moved them with the inventory."""
-        misplaced = self._trees.misplaced() if self._allocations is not None else []
+        # Placement moved the allocations of guests on reshaped hosts with the inventory.
+        if (allocations := self._does.allocations) is None:
+            return
+        misplaced = self._trees.misplaced()
         for some in portions(misplaced, GUESTS_A_QUESTION):
-            names = [
-                name
-                for record in some
-                for name in (record.build, holder_consumer(record.build, record.attempt))
-            ]
-            assert self._allocations is not None
-            asked = FindAllocations(consumers=tuple(dict.fromkeys(names)), cell=self.cell)
-            self._trees.settle(some, (await self._allocations(asked)).consumers)
+            names = dict.fromkeys(name for guest in some for name in guest.consumers)
+            asked = FindAllocations(consumers=tuple(names), cell=self.cell)
+            self._trees.settle(some, (await allocations(asked)).consumers)
         if misplaced:
             await self._does.disk.settled()
 
     def _state(self, host: SimHost) -> HostState:
-        """Return the host's state, computed again only after a change."""
         building, guests = self._does.jobs.on[host.root], self._does.disk.hosted.on[host.root]
         minute = int(self.clock.now() // 60)
         now = minute, building, guests.changes
-        before, told = self._states.get(host.root, (None, None))
-        if told is None or before != now:
-            told = self._state_anew(host, building, guests, minute)
-            self._states[host.root] = now, told
-        return told
+        before, state = self._states.get(host.root, (None, None))
+        if state is None or before != now:
+            state = self._state_anew(host, building, guests, minute)
+            self._states[host.root] = now, state
+        return state
 
     def _state_anew(self, host: SimHost, building: int, guests: HostGuests, minute: int) -> HostState:
         temperature = 22.0 + 3.0 * building + 8.0 * draw(host.root, minute)
@@ -229,7 +214,18 @@ class HostReports:
 
     def _said_of(self, host: SimHost, sequence: int) -> InventoryReported | NodeChanged:
         if host.metal:
-            return self._enrolled(host)
+            return NodeChanged(
+                event="create",
+                node=host.root,
+                name=host.host,
+                at=1.0,  # dated long ago, so that any later event wins
+                cell=self.cell,
+                agent=self.agent,
+                resource_class=host.metal,
+                provision_state="available",
+                traits=host.traits,
+                zone=host.zone,
+            )
         providers, reshape = self._trees.report(host.root, sequence)
         if reshape is not None and host.root not in self._reshaped:  # check the effect soon
             self._reshaped.add(host.root)
@@ -243,19 +239,4 @@ class HostReports:
             sequence=sequence,
             providers=providers,
             reshape=reshape,
-        )
-
-    def _enrolled(self, host: SimHost) -> NodeChanged:
-        """Return the enrolment of a node, dated long ago so that any later event wins."""
-        return NodeChanged(
-            event="create",
-            node=host.root,
-            name=host.host,
-            at=1.0,
-            cell=self.cell,
-            agent=self.agent,
-            resource_class=host.metal,
-            provision_state="available",
-            traits=host.traits,
-            zone=host.zone,
         )

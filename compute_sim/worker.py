@@ -1,94 +1,59 @@
 """The table of a simulated agent: the orders it handles and the reports it sends."""
 
-from collections.abc import Sequence
-
+from bus import topics
 from bus.clock import Clock
 from bus.protocol import Ask
 from bus.resources import AllocationsFound, FindAllocations, FindProviders, ProvidersFound
-from bus.topics import (
-    AGENT_ASKED,
-    AGENT_BUILD,
-    AGENT_DESTROY,
-    AGENT_MOVE,
-    AGENT_MOVED,
-    AGENT_REPORT,
-    AGENT_TOLD,
-    CELL_ALLOCATIONS,
-    CELL_PROVIDERS,
-    HOST_REPORTED,
-    INVENTORY_REPORTED,
-    IRONIC_NODE,
-)
+from bus.topics import AGENT_MOVED, AGENT_REPORT
 from bus.worker import Worker, every, on
 from compute_sim.agent import SimulatedAgent
-from compute_sim.core.faults import CrashPlan, FaultPlan
+from compute_sim.core.faults import SimOptions
 from compute_sim.disk import AgentDisk
 from compute_sim.host_trees import HostTrees
-from compute_sim.machines import SimAgent, SimHost
+from compute_sim.machines import SimAgent
 from compute_sim.moving import SimulatedMoves
 from compute_sim.recovery import GuestRecovery
 from compute_sim.reporting import HostReports
 
-LEAST_ABSENCE = 5.0  # seconds: a busy machine may be slow
-
 
 def compute_sim(
-    agent: str,
-    cell: str,
-    hosts: Sequence[SimHost],
+    who: SimAgent,
+    options: SimOptions | None = None,
     *,
-    faults: FaultPlan | None = None,
-    crashes: CrashPlan | None = None,
-    period: float = 10.0,
-    announce_every: float = 300.0,
-    progress_every: float = 2.0,
-    concurrency: int = 5000,
     clock: Clock | None = None,
     disk: AgentDisk | None = None,
     providers: Ask[FindProviders, ProvidersFound] | None = None,
     allocations: Ask[FindAllocations, AllocationsFound] | None = None,
-    spares_unknown: bool = False,
 ) -> Worker:
-    """Return an agent with these hosts, with the given faults and power failures.
+    """Return a worker that simulates this agent and its hosts.
 
     With `providers` its reports count even if an earlier run's clock was ahead. With `allocations` too, it
     learns the allocations of guests on reshaped hosts, and their ownership after an absence. State on its
     `disk` survives.
     """
-    clock = clock or Clock()
-    disk = disk or AgentDisk()
-    trees = HostTrees(hosts, cell, agent, disk)
-    does = SimulatedAgent(
-        agent, faults or FaultPlan(), crashes or CrashPlan(), disk, trees.use_changed, allocations,
-        absent_after=max(period, LEAST_ABSENCE),
-    )  # fmt: skip
-    moves = SimulatedMoves(does)
-    recovery = GuestRecovery(does, cell, clock, providers, spares_unknown)
-    who = SimAgent(agent, cell, tuple(hosts))
-    tells = HostReports(who, does, trees, period, announce_every, clock, providers, allocations)
+    clock, disk, options = clock or Clock(), disk or AgentDisk(), options or SimOptions()
+    trees = HostTrees(who, disk)
+    agent = SimulatedAgent(who.agent, options, disk, trees.use_changed, allocations)
+    moves = SimulatedMoves(agent)
+    recovery = GuestRecovery(agent, who.cell, clock, providers, options.spares_unknown)
+    reports = HostReports(who, agent, trees, options, clock, providers)
+    address, concurrency = {"cell": who.cell, "agent": who.agent}, options.concurrency
     return Worker(
-        f"agent.{cell}.{agent}",
+        f"agent.{who.cell}.{who.agent}",
         consumes=[
-            on(
-                AGENT_BUILD.at(cell=cell, agent=agent),
-                does.build,
-                emits=[AGENT_REPORT],
-                concurrency=concurrency,
-            ),
-            on(AGENT_DESTROY.at(cell=cell, agent=agent), does.destroy, emits=[AGENT_REPORT]),
-            on(AGENT_ASKED.at(cell=cell, agent=agent), does.report_guests, emits=[AGENT_TOLD]),
-            on(
-                AGENT_MOVE.at(cell=cell, agent=agent),
-                moves.move,
-                emits=[AGENT_MOVED],
-                concurrency=concurrency,
-            ),
+            on(topics.AGENT_BUILD.at(**address), agent.build, emits=[AGENT_REPORT], concurrency=concurrency),
+            on(topics.AGENT_DESTROY.at(**address), agent.destroy, emits=[AGENT_REPORT]),
+            on(topics.AGENT_ASKED.at(**address), agent.report_guests, emits=[topics.AGENT_TOLD]),
+            on(topics.AGENT_MOVE.at(**address), moves.move, emits=[AGENT_MOVED], concurrency=concurrency),
         ],
-        asks=[*([CELL_PROVIDERS] if providers else []), *([CELL_ALLOCATIONS] if allocations else [])],
+        asks=[
+            *([topics.CELL_PROVIDERS] if providers else []),
+            *([topics.CELL_ALLOCATIONS] if allocations else []),
+        ],
         timers=[
             every(0.5, recovery.check, emits=[AGENT_REPORT], at_once=True),
-            every(progress_every, moves.progress, emits=[AGENT_MOVED]),
-            every(tells.beat_every, tells.beat, emits=[HOST_REPORTED], at_once=True),
-            every(0.1, tells.announce, emits=[INVENTORY_REPORTED, IRONIC_NODE], at_once=True),
+            every(options.progress_every, moves.progress, emits=[AGENT_MOVED]),
+            every(reports.beat_every, reports.beat, emits=[topics.HOST_REPORTED], at_once=True),
+            every(0.1, reports.announce, emits=[topics.INVENTORY_REPORTED, topics.IRONIC_NODE], at_once=True),
         ],
     )

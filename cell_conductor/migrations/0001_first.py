@@ -28,7 +28,7 @@ def upgrade() -> None:
         *_columns(sa.Text, "status", "root"),  # root: of the current or last host
         *_columns(sa.Integer, "attempt"),
         sa.Column("generation", sa.BigInteger),  # in placement
-        *_columns(sa.Double, "deadline", "said"),  # said: time of the last change or message
+        *_columns(sa.Double, "deadline", "said"),  # the time of the last change or message
         *_columns(sa.Text, "placed", "story"),  # the BuildPlaced as received; fields that only steps read
         *_columns(sa.Text, "leftovers", "host", "project", "name", "moved", server_default=""),
     )

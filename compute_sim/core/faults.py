@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import cos, exp, log, pi, sqrt
-from typing import Literal
+from typing import Literal, cast
 
 from bus.moves import MovePhase
 
-Kind = Literal["built", "reschedule", "abort", "hang"]
+Kind = Literal["built", "reschedule", "abort", "hang", "done", "failed"]
 
 _RESCHEDULE = (
     "could not start the domain: no bootable device",
@@ -70,18 +70,9 @@ class Durations:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """The outcome of one attempt."""
+    """The planned outcome of one attempt of a build, or of one phase of a move."""
 
     kind: Kind
-    seconds: float
-    cause: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseFate:
-    """The outcome of one phase of a move."""
-
-    kind: Literal["done", "failed", "hang"]
     seconds: float
     cause: str = ""
 
@@ -98,9 +89,8 @@ class MoveFaults:
     hang: float = 0.0
 
     def __post_init__(self) -> None:
-        most = max(self.prepare, self.send, self.start, self.resume, self.rebuild)
-        least = min(self.prepare, self.send, self.start, self.resume, self.rebuild, self.hang)
-        if least < 0 or most + self.hang > 1:
+        shares = (self.prepare, self.send, self.start, self.resume, self.rebuild)
+        if min(*shares, self.hang) < 0 or max(shares) + self.hang > 1:
             raise ValueError(f"what fails and what hangs are shares of all phases, not {self}")
 
     @staticmethod
@@ -111,9 +101,7 @@ class MoveFaults:
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """The shares of attempts that fail with a retry elsewhere, that fail without a retry, and that never
-    end.
-    """
+    """The shares of attempts that fail with or without a retry elsewhere, or never end, and their times."""
 
     seed: int = 0
     reschedule: float = 0.0
@@ -135,22 +123,19 @@ class FaultPlan:
         if certain or (self.first_attempt_only and attempt > 1):
             return Fate("built", seconds)
         chance = draw(self.seed, "fate", build, attempt)
-        if chance < self.reschedule:
-            return Fate("reschedule", seconds, self._one_of(_RESCHEDULE, build, attempt))
         if chance < self.reschedule + self.abort:
-            return Fate("abort", seconds, self._one_of(_ABORT, build, attempt))
-        if chance < self.reschedule + self.abort + self.hang:
-            return Fate("hang", seconds)
-        return Fate("built", seconds)
+            kind, causes = ("reschedule", _RESCHEDULE) if chance < self.reschedule else ("abort", _ABORT)
+            cause = causes[int(draw(self.seed, "cause", build, attempt) * len(causes))]
+            return Fate(cast(Kind, kind), seconds, cause)
+        return Fate("hang" if chance < self.reschedule + self.abort + self.hang else "built", seconds)
 
-    def phase_fate(self, move: str, phase: MovePhase, attempt: int) -> PhaseFate:
-        times = self.durations if self.move_durations is None else self.move_durations
-        seconds = self._seconds(move, f"{phase} {attempt}", times)
+    def phase_fate(self, move: str, phase: MovePhase, attempt: int) -> Fate:
+        seconds = self._seconds(move, f"{phase} {attempt}", self.move_durations)
         chance = draw(self.seed, "phase", move, phase, attempt)
         fails: float = getattr(self.moves, phase)
         if chance < fails:
-            return PhaseFate("failed", seconds, _PHASES[phase])
-        return PhaseFate("hang" if chance < fails + self.moves.hang else "done", seconds)
+            return Fate("failed", seconds, _PHASES[phase])
+        return Fate("hang" if chance < fails + self.moves.hang else "done", seconds)
 
     def _seconds(self, of: str, attempt: int | str, times: Durations | None = None) -> float:
         times = times or self.durations
@@ -158,9 +143,6 @@ class FaultPlan:
             return times.values[0]
         second = draw(self.seed, "more time", of, attempt) if times.name == "lognormal" else 0.0
         return times.at(draw(self.seed, "time", of, attempt), second)
-
-    def _one_of(self, causes: tuple[str, ...], build: str, attempt: int) -> str:
-        return causes[int(draw(self.seed, "cause", build, attempt) * len(causes))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,3 +158,24 @@ class CrashPlan:
         if not self.orders:
             return 0
         return 1 + int(2 * self.orders * draw(self.seed, "crash", agent, crashes))
+
+
+LEAST_ABSENCE = 5.0  # seconds: a busy machine may be slow
+
+
+@dataclass(frozen=True, slots=True)
+class SimOptions:
+    """The faults and periods of a simulated agent; times are in seconds."""
+
+    faults: FaultPlan = FaultPlan()
+    crashes: CrashPlan = CrashPlan()
+    period: float = 10.0  # in which each host is reported once
+    announce_every: float = 300.0  # between complete checks of the inventory in placement
+    progress_every: float = 2.0  # between reports of the progress of moves
+    concurrency: int = 5000  # orders at a time
+    spares_unknown: bool = False  # keep guests unknown to placement, stopped, as after a database restore
+
+    @property
+    def absent_after(self) -> float:
+        """The seconds without activity after which the hosts may have been evacuated."""
+        return max(self.period, LEAST_ABSENCE)

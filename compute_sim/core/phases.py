@@ -1,11 +1,10 @@
-"""The state of a guest during and after each phase of a move, the detection of late orders, and the
-ownership of guests after an absence.
+"""The state of guests in the phases of moves, late orders, and the ownership of guests after an absence.
 
-    prepare   no guest → arriving, and its devices are held
-    send      running → stopped, immediately; in a live migration when the copy is complete
-    start     arriving → running
-    resume    the guest at the source gets a new attempt number and runs again
-    rebuild   the guest runs until its successor replaces it under a new attempt number
+prepare   no guest → arriving, and its devices are held
+send      running → stopped, immediately; in a live migration when the copy is complete
+start     arriving → running
+resume    the guest at the source gets a new attempt number and runs again
+rebuild   the guest runs until its successor replaces it under a new attempt number
 """
 
 from collections import OrderedDict
@@ -22,9 +21,7 @@ REMEMBERED = 100_000  # builds
 
 
 def refusal(order: MoveOrdered, here: Mapping[int, GuestState]) -> str:
-    """Return why the phase cannot begin with the guests of this build here (by attempt), or an empty
-    string.
-    """
+    """Return why the phase cannot begin with these guests of its build (by attempt), or an empty string."""
     match order.phase:
         case "prepare":
             return ""
@@ -69,22 +66,20 @@ class MoveSteps:
         self._known: OrderedDict[str, dict[str, tuple[int, MoveReported | None]]] = OrderedDict()
 
     def ordered(self, order: MoveOrdered) -> MoveReported | Literal["go on", "void"]:
-        """Return whether to execute the order, its outcome if it has ended, or `void` if a later order is
-        known.
-        """
-        step, said = self._known.get(order.build, {}).get(order.root, (0, None))
+        """Return the outcome of the order if it has ended, `void` if a later order is known, else `go on`."""
+        step, outcome = self._known.get(order.build, {}).get(order.root, (0, None))
         if order.step < step:
             return "void"
-        return said if said is not None and order.step == step else "go on"
+        return outcome if outcome is not None and order.step == step else "go on"
 
     def begun(self, order: MoveOrdered) -> None:
         self._put(order.build, order.root, order.step, None)
 
-    def finished(self, said: MoveReported) -> None:
+    def finished(self, outcome: MoveReported) -> None:
         """Note an outcome that was reported, now or in an earlier process."""
-        step, _ = self._known.get(said.build, {}).get(said.root, (0, None))
-        if said.step >= step:
-            self._put(said.build, said.root, said.step, said)
+        step, _ = self._known.get(outcome.build, {}).get(outcome.root, (0, None))
+        if outcome.step >= step:
+            self._put(outcome.build, outcome.root, outcome.step, outcome)
 
     def last(self, build: str, root: str) -> MoveReported | None:
         """Return the last outcome of this build on this host, if its phase has ended."""
@@ -105,14 +100,11 @@ NOTHING = "nothing"  # the holder has no allocation on the guest's host
 
 
 def ownership(build_here: bool, holder_type: str | None, kept_otherwise: bool = False) -> Ownership:
-    """Return the ownership of a guest, from the allocations of its build and of the attempt's holder on its
-    host.
+    """Return the ownership of a guest, from the allocations of its build and of its holder on its host.
 
-    A guest held by a migration may have been moved and run on another host, so it is left alone until an
-    order decides. The same applies if a migration holds it under another attempt number (`kept_otherwise`):
-    the number before a rebuild, or a new number that the agent has not received yet. A guest held by a
-    clean-up is certainly obsolete. Without any allocation here the guest may have lost its allocation, so
-    the answer is unknown.
+    A guest held by a migration may run on another host, so it is left alone until an order decides; also
+    if a migration holds it under another attempt number (`kept_otherwise`), from before a rebuild or a newer
+    one. A guest held by a clean-up is obsolete. Without any allocation the guest may have lost its own.
     """
     if holder_type != NOTHING:
         return "kept" if holder_type == MIGRATION else "gone"

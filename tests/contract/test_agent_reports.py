@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from bus.messages import BuildOrdered, DestroyOrdered, InventoryReported
 from bus.reports import Inventory
 from bus.requests import BuildSpec, Flavor
 from bus.resources import FindProviders, ProvidersFound, SetInventory, SetTraits
-from compute_sim import AgentDisk, CrashPlan, FaultPlan, SimAgent, SimHost, fleet
+from compute_sim import AgentDisk, CrashPlan, Hardware, SimAgent, SimHost, SimOptions, fleet
 from compute_sim.agent import SimulatedAgent
 from compute_sim.core.drivers import DriverOptions, InUse, NumaDriver
 from compute_sim.core.provider_tree import ProviderTree, child_id
@@ -44,7 +45,7 @@ GPU = ClosingTypes(types={"small": 2, "large": 1})
 
 
 def hosts(*drivers: Any, count: int = 2) -> Sequence[SimHost]:
-    (agent,) = fleet(("c1",), count, machines=(Machine(drivers),))
+    (agent,) = fleet(("c1",), count, hardware=Hardware(machines=(Machine(drivers),)))
     return agent.hosts
 
 
@@ -56,11 +57,11 @@ class OneAgent:
         self.lost = self.away = False
         self.waiting: list[InventoryReported] | None = None  # reports that placement has not come to
         self.refused: list[str] = []
-        trees = HostTrees(some, "c1", "a1", self.disk)
-        self.does = SimulatedAgent("a1", FaultPlan(), CrashPlan(away=0.01), self.disk, trees.use_changed)
-        self.news = HostReports(
-            SimAgent("a1", "c1", tuple(some)), self.does, trees, 10.0, 300.0, wall.clock, self.ask
-        )
+        who, options = SimAgent("a1", "c1", tuple(some)), SimOptions(crashes=CrashPlan(away=0.01))
+        trees = HostTrees(who, self.disk)
+        self.does = SimulatedAgent("a1", options, self.disk, trees.use_changed)
+        self.does.absent_after = inf
+        self.news = HostReports(who, self.does, trees, options, wall.clock, self.ask)
 
     async def ask(self, question: FindProviders) -> ProvidersFound:
         assert question.cell == "c1"
@@ -206,10 +207,8 @@ async def test_a_tree_that_another_reported_is_taken_over(
 ) -> None:
     await agent.says()
     heir = OneAgent(placement, wall, agent.hosts)
-    other = HostTrees(agent.hosts, "c1", "a2", heir.disk)
-    heir.news = HostReports(
-        SimAgent("a2", "c1", tuple(agent.hosts)), heir.does, other, 10.0, 300.0, wall.clock, heir.ask
-    )
+    who = SimAgent("a2", "c1", tuple(agent.hosts))
+    heir.news = HostReports(who, heir.does, HostTrees(who, heir.disk), SimOptions(), wall.clock, heir.ask)
     wall.time -= 5000.0  # its clock is behind
     assert await heir.says() == [ONE, TWO]
     assert len(await find_providers(placement, agents=("a2",), parts=())) == 2

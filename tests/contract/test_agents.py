@@ -15,7 +15,17 @@ from bus.requests import Image
 from bus.resources import FindProviders, Provider, ProvidersFound
 from bus.topics import AGENT_REPORT, HOST_REPORTED, INVENTORY_REPORTED, IRONIC_NODE
 from bus.worker import Worker
-from compute_sim import AgentDisk, CrashPlan, Durations, FaultPlan, SimHost, compute_sim, fleet
+from compute_sim import (
+    AgentDisk,
+    CrashPlan,
+    Durations,
+    FaultPlan,
+    SimAgent,
+    SimHost,
+    SimOptions,
+    compute_sim,
+    fleet,
+)
 from compute_sim.reporting import HOSTS_IN_A_BEAT
 from tests.support.conductor_builders import CELL, a_build_order, a_destroy_order, a_placed, an_agent_report
 from tests.support.virtual_time import run
@@ -38,7 +48,10 @@ def hosts(number: int = 1) -> list[SimHost]:
 
 
 def an_agent(faults: FaultPlan | None = None, crashes: CrashPlan | None = None, count: int = 1) -> Worker:
-    return compute_sim("agent0", CELL, hosts(count), faults=faults, crashes=crashes, period=0.05)
+    return compute_sim(
+        SimAgent("agent0", CELL, tuple(hosts(count))),
+        SimOptions(faults=faults or FaultPlan(), crashes=crashes or CrashPlan(), period=0.05),
+    )
 
 
 class AgentWorld:
@@ -180,7 +193,7 @@ async def test_what_was_running_when_the_power_failed_is_reported_failed_when_it
 def test_what_hung_is_reported_failed_in_the_end_and_is_still_there() -> None:
     async def hang() -> None:
         broker, disk = LocalBroker(), AgentDisk()
-        agent = compute_sim("agent0", CELL, hosts(), faults=HANGS, disk=disk)
+        agent = compute_sim(SimAgent("agent0", CELL, tuple(hosts())), SimOptions(faults=HANGS), disk=disk)
         async with Bus(LocalTransport(broker)) as bus, Bus(LocalTransport(broker)) as its:
             reports, stopping = await bus.listen(AGENT_REPORT.at(cell=CELL)), asyncio.Event()
             async with asyncio.TaskGroup() as group:
@@ -202,10 +215,14 @@ async def test_an_agent_that_comes_back_with_its_disk_knows_what_was_destroyed_a
     world: AgentWorld,
 ) -> None:
     disk, two = AgentDisk(), a_build_order(a_placed(2))
-    async with world.serving(compute_sim("agent0", CELL, hosts(), disk=disk)):
+    async with world.serving(compute_sim(SimAgent("agent0", CELL, tuple(hosts())), disk=disk)):
         await world.bus.publish(a_destroy_order(ONE, 1), two)
         assert {(await in_time(world.reports.get())).outcome for _ in range(2)} == {"destroyed", "built"}
-    async with world.serving(compute_sim("agent0", CELL, hosts(), faults=FaultPlan(abort=1.0), disk=disk)):
+    async with world.serving(
+        compute_sim(
+            SimAgent("agent0", CELL, tuple(hosts())), SimOptions(faults=FaultPlan(abort=1.0)), disk=disk
+        )
+    ):
         await world.bus.publish(FIRST)
         assert await in_time(world.reports.get()) == an_agent_report(FIRST, "destroyed")
         await world.bus.publish(two)
@@ -230,7 +247,9 @@ async def _some(listener: Listener[AgentReported], count: int) -> AsyncIterator[
 
 async def test_all_hosts_are_announced_and_their_hearts_beat(world: AgentWorld) -> None:
     everything = hosts(1200)
-    async with world.serving(compute_sim("agent0", CELL, everything, period=0.05)):
+    async with world.serving(
+        compute_sim(SimAgent("agent0", CELL, tuple(everything)), SimOptions(period=0.05))
+    ):
         async with asyncio.timeout(DEADLINE):
             announced = [await world.inventories.get() for _ in everything]
             beats = [await world.beats.get() for _ in range(0, len(everything), HOSTS_IN_A_BEAT)]
@@ -257,7 +276,9 @@ async def test_reports_count_for_more_than_those_of_a_run_whose_clock_was_ahead(
             )
         )
 
-    agent = compute_sim("agent0", CELL, everything, period=0.05, providers=providers)
+    agent = compute_sim(
+        SimAgent("agent0", CELL, tuple(everything)), SimOptions(period=0.05), providers=providers
+    )
     async with world.serving(agent), asyncio.timeout(DEADLINE):
         announced = [await world.inventories.get() for _ in everything]
     assert {report.root for report in announced} == {host.root for host in everything}
@@ -279,7 +300,7 @@ async def test_a_bare_metal_node_is_spoken_of_as_ironic_would_at_the_beginning_o
     world: AgentWorld,
 ) -> None:
     node = SimHost("6f3f0c9e-8f5b-4c1e-9d57-2b8a5c0e7a11", "metal1", {}, metal="baremetal")
-    async with world.serving(compute_sim("agent0", CELL, [node])), asyncio.timeout(DEADLINE):
+    async with world.serving(compute_sim(SimAgent("agent0", CELL, (node,)))), asyncio.timeout(DEADLINE):
         said = await world.nodes.get()
     assert (said.node, said.provision_state, said.at) == (node.root, "available", 1.0)
     assert (said.cell, said.agent, said.resource_class) == (CELL, "agent0", "baremetal")
@@ -297,7 +318,9 @@ async def test_a_heart_beat_counts_what_is_being_built(world: AgentWorld) -> Non
         host=host.host,
         spec=replace(order.spec, image=Image(name="debian", properties={"hw_disk_bus": "scsi"})),
     )
-    async with world.serving(compute_sim("agent0", CELL, [host], faults=SLOW, period=0.02)):
+    async with world.serving(
+        compute_sim(SimAgent("agent0", CELL, (host,)), SimOptions(faults=SLOW, period=0.02))
+    ):
         await world.bus.publish(there)
         async with asyncio.timeout(DEADLINE):
             while (beat := await world.beats.get()).hosts[0].building != 1:

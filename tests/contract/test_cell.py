@@ -17,7 +17,7 @@ from bus.sql.migrations import migrate
 from bus.topics import BUILD_DELETED, BUILD_ENDED, CELL_CLAIM, CELL_RELEASE
 from bus.worker import Worker, answers_many
 from cell_conductor import AttemptLimits, cell_conductor, census
-from compute_sim import CrashPlan, Durations, FaultPlan, compute_sim
+from compute_sim import CrashPlan, Durations, FaultPlan, SimAgent, SimOptions, compute_sim
 from tests.support.buses import queues_of
 from tests.support.conductor_builders import CELL, Books, a_delete, a_placed
 
@@ -81,7 +81,10 @@ async def test_every_build_ends_once_and_holds_what_it_should(database: Database
         durations=Durations.parse("exponential:0.02"),
     )
     agents = [
-        compute_sim(f"agent{n}", CELL, [], faults=faults, crashes=CrashPlan(seed, 30, 0.1), period=60.0)
+        compute_sim(
+            SimAgent(f"agent{n}", CELL, ()),
+            SimOptions(faults=faults, crashes=CrashPlan(seed, 30, 0.1), period=60.0),
+        )
         for n in range(3)
     ]
     placed = [a_placed(number) for number in range(BUILDS)]
@@ -97,7 +100,10 @@ async def test_every_build_ends_once_and_holds_what_it_should(database: Database
                 end = await ears.get()
                 told[end.build].append(end)
         # the whole cell dies with builds on their way, and comes back
-        agents = [compute_sim(f"agent{n}", CELL, [], faults=faults, period=60.0) for n in range(3)]
+        agents = [
+            compute_sim(SimAgent(f"agent{n}", CELL, ()), SimOptions(faults=faults, period=60.0))
+            for n in range(3)
+        ]
         async with cell_at_work(broker, database, placement_with(books), *agents):
             while len(told) < BUILDS:
                 end = await ears.get()
@@ -124,7 +130,7 @@ async def test_every_build_ends_once_and_holds_what_it_should(database: Database
 async def test_nothing_in_a_cell_calls_up(database: Database) -> None:
     async with Bus(LocalTransport(LocalBroker())) as bus:
         conductor = a_hasty_conductor(bus, database)
-    agent = compute_sim("agent1", CELL, [])
+    agent = compute_sim(SimAgent("agent1", CELL, ()))
     may_say = {
         "AgentReported", "BuildOrdered", "DestroyOrdered", "BuildEnded", "BuildDeleted",
         "HostFailed", "HostReported", "InventoryReported", "NodeChanged",

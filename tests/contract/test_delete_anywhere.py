@@ -25,7 +25,7 @@ from bus.resources import FindAllocations
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from cell_conductor import cell_conductor
-from compute_sim import Durations, FaultPlan, compute_sim, fleet
+from compute_sim import Durations, FaultPlan, Hardware, SimOptions, compute_sim, fleet
 from tests.support.command_line import plainly
 from tests.support.ids import uid
 from tests.support.scheduler_builders import METAL, a_request
@@ -45,7 +45,7 @@ async def a_cloud(
     placement, kept, builds = (Database("sqlite+aiosqlite://", inline=True) for _ in range(3))
     await migrate(builds, "cell_conductor")
     async with waiting_world(clock, placement, kept, *(schedulers or ("s1",))) as world:
-        [agent] = fleet(("c1",), 1, vcpus=8, memory_mb=8192, disk_gb=100, vcpu_ratio=1.0)
+        [agent] = fleet(("c1",), 1, hardware=Hardware(vcpus=8, memory_mb=8192, disk_gb=100, vcpu_ratio=1.0))
         plan = FaultPlan(seed=1, durations=Durations.parse(f"exponential:{takes}"))
 
         async def live(make: Any) -> None:
@@ -63,7 +63,7 @@ async def a_cloud(
                 bus.asker_of_many(topics.CELL_RELEASE),
                 clock=clock,
             ),
-            "agent": lambda bus: compute_sim(agent.agent, "c1", agent.hosts, faults=plan, clock=clock),
+            "agent": lambda bus: compute_sim(agent, SimOptions(faults=plan), clock=clock),
         }
         for name in makes:
             start(name)

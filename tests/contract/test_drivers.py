@@ -15,7 +15,7 @@ import pytest
 from bus.messages import BuildEnded
 from bus.reports import Inventory
 from bus.requests import Flavor
-from compute_sim import SimHost, fleet
+from compute_sim import Hardware, SimHost, fleet
 from compute_sim.core.drivers import (
     DeviceDriver,
     HostDevice,
@@ -60,7 +60,7 @@ ADDED = ProviderConfigDriver(
 
 
 def hosts(*drivers: Any, count: int = 1) -> Sequence[SimHost]:
-    (agent,) = fleet(1, count, vcpus=64, machines=(Machine(drivers),))
+    (agent,) = fleet(1, count, hardware=Hardware(vcpus=64, machines=(Machine(drivers),)))
     return agent.hosts
 
 

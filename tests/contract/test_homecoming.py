@@ -14,7 +14,17 @@ from bus.errors import Unavailable
 from bus.guests import GuestsAsked
 from bus.local import LocalBroker, LocalTransport
 from bus.topics import AGENT_REPORT, HOST_REPORTED, INVENTORY_REPORTED
-from compute_sim import AgentDisk, Durations, FaultPlan, GuestFile, compute_sim, fleet
+from compute_sim import (
+    AgentDisk,
+    Durations,
+    FaultPlan,
+    GuestFile,
+    Hardware,
+    SimAgent,
+    SimOptions,
+    compute_sim,
+    fleet,
+)
 from compute_sim.recovery import GuestRecovery
 from tests.support.ids import uid
 from tests.support.moving_agent import (
@@ -243,7 +253,7 @@ async def test_after_each_loss_of_power_it_asks_again() -> None:
 
 async def test_nothing_is_reported_before_it_is_known_and_what_was_destroyed_is(tmp_path: Path) -> None:
     """The whole worker, with a file: it was moved away while its agent was dead."""
-    (who,) = fleet(("c1",), 2, vcpus=4, vcpu_ratio=1.0)
+    (who,) = fleet(("c1",), 2, hardware=Hardware(vcpus=4, vcpu_ratio=1.0))
     first = AgentDisk(file=GuestFile(tmp_path / "a1.guests"))
     await MovingAgent(first).build()
     first.close()
@@ -254,9 +264,12 @@ async def test_nothing_is_reported_before_it_is_known_and_what_was_destroyed_is(
     assert len(disk.all_guests) == 1 and disk.running() == []
     broker = LocalBroker()
     worker = compute_sim(
-        "a1", "c1", who.hosts, disk=disk, period=0.02,
-        providers=placement.providers, allocations=placement.allocations,
-    )  # fmt: skip
+        SimAgent("a1", "c1", tuple(who.hosts)),
+        SimOptions(period=0.02),
+        disk=disk,
+        providers=placement.providers,
+        allocations=placement.allocations,
+    )
     async with Bus(LocalTransport(broker)) as bus, Bus(LocalTransport(broker)) as its:
         reports = await bus.listen(AGENT_REPORT.at(cell="c1"))
         beats, trees = await bus.listen(HOST_REPORTED.at()), await bus.listen(INVENTORY_REPORTED.at())

@@ -11,7 +11,7 @@ from bus.local import LocalBroker, LocalTransport
 from bus.moves import MoveOrdered
 from bus.requests import Image
 from bus.topics import AGENT_MOVED
-from compute_sim import AgentDisk, Durations, FaultPlan, MoveFaults, SimAgent, compute_sim
+from compute_sim import AgentDisk, Durations, FaultPlan, MoveFaults, SimAgent, SimOptions, compute_sim
 from compute_sim.core.faults import draw
 from compute_sim.reporting import HostReports
 from tests.support.ids import uid
@@ -249,7 +249,9 @@ async def test_phases_count_as_orders_until_the_power_fails() -> None:
 async def test_a_heart_beat_counts_the_guests_that_are_there_and_the_work_on_them() -> None:
     agent = await MovingAgent().build(replace(a_build(), spec=replace(a_spec(), image=Image(name="debian"))))
     hosts = list(agent.trees._hosts.values())
-    news = HostReports(SimAgent("a1", "c1", tuple(hosts)), agent.does, agent.trees, 1.0, 1.0, Clock(), None)
+    news = HostReports(
+        SimAgent("a1", "c1", tuple(hosts)), agent.does, agent.trees, SimOptions(period=1.0), Clock(), None
+    )
 
     async def seen() -> list[tuple[int, int, tuple[str, ...]]]:
         ((beat),) = await news.beat()
@@ -269,7 +271,7 @@ async def test_a_heart_beat_counts_the_guests_that_are_there_and_the_work_on_the
 async def test_on_the_bus_an_order_stays_on_the_queue_until_its_phase_is_over() -> None:
     broker, disk = LocalBroker(), AgentDisk()
     await MovingAgent(disk).build()
-    worker = compute_sim("a1", "c1", [], disk=disk, faults=SLOW, progress_every=40.0)
+    worker = compute_sim(SimAgent("a1", "c1", ()), SimOptions(faults=SLOW, progress_every=40.0), disk=disk)
     async with Bus(LocalTransport(broker)) as bus, Bus(LocalTransport(broker)) as its:
         said, stopping = await bus.listen(AGENT_MOVED.at(cell="c1")), asyncio.Event()
         async with asyncio.TaskGroup() as group:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from bus.messages import BuildEnded
 from bus.requests import Flavor
 from bus.vocabulary import Allocations
-from compute_sim import Durations, FaultPlan, SimHost, fleet
+from compute_sim import Durations, FaultPlan, Hardware, SimHost, fleet
 from compute_sim.core.drivers import NumaDriver, PhysicalGpu, VgpuDriver
 from compute_sim.machines import Machine
 from tests.support.buses import Connect
@@ -31,8 +31,9 @@ SLOW = FaultPlan(durations=Durations.parse("uniform:0,0.05"))
 
 
 def hosts(*drivers: object, count: int = 2, vcpus: int = 80) -> Sequence[SimHost]:
-    (agent,) = fleet(1, count, vcpus=vcpus, vcpu_ratio=1.0, memory_mb=8704, disk_gb=500,
-                     machines=(Machine(drivers),))  # type: ignore[arg-type]  # fmt: skip
+    machine = Machine(drivers)  # type: ignore[arg-type]
+    hardware = Hardware(vcpus=vcpus, vcpu_ratio=1.0, memory_mb=8704, disk_gb=500, machines=(machine,))
+    (agent,) = fleet(1, count, hardware=hardware)
     return agent.hosts
 
 

@@ -48,9 +48,11 @@ from compute_sim import (
     CrashPlan,
     Durations,
     FaultPlan,
+    Hardware,
     MoveFaults,
     SimAgent,
     SimHost,
+    SimOptions,
     compute_sim,
     fleet,
 )
@@ -381,7 +383,12 @@ class SimulatedWorld:
 
     def fleet(self) -> list[SimAgent]:
         several = 2 if (self.seed % 7 != 3 if self.moves else self.seed % 8 == 0) else 1
-        flat = fleet(CELLS, 4, several, vcpus=8, memory_mb=8192, disk_gb=100, vcpu_ratio=1.0, baremetal=2)
+        flat = fleet(
+            CELLS,
+            4,
+            several,
+            hardware=Hardware(vcpus=8, memory_mb=8192, disk_gb=100, vcpu_ratio=1.0, baremetal=2),
+        )
         return [replace(agent, hosts=(*agent.hosts, _numa_host(agent))) for agent in flat]
 
     def hosts(self, cell: str = "") -> list[SimHost]:
@@ -424,11 +431,8 @@ class SimulatedWorld:
 
         def agent_of(agent: SimAgent) -> Callable[[Bus], Worker]:
             return lambda bus: compute_sim(
-                agent.agent,
-                agent.cell,
-                agent.hosts,
-                faults=plan,
-                crashes=crashes,
+                agent,
+                SimOptions(faults=plan, crashes=crashes),
                 clock=self.clock,
                 disk=self._disk(agent.agent),
                 providers=bus.asker(topics.CELL_PROVIDERS),

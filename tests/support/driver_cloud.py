@@ -29,7 +29,7 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Allocations
 from bus.worker import Worker
-from compute_sim import AgentDisk, FaultPlan, SimHost, compute_sim
+from compute_sim import AgentDisk, FaultPlan, SimAgent, SimHost, SimOptions, compute_sim
 from compute_sim.core.drivers import build_tree
 from compute_sim.guest_file import GuestFile
 from compute_sim.guests import GuestRecord
@@ -201,11 +201,8 @@ class RestartedAgent:
 
     def _worker(self, bus: Bus) -> Worker:
         return compute_sim(
-            AGENT,
-            CELL,
-            self.hosts,
-            faults=self.faults,
-            period=0.5,
+            SimAgent(AGENT, CELL, tuple(self.hosts)),
+            SimOptions(faults=self.faults or FaultPlan(), period=0.5),
             clock=self.clock,
             disk=self.disk,
             providers=bus.asker(topics.CELL_PROVIDERS),

@@ -1,5 +1,6 @@
 """A simulated agent that moves guests, without a bus: orders as its conductor would give them."""
 
+from math import inf
 from typing import Any
 
 from bus.claims import holder_consumer
@@ -7,13 +8,13 @@ from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 from bus.moves import MoveKind, MoveOrdered, MovePhase, MoveReported
 from bus.requests import BuildSpec, Flavor, Image
 from bus.resources import AllocationsFound, Consumer, FindAllocations, FindProviders, Provider, ProvidersFound
-from compute_sim import AgentDisk, CrashPlan, FaultPlan, fleet
+from compute_sim import AgentDisk, CrashPlan, FaultPlan, Hardware, SimAgent, SimOptions, fleet
 from compute_sim.agent import SimulatedAgent
 from compute_sim.host_trees import HostTrees
 from compute_sim.moving import SimulatedMoves
 from tests.support.ids import uid
 
-(_AGENT,) = fleet(("c1",), 2, vcpus=4, vcpu_ratio=1.0)
+(_AGENT,) = fleet(("c1",), 2, hardware=Hardware(vcpus=4, vcpu_ratio=1.0))
 SOURCE, DESTINATION = (host.root for host in _AGENT.hosts)
 NAMES = {host.root: host.host for host in _AGENT.hosts}
 BUILD, MOVE = uid(1, "b"), uid(1, "e")
@@ -50,10 +51,10 @@ class MovingAgent:
         self, disk: AgentDisk | None = None, faults: FaultPlan | None = None, ask: Any = None, **crash: Any
     ) -> None:
         self.disk = disk or AgentDisk()
-        self.trees = HostTrees(_AGENT.hosts, "c1", "a1", self.disk)
-        self.does = SimulatedAgent(
-            "a1", faults or FaultPlan(), CrashPlan(**crash), self.disk, self.trees.use_changed, ask
-        )
+        self.trees = HostTrees(SimAgent("a1", "c1", _AGENT.hosts), self.disk)
+        options = SimOptions(faults=faults or FaultPlan(), crashes=CrashPlan(**crash))
+        self.does = SimulatedAgent("a1", options, self.disk, self.trees.use_changed, ask)
+        self.does.absent_after = inf
         self.moves = SimulatedMoves(self.does)
 
     async def build(self, *orders: BuildOrdered) -> "MovingAgent":

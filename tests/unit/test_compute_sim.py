@@ -4,7 +4,7 @@ import pytest
 
 from bus.messages import BuildOrdered
 from bus.requests import BuildSpec, Flavor, Image
-from compute_sim import CrashPlan, Durations, FaultPlan, fleet
+from compute_sim import CrashPlan, Durations, FaultPlan, Hardware, fleet
 from compute_sim.guests import MAX_CACHED, Guests, guest_of
 from tests.support.ids import uid
 
@@ -82,7 +82,9 @@ def test_crashes_come_about_as_often_as_planned_and_the_same_every_time() -> Non
 
 
 def test_a_fleet_is_dealt_out_evenly_and_is_the_same_every_time() -> None:
-    agents = fleet(cells=2, hosts=11, agents_per_cell=2, zones=("north", "south"), baremetal=2)
+    agents = fleet(
+        cells=2, hosts=11, agents_per_cell=2, hardware=Hardware(zones=("north", "south"), baremetal=2)
+    )
     assert [(a.agent, a.cell, len(a.hosts)) for a in agents] == [
         ("cell1-agent1", "cell1", 4),
         ("cell2-agent1", "cell2", 4),
@@ -93,12 +95,14 @@ def test_a_fleet_is_dealt_out_evenly_and_is_the_same_every_time() -> None:
     assert len({host.root for host in hosts}) == len({host.host for host in hosts}) == 13
     assert all(host.host.startswith(f"{agent.cell}-") for agent in agents for host in agent.hosts)
     assert {host.zone for host in hosts} == {"north", "south"}
-    assert agents == fleet(cells=2, hosts=11, agents_per_cell=2, zones=("north", "south"), baremetal=2)
+    assert agents == fleet(
+        cells=2, hosts=11, agents_per_cell=2, hardware=Hardware(zones=("north", "south"), baremetal=2)
+    )
     assert hosts[0].root != fleet(cells=2, hosts=11, seed=1)[0].hosts[0].root
 
 
 def test_hosts_have_what_a_hypervisor_has_and_nodes_are_left_to_ironic() -> None:
-    (agent,) = fleet(cells=1, hosts=1, baremetal=1, vcpus=16, memory_mb=4096, disk_gb=100)
+    (agent,) = fleet(cells=1, hosts=1, hardware=Hardware(baremetal=1, vcpus=16, memory_mb=4096, disk_gb=100))
     host, node = agent.hosts
     assert {name: (it.capacity, it.max_unit) for name, it in host.inventory.items()} == {
         "VCPU": (64, 16),
@@ -109,7 +113,9 @@ def test_hosts_have_what_a_hypervisor_has_and_nodes_are_left_to_ironic() -> None
 
 
 def test_a_fleet_may_have_several_architectures_in_each_zone() -> None:
-    (agent,) = fleet(cells=1, hosts=8, zones=("a", "b"), architectures=("x86_64", "aarch64"))
+    (agent,) = fleet(
+        cells=1, hosts=8, hardware=Hardware(zones=("a", "b"), architectures=("x86_64", "aarch64"))
+    )
     assert {(host.zone, host.architecture) for host in agent.hosts} == {
         (zone, architecture) for zone in "ab" for architecture in ("x86_64", "aarch64")
     }

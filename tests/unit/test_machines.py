@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from compute_sim import BadMachine, fleet, machines
+from compute_sim import BadMachine, Hardware, fleet, machines
 from compute_sim.core.drivers import build_tree
 from compute_sim.machines import BUILT_IN
 from tests.support.ids import uid
@@ -28,7 +28,7 @@ def test_those_built_in() -> None:
 
 
 def test_they_are_dealt_out_over_the_hosts() -> None:
-    (agent,) = fleet(1, 4, machines=machines(["flat", "numa"]))
+    (agent,) = fleet(1, 4, hardware=Hardware(machines=machines(["flat", "numa"])))
     assert [bool(host.inventory) for host in agent.hosts] == [True, False] * 2
     trees = [build_tree(host.root, host.host, host.all_drivers) for host in agent.hosts]
     assert [len(tree.providers) for tree in trees] == [1, 3, 1, 3]
