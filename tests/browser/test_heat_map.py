@@ -69,6 +69,7 @@ async def test_usage_in_the_heat_map_changes_while_it_is_open(tab: Tab, berth: O
 async def test_only_visible_tiles_of_ten_thousand_hosts_are_drawn(tab: Tab) -> None:
     await told(tab, columns(10_000))
     await tab.sees("10,000 · capacity for 45,000 more", "h1")
+    await tab.still()  # tiles are drawn in the next animation frame
     assert 1 <= await tab.number_of("#heat-space canvas") <= 10
     await tab.fill("#heat-find", "host9987")
     await tab.sees("host9987 cell c2", "#heat-about")

@@ -743,3 +743,11 @@ async def test_failures_caused_by_the_host_are_counted(ours: bool, failures: flo
     now = scheduler.clock.monotonic()
     assert scheduler.book.failures("cell1", root, now) == failures
     assert scheduler.book.failures("cell1", uid(0, "c"), now) == 0.0
+
+
+async def test_failures_on_unknown_roots_are_ignored() -> None:
+    """A cell may name as many roots as it likes; each would take memory in every scheduler."""
+    scheduler = a_scheduler(hosts(2))
+    unknown = HostFailed(root=uid(9, "d"), host="h", agent="a", cell="cell1", build=uid(1), attempt=1)
+    await scheduler.hear_of_failure(unknown)
+    assert scheduler.book.failures("cell1", unknown.root, scheduler.clock.monotonic()) == 0.0

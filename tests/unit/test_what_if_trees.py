@@ -2,7 +2,7 @@
 
 import asyncio
 from random import Random
-from time import monotonic
+from time import process_time
 
 import pytest
 
@@ -41,10 +41,12 @@ async def room(*hosts: Tree) -> WhatIfAnswered:
 
 
 async def test_other_work_goes_on_while_a_host_of_1000_providers_is_counted() -> None:
-    longest, at, counting = 0.0, monotonic(), asyncio.create_task(room(a_host(1, cells=1000, vcpus=100)))
+    # Processor time, because a busy machine may pause this process at any moment.
+    longest, at = 0.0, process_time()
+    counting = asyncio.create_task(room(a_host(1, cells=1000, vcpus=100)))
     while not counting.done():
         await asyncio.sleep(0)
-        longest, at = max(longest, monotonic() - at), monotonic()
+        longest, at = max(longest, process_time() - at), process_time()
     (found,) = counting.result().room
     assert found.instances > 0
     assert counting.result().cut
@@ -82,6 +84,6 @@ async def test_remedies_are_searched_for_a_limited_time(monkeypatch: pytest.Monk
     specs = {f"resources{index}:VCPU": "2" for index in range(60)} | {"group_policy": "isolate"}
     specs |= {f"same_subtree{index}": f"{index},{index + 1}" for index in range(59)}
     scheduler = a_scheduler(a_source(Random(1), [a_host(1, cells=1000, vcpus=100)]))
-    began = monotonic()
+    began = process_time()
     await scheduler.place_many([a_request(flavor=Flavor(name="f", extra_specs=specs))])
-    assert monotonic() - began < 2.0
+    assert process_time() - began < 2.0
