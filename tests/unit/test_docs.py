@@ -192,3 +192,13 @@ def test_named_topics_exist(page: Path) -> None:
     first = "|".join(sorted({name.split(".")[0] for name in known}))
     named = _names(page, rf"^(?:query )?((?:{first})\.[a-z_]+)(?:\.[\w<>{{}}.…-]+)?$")
     assert sorted(name for name in named if name not in known and name != "placement.query") == []
+
+
+def test_each_latency_of_boots_states_whether_it_includes_the_build() -> None:
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    rows = [
+        line for line in page.splitlines() if line.startswith("|") and "p99" in line and "event" not in line
+    ]
+    assert len(rows) >= 4
+    for row in rows:
+        assert "including the build" in row or "take no time" in row, row
