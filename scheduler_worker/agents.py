@@ -139,7 +139,6 @@ class Agents:
         return agent
 
     def silence_of(self, key: AgentKey) -> Silence | None:
-        """Return since when the hosts of an agent are down, if the agent is known and down."""
         known = self._known.get(key)
         if known is None:
             return None if self.early else Silence(f"no heartbeat from its agent {key[1]}")
@@ -161,7 +160,6 @@ class Agents:
         return self._listening.seconds - self.opened < self.grace
 
     def level(self, agent_at: Ints) -> "AgentsNow":
-        """Return the state of the agents with the numbers."""
         heard = self._heard.take(agent_at)
         return AgentsNow(
             alive=self._listening.seconds - heard <= self._silence.take(agent_at),
@@ -185,7 +183,6 @@ class Agents:
 
     @property
     def crowded(self) -> bool:
-        """Return whether most numbers belong to expired agents."""
         return len(self._numbers) > 2 * len(self._known) + 1024
 
     def number_anew(self, named: Iterable[AgentKey]) -> None:

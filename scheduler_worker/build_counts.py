@@ -25,7 +25,6 @@ class BuildCounts:
         """Look up the positions of hosts that have got a slot since the last call."""
 
     def chose(self, cell: str, root: str, now: float) -> None:
-        """Count a build that is sent to this host."""
         key = cell, root
         self._choices.append((now + RECENT, key))
         slot = self._columns.slots.get(key)
@@ -48,7 +47,6 @@ class BuildCounts:
         return int(self._columns.recent[self._columns.slots.get((cell, root), NOBODY)])
 
     def failed(self, cell: str, root: str, now: float) -> None:
-        """Record a failed build caused by the host, as its cell reports."""
         slot, weight = self._columns.slot((cell, root)), self._weight(now)
         self._columns.failures[slot] += weight
 
@@ -63,7 +61,6 @@ class BuildCounts:
         return float(self._columns.failures[self._columns.slots.get((cell, root), NOBODY)]) / weight
 
     def _weight(self, now: float) -> float:
-        """Return the weight of a present failure relative to the begin of the scale."""
         halvings = (now - self._whole) / self._halved_after
         if halvings > FULL_SCALE:
             failures = self._columns.failures

@@ -42,12 +42,7 @@ class Cancelling:
     """Handles `build.cancel`."""
 
     def __init__(
-        self,
-        waiting: WaitingStore,
-        ending: Ending,
-        placement: PlacementQueries,
-        say: Says,
-        clock: Clock,
+        self, waiting: WaitingStore, ending: Ending, placement: PlacementQueries, say: Says, clock: Clock
     ) -> None:
         self._store = waiting
         self._ending = ending

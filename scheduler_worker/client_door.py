@@ -261,7 +261,6 @@ class ClientDoor:
 
 
 def _own_word(client: str, word: str) -> str:
-    """Return the `reply_to` if it is one of the client, else the client's name."""
     return word if word == client or word.startswith(f"{client}_") else client
 
 

@@ -9,15 +9,7 @@ from collections.abc import Collection, Sequence
 
 from msgspec import structs
 
-from bus.claims import (
-    Claimed,
-    ClaimRequested,
-    Held,
-    NothingHeld,
-    Refused,
-    Released,
-    Retired,
-)
+from bus.claims import Claimed, ClaimRequested, Held, NothingHeld, Refused, Released, Retired
 from bus.clock import Clock
 from bus.errors import Retry
 from bus.messages import BuildDeleteRequested
@@ -55,13 +47,7 @@ Outgoing = MovePlaced | HandoverProgress | BuildDeleteRequested
 class Handovers:
     """The orders of all schedulers, in their database."""
 
-    def __init__(
-        self,
-        database: Database,
-        placement: PlacementQueries,
-        ending: Ending,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, database: Database, placement: PlacementQueries, ending: Ending, clock: Clock) -> None:
         self._database = database
         self._placement = placement
         self._ending = ending

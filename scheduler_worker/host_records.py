@@ -43,7 +43,6 @@ class HostRecords:
         self._book.restore(self._stored.values())
 
     async def store(self) -> None:
-        """Write what has changed."""
         now = self._health()
         new = {key: health for key, health in now.items() if health.recorded and self._differs(key, health)}
         up = [
@@ -54,7 +53,6 @@ class HostRecords:
         await self._write(new, up)
 
     async def find(self, question: FindHostHealth) -> HostHealthFound:
-        """Answer which hosts are down, unknown or closed."""
         health = self._health()
         asked = frozenset(question.roots)
         found = sorted(
@@ -72,7 +70,6 @@ class HostRecords:
         )
 
     async def measure(self) -> None:
-        """Count hosts by their states, for metrics."""
         states = sum(map(Counter, self._counts(self._health()).values()), Counter[str]())
         for state in ("up", "down", "draining", "disabled", "unknown"):
             HOSTS.labels(state).set(states[state])

@@ -124,7 +124,6 @@ class HostBook(BuildCounts):
 
     @property
     def cells(self) -> set[str]:
-        """Return the cells with heartbeats."""
         return set(self._hosts)
 
     def __len__(self) -> int:
@@ -203,7 +202,6 @@ class HostBook(BuildCounts):
         return found
 
     def has(self, key: HostKey) -> bool:
-        """Return whether placement has a host with this root provider in this cell."""
         cell, root = key
         return self._cell_of.get(root) == cell
 
@@ -285,7 +283,6 @@ class HostBook(BuildCounts):
         self._columns.forget((cell, root))
 
     def _place_new(self) -> None:
-        """Look up the positions of hosts that were reported for the first time."""
         columns = self._columns
         if columns.new:
             self._judged = None
@@ -298,7 +295,6 @@ class HostBook(BuildCounts):
         columns.new.clear()
 
     def _read_anew(self, source: CandidateSource) -> None:
-        """Read the position and the cell of every host from placement's index."""
         placed = self._placed_hosts = list(source.hosts())
         positions = [host.position for host in placed]
         self._placed = np.array(positions, np.intp)

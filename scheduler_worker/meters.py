@@ -26,7 +26,6 @@ WAITING_NOW = Gauge("berth_scheduler_waiting", "requests that wait for room with
 
 
 def count_claims(results: Sequence[ClaimResult]) -> None:
-    """Count placement's results of a batch of claims."""
     refusals = [
         refusal
         for result in results

@@ -103,7 +103,6 @@ class MoveCourses:
         return [unknown.get(course.asked.move) for course in courses]
 
     async def begin(self, courses: Sequence[MoveCourse], aside: Aside | None = None) -> None:
-        """Begin the permitted moves."""
         ready = [(course, course.state.start) for course in courses if course.state.begins]
         await self._seek([course for course, start in ready if start and start.seeks], aside)
         await self._stay([course for course, start in ready if start and not start.seeks])
@@ -153,7 +152,6 @@ class MoveCourses:
         await self.place(trying)
 
     async def place(self, trying: Sequence[tuple[MoveCourse, tuple[Order, Begun]]]) -> None:
-        """Choose and claim hosts for the orders of the moves."""
         if trying:
             ends = await self.scheduler.place([begun for _, begun in trying])
             for (course, _), end in zip(trying, ends, strict=True):
@@ -165,7 +163,6 @@ class MoveCourses:
         return self.scheduler.begin_moves([start for one in courses if (start := one.state.start)])
 
     async def _hand_over(self, courses: Sequence[MoveCourse]) -> None:
-        """Store the handover of a move to another cell before anything is published."""
         crossing: list[tuple[MoveCourse, Handover]] = []
         for course in courses:
             start = course.state.start
@@ -219,7 +216,6 @@ class MoveCourses:
                 course.take(result)
 
     async def _fence(self, courses: Sequence[tuple[MoveCourse, str]], *, unplaceable: bool) -> None:
-        """Retire the ids of the moves with the reasons."""
         results = await together(
             [self._retire(course.asked.move, why, unplaceable=unplaceable) for course, why in courses]
         )
@@ -239,7 +235,6 @@ class MoveCourses:
     # Moves that had begun
 
     async def _tell_again(self, courses: Sequence[MoveCourse]) -> None:
-        """Publish moves again whose scheduler may have stopped, unless their cell knows them."""
         known: list[tuple[MoveCourse, MoveStart]] = []
         for course in courses:
             if course.state.start is None:
@@ -263,7 +258,6 @@ class MoveCourses:
             await self._tell_what_is_held(going)
 
     async def _wait_for_its_cell(self, course: MoveCourse) -> None:
-        """Handle a build that its cell does not know; without allocations it has ended."""
         asked = course.asked
         waited = self.scheduler.retries.retried_for(asked.move)
         if waited < self.scheduler.unheard_for and await self._lookups.held([asked.build]):

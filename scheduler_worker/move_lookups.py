@@ -21,14 +21,7 @@ from bus.queries import BuildsFound, BuildStands, FindBuilds
 from bus.resources import FindAllocations, FindProviders, Provider
 from bus.vocabulary import Id
 from scheduler_worker.core.held_claim import place_of
-from scheduler_worker.core.move_start import (
-    Barred,
-    MoveStart,
-    misread,
-    move_start,
-    stuck,
-    unready,
-)
+from scheduler_worker.core.move_start import Barred, MoveStart, misread, move_start, stuck, unready
 from scheduler_worker.core.move_state import MoveLook, NotYet, SeenThrough, Stopped
 from scheduler_worker.dependencies import CellQueries, PlacementQueries, together
 from scheduler_worker.releasing import Ending
@@ -57,7 +50,6 @@ class MoveLookups:
     cells: CellQueries
 
     async def look(self, requests: Sequence[MoveRequested]) -> list[MoveLook]:
-        """Return the beginning of each move."""
         wrong = [misread(request) for request in requests]
         standing = await self._standing(
             [one for one, barred in zip(requests, wrong, strict=True) if not barred]
@@ -157,7 +149,6 @@ class MoveLookups:
         return {one.id: one for answer in answers for one in answer.providers}
 
     async def _groups(self, starts: Sequence[MoveStart]) -> dict[Id, Id]:
-        """Return build → its server group; without allocations, the group of its boot."""
         there = {one.asked.build for one in starts if one.seeks and one.keep}
         made = {one.asked.build: one for one in starts if one.group is not None}
         questions = [FindGroups(members=some) for some in portions(tuple(there), PLACEMENT_ASKED)]

@@ -75,7 +75,6 @@ class Orders:
         return order, Begun(refusal)
 
     def names_unknown(self, request: BuildRequested) -> bool:
-        """Return whether the request names an unknown host."""
         if not (request.forced_host or request.wanted_host or request.ignore_hosts):
             return False
         named = (request.forced_host, request.wanted_host, *request.ignore_hosts)
@@ -118,10 +117,8 @@ class Orders:
             unheeded = self._policy.unheeded(request)
             if unheeded:
                 alternatives = tuple(
-                    [
-                        replace(alternative, notes=(*alternative.notes, *unheeded))
-                        for alternative in alternatives
-                    ]
+                    replace(alternative, notes=(*alternative.notes, *unheeded))
+                    for alternative in alternatives
                 )
             anybodys = as_anybodys(request)
             known = tuple(

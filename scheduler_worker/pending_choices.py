@@ -40,14 +40,12 @@ class PendingChoices:
         self.let_go: Callable[[str], None] = lambda root: None
 
     def enter(self, allocations: Allocations, cell: str, root: str, now: float) -> PendingChoice:
-        """Record a choice."""
         entry = PendingChoice(allocations, cell, root, now, now + self.timeout)
         self._source.reserve(allocations)
         self._open.append(entry)
         return entry
 
     def confirm(self, entry: PendingChoice, number: int) -> None:
-        """Record that the choice was claimed, with this change number."""
         if number <= self._source.seen:
             self._shown(entry)
             return

@@ -57,11 +57,7 @@ class Scheduler:
     """The placing loop, and its state between batches: reports of hosts, and pending choices."""
 
     def __init__(
-        self,
-        source: CandidateSource,
-        placement: PlacementQueries,
-        clock: Clock,
-        options: SchedulerOptions,
+        self, source: CandidateSource, placement: PlacementQueries, clock: Clock, options: SchedulerOptions
     ) -> None:
         self.policy = options.policy
         self.clock = clock
@@ -126,7 +122,6 @@ class Scheduler:
         ]
 
     def begin_moves(self, starts: Sequence[MoveStart]) -> list[Begins]:
-        """Return the orders and states of moves before the search."""
         self.book.listened(self.clock.monotonic())
         return [
             self._orders.begin(start.request(), self.retries.retried_for(start.asked.move), start)
@@ -134,7 +129,6 @@ class Scheduler:
         ]
 
     def begin_stored(self, kept: ParkedRequest) -> Begins:
-        """Return the order of a waiting request."""
         if kept.start is not None:
             return self.begin_moves([kept.start])[0]
         return self.begin([kept.message])[0]
@@ -286,7 +280,6 @@ class Scheduler:
             self._take(course, events.AlternatesFound(spares))
 
     def _find_help(self, courses: Sequence[_Course]) -> None:
-        """Find changes that would help, once for equal orders, within a limited time."""
         if not courses:
             return
         choosing, began = self._now(), self.clock.monotonic()
@@ -316,21 +309,17 @@ class Scheduler:
         )
 
     def choosing(self, promises: HasReservations) -> Choosing:
-        """Return the state for a choice without claims."""
         return self._now(promises, self._joined.copy())
 
     def without_reserved(self, order: Order) -> Order:
-        """Return the order without the hosts that are reserved for waiting requests."""
         (narrowed,) = self._narrow([order])
         return narrowed
 
     async def ready(self, request: BuildRequested) -> Begins:
-        """Return the order and state of a request before the search."""
         [begun] = await self.resolved([request])
         return begun
 
     async def ready_moves(self, starts: Sequence[MoveStart]) -> Sequence[Begins]:
-        """Return the orders and states of moves before the search."""
         return await self._resolve([self._orders.begin(start.request(), 0.0, start) for start in starts])
 
     async def resolved(self, requests: Sequence[BuildRequested]) -> Sequence[Begins]:
@@ -346,7 +335,6 @@ class Scheduler:
         return Promising(self.pending, self.book, self.clock.monotonic())
 
     async def _claim(self, courses: Sequence[_Course]) -> None:
-        """Claim for all orders together; without an answer the reservations expire."""
         if not courses:
             return
         questions = [

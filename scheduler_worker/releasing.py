@@ -34,13 +34,11 @@ class RetryTimes:
         return 0.0 if since is None else self._clock.monotonic() - since
 
     def begin(self, request: Id) -> None:
-        """Record that the request is retried."""
         while len(self._since) >= self._remembered:
             del self._since[next(iter(self._since))]
         self._since.setdefault(request, self._clock.monotonic())
 
     def end(self, request: Id) -> None:
-        """Forget a request that was placed or has ended."""
         self._since.pop(request, None)
 
 
@@ -53,12 +51,7 @@ UNHEARD = 50_000  # requests without a conductor that are remembered
 class Ending:
     """Retires consumers, releases claims, and looks up the hosts of existing allocations."""
 
-    def __init__(
-        self,
-        placement: PlacementQueries,
-        clock: Clock,
-        unheard_for: float,
-    ) -> None:
+    def __init__(self, placement: PlacementQueries, clock: Clock, unheard_for: float) -> None:
         self._placement = placement
         self._unheard_for = unheard_for
         self._unheard = RetryTimes(clock, UNHEARD)
@@ -86,7 +79,6 @@ class Ending:
             return f"{fence.instance} cannot be fenced: {problem}"
 
     async def locate(self, of_each: Sequence[Sequence[tuple[Id, Held]]]) -> list[Located]:
-        """Return the hosts of the allocations."""
         providers = await self.look_up([held for of_one in of_each for _, held in of_one])
         return [
             Located({instance: place_of(held, providers) for instance, held in of_one}) for of_one in of_each

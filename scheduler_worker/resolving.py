@@ -120,7 +120,6 @@ class RelatedHosts:
         return not self.stirred and not self._asking
 
     def around(self, roots: Collection[str]) -> bool:
-        """Return whether a related instance was on one of the hosts."""
         return bool(self._around) and not self._around.isdisjoint(roots)
 
     async def moved(self, naming: Mapping[str, BuildRequested]) -> tuple[list[str], dict[str, str]]:
@@ -159,7 +158,6 @@ def names_other_instances(request: BuildRequested) -> bool:
 
 
 def _named(order: Order) -> tuple[object, frozenset[str]]:
-    """Return the related instances with their hosts, and all hosts; soft groups exclude no host."""
     alternative = order.alternatives[0]
     group = alternative.group
     if group is not None and group.policy.startswith("soft"):

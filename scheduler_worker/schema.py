@@ -116,5 +116,4 @@ def columns_of(table: Table, names: str = "", beside: Collection[str] = ()) -> d
 
 
 def listed(columns: Iterable[str], table: str = "") -> str:
-    """Return the columns of the table, as a SELECT names them."""
     return ", ".join(f"{table}.{name}" if table else name for name in columns)

@@ -49,7 +49,6 @@ class _Counted:
             self.instances[host.cell, host.zone] += several
 
     def finish(self) -> list[CapacityReservation]:
-        """Add the instances counted on the current host, and return their reservations."""
         if self.host is not None:
             self.add(self.host, len(self.tried))
         tried, self.host, self.tried = self.tried, None, []
@@ -86,10 +85,8 @@ class WhatIfs:
                 return answer
             found, cut = await self._room(fitting, question.request.request, supposing)
             room = tuple(
-                [
-                    CapacityLeft(cell=cell, zone=zone, hosts=found.hosts[cell, zone], instances=instances)
-                    for (cell, zone), instances in sorted(found.instances.items())
-                ]
+                CapacityLeft(cell=cell, zone=zone, hosts=found.hosts[cell, zone], instances=instances)
+                for (cell, zone), instances in sorted(found.instances.items())
             )
             return structs.replace(answer, room=room, cut=cut)
 
@@ -150,7 +147,6 @@ class WhatIfs:
     def _fitting(
         self, alternative: Alternative, seed: str, best: int, picks: Sequence[Pick]
     ) -> WhatIfAnswered:
-        """Return the answer with the best hosts for one instance, as hosts are before the placement."""
         with self._looking(self.supposing()) as choosing:
             first = choosing.rank(alternative, seed).take(best, MOST_WAYS) or picks[0]
         ways = {way.root: way for way in reversed(first.choices)}
@@ -160,22 +156,18 @@ class WhatIfs:
             fits=True,
             flavor=alternative.alternative_index,
             placed=tuple(
-                [
-                    PlacedThere(root=root, host=way.host, cell=way.cell, zone=way.zone, instances=there[root])
-                    for root, way in chosen.items()
-                ]
+                PlacedThere(root=root, host=way.host, cell=way.cell, zone=way.zone, instances=there[root])
+                for root, way in chosen.items()
             ),
             best=tuple(
-                [
-                    RankedHost(
-                        root=root,
-                        host=way.host,
-                        cell=way.cell,
-                        zone=way.zone,
-                        scores=scores_of(first.record, root),
-                    )
-                    for root, way in reversed(ways.items())
-                ]
+                RankedHost(
+                    root=root,
+                    host=way.host,
+                    cell=way.cell,
+                    zone=way.zone,
+                    scores=scores_of(first.record, root),
+                )
+                for root, way in reversed(ways.items())
             ),
             decision=first.decision(first.root, ()),
         )
@@ -220,7 +212,7 @@ class WhatIfs:
         self, ranking: Ranking, index: int, counted: _Counted, supposing: Supposing, until: float
     ) -> bool:
         """Count by arithmetic if the host is one provider, else by trying. Return whether it is finished."""
-        ways = ranking.look(index, 1) if ranking.admits(index) else ()
+        ways = ranking.cache.look(index, 1) if ranking.cache.admits(index) else ()
         host, most = ranking.host(index), ON_ONE_HOST
         group = ranking.alternative.group
         if group is not None and group.policy == "anti-affinity":
@@ -239,7 +231,7 @@ class WhatIfs:
             tries -= 1
             if self._scheduler.clock.monotonic() > until:
                 return False
-            ways = ranking.look(index, 1)
+            ways = ranking.cache.look(index, 1)
         counted.capped |= bool(ways) and len(counted.tried) == TRIED
         self._finish(counted, supposing)
         return True

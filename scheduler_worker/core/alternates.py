@@ -61,7 +61,6 @@ class CapacityByHost:
         return _whole([free.item(index) / amount for free, amount in self._counted])
 
     def most(self, cell: str) -> float:
-        """Return the largest capacity of the cell's hosts."""
         number = self._hosts.cells.get(cell)
         most = self._in_order.most
         return 0.0 if number is None or number >= len(most) else most[number]
@@ -188,7 +187,6 @@ class AlternatesOfCell:
         avoid: Collection[str],
         passed_over: list[Entry],
     ) -> list[Candidate]:
-        """Replace tight alternates at the end by some of the roomiest hosts."""
         roomy: list[Candidate] = []
         taken = {way.root for way in spares}.union(beside)
         while found and not self._is_roomy(found[-1][-1]):

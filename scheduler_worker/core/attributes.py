@@ -183,7 +183,6 @@ def _checked(query: list[Any], depth: int) -> tuple[Any, ...]:
 
 
 def _size(query: tuple[Any, ...]) -> tuple[int, int]:
-    """Return the number of lists in this query, itself included, and the number of other values."""
     sizes = [_size(one) if isinstance(one, tuple) else (0, 1) for one in query]
     return 1 + sum(lists for lists, _ in sizes), sum(values for _, values in sizes)
 

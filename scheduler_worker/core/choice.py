@@ -31,7 +31,7 @@ class HasReservations(Protocol):
         """Return the reservations whose claims have no result yet."""
 
     def enter(self, way: Candidate) -> CapacityReservation:
-        """Reserve the capacity of this candidate."""
+        pass
 
     def drop(self, promise: CapacityReservation) -> None:
         """Release a reservation whose claim failed."""
@@ -72,7 +72,6 @@ class Pick(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 def scores_of(record: Record, root: str) -> dict[str, float]:
-    """Return the weights of this host, and their sum."""
     for host in record.hosts:
         if host.root == root and not host.refused:
             return scores(record.scales, host)
@@ -122,7 +121,6 @@ class Supposing:
             self._withdraw(promise)
 
     def on(self, root: str) -> int:
-        """Return the number of hypothetical builds on this host."""
         return sum(supposed.root == root for supposed in self._kept)
 
     def suspend(self) -> None:
@@ -181,14 +179,12 @@ class Joined:
         self._places.setdefault(group, {})[member] = root, self._last
 
     def leave(self, group: Id, member: Id) -> None:
-        """Remove a member that was not placed."""
         self._places.get(group, {}).pop(member, None)
 
     def of(self, group: Id) -> dict[Id, str]:
         return {member: root for member, (root, _) in self._places.get(group, {}).items()}
 
     def copy(self) -> "Joined":
-        """Return a copy for a what-if query."""
         other = Joined()
         other._places = {group: dict(members) for group, members in self._places.items()}
         return other

@@ -16,7 +16,7 @@ from scheduler_worker.core.host_map import HostMap, drawn
 from scheduler_worker.core.order import MAX_CHOICES, MAX_CHOICES_EACH, Order
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking import Ranking
-from scheduler_worker.core.rule import Alternative, Rule, Together
+from scheduler_worker.core.rule import Alternative, Together
 from scheduler_worker.core.shortage import Shortage
 from scheduler_worker.core.view import HostsNow
 
@@ -39,7 +39,7 @@ class Choosing:
         self._source = source
         self._hosts = hosts
         self._now = now
-        self._policy = policy
+        self.policy = policy
         self._pending = pending
         self._joined = joined
 
@@ -47,22 +47,20 @@ class Choosing:
         """Return one answer for each order. Of orders alike the first one gets the first host."""
         alike: dict[Hashable, list[int]] = {}
         kinds: dict[int, Hashable] = {}  # of each alternative: equal requests share a kind
-        for alternative_index, order in enumerate(orders):
+        for index, order in enumerate(orders):
             alternative = order.alternative
             kind = kinds.get(id(alternative))
             if alternative.group is not None:
-                # Each new member of a group changes the permitted hosts of the next one, so these are chosen
-                # one by
-                kind = alternative_index
+                kind = index  # each new member of a group changes the permitted hosts of the next one
             elif kind is None:
-                kind = kinds[id(alternative)] = self._policy.kind(alternative)
-            alike.setdefault(kind, []).append(alternative_index)
+                kind = kinds[id(alternative)] = self.policy.kind(alternative)
+            alike.setdefault(kind, []).append(index)
         answers: dict[int, Chosen | NoHost] = {}
-        for those in alike.values():
-            kind_of_order = _Kind(self, orders[those[0]])
-            for alternative_index in those:
-                answers[alternative_index] = kind_of_order.hosts_for(orders[alternative_index])
-        return [answers[alternative_index] for alternative_index in range(len(orders))]
+        for indices in alike.values():
+            kind_of_order = _Kind(self, orders[indices[0]])
+            for index in indices:
+                answers[index] = kind_of_order.hosts_for(orders[index])
+        return [answers[index] for index in range(len(orders))]
 
     def spares(self, order: Order, wanted: FindAlternates) -> tuple[Candidate, ...]:
         """Return hosts to name as alternates, in their present state."""
@@ -83,29 +81,15 @@ class Choosing:
             self._source.search(question),
             self._now,
             self._hosts,
-            self._policy,
+            self.policy,
             self._pending,
             seed,
         )
 
     def without(self, rule: str) -> "Choosing":
-        """Return the same state without this rule."""
-        rules = tuple([one for one in self._policy.rules if one.name != rule])
-        policy = dataclasses.replace(self._policy, rules=rules)
+        rules = tuple([one for one in self.policy.rules if one.name != rule])
+        policy = dataclasses.replace(self.policy, rules=rules)
         return Choosing(self._source, self._hosts, self._now, policy, self._pending, self._joined)
-
-    @property
-    def rules(self) -> tuple[Rule, ...]:
-        return self._policy.rules
-
-    @property
-    def packs(self) -> bool:
-        return self._policy.packs
-
-    @property
-    def draws(self) -> bool:
-        """Return whether the host is drawn among the best ones."""
-        return self._policy.subset > 1
 
     def join(self, order: Order, instance: Id, root: str) -> None:
         if order.alternative.group is not None:
@@ -182,8 +166,8 @@ class _Kind:
         self._choosing = choosing
         self._wish = first.alternative
         self._seed = first.request.request
-        self._choices = PACKED_CHOICES if choosing.packs else CHOICES
-        self._draws = choosing.draws
+        self._choices = PACKED_CHOICES if choosing.policy.packs else CHOICES
+        self._draws = choosing.policy.subset > 1
         self._ranking: Ranking | None = None
         self._shortage: tuple[object, Shortage] | None = None
 
@@ -201,15 +185,12 @@ class _Kind:
             for instance in order.instances[: len(picks)]:
                 self._choosing.leave(order, instance)
             short = self._short()
-            return NoHost(
-                dataclasses.replace(
+            if picks:
+                short = dataclasses.replace(
                     short, removals=beside.removals, nearest=beside.nearest, fitted=len(picks)
                 )
-                if picks
-                else short
-            )
-        short = self._short()
-        return Chosen(self._with_spares(order, picks), short)
+            return NoHost(short)
+        return Chosen(self._with_spares(order, picks), self._short())
 
     def _picks(self, order: Order) -> list[tuple[Ranking, Pick]]:
         several = max(1, MAX_CHOICES // len(order.instances))
@@ -241,10 +222,8 @@ class _Kind:
         if order.settled:
             beside |= order.beside
         return tuple(
-            [
-                replace(pick, spares=ranking.spares(pick.choices[0].cell, several, beside, order.avoid))
-                for ranking, pick in picks
-            ]
+            replace(pick, spares=ranking.spares(pick.choices[0].cell, several, beside, order.avoid))
+            for ranking, pick in picks
         )
 
     def _short(self) -> Shortage:
@@ -252,12 +231,11 @@ class _Kind:
         ranking = self._ranking
         if ranking is None:
             return Shortage()
-        state = ranking.state
-        if self._shortage is None or self._shortage[0] != state:
+        if self._shortage is None or self._shortage[0] != ranking.turns:
             found = ranking.shortage()
             promised = self._choosing.promised(self._wish)
             unknown = self._choosing.unknown(self._wish)
-            self._shortage = state, dataclasses.replace(found, promised=promised, unknown=unknown)
+            self._shortage = ranking.turns, dataclasses.replace(found, promised=promised, unknown=unknown)
         return self._shortage[1]
 
 

@@ -77,7 +77,6 @@ def rules_for(alternative: Alternative, policy: ChoicePolicy) -> list[Rule]:
 
 
 def asked_of_a_tree(alternative: Alternative) -> Resources:
-    """Return the amount of each class that one instance takes in all."""
     asked: Resources = {}
     for group in alternative.question.groups:
         for name, amount in group.resources.items():

@@ -57,7 +57,6 @@ class QuestionDraft:
     preferred: dict[str, float] = field(default_factory=dict)
 
     def speaks_of(self, *classes: str) -> str:
-        """Return the key that names one of the classes, or an empty string."""
         for suffix, group in self.groups.items():
             for name in classes:
                 if name in group.resources:
@@ -167,7 +166,6 @@ def _weight(number: str, said: SpecValue) -> float:
 
 
 def tie(draft: QuestionDraft, flavor: Flavor) -> None:
-    """Set `same_subtree`, once all groups are known."""
     suffixes: Collection[str] = draft.groups
     for key, value in flavor.extra_specs.items():
         if _SAME.fullmatch(key):

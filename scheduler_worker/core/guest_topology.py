@@ -70,7 +70,6 @@ def page_choices(specs: GuestSpecs, large: Sequence[str]) -> tuple[Pages | None,
 
 
 def page_sizes(sizes: Sequence[str]) -> list[Pages]:
-    """Return the page sizes of the setting `large_pages`."""
     found = []
     for size in sizes:
         try:
@@ -144,7 +143,6 @@ def add_topology(draft: QuestionDraft, specs: GuestSpecs, pages: Pages | None) -
 
 
 def _dedicated(specs: GuestSpecs, policy: str) -> int:
-    """Return the mask of the processors that are pinned to dedicated host processors."""
     mask = specs.get("hw:cpu_dedicated_mask")
     if policy != "mixed":
         if mask is not None:
@@ -201,7 +199,6 @@ def _cells(specs: GuestSpecs) -> list[GuestCell]:
 
 
 def _alone(draft: QuestionDraft, specs: GuestSpecs, pages: Pages | None) -> None:
-    """Raise Unreadable if something else asks for what the topology asks for."""
     classes = ["VCPU", "PCPU", "MEMORY_MB", *([pages.resource_class] if pages is not None else [])]
     if other := draft.speaks_of(*classes):
         said = specs.get("hw:numa_nodes") or specs.get("hw:cpu_policy") or specs.of_flavor("hw:mem_page_size")

@@ -60,7 +60,6 @@ Judged = Handover | TakeBack | EndBuild | SayAgain | None
 
 
 def handover(start: MoveStart, placed: MovePlaced, booted: BuildPlaced) -> Handover:
-    """Return the order of a move to a host of another cell."""
     return Handover(placed=structs.replace(placed, out_of=start.cell, booted=booted))
 
 
@@ -95,7 +94,6 @@ def judged(order: Handover, report: HandoverReported) -> Judged:
 
 
 def owner(order: Handover) -> str:
-    """Return the cell that owns the build, by the state of the order."""
     return order.placed.cell if order.state in ("arriving", "done") else order.placed.out_of
 
 

@@ -137,7 +137,6 @@ def _whole(left: Allocations, wanted: Mapping[str, int]) -> bool:
 
 
 def _tied(served: Mapping[str, str], question: FindCandidates, providers: Mapping[str, Provider]) -> bool:
-    """Return whether each `same_subtree` set has a common ancestor among its providers."""
     for suffixes in question.same_subtree:
         among = {served[suffix] for suffix in suffixes if suffix in served}
         if not any(all(_below(one, top, providers) for one in among) for top in among):

@@ -105,7 +105,7 @@ class Tally:
 
 
 def _instances(ranking: Ranking, index: int) -> int:
-    way, alternative = ranking.way(index), ranking.alternative
+    way, alternative = ranking.cache.way(index), ranking.alternative
     several = capacities(alternative.asked, way.free) if way is not None else 0
     if alternative.group is None or alternative.group.policy != "anti-affinity":
         return several
@@ -117,7 +117,6 @@ def asks_for_something(alternative: Alternative) -> bool:
 
 
 def amounts(ranking: Ranking, less: Lessened) -> Sequence[int]:
-    """Return smaller amounts to try, the largest first."""
     indices = ranking.admitted()
     if not len(indices):
         return ()
@@ -149,7 +148,7 @@ def paired(alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterat
             if tally.spent:
                 return
             yield from _counted(f"{one.what} and {other.what}", other.alternative, choosing, tally)
-    rules = [rule for rule in choosing.rules if rule.concerns is None or rule.concerns(alternative)]
+    rules = [rule for rule in choosing.policy.rules if rule.concerns is None or rule.concerns(alternative)]
     for index, rule in enumerate(rules):
         if tally.spent:
             return
@@ -243,7 +242,7 @@ def _tried(alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterat
     for easier in relaxed(alternative):
         found = tally.count(easier.alternative, choosing)
         yield Helps(found, easier.what, easier.says(str(found))) if found.hosts else None
-    for rule in choosing.rules:
+    for rule in choosing.policy.rules:
         if rule.concerns is None or rule.concerns(alternative):
             found = tally.count(alternative, choosing.without(rule.name))
             yield Helps(found, "", _without_rule(rule, found, tally.needed)) if found.hosts else None

@@ -37,12 +37,10 @@ def factor(seed: str) -> int:
 
 
 def tie(seed: str, root: str) -> int:
-    """Return the tie of a host; the lowest comes first."""
     return (mixed(root) * factor(seed) & _WORD) >> _DROPPED
 
 
 def ties(seed: str, mixed_roots: Uints) -> Uints:
-    """Return the tie numbers of many roots."""
     return (mixed_roots * np.uint64(factor(seed))) >> np.uint64(_DROPPED)
 
 
@@ -124,7 +122,6 @@ class HostMap:
                 self._put(host)
 
     def share(self, schedulers: Sequence[str], own: str) -> None:
-        """Divide the hosts among the schedulers: each prefers its slice."""
         shared = schedulers, own, self._layout
         if shared != self._shared:
             self._shared = shared
@@ -191,7 +188,6 @@ class HostColumns:
         self.new: list[HostKey] = []  # hosts whose position in placement is not known yet
 
     def slot(self, key: HostKey) -> int:
-        """Return the slot of a host; create it if needed."""
         slot = self.slots.get(key)
         if slot is None:
             if self._free:

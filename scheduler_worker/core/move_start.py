@@ -61,7 +61,6 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def keep(self) -> Id | None:
-        """Return the id of the holder consumer of the source."""
         return holder_consumer(self.asked.build, self.attempt) if self.attempt else None
 
     @property
@@ -70,7 +69,6 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def becomes(self) -> BuildSpec:
-        """Return the spec of the instance after the move."""
         asked, spec = self.asked, self.spec
         return msgspec.structs.replace(
             spec, flavor=asked.flavor or spec.flavor, image=asked.image or spec.image
@@ -119,7 +117,6 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
         )
 
     def others_of(self, group: ServerGroup) -> ServerGroup:
-        """Return the instance's group without the instance itself."""
         build, keep = self.asked.build, self.keep
         members = {one: roots for one, roots in group.members.items() if one != build}
         left = {one: roots for one, roots in group.left.items() if one != keep}

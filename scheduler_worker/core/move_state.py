@@ -58,7 +58,6 @@ class MoveState(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def begins(self) -> bool:
-        """Return whether the move may still begin."""
         return self.end is None and self.barred is None and not self.again
 
 

@@ -112,7 +112,6 @@ class Order(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def beside(self) -> frozenset[str]:
-        """Return the hosts that instances of the request are on."""
         return frozenset([one.chosen.root for one in self.settled])
 
     @property
@@ -137,17 +136,15 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         if self.move is not None:
             return tuple([self.move.claim(pick.choices) for pick in self.picks])
         return tuple(
-            [
-                ConsumerClaim(
-                    consumer=instance,
-                    generation=None,
-                    choices=tuple([Choice(way.allocations, way.shapes) for way in pick.choices]),
-                    project=request.project,
-                    user=request.user,
-                    group=request.hints.group,
-                )
-                for instance, pick in zip(self.instances, self.picks, strict=False)
-            ]
+            ConsumerClaim(
+                consumer=instance,
+                generation=None,
+                choices=tuple([Choice(way.allocations, way.shapes) for way in pick.choices]),
+                project=request.project,
+                user=request.user,
+                group=request.hints.group,
+            )
+            for instance, pick in zip(self.instances, self.picks, strict=False)
         )
 
     def said(self) -> list[BuildPlaced | BuildUnplaceable]:

@@ -95,10 +95,8 @@ def _next(order: Order, limits: PlacingLimits) -> Step:
         return order, (events.Locate(order.held),)
     if order.emptied:
         return order, tuple(
-            [
-                events.Fence(instance, generation, _given_back(instance))
-                for instance, generation in order.emptied
-            ]
+            events.Fence(instance, generation, _given_back(instance))
+            for instance, generation in order.emptied
         )
     if order.instances and order.reason and order.unexplained:
         return order, (events.FindRemedies(),)
@@ -325,9 +323,7 @@ def _located(order: Order, places: Mapping[Id, ClaimPlace | None], limits: Placi
 def _fenced(order: Order, results: Sequence[tuple[Id, ReleaseResult]], limits: PlacingLimits) -> Step:
     emptied = {instance for instance, _ in order.emptied}
     order = replace(
-        order,
-        emptied=(),
-        instances=tuple([one for one in order.instances if one not in dict(results)]),
+        order, emptied=(), instances=tuple([one for one in order.instances if one not in dict(results)])
     )
     effects: list[events.Effect] = []
     for instance, result in results:

@@ -235,11 +235,9 @@ class ChoicePolicy:
         """Return a sentence for each hint that no enabled filter reads."""
         on = {rule.name for rule in self.rules}
         return tuple(
-            [
-                f"hints.{hint}: nothing here goes by it: the filter {name} is off"
-                for hint, name in _HEEDED_BY.items()
-                if getattr(request.hints, hint) and name not in on
-            ]
+            f"hints.{hint}: nothing here goes by it: the filter {name} is off"
+            for hint, name in _HEEDED_BY.items()
+            if getattr(request.hints, hint) and name not in on
         )
 
     def kind(self, alternative: Alternative) -> Hashable:

@@ -4,7 +4,7 @@ A host that is handed out is reserved immediately, weighed again with its remain
 again. So each choice is the best at its moment, on the scales of the beginning.
 """
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -49,12 +49,13 @@ class Ranking:
         self._positions = positions = search.positions
         self._found = FoundHosts(search, now, hosts)
         view, rules = AllHosts(search, now), rules_for(alternative, policy)
-        self._notes = (
-            (*alternative.notes, *_missing_preferred(alternative, view))
-            if alternative.preferred
-            else alternative.notes
-        )
-        self._cache = cache = HostCache(alternative, search, now.source, self._found, rules)
+        missing = [
+            f"preferred_traits: no host that fits has {trait}"
+            for trait, weight in alternative.preferred.items()
+            if weight > 0 and not np.any(view.has(trait))
+        ]
+        self._notes = (*alternative.notes, *missing)
+        self.cache = cache = HostCache(alternative, search, now.source, self._found, rules)
         served = hosts.served.take(positions)
         admitted, masks = _admitted(alternative, view, rules, served)
         keeps = cache.keeps_together
@@ -70,7 +71,7 @@ class Ranking:
         self.capacities = CapacityByHost(alternative, search, now.source, hosts, self._order)
         self._full: dict[int, Entry] = {}  # hosts without capacity
         self._spares: dict[str, AlternatesOfCell] = {}
-        self._turns = 0
+        self.turns = 0  # changes whenever a host is chosen or returned
         self._beforehand: tuple[Removal, ...] | None = None  # what placement's constraints removed
         self._counted: set[int] = set()  # so they are not removed once more by ours
         self._removals: tuple[tuple[int, int], tuple[Removal, ...]] | None = None
@@ -89,7 +90,7 @@ class Ranking:
 
         Hosts that require a provider in `avoid` are chosen only if no other host fits.
         """
-        subset, cache, order = self._subset, self._cache, self._order
+        subset, cache, order = self._subset, self.cache, self._order
         wanted = max(several, subset)
         best = [] if avoid or cache.keeps_together is not None else order.pop_left(wanted)
         avoided: list[Entry] = []
@@ -134,7 +135,7 @@ class Ranking:
             self._promises.drop(pick.promise)
         for pick in picks:
             index = self._found.index(pick.root)
-            self._cache.chosen[index] -= 1
+            self.cache.chosen[index] -= 1
             self._full.pop(index, None)
             self._changed(index, self._order.moved[index][3], pick.choices[0])
         full, self._full = self._full, {}
@@ -150,7 +151,7 @@ class Ranking:
         spares = self._spares.get(cell)
         if spares is None:
             spares = self._spares[cell] = AlternatesOfCell(
-                cell, self.alternative, self._order, self._cache, self.capacities, self._weights, self._found
+                cell, self.alternative, self._order, self.cache, self.capacities, self._weights, self._found
             )
         return spares.take(several, beside, avoid)
 
@@ -162,7 +163,7 @@ class Ranking:
 
     def fits(self, index: int) -> bool:
         """Return whether the host still fits."""
-        return self._cache.admits(index) and bool(self._cache.ways(index, 1))
+        return self.cache.admits(index) and bool(self.cache.ways(index, 1))
 
     def position(self, index: int) -> int:
         return self._positions.item(index)
@@ -178,14 +179,14 @@ class Ranking:
         """Return the hosts that placement's constraints rejected, then those that evaluated filters
         rejected.
         """
-        state = len(self._cache.refused), len(self._full)
+        state = len(self.cache.refused), len(self._full)
         if self._removals is None or self._removals[0] != state:
             if self._beforehand is None:
                 self._beforehand = tuple(
                     [named_reserved(self.alternative, removal) for removal in self._search.removals()]
                 )
                 self._counted = self._gone_since(self._beforehand)
-            refused, full, counted = self._cache.refused, self._full, self._counted
+            refused, full, counted = self.cache.refused, self._full, self._counted
             if counted:
                 refused = {index: why for index, why in refused.items() if index not in counted}
                 full = {index: entry for index, entry in full.items() if index not in counted}
@@ -197,13 +198,8 @@ class Ranking:
         left = removals[-1].left if removals else self._search.considered
         if left >= len(self._positions):
             return set()
-        refused = (index for index in self._cache.refused if index in self._cache.chosen)
-        return {*self._full, *(index for index in refused if not self._cache.ways(index, 1))}
-
-    @property
-    def state(self) -> Hashable:
-        """Return a value that changes whenever a host is chosen or returned."""
-        return self._turns
+        refused = (index for index in self.cache.refused if index in self.cache.chosen)
+        return {*self._full, *(index for index in refused if not self.cache.ways(index, 1))}
 
     def shortage(self) -> Shortage:
         """Return why no host is left."""
@@ -213,7 +209,7 @@ class Ranking:
             removals=self.removals(),
             nearest=self._nearest(),
             named=bool(self.alternative.pinned),
-            may_pass=self._verdicts.may_pass(self._cache.refused),
+            may_pass=self._verdicts.may_pass(self.cache.refused),
             alternative_index=self.alternative.alternative_index,
             notes=self._notes,
         )
@@ -222,12 +218,12 @@ class Ranking:
         beyond = self._search.nearest(self.alternative.pinned, NEAREST_BEYOND)
         source = self._source
         reserved = [lacking_reserved(self.alternative, miss, source.named(miss.host)) for miss in beyond]
-        return self._verdicts.nearest(self._cache.refused, self._full, reserved)
+        return self._verdicts.nearest(self.cache.refused, self._full, reserved)
 
     # One host
 
     def _next(self) -> Entry | None:
-        cache, pop = self._cache, self._order.pop
+        cache, pop = self.cache, self._order.pop
         admitted, lone_ways, keeps = cache.admitted, cache.lone_ways, cache.keeps_together
         while (entry := pop()) is not None:
             index = entry[-1]
@@ -241,8 +237,8 @@ class Ranking:
 
     def _changed(self, index: int, its_tie: int, way: Candidate) -> None:
         """Weigh a host again that was chosen or released, and sort it in."""
-        self._turns += 1
-        cache, order, recorder = self._cache, self._order, self._recorder
+        self.turns += 1
+        cache, order, recorder = self.cache, self._order, self._recorder
         cache.forget(index)
         if len(way.allocations) > 1 or way.root not in way.allocations:
             cache.forget_trees()
@@ -255,17 +251,6 @@ class Ranking:
         spares = self._spares.get(way.cell)
         if spares is not None:
             spares.moved(index)
-
-    def admits(self, index: int) -> bool:
-        """Return whether every filter admits the host. The result is cached until the host changes."""
-        return self._cache.admits(index)
-
-    def way(self, index: int) -> Candidate | None:
-        return self._cache.way(index)
-
-    def look(self, index: int, most: int) -> tuple[Candidate, ...]:
-        """Return the allocation candidates of the host at this moment, ignoring cached ones."""
-        return self._cache.look(index, most)
 
 
 def _admitted(
@@ -282,12 +267,3 @@ def _admitted(
             masks.append((rule, mask))
             admitted &= mask
     return np.flatnonzero(admitted), masks
-
-
-def _missing_preferred(alternative: Alternative, view: AllHosts) -> list[str]:
-    """Return a note for each preferred trait that no host with free capacity has."""
-    return [
-        f"preferred_traits: no host that fits has {trait}"
-        for trait, weight in alternative.preferred.items()
-        if weight > 0 and not np.any(view.has(trait))
-    ]

@@ -132,10 +132,7 @@ class FlavorRead:
 
 
 def alternatives_of(
-    request: BuildRequested,
-    options: RequestOptions,
-    named: Named,
-    names: Callable[[], Iterable[str]] = tuple,
+    request: BuildRequested, options: RequestOptions, named: Named, names: Callable[[], Iterable[str]] = tuple
 ) -> tuple[Alternative, ...]:
     """Return an alternative for each flavor and acceptable page size, in order of preference.
 

@@ -98,7 +98,6 @@ class WaitingRoom:
         return line is not None and line.first.key < (-priority, since, "")
 
     def first(self, kind: str) -> Waiter | None:
-        """Return the first request of the class."""
         line = self._lines.get(kind)
         return None if line is None else line.first
 
@@ -118,7 +117,6 @@ class WaitingRoom:
         self._note(roots, self._changes.capacity)
 
     def reported(self, roots: Collection[Root]) -> None:
-        """Handle changed reports of the hosts."""
         self._note(roots, self._changes.reports)
 
     def _note(self, roots: Collection[Root], changes: dict[Root, None]) -> None:

@@ -215,5 +215,5 @@ WEIGHERS_CALLED: Mapping[str, tuple[str, ...]] = {
 
 # Weighers of Nova that are not needed: why not.
 WEIGHERS_OF_OTHERS: Mapping[str, str] = {
-    "CrossCellWeigher": "it is about moves between cells; a build may go to any cell, and none is preferred",
+    "CrossCellWeigher": "it is about moves between cells; a build may go to any cell, and none is preferred"
 }

@@ -198,7 +198,6 @@ async def looked_at(tx: Transaction, parked: Iterable[ParkedRequest]) -> None:
 
 
 async def drop(tx: Transaction, requests: Collection[Id]) -> None:
-    """Delete the requests."""
     values = [(request,) for request in sorted(requests)]
     await _DELETE_MOVES(tx, values)
     await _DELETE_BUILDS(tx, values)
@@ -206,7 +205,6 @@ async def drop(tx: Transaction, requests: Collection[Id]) -> None:
 
 
 async def without(tx: Transaction, parked: ParkedRequest, builds: Collection[Id]) -> ParkedRequest:
-    """Return the request without the builds, and store it."""
     left = tuple(build for build in parked.message.instances if build not in builds)
     message = msgspec.structs.replace(
         parked.message, instances=left, at_least=min(parked.message.at_least, len(left))
@@ -229,7 +227,6 @@ async def adopt(tx: Transaction, owner: str, before: str, limit: int) -> tuple[l
 
 
 async def let_go(tx: Transaction, owner: str) -> None:
-    """Release the ownership of this scheduler's requests."""
     await _LET_GO(tx, owner=owner)
 
 
@@ -264,7 +261,6 @@ async def roster(tx: Transaction) -> list[OtherScheduler]:
 
 
 async def owners(tx: Transaction) -> set[str]:
-    """Return all owners."""
     return {row["owner"] for row in await _OWNERS(tx)}
 
 

@@ -63,7 +63,6 @@ _INSTANCES = Statement(
 
 
 async def waiting(tx: Transaction, question: FindWaiting) -> list[WaitingRequest]:
-    """Return a page of waiting requests."""
     if question.requests:
         rows = await _LIST_THESE(tx, [(request,) for request in question.requests])
     else:

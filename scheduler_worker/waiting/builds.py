@@ -20,15 +20,7 @@ from scheduler_worker.releasing import log
 from scheduler_worker.store import parked
 from scheduler_worker.store.parked import ParkedRequest
 from scheduler_worker.waiting.hosts import beside
-from scheduler_worker.waiting.queue import (
-    PATIENCE,
-    SOON,
-    Ended,
-    Evaluated,
-    RetryLater,
-    StillWaiting,
-    Woken,
-)
+from scheduler_worker.waiting.queue import PATIENCE, SOON, Ended, Evaluated, RetryLater, StillWaiting, Woken
 from scheduler_worker.waiting.store import WaitingStore
 
 _Add = Callable[[Sequence[ParkedRequest]], Awaitable[set[Id]]]

@@ -43,7 +43,6 @@ class Sight:
     _kinds: dict[str, _Known] = field(default_factory=dict)
 
     def kind(self, request: BuildRequested, alternatives: Sequence[Alternative]) -> str:
-        """Return the class of a request."""
         alike = [repr(self.policy.kind(alternative)) for alternative in alternatives]
         said = _encode((alike, request.hints, request.forced_host, needs_of(request)))
         kind = blake2b(said, digest_size=6).hexdigest()
@@ -67,7 +66,6 @@ class Sight:
         return " or ".join(needs) + (f", for each of {several} instances" if several > 1 else "")
 
     def forget(self, kinds: Collection[str]) -> None:
-        """Forget all classes except these."""
         for kind in [one for one in self._kinds if one not in kinds]:
             del self._kinds[kind]
 

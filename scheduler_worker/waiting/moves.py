@@ -83,7 +83,6 @@ class UnheardMoves:
         return refused(asked, unheard(told.cell), "no_conductor", told.decision)
 
     async def _undo(self, placed: MovePlaced) -> ClaimResult | ReleaseResult:
-        """Undo the claim, once for all schedulers."""
         claim = undoing(placed)
         if claim is None:
             question = ReleaseRequested(

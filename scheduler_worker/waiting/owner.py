@@ -113,7 +113,6 @@ class Keeping:
             log.warning("looks after %d requests that %s had kept", several, before or "somebody")
 
     async def _read_ours(self, tx: Transaction) -> None:
-        """Read the owned requests again after another scheduler has adopted them."""
         self._store.taken_for_dead = False
         ours: set[Id] = set()
         after = ""

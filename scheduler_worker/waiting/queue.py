@@ -96,12 +96,7 @@ class WaitingQueue:
     """The task that evaluates the requests of a store."""
 
     def __init__(
-        self,
-        store: WaitingStore,
-        builds: Evaluator,
-        moves: Evaluator,
-        say: Says,
-        clock: Clock,
+        self, store: WaitingStore, builds: Evaluator, moves: Evaluator, say: Says, clock: Clock
     ) -> None:
         self.store = store
         self._builds = builds
@@ -113,7 +108,6 @@ class WaitingQueue:
         self._running: dict[str | None, _Lane] = {}
 
     async def run(self) -> None:
-        """Evaluate waiting requests until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
                 try:
@@ -232,7 +226,6 @@ class WaitingQueue:
     async def _become(
         self, evaluator: Evaluator, results: Sequence[tuple[ParkedRequest, Evaluated]], seen: int
     ) -> None:
-        """Store the new state of requests that keep waiting, and publish the results of the others."""
         store, changed = self.store, list[ParkedRequest]()
         for kept, result in results:
             left = store.requests.get(kept.request)  # some builds, or all, may have been cancelled meanwhile

@@ -95,13 +95,11 @@ class WaitingStore:
             self._moved()
 
     def end_at(self, kept: ParkedRequest, until: float) -> None:
-        """Change the time at which a request ends."""
         if kept.request in self.requests:
             self.leave([kept.request])
             self.enter(replace(kept, until=until))
 
     def compute_classes(self) -> None:
-        """Compute all classes and their needs again."""
         self.regroup = False
         self.regroupings += 1
         for kept in list(self.requests.values()):
@@ -124,12 +122,10 @@ class WaitingStore:
                 self.enter(replace(kept, until=self._clock.now(), lacks=lacks))
 
     def wake(self) -> None:
-        """Wake the task that evaluates waiting requests."""
         if len(self.room):
             self.woken.set()
 
     def released(self, root: Root) -> None:
-        """Handle a released reservation on this host."""
         self.room.let_go([root])
         self.wake()
 
@@ -143,7 +139,6 @@ class WaitingStore:
         return self.sight.kind(order.request, order.alternatives)
 
     def is_behind(self, order: Order, now: float) -> bool:
-        """Return whether earlier requests of the class wait."""
         return bool(len(self.room)) and self.room.ahead(self.kind(order), order.request.priority, now)
 
     def behind(self, order: Order, now: float, seen: int, story: StoredContext) -> ParkedRequest:
@@ -218,21 +213,18 @@ class WaitingStore:
     # The database
 
     async def live(self, tx: Transaction) -> None:
-        """Store this scheduler's heartbeat and its reserved hosts."""
         reserved = msgspec.json.encode({root: kept.key for root, kept in self.room.kept.items()}).decode()
         if not await parked.beat(tx, self.name, reserved, self.rescued):
             self.taken_for_dead = self.entered
         self.entered = True
 
     async def lacking(self, changed: Sequence[ParkedRequest]) -> None:
-        """Store what the requests lack."""
         if changed:
             async with self.database.write() as tx:
                 await parked.looked_at(tx, changed)
             self._changed()
 
     async def drop(self, requests: Sequence[Id]) -> None:
-        """Delete requests whose results are published."""
         if requests:
             async with self.database.write() as tx:
                 await parked.drop(tx, requests)

@@ -97,10 +97,7 @@ def few_failures(*, max_build_failures: float = 2.5) -> Rule:
         return f"{failed}: left alone from {max_build_failures:g}"
 
     return array_rule(
-        "few_failures",
-        lambda view, alternative: view.fact("failures") < max_build_failures,
-        why,
-        passes=True,
+        "few_failures", lambda view, alternative: view.fact("failures") < max_build_failures, why, passes=True
     )
 
 
