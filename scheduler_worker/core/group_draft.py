@@ -9,11 +9,10 @@ from typing import Literal
 import os_traits  # type: ignore[import-untyped]
 
 from bus.requests import Flavor, Image, ResourceGroup
-from bus.vocabulary import MAX_INT, Resources
+from bus.vocabulary import Resources
 from scheduler_worker.core.extra_specs import (
     NUMA_POLICIES,
     GuestSpecs,
-    PciAlias,
     RequestOptions,
     SpecValue,
     Unreadable,
@@ -189,43 +188,29 @@ def fill(draft: QuestionDraft, flavor: Flavor) -> None:
             resources[name] = amount
 
 
-def within(amount: int, at: str) -> int:
-    if amount > MAX_INT:
-        raise Unreadable(f"{at}: {amount} is more than {MAX_INT}")
-    return amount
-
-
 MAX_DEVICES = 64
 _ALIAS = re.compile(r"\s*([A-Za-z0-9_-]{1,48})\s*(?::\s*([0-9]{1,3})\s*)?")
-_MODELS = {
-    "amd-sev": "HW_CPU_X86_AMD_SEV",
-    "amd-sev-es": "HW_CPU_X86_AMD_SEV_ES",
-    "amd-sev-snp": "HW_CPU_X86_AMD_SEV_SNP",
-}
+
+
+def _traits(prefix: str, *values: str) -> dict[str, str]:
+    return {value: prefix + re.sub(r"[-.]", "_", value.upper()) for value in values}
+
+
+_MODELS = _traits("HW_CPU_X86_", "amd-sev", "amd-sev-es", "amd-sev-snp")
+_SOUND = ("sb16", "es1370", "pcspk", "ac97", "ich6", "ich9", "usb", "virtio")
 # What is asked of the host itself: value → trait. Empty: nothing needs to be there.
 _TRAITS = {
-    "hw:tpm_version": {"1.2": "COMPUTE_SECURITY_TPM_1_2", "2.0": "COMPUTE_SECURITY_TPM_2_0"},
-    "hw:tpm_model": {"tpm-tis": "COMPUTE_SECURITY_TPM_TIS", "tpm-crb": "COMPUTE_SECURITY_TPM_CRB"},
-    "hw:tpm_secret_security": {
-        word: f"COMPUTE_SECURITY_TPM_SECRET_SECURITY_{word.upper()}"
-        for word in ("user", "host", "deployment")
-    },
+    "hw:tpm_version": _traits("COMPUTE_SECURITY_TPM_", "1.2", "2.0"),
+    "hw:tpm_model": _traits("COMPUTE_SECURITY_", "tpm-tis", "tpm-crb"),
+    "hw:tpm_secret_security": _traits("COMPUTE_SECURITY_TPM_SECRET_SECURITY_", "user", "host", "deployment"),
     "os:secure_boot": {"required": "COMPUTE_SECURITY_UEFI_SECURE_BOOT", "optional": "", "disabled": ""},
     "hw:maxphysaddr_mode": {
         "passthrough": "COMPUTE_ADDRESS_SPACE_PASSTHROUGH",
         "emulate": "COMPUTE_ADDRESS_SPACE_EMULATED",
     },
-    "hw:viommu_model": {
-        model: f"COMPUTE_VIOMMU_MODEL_{model.upper()}" for model in ("intel", "smmuv3", "virtio", "auto")
-    },
-    "hw:sound_model": {
-        model: f"COMPUTE_SOUND_MODEL_{model.upper()}"
-        for model in ("sb16", "es1370", "pcspk", "ac97", "ich6", "ich9", "usb", "virtio")
-    },
-    "hw:ephemeral_encryption_format": {
-        "luks": "COMPUTE_EPHEMERAL_ENCRYPTION_LUKS",
-        "plain": "COMPUTE_EPHEMERAL_ENCRYPTION_PLAIN",
-    },
+    "hw:viommu_model": _traits("COMPUTE_VIOMMU_MODEL_", "intel", "smmuv3", "virtio", "auto"),
+    "hw:sound_model": _traits("COMPUTE_SOUND_MODEL_", *_SOUND),
+    "hw:ephemeral_encryption_format": _traits("COMPUTE_EPHEMERAL_ENCRYPTION_", "luks", "plain"),
 }
 _SWITCHES = {
     "hw:virtio_packed_ring": "COMPUTE_NET_VIRTIO_PACKED",
@@ -307,19 +292,14 @@ def add_devices(draft: QuestionDraft, specs: GuestSpecs, options: RequestOptions
             raise Unreadable(f"{said.at}: {count} of {name!r}: from 1 to {MAX_DEVICES} devices in all")
         for _ in range(count):
             suffix = f"_pci{number}_{name}"
-            _add_device(draft, suffix, alias, said.at)
+            draft.ask(suffix, alias.resource_class, 1)
+            draft.groups[suffix].required |= dict.fromkeys(alias.traits, said.at)
             policy = alternative or alias.numa_policy
             if policy == "required" and cells:
                 draft.same.append((f"_numa{number % cells}", suffix))
             elif policy == "socket":
                 draft.root_required["COMPUTE_SOCKET_PCI_NUMA_AFFINITY"] = said.at
             number += 1
-
-
-def _add_device(draft: QuestionDraft, suffix: str, alias: PciAlias, at: str) -> None:
-    draft.groups.setdefault(suffix, GroupDraft())
-    draft.ask(suffix, alias.resource_class, 1)
-    draft.groups[suffix].required |= dict.fromkeys(alias.traits, at)
 
 
 _PREFIXES = {  # property → prefix of its traits

@@ -275,3 +275,63 @@ def _reader(name: str) -> Callable[[Alternative], Any]:
     if name.partition(".")[0] in Alternative.__dataclass_fields__:
         return path
     return lambda alternative: path(alternative.request)
+
+
+# accepted names that need no rule here, with the reason
+NEEDLESS: Mapping[str, str] = {**RULES_OF_PLACEMENT, **WEIGHERS_OF_OTHERS}
+
+
+class Choosable(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule or a weigher as it may be chosen, and as it is now."""
+
+    name: str
+    says: str
+    on: bool
+    options: dict[str, Any]  # as they are in force
+    called: tuple[str, ...] = ()  # its names in other schedulers
+    multiplier: float | None = None  # of a weigher
+
+
+def all_rules(policy: ChoicePolicy, options: Options, own: Own) -> list[Choosable]:
+    """Return the enabled filters in their order, then all other filters."""
+    return _all([rule.name for rule in policy.rules], RULES, RULES_CALLED, rules_named, (options, own))
+
+
+def all_weighers(policy: ChoicePolicy, options: Options, own: Own) -> list[Choosable]:
+    """Return the enabled weighers, then all other weighers."""
+    multipliers = {weigher.name: weigher.multiplier for weigher in policy.weighers}
+    weighers = []
+    for one in _all([*multipliers], WEIGHERS, WEIGHERS_CALLED, weighers_named, (options, own)):
+        known = one.name in multipliers
+        multiplier = multipliers[one.name] if known else WEIGHERS[one.name]().multiplier
+        weighers.append(msgspec.structs.replace(one, on=known and bool(multiplier), multiplier=multiplier))
+    return weighers
+
+
+def _all(
+    enabled: Sequence[str],
+    built_in: Mapping[str, Callable[..., Any]],
+    called: Mapping[str, tuple[str, ...]],
+    named: Callable[..., Any],
+    chosen: tuple[Options, Own],
+) -> list[Choosable]:
+    """Return the enabled and the built-in ones; an operator's own have their names after they were made."""
+    options, own = chosen
+    names = {name: named((name,), options, own)[0].name for name in own}
+    given = {**options, **{names[name]: options[name] for name in own if name in options}}
+    made = {**built_in, **{names[name]: function for name, function in own.items()}}
+    return [
+        Choosable(
+            name=name,
+            says=" ".join((inspect.getdoc(made[name]) or "").split("\n\n")[0].split()),
+            on=name in enabled,
+            options=options_of(made[name])
+            | {
+                option: value
+                for option, value in given.get(name, {}).items()
+                if option in options_of(made[name])
+            },
+            called=tuple([other for other, ours in called.items() if name in ours and other[0].isupper()]),
+        )
+        for name in dict.fromkeys((*enabled, *built_in))
+    ]
