@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
+from bus.errors import AnswerRefused
 from bus.groups import FindGroups, GroupsFound
 from bus.moves import FindMoves, MovesFound
 from bus.protocol import Ask
@@ -70,3 +71,15 @@ async def together(asks: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     except BaseExceptionGroup as failed:
         raise failed.exceptions[0] from None
     return [task.result() for task in tasks]
+
+
+async def claim_each(
+    placement: PlacementQueries, questions: list[ClaimRequested]
+) -> Sequence[ClaimAnswered | AnswerRefused]:
+    """Return one answer for each question; each is asked alone if placement refuses them together."""
+    try:
+        return await placement.claim_many(questions)
+    except AnswerRefused as problem:
+        if len(questions) == 1:
+            return [problem]
+    return [answer for question in questions for answer in await claim_each(placement, [question])]

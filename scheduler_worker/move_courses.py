@@ -23,6 +23,7 @@ from scheduler_worker.core.placing import LONGEST_PAUSE, SOON
 from scheduler_worker.dependencies import together
 from scheduler_worker.handovers import Handovers
 from scheduler_worker.move_lookups import MoveLookups
+from scheduler_worker.orders import put_off
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.waiting.hosts import beside
 
@@ -140,7 +141,7 @@ class MoveCourses:
 
     async def _seek(self, courses: Sequence[MoveCourse], aside: Aside | None) -> None:
         begun = self._begun(courses)
-        later = self.scheduler.put_off([order for order, _ in begun])
+        later = put_off([order for order, _ in begun], self.scheduler.clock)
         trying = []
         for course, (order, event), late in zip(courses, begun, later, strict=True):
             course.order = order

@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 
 from bus.candidates import CandidateSource
+from bus.clock import Clock
+from bus.errors import Retry
 from bus.messages import BuildRequested
 from scheduler_worker.core.events import Begun
 from scheduler_worker.core.extra_specs import RequestOptions, Unreadable
@@ -17,6 +19,7 @@ from scheduler_worker.core.request import Prefilters, alternatives_of, prefilter
 from scheduler_worker.core.rule import ITS_OWN, Alternative, as_anybodys
 
 MORE_WHEN_PACKED = 4  # additional alternates while packing, because the next best hosts fill up soon
+BATCH_BYTES = 16 * 1024 * 1024  # flavors, images and metadata in a batch; a single request is always accepted
 REMEMBERED = 4096  # of the alternatives of distinct requests
 REMEMBERED_BYTES = 32 * 1024 * 1024  # total size of remembered requests
 _SELDOM_READ: Mapping[str, Any] = {
@@ -136,3 +139,16 @@ class Orders:
         named = request.hints.same_host or request.hints.different_host
         instances = request.instances if named else len(request.instances)
         return _encode(msgspec.structs.replace(request, **self._apart)), instances
+
+
+def put_off(orders: Sequence[Order], clock: Clock) -> list[Retry | None]:
+    """Postpone orders whose messages would exceed the process's memory limit."""
+    room, later = BATCH_BYTES, list[Retry | None]()
+    for order in orders:
+        if order.bytes > room and room < BATCH_BYTES:
+            after = clock.chance.uniform(0.1, 0.5)
+            later.append(Retry(after=after, why="other large requests go first"))
+        else:
+            room -= order.bytes
+            later.append(None)
+    return later

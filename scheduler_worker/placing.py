@@ -25,23 +25,21 @@ from scheduler_worker.core.order import Order
 from scheduler_worker.core.placing import PlacingLimits, step
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.view import HostsNow
-from scheduler_worker.dependencies import PlacementQueries, SchedulerOptions
+from scheduler_worker.dependencies import PlacementQueries, SchedulerOptions, claim_each
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.meters import CROSSED, count_claims
-from scheduler_worker.orders import Orders
+from scheduler_worker.orders import Orders, put_off
 from scheduler_worker.pending_choices import PendingChoice, PendingChoices, Promising
 from scheduler_worker.releasing import Ending, RetryTimes, log
-from scheduler_worker.resolving import Resolving, names_other_instances
+from scheduler_worker.resolving import Begins, Resolving
 from scheduler_worker.roster import Roster
 from scheduler_worker.store.parked import ParkedRequest
 
 Narrow = Callable[[Sequence[Order]], Sequence[Order]]
-Begins = tuple[Order, events.Begun]  # an order, and its first event
 Verdict = Sequence[BuildPlaced | BuildUnplaceable] | Retry | Poison
 
 HELP_SECONDS = 0.02  # of a batch: looking for what would have made its requests fit
 MOST_HELP_SECONDS = 1.0  # of one request: a search over huge trees takes tenths of a second
-BATCH_BYTES = 16 * 1024 * 1024  # flavors, images and metadata in a batch; a single request is always accepted
 
 
 @dataclass(slots=True, eq=False)
@@ -73,13 +71,13 @@ class Scheduler:
         self._hosts = HostMap(source, self.policy.cells)
         self.roster = Roster(self.clock)
         self._limits = PlacingLimits(patience=options.patience)
-        self._narrow: Narrow = lambda orders: orders
+        self.narrow: Narrow = lambda orders: orders
         self._joined = Joined()
 
     def leave_out_reserved(self, released: Callable[[str], None], narrow: Narrow) -> None:
         """Call `narrow` before each search to exclude reserved hosts, and `released` for released choices."""
         self.pending.let_go = released
-        self._narrow = narrow
+        self.narrow = narrow
 
     def alternatives_of(self, request: BuildRequested) -> Sequence[Alternative]:
         """Return the alternatives of the request; empty if it is unreadable."""
@@ -107,7 +105,7 @@ class Scheduler:
     async def place_many(self, requests: Sequence[BuildRequested]) -> list[Verdict]:
         """Return a verdict for each request: a host, or the reason why there is none."""
         begun = self.begin(requests)
-        later = self.put_off([order for order, _ in begun])
+        later = put_off([order for order, _ in begun], self.clock)
         ends = await self.place([one for one, late in zip(begun, later, strict=True) if late is None])
         placed = iter(ends)
         return [
@@ -145,8 +143,13 @@ class Scheduler:
         level = any(self._orders.names_unknown(order.request) for order, _ in begun)
         if level:
             await self.source.fresh()
-            begun = [self._known_now(order, event) for order, event in begun]
-        begun = await self._resolve(begun)
+            begun = [
+                self._orders.begin(order.request, order.waited, order.move)
+                if event.refusal
+                else (self._orders.again(order), event)
+                for order, event in begun
+            ]
+        begun = await self._resolving.resolve(begun)
         courses = [_Course(order) for order, _ in begun]
         for course, (_, event) in zip(courses, begun, strict=True):
             self._take(course, event)
@@ -160,18 +163,6 @@ class Scheduler:
             await self._fence(_asking(left, events.Fence))
             self._find_spares(_asking(left, events.FindAlternates))
         return [course.end or events.SayAll(()) for course in courses]
-
-    def put_off(self, orders: Sequence[Order]) -> list[Retry | None]:
-        """Postpone orders whose messages would exceed the process's memory limit."""
-        room, later = BATCH_BYTES, list[Retry | None]()
-        for order in orders:
-            if order.bytes > room and room < BATCH_BYTES:
-                after = self.clock.chance.uniform(0.1, 0.5)
-                later.append(Retry(after=after, why="other large requests go first"))
-            else:
-                room -= order.bytes
-                later.append(None)
-        return later
 
     def verdict(self, request: Id, end: events.End) -> Verdict:
         if isinstance(end, events.ComeAgain):
@@ -191,6 +182,8 @@ class Scheduler:
     # Effects of orders, for the whole batch
 
     def _take(self, course: _Course, event: events.Event) -> None:
+        if isinstance(event, events.Chosen) and (crossed := sum(pick.crossed for pick in event.picks)):
+            CROSSED.inc(crossed)
         course.order, effects = step(course.order, event, self._limits)
         course.asks = []
         for effect in effects:
@@ -208,13 +201,7 @@ class Scheduler:
                         self._joined.leave(group, instance)
                 case events.Warn(text=text):
                     log.warning(text)
-                case (
-                    events.SayMove()
-                    | events.BegunBefore()
-                    | events.ComeAgain()
-                    | events.Park()
-                    | events.DeadLetterRequest()
-                ):
+                case _ if isinstance(effect, events.End):
                     course.end = effect
                 case _:
                     course.asks.append(effect)
@@ -236,27 +223,20 @@ class Scheduler:
                     course.order = self._orders.again(course.order)
                 short = self._find_hosts([course for course, _ in short])
         for course, answer in short:
-            self._take_choice(course, answer)
+            self._take(course, answer)
         return level
 
     def _find_hosts(self, courses: Sequence[_Course]) -> list[tuple[_Course, events.Chosen | events.NoHost]]:
         short: list[tuple[_Course, events.Chosen | events.NoHost]] = []
-        for course, order in zip(courses, self._narrow([course.order for course in courses]), strict=True):
+        for course, order in zip(courses, self.narrow([course.order for course in courses]), strict=True):
             course.order = order
-        answers = self._now().choose([course.order for course in courses])
+        answers = self.choosing().choose([course.order for course in courses])
         for course, answer in zip(courses, answers, strict=True):
             if isinstance(answer, events.Chosen) and answer.short is None:
-                self._take_choice(course, answer)
+                self._take(course, answer)
             else:
                 short.append((course, answer))
         return short
-
-    def _take_choice(self, course: _Course, answer: events.Chosen | events.NoHost) -> None:
-        if isinstance(answer, events.Chosen):
-            for pick in answer.picks:
-                if pick.crossed:
-                    CROSSED.inc()
-        self._take(course, answer)
 
     def _choose_not(self, order: Order, answer: events.Chosen | events.NoHost) -> None:
         picks = answer.picks if isinstance(answer, events.Chosen) else ()
@@ -265,13 +245,8 @@ class Scheduler:
             if order.alternative.group is not None:
                 self._joined.leave(order.alternative.group.id, instance)
 
-    def _known_now(self, order: Order, event: events.Begun) -> Begins:
-        if event.refusal:
-            return self._orders.begin(order.request, order.waited, order.move)
-        return self._orders.again(order), event
-
     def _find_spares(self, courses: Sequence[_Course]) -> None:
-        choosing = self._now() if courses else None
+        choosing = self.choosing() if courses else None
         for course in courses:
             spares: dict[Id, tuple[Candidate, ...]] = {}
             for wanted in course.asks:
@@ -282,7 +257,7 @@ class Scheduler:
     def _find_help(self, courses: Sequence[_Course]) -> None:
         if not courses:
             return
-        choosing, began = self._now(), self.clock.monotonic()
+        choosing, began = self.choosing(), self.clock.monotonic()
         found: dict[Hashable, tuple[str, ...]] = {}
         for course in courses:
             alternative, needed = course.order.alternatives[0], course.order.needed
@@ -297,39 +272,21 @@ class Scheduler:
         until = self.clock.monotonic() + MOST_HELP_SECONDS
         return lambda: self.clock.monotonic() > until
 
-    def _now(self, promises: HasReservations | None = None, joined: Joined | None = None) -> Choosing:
-        seen, _ = self.hosts_now()
-        return Choosing(
-            self.source,
-            self._hosts,
-            seen,
-            self.policy,
-            promises or self._promising(),
-            self._joined if joined is None else joined,
-        )
-
-    def choosing(self, promises: HasReservations) -> Choosing:
-        return self._now(promises, self._joined.copy())
-
-    def without_reserved(self, order: Order) -> Order:
-        (narrowed,) = self._narrow([order])
-        return narrowed
-
-    async def ready(self, request: BuildRequested) -> Begins:
-        [begun] = await self.resolved([request])
-        return begun
+    def choosing(self, supposed: HasReservations | None = None) -> Choosing:
+        """Return the choice among all hosts as they are now; with `supposed` reservations nothing is kept."""
+        joined = self._joined if supposed is None else self._joined.copy()
+        reservations = supposed or self._promising()
+        now, _ = self.hosts_now()
+        return Choosing(self.source, self._hosts, now, self.policy, reservations, joined)
 
     async def ready_moves(self, starts: Sequence[MoveStart]) -> Sequence[Begins]:
-        return await self._resolve([self._orders.begin(start.request(), 0.0, start) for start in starts])
+        return await self._resolving.resolve(
+            [self._orders.begin(start.request(), 0.0, start) for start in starts]
+        )
 
     async def resolved(self, requests: Sequence[BuildRequested]) -> Sequence[Begins]:
         """Return the requests with the present hosts of the instances that they name."""
-        return await self._resolve([self._orders.begin(request, 0.0) for request in requests])
-
-    async def _resolve(self, begun: Sequence[Begins]) -> Sequence[Begins]:
-        if any(names_other_instances(order.request) for order, _ in begun):
-            return await self._resolving.resolve(begun)
-        return begun
+        return await self._resolving.resolve([self._orders.begin(request, 0.0) for request in requests])
 
     def _promising(self) -> Promising:
         return Promising(self.pending, self.book, self.clock.monotonic())
@@ -343,7 +300,7 @@ class Scheduler:
             for effect in course.asks
             if isinstance(effect, events.ClaimHosts)
         ]
-        answers = await self._answers(questions)
+        answers = await claim_each(self.placement, questions)
         results = [
             result for answer in answers if isinstance(answer, ClaimAnswered) for result in answer.results
         ]
@@ -353,15 +310,6 @@ class Scheduler:
                 self._take(course, events.ClaimImpossible(str(answer)))
             else:
                 self._take(course, events.ClaimAnswers(tuple(answer.results)))
-
-    async def _answers(self, questions: list[ClaimRequested]) -> Sequence[ClaimAnswered | AnswerRefused]:
-        """Return one answer for each question; each is asked alone if placement refuses them together."""
-        try:
-            return await self.placement.claim_many(questions)
-        except AnswerRefused as problem:
-            if len(questions) == 1:
-                return [problem]
-        return [answer for question in questions for answer in await self._answers([question])]
 
     def _keep(self, order: Order, kept: events.KeepHost) -> None:
         promise = kept.pick.promise

@@ -23,7 +23,7 @@ from scheduler_worker.core.order import Order
 from scheduler_worker.dependencies import PlacementQueries
 from scheduler_worker.releasing import Ending
 
-Begins = tuple[Order, Begun]
+Begins = tuple[Order, Begun]  # an order, and its first event
 
 INSTANCES_ASKED = 1000  # at a time
 
@@ -36,6 +36,8 @@ class Resolving:
     ending: Ending
 
     async def resolve(self, begun: Sequence[Begins]) -> list[Begins]:
+        if not any(names_other_instances(order.request) for order, _ in begun):
+            return list(begun)
         try:
             return await self._together(begun)
         except AnswerRefused as problem:

@@ -71,7 +71,7 @@ class WhatIfs:
 
     async def _answer(self, question: WhatIf) -> WhatIfAnswered:
         async with self.one:
-            order, begun = await self._scheduler.ready(question.request)
+            [(order, begun)] = await self._scheduler.resolved([question.request])
             if begun.refusal:
                 return WhatIfAnswered(fits=False, refusal=begun.refusal)
             if question.count > len(order.instances):
@@ -98,7 +98,7 @@ class WhatIfs:
         """Return the answer for the first alternative that places enough instances besides the supposed
         ones.
         """
-        order = self._scheduler.without_reserved(order)
+        [order] = self._scheduler.narrow([order])
         shorts: list[Shortage] = []
         before = supposing.several
         for alternative_index, alternative in enumerate(order.alternatives):

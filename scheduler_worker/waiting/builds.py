@@ -15,6 +15,7 @@ from bus.sql.failures import retrying
 from bus.vocabulary import MAX_CAUSE, Id, Message
 from scheduler_worker.core import events
 from scheduler_worker.core.order import Order
+from scheduler_worker.orders import put_off
 from scheduler_worker.placing import Scheduler, Verdict
 from scheduler_worker.releasing import log
 from scheduler_worker.store import parked
@@ -44,7 +45,7 @@ class NewBuilds:
         mark, regroupings = store.room.mark, store.regroupings
         begun = scheduler.begin(requests)
         orders = [order for order, _ in begun]
-        verdicts: list[Verdict | None] = list(scheduler.put_off(orders))
+        verdicts: list[Verdict | None] = list(put_off(orders, self._clock))
         trying: list[int] = []
         waits: list[tuple[int, ParkedRequest, int | None]] = []
         for index, (order, event) in enumerate(begun):
