@@ -13,19 +13,14 @@ from bus.aggregates import (
     FindAggregates,
     MakeAggregate,
 )
-from bus.clock import Clock
-from bus.sql.database import Database
-from bus.sql.failures import Conflict, retrying
+from bus.sql.failures import Conflict
 from bus.sql.transaction import Transaction
-from bus.vocabulary import Contended
-from placement_worker.change_log import ChangeLog
 from placement_worker.core.aggregates import (
     AggregateScene,
     Intent,
-    changed_metadata,
+    as_change,
     coming_back,
     doubts,
-    hosts_named_in,
     intent,
     move_in_and_out,
     zone_trouble,
@@ -33,46 +28,41 @@ from placement_worker.core.aggregates import (
 from placement_worker.core.trees import WorkingTrees
 from placement_worker.store import aggregates as stored
 from placement_worker.store import changes, tree_reads
-from placement_worker.store.numbered_names import Book
-from placement_worker.transactions import changing
+from placement_worker.transactions import Parts, PlacementOperations, again, changing, contended
 
 PAGE_BYTES = 500_000  # about; a message holds a mebibyte
 BESIDE = 100  # bytes of an aggregate without its name and metadata
 ROWS = 1000
 
 
-class AggregateOperations:
-    def __init__(self, database: Database, clock: Clock, book: Book, log: ChangeLog) -> None:
-        self.database = database
-        self.clock = clock
-        self.book = book
-        self._log = log
-        self._edit = retrying(clock, otherwise=_contended)(self._edit_once)
+class AggregateOperations(PlacementOperations):
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._edit = again(parts.clock, self._edit_once, contended)
 
     async def find(self, query: FindAggregates) -> AggregatesFound:
         async with self.database.read() as tx:
             seen = await changes.last_number(tx)
             ids = await self._among(tx, query)
-            found: list[stored.FoundAggregate] = []
+            found: dict[str, Aggregate] = {}
+            hosts: dict[str, int] = {}
             size, after, more = 0, query.after, True
             while more and len(found) < query.limit and size < PAGE_BYTES:
                 page = await stored.page(tx, ids, query.name, after, ROWS)
                 more = len(page) == ROWS
-                for aggregate in page:
-                    after = aggregate.aggregate.id
-                    if query.key and query.key not in aggregate.aggregate.metadata:
+                for aggregate, count in page:
+                    after = aggregate.id
+                    if query.key and query.key not in aggregate.metadata:
                         continue
                     if len(found) == query.limit or size >= PAGE_BYTES:
                         more = True
                         break
-                    found.append(aggregate)
-                    size += _size(aggregate.aggregate)
-        return AggregatesFound(
-            seen=seen,
-            aggregates=tuple(aggregate.aggregate for aggregate in found),
-            hosts={aggregate.aggregate.id: aggregate.hosts for aggregate in found if aggregate.hosts},
-            more=more,
-        )
+                    found[after] = aggregate
+                    if count:
+                        hosts[after] = count
+                    size += BESIDE + len(aggregate.name)
+                    size += sum(len(key) + len(value) + 6 for key, value in aggregate.metadata.items())
+        return AggregatesFound(seen=seen, aggregates=tuple(found.values()), hosts=hosts, more=more)
 
     async def _among(self, tx: Transaction, query: FindAggregates) -> list[str] | None:
         if not query.host:
@@ -85,25 +75,25 @@ class AggregateOperations:
         return AggregateEditAnswered(result=await self._edit(order.edit))
 
     async def _edit_once(self, edit: AggregateEdit) -> AggregateResult:
-        now = self.clock.now()
+        now, change = self.clock.now(), as_change(edit)
         if isinstance(edit, MakeAggregate):
             await self.book.aggregates.ensure(self.database, [edit.aggregate], now)
         else:
             await self.book.aggregates.look_up(self.database, [edit.aggregate])
         async with changing(self.database, self.book) as tx:
-            await stored.take_turn(tx)
+            await stored.TURN(tx)
             scene = AggregateScene(
                 described=await stored.described(tx),
-                known=await stored.known(tx, edit.aggregate),
-                members=await stored.members(tx, edit.aggregate),
-                hosts=await stored.named_hosts(tx, hosts_named_in(edit)),
+                known=bool(await stored.KNOWN(tx, uuid=edit.aggregate)),
+                members=dict(await stored.MEMBERS(tx, uuid=edit.aggregate)),
+                hosts=await stored.named_hosts(tx, (*change.add, *change.remove)),
             )
             wanted = intent(edit, scene)
             if not isinstance(wanted, Intent):
                 return wanted
             done = await self._save(tx, wanted, scene, now)
         if isinstance(done, AggregateEdited):
-            return replace(done, warnings=(*doubts(changed_metadata(edit)), *done.warnings))
+            return replace(done, warnings=(*doubts(change.set), *done.warnings))
         return done
 
     async def _save(
@@ -137,15 +127,3 @@ class AggregateOperations:
             number=number,
             warnings=tuple(coming_back(wanted, moving)),
         )
-
-
-def _size(aggregate: Aggregate) -> int:
-    return (
-        BESIDE
-        + len(aggregate.name)
-        + sum(len(key) + len(value) + 6 for key, value in aggregate.metadata.items())
-    )
-
-
-def _contended(edit: AggregateEdit) -> AggregateResult:
-    return Contended()

@@ -15,28 +15,18 @@ from bus.cells import (
     RegisterCell,
     RegisteredCell,
 )
-from bus.clock import Clock
-from bus.sql.database import Database
-from bus.sql.failures import retrying
-from bus.vocabulary import Contended, Missing
-from placement_worker.change_log import ChangeLog
+from bus.vocabulary import Missing
 from placement_worker.reports import ReportOperations
 from placement_worker.store import cells as stored
 from placement_worker.store import changes
-from placement_worker.store.numbered_names import Book
-from placement_worker.transactions import changing
+from placement_worker.transactions import Parts, PlacementOperations, again, changing, contended
 
 
-class CellOperations:
-    def __init__(
-        self, database: Database, clock: Clock, book: Book, log: ChangeLog, reports: ReportOperations
-    ) -> None:
-        self.database = database
-        self.clock = clock
-        self.book = book
-        self._log = log
+class CellOperations(PlacementOperations):
+    def __init__(self, parts: Parts, reports: ReportOperations) -> None:
+        super().__init__(parts)
         self._reports = reports
-        self._edit = retrying(clock, otherwise=_contended)(self._edit_once)
+        self._edit = again(parts.clock, self._edit_once, contended)
 
     async def find(self, query: FindCells) -> CellsFound:
         """Return the registered cells, and cells with reported hosts."""
@@ -45,7 +35,7 @@ class CellOperations:
             found = {cell.name: cell for cell in await stored.registered(tx)}
             if not query.counted:
                 return CellsFound(seen=seen, cells=tuple(found.values()))
-            hosts, instances = await stored.hosts(tx), await stored.instances(tx)
+            hosts, instances = dict(await stored.HOSTS(tx)), dict(await stored.INSTANCES(tx))
         for name in (hosts.keys() | instances.keys()) - found.keys():
             found[name] = RegisteredCell(name=name, gone=name not in hosts)
         return CellsFound(
@@ -76,13 +66,13 @@ class CellOperations:
             )
             if cell == was and not new:
                 return CellEdited(cell=cell)
-            await stored.say(tx, cell, now)
+            await stored.SAVE(tx, cell=cell.name, enabled=cell.enabled, note=cell.note, now=now)
             return CellEdited(cell=cell, number=await self._log.write_cells(tx, [cell]))
 
     async def _drop(self, edit: DropCell) -> CellResult:
         """Disable the cell first, so that nothing is placed there while its hosts are deleted."""
         async with self.database.read() as tx:
-            names = {cell.name for cell in await stored.registered(tx)} | (await stored.hosts(tx)).keys()
+            names = {cell.name for cell in await stored.registered(tx)} | dict(await stored.HOSTS(tx)).keys()
         if edit.cell not in names:
             return Missing(what="cell", names=(edit.cell,))
         await self._register(RegisterCell(cell=edit.cell, enabled=False))
@@ -96,15 +86,11 @@ class CellOperations:
             return CellInUse(cell=edit.cell, instances=instances, hosts=len(roots))
         async with changing(self.database, self.book) as tx:
             gone = RegisteredCell(name=edit.cell, gone=True)
-            if not await stored.known(tx, edit.cell):  # another dropped it meanwhile
+            if not await stored.LOCK(tx, cell=edit.cell):  # another dropped it meanwhile
                 return CellEdited(cell=gone)
-            await stored.drop(tx, edit.cell)
+            await stored.DROP(tx, cell=edit.cell)
             return CellEdited(cell=gone, number=await self._log.write_cells(tx, [gone]))
 
     async def _left_in(self, cell: str) -> tuple[list[str], int]:
         async with self.database.read() as tx:
-            return await stored.roots(tx, cell), (await stored.instances(tx)).get(cell, 0)
-
-
-def _contended(edit: CellEdit) -> CellResult:
-    return Contended()
+            return await stored.roots(tx, cell), dict(await stored.INSTANCES(tx)).get(cell, 0)

@@ -69,9 +69,8 @@ class Relay:
     def committed(self, messages: Sequence[PlacementChanged]) -> None:
         """Publish the changes of this process."""
         new = [message for message in messages if message.number not in self._logged]
-        if any(
-            change.number <= self._told for change in new
-        ):  # an older database was put back: the log knows
+        # If an older database was restored, only the log knows.
+        if any(change.number <= self._told for change in new):
             self._told = self._recorded = 0
             self._at_hand.clear()
         if len(self._at_hand) >= AT_HAND:
@@ -120,7 +119,7 @@ class Relay:
         clock = asyncio.get_running_loop().time
         if clock() - self._recorded_at >= RECORD_SECONDS:
             async with self._database.write() as tx:
-                await changes.tell(tx, self._told)
+                await changes.TELL(tx, number=self._told)
             self._recorded, self._recorded_at = self._told, clock()
         return bool(self._at_hand)
 
@@ -140,7 +139,7 @@ class Relay:
                 oldest = await changes.untold(tx, CHANGES_A_ROUND, self._told)
                 await self._publish_logged(oldest, publish)
                 if self._told > self._recorded:
-                    await changes.tell(tx, self._told)
+                    await changes.TELL(tx, number=self._told)
         else:
             # Publishing takes its time: not with SQLite's one write lock in hand.
             async with self._database.read_single() as tx:
@@ -148,7 +147,7 @@ class Relay:
             await self._publish_logged(oldest, publish)
             if self._told > self._recorded:
                 async with self._database.write() as tx:
-                    await changes.tell(tx, self._told)
+                    await changes.TELL(tx, number=self._told)
         self._recorded, self._recorded_at = self._told, asyncio.get_running_loop().time()
         if len(oldest) == CHANGES_A_ROUND:
             self._look = True
@@ -159,13 +158,14 @@ class Relay:
 
     async def _publish_logged(self, oldest: Sequence[PlacementChanged], publish: Publish) -> None:
         if oldest:
-            await _published(publish, [self._with_trees(change) for change in oldest])
+            # The log contains no trees: they are added if this process committed the change.
+            here = [self._at_hand.get(change.number, change) for change in oldest]
+            both = zip(oldest, here, strict=True)
+            await _published(
+                publish, [own if own.changes == logged.changes else logged for logged, own in both]
+            )
             self._logged = {change.number for change in oldest}
             self._record_published(oldest[-1].number)
-
-    def _with_trees(self, logged: PlacementChanged) -> PlacementChanged:
-        here = self._at_hand.get(logged.number)
-        return here if here is not None and here.changes == logged.changes else logged
 
     def _record_published(self, number: int) -> None:
         self._told = number
@@ -263,7 +263,7 @@ class ChangeLog:
     async def trim(self) -> None:
         """Forget the changes of long ago."""
         async with self._database.write() as tx:
-            await changes.trim(tx)
+            await changes.TRIM(tx, keep=changes.KEEP, untold=changes.KEEP_UNTOLD)
 
     def _learn(self, messages: Sequence[PlacementChanged], shaped: Mapping[str, Tree]) -> None:
         self.memory.learn(messages, shaped)

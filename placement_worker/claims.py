@@ -1,6 +1,9 @@
 """Claims and releases of allocations, judged in batches: one transaction for many orders."""
 
 from collections.abc import Sequence
+from typing import Any
+
+from msgspec import structs
 
 from bus.chunks import portions, portions_by_size
 from bus.claims import (
@@ -15,32 +18,22 @@ from bus.claims import (
     ReleaseRequested,
     ReleaseResult,
 )
-from bus.clock import Clock
-from bus.sql.database import Database
-from bus.sql.failures import retrying
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Contended
-from placement_worker.change_log import ChangeLog
 from placement_worker.core import capacity
 from placement_worker.store import claims
-from placement_worker.store.numbered_names import Book
-from placement_worker.transactions import changing
+from placement_worker.transactions import Parts, PlacementOperations, again, changing
 
 CLAIMS_A_TRANSACTION = 500
 
 
-class ClaimOperations:
+class ClaimOperations(PlacementOperations):
     """Retry outside, transaction inside: a claim is judged by what is stored, never by the memory."""
 
-    def __init__(self, database: Database, clock: Clock, book: Book, log: ChangeLog) -> None:
-        self.database = database
-        self.clock = clock
-        self.book = book
-        self._log = log
-        self._claim = retrying(clock, otherwise=_contended_claims)(self._claim_together)
-        self._release = retrying(clock, otherwise=_contended_releases)(self._release_together)
-
-    # Claims
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._claim = again(parts.clock, self._claim_together, _contended_claims)
+        self._release = again(parts.clock, self._release_together, _contended_releases)
 
     async def claim_many(
         self, orders: Sequence[ClaimRequested], *, cell: str = ""
@@ -81,8 +74,6 @@ class ClaimOperations:
             number = await self._save(tx, opened, now)
         return [result and _numbered(result, number) for result in results]
 
-    # Releases
-
     async def release_many(
         self, orders: Sequence[ReleaseRequested], *, cell: str = ""
     ) -> Sequence[ReleaseAnswered]:
@@ -120,20 +111,18 @@ class ClaimOperations:
     async def prune(self, before: float) -> None:
         """Delete retired consumers from before this time."""
         async with self.database.write() as tx:
-            await claims.prune_retired(tx, before)
+            await claims.PRUNE_RETIRED(tx, before=before)
 
 
 def _numbered(results: tuple[ClaimResult, ...], number: int) -> tuple[ClaimResult, ...]:
     return tuple(
-        Claimed(choice=result.choice, generation=result.generation, number=number, refused=result.refused)
-        if isinstance(result, Claimed)
-        else result
+        structs.replace(result, number=number) if isinstance(result, Claimed) else result
         for result in results
     )
 
 
 def _contended_claims(
-    orders: Sequence[ClaimRequested], cell: str, *, all_choices: bool
+    orders: Sequence[ClaimRequested], *_: Any, **__: Any
 ) -> list[tuple[ClaimResult, ...] | None]:
     return [_contended(order) for order in orders]
 

@@ -1,6 +1,5 @@
 """Resource classes and traits by name: listed, made, renamed, dropped."""
 
-from bus.clock import Clock
 from bus.names import (
     DropName,
     FindNames,
@@ -15,24 +14,18 @@ from bus.names import (
     RenameName,
     Standard,
 )
-from bus.sql.database import Database
-from bus.sql.failures import retrying
-from bus.vocabulary import Contended, InUse, Missing, Taken
-from placement_worker.change_log import ChangeLog
+from bus.vocabulary import InUse, Missing, Taken
 from placement_worker.core.report_checks import is_custom
 from placement_worker.core.trees import renamed
 from placement_worker.store import tree_reads
-from placement_worker.store.numbered_names import Book, drop_name, entries, names_of, rename_class, roots_with
-from placement_worker.transactions import changing
+from placement_worker.store.numbered_names import RENAME_CLASS, ROOTS_WITH, drop_name, entries, names_of
+from placement_worker.transactions import Parts, PlacementOperations, again, changing, contended
 
 
-class ClassesAndTraits:
-    def __init__(self, database: Database, clock: Clock, book: Book, log: ChangeLog) -> None:
-        self.database = database
-        self.clock = clock
-        self.book = book
-        self._log = log
-        self._edit = retrying(clock, otherwise=_contended)(self._edit_once)
+class ClassesAndTraits(PlacementOperations):
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._edit = again(parts.clock, self._edit_once, contended)
 
     async def find(self, query: FindNames) -> NamesFound:
         if query.names is not None and not query.names:
@@ -94,9 +87,11 @@ class ClassesAndTraits:
                 return NameEdited(named=entry.named)
             if to in found:
                 return Taken(what="resource class", value=to)
-            read = await tree_reads.read_locked(tx, self.book, await roots_with(tx, entry.id))
+            read = await tree_reads.read_locked(
+                tx, self.book, [root for (root,) in await ROOTS_WITH(tx, id=entry.id)]
+            )
             pairs = [(tree, renamed(tree, name, to)) for tree in read.values()]
-            await rename_class(tx, entry, to, now)
+            await RENAME_CLASS(tx, id=entry.id, called=to, now=now)
             edition = await self.book.new_edition(tx)
             tx.after_commit(lambda: self._record_name(kind, edition, entry.id, to))
             shaped = {then.root: then for _, then in pairs}
@@ -126,7 +121,3 @@ class ClassesAndTraits:
         # An edition between was another process's: then all names must be read again.
         if edition == self.book.edition + 1:
             self.book.edition = edition
-
-
-def _contended(order: NameEditRequested) -> NameResult:
-    return Contended()

@@ -11,23 +11,18 @@ from bus.resources import (
     ProvidersFound,
     UsagesFound,
 )
-from bus.sql.database import Database
 from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_INT
 from placement_worker.core.compact_trees import ROOM, Packing
 from placement_worker.store import changes, lookups, tree_reads
 from placement_worker.store.hosts import limits_of
-from placement_worker.store.numbered_names import Book
+from placement_worker.transactions import PlacementOperations
 
 ALL: dict[str, str | int] = {"after": "", "most": MAX_INT}  # of an agent's providers
 UNKNOWN = "unknown"  # the reported type of consumers without one
 
 
-class Lookups:
-    def __init__(self, database: Database, book: Book) -> None:
-        self.database = database
-        self.book = book
-
+class Lookups(PlacementOperations):
     async def providers(self, query: FindProviders, *, cell: str = "") -> ProvidersFound:
         """Return providers. `cell` is the cell in the routing key, which sees only its trees."""
         if query.like is not None:
@@ -61,7 +56,10 @@ class Lookups:
             and (not query.agents or provider.agent in query.agents)
             and (not cell or provider.cell == cell)
         ]
-        return _page(met, query) if query.limit else met
+        if not query.limit:
+            return met
+        behind = (provider for provider in met if provider.id > query.after)
+        return sorted(behind, key=lambda provider: provider.id)[: query.limit]
 
     async def _first(
         self, tx: Transaction, query: FindProviders, in_trees: set[str], keep: set[int] | None, cell: str
@@ -155,8 +153,3 @@ class Lookups:
             used={kind or UNKNOWN: amounts for kind, amounts in used.items()},
             consumers={kind or UNKNOWN: amount for kind, amount in consumers.items()},
         )
-
-
-def _page(providers: list[Provider], query: FindProviders) -> list[Provider]:
-    behind = (provider for provider in providers if provider.id > query.after)
-    return sorted(behind, key=lambda one: one.id)[: query.limit]

@@ -23,7 +23,7 @@ from placement_worker.reports import ReportOperations
 from placement_worker.server_groups import ServerGroups
 from placement_worker.store.changes import ProviderNumbers
 from placement_worker.store.numbered_names import Book
-from placement_worker.transactions import again
+from placement_worker.transactions import Parts, again
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
@@ -84,16 +84,16 @@ class Placement:
         self.log = ChangeLog(database, self.book)
         self.memory = self.log.memory
         self.searches = Searches(self.memory, clock)
-        numbers = ProviderNumbers(database)
-        self.claims = ClaimOperations(database, clock, self.book, self.log)
-        self.reports = ReportOperations(database, clock, self.book, self.log, numbers)
-        self.providers = ProviderOperations(database, clock, self.book, self.log, numbers)
-        self.bulk_load = BulkLoad(database, clock, self.book, self.log, numbers)
-        self.classes_and_traits = ClassesAndTraits(database, clock, self.book, self.log)
-        self.server_groups = ServerGroups(database, clock)
-        self.aggregates = AggregateOperations(database, clock, self.book, self.log)
-        self.cells = CellOperations(database, clock, self.book, self.log, self.reports)
-        self.lookups = Lookups(database, self.book)
+        parts = Parts(database, clock, self.book, self.log, ProviderNumbers(database))
+        self.claims = ClaimOperations(parts)
+        self.reports = ReportOperations(parts)
+        self.providers = ProviderOperations(parts)
+        self.bulk_load = BulkLoad(parts)
+        self.classes_and_traits = ClassesAndTraits(parts)
+        self.server_groups = ServerGroups(parts)
+        self.aggregates = AggregateOperations(parts)
+        self.cells = CellOperations(parts, self.reports)
+        self.lookups = Lookups(parts)
         self._open = again(clock, self.book.open)
 
     async def start(self) -> None:

@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple
+
+from msgspec import structs
 
 from bus.chunks import portions_by_size
-from bus.clock import Clock
 from bus.resources import (
     AddInventory,
     ChangeProvider,
@@ -28,44 +28,24 @@ from bus.resources import (
     SetInventory,
     SetTraits,
 )
-from bus.sql.database import Database
-from bus.sql.failures import Conflict, retrying
+from bus.sql.failures import Conflict
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Contended
-from placement_worker.change_log import ChangeLog
 from placement_worker.core import bulk_load as loading
 from placement_worker.core import edits
 from placement_worker.core.edits import EditOfOne
 from placement_worker.core.trees import KnownNames, ProviderState, WorkingTrees
 from placement_worker.store import reshape, tree_reads
-from placement_worker.store.changes import ProviderNumbers
-from placement_worker.store.numbered_names import Book
-from placement_worker.transactions import again, changing
+from placement_worker.transactions import Parts, PlacementOperations, again, changing, contended
 
 EDITS_A_TRANSACTION = 200
 
 
-class _Outcome(NamedTuple):
-    """The result of one edit: whether it changed something, the provider (None: deleted) or the refusal, and
-    its reply.
-    """
-
-    news: bool
-    state: ProviderState | edits.Refused | None
-    view: Provider | None
-
-
-class ProviderOperations:
-    def __init__(
-        self, database: Database, clock: Clock, book: Book, log: ChangeLog, numbers: ProviderNumbers
-    ) -> None:
-        self.database = database
-        self.clock = clock
-        self.book = book
-        self._log = log
-        self._numbers = numbers
-        self._edit = retrying(clock, otherwise=_contended_edits)(self._edit_together)
-        self._reshape = retrying(clock, otherwise=_contended_reshape)(self._reshape_once)
+class ProviderOperations(PlacementOperations):
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._edit = again(parts.clock, self._edit_together, _contended_edits)
+        self._reshape = again(parts.clock, self._reshape_once, contended)
 
     async def edit(self, order: EditRequested) -> EditAnswered:
         [answer] = await self.edit_many([order])
@@ -87,22 +67,20 @@ class ProviderOperations:
         new = sum(isinstance(order, MakeProvider) for order in orders)
         async with self._numbers.taken(new) as numbers, changing(self.database, self.book) as tx:
             working = await self._forest(tx, orders)
-            outcomes = self._judged(orders, working, now)
+            judged = [self._judge(order, working, now) for order in orders]
             pairs = working.changed()
             number = await self._log.write_trees(tx, pairs, now, numbers) if pairs else 0
-        return _edit_results(outcomes, number)
+        return [
+            structs.replace(result, number=number) if changed and isinstance(result, Edited) else result
+            for changed, result in judged
+        ]
 
-    def _judged(self, orders: Sequence[EditOfOne], working: WorkingTrees, now: float) -> list[_Outcome]:
-        known = self._known()
-        outcomes = []
-        for order in orders:
-            before = working.find(order.provider)
-            state = edits.apply(order, working, known)
-            view = None
-            if isinstance(state, ProviderState):
-                view = self._view(state, working.homes[state.uuid], now)
-            outcomes.append(_Outcome(before is not state, state, view))
-        return outcomes
+    def _judge(self, order: EditOfOne, working: WorkingTrees, now: float) -> tuple[bool, EditResult]:
+        before, state = working.find(order.provider), edits.apply(order, working, self._known())
+        if isinstance(state, ProviderState):
+            view = self._view(state, working.homes[state.uuid], now)
+            return before is not state, Edited(provider=view)
+        return state is None, Edited() if state is None else state
 
     async def _forest(self, tx: Transaction, orders: Sequence[EditOfOne]) -> WorkingTrees:
         placing = [order for order in orders if isinstance(order, MakeProvider | ChangeProvider)]
@@ -169,15 +147,6 @@ class ProviderOperations:
         )
 
 
-def _edit_results(outcomes: Sequence[_Outcome], number: int) -> list[EditResult]:
-    return [
-        Edited(provider=outcome.view, number=number if outcome.news else 0)
-        if outcome.state is None or isinstance(outcome.state, ProviderState)
-        else outcome.state
-        for outcome in outcomes
-    ]
-
-
 def _apart(orders: Sequence[Edit]) -> Iterator[Sequence[EditOfOne] | Reshape]:
     """Split the edits into transactions: no provider twice in one, and each reshape alone."""
     part: dict[str, EditOfOne] = {}
@@ -199,24 +168,14 @@ def _contended_edits(orders: Sequence[EditOfOne]) -> list[EditResult]:
     return [Contended() for _ in orders]
 
 
-def _contended_reshape(order: Reshape) -> EditResult:
-    return Contended()
-
-
 PROVIDERS_A_TRANSACTION = 2000
 LOADS_AT_ONCE = 2  # one is judged while the database writes another
 
 
-class BulkLoad:
-    def __init__(
-        self, database: Database, clock: Clock, book: Book, log: ChangeLog, numbers: ProviderNumbers
-    ) -> None:
-        self.database = database
-        self.clock = clock
-        self.book = book
-        self._log = log
-        self._numbers = numbers
-        self._load = again(clock, self._load_together)
+class BulkLoad(PlacementOperations):
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._load = again(parts.clock, self._load_together)
 
     async def load(self, order: LoadProviders) -> ProvidersLoaded:
         """Load the providers tree by tree, each tree completely or not at all."""

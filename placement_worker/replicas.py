@@ -2,9 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TypeVar
 
 from bus import topics
@@ -15,6 +14,7 @@ from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.protocol import Ask
 from bus.replication import ChangesFound, FindChanges, FindTrees, PlacementChanged, TreesFound
+from bus.vocabulary import Message
 from bus.worker import Worker, every, on_many
 from placement_worker.core.compact_trees import unpacked
 from placement_worker.core.index import Index
@@ -23,7 +23,8 @@ from placement_worker.memory import LOOK_SECONDS, Forgotten, Memory, News, Take
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
+Q = TypeVar("Q", bound=Message)
+T = TypeVar("T", bound=Message)
 
 TREES_A_QUESTION = 2000
 AGGREGATES_A_QUESTION = 1000
@@ -56,10 +57,10 @@ class BusReader:
         self._away = False
 
     async def last(self) -> int:
-        return (await self._changes(0, 1)).last
+        return (await self._answer(self._ask_changes, FindChanges(after=0, limit=1))).last
 
     async def changes(self, after: int, most: int) -> News:
-        found = await self._changes(after, most)
+        found = await self._answer(self._ask_changes, FindChanges(after=after, limit=most))
         if found.last < after:
             raise PutBack(after, found.last)
         first = found.changes[0].number if found.changes else found.last + 1
@@ -71,7 +72,7 @@ class BusReader:
         found: dict[str, Tree] = {}
         missing = list(roots)
         while missing:
-            answer = await self._trees(FindTrees(roots=tuple(missing[:TREES_A_QUESTION])))
+            answer = await self._answer(self._ask_trees, FindTrees(roots=tuple(missing[:TREES_A_QUESTION])))
             for part, left_out in unpacked(answer):
                 found[part.root] = await self._whole(part, left_out)
             missing = [root for root in missing if root not in found]
@@ -81,47 +82,41 @@ class BusReader:
         found: list[Aggregate] = []
         question = FindAggregates(limit=AGGREGATES_A_QUESTION)
         while True:
-            answer = await self._answer(partial(self._ask_aggregates, question))
+            answer = await self._answer(self._ask_aggregates, question)
             found += answer.aggregates
             if not answer.more:
                 return [aggregate for aggregate in found if aggregate.name or aggregate.metadata]
             question = FindAggregates(after=found[-1].id, limit=AGGREGATES_A_QUESTION)
 
     async def registered(self) -> Iterable[RegisteredCell]:
-        return (await self._answer(partial(self._ask_cells, FindCells(counted=False)))).cells
+        return (await self._answer(self._ask_cells, FindCells(counted=False))).cells
 
     async def each(self, take: Take) -> None:
         """Pass each page to `take` while the next one is being fetched."""
         async with asyncio.TaskGroup() as group:
             more: int | None = 0
-            coming = group.create_task(self._trees(FindTrees(limit=TREES_A_QUESTION)))
+            coming = group.create_task(self._answer(self._ask_trees, FindTrees(limit=TREES_A_QUESTION)))
             while more is not None:
                 answer = await coming
                 more = answer.more
                 if more is not None:
                     question = FindTrees(after=more, limit=TREES_A_QUESTION)
-                    coming = group.create_task(self._trees(question))
+                    coming = group.create_task(self._answer(self._ask_trees, question))
                 await take([await self._whole(part, left_out) for part, left_out in unpacked(answer)])
 
     async def _whole(self, tree: Tree, left_out: int) -> Tree:
         """Return the tree with the providers that did not fit into the message."""
         while left_out:
             question = FindTrees(roots=(tree.root,), skip=len(tree.providers))
-            ((part, left_out),) = unpacked(await self._trees(question))
+            ((part, left_out),) = unpacked(await self._answer(self._ask_trees, question))
             tree = replace(tree, providers=tree.providers + part.providers)
         return tree
 
-    async def _trees(self, question: FindTrees) -> TreesFound:
-        return await self._answer(partial(self._ask_trees, question))
-
-    async def _changes(self, after: int, most: int) -> ChangesFound:
-        return await self._answer(partial(self._ask_changes, FindChanges(after=after, limit=most)))
-
-    async def _answer(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _answer(self, ask: Ask[Q, T], question: Q) -> T:
         wait = SHORTEST_WAIT
         while True:
             try:
-                answer = await ask()
+                answer = await ask(question)
             except Unavailable as condition:
                 if not self._away:
                     self._away = True

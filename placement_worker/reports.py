@@ -6,16 +6,13 @@ from dataclasses import replace
 from msgspec import structs
 
 from bus.chunks import portions, portions_by_size
-from bus.clock import Clock
 from bus.errors import Poison
 from bus.messages import BuildReshaped, InventoryReported
 from bus.reports import ProviderReport
 from bus.resources import OwnerEditAnswered, OwnerEditRequested, OwnerGiven, OwnerResult
-from bus.sql.database import Database
-from bus.sql.failures import retrying
 from bus.sql.transaction import Transaction
-from bus.vocabulary import Contended, Missing
-from placement_worker.change_log import ChangeLog, ReshapedBuilds
+from bus.vocabulary import Missing
+from placement_worker.change_log import ReshapedBuilds
 from placement_worker.core.report_checks import bars_report, complaint, names_apart
 from placement_worker.core.reports import given, reported, settled, swept
 from placement_worker.core.reshape import NO_MOVES, MovedHolder, Moves, Unmovable, moves
@@ -27,9 +24,7 @@ from placement_worker.store import (
     tree_reads,
     tree_writes,
 )
-from placement_worker.store.changes import ProviderNumbers
-from placement_worker.store.numbered_names import Book
-from placement_worker.transactions import again, changing
+from placement_worker.transactions import Parts, PlacementOperations, again, changing, contended
 
 PROVIDERS_A_TRANSACTION = 2000
 NOBODY_GOES: Mapping[str, Moves] = {}
@@ -37,20 +32,14 @@ FEW = 8  # reports per transaction while it must be short: claims wait for its l
 TREES_SWEPT_AT_ONCE = 200  # trees per transaction; claims wait for its locks
 
 
-class ReportOperations:
-    def __init__(
-        self, database: Database, clock: Clock, book: Book, log: ChangeLog, numbers: ProviderNumbers
-    ) -> None:
-        self.database = database
-        self.clock = clock
-        self.book = book
-        self._log = log
-        self._numbers = numbers
-        self.reshaped_builds = ReshapedBuilds(database)
-        self._report = again(clock, self._report_together)
-        self._sweep = again(clock, self._sweep_together)
-        self._end = again(clock, self._end_together)
-        self._give = retrying(clock, otherwise=_contended)(self._give_once)
+class ReportOperations(PlacementOperations):
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self.reshaped_builds = ReshapedBuilds(parts.database)
+        self._report = again(parts.clock, self._report_together)
+        self._sweep = again(parts.clock, self._sweep_together)
+        self._end = again(parts.clock, self._end_together)
+        self._give = again(parts.clock, self._give_once, contended)
 
     async def report_many(
         self, reports: Sequence[InventoryReported], *, cell: str = ""
@@ -96,7 +85,12 @@ class ReportOperations:
                 before = owned | await tree_reads.read(tx, self.book, roots)
             walled = _barred(before, reports, now)
             reports = [report for report in reports if report.root not in walled]
-            moving = [report for report in reports if _reshapes(before[report.root], report)]
+            moving = [
+                report
+                for report in reports
+                if report.reshape is not None
+                or reported(before[report.root], report).providers != before[report.root].providers
+            ]
             goes: dict[str, Moves] = {}
             if moving:
                 if not few:  # what is to be changed is locked, and read again under the lock
@@ -204,7 +198,7 @@ class ReportOperations:
     async def sweep(self) -> None:
         """Delete obsolete trees without allocations, and release withheld amounts."""
         async with self.database.read() as tx:
-            roots = sorted({*await hosts.leftovers(tx), *await tree_reads.may_open(tx)})
+            roots = sorted({root for (root,) in (*await hosts.LEFTOVERS(tx), *await tree_reads.MAY_OPEN(tx))})
         for part in portions(roots, TREES_SWEPT_AT_ONCE):
             await self._sweep(part)
 
@@ -257,7 +251,7 @@ class ReportOperations:
     async def prune(self, before: float) -> None:
         """Delete the owners of trees that were deleted before this time."""
         async with self.database.write() as tx:
-            await hosts.prune_hosts(tx, before)
+            await hosts.PRUNE(tx, before=before)
 
 
 def _reshaped_messages(tree: Tree, moved: Sequence[MovedHolder], now: float) -> list[BuildReshaped]:
@@ -276,10 +270,6 @@ def _reshaped_messages(tree: Tree, moved: Sequence[MovedHolder], now: float) -> 
     ]
 
 
-def _contended(order: OwnerEditRequested) -> OwnerResult:
-    return Contended()
-
-
 def _barred(before: Mapping[str, Tree], reports: Sequence[InventoryReported], now: float) -> dict[str, str]:
     barred = {}
     for report in reports:
@@ -291,8 +281,5 @@ def _barred(before: Mapping[str, Tree], reports: Sequence[InventoryReported], no
 
 
 def _free_name(report: ProviderReport, names: Sequence[str], taken: Mapping[str, tuple[str, str]]) -> str:
+    """Return the first free name, or the last one, which is then reported as a clash."""
     return next((name for name in names if taken.get(name, (report.id,))[0] == report.id), names[-1])
-
-
-def _reshapes(before: Tree, report: InventoryReported) -> bool:
-    return report.reshape is not None or reported(before, report).providers != before.providers

@@ -1,6 +1,5 @@
 """Server groups: found, made, dropped. Their policies are judged where hosts are claimed (claims.py)."""
 
-from bus.clock import Clock
 from bus.groups import (
     DropGroup,
     FindGroups,
@@ -12,30 +11,19 @@ from bus.groups import (
     MakeGroup,
     ServerGroup,
 )
-from bus.sql.database import Database
-from bus.sql.failures import retrying
-from bus.vocabulary import MAX_INT, Contended, InUse, Taken
+from bus.vocabulary import InUse, Taken
 from placement_worker.store import server_groups
+from placement_worker.transactions import Parts, PlacementOperations, again, contended
 
 
-class ServerGroups:
-    def __init__(self, database: Database, clock: Clock) -> None:
-        self.database = database
-        self.clock = clock
-        self._edit = retrying(clock, otherwise=_contended)(self._edit_once)
+class ServerGroups(PlacementOperations):
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._edit = again(parts.clock, self._edit_once, contended)
 
     async def find(self, query: FindGroups) -> GroupsFound:
         async with self.database.read() as tx:
-            found = await server_groups.find(
-                tx,
-                query.ids,
-                query.project,
-                query.name,
-                query.after,
-                query.limit or MAX_INT,
-                members=query.members,
-            )
-        return GroupsFound(groups=tuple(found))
+            return GroupsFound(groups=tuple(await server_groups.find(tx, query)))
 
     async def edit(self, order: GroupEditRequested) -> GroupEditAnswered:
         return GroupEditAnswered(result=await self._edit(order))
@@ -69,7 +57,3 @@ class ServerGroups:
         if same == (make.name, make.policy, make.max_per_host, make.project):
             return GroupEdited(group=there)
         return Taken(what="id", value=make.group)
-
-
-def _contended(order: GroupEditRequested) -> GroupResult:
-    return Contended()

@@ -57,8 +57,12 @@ class IndexedSource:
         self._before = 0  # the layouts of indexes there were before this one
 
     @property
+    def _index(self) -> Index:
+        return self._memory.index
+
+    @property
     def seen(self) -> int:
-        return self._memory.index.seen
+        return self._index.seen
 
     async def fresh(self) -> None:
         await self._memory.fresh()
@@ -74,26 +78,24 @@ class IndexedSource:
 
     @property
     def size(self) -> int:
-        return self._memory.index.high
+        return self._index.high
 
     @property
     def aggregates(self) -> Mapping[str, Aggregate]:
-        return self._memory.index.aggregate_facts
+        return self._index.aggregate_facts
 
     @property
     def cells(self) -> Mapping[str, RegisteredCell]:
-        return self._memory.index.cell_facts
+        return self._index.cell_facts
 
     def position(self, root: str) -> int | None:
-        row = self._memory.index.rows.get(root)
+        row = self._index.rows.get(root)
         return row.position if row is not None and row.parent is None else None
 
     def named(self, host: str) -> Sequence[str]:
-        index = self._memory.index
-        row = index.rows.get(host)
-        if row is not None and row.parent is None:
+        if self.position(host) is not None:
             return (host,)
-        called = index.called.get(host, ())
+        called = self._index.called.get(host, ())
         return (called,) if isinstance(called, str) else tuple(sorted(called))
 
     def hosts(self) -> Sequence[Row]:
@@ -112,7 +114,7 @@ class IndexedSource:
         return sums([index.rows[uuid] for uuid in members])[0]
 
     def having(self, resource_class: str, amount: int) -> int:
-        kind = self._memory.index.classes.get(resource_class)
+        kind = self._index.classes.get(resource_class)
         return 0 if kind is None else int(np.count_nonzero(kind.top >= amount))
 
     @property
@@ -176,8 +178,6 @@ class HostSearch:
         self._unseen: set[int] = set()  # hosts with an incomplete search
         self._spent = 0  # steps without a fit over all hosts; no other task runs meanwhile
 
-    # All that fit, as arrays
-
     def any_of(self, resource_class: str) -> bool:
         kind = self._index.classes.get(resource_class)
         return kind is not None and kind.providers > 0
@@ -204,8 +204,6 @@ class HostSearch:
         if aggregate not in members:
             return np.zeros(len(self.positions), np.bool_)
         return members[aggregate].mask(self._index.high).take(self.positions)
-
-    # One host
 
     def host(self, position: int) -> Row:
         row = self._index.at[position]
@@ -268,8 +266,6 @@ class HostSearch:
                     break
         self._spent += spent
         return found, spent <= patience
-
-    # Reasons of rejected hosts, including reservations made since the search
 
     def removals(self) -> Sequence[Removal]:
         """Return the removals. Constraints on combinations are included after `ways` was called."""

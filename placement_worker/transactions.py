@@ -4,7 +4,8 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Generic, ParamSpec, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from sqlalchemy.exc import IntegrityError
 
@@ -13,6 +14,9 @@ from bus.errors import Unavailable
 from bus.sql.database import Database
 from bus.sql.failures import Conflict, retrying
 from bus.sql.transaction import Transaction
+from bus.vocabulary import Contended
+from placement_worker.change_log import ChangeLog
+from placement_worker.store.changes import ProviderNumbers
 from placement_worker.store.numbered_names import Book
 
 A = TypeVar("A")
@@ -20,6 +24,17 @@ R = TypeVar("R")
 
 MOST = 200
 AT_ONCE = 2
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of placement that all groups of operations use."""
+
+    database: Database
+    clock: Clock
+    book: Book
+    log: ChangeLog
+    numbers: ProviderNumbers
 
 
 class Batched(Generic[A, R]):
@@ -75,13 +90,33 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def again(clock: Clock, work: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-    """Return the function with retries after serialization failures; finally it raises Unavailable."""
+class PlacementOperations:
+    """A group of operations on placement's database."""
 
-    def later(*_: P.args, **__: P.kwargs) -> T:
+    def __init__(self, parts: Parts) -> None:
+        self.database = parts.database
+        self.clock = parts.clock
+        self.book = parts.book
+        self._log = parts.log
+        self._numbers = parts.numbers
+
+
+def again(
+    clock: Clock, work: Callable[P, Awaitable[T]], otherwise: Callable[..., T] | None = None
+) -> Callable[P, Awaitable[T]]:
+    """Return the function with retries after serialization failures, and finally the other answer, or
+    Unavailable.
+    """
+
+    def unavailable(*_: Any, **__: Any) -> T:
         raise Unavailable("placement lost the same race too often")
 
-    return retrying(clock, otherwise=later)(work)
+    return retrying(clock, otherwise=otherwise or unavailable)(work)
+
+
+def contended(*_: Any) -> Contended:
+    """Return the answer to an edit that lost a race too often."""
+    return Contended()
 
 
 @asynccontextmanager

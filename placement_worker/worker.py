@@ -22,42 +22,35 @@ log = logging.getLogger(__name__)
 AGAIN_SECONDS = 5.0  # after the broker would not let us read a cell's queues
 
 
-class FromCell:
-    """Placement as one cell may use it."""
-
-    def __init__(self, placement: Placement, cell: str) -> None:
-        self._placement = placement
-        self._cell = cell
-
-    async def report_many(self, reports: Sequence[InventoryReported]) -> Sequence[Poison | None]:
-        return await self._placement.reports.report_many(reports, cell=self._cell)
-
-    async def claim_many(self, orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
-        return await self._placement.claims.claim_many(orders, cell=self._cell)
-
-    async def release_many(self, orders: Sequence[ReleaseRequested]) -> Sequence[ReleaseAnswered]:
-        return await self._placement.claims.release_many(orders, cell=self._cell)
-
-    async def providers(self, query: FindProviders) -> ProvidersFound:
-        return await self._placement.lookups.providers(query, cell=self._cell)
-
-    async def allocations(self, query: FindAllocations) -> AllocationsFound:
-        return await self._placement.lookups.allocations(query, cell=self._cell)
-
-
 def reported_in(placement: Placement, cell: str) -> On:
     """Return the rows for reports of a cell's agents and of its Ironic sync."""
-    return on_many(topics.INVENTORY_REPORTED.at(cell=cell), FromCell(placement, cell).report_many)
+
+    async def report_many(reports: Sequence[InventoryReported]) -> Sequence[Poison | None]:
+        return await placement.reports.report_many(reports, cell=cell)
+
+    return on_many(topics.INVENTORY_REPORTED.at(cell=cell), report_many)
 
 
 def asked_in(placement: Placement, cell: str) -> Sequence[Answers]:
     """Return the rows for queries from inside a cell."""
-    door = FromCell(placement, cell)
+
+    async def claim_many(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
+        return await placement.claims.claim_many(orders, cell=cell)
+
+    async def release_many(orders: Sequence[ReleaseRequested]) -> Sequence[ReleaseAnswered]:
+        return await placement.claims.release_many(orders, cell=cell)
+
+    async def providers(query: FindProviders) -> ProvidersFound:
+        return await placement.lookups.providers(query, cell=cell)
+
+    async def allocations(query: FindAllocations) -> AllocationsFound:
+        return await placement.lookups.allocations(query, cell=cell)
+
     return (
-        answers_many(topics.CELL_CLAIM, door.claim_many, cell=cell),
-        answers_many(topics.CELL_RELEASE, door.release_many, cell=cell),
-        answers(topics.CELL_PROVIDERS, door.providers, cell=cell),
-        answers(topics.CELL_ALLOCATIONS, door.allocations, cell=cell),
+        answers_many(topics.CELL_CLAIM, claim_many, cell=cell),
+        answers_many(topics.CELL_RELEASE, release_many, cell=cell),
+        answers(topics.CELL_PROVIDERS, providers, cell=cell),
+        answers(topics.CELL_ALLOCATIONS, allocations, cell=cell),
     )
 
 
@@ -108,6 +101,31 @@ TRIM_SECONDS = 60.0
 PRUNE_SECONDS = 3600.0
 
 
+def _answers(placement: Placement, cells: Sequence[str]) -> list[Answers]:
+    return [
+        answers(topics.FIND_CANDIDATES, placement.find_candidates),
+        answers_many(topics.CLAIM, placement.claims.claim_many),
+        answers_many(topics.RELEASE, placement.claims.release_many),
+        answers(topics.PROVIDERS, placement.lookups.providers),
+        *(row for cell in cells for row in asked_in(placement, cell)),
+        answers_many(topics.EDIT, placement.providers.edit_many),
+        answers(topics.EDIT_OWNER, placement.reports.give),
+        answers(topics.LOAD, placement.bulk_load.load, concurrency=2),
+        answers(topics.ALLOCATIONS, placement.lookups.allocations),
+        answers(topics.USAGES, placement.lookups.usages),
+        answers(topics.TREES, placement.lookups.trees, concurrency=2),
+        answers(topics.CHANGES, placement.lookups.changes),
+        answers(topics.NAMES, placement.classes_and_traits.find),
+        answers(topics.EDIT_NAME, placement.classes_and_traits.edit),
+        answers(topics.GROUPS, placement.server_groups.find),
+        answers(topics.EDIT_GROUP, placement.server_groups.edit),
+        answers(topics.AGGREGATES, placement.aggregates.find),
+        answers(topics.EDIT_AGGREGATE, placement.aggregates.edit),
+        answers(topics.CELLS, placement.cells.find),
+        answers(topics.EDIT_CELL, placement.cells.edit),
+    ]
+
+
 def placement_worker(placement: Placement, publish: Publish, cells: Sequence[str]) -> Worker:
     """Return the placement worker; `cells` are served in addition to registered cells.
 
@@ -125,28 +143,7 @@ def placement_worker(placement: Placement, publish: Publish, cells: Sequence[str
             *(reported_in(placement, cell) for cell in cells),
             on_many(topics.PLACEMENT_CHANGED, placement.memory.handle_many, private=True, concurrency=1),
         ],
-        answers=[
-            answers(topics.FIND_CANDIDATES, placement.find_candidates),
-            answers_many(topics.CLAIM, placement.claims.claim_many),
-            answers_many(topics.RELEASE, placement.claims.release_many),
-            answers(topics.PROVIDERS, placement.lookups.providers),
-            *(row for cell in cells for row in asked_in(placement, cell)),
-            answers_many(topics.EDIT, placement.providers.edit_many),
-            answers(topics.EDIT_OWNER, placement.reports.give),
-            answers(topics.LOAD, placement.bulk_load.load, concurrency=2),
-            answers(topics.ALLOCATIONS, placement.lookups.allocations),
-            answers(topics.USAGES, placement.lookups.usages),
-            answers(topics.TREES, placement.lookups.trees, concurrency=2),
-            answers(topics.CHANGES, placement.lookups.changes),
-            answers(topics.NAMES, placement.classes_and_traits.find),
-            answers(topics.EDIT_NAME, placement.classes_and_traits.edit),
-            answers(topics.GROUPS, placement.server_groups.find),
-            answers(topics.EDIT_GROUP, placement.server_groups.edit),
-            answers(topics.AGGREGATES, placement.aggregates.find),
-            answers(topics.EDIT_AGGREGATE, placement.aggregates.edit),
-            answers(topics.CELLS, placement.cells.find),
-            answers(topics.EDIT_CELL, placement.cells.edit),
-        ],
+        answers=_answers(placement, cells),
         timers=[
             every(CATCH_UP_SECONDS, catch_up),
             every(SWEEP_SECONDS, placement.reports.sweep),

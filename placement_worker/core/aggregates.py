@@ -54,42 +54,34 @@ class AggregateScene:
     hosts: Mapping[str, Collection[str]]  # a host as the edit names it → roots
 
 
-def hosts_named_in(edit: AggregateEdit) -> tuple[str, ...]:
+def as_change(edit: AggregateEdit) -> ChangeAggregate:
+    """Return the edit as a change of an aggregate: its metadata, and the hosts that it names."""
     match edit:
-        case MakeAggregate():
-            return edit.hosts
+        case MakeAggregate(aggregate=id_, name=name, metadata=metadata, hosts=hosts, force=force):
+            return ChangeAggregate(aggregate=id_, name=name, set=metadata, add=hosts, force=force)
+        case DropAggregate(aggregate=id_):
+            return ChangeAggregate(aggregate=id_)
         case ChangeAggregate():
-            return (*edit.add, *edit.remove)
-        case DropAggregate():
-            return ()
-
-
-def changed_metadata(edit: AggregateEdit) -> Mapping[str, str]:
-    match edit:
-        case MakeAggregate():
-            return edit.metadata
-        case ChangeAggregate():
-            return edit.set
-        case DropAggregate():
-            return {}
+            return edit
 
 
 def intent(edit: AggregateEdit, scene: AggregateScene) -> Intent | AggregateRefusal:
     """Return the result of the edit. A repeated edit changes nothing."""
     was = scene.described.get(edit.aggregate) or Aggregate(id=edit.aggregate)
     there = edit.aggregate in scene.described or bool(scene.members)
+    deleted = Aggregate(id=was.id, name=was.name, gone=True)
     missing = Missing(what="aggregate", names=(edit.aggregate,))
     match edit:
         case MakeAggregate(name=was.name):  # the same edit, repeated; the aggregate may have changed since
-            return _same(was)
+            return Intent(was, was)
         case MakeAggregate() if was.name:
             return Taken(what="id", value=was.name)
         case MakeAggregate():
-            return _changed(_as_change(edit), was, scene, made=True)
+            return _changed(as_change(edit), was, scene, made=True)
         case ChangeAggregate():
             return _changed(edit, was, scene) if there else missing
         case DropAggregate() if not there:  # repeated as well
-            return _same(_deleted(was)) if scene.known else missing
+            return Intent(deleted, deleted) if scene.known else missing
         case DropAggregate() if scene.members and not edit.force:
             return HasHosts(
                 aggregate=was.name or was.id,
@@ -97,21 +89,7 @@ def intent(edit: AggregateEdit, scene: AggregateScene) -> Intent | AggregateRefu
                 count=len(scene.members),
             )
         case DropAggregate():
-            return Intent(was, _deleted(was), remove=frozenset(scene.members), force=edit.force)
-
-
-def _same(aggregate: Aggregate) -> Intent:
-    return Intent(aggregate, aggregate)
-
-
-def _deleted(was: Aggregate) -> Aggregate:
-    return Aggregate(id=was.id, name=was.name, gone=True)
-
-
-def _as_change(edit: MakeAggregate) -> ChangeAggregate:
-    return ChangeAggregate(
-        aggregate=edit.aggregate, name=edit.name, set=edit.metadata, add=edit.hosts, force=edit.force
-    )
+            return Intent(was, deleted, remove=frozenset(scene.members), force=edit.force)
 
 
 def _changed(
@@ -121,7 +99,7 @@ def _changed(
     if any(aggregate.name == name != "" and aggregate.id != was.id for aggregate in scene.described.values()):
         return Taken(what="name", value=name)
     if unknown := tuple(
-        fromkey for fromkey in dict.fromkeys(hosts_named_in(edit)) if not scene.hosts.get(fromkey)
+        host for host in dict.fromkeys((*edit.add, *edit.remove)) if not scene.hosts.get(host)
     ):
         return Missing(what="host", names=unknown)
     metadata = {key: value for key, value in was.metadata.items() if key not in edit.unset} | edit.set
@@ -157,13 +135,7 @@ def move_in_and_out(wanted: Intent, working: WorkingTrees) -> tuple[tuple[str, .
 
 def _with(state: ProviderState, working: WorkingTrees, aggregates: set[str]) -> ProviderState:
     reported = replace(state.reported, aggregates=state.reported.aggregates & aggregates)
-    return replace(
-        state,
-        generation=state.generation + 1,
-        shape=working.next_shape(state.uuid),
-        aggregates=tuple(sorted(aggregates)),
-        reported=reported,
-    )
+    return working.with_contents(state, aggregates=tuple(sorted(aggregates)), reported=reported)
 
 
 def zone_trouble(

@@ -1,6 +1,6 @@
 """The result of loading many provider trees: each tree is loaded completely or refused with the reason."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from msgspec import UNSET
@@ -111,15 +111,8 @@ def _put(whole: _Whole, working: WorkingTrees) -> LoadResult:
         return LoadResult(provider=whole.id, did="made", generation=1)
     changed = state if state.name == whole.name else replace(state, name=whole.name)
     if (whole.inventories, traits, aggregates) != (state.inventories, state.traits, state.aggregates):
-        changed = replace(
-            changed,
-            generation=state.generation + 1,
-            shape=working.next_shape(whole.id),
-            inventories=whole.inventories,
-            used={name: state.used.get(name, 0) for name in whole.inventories},
-            withheld=state.withheld_with(whole.inventories),
-            traits=traits,
-            aggregates=aggregates,
+        changed = working.with_contents(
+            changed, inventories=whole.inventories, traits=traits, aggregates=aggregates
         )
     if whole.parent != state.parent:
         changed = replace(changed, parent=whole.parent)
@@ -146,16 +139,13 @@ def _objection(items: Sequence[_WholeItem], working: WorkingTrees) -> str:
         if owner != whole.id and owner not in parents:
             return f"{at}.name: {whole.name!r} is the name of provider {owner}"
         if state is not None:
-            if held := _left_out(state, whole.inventories):
-                return f"{at}.inventories: {held} is in use and cannot be left out"
+            held = [name for name, amount in state.used.items() if amount and name not in whole.inventories]
+            if held:
+                return f"{at}.inventories: {', '.join(sorted(held))} is in use and cannot be left out"
             if whole.parent != state.parent and _in_a_loop(whole, parents, working):
                 return f"{at}.parent: {whole.id} would be its own ancestor"
         before.add(whole.id)
     return ""
-
-
-def _left_out(state: ProviderState, stay: Collection[str]) -> str:
-    return ", ".join(sorted(name for name, amount in state.used.items() if amount and name not in stay))
 
 
 def _in_a_loop(whole: _Whole, parents: Mapping[str, str | None], working: WorkingTrees) -> bool:

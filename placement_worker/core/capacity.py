@@ -55,9 +55,8 @@ def claim(order: ClaimRequested, world: ClaimWorld) -> tuple[ClaimResult, ...] |
     named: set[str] = set()
     holder_consumers = {claim.keep for claim in order.claims}
     for holder, _, before, *_ in steps:
-        if (
-            holder.uuid not in holder_consumers
-        ):  # a provider merely left behind keeps its generation, as in the API
+        # A provider that is only left behind keeps its generation, as in the API.
+        if holder.uuid not in holder_consumers:
             named.update(holder.held or before)
         _touch(world, before)
         if before or holder.held:
@@ -123,26 +122,33 @@ def _judge(order: ClaimRequested, world: ClaimWorld, steps: _Steps) -> list[Clai
         elif holder.held:
             _hold(world, holder, 0, {}, None, holder.group)
     return [
-        _take_over(claim, holder, generation, steps, world)
-        if claim.take_over
-        else _take(claim, holder, generation, before, world)
+        _take(claim, holder, generation, before, steps, world)
         for claim, holder, generation in zip(order.claims, holders, generations, strict=True)
     ]
 
 
 def _take(
-    claim: ConsumerClaim, holder: Holder, generation: int, before: _Before, world: ClaimWorld
+    claim: ConsumerClaim, holder: Holder, generation: int, before: _Before, steps: _Steps, world: ClaimWorld
 ) -> Claimed | Refused:
-    refusals: list[Refusal] = []
-    group = holder.group
+    """Claim the first choice that fits, or all that a holder consumer holds, which needs no check."""
+    held_for = world.holders[claim.take_over] if claim.take_over else None
+    group = held_for.group if held_for is not None and holder.group is None else holder.group
     if claim.group is not None:
-        group = _group_named(claim, world)
-        if group is None:
+        group = world.named.get(claim.group)
+        if group is None or world.groups[group].project != claim.project:
             return Refused(refusals=(NoGroup(group=claim.group),) * len(claim.choices))
+    if held_for is not None:
+        held = held_for.held
+        _remember(steps, held_for)
+        _hold(world, held_for, 0, {}, None, held_for.group)
+        _hold(world, holder, generation + 1, held, claim, group)
+        return Claimed(choice=0, generation=holder.generation, number=0)
+    refusals: list[Refusal] = []
     for position, choice in enumerate(claim.choices):
         refusal = _refusal(choice, before, world)
-        if refusal is None and group is not None:
-            refusal = _crowded(choice, group, holder, world)
+        # The group may have been deleted since the consumer joined it.
+        if refusal is None and group is not None and group in world.groups:
+            refusal = world.groups[group].refusal(_roots(world, choice.allocations), holder.uuid)
         if refusal is not None:
             refusals.append(refusal)
             continue
@@ -152,28 +158,6 @@ def _take(
             holder.group = None
         return Claimed(choice=position, generation=holder.generation, number=0, refused=tuple(refusals))
     return Refused(refusals=tuple(refusals))
-
-
-def _take_over(
-    claim: ConsumerClaim, holder: Holder, generation: int, steps: _Steps, world: ClaimWorld
-) -> Claimed | Refused:
-    """Move the allocations of a holder consumer to the claiming one, unchecked: they were held for it."""
-    other = world.holders[claim.take_over or ""]
-    group = other.group if holder.group is None else holder.group
-    if claim.group is not None:
-        group = _group_named(claim, world)
-        if group is None:
-            return Refused(refusals=(NoGroup(group=claim.group),) * len(claim.choices))
-    held = other.held
-    _remember(steps, other)
-    _hold(world, other, 0, {}, None, other.group)
-    _hold(world, holder, generation + 1, held, claim, group)
-    return Claimed(choice=0, generation=holder.generation, number=0)
-
-
-def _group_named(claim: ConsumerClaim, world: ClaimWorld) -> int | None:
-    group = world.named.get(claim.group or "")
-    return group if group is not None and world.groups[group].project == claim.project else None
 
 
 def _refusal(choice: Choice, before: _Before, world: ClaimWorld) -> Refusal | None:
@@ -219,11 +203,6 @@ def _bars_choice(choice: Choice, wall: CellLimits, world: ClaimWorld) -> str:
     if any(provider is None for provider in chosen):
         return ""
     return wall.bars_choice([(provider.uuid, provider.root) for provider in chosen if provider is not None])
-
-
-def _crowded(choice: Choice, number: int, holder: Holder, world: ClaimWorld) -> Refusal | None:
-    group = world.groups.get(number)  # None: the group was deleted since the consumer joined it
-    return None if group is None else group.refusal(_roots(world, choice.allocations), holder.uuid)
 
 
 def _roots(world: ClaimWorld, allocations: Allocations) -> frozenset[str]:

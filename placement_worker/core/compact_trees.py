@@ -4,6 +4,7 @@ from collections.abc import Collection, Hashable, Iterator, Mapping
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from bus.replication import KnownInventory, KnownProvider, KnownTree, KnownTrees, TreesFound
 from bus.reports import Inventory
@@ -13,6 +14,7 @@ ROOM = 512 * 1024  # bytes of an answer
 CARRIED = 50  # providers, at most, that go with the news of them
 CARRIED_ROOM = 16 * 1024  # their size in bytes
 
+_FIGURES = Inventory.__struct_fields__
 _encode = msgspec.json.Encoder().encode
 
 
@@ -57,7 +59,12 @@ class Packing:
         return True
 
     def _provider(self, state: ProviderState) -> KnownProvider:
-        stock = tuple([self._inventory(name, figures) for name, figures in state.inventories.items()])
+        stock = tuple(
+            [
+                self._inventories.place(KnownInventory(name, *structs.astuple(inventory)))
+                for name, inventory in state.inventories.items()
+            ]
+        )
         return KnownProvider(
             state.uuid,
             state.name,
@@ -70,35 +77,19 @@ class Packing:
             self._aggregates.place(state.aggregates),
         )
 
-    def _inventory(self, name: str, figures: Inventory) -> int:
-        return self._inventories.place(
-            KnownInventory(
-                name,
-                figures.total,
-                figures.reserved,
-                figures.min_unit,
-                figures.max_unit,
-                figures.step_size,
-                figures.allocation_ratio,
-            )
-        )
-
     def answer(self, more: int | None = None) -> TreesFound:
-        return TreesFound(**self._tables(), more=more)
+        return TreesFound(**structs.asdict(self.beside()), more=more)
 
     def beside(self) -> KnownTrees:
         """Return only the packed trees, to be sent with other data."""
-        return KnownTrees(**self._tables())
-
-    def _tables(self) -> dict[str, Any]:
-        return {
-            "trees": tuple(self._trees),
-            "inventories": tuple(self._inventories),
-            "stocks": tuple(self._stocks),
-            "traits": tuple(self._traits),
-            "aggregates": tuple(self._aggregates),
-            "owners": tuple(self._owners),
-        }
+        return KnownTrees(
+            trees=tuple(self._trees),
+            inventories=tuple(self._inventories),
+            stocks=tuple(self._stocks),
+            traits=tuple(self._traits),
+            aggregates=tuple(self._aggregates),
+            owners=tuple(self._owners),
+        )
 
 
 class _Table:
@@ -132,31 +123,22 @@ def carried(trees: Collection[Tree]) -> KnownTrees | None:
 
 def unpacked(found: KnownTrees) -> Iterator[tuple[Tree, int]]:
     """Yield the trees, each with the number of its omitted providers."""
-    inventories = [(inventory.resource_class, _figures(inventory)) for inventory in found.inventories]
+    inventories = []
+    for known in found.inventories:
+        name, *figures = structs.astuple(known)
+        inventories.append((name, Inventory(**dict(zip(_FIGURES, figures, strict=True)))))
     stocks: list[Mapping[str, Inventory]] = [
         dict([inventories[place] for place in stock]) for stock in found.stocks
     ]
-    for known in found.trees:
-        cell, agent, zone = found.owners[known.owner]
-        root, host = known.root, known.host
+    for tree in found.trees:
+        cell, agent, zone = found.owners[tree.owner]
+        root, host = tree.root, tree.host
         if root is None:
-            root = known.providers[0].id
+            root = tree.providers[0].id
         if host is None:
-            host = known.providers[0].name
-        providers = tuple([_state(provider, root, found, stocks) for provider in known.providers])
-        yield Tree(root, host, cell, agent, zone, known.sequence, False, providers), known.left_out
-
-
-def _figures(known: KnownInventory) -> Inventory:
-    _, total, reserved, least, most, step, ratio = msgspec.structs.astuple(known)
-    return Inventory(
-        total=total,
-        reserved=reserved,
-        min_unit=least,
-        max_unit=most,
-        step_size=step,
-        allocation_ratio=ratio,
-    )
+            host = tree.providers[0].name
+        providers = tuple([_state(provider, root, found, stocks) for provider in tree.providers])
+        yield Tree(root, host, cell, agent, zone, tree.sequence, False, providers), tree.left_out
 
 
 def _state(known: KnownProvider, root: str, found: KnownTrees, stocks: list[Any]) -> ProviderState:

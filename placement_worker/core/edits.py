@@ -129,10 +129,7 @@ def _set_inventories(
     working: WorkingTrees,
     known: KnownNames,
 ) -> ProviderState | Refused:
-    if isinstance(edit, SetInventories):
-        named: tuple[str, ...] = tuple(edit.inventories)
-    else:
-        named = (edit.resource_class,)
+    named = edit.inventories if isinstance(edit, SetInventories) else (edit.resource_class,)
     if unknown := tuple(sorted(name for name in named if name not in known.classes)):
         return Missing(what="resource class", names=unknown)
     match edit:
@@ -145,18 +142,15 @@ def _set_inventories(
         case SetInventory(resource_class=name) | DropInventory(resource_class=name):
             if name not in state.inventories:
                 return Missing(what="inventory", names=(name,), provider=state.uuid)
-            after = {**state.inventories}
+            after = {other: inventory for other, inventory in state.inventories.items() if other != name}
             if isinstance(edit, SetInventory):
-                after[name] = edit.inventory
-            else:
-                del after[name]
+                after = {**state.inventories, name: edit.inventory}
     if refusal := _in_use(state, after, known):
         return refusal
-    changed = replace(state, generation=state.generation + 1)
-    if after != state.inventories:
-        shape, used = working.next_shape(state.uuid), {name: state.used.get(name, 0) for name in after}
-        withheld = state.withheld_with(after)
-        changed = replace(changed, shape=shape, inventories=after, used=used, withheld=withheld)
+    if after == state.inventories:
+        changed = replace(state, generation=state.generation + 1)
+    else:
+        changed = working.with_contents(state, inventories=after)
     working.put(changed)
     return changed
 
@@ -167,12 +161,10 @@ def _set_traits(
     if unknown := tuple(sorted(name for name in edit.traits if name not in known.traits)):
         return Missing(what="trait", names=unknown)
     traits = tuple(sorted(set(edit.traits)))
-    if traits == state.traits:
-        return state
-    shape = working.next_shape(state.uuid)
-    changed = replace(state, generation=state.generation + 1, shape=shape, traits=traits)
-    working.put(changed)
-    return changed
+    if traits != state.traits:
+        state = working.with_contents(state, traits=traits)
+        working.put(state)
+    return state
 
 
 def _set_aggregates(edit: SetAggregates, state: ProviderState, working: WorkingTrees) -> ProviderState:

@@ -35,9 +35,6 @@ def explain(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, Why]:
     return (yield from _merged(snapshot, made))
 
 
-# Hosts that somewhere lack something
-
-
 def nearest(
     snapshot: Snapshot, made: SearchPlan, roots: Collection[str] = (), most: int = NEAREST
 ) -> tuple[NearMiss, ...]:

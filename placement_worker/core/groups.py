@@ -181,8 +181,6 @@ class SlotPlanner:
                 self._reach(met, slot.away)
         return met
 
-    # Groups
-
     def _together(self, group: ResourceGroup) -> Iterator[Demand]:
         facts = (group.required, group.forbidden, group.required_any, group.member_of, group.not_member_of)
         key = (tuple(group.resources.items()), facts, group.in_tree)
@@ -251,8 +249,6 @@ class SlotPlanner:
             met = self._summed(apart, np.ones(self.high)) >= len(apart)
             yield Demand(f"isolate: {len(apart)} providers", met, joint=True, code="together")
 
-    # Tests of rows
-
     def _tests(self, group: ResourceGroup) -> Iterator[Demand]:
         index, high = self.index, self.high
         if group.in_tree is not None:
@@ -297,8 +293,6 @@ class SlotPlanner:
         known = [kind[name].mask(self.high) for name in names if name in kind]
         met: Bools | None = np.logical_or.reduce(known) if known else None
         return met
-
-    # From rows to anchors
 
     def _demand(self, test: Demand, own: Bools, away: Bools | None) -> Demand:
         met = self._anchors(own & self._everyone, away) if test.met is not None else None

@@ -138,7 +138,9 @@ class Index(RowTable):
                     keep(row.root)
         # What another tree took over later stays there.
         providers = [
-            provider for provider in tree.providers if self._shaped(provider.uuid, tree.root) <= number
+            provider
+            for provider in tree.providers
+            if (row := self.rows.get(provider.uuid)) is None or row.root == tree.root or row.shaped <= number
         ]
         here = {provider.uuid for provider in providers}
         for uuid in self.trees.pop(tree.root, ()):
@@ -150,23 +152,16 @@ class Index(RowTable):
                 self._drop(row)
         for provider in providers:
             row = self.rows.get(provider.uuid)
-            if row is not None and row.root != tree.root:
-                self._leave(row)
+            if row is not None and row.root != tree.root:  # it moves here from another tree
+                self.trees[row.root] = tuple(
+                    uuid for uuid in self.trees.get(row.root, ()) if uuid != row.uuid
+                )
+                if not self.trees[row.root]:
+                    del self.trees[row.root]
         if here:
             self.trees[tree.root] = tuple([provider.uuid for provider in providers])
         for provider in providers:
             self._put(tree, provider, number)
-
-    def _shaped(self, uuid: str, root: str) -> int:
-        row = self.rows.get(uuid)
-        return row.shaped if row is not None and row.root != root else -1
-
-    def _leave(self, row: Row) -> None:
-        left = tuple(uuid for uuid in self.trees.get(row.root, ()) if uuid != row.uuid)
-        if left:
-            self.trees[row.root] = left
-        else:
-            self.trees.pop(row.root, None)
 
     def _put(self, tree: Tree, provider: ProviderState, number: int) -> None:
         row = self.rows.get(provider.uuid)

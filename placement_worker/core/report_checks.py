@@ -46,10 +46,6 @@ def wrong_contents(provider: ProviderReport | ProviderLoad, known: Callable[[str
     for name in provider.traits or ():
         if not (known("trait", name) or is_custom(name)):
             return f"traits: no such trait {name}; those of your own begin with CUSTOM_"
-    return _too_many(provider)
-
-
-def _too_many(provider: ProviderReport | ProviderLoad) -> str:
     size = sum(map(len, (*provider.inventories, *(provider.traits or ()))))
     if size > MAX_NAMES:
         return f"inventories and traits: their names are {size} characters together, at most {MAX_NAMES}"
@@ -109,8 +105,6 @@ def _wrong_reshape(report: InventoryReported) -> str:
         return f"reshape.guests: attempt {attempt} of {build} is there twice"
     return ""
 
-
-# The cell of a report
 
 DAY = 24 * 3600.0
 

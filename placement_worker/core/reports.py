@@ -4,8 +4,11 @@ If a report moves inventory in use within a tree, for example from a flat host t
 allocated on the old inventory is withheld from the new one, as additional `reserved`, until it is released.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+
+from msgspec import structs
 
 from bus.messages import InventoryReported
 from bus.reports import Inventory, ProviderReport
@@ -54,13 +57,12 @@ def opened(provider: ProviderState) -> ProviderState:
     return replace(provider, inventories=inventories, withheld={})
 
 
-def _beyond_capacity(tree: Tree) -> dict[str, int]:
-    beyond: dict[str, int] = {}
+def _beyond_capacity(tree: Tree) -> Counter[str]:
+    """Return class → by how much its usage exceeds its capacity, over the whole tree."""
+    beyond: Counter[str] = Counter()
     for provider, name, inventory in _inventories(tree):
-        excess = provider.used.get(name, 0) - inventory.capacity
-        if excess > 0:
-            beyond[name] = beyond.get(name, 0) + excess
-    return beyond
+        beyond[name] += max(provider.used.get(name, 0) - inventory.capacity, 0)
+    return +beyond
 
 
 def _inventories(tree: Tree) -> Iterator[tuple[ProviderState, str, Inventory]]:
@@ -78,14 +80,7 @@ def _smaller(inventory: Inventory, capacity: int) -> Inventory:
 
 
 def with_reserved(inventory: Inventory, reserved: int) -> Inventory:
-    return Inventory(
-        total=inventory.total,
-        reserved=reserved,
-        min_unit=inventory.min_unit,
-        max_unit=inventory.max_unit,
-        step_size=inventory.step_size,
-        allocation_ratio=inventory.allocation_ratio,
-    )
+    return structs.replace(inventory, reserved=reserved)
 
 
 def reported(before: Tree, report: InventoryReported, number: int = 0, moves: Moves = NO_MOVES) -> Tree:

@@ -5,6 +5,7 @@ consumer) move as a whole to the first provider with capacity for all their allo
 nowhere, the report is refused.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -67,33 +68,37 @@ def moves(before: Tree, report: InventoryReported, holders: Sequence[TreeHolder]
         return NO_MOVES
     by_source = {(move.provider, move.resource_class): move for move in report.reshape.moves}
     _refuse_operators(before, report.reshape.moves)
-    going = [(holder, held) for holder in holders if (held := _what_goes(holder.held, by_source))]
-    room = _FreeAmounts(before, report, {name for move in report.reshape.moves for name in move.to})
-    words = _ReportedGuests(report.reshape.guests, {holder.uuid for holder in holders})
+    room = _Destinations(before, report, by_source)
+    going = [(holder, held) for holder in holders if (held := room.what_goes(holder.held))]
+    guests = _reported_guests(report.reshape.guests, {holder.uuid for holder in holders})
     places: dict[str, _Amounts] = {}
     unsaid = []
     for holder, held in going:
-        if (said := words.of(holder.uuid)) is not None:
-            places[holder.uuid] = _as_reported(*said, held, by_source, room)
+        if holder.uuid in guests:
+            places[holder.uuid] = room.as_reported(*guests[holder.uuid], held)
         else:
             unsaid.append((holder, held))
     # The largest first: small consumers are the easiest to place last.
-    for holder, held in sorted(unsaid, key=lambda pair: (-room.share(pair[1], by_source), pair[0].uuid)):
-        places[holder.uuid] = _where_it_fits(holder, held, by_source, room)
-    leave: _Amounts = {}
-    come: _Amounts = {}
+    for holder, held in sorted(unsaid, key=lambda pair: (-room.share(pair[1]), pair[0].uuid)):
+        places[holder.uuid] = room.where_it_fits(holder, held)
+    leave: Counter[_At] = Counter()
+    come: Counter[_At] = Counter()
     moved = []
     for holder, held in going:
-        _add(leave, held)
-        _add(come, places[holder.uuid])
+        leave.update(held)
+        come.update(places[holder.uuid])
         moved.append(MovedHolder(holder, _after(holder.held, held, places[holder.uuid])))
     return Moves(moved, leave, come)
 
 
-class _FreeAmounts:
-    """The free amounts of the reported tree, before any amount is withheld."""
+class _Destinations:
+    """Where inventory of a tree moves to, and what is free there before any amount is withheld."""
 
-    def __init__(self, before: Tree, report: InventoryReported, wanted: set[str]) -> None:
+    def __init__(
+        self, before: Tree, report: InventoryReported, by_source: Mapping[_At, InventoryMove]
+    ) -> None:
+        self._by_source = by_source
+        wanted = {name for move in by_source.values() for name in move.to}
         used = {provider.uuid: provider.used for provider in before.providers}
         self.has = {one.id: one.inventories for one in report.providers if one.id in wanted}
         self.names = {one.id: one.name for one in report.providers}
@@ -117,27 +122,79 @@ class _FreeAmounts:
         for at, amount in amounts.items():
             self.free[at] -= amount
 
-    def share(self, held: _Amounts, by_source: Mapping[_At, InventoryMove]) -> float:
+    def share(self, held: _Amounts) -> float:
         """Return the size of the allocations: the largest share of a class's total at its destinations."""
         shares = [0.0]
         for at, amount in held.items():
-            move = by_source[at]
+            move = self._by_source[at]
             there = sum(self.has[to][_class_of(move)].capacity for to in move.to)
             shares.append(amount / max(there, 1))
         return max(shares)
 
+    def what_goes(self, held: Allocations) -> _Amounts:
+        """Return the allocations that move."""
+        return {
+            (provider, name): amount
+            for provider, resources in held.items()
+            for name, amount in resources.items()
+            if (provider, name) in self._by_source
+        }
 
-class _ReportedGuests:
-    """The agent's report about its guests, by consumer: builds, and clean-ups of attempts."""
+    def as_reported(self, position: int, guest: GuestPlace, held: _Amounts) -> _Amounts:
+        """Return the places of a guest's allocations as its agent reports them."""
+        at = f"reshape.guests[{position}].allocations"
+        wanted: Counter[str] = Counter()
+        reported: Counter[str] = Counter()
+        may: dict[str, set[str]] = {}
+        for source, amount in held.items():
+            name = _class_of(self._by_source[source])
+            wanted[name] += amount
+            may.setdefault(name, set()).update(self._by_source[source].to)
+        place: _Amounts = {}
+        for provider, resources in guest.allocations.items():
+            for name, amount in resources.items():
+                if provider not in may.get(name, ()):
+                    raise Unmovable(f"{at}: {name} of {guest.build} does not move to {provider}")
+                if why := self.lacks((provider, name), amount):
+                    raise Unmovable(f"{at}: {guest.build} has no room at {why}")
+                reported[name] += amount
+                place[provider, name] = amount
+        if reported != wanted:
+            raise Unmovable(f"{at}: {guest.build} holds {_figures(wanted)}, not {_figures(reported)}")
+        self.take(place)
+        return place
 
-    def __init__(self, guests: Sequence[GuestPlace], holders: set[str]) -> None:
-        self._said: dict[str, tuple[int, GuestPlace]] = {}
-        for position, place in sorted(enumerate(guests), key=lambda pair: pair[1].attempt):
-            kept = holder_consumer(place.build, place.attempt)
-            self._said[kept if kept in holders else place.build] = position, place
+    def where_it_fits(self, holder: TreeHolder, held: _Amounts) -> _Amounts:
+        """Return new places; classes that may move to the same providers stay together on one of them."""
+        together: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
+        for source, amount in held.items():
+            move = self._by_source[source]
+            together[move.to][_class_of(move)] += amount
+        place: _Amounts = {}
+        for among, amounts in together.items():
+            why = []
+            for provider in among:
+                here = {(provider, name): amount for name, amount in amounts.items()}
+                lacks = [lack for at, amount in here.items() if (lack := self.lacks(at, amount))]
+                if not lacks:
+                    self.take(here)
+                    place |= here
+                    break
+                why.append(lacks[0])
+            else:
+                raise Unmovable(
+                    f"reshape: {holder.uuid} holds {_figures(amounts)}, which fits nowhere: {'; '.join(why)}"
+                )
+        return place
 
-    def of(self, consumer: str) -> tuple[int, GuestPlace] | None:
-        return self._said.get(consumer)
+
+def _reported_guests(guests: Sequence[GuestPlace], holders: set[str]) -> dict[str, tuple[int, GuestPlace]]:
+    """Return the places that the agent reports, by consumer: builds, and clean-ups of attempts."""
+    found: dict[str, tuple[int, GuestPlace]] = {}
+    for position, place in sorted(enumerate(guests), key=lambda pair: pair[1].attempt):
+        kept = holder_consumer(place.build, place.attempt)
+        found[kept if kept in holders else place.build] = position, place
+    return found
 
 
 def _refuse_operators(before: Tree, asked: Sequence[InventoryMove]) -> None:
@@ -149,72 +206,6 @@ def _refuse_operators(before: Tree, asked: Sequence[InventoryMove]) -> None:
         if move.resource_class not in was.reported.classes:
             at = f"reshape.moves[{position}].resource_class"
             raise Unmovable(f"{at}: {move.resource_class} of {was.name} is an operator's")
-
-
-def _what_goes(held: Allocations, by_source: Mapping[_At, InventoryMove]) -> _Amounts:
-    return {
-        (provider, name): amount
-        for provider, resources in held.items()
-        for name, amount in resources.items()
-        if (provider, name) in by_source
-    }
-
-
-def _as_reported(
-    position: int,
-    guest: GuestPlace,
-    held: _Amounts,
-    by_source: Mapping[_At, InventoryMove],
-    room: _FreeAmounts,
-) -> _Amounts:
-    at = f"reshape.guests[{position}].allocations"
-    wanted: dict[str, int] = {}
-    may: dict[str, set[str]] = {}
-    for source, amount in held.items():
-        name = _class_of(by_source[source])
-        wanted[name] = wanted.get(name, 0) + amount
-        may.setdefault(name, set()).update(by_source[source].to)
-    said: dict[str, int] = {}
-    place: _Amounts = {}
-    for provider, resources in guest.allocations.items():
-        for name, amount in resources.items():
-            if provider not in may.get(name, ()):
-                raise Unmovable(f"{at}: {name} of {guest.build} does not move to {provider}")
-            if why := room.lacks((provider, name), amount):
-                raise Unmovable(f"{at}: {guest.build} has no room at {why}")
-            said[name] = said.get(name, 0) + amount
-            place[provider, name] = amount
-    if said != wanted:
-        raise Unmovable(f"{at}: {guest.build} holds {_figures(wanted)}, not {_figures(said)}")
-    room.take(place)
-    return place
-
-
-def _where_it_fits(
-    holder: TreeHolder, held: _Amounts, by_source: Mapping[_At, InventoryMove], room: _FreeAmounts
-) -> _Amounts:
-    """Return new places; classes that may move to the same providers stay together on one of them."""
-    together: dict[tuple[str, ...], dict[str, int]] = {}
-    for source, amount in held.items():
-        move = by_source[source]
-        group = together.setdefault(move.to, {})
-        group[_class_of(move)] = group.get(_class_of(move), 0) + amount
-    place: _Amounts = {}
-    for among, amounts in together.items():
-        why = []
-        for provider in among:
-            here = {(provider, name): amount for name, amount in amounts.items()}
-            lacks = [lack for at, amount in here.items() if (lack := room.lacks(at, amount))]
-            if not lacks:
-                room.take(here)
-                place |= here
-                break
-            why.append(lacks[0])
-        else:
-            raise Unmovable(
-                f"reshape: {holder.uuid} holds {_figures(amounts)}, which fits nowhere: {'; '.join(why)}"
-            )
-    return place
 
 
 def _after(held: Allocations, goes: _Amounts, comes: _Amounts) -> Allocations:
@@ -237,11 +228,6 @@ def _used_by(state: ProviderState, amounts: Mapping[_At, int], sign: int) -> Pro
 
 def _class_of(move: InventoryMove) -> str:
     return move.becomes or move.resource_class
-
-
-def _add(total: _Amounts, more: Mapping[_At, int]) -> None:
-    for at, amount in more.items():
-        total[at] = total.get(at, 0) + amount
 
 
 def _figures(amounts: Mapping[str, int]) -> str:

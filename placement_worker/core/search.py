@@ -101,9 +101,6 @@ def _why(snapshot: Snapshot, made: SearchPlan, fitting: int) -> Generator[None, 
     return removals, ()
 
 
-# Rounds, each giving every anchor as many fits as there is room for
-
-
 def _rounds(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, tuple[list[Fit], bool, int]]:
     query, index = made.query, snapshot.index
     start = first_row(query.seed, index.high, len(index.at))
@@ -170,9 +167,6 @@ class _AnchorProgress:
                     return 0
         self.more = False
         return 0
-
-
-# Pages, each giving some hosts
 
 
 @dataclass(slots=True)
@@ -306,6 +300,3 @@ def _beside(fit: Fit, free: dict[str, int]) -> int:
     mapped = sum(len(suffix) + 8 + 40 * len(uuids) for suffix, uuids in fit.mappings.items())
     rooms = sum(len(name) + 16 for asked in fit.allocations.values() for name in asked)
     return 170 * len(fit.rows) + mapped + rooms + 2 * sum(len(name) + 24 for name in free)
-
-
-# Going round

@@ -120,6 +120,24 @@ Promised = dict[str, int]
 _NOTHING: Promised = {}
 
 
+class AlteredSnapshot(Snapshot):
+    """A snapshot that alters the rows it gives out, for searches that do not pause."""
+
+    def alter(self, row: Row) -> Row:
+        raise NotImplementedError
+
+    def rows_of(self, root: str) -> list[Row]:
+        return [self.alter(row) for row in super().rows_of(root)]
+
+    def row_at(self, position: int) -> Row | None:
+        row = super().row_at(position)
+        return None if row is None else self.alter(row)
+
+    def find(self, uuid: str) -> Row | None:
+        row = super().find(uuid)
+        return None if row is None else self.alter(row)
+
+
 class ReservedAmounts:
     """The amounts that one scheduler has reserved, by provider, and by class in arrays over the rows."""
 
@@ -198,7 +216,7 @@ class ReservedAmounts:
         ]
 
 
-class ReservedSnapshot(Snapshot):
+class ReservedSnapshot(AlteredSnapshot):
     """The trees of the index minus the reserved amounts, for searches that do not pause."""
 
     def __init__(self, index: Index, reserved_amounts: ReservedAmounts) -> None:
@@ -234,17 +252,6 @@ class ReservedSnapshot(Snapshot):
         """Return whether the reserved amounts are unchanged since the snapshot."""
         return self._reserved_amounts.changes == self._changes
 
-    def rows_of(self, root: str) -> list[Row]:
-        return [self._less(row) for row in super().rows_of(root)]
-
-    def row_at(self, position: int) -> Row | None:
-        row = super().row_at(position)
-        return None if row is None else self._less(row)
-
-    def find(self, uuid: str) -> Row | None:
-        row = super().find(uuid)
-        return None if row is None else self._less(row)
-
     def top(self, name: str) -> Tops:
         top, left = self.index.classes[name].top, self._left.get(name)
         return top if left is None else np.minimum(top[: len(left)], left)
@@ -263,7 +270,7 @@ class ReservedSnapshot(Snapshot):
         left = self._left.get(name)
         return self.index.classes[name].left if left is None else left
 
-    def _less(self, row: Row) -> Row:
+    def alter(self, row: Row) -> Row:
         if row.uuid in self._excluded:
             row = replace(row, told=None, known_free=None, excluded=True)
         promised: Mapping[str, int] | None = self._reserved_amounts.of.get(row.uuid)
@@ -274,19 +281,11 @@ class ReservedSnapshot(Snapshot):
         return replace(row, amounts=amounts, told=None, known_free=None)
 
 
-class AsIfEmpty(Snapshot):
-    """For searches that do not pause."""
+class AsIfEmpty(AlteredSnapshot):
+    """The trees of the index as if nothing were allocated."""
 
-    def rows_of(self, root: str) -> list[Row]:
-        return [_emptied(row) for row in super().rows_of(root)]
-
-    def row_at(self, position: int) -> Row | None:
-        row = super().row_at(position)
-        return None if row is None else _emptied(row)
-
-    def find(self, uuid: str) -> Row | None:
-        row = super().find(uuid)
-        return None if row is None else _emptied(row)
+    def alter(self, row: Row) -> Row:
+        return replace(row, amounts={}, told=None, known_free=None, excluded=False)
 
     def gives(self, name: str, asked: int) -> Bools:
         met: Bools = self.top(name)[: self.index.high] >= asked
@@ -302,7 +301,3 @@ class AsIfEmpty(Snapshot):
             if row is not None:
                 most[position] = min(most[position], row.inventories[name].max_unit)
         return most
-
-
-def _emptied(row: Row) -> Row:
-    return replace(row, amounts={}, told=None, known_free=None, excluded=False)

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from bus.reports import Inventory
 
@@ -142,6 +142,15 @@ class WorkingTrees:
         was = self.was.get(provider)
         return self.number + 1 if was is None else was.shape + 1
 
+    def with_contents(self, state: ProviderState, **contents: Any) -> ProviderState:
+        """Return the provider with other inventories, traits or aggregates, and the next generation."""
+        if "inventories" in contents:
+            inventories = contents["inventories"]
+            contents["used"] = {name: state.used.get(name, 0) for name in inventories}
+            contents["withheld"] = state.withheld_with(inventories)
+        shape = self.next_shape(state.uuid)
+        return replace(state, generation=state.generation + 1, shape=shape, **contents)
+
     def below(self, provider: str) -> list[str]:
         """Return the provider and all its descendants."""
         children: dict[str | None, list[str]] = {}
@@ -195,13 +204,8 @@ class WorkingTrees:
         pairs = []
         for root in self.touched:
             before = self.read.get(root) or Tree(root)
-            now = self.members.get(root, {})
-            after = replace(before, providers=_root_first(root, now.values()))
+            now = sorted(self.members.get(root, {}).values(), key=lambda provider: provider.uuid != root)
+            after = replace(before, providers=tuple(now))  # the root first
             if after.providers != before.providers:
                 pairs.append((before, after))
         return pairs
-
-
-def _root_first(root: str, providers: Collection[ProviderState]) -> tuple[ProviderState, ...]:
-    rest = (provider for provider in providers if provider.uuid != root)
-    return (*(provider for provider in providers if provider.uuid == root), *rest)

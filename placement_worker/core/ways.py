@@ -6,6 +6,7 @@ first solutions are found quickly, and memory is limited to one branch.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
+from functools import cached_property
 
 from placement_worker.core.groups import JointRules, Slot
 from placement_worker.core.row import Row
@@ -57,35 +58,36 @@ class AssignmentSearch:
         ]
         self._all_bits = (1 << len(rules.needs)) - 1
         self._bits_of: dict[int, int] = {}
-        depths = len(slots) + 1
-        # What the slots from some depth on could still bring.
-        self._could = [0] * depths
-        self._could_mix = [not mixed] * depths
-        self._later: list[list[set[int]]] = [[set() for _ in rules.subtrees] for _ in range(depths)]
-        for depth in range(depths - 2, -1, -1):
-            rows = self._options[depth]
-            self._could[depth] = self._could[depth + 1] | self._bits(depth, rows)
-            self._could_mix[depth] = self._could_mix[depth + 1] or not all(map(shares, rows))
-            self._later[depth] = list(self._later[depth + 1])
-            for number in self._sets[depth]:
-                here = {row.position for row in rows}
-                self._later[depth][number] = self._later[depth + 1][number] | here
+        self._is_mixed = [not mixed]
+        self._look_ahead()
         # The current branch.
         self._chosen: list[Row] = []
         self._taken: dict[tuple[int, str], int] = {}
         self._alone: set[int] = set()  # providers of slots with a suffix, if these must be different
         self._in_tree: dict[str, tuple[int, int]] = {}  # tree → its only provider, and how often chosen
         self._gathered = [0]  # at each depth: which needs are met
-        self._is_mixed = [not mixed]
-        self._tops: list[list[frozenset[int]]] = [self._first_tops()]  # possible common ancestors of each set
+        # Possible common ancestors of each set.
+        self._tops: list[list[frozenset[int]]] = [[frozenset(later) for later in self._later[0]]]
         self._picked: list[list[int]] = [[] for _ in rules.subtrees]  # chosen providers of each set
         # Dead ends.
         self._dead: set[Hashable] = set()
         self._ends = 0
         self._kinds: dict[int, int] = {}
         self._kind_names: dict[Hashable, int] = {}
-        self._different: list[frozenset[int]] | None = None
-        self._overs: set[int] | None = None
+
+    def _look_ahead(self) -> None:
+        """Set what the slots from each depth on could still bring."""
+        depths = len(self._slots) + 1
+        self._could = [0] * depths
+        self._could_mix = self._is_mixed * depths
+        self._later: list[list[set[int]]] = [[set() for _ in self._rules.subtrees] for _ in range(depths)]
+        for depth in range(depths - 2, -1, -1):
+            rows = self._options[depth]
+            self._could[depth] = self._could[depth + 1] | self._bits(depth, rows)
+            self._could_mix[depth] = self._could_mix[depth + 1] or not all(map(shares, rows))
+            self._later[depth] = list(self._later[depth + 1])
+            for number in self._sets[depth]:
+                self._later[depth][number] = self._later[depth + 1][number] | {row.position for row in rows}
 
     def __iter__(self) -> Iterator[Choice | None]:
         """Yield each assignment once, and None after every BREATH steps without one."""
@@ -119,7 +121,10 @@ class AssignmentSearch:
                 continue
             if depth == last:
                 fruitful[depth], fruit, self._ends = True, self.steps, 0
-                yield self._choice()
+                way = list(self._chosen)
+                for nth, chosen in zip(self._order, self._chosen, strict=True):
+                    way[nth] = chosen
+                yield tuple(way)
                 self._undo(depth)
                 continue
             state = self._state(depth + 1) if self._ends > WARY else None
@@ -128,14 +133,6 @@ class AssignmentSearch:
                 continue
             depth += 1
             tried[depth], fruitful[depth], states[depth] = 0, False, state
-
-    def _choice(self) -> Choice:
-        way: list[Row] = list(self._chosen)
-        for nth, row in zip(self._order, self._chosen, strict=True):
-            way[nth] = row
-        return tuple(way)
-
-    # One step
 
     def _take(self, depth: int, row: Row) -> bool:
         slot, position, rules = self._slots[depth], row.position, self._rules
@@ -213,8 +210,6 @@ class AssignmentSearch:
             gathered |= bits
         return gathered
 
-    # Subtrees
-
     def _up(self, row: Row) -> frozenset[int]:
         known = self._above.get(row.position)
         if known is None:
@@ -223,21 +218,18 @@ class AssignmentSearch:
             self._above[row.position] = known
         return known
 
+    @cached_property
     def _different_options(self) -> list[frozenset[int]]:
-        if self._different is None:
-            sets = (frozenset([row.position for row in rows]) for rows in self._options)
-            self._different = list(dict.fromkeys(sets))
-            self.steps += sum(map(len, self._options)) // 16
-        return self._different
+        sets = (frozenset([row.position for row in rows]) for rows in self._options)
+        self.steps += sum(map(len, self._options)) // 16
+        return list(dict.fromkeys(sets))
 
+    @cached_property
     def _over(self) -> set[int]:
-        if self._overs is None:
-            everyone = {row.position: row for options in self._options for row in options}
-            self._overs = {
-                top for position, row in everyone.items() for top in self._up(row) if top != position
-            }
-            self.steps += len(everyone)
-        return self._overs
+        """Return the providers among the options that are ancestors of another option."""
+        everyone = {row.position: row for options in self._options for row in options}
+        self.steps += len(everyone)
+        return {top for position, row in everyone.items() for top in self._up(row) if top != position}
 
     def _tied(self, options: Sequence[Sequence[Row]]) -> list[Sequence[Row]]:
         left = list(options)
@@ -249,9 +241,6 @@ class AssignmentSearch:
             for nth in members:
                 left[nth] = [row for row in left[nth] if not tops.isdisjoint(self._up(row))]
         return left
-
-    def _first_tops(self) -> list[frozenset[int]]:
-        return [frozenset(self._later[0][number]) for number in range(len(self._rules.subtrees))]
 
     def _narrowed(self, depth: int, position: int) -> list[frozenset[int]] | None:
         tops = list(self._tops[-1])
@@ -265,8 +254,6 @@ class AssignmentSearch:
             if not tops[number]:
                 return None
         return tops
-
-    # Dead ends
 
     def _state(self, depth: int) -> Hashable:
         """Return the state that decides the remaining search, the same for interchangeable providers."""
@@ -297,9 +284,9 @@ class AssignmentSearch:
             place: Hashable = None
             if self._rules.subtrees:
                 up = self._up(row) - {row.position}
-                place = row.position if row.position in self._over() else up
+                place = row.position if row.position in self._over else up
             name = (
-                tuple([row.position in some for some in self._different_options()]),
+                tuple([row.position in some for some in self._different_options]),
                 tuple(top(row, name) for name in self._rules.summed),
                 tuple([any(one in row.traits for one in some) for some in self._rules.needs]),
                 self._rules.apart and row.root,

@@ -120,13 +120,14 @@ class AggregateHandlers:
         return empty_answer()
 
     async def put_host(self, call: ApiCall) -> ApiAnswer:
-        one = await self._named(call)
-        edit = ChangeAggregate(aggregate=one.id, add=(call.path["host"],), force=_forced(call))
-        return json_answer(_edited(await self._edit(edit, host=True)))
+        return await self._change_host(call, add=(call.path["host"],), remove=())
 
     async def delete_host(self, call: ApiCall) -> ApiAnswer:
-        one = await self._named(call)
-        edit = ChangeAggregate(aggregate=one.id, remove=(call.path["host"],), force=_forced(call))
+        return await self._change_host(call, add=(), remove=(call.path["host"],))
+
+    async def _change_host(self, call: ApiCall, *, add: Hosts, remove: Hosts) -> ApiAnswer:
+        id_ = (await self._named(call)).id
+        edit = ChangeAggregate(aggregate=id_, add=add, remove=remove, force=_forced(call))
         return json_answer(_edited(await self._edit(edit, host=True)))
 
     async def _named(self, call: ApiCall) -> Aggregate:

@@ -53,16 +53,16 @@ class AllocationHandlers:
         id_ = _consumer(call)
         answer = await self.placement.lookups.allocations(FindAllocations(consumers=(id_,)))
         one = answer.consumers[0] if answer.consumers else None
-        told = bodies.allocations_of_consumer(one, answer.generations, call.minor)
-        return json_answer(told, one.updated if one else 0.0)
+        answered = bodies.allocations_of_consumer(one, answer.generations, call.minor)
+        return json_answer(answered, one.updated if one else 0.0)
 
     async def of_provider(self, call: ApiCall) -> ApiAnswer:
         id_ = call.path["uuid"]
         answer = await self.placement.lookups.allocations(FindAllocations(providers=(id_,)))
         if id_ not in answer.generations:
             raise not_found(f"Resource provider '{id_}' not found: {no_provider(id_)}")
-        told = bodies.allocations_of_provider(id_, answer.generations[id_], answer.consumers, call.minor)
-        return json_answer(told, last_change(answer.consumers))
+        answered = bodies.allocations_of_provider(id_, answer.generations[id_], answer.consumers, call.minor)
+        return json_answer(answered, last_change(answer.consumers))
 
     async def usages(self, call: ApiCall) -> ApiAnswer:
         query, kind = queries.usages(call.query, call.minor)
@@ -144,7 +144,8 @@ class AllocationHandlers:
         gone = named.keys() - {provider.id for provider in there.providers}
         if gone:
             return bad_request(f"Allocation for resource provider '{min(gone)}' that does not exist.")
-        classes = {name for share in _shares(claims) for name in share}
+        shares = [choice.allocations.values() for claim in claims for choice in claim.choices]
+        classes = {name for some in shares for share in some for name in share}
         absent = await unknown(self.placement, "resource class", classes)
         return bad_request(f"{doing}{no_class(', '.join(absent))}") if absent else problem
 
@@ -156,7 +157,3 @@ def _consumer(call: ApiCall) -> str:
 
 def _claims(body: Mapping[str, Any], minor: int) -> tuple[ConsumerClaim, ...]:
     return tuple(bodies.claim_from(id_, one, minor) for id_, one in body.items())
-
-
-def _shares(claims: Sequence[ConsumerClaim]) -> list[dict[str, int]]:
-    return [share for claim in claims for choice in claim.choices for share in choice.allocations.values()]

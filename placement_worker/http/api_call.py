@@ -166,18 +166,26 @@ class ApiCall:
         return value
 
     async def send(self, answer: ApiAnswer, send: Send) -> None:
-        headers, body = self._headers_of(answer), answer.body or b""
+        headers, body = self.own_headers(), answer.body or b""
+        if answer.updated is not None and self.minor >= CACHED_SINCE:
+            headers.append((b"cache-control", b"no-cache"))
+            if answer.dated:
+                moment = formatdate(answer.updated or self.clock.now(), usegmt=True)
+                headers.append((b"last-modified", moment.encode()))
+        headers += _encoded(answer.headers)
         status = answer.status
         if status == 200 and self.method == "GET":
             tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
             headers.append((b"etag", tag.encode()))
-            if _matches(self.headers.get("if-none-match", ""), tag):
+            known = self.headers.get("if-none-match", "").split(",")
+            if any(one.strip().removeprefix("W/") in (tag, "*") for one in known):  # the comparison is weak
                 status, body = 304, b""
         if status not in (204, 304):
             headers.append((b"content-length", str(len(body)).encode()))
             if body:
                 headers.append((b"content-type", answer.kind.encode()))
-        await self.start(status, headers, send)
+        self.status = status
+        await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
     async def refuse(self, problem: Problem, send: Send) -> None:
@@ -186,10 +194,6 @@ class ApiCall:
             kind, body = problem.rendered(self.accept, self.id, self.minor)
             await self.send(ApiAnswer(problem.status, body, headers=problem.headers, kind=kind), send)
 
-    async def start(self, status: int, headers: Headers, send: Send) -> None:
-        self.status = status
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-
     def own_headers(self) -> Headers:
         """Return the headers of every response to this call."""
         headers = [(b"x-openstack-request-id", self.id.encode())]
@@ -197,15 +201,6 @@ class ApiCall:
             headers.append((b"openstack-api-version", version_text(self.minor).encode()))
             headers.append((b"vary", VERSION_HEADER.encode()))
         return headers
-
-    def _headers_of(self, answer: ApiAnswer) -> Headers:
-        headers = self.own_headers()
-        if answer.updated is not None and self.minor >= CACHED_SINCE:
-            headers.append((b"cache-control", b"no-cache"))
-            if answer.dated:
-                moment = formatdate(answer.updated or self.clock.now(), usegmt=True)
-                headers.append((b"last-modified", moment.encode()))
-        return headers + _encoded(answer.headers)
 
 
 class ClientLeft(Exception):
@@ -225,7 +220,3 @@ def _encoded(headers: Mapping[str, str]) -> Headers:
         )
         for name, value in headers.items()
     ]
-
-
-def _matches(header: str, tag: str) -> bool:
-    return bool(header) and any(one.strip().removeprefix("W/") in (tag, "*") for one in header.split(","))

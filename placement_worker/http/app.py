@@ -47,19 +47,14 @@ _METHODS = frozenset(("GET", "HEAD", "OPTIONS", "PUT", "POST", "DELETE", "PATCH"
 
 def count(method: str, route: str, status: int, seconds: float) -> None:
     """Count a request. `route` is the pattern of the address, so that clients cannot create metric series."""
-    known = method if method in _METHODS else "other"
-    _counter(known, route, status).inc()
-    _seconds(known, route).observe(seconds)
+    requests, histogram = _series(method if method in _METHODS else "other", route, status)
+    requests.inc()
+    histogram.observe(seconds)
 
 
 @cache
-def _counter(method: str, route: str, status: int) -> Counter:
-    return _REQUESTS.labels(method, route, str(status))
-
-
-@cache
-def _seconds(method: str, route: str) -> Histogram:
-    return _SECONDS.labels(method, route)
+def _series(method: str, route: str, status: int) -> tuple[Counter, Histogram]:
+    return _REQUESTS.labels(method, route, str(status)), _SECONDS.labels(method, route)
 
 
 log = logging.getLogger(__name__)

@@ -82,17 +82,13 @@ class TokenFile:
 
     def holder(self, digest: bytes) -> Identity | None:
         """Return the identity of a token by its SHA-256, or None if it is not in the file."""
-        self._refresh()
+        if (stamp := self._stat()) != self._stamp:
+            self._stamp = stamp
+            try:
+                self._tokens = _read(self._path)
+            except BadTokens as problem:
+                log.error("the tokens stay as they were: %s", problem)
         return _holder(self._tokens, digest)
-
-    def _refresh(self) -> None:
-        if (stamp := self._stat()) == self._stamp:
-            return
-        self._stamp = stamp
-        try:
-            self._tokens = _read(self._path)
-        except BadTokens as problem:
-            log.error("the tokens stay as they were: %s", problem)
 
     def _stat(self) -> tuple[int, ...]:
         try:

@@ -1,5 +1,6 @@
 """Convert between values and the JSON bodies of the API, for each microversion."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -18,22 +19,20 @@ _NEVER = -1  # a generation nothing has
 
 _LINKS = (("inventories", 0), ("usages", 0), ("aggregates", 1), ("traits", 6), ("allocations", 11))
 
-# Response bodies
-
 
 def provider(one: Provider, minor: int, mount: str = "") -> Json:
     here = f"{mount}/resource_providers/{one.id}"
     links = [{"rel": "self", "href": here}]
     links += [{"rel": rel, "href": f"{here}/{rel}"} for rel, since in _LINKS if since <= minor]
-    told: Json = {"uuid": one.id, "name": one.name, "generation": one.generation, "links": links}
+    answer: Json = {"uuid": one.id, "name": one.name, "generation": one.generation, "links": links}
     if minor >= 14:
-        told |= {"parent_provider_uuid": one.parent, "root_provider_uuid": one.root}
-    return told
+        answer |= {"parent_provider_uuid": one.parent, "root_provider_uuid": one.root}
+    return answer
 
 
 def inventories(provider: Provider) -> Json:
-    told = {name: asdict(inventory) for name, inventory in provider.inventories.items()}
-    return {"resource_provider_generation": provider.generation, "inventories": told}
+    answer = {name: asdict(inventory) for name, inventory in provider.inventories.items()}
+    return {"resource_provider_generation": provider.generation, "inventories": answer}
 
 
 def inventory_of(provider: Provider, resource_class: str) -> Json:
@@ -51,37 +50,37 @@ def traits_of(provider: Provider) -> Json:
 
 
 def aggregates_of(provider: Provider, minor: int) -> Json:
-    told: Json = {"aggregates": provider.aggregates}
+    answer: Json = {"aggregates": provider.aggregates}
     if minor >= 19:
-        told["resource_provider_generation"] = provider.generation
-    return told
+        answer["resource_provider_generation"] = provider.generation
+    return answer
 
 
 def allocations_of_provider(uuid: str, generation: int, consumers: Iterable[Consumer], minor: int) -> Json:
-    told: Json = {}
+    answer: Json = {}
     for consumer in consumers:
-        told[consumer.id] = {"resources": consumer.allocations.get(uuid, {})}
+        answer[consumer.id] = {"resources": consumer.allocations.get(uuid, {})}
         if minor >= 28:
-            told[consumer.id]["consumer_generation"] = consumer.generation
-    return {"resource_provider_generation": generation, "allocations": told}
+            answer[consumer.id]["consumer_generation"] = consumer.generation
+    return {"resource_provider_generation": generation, "allocations": answer}
 
 
 def allocations_of_consumer(consumer: Consumer | None, generations: Mapping[str, int], minor: int) -> Json:
     if consumer is None or not consumer.allocations:
         return {"allocations": {}}
-    told: Json = {
+    answer: Json = {
         "allocations": {
             uuid: {"resources": resources, "generation": generations.get(uuid, 0)}
             for uuid, resources in consumer.allocations.items()
         }
     }
     if minor >= 12:
-        told |= {"project_id": consumer.project, "user_id": consumer.user}
+        answer |= {"project_id": consumer.project, "user_id": consumer.user}
     if minor >= 28:
-        told["consumer_generation"] = consumer.generation
+        answer["consumer_generation"] = consumer.generation
     if minor >= 38:
-        told["consumer_type"] = consumer.type or UNKNOWN
-    return told
+        answer["consumer_type"] = consumer.type or UNKNOWN
+    return answer
 
 
 def usages(
@@ -104,11 +103,10 @@ def usages(
 
 
 def _summed(used: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    total: dict[str, int] = {}
+    total: Counter[str] = Counter()
     for amounts in used.values():
-        for name, amount in amounts.items():
-            total[name] = total.get(name, 0) + amount
-    return total
+        total.update(amounts)
+    return dict(total)
 
 
 # What is asked. Schemas take 1.0 for 1.

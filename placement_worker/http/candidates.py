@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bus.candidates import SenselessQuery
+from bus.queries import FindCandidates
 from bus.vocabulary import Resources
 from placement_worker.core.row import Row
 from placement_worker.core.search import Fit, SearchResult
@@ -31,7 +32,9 @@ class Candidates:
             headers["berth-candidates-cut"] = "true"
         if not found.fits:
             headers["berth-why"] = why_none(found)
-        return ApiAnswer(body=self._rendered(found, wanted, call.minor), updated=0.0, headers=headers)
+        requests, summaries = _requests(found.fits, call.minor), self._summaries(found, wanted, call.minor)
+        text = f'{{"allocation_requests":[{requests}],"provider_summaries":{{{summaries}}}}}'
+        return ApiAnswer(body=text.encode("ascii"), updated=0.0, headers=headers)
 
     async def explain(self, call: ApiCall) -> ApiAnswer:
         """Return how many hosts each requirement rejected, and the closest hosts."""
@@ -48,7 +51,7 @@ class Candidates:
             }
         )
 
-    async def _found(self, query: bytes, minor: int) -> tuple[queries.Wanted, SearchResult]:
+    async def _found(self, query: bytes, minor: int) -> tuple[queries.Wanted[FindCandidates], SearchResult]:
         wanted = queries.candidates(query, minor)
         await self.placement.memory.fresh()
         await check_query(self.placement, wanted.classes, wanted.traits)
@@ -57,12 +60,7 @@ class Candidates:
         except SenselessQuery as wrong:
             raise bad_request(str(wrong)) from None
 
-    def _rendered(self, found: SearchResult, wanted: queries.Wanted, minor: int) -> bytes:
-        requests, summaries = _requests(found.fits, minor), self._summaries(found, wanted, minor)
-        text = f'{{"allocation_requests":[{requests}],"provider_summaries":{{{summaries}}}}}'
-        return text.encode("ascii")
-
-    def _summaries(self, found: SearchResult, wanted: queries.Wanted, minor: int) -> str:
+    def _summaries(self, found: SearchResult, wanted: queries.Wanted[FindCandidates], minor: int) -> str:
         fits, snapshot = found.fits, found.snapshot
         rows: dict[str, Row] = {}
         if minor >= 29:
@@ -77,7 +75,7 @@ class Candidates:
         return ",".join(self._tell_older(row, wanted.classes, minor) for row in rows.values())
 
     def _tell(self, row: Row) -> str:
-        told = encode(
+        rendered = encode(
             {
                 "resources": _resources(row, row.capacity),
                 "traits": self._in_order(row.traits),
@@ -85,15 +83,15 @@ class Candidates:
                 "root_provider_uuid": row.root,
             }
         ).decode()
-        row.told = told = f'"{row.uuid}":{told}'
-        return told
+        row.told = text = f'"{row.uuid}":{rendered}'
+        return text
 
     def _tell_older(self, row: Row, classes: Iterable[str], minor: int) -> str:
         names = row.capacity if minor >= 27 else [name for name in row.capacity if name in classes]
-        told: Json = {"resources": _resources(row, names)}
+        rendered: Json = {"resources": _resources(row, names)}
         if minor >= 17:
-            told["traits"] = self._in_order(row.traits)
-        return f'"{row.uuid}":{encode(told).decode()}'
+            rendered["traits"] = self._in_order(row.traits)
+        return f'"{row.uuid}":{encode(rendered).decode()}'
 
     def _in_order(self, traits: Iterable[str]) -> list[str]:
         ids = self.placement.book.traits.ids
@@ -105,12 +103,12 @@ def _resources(row: Row, names: Iterable[str]) -> Json:
 
 
 def _requests(fits: Iterable[Fit], minor: int) -> str:
-    told: dict[int, str] = {}
+    rendered: dict[int, str] = {}
 
     def amounts(resources: Resources) -> str:
-        text = told.get(id(resources))
+        text = rendered.get(id(resources))
         if text is None:
-            text = told[id(resources)] = encode(resources).decode()
+            text = rendered[id(resources)] = encode(resources).decode()
         return text
 
     if minor < 12:

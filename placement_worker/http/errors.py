@@ -76,10 +76,10 @@ class Problem(Exception):
         general = self._general.replace("{accept}", accept)
         kind = best(accept) or TEXT
         if kind == HTML:
-            told = f"{html.escape(general)}<br /><br />\n{html.escape(self.why)}\n"
+            paragraph = f"{html.escape(general)}<br /><br />\n{html.escape(self.why)}\n"
             page = (
                 f"<html>\n <head>\n  <title>{self.status} {title}</title>\n </head>\n <body>\n"
-                f"  <h1>{self.status} {title}</h1>\n  {told} </body>\n</html>\n"
+                f"  <h1>{self.status} {title}</h1>\n  {paragraph} </body>\n</html>\n"
             )
             return f"{HTML}; charset=UTF-8", page.encode(errors="replace")
         if kind == TEXT:
@@ -130,16 +130,13 @@ def _quality(accept: str, offer: str) -> float:
         name, *parameters = (piece.strip() for piece in part.split(";"))
         rank = (name == "*/*") + 2 * (name == f"{kind}/*") + 3 * (name == offer)
         if rank > found[0]:
-            found = rank, _weight(parameters)
+            weight = 1.0
+            for parameter in parameters:
+                key, _, value = parameter.partition("=")
+                if key.strip() == "q":
+                    try:
+                        weight = float(value)
+                    except ValueError:
+                        weight = 0.0
+            found = rank, weight
     return found[1]
-
-
-def _weight(parameters: list[str]) -> float:
-    for parameter in parameters:
-        name, _, value = parameter.partition("=")
-        if name.strip() == "q":
-            try:
-                return float(value)
-            except ValueError:
-                return 0.0
-    return 1.0

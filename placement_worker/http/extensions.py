@@ -108,9 +108,9 @@ def _beat() -> ServerSentEvent:
 
 
 def _event(change: PlacementChanged) -> ServerSentEvent:
-    told = {
+    fields = {
         "number": change.number,
         "changes": [msgspec.structs.asdict(one) for one in change.changes],
         **({"aggregates": change.aggregates} if change.aggregates else {}),
     }
-    return ServerSentEvent(encode(told).decode(), event="changed", id=str(change.number), sep="\n")
+    return ServerSentEvent(encode(fields).decode(), event="changed", id=str(change.number), sep="\n")

@@ -6,7 +6,7 @@ Rules use the language of oslo.policy: `@` (always), `!` (never), `role:admin`, 
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -139,20 +139,18 @@ class _Parser:
         return check
 
     def _either(self) -> Check:
-        checks = [self._both()]
-        while self._took("or"):
-            checks.append(self._both())
-        return (
-            checks[0] if len(checks) == 1 else lambda who, target: any(check(who, target) for check in checks)
-        )
+        return self._joined("or", any, self._both)
 
     def _both(self) -> Check:
-        checks = [self._one()]
-        while self._took("and"):
-            checks.append(self._one())
-        return (
-            checks[0] if len(checks) == 1 else lambda who, target: all(check(who, target) for check in checks)
-        )
+        return self._joined("and", all, self._one)
+
+    def _joined(self, word: str, judge: Callable[[Iterable[bool]], bool], part: Callable[[], Check]) -> Check:
+        checks = [part()]
+        while self._took(word):
+            checks.append(part())
+        if len(checks) == 1:
+            return checks[0]
+        return lambda who, target: judge(check(who, target) for check in checks)
 
     def _one(self) -> Check:
         if self._took("not"):

@@ -110,8 +110,6 @@ class ProviderHandlers:
     async def _read(self, call: ApiCall, *parts: Part) -> Provider:
         return await provider_of(self.placement, call.path["uuid"], *parts)
 
-    # Inventories and usages
-
     async def inventories(self, call: ApiCall) -> ApiAnswer:
         return _inventories(await self._read(call, "inventories"))
 
@@ -198,8 +196,6 @@ class ProviderHandlers:
                 )
             case result:
                 raise refused(result, doing, conflicts)
-
-    # Aggregates and traits
 
     async def aggregates(self, call: ApiCall) -> ApiAnswer:
         provider = await self._read(call, "aggregates")

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from typing import Generic, TypeVar
 
 from bus.names import FindNames
 from bus.queries import FindCandidates
@@ -12,6 +13,8 @@ from placement_worker.http import query_groups
 from placement_worker.http.errors import BAD_VALUE, DUPLICATE_KEY, MISSING_VALUE, bad_request
 from placement_worker.http.query_groups import TEXT, Group, checked, invalid, once, pairs_of, schema
 from placement_worker.http.schemas import Json, Schema, at, is_uuid_like
+
+Q = TypeVar("Q")
 
 MOST_CANDIDATES = 100_000  # in one answer
 MOST_GROUPS = 100
@@ -22,14 +25,11 @@ _OWNER: Json = {"type": "string", "minLength": 1, "maxLength": 255}
 _TYPE: Json = _OWNER | {"pattern": "^[A-Z0-9_]+$|^all|^unknown$"}
 
 
-# Candidates
-
-
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A search with the names in it that must exist."""
+class Wanted(Generic[Q]):
+    """A query with the names in it that must exist."""
 
-    query: FindCandidates
+    query: Q
     classes: frozenset[str]
     traits: frozenset[str]
 
@@ -56,7 +56,7 @@ def _candidates_schema(minor: int) -> tuple[Schema, re.Pattern[str]]:
 
 
 @lru_cache(maxsize=2048)
-def candidates(query_string: bytes, minor: int) -> Wanted:
+def candidates(query_string: bytes, minor: int) -> Wanted[FindCandidates]:
     """Return the search of a query string; repeated query strings are parsed once."""
     form, keys = _candidates_schema(minor)
     pairs = pairs_of(query_string)
@@ -74,7 +74,12 @@ def candidates(query_string: bytes, minor: int) -> Wanted:
     subtrees = _subtrees(repeated.get("same_subtree", ()))
     _check_groups(grouped, subtrees, minor)
     groups = {suffix: _group(parts, minor) for suffix, parts in grouped.items()}
-    _refuse_torn(groups)
+    torn = [(f"required{suffix}", group.torn) for suffix, group in groups.items() if group.torn]
+    if torn:
+        which = ", ".join(f"{key}: ({', '.join(traits)})" for key, traits in torn)
+        raise bad_request(
+            f"Conflicting required and forbidden traits found in the following traits keys: {which}"
+        )
     policy = repeated["group_policy"][0] if "group_policy" in values else None
     if policy is None and sum(1 for suffix in groups if suffix) > 1:
         raise bad_request(
@@ -157,15 +162,6 @@ def _subtrees(values: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _refuse_torn(groups: Mapping[str, Group]) -> None:
-    torn = [(f"required{suffix}", group.torn) for suffix, group in groups.items() if group.torn]
-    if torn:
-        which = ", ".join(f"{key}: ({', '.join(traits)})" for key, traits in torn)
-        raise bad_request(
-            f"Conflicting required and forbidden traits found in the following traits keys: {which}"
-        )
-
-
 def _root_required(values: Sequence[str], minor: int) -> Group:
     root = Group()
     if len(values) > 1:
@@ -179,16 +175,6 @@ def _root_required(values: Sequence[str], minor: int) -> Group:
     return root
 
 
-# Providers
-
-
-@dataclass(frozen=True, slots=True)
-class WantedProviders:
-    query: FindProviders
-    classes: frozenset[str]
-    traits: frozenset[str]
-
-
 _OF_PROVIDERS = {"name": (0, TEXT), "uuid": (0, _UUID), "member_of": (3, TEXT), "resources": (4, TEXT),
                  "in_tree": (14, _UUID), "required": (18, TEXT)}  # fmt: skip
 _PROVIDERS = {
@@ -197,7 +183,7 @@ _PROVIDERS = {
 }
 
 
-def providers(query_string: bytes, minor: int) -> WantedProviders:
+def providers(query_string: bytes, minor: int) -> Wanted[FindProviders]:
     pairs = pairs_of(query_string)
     values = checked(at(minor, _PROVIDERS), pairs)
     group = Group()
@@ -213,10 +199,8 @@ def providers(query_string: bytes, minor: int) -> WantedProviders:
         like=like,
         parts=(),
     )
-    return WantedProviders(query, frozenset(group.resources), frozenset(group.traits))
+    return Wanted(query, frozenset(group.resources), frozenset(group.traits))
 
-
-# Traits and usages
 
 _TRAITS = schema({"name": TEXT, "associated": TEXT})
 _USAGES = {
@@ -240,10 +224,10 @@ def traits(query_string: bytes) -> FindNames:
         elif operator == "startswith":
             prefix = given
     if "associated" in values:
-        said = values["associated"].lower()
-        if said not in ("true", "false"):
+        flag = values["associated"].lower()
+        if flag not in ("true", "false"):
             raise bad_request('The query parameter "associated" only accepts "true" or "false"')
-        associated = said == "true"
+        associated = flag == "true"
     return FindNames(kind="trait", names=names, prefix=prefix, associated=associated)
 
 

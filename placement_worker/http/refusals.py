@@ -64,8 +64,17 @@ def refused(
     """Return why an edit was refused. `doing` and `conflicts` are the prefixes of the API's messages."""
     doing = f"{doing}: " if doing else ""
     match result:
-        case Missing():
-            return _missing(result, doing)
+        case Missing(what="provider", names=names):
+            return no_provider(names[0])
+        case Missing(what="parent"):
+            why = "Object action create failed because: parent provider UUID does not exist."
+            return bad_request(doing + why)
+        case Missing(what="resource class", names=names):
+            return bad_request(doing + no_class(", ".join(names)))
+        case Missing(what="trait", names=names):
+            return bad_request(doing + no_traits(names))
+        case Missing(names=names, provider=provider):
+            return no_inventory(names[0], provider)
         case Stale():
             return conflict("resource provider generation conflict", CONCURRENT_UPDATE)
         case Taken(what="inventory"):
@@ -74,26 +83,18 @@ def refused(
             return conflict(f"Resource class already exists: {result.value}")
         case Taken():
             kind = "uuid" if result.what == "id" else "name"
-            return conflict(
-                f"Conflicting resource provider {kind}: {result.value} already exists.", DUPLICATE_NAME
-            )
+            why = f"Conflicting resource provider {kind}: {result.value} already exists."
+            return conflict(why, DUPLICATE_NAME)
         case InUse(classes=()):
-            return conflict(
-                f"Unable to delete resource provider {result.what}: Resource provider has allocations.",
-                PROVIDER_IN_USE,
-            )
+            why = f"Unable to delete resource provider {result.what}: Resource provider has allocations."
+            return conflict(why, PROVIDER_IN_USE)
         case InUse():
-            return conflict(
-                f"{conflicts}Inventory for '{', '.join(result.classes)}' on resource provider"
-                f" '{result.what}' in use.",
-                INVENTORY_IN_USE,
-            )
+            held = ", ".join(result.classes)
+            why = f"{conflicts}Inventory for '{held}' on resource provider '{result.what}' in use."
+            return conflict(why, INVENTORY_IN_USE)
         case HasChildren():
-            return conflict(
-                f"Unable to delete parent resource provider {result.provider}:"
-                " It has child resource providers.",
-                HAS_CHILDREN,
-            )
+            why = f"Unable to delete parent resource provider {result.provider}"
+            return conflict(f"{why}: It has child resource providers.", HAS_CHILDREN)
         case Tangled():
             return bad_request(f"{doing}Object action {_TANGLED[result.why]}")
         case Standard():
@@ -102,26 +103,6 @@ def refused(
             return conflict(conflicts + CONTENDED, CONCURRENT_UPDATE)
         case _:
             raise TypeError(f"{result} is no refusal")
-
-
-def _missing(result: Missing, doing: str) -> Problem:
-    names = result.names
-    match result.what:
-        case "provider":
-            return no_provider(names[0])
-        case "parent":
-            return bad_request(
-                f"{doing}Object action create failed because: parent provider UUID does not exist."
-            )
-        case "resource class":
-            return bad_request(doing + no_class(", ".join(names)))
-        case "trait":
-            return bad_request(doing + no_traits(names))
-        case _:
-            return no_inventory(names[0], result.provider)
-
-
-# Claims
 
 
 def denied(results: Sequence[ClaimResult], claims: Sequence[ConsumerClaim]) -> Problem:

@@ -33,10 +33,6 @@ LARGE_BODY = 4 << 20
 BULK_BODY = 64 << 20
 
 
-def _nothing(call: ApiCall) -> Mapping[str, str]:
-    return {}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Handlers:
     providers: ProviderHandlers
@@ -59,7 +55,7 @@ class Operation:
     body: int = 0  # bytes of its JSON body; 0: none
     json: bool = True  # a GET that returns only JSON
     of_provider: bool = False  # a missing provider counts for more than what is wrong with the body
-    target: Callable[[ApiCall], Mapping[str, str]] = _nothing  # attributes that the rule may use
+    target: Callable[[ApiCall], Mapping[str, str]] = lambda call: {}  # attributes that the rule may use
 
     @property
     def ends(self) -> bool:
@@ -148,10 +144,6 @@ async def _root(call: ApiCall) -> ApiAnswer:
     return json_answer({"versions": [version]})
 
 
-def _project(call: ApiCall) -> Mapping[str, str]:
-    return dict(call.pairs)
-
-
 # The most frequent first: they are matched in this order.
 ROUTES: Mapping[str, tuple[Operation, ...]] = {
     "/allocations/{consumer}": (
@@ -212,7 +204,14 @@ ROUTES: Mapping[str, tuple[Operation, ...]] = {
         put("placement:traits:update", lambda of: of.names.ensure_trait, since=6, body=0),
         delete("placement:traits:delete", lambda of: of.names.delete_trait, since=6),
     ),
-    "/usages": (get("placement:usages", lambda of: of.allocations.usages, since=9, target=_project),),
+    "/usages": (
+        get(
+            "placement:usages",
+            lambda of: of.allocations.usages,
+            since=9,
+            target=lambda call: dict(call.pairs),
+        ),
+    ),
     "/reshaper": (
         post("placement:reshaper:reshape", lambda of: of.allocations.reshape, since=30, body=LARGE_BODY),
     ),

@@ -115,8 +115,6 @@ def refuse_nul(body: bytes) -> None:
 
 MAX = 2**31 - 1
 
-# Parts
-
 
 def _object(properties: Json, required: list[str], **more: Any) -> Json:
     return {
@@ -135,6 +133,11 @@ def _by(pattern: str, of: Json, least: int = 0) -> Json:
         "patternProperties": {pattern: of},
         "additionalProperties": False,
     }
+
+
+def _with_generation(properties: Json, required: list[str]) -> Json:
+    key = "resource_provider_generation"
+    return _object(properties | {key: _INTEGER}, [*required, key])
 
 
 def _number(least: int) -> Json:
@@ -223,8 +226,6 @@ class _Traits(_Plain, kw_only=True):
 
 _CLAIMS: dict[int, Any] = {0: None, 8: None, 12: _Claim12, 28: _Claim28, 34: _Claim34, 38: _Claim38}
 
-# Providers
-
 _PROVIDER: Json = {"name": _NAME, "uuid": _UUID}
 POST_PROVIDER = {
     0: Schema(_object(_PROVIDER, ["name"]), _NewProvider),
@@ -244,13 +245,7 @@ _INVENTORY: Json = {
     "step_size": _number(1),
     "allocation_ratio": {"type": "number", "maximum": MAX_RATIO},
 }
-_INVENTORIES: Json = _object(
-    {
-        "resource_provider_generation": _INTEGER,
-        "inventories": _by(_CLASS, _object(_INVENTORY, ["total"]), 0),
-    },
-    ["resource_provider_generation", "inventories"],
-)
+_INVENTORIES = _with_generation({"inventories": _by(_CLASS, _object(_INVENTORY, ["total"]))}, ["inventories"])
 POST_INVENTORY = Schema(
     _object(
         _INVENTORY | {"resource_class": {"type": "string", "pattern": _CLASS}}, ["total", "resource_class"]
@@ -262,25 +257,12 @@ PUT_INVENTORIES = Schema(_INVENTORIES, _Stocks)
 _UUIDS: Json = {"type": "array", "items": _UUID, "uniqueItems": True}
 PUT_AGGREGATES = {
     0: Schema(_UUIDS),
-    19: Schema(
-        _object(
-            {"aggregates": _UUIDS, "resource_provider_generation": _INTEGER},
-            ["aggregates", "resource_provider_generation"],
-        )
-    ),
+    19: Schema(_with_generation({"aggregates": _UUIDS}, ["aggregates"])),
 }
-PUT_TRAITS = Schema(
-    _object(
-        {"traits": {"type": "array", "items": _OWNER}, "resource_provider_generation": _INTEGER},
-        ["traits", "resource_provider_generation"],
-    ),
-    _Traits,
-)
+PUT_TRAITS = Schema(_with_generation({"traits": {"type": "array", "items": _OWNER}}, ["traits"]), _Traits)
 NAME_CLASS = Schema(
     _object({"name": {"type": "string", "pattern": "^CUSTOM_[A-Z0-9_]+$", "maxLength": 255}}, ["name"])
 )
-
-# Allocations
 
 _RESOURCES = _by(_CLASS, {"type": "integer", "minimum": 1}, 1)
 _MAPPINGS: Json = {

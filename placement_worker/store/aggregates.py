@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -12,11 +12,12 @@ from bus.sql.transaction import Transaction
 from placement_worker.schema import AGGREGATES_TURN
 from placement_worker.store.sql import sql
 
-_TURN = sql("SELECT c.number FROM changes c WHERE c.id = :id FOR UPDATE OF c")
+# Each edit of aggregates must see the zones and names of all earlier ones.
+TURN = sql(f"SELECT c.number FROM changes c WHERE c.id = {AGGREGATES_TURN} FOR UPDATE OF c")
 _SAID = "(a.name IS NOT NULL OR a.metadata <> '{}')"
 _DESCRIBED = sql(f"SELECT a.uuid, a.name, a.metadata FROM aggregates a WHERE {_SAID}")
-_KNOWN = sql("SELECT a.uuid FROM aggregates a WHERE a.uuid = :uuid")
-_MEMBERS = sql("""
+KNOWN = sql("SELECT a.uuid FROM aggregates a WHERE a.uuid = :uuid")
+MEMBERS = sql("""
     SELECT p.uuid, p.name FROM aggregates a
     JOIN resource_provider_aggregates m ON m.aggregate_id = a.id
     JOIN resource_providers p ON p.id = m.resource_provider_id WHERE a.uuid = :uuid
@@ -42,11 +43,6 @@ _SAY = sql("""
 _metadata = msgspec.json.Decoder(dict[str, str])
 
 
-class FoundAggregate(NamedTuple):
-    aggregate: Aggregate
-    hosts: int  # in it
-
-
 @cache
 def _find(among: bool) -> Statement:
     return sql(f"""
@@ -61,24 +57,9 @@ def _find(among: bool) -> Statement:
     """)
 
 
-async def take_turn(tx: Transaction) -> None:
-    """Lock the edits of aggregates: each edit must see the zones and names of all earlier ones."""
-    await _TURN(tx, id=AGGREGATES_TURN)
-
-
 async def described(tx: Transaction) -> dict[str, Aggregate]:
     """Return id → aggregate, for aggregates with a name or metadata."""
     return {row["uuid"]: _aggregate(row) for row in await _DESCRIBED(tx)}
-
-
-async def known(tx: Transaction, uuid: str) -> bool:
-    """Return whether the aggregate was ever named."""
-    return bool(await _KNOWN(tx, uuid=uuid))
-
-
-async def members(tx: Transaction, uuid: str) -> dict[str, str]:
-    """Return provider → its name, for the aggregate's members."""
-    return dict(await _MEMBERS(tx, uuid=uuid))
 
 
 async def named_hosts(tx: Transaction, names: Collection[str]) -> dict[str, list[str]]:
@@ -97,13 +78,13 @@ async def of_roots(tx: Transaction, roots: Collection[str]) -> list[str]:
 
 async def page(
     tx: Transaction, ids: Collection[str] | None, name: str, after: str, most: int
-) -> list[FoundAggregate]:
-    """Return aggregates by id, among the ids or all."""
+) -> list[tuple[Aggregate, int]]:
+    """Return aggregates by id, among the ids or all, each with the number of its hosts."""
     values = () if ids is None else [(fromkey,) for fromkey in dict.fromkeys(ids)]
     if ids is not None and not values:
         return []
     rows: Sequence[Any] = await _find(ids is not None)(tx, values, called=name, after=after, most=most)
-    return [FoundAggregate(_aggregate(row), row["hosts"]) for row in rows]
+    return [(_aggregate(row), row["hosts"]) for row in rows]
 
 
 async def say(tx: Transaction, aggregate: Aggregate, now: float) -> None:

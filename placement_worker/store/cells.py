@@ -13,14 +13,16 @@ _ENTER = sql("""
     INSERT INTO cells (name, enabled, note, created_at, updated_at)
     VALUES (:cell, true, '', :NOW, :NOW) ON CONFLICT DO NOTHING RETURNING name
 """)
-_LOCK = sql("SELECT c.name, c.enabled, c.note FROM cells c WHERE c.name = :cell FOR UPDATE OF c")
-_SAY = sql("UPDATE cells SET enabled = :enabled, note = :note, updated_at = :NOW WHERE name = :cell")
-_DROP = sql("DELETE FROM cells WHERE name = :cell")
-_HOSTS = sql("""
+LOCK = sql("SELECT c.name, c.enabled, c.note FROM cells c WHERE c.name = :cell FOR UPDATE OF c")
+SAVE = sql("UPDATE cells SET enabled = :enabled, note = :note, updated_at = :NOW WHERE name = :cell")
+DROP = sql("DELETE FROM cells WHERE name = :cell")
+# Cell → number of hosts, without deleted ones that are in use.
+HOSTS = sql("""
     SELECT h.cell, count(*) AS hosts FROM hosts h JOIN resource_providers r ON r.uuid = h.root
     WHERE h.cell <> '' AND NOT h.gone GROUP BY h.cell
 """)
-_INSTANCES = sql("""
+# Cell → number of consumers with allocations there, including clean-ups.
+INSTANCES = sql("""
     SELECT h.cell, count(DISTINCT a.consumer_id) AS instances FROM hosts h
     JOIN resource_providers r ON r.uuid = h.root
     JOIN resource_providers p ON p.root_provider_id = r.id
@@ -39,31 +41,8 @@ async def registered(tx: Transaction) -> list[RegisteredCell]:
 async def enter(tx: Transaction, cell: str, now: float) -> tuple[RegisteredCell, bool]:
     """Return the cell, locked, and whether this call created it."""
     new = bool(await _ENTER(tx, cell=cell, now=now))
-    [row] = await _LOCK(tx, cell=cell)
+    [row] = await LOCK(tx, cell=cell)
     return _cell(row), new
-
-
-async def known(tx: Transaction, cell: str) -> bool:
-    """Lock the cell; return whether it is registered."""
-    return bool(await _LOCK(tx, cell=cell))
-
-
-async def say(tx: Transaction, cell: RegisteredCell, now: float) -> None:
-    await _SAY(tx, cell=cell.name, enabled=cell.enabled, note=cell.note, now=now)
-
-
-async def drop(tx: Transaction, cell: str) -> None:
-    await _DROP(tx, cell=cell)
-
-
-async def hosts(tx: Transaction) -> dict[str, int]:
-    """Return cell → number of hosts, without deleted ones in use."""
-    return dict(await _HOSTS(tx))
-
-
-async def instances(tx: Transaction) -> dict[str, int]:
-    """Return cell → number of consumers with allocations there, including clean-ups."""
-    return dict(await _INSTANCES(tx))
 
 
 async def roots(tx: Transaction, cell: str) -> list[str]:

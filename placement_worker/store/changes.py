@@ -62,8 +62,9 @@ _UNTOLD = sql(f"""
     (SELECT c.number FROM changes c WHERE c.id = {LAST_TOLD} FOR UPDATE OF c) AND l.number > :known
     ORDER BY l.number LIMIT :most
 """)
-_TELL = sql(f"UPDATE changes SET number = :number WHERE id = {LAST_TOLD} AND number < :number")
-_TRIM = sql(f"""
+TELL = sql(f"UPDATE changes SET number = :number WHERE id = {LAST_TOLD} AND number < :number")
+# Keeps the last changes, and many more while they are not published.
+TRIM = sql(f"""
     DELETE FROM change_log WHERE number <= (SELECT number FROM changes WHERE id = {LAST_CHANGE}) - :keep
     AND (number <= (SELECT number FROM changes WHERE id = {LAST_TOLD})
     OR number <= (SELECT number FROM changes WHERE id = {LAST_CHANGE}) - :untold)
@@ -136,11 +137,6 @@ async def untold(tx: Transaction, most: int, known: int = 0) -> list[PlacementCh
     return _messages(await _UNTOLD(tx, most=most, known=known))
 
 
-async def tell(tx: Transaction, number: int) -> None:
-    """Store the number of the last published change."""
-    await _TELL(tx, number=number)
-
-
 def _messages(rows: Sequence[Any]) -> list[PlacementChanged]:
     return [
         PlacementChanged(
@@ -151,11 +147,6 @@ def _messages(rows: Sequence[Any]) -> list[PlacementChanged]:
         )
         for number, changes, aggregates, cells in rows
     ]
-
-
-async def trim(tx: Transaction) -> None:
-    """Delete all but the last changes; keep many more while they are not published."""
-    await _TRIM(tx, keep=KEEP, untold=KEEP_UNTOLD)
 
 
 BLOCK = 200

@@ -107,7 +107,7 @@ _INSERT_RETIRED = sql("""
 """)
 # Of shelved consumers that hold allocations again, or have ended.
 _WAKE = sql("DELETE FROM retired_consumers WHERE uuid IN (SELECT n.uuid FROM {n: uuid str})")
-_PRUNE_RETIRED = sql("DELETE FROM retired_consumers WHERE at < :before")
+PRUNE_RETIRED = sql("DELETE FROM retired_consumers WHERE at < :before")
 
 
 # Holder consumers are written before the consumers that they refer to are deleted.
@@ -340,7 +340,3 @@ def _owner(book: Book, claim: ConsumerClaim | None) -> tuple[int, int, int | Non
         return (0, 0, 0)
     kind = None if claim.type is None else book.types.ids[claim.type]
     return book.projects.ids[claim.project], book.users.ids[claim.user], kind
-
-
-async def prune_retired(tx: Transaction, before: float) -> None:
-    await _PRUNE_RETIRED(tx, before=before)

@@ -26,11 +26,12 @@ _SET_HOSTS = sql("""
     FROM {n: root str, cell str, agent str, host str, zone str, sequence int, gone bool}
     WHERE hosts.root = n.root
 """)
-_PRUNE_HOSTS = sql("""
+PRUNE = sql("""
     DELETE FROM hosts WHERE updated_at < :before
     AND NOT EXISTS (SELECT 1 FROM resource_providers p WHERE p.uuid = hosts.root)
 """)
-_LEFTOVERS = sql("SELECT h.root FROM hosts h JOIN resource_providers p ON p.uuid = h.root WHERE h.gone")
+# Roots of deleted trees that are still in use.
+LEFTOVERS = sql("SELECT h.root FROM hosts h JOIN resource_providers p ON p.uuid = h.root WHERE h.gone")
 
 
 async def enter(tx: Transaction, roots: Collection[str], now: float) -> dict[str, Tree]:
@@ -59,15 +60,6 @@ def saving(trees: Sequence[Tree], now: float) -> BoundStatement:
         (tree.root, tree.cell, tree.agent, tree.host, tree.zone, tree.sequence, tree.gone) for tree in trees
     ]
     return _SET_HOSTS.of(rows, now=now)
-
-
-async def leftovers(tx: Transaction) -> list[str]:
-    """Return the roots of deleted trees that are still in use."""
-    return [root for (root,) in await _LEFTOVERS(tx)]
-
-
-async def prune_hosts(tx: Transaction, before: float) -> None:
-    await _PRUNE_HOSTS(tx, before=before)
 
 
 _CELLS = sql("SELECT h.root, h.cell FROM {n: root str} JOIN hosts h ON h.root = n.root")

@@ -1,7 +1,6 @@
 """Reads for queries: providers, their consumers, usages of projects."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from operator import itemgetter
 from typing import Any
@@ -238,15 +237,6 @@ async def _having(
     return having
 
 
-@dataclass(slots=True)
-class _Holding:
-    """A consumer as its rows come."""
-
-    row: Mapping[str, Any]  # its first
-    held: dict[str, dict[str, int]] = field(default_factory=dict)
-    updated: float = 0.0
-
-
 async def holdings(
     tx: Transaction, book: Book, consumers: Collection[str], of: Collection[str]
 ) -> tuple[list[Consumer], dict[str, int]]:
@@ -263,7 +253,7 @@ async def holdings(
     await book.turn_to(tx, rows[0]["edition"])
     classes = {row["resource_class_id"] for row in rows if row["resource_class_id"] is not None}
     names = await book.class_names(tx, classes)
-    found: dict[str, _Holding] = {}
+    found: dict[str, dict[str, Any]] = {}
     generations: dict[str, int] = {}
     for row in rows:
         provider, consumer = row["provider"], row["consumer"]
@@ -272,24 +262,22 @@ async def holdings(
         generations[provider] = row["provider_generation"]
         if consumer is None:  # a provider without allocations
             continue
-        holding = found.setdefault(consumer, _Holding(row))
-        holding.held.setdefault(provider, {})[names[row["resource_class_id"]]] = row["used"]
-        holding.updated = max(holding.updated, row["updated_at"], row["allocated_at"])
-    return [_consumer(holding) for holding in found.values()], generations
-
-
-def _consumer(holding: _Holding) -> Consumer:
-    row = holding.row
-    return Consumer(
-        id=row["consumer"],
-        generation=row["generation"],
-        project=row["project"],
-        user=row["owner"],
-        type=row["type"],
-        allocations=holding.held,
-        updated=holding.updated,
-        client=bool(row["client"]),
-    )
+        fields = found.setdefault(
+            consumer,
+            {
+                "id": consumer,
+                "generation": row["generation"],
+                "project": row["project"],
+                "user": row["owner"],
+                "type": row["type"],
+                "client": bool(row["client"]),
+                "allocations": {},
+                "updated": 0.0,
+            },
+        )
+        fields["allocations"].setdefault(provider, {})[names[row["resource_class_id"]]] = row["used"]
+        fields["updated"] = max(fields["updated"], row["updated_at"], row["allocated_at"])
+    return [Consumer(**fields) for fields in found.values()], generations
 
 
 async def usages(

@@ -254,11 +254,12 @@ def _dropped(kind: NameKind) -> Statement:
     return sql(f"DELETE FROM {_TABLES[kind]} WHERE id = :id")
 
 
-_RENAME = sql("""
+RENAME_CLASS = sql("""
     UPDATE resource_classes SET name = :called, updated_at = CAST(:now AS double precision) WHERE id = :id
 """)
 _GIVEN_OUT = sql("UPDATE changes SET number = :id WHERE id = :numbers AND number < CAST(:id AS bigint)")
-_ROOTS_WITH = sql("""
+# Roots of the trees with inventory of a class.
+ROOTS_WITH = sql("""
     SELECT DISTINCT r.uuid FROM inventories i JOIN resource_providers p ON p.id = i.resource_provider_id
     JOIN resource_providers r ON r.id = p.root_provider_id WHERE i.resource_class_id = :id ORDER BY r.uuid
 """)
@@ -282,16 +283,7 @@ async def entries(
     return [StoredName(row["id"], row["name"], row["updated_at"], bool(row["used"])) for row in rows]
 
 
-async def rename_class(tx: Transaction, entry: StoredName, to: str, now: float) -> None:
-    await _RENAME(tx, id=entry.id, called=to, now=now)
-
-
 async def drop_name(tx: Transaction, kind: NameKind, entry: StoredName) -> None:
     await _dropped(kind)(tx, id=entry.id)
     if kind == "resource class":  # its number is never given out again
         await _GIVEN_OUT(tx, id=entry.id, numbers=CLASS_NUMBERS)
-
-
-async def roots_with(tx: Transaction, class_id: int) -> list[str]:
-    """Return the roots of the trees with inventory of this class."""
-    return [root for (root,) in await _ROOTS_WITH(tx, id=class_id)]

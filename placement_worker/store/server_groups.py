@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from bus.claims import KEEPERS
-from bus.groups import ServerGroup
+from bus.groups import FindGroups, ServerGroup
 from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_INT
 from placement_worker.core.claim_world import HARD, ClaimWorld, GroupPlaces, roots_of
@@ -76,9 +76,6 @@ _DROP = sql("DELETE FROM server_groups WHERE id = :id")
 SOME = 20  # members that are named where they are in the way
 
 
-# For claims
-
-
 async def lock(tx: Transaction, world: ClaimWorld, named: Collection[str], joined: Collection[int]) -> None:
     """Lock the groups that claims name, or their consumers are in, and read the members' hosts."""
     wanted = [*((uuid, None) for uuid in named), *((None, number) for number in joined)]
@@ -114,27 +111,21 @@ def _places(row: Mapping[str, Any]) -> GroupPlaces:
     return GroupPlaces(*(row[column] for column in columns))
 
 
-# Queries
-
-
-async def find(
-    tx: Transaction,
-    ids: Collection[str],
-    project: str,
-    name: str,
-    after: str,
-    most: int,
-    *,
-    members: Collection[str] = (),
-) -> list[ServerGroup]:
+async def find(tx: Transaction, query: FindGroups) -> list[ServerGroup]:
     """Return the groups in the order of their ids."""
+    after, most, members, ids = query.after, query.limit or MAX_INT, query.members, query.ids
     if ids or members:
         statement = _FIND_OF if members else _FIND_THESE
         rows = await statement(tx, [(uuid,) for uuid in members or ids], after=after, most=MAX_INT)
-        rows = [row for row in rows if project in ("", row["project"]) and name in ("", row["name"])]
-        rows = [row for row in rows if not ids or row["uuid"] in ids][:most]
+        rows = [
+            row
+            for row in rows
+            if query.project in ("", row["project"])
+            and query.name in ("", row["name"])
+            and (not ids or row["uuid"] in ids)
+        ][:most]
     else:
-        rows = await _FIND_ALL(tx, project=project, called=name, after=after, most=most)
+        rows = await _FIND_ALL(tx, project=query.project, called=query.name, after=after, most=most)
     groups = {row["id"]: _places(row) for row in rows}
     await _read_places(tx, groups, soft=True)
     return [_server_group(group) for group in groups.values()]
@@ -158,9 +149,6 @@ async def hard(tx: Transaction) -> list[GroupPlaces]:
     groups = {row["id"]: _places(row) for row in await _FIND_HARD(tx)}
     await _read_places(tx, groups)
     return list(groups.values())
-
-
-# Edits
 
 
 async def make(tx: Transaction, group: ServerGroup, now: float) -> bool:

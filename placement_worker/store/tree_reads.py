@@ -26,8 +26,8 @@ from placement_worker.store.provider_parts import (
 )
 from placement_worker.store.sql import sql
 
-# Only trees are read in which one more unit could be released: most wait for a release.
-_MAY_OPEN = sql("""
+# Roots of trees in which one more unit of a withheld amount could be released.
+MAY_OPEN = sql("""
     SELECT DISTINCT r.uuid
     FROM (
         SELECT w.root
@@ -102,11 +102,6 @@ async def lock(tx: Transaction, providers: Collection[str]) -> set[int]:
 
 async def roots_after(tx: Transaction, after: int, most: int) -> list[tuple[int, str]]:
     return [(id_, uuid) for id_, uuid in await _ROOTS(tx, after=after, most=most)]
-
-
-async def may_open(tx: Transaction) -> list[str]:
-    """Return the roots of trees whose withheld amounts can be released, as far as sums show."""
-    return [root for (root,) in await _MAY_OPEN(tx)]
 
 
 async def load(tx: Transaction, book: Book, roots: Collection[str]) -> dict[str, Tree]:
@@ -289,29 +284,15 @@ def changes_between(pairs: Sequence[tuple[Tree, Tree]]) -> list[ProviderChange]:
         old = {provider.uuid: provider for provider in before.providers}
         for provider in after.providers:
             if old.pop(provider.uuid, None) != provider:
-                changed.append(
-                    ProviderChange(
-                        provider.uuid,
-                        after.root,
-                        provider.generation,
-                        provider.used,
-                        reshaped=True,
-                        sequence=after.sequence,
-                    )
-                )
-        left += [
-            ProviderChange(
-                provider.uuid,
-                after.root,
-                provider.generation,
-                {},
-                reshaped=True,
-                gone=True,
-                sequence=after.sequence,
-            )
-            for provider in old.values()
-        ]
+                changed.append(_change(provider, after, provider.used))
+        left += [_change(provider, after, {}, gone=True) for provider in old.values()]
     return left + changed
+
+
+def _change(state: ProviderState, tree: Tree, used: dict[str, int], *, gone: bool = False) -> ProviderChange:
+    return ProviderChange(
+        state.uuid, tree.root, state.generation, used, reshaped=True, gone=gone, sequence=tree.sequence
+    )
 
 
 async def homes(tx: Transaction, providers: Collection[str]) -> dict[str, str]:

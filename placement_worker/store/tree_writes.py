@@ -1,10 +1,12 @@
 """Writing provider trees: the difference between what they were and what they become, set by set."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-from bus.reports import Inventory
+from msgspec.structs import astuple
+
 from bus.sql.statement import BoundStatement, Statement
 from bus.sql.transaction import Transaction
 from placement_worker.core.trees import ProviderState, Tree
@@ -27,10 +29,11 @@ _SET_PROVIDERS = sql("""
     UPDATE resource_providers SET generation = n.generation, shape = n.shape, updated_at = :NOW
     FROM {n: id int, generation int, shape int} WHERE resource_providers.id = n.id
 """)
-_SET_NAMES = sql("""
+_NAMES = """
     UPDATE resource_providers SET name = n.called, updated_at = :NOW FROM {n: id int, called str}
     WHERE resource_providers.id = n.id
-""")
+"""
+_FREE_NAMES, _SET_NAMES = sql(_NAMES), sql(_NAMES)
 _DELETE_PROVIDERS = sql("DELETE FROM resource_providers WHERE id IN (SELECT n.id FROM {n: id int})")
 _INVENTORY = """
     {n: provider int, class int, total int, reserved int, least int, most int, step int, ratio float,
@@ -80,21 +83,14 @@ _SET_AGGREGATE_OWNERS = sql("""
     AND resource_provider_aggregates.aggregate_id = n.other
 """)
 
-_Pairs = list[tuple[int, int]]
-_Links = list[tuple[int, int, bool]]  # a provider, what it is given, and whether by a report
+_GOING = (_DELETE_INVENTORIES, _DELETE_TRAITS, _DELETE_AGGREGATES, _FREE_NAMES)  # frees unique keys
+_MOVES = (_SET_PARENTS, _DELETE_PROVIDERS, _SET_NAMES)
+_LAST = (_SET_PROVIDERS, _SET_INVENTORIES, _INSERT_TRAITS, _INSERT_AGGREGATES, _SET_AGGREGATE_OWNERS)
 
+_Rows = defaultdict[Statement, list[tuple[Any, ...]]]
 
 NONE_NEW: Iterator[int] = iter(())
 _NEVER = ProviderState(0, "", "", None, 0, 0, {}, {}, (), ())
-
-
-class _Step(NamedTuple):
-    """A provider before and after (None: deleted), its root after, and whether the root changed."""
-
-    was: ProviderState
-    then: ProviderState | None
-    root: str
-    moved: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,181 +118,83 @@ def writes_between(
     """Return the statements that turn the stored trees into the new ones; `numbers` are for new providers."""
     old = {provider.uuid: (provider, before.root) for before, _ in pairs for provider in before.providers}
     ids = {uuid: provider.id for uuid, (provider, _) in old.items()}
-    steps: list[_Step] = []
+    steps: list[tuple[ProviderState, ProviderState | None, str, bool]] = []  # with the root, and if it is new
     for _, after in pairs:
         for provider in after.providers:
             was, root = old.pop(provider.uuid, (_NEVER, ""))
             if was != provider or root != after.root:
-                steps.append(_Step(was, provider, after.root, root != after.root))
-    steps += [_Step(was, None, "", False) for was, _ in old.values()]
-    ids.update((step.then.uuid, next(numbers)) for step in steps if step.then and step.was is _NEVER)
-    first = [*_contents_that_go(book, steps), *_names_that_go(steps, now)]
-    made, moved = _new_providers(steps, ids, now), list(_moves(steps, ids, now))
-    others, new = _inventories(book, steps, ids)
-    stocks = [_INSERT_INVENTORIES.of(new, now=now)] if new else []
-    traits, aggregates = _links(book, steps, ids)
-    last = [
-        *_advance(steps, now),
-        *([_SET_INVENTORIES.of(others, now=now)] if others else []),
-        *_insert(_INSERT_TRAITS, traits, now),
-        *_insert(_INSERT_AGGREGATES, aggregates, now),
-        *_insert(_SET_AGGREGATE_OWNERS, _new_owners(book, steps), now),
-    ]
-    if first or moved:  # these refer to new providers, or change the same table
-        return Writes([*first, *made, *moved], stocks, last)
+                steps.append((was, provider, after.root, root != after.root))
+    steps += [(was, None, "", False) for was, _ in old.values()]
+    ids.update((then.uuid, next(numbers)) for was, then, _, _ in steps if then and was is _NEVER)
+    rows: _Rows = defaultdict(list)
+    # A name that another provider takes is freed first: the unique key checks one row at a time.
+    wanted = {then.name for was, then, _, _ in steps if then is not None and was.name != then.name}
+    for was, then, root, moved in steps:
+        if was is not _NEVER and was.name in wanted:
+            rows[_FREE_NAMES].append((was.id, was.uuid))
+        if then is None:
+            rows[_DELETE_PROVIDERS].append((was.id,))
+        else:
+            parent = ids[then.parent] if then.parent else None
+            _add_provider(rows, was, then, (parent, ids[root], then.reported.provider), ids, moved)
+        _add_contents(rows, book, was, then or _NEVER, ids[then.uuid] if then else 0)
+
+    def bound(*statements: Statement) -> list[BoundStatement]:
+        return [statement.of(rows[statement], now=now) for statement in statements if rows[statement]]
+
+    first, made, moves = bound(*_GOING), bound(_INSERT_PROVIDERS), bound(*_MOVES)
+    stocks, last = bound(_INSERT_INVENTORIES), bound(*_LAST)
+    if first or moves:  # these refer to new providers, or change the same table
+        return Writes([*first, *made, *moves], stocks, last)
     if stocks:  # adding a class that is being renamed must wait before the change is numbered
         return Writes([], [*made, *stocks], last)
     return Writes([], [], [*made, *last])
 
 
-def _contents_that_go(book: Book, steps: Sequence[_Step]) -> Iterator[BoundStatement]:
-    inventories: _Pairs = []
-    traits: _Pairs = []
-    aggregates: _Pairs = []
-    for was, now, _, _ in steps:
-        if was is _NEVER:
-            continue
-        then = now or _NEVER
-        inventories += [
-            (was.id, book.classes.ids[name]) for name in was.inventories if name not in then.inventories
-        ]
-        if was.traits != then.traits:
-            gone = sorted(set(was.traits) - set(then.traits))
-            traits += [(was.id, book.traits.ids[name]) for name in gone]
-        if was.aggregates != then.aggregates:
-            gone = sorted(set(was.aggregates) - set(then.aggregates))
-            aggregates += [(was.id, book.aggregates.ids[uuid]) for uuid in gone]
-    for statement, rows in (
-        (_DELETE_INVENTORIES, inventories),
-        (_DELETE_TRAITS, traits),
-        (_DELETE_AGGREGATES, aggregates),
+def _add_provider(
+    rows: _Rows,
+    was: ProviderState,
+    then: ProviderState,
+    link: tuple[int | None, int, bool],
+    ids: Mapping[str, int],
+    moved: bool,
+) -> None:
+    if was is _NEVER:
+        row = (ids[then.uuid], then.uuid, then.name, then.generation, then.shape, *link)
+        rows[_INSERT_PROVIDERS].append(row)
+        return
+    if moved or was.parent != then.parent:
+        rows[_SET_PARENTS].append((then.id, *link))
+    if was.name != then.name:
+        rows[_SET_NAMES].append((then.id, then.name))
+    if (was.generation, was.shape) != (then.generation, then.shape):
+        rows[_SET_PROVIDERS].append((then.id, then.generation, then.shape))
+
+
+def _add_contents(rows: _Rows, book: Book, was: ProviderState, then: ProviderState, id_: int) -> None:
+    put, classes, aggregates = then.reported, book.classes.ids, book.aggregates.ids
+    rows[_DELETE_INVENTORIES] += [
+        (was.id, classes[name]) for name in was.inventories if name not in then.inventories
+    ]
+    for name, inventory in then.inventories.items():
+        before, reported = was.inventories.get(name), name in put.classes
+        if (
+            before != inventory
+            or was.withheld.get(name) != then.withheld.get(name)
+            or (name in was.reported.classes) != reported
+        ):
+            row = (id_, classes[name], *astuple(inventory), then.withheld.get(name, 0), reported)
+            rows[_INSERT_INVENTORIES if before is None else _SET_INVENTORIES].append(row)
+    for ids, old, new, by_reports, delete, insert in (
+        (book.traits.ids, was.traits, then.traits, put.traits, _DELETE_TRAITS, _INSERT_TRAITS),
+        (aggregates, was.aggregates, then.aggregates, put.aggregates, _DELETE_AGGREGATES, _INSERT_AGGREGATES),
     ):
-        if rows:
-            yield statement.of(rows)
-
-
-def _kept(steps: Sequence[_Step]) -> list[tuple[ProviderState, ProviderState]]:
-    return [(was, then) for was, then, _, _ in steps if then is not None and was is not _NEVER]
-
-
-def _names_that_go(steps: Sequence[_Step], now: float) -> Iterator[BoundStatement]:
-    """Yield changes of names that another provider takes: the unique key checks them one at a time."""
-    gone = [was for was, then, _, _ in steps if then is None]
-    before = [*gone, *(was for was, _ in _kept(steps))]
-    wanted = {then.name for was, then, _, _ in steps if then is not None and was.name != then.name}
-    if freed := [(was.id, was.uuid) for was in before if was.name in wanted]:
-        yield _SET_NAMES.of(freed, now=now)
-
-
-def _new_providers(steps: Sequence[_Step], ids: Mapping[str, int], now: float) -> list[BoundStatement]:
-    rows = [
-        (
-            ids[then.uuid],
-            then.uuid,
-            then.name,
-            then.generation,
-            then.shape,
-            *_link(then, root, ids),
-            then.reported.provider,
-        )
-        for was, then, root, _ in steps
-        if then is not None and was is _NEVER
-    ]
-    return [_INSERT_PROVIDERS.of(rows, now=now)] if rows else []
-
-
-def _link(then: ProviderState, root: str, ids: Mapping[str, int]) -> tuple[int | None, int]:
-    return ids[then.parent] if then.parent else None, ids[root]
-
-
-def _moves(steps: Sequence[_Step], ids: Mapping[str, int], now: float) -> Iterator[BoundStatement]:
-    links = [
-        (then.id, *_link(then, root, ids), then.reported.provider)
-        for was, then, root, moved in steps
-        if then is not None and was is not _NEVER and (moved or was.parent != then.parent)
-    ]
-    if links:
-        yield _SET_PARENTS.of(links, now=now)
-    if gone := [(was.id,) for was, then, _, _ in steps if then is None]:
-        yield _DELETE_PROVIDERS.of(gone)
-    if renamed := [(then.id, then.name) for was, then in _kept(steps) if was.name != then.name]:
-        yield _SET_NAMES.of(renamed, now=now)
-
-
-def _advance(steps: Sequence[_Step], now: float) -> Iterator[BoundStatement]:
-    advanced = [
-        (then.id, then.generation, then.shape)
-        for was, then in _kept(steps)
-        if (was.generation, was.shape) != (then.generation, then.shape)
-    ]
-    if advanced:
-        yield _SET_PROVIDERS.of(advanced, now=now)
-
-
-_Rows = list[tuple[Any, ...]]
-
-
-def _inventories(book: Book, steps: Sequence[_Step], ids: Mapping[str, int]) -> tuple[_Rows, _Rows]:
-    others: _Rows = []
-    new: _Rows = []
-    for was, then, _, _ in steps:
-        if then is None:
-            continue
-        for name, inventory in then.inventories.items():
-            before = was.inventories.get(name)
-            if (
-                before == inventory
-                and was.withheld.get(name) == then.withheld.get(name)
-                and (name in was.reported.classes) == (name in then.reported.classes)
-            ):
-                continue
-            row = (
-                ids[then.uuid],
-                book.classes.ids[name],
-                *_figures(inventory),
-                then.withheld.get(name, 0),
-                name in then.reported.classes,
-            )
-            (new if before is None else others).append(row)
-    return others, new
-
-
-def _links(book: Book, steps: Sequence[_Step], ids: Mapping[str, int]) -> tuple[_Links, _Links]:
-    traits: _Links = []
-    aggregates: _Links = []
-    for was, then, _, _ in steps:
-        if then is None:
-            continue
-        id_, put = ids[then.uuid], then.reported
-        if was.traits != then.traits:
-            new = sorted(set(then.traits) - set(was.traits))
-            traits += [(id_, book.traits.ids[name], name in put.traits) for name in new]
-        if was.aggregates != then.aggregates:
-            new = sorted(set(then.aggregates) - set(was.aggregates))
-            aggregates += [(id_, book.aggregates.ids[uuid], uuid in put.aggregates) for uuid in new]
-    return traits, aggregates
-
-
-def _new_owners(book: Book, steps: Sequence[_Step]) -> _Links:
-    return [
-        (then.id, book.aggregates.ids[uuid], uuid in then.reported.aggregates)
-        for was, then in _kept(steps)
-        if was.reported.aggregates != then.reported.aggregates
-        for uuid in sorted(set(was.aggregates) & set(then.aggregates))
-        if (uuid in was.reported.aggregates) != (uuid in then.reported.aggregates)
-    ]
-
-
-def _insert(statement: Statement, links: _Links, now: float) -> list[BoundStatement]:
-    return [statement.of(links, now=now)] if links else []
-
-
-def _figures(inventory: Inventory) -> tuple[int, int, int, int, int, float]:
-    return (
-        inventory.total,
-        inventory.reserved,
-        inventory.min_unit,
-        inventory.max_unit,
-        inventory.step_size,
-        inventory.allocation_ratio,
-    )
+        if old != new:
+            rows[delete] += [(was.id, ids[name]) for name in sorted(set(old) - set(new))]
+            rows[insert] += [(id_, ids[name], name in by_reports) for name in sorted(set(new) - set(old))]
+    if was.reported.aggregates != put.aggregates:
+        rows[_SET_AGGREGATE_OWNERS] += [
+            (id_, aggregates[uuid], uuid in put.aggregates)
+            for uuid in sorted(set(was.aggregates) & set(then.aggregates))
+            if (uuid in was.reported.aggregates) != (uuid in put.aggregates)
+        ]

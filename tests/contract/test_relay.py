@@ -423,7 +423,7 @@ async def test_the_log_keeps_the_last_changes_and_many_unpublished_ones(
     monkeypatch.setattr(changes, "KEEP_UNTOLD", untold)
     await change(placement, 4)
     async with placement.database.write() as tx:
-        await changes.tell(tx, up_to)
+        await changes.TELL(tx, number=up_to)
     await placement.log.trim()
     assert await kept(placement) == left
 

@@ -70,7 +70,7 @@ async def test_a_sweep_looks_at_trees_of_which_something_can_open_and_at_no_othe
 
     async def swept() -> tuple[list[str], int]:
         async with placement.database.read() as tx:
-            looked_at = await tree_reads.may_open(tx)
+            looked_at = [root for (root,) in await tree_reads.MAY_OPEN(tx)]
         before = (await sold(placement))[1]
         await placement.reports.sweep()
         return looked_at, (await sold(placement))[1] - before

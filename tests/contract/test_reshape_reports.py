@@ -16,7 +16,6 @@ from bus.resources import FindAllocations
 from bus.vocabulary import Allocations, Contended, Message
 from placement_worker import Placement, breaches
 from placement_worker.store import reshape
-from placement_worker.worker import FromCell
 from tests.support.every_commit import EveryCommit, every_commit
 from tests.support.ids import uid
 from tests.support.midway import Gate, begun, under_way, waits
@@ -180,10 +179,10 @@ async def test_a_cell_is_told_who_holds_something_of_its_own_hosts_and_of_no_oth
     await claim(placement, an_order(a_claim(1, beside)), an_order(a_claim(2, on_hosts(5, VCPU=1))),
                 an_order(a_claim(3, on_hosts(7, DISK_GB=1))), an_order(a_claim(4, both)))  # fmt: skip
     everybody = tuple(uid(one) for one in range(1, 6))
-    found = await FromCell(placement, "c1").allocations(FindAllocations(consumers=everybody))
+    found = await placement.lookups.allocations(FindAllocations(consumers=everybody), cell="c1")
     assert {consumer.id: consumer.allocations for consumer in found.consumers} == {uid(1): beside}
     assert found.generations.keys() == beside.keys()
-    here = await FromCell(placement, "c2").allocations(FindAllocations(providers=(HOST, uid(5, "a"))))
+    here = await placement.lookups.allocations(FindAllocations(providers=(HOST, uid(5, "a"))), cell="c2")
     assert [consumer.id for consumer in here.consumers] == [uid(2)]
 
 

@@ -139,7 +139,7 @@ async def last_told(placement: Placement) -> int:
 async def tell_all(placement: Placement) -> None:
     """The bus knows of every change so far: what a relay would have done."""
     async with placement.database.write() as tx:
-        await changes.tell(tx, await changes.last_number(tx))
+        await changes.TELL(tx, number=await changes.last_number(tx))
 
 
 class Wall:

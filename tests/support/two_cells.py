@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from bus.claims import holder_consumer
 from bus.clock import Clock
@@ -51,7 +52,6 @@ from cell_conductor.builds import Builds
 from cell_conductor.core.events import AttemptLimits
 from cell_conductor.moves import CellMoves
 from placement_worker import Placement
-from placement_worker.worker import FromCell
 from scheduler_worker.handovers import Handovers
 from tests.support.ids import uid
 from tests.support.placement_builders import a_report
@@ -84,8 +84,9 @@ class PlainCell:
 
     def __init__(self, name: str, database: Database, placement: Placement, clock: Clock) -> None:
         self.name = name
-        door = FromCell(placement, name)
-        self.builds = Builds(database, door.claim_many, door.release_many, limits=LIMITS, clock=clock)
+        claim = partial(placement.claims.claim_many, cell=name)
+        release = partial(placement.claims.release_many, cell=name)
+        self.builds = Builds(database, claim, release, limits=LIMITS, clock=clock)
         self.moves = CellMoves(self.builds)
         self.listing = Listing(database)
 
