@@ -119,7 +119,7 @@ def show(run: BenchRun, before: tuple[Path, BenchRun] | None) -> None:
         f" {speed.clock:.2f} × in one of the clock; the ratios are as if it were the same"
     )
     if worse := [compared for compared in found if compared.worse]:
-        print(f"worse by more than a tenth: {', '.join(f'{one.bench} {one.figure.name}' for one in worse)}")
+        print(f"worse by more than a tenth: {', '.join(f'{row.bench} {row.figure.name}' for row in worse)}")
 
 
 if __name__ == "__main__":

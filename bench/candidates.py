@@ -143,12 +143,12 @@ def measure_source(hosts: int) -> dict[str, float]:
         for query in flavors:
             decide(query)
 
-    one = milliseconds(lambda: decide(flavors[0]), 300) * 1000
+    microseconds = milliseconds(lambda: decide(flavors[0]), 300) * 1000
     twenty = milliseconds(all_flavors, 50) * 1000
     for number in range(PROMISED):
         source.reserve({f"{number:08x}-0000-4000-8000-{number:012x}": ASKED})
     return {
-        "search and two free(), µs": one,
+        "search and two free(), µs": microseconds,
         "of 20 flavors, µs for all": twenty,
         f"beside {PROMISED} promises, µs": milliseconds(lambda: decide(flavors[0]), 300) * 1000,
     }
@@ -240,8 +240,8 @@ def main() -> None:
     parser.add_argument("--trees", default="1000,10000")
     given = parser.parse_args()
     console = Console()
-    hosts = [int(one) for one in given.hosts.split(",")]
-    trees = [int(one) for one in given.trees.split(",")]
+    hosts = [int(count) for count in given.hosts.split(",")]
+    trees = [int(count) for count in given.trees.split(",")]
     show("the candidate index: flat hosts", hosts, [measure(size) for size in hosts], console)
     show("in a scheduler's own process", hosts, [measure_source(size) for size in hosts], console)
     show("trees of seven providers", trees, [measure_nested(size) for size in trees], console)

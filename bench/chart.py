@@ -34,10 +34,10 @@ def boot_bars(run: BenchRun, before: BenchRun | None) -> list[BootBar]:
     """Return a bar for each load of the run; the bar of the previous run stands above it."""
     bars = []
     for bench, words in _WHICH.items():
-        for one, now in ((before, False), (run, True)):
-            if one is None or not words or bench not in one.benches or bench not in run.benches:
+        for recorded, now in ((before, False), (run, True)):
+            if recorded is None or not words or bench not in recorded.benches or bench not in run.benches:
                 continue
-            figures = {figure.name: figure.value for figure in one.benches[bench].figures}
+            figures = {figure.name: figure.value for figure in recorded.benches[bench].figures}
             parts = {name: figures.get(f"processor of {name}", 0.0) for name in _COLOURS}
             parts["others"] = max(figures.get("processor a boot", 0.0) - sum(parts.values()), 0.0)
             bars.append(BootBar(words, now, parts, figures.get("boots/s", 0.0)))

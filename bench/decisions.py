@@ -113,9 +113,9 @@ async def decisions_a_second(
     batches = [
         [
             BuildRequested(
-                request=clock.uuid(), instances=(clock.uuid(),), flavor=kinds[(first + nth) % len(kinds)]
+                request=clock.uuid(), instances=(clock.uuid(),), flavor=kinds[(first + index) % len(kinds)]
             )
-            for nth in range(batch)
+            for index in range(batch)
         ]
         for first in range(0, decisions, batch)
     ]

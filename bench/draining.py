@@ -52,28 +52,28 @@ def main() -> None:
             alone = asyncio.run(_boots(settings, arguments.rate, _after(arguments.alone)))
             _show("boots alone", alone)
             began = time.monotonic()
-            with tempfile.TemporaryFile("w+") as told:
+            with tempfile.TemporaryFile("w+") as output:
                 words = ["drain", "--agent", "c1-agent1", "--max", str(arguments.max), "--json"]
                 drain = subprocess.Popen(
-                    [sys.executable, "-m", "berth", *words], env=environment, stdout=told
+                    [sys.executable, "-m", "berth", *words], env=environment, stdout=output
                 )
-                beside = asyncio.run(_boots(settings, arguments.rate, lambda: drain.poll() is not None))
+                busy = asyncio.run(_boots(settings, arguments.rate, lambda: drain.poll() is not None))
                 seconds = time.monotonic() - began
-                told.seek(0)
-                ends = [json.loads(line) for line in told]
-            _show("beside the drain", beside)
+                output.seek(0)
+                ends = [json.loads(line) for line in output]
+            _show("beside the drain", busy)
             last = ends[-1]
             stay = f"{len(last['stay'])} stay {Counter(last['stay'].values()).most_common(3) or ''}"
             print(
                 f"drain: {len(last['moved'])} moved, {len(last['gone'])} gone, {stay} after {seconds:.1f} s,"
                 f" {len(last['moved']) / seconds:.0f} a second; exit {drain.returncode}"
             )
-            print(f"boots' p99: {_share(beside, 0.99) / _share(alone, 0.99):.2f} × as long as alone")
+            print(f"boots' p99: {_share(busy, 0.99) / _share(alone, 0.99):.2f} × as long as alone")
             audit = subprocess.run(
                 [sys.executable, "-m", "berth", "audit"], env=environment, capture_output=True, text=True
             )
             print(audit.stdout.strip())
-    if drain.returncode or audit.returncode or any(boot.status == "lost" for boot in alone + beside):
+    if drain.returncode or audit.returncode or any(boot.status == "lost" for boot in alone + busy):
         sys.exit("not clean")
 
 

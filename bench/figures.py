@@ -130,7 +130,7 @@ def rows(found: Sequence[Compared]) -> list[tuple[str, str, str, str, str, str]]
     shown = []
     last = ""
     for bench, figure, was, ratio in found:
-        one = Compared(bench, figure, was, ratio)
+        compared = Compared(bench, figure, was, ratio)
         shown.append(
             (
                 bench if bench != last else "",
@@ -138,7 +138,7 @@ def rows(found: Sequence[Compared]) -> list[tuple[str, str, str, str, str, str]]
                 f"{ratio:.2f} ×" if ratio is not None else "new" if was is None else "–",
                 with_unit(figure.value, figure.unit),
                 with_unit(was, figure.unit) if was is not None else "",
-                "WORSE" if one.worse else "",
+                "WORSE" if compared.worse else "",
             )
         )
         last = bench

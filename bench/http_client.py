@@ -65,11 +65,11 @@ class LoopbackClient:
         request = b"%s %s HTTP/1.1\r\n%s\r\n%scontent-length: %d\r\n\r\n%s" % (
             method.encode(), path.encode(), self._headers, typed, len(content), content
         )  # fmt: skip
-        kept = self._connection is not None and not self._connection.closed
+        reused = self._connection is not None and not self._connection.closed
         try:
             return await self._send(request)
         except ConnectionError:
-            if not kept:
+            if not reused:
                 raise
             return await self._send(request)  # the server had closed it meanwhile
 

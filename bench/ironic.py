@@ -272,7 +272,9 @@ def _request(kind: str) -> BuildRequested:
 
 def _open(tree: Tree) -> bool:
     return any(
-        one.total > one.reserved for provider in tree.providers for one in provider.inventories.values()
+        inventory.total > inventory.reserved
+        for provider in tree.providers
+        for inventory in provider.inventories.values()
     )
 
 

@@ -117,15 +117,15 @@ def a_worker(environment: dict[str, str], *words: str) -> Iterator[None]:
 @contextmanager
 def berth_up(environment: dict[str, str], hosts: int = 0) -> Iterator[str]:
     """Run a berth in service mode; yield its output once it is ready, and stop it at the end."""
-    with tempfile.TemporaryFile("w+") as said:
+    with tempfile.TemporaryFile("w+") as output:
 
         def words() -> str:
-            said.seek(0)
-            return said.read()
+            output.seek(0)
+            return output.read()
 
         def start() -> subprocess.Popen[bytes]:
             command = [sys.executable, "-m", "berth", "up"]
-            return subprocess.Popen(command, env=environment, stdout=said, stderr=subprocess.STDOUT)
+            return subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
 
         up = start()
         try:

@@ -82,6 +82,6 @@ def _postgresql() -> str:
 
 
 def _version(*command: str) -> str:
-    said = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
-    found = re.search(r"\d+\.[\d.]*\d", said)
+    output = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
+    found = re.search(r"\d+\.[\d.]*\d", output)
     return found[0] if found else "unknown"

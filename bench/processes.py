@@ -50,10 +50,10 @@ def memory(line: str = "VmRSS") -> dict[str, float]:
         if worker not in WORKERS:
             continue
         try:
-            said = Path(f"/proc/{pid}/status").read_text().splitlines()
+            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         except OSError:
             continue
-        (has,) = (int(one.split()[1]) / _MEGABYTE for one in said if one.startswith(f"{line}:"))
+        (has,) = (int(value.split()[1]) / _MEGABYTE for value in lines if value.startswith(f"{line}:"))
         largest[worker] = max(largest.get(worker, 0.0), has)
     return largest
 

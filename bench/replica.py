@@ -209,8 +209,8 @@ def print_figures(**figures: Any) -> None:
 
 
 def _megabytes() -> float:
-    with open("/proc/self/statm") as told:
-        return int(told.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def main() -> None:
@@ -222,7 +222,7 @@ def main() -> None:
     if given.follow:
         asyncio.run(follow(given.follow))
         return
-    sizes = [int(one) for one in given.hosts.split(",")]
+    sizes = [int(count) for count in given.hosts.split(",")]
     figures = [measure(size, given.claims) for size in sizes]
     table = Table(title="a replica of placement's memory: flat hosts")
     for heading in ("", *(f"{size:,}" for size in sizes)):

@@ -81,8 +81,8 @@ def _run(
             fail=arguments.fail,
             scheduler_weighers=",".join(f"{name}={by}" for name, by in weighers.items()),
         )
-        said = stack.enter_context(berth_up({**environment, "BERTH_METRICS_PORT": str(free_port(24))}))
-        ports = [int(port) for port in _OWN_PORT.findall(said)]
+        output = stack.enter_context(berth_up({**environment, "BERTH_METRICS_PORT": str(free_port(24))}))
+        ports = [int(port) for port in _OWN_PORT.findall(output)]
         for _ in range(several - 1):
             ports.append(free_port())
             more = {**environment, "BERTH_METRICS_PORT": str(ports[-1])}

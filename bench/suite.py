@@ -169,13 +169,11 @@ def worked_off(sizes: BenchSizes) -> Figures:
 
 def news(sizes: BenchSizes) -> Figures:
     alone = ironic.steady(sizes.nodes, 200.0, sizes.events)
-    beside = ironic.steady(
-        sizes.nodes, 200.0, sizes.events, boots=sizes.boots_beside, hosts=sizes.hosts_beside
-    )
-    each = {"": alone, f" beside {sizes.boots_beside:.0f} boots/s": beside}
+    busy = ironic.steady(sizes.nodes, 200.0, sizes.events, boots=sizes.boots_beside, hosts=sizes.hosts_beside)
+    each = {"": alone, f" beside {sizes.boots_beside:.0f} boots/s": busy}
     return tuple(
-        Figure(f"event → claimable{when}: {name}", said.at(share), "ms", "down")
-        for when, said in each.items()
+        Figure(f"event → claimable{when}: {name}", result.at(share), "ms", "down")
+        for when, result in each.items()
         for name, share in (("p50", 0.5), ("p99", 0.99))
     )
 

@@ -69,7 +69,11 @@ class AgentBuilds:
 
     def forget(self, outcome: AgentReported) -> None:
         """Drop the recorded outcome of this attempt."""
-        others = [one for one in self._finished.get(outcome.build, ()) if one.attempt != outcome.attempt]
+        others = [
+            finished
+            for finished in self._finished.get(outcome.build, ())
+            if finished.attempt != outcome.attempt
+        ]
         self._finished.put(outcome.build, tuple(others))
 
     def known_to_be(self, order: BuildOrdered) -> bool:
@@ -85,7 +89,9 @@ class AgentBuilds:
     def outcome(self, key: Key) -> AgentReported | None:
         """Return the recorded outcome of this attempt."""
         build, attempt = key
-        return next((one for one in self._finished.get(build, ()) if one.attempt == attempt), None)
+        return next(
+            (finished for finished in self._finished.get(build, ()) if finished.attempt == attempt), None
+        )
 
     def finished(self, outcome: AgentReported) -> None:
         self.running.discard((outcome.build, outcome.attempt))
@@ -187,8 +193,8 @@ def reshaped_mappings(
         gone = [name for name in resources if name not in after.get(provider, {})]
         instead[provider] = (() if len(gone) == len(resources) else (provider,)) + tuple(
             to
-            for to, there in after.items()
-            if to != provider and any(name in there and name not in before.get(to, {}) for name in gone)
+            for to, moved in after.items()
+            if to != provider and any(name in moved and name not in before.get(to, {}) for name in gone)
         )
     return {
         suffix: tuple(dict.fromkeys(to for one in providers for to in instead.get(one, (one,))))

@@ -128,8 +128,8 @@ class GroupPolicyViolated(Tagged, frozen=True, kw_only=True):
     members: Whole  # number of members on the host
 
     def __str__(self) -> str:
-        there = f"{self.members or 'no'} members of server group {self.group} there"
-        return f"{self.provider}: {self.policy}: {there}"
+        members = f"{self.members or 'no'} members of server group {self.group} there"
+        return f"{self.provider}: {self.policy}: {members}"
 
 
 class NoGroup(Tagged, frozen=True, kw_only=True):

@@ -157,11 +157,11 @@ def _passed_on(cause: Envelope | None, type_: str, clock: Clock) -> str:
     """Return the traceparent for the next message: from the current span of the tracer, else a generated
     one.
     """
-    said = cause.traceparent if cause else ""
+    parent = cause.traceparent if cause else ""
     if (tracer := current_tracer()) is None:
-        return _child(said, clock)
-    if _TRACEPARENT.match(said) is not None:
-        return said
+        return _child(parent, clock)
+    if _TRACEPARENT.match(parent) is not None:
+        return parent
     return tracer.beginning(type_) if type_ in BEGINNINGS else f"{_child('', clock)[:-2]}00"
 
 

@@ -33,7 +33,7 @@ DRAIN = f"{HELD}DRAIN"  # the cause while a host is drained
 
 def causes_in(traits: Iterable[str]) -> list[str]:
     """Return the causes for which operators disabled a host with the traits, in alphabetical order."""
-    return sorted(one.removeprefix(HELD).lower() for one in traits if one.startswith(HELD))
+    return sorted(trait.removeprefix(HELD).lower() for trait in traits if trait.startswith(HELD))
 
 
 def why_disabled(traits: Iterable[str]) -> str:
@@ -41,7 +41,7 @@ def why_disabled(traits: Iterable[str]) -> str:
     causes = causes_in(traits)
     if not causes:
         return "disabled"
-    named = ", ".join(one for one in causes if one != UNNAMED)
+    named = ", ".join(cause for cause in causes if cause != UNNAMED)
     return f"disabled by an operator: {named}" if named else "disabled by an operator"
 
 
@@ -173,9 +173,9 @@ async def every_health(
     after, more = "", True
     while more:
         answer = await ask(FindHostHealth(roots=tuple(roots), after=after))
-        for one in answer.hosts:
-            yield one
-            after = max(after, one.root)
+        for health in answer.hosts:
+            yield health
+            after = max(after, health.root)
         more = answer.more
 
 
@@ -192,7 +192,7 @@ def closed_by(
     by_agent = not enabled or (marked and kept is not None and DISABLED not in kept)
     return [
         *(
-            [f"disabled by an operator{_because(one for one in causes if one != UNNAMED)}"]
+            [f"disabled by an operator{_because(cause for cause in causes if cause != UNNAMED)}"]
             if by_operator
             else []
         ),

@@ -160,14 +160,16 @@ class _Connection(HttpToolsProtocol):
     def _close_idle_connection(self) -> bool:
         """Close the connection that has been idle longest; without idle ones, the slowest sender."""
         others = [
-            one
-            for one in self.connections
-            if isinstance(one, _Connection) and one is not self and not one.transport.is_closing()
+            connection
+            for connection in self.connections
+            if isinstance(connection, _Connection)
+            and connection is not self
+            and not connection.transport.is_closing()
         ]
         for timer in ("timeout_keep_alive_task", "_impatient"):
-            waited_for = [one for one in others if getattr(one, timer) is not None]
+            waited_for = [connection for connection in others if getattr(connection, timer) is not None]
             if waited_for:
-                min(waited_for, key=lambda one: getattr(one, timer).when()).transport.close()
+                min(waited_for, key=lambda connection: getattr(connection, timer).when()).transport.close()
                 return True
         return False
 
@@ -212,8 +214,12 @@ class _Connection(HttpToolsProtocol):
             self._refuse(408, "The request was not complete in time.")
 
     def _is_responding(self) -> bool:
-        one = self._answering
-        return one is not None and not one.response_complete and (one.response_started or not one.more_body)
+        answering = self._answering
+        return (
+            answering is not None
+            and not answering.response_complete
+            and (answering.response_started or not answering.more_body)
+        )
 
     def _stop_waiting(self) -> None:
         if self._impatient is not None:
@@ -310,8 +316,8 @@ class _Connection(HttpToolsProtocol):
         self._stop_waiting()
         self._forget_answers()
         accept = dict(self.headers or ()).get(b"accept", b"").decode("latin-1")
-        told, body = self.config.tell_refusal(status, why, accept)
-        told = {**told, "content-length": str(len(body)), "connection": "close"}
-        head = "".join(f"{name}: {value}\r\n" for name, value in told.items())
+        headers, body = self.config.tell_refusal(status, why, accept)
+        headers = {**headers, "content-length": str(len(body)), "connection": "close"}
+        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self.transport.write(f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{head}\r\n".encode() + body)
         self._close()

@@ -41,13 +41,13 @@ def _without_password(url: str) -> str:
 
 
 def _without_secret_parameters(url: str) -> str:
-    told, at = "", 0
+    shown, at = "", 0
     for match in _PARAMETER.finditer(url):
         if match.start() >= at and _SECRET_NAME.search(unquote(match[1])):
-            told += url[at : match.end()] + _STARS
+            shown += url[at : match.end()] + _STARS
             end = url.find("&", match.end())
             at = len(url) if end < 0 else end
-    return told + url[at:]
+    return shown + url[at:]
 
 
 # Control characters, and characters that are invisible or change the writing direction.

@@ -55,7 +55,7 @@ class QueueReader:
         """
         if self._busy:
             _, late = await asyncio.wait(self._busy, timeout=seconds)
-            for task in [one for one in self._busy if one in late]:
+            for task in [busy for busy in self._busy if busy in late]:
                 task.cancel()
 
     async def _read(self) -> None:
@@ -157,11 +157,11 @@ class Timer:
 
     async def _publish_singly(self, made: Sequence[Emit]) -> Sequence[Emit]:
         left = []
-        for one in made:
+        for emit in made:
             try:
-                await self._emitter.emit([one], self._row.emits)
+                await self._emitter.emit([emit], self._row.emits)
             except (Unavailable, Unroutable):
-                left.append(one)
+                left.append(emit)
         return left
 
 
@@ -297,9 +297,9 @@ async def _run_unless_stopped(stopping: asyncio.Event, work: Coroutine[Any, Any,
 
     async with asyncio.TaskGroup() as group:
         working = group.create_task(outcome())
-        told = group.create_task(stopping.wait())
-        await asyncio.wait((working, told), return_when=asyncio.FIRST_COMPLETED)
-        told.cancel()
+        stopped = group.create_task(stopping.wait())
+        await asyncio.wait((working, stopped), return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
         working.cancel()
     if working.cancelled():
         return False

@@ -90,7 +90,7 @@ class ServedRow(ABC):
             except Undecodable as problem:
                 await self._bury(delivery, Dead(str(problem)))
         if suspects:
-            await asyncio.gather(*(self._suspects.take(self.queue.name, one) for one in suspects))
+            await asyncio.gather(*(self._suspects.take(self.queue.name, suspect) for suspect in suspects))
         if readable:
             await self._settle(readable)
 
@@ -119,11 +119,11 @@ class ServedRow(ABC):
         permissions verify.
         """
         key = envelope.key
-        said = self._key_of(message)
+        expected = self._key_of(message)
         if key == self._by_name:
             key = self._hears  # sent to this queue with permission; it must still be of the consumed topic
-        if said != key and not ("*" in key and matches(key, said)):
-            raise Undecodable(f"it came by the key {key}, and is a message of {said}")
+        if expected != key and not ("*" in key and matches(key, expected)):
+            raise Undecodable(f"it came by the key {key}, and is a message of {expected}")
 
     async def _settle(self, readable: Readable) -> None:
         """Handle messages together, and settle each of their deliveries."""
@@ -165,20 +165,20 @@ class ServedRow(ABC):
                 else:
                     await self._judge(delivery, fate)
             return None
-        for one in readable:  # together they failed: find out which by itself
-            await self._settle([one])
+        for single in readable:  # together they failed: find out which by itself
+            await self._settle([single])
         return None
 
     def _log_messages(self, readable: Readable, made: Made) -> None:
         """Log a line for each message, so that one build can be followed through all workers."""
         for delivery, message in readable:
-            said = [type(one).__name__ for cause, one in made if cause is delivery.envelope]
+            emitted = [type(one).__name__ for cause, one in made if cause is delivery.envelope]
             text = "%s: %s handled, said %s"
             log.debug(
                 text,
                 self.queue.name,
                 type(message).__name__,
-                ", ".join(said) or "nothing",
+                ", ".join(emitted) or "nothing",
                 extra=_about(delivery),
             )
 

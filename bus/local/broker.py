@@ -182,8 +182,8 @@ class LocalBroker:
     def _restore(self, journal: Journal) -> None:
         now = self.clock.now()
         self.queues = {spec.name: LocalQueue(spec) for spec in journal.queues()}
-        kept, letters = journal.restore(now)
-        for one in kept:
+        stored, letters = journal.restore(now)
+        for one in stored:
             queue = self.queues.setdefault(one.queue, LocalQueue(QueueSpec(one.queue)))
             item = QueuedItem(one.envelope, one.crashes, one.row)
             self._arrive(queue, item, min(one.due - now, LONGEST_DELAY))

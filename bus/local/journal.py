@@ -81,8 +81,8 @@ class Journal:
             for id_, data in self._file.execute("SELECT id, letter FROM dead ORDER BY rowid")
         ]
         items = []
-        kept = self._file.execute("SELECT row, queue, envelope, due, delivered FROM kept ORDER BY row")
-        for row, queue, data, due, delivered in kept:
+        rows = self._file.execute("SELECT row, queue, envelope, due, delivered FROM kept ORDER BY row")
+        for row, queue, data, due, delivered in rows:
             if delivered is None:  # not recorded: any message without a delay may have been in hand
                 delivered = not self._was_closed and not (due and due > now)
             try:

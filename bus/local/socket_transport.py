@@ -73,8 +73,8 @@ class SocketTransport(asyncio.Protocol):
         return depth.messages if depth else 0
 
     async def depths(self, queues: Sequence[str]) -> BusDepths:
-        said = await self._call(SocketCall("depths", ids=list(queues)))
-        return said.depths or BusDepths({}, 0, 0)
+        reply = await self._call(SocketCall("depths", ids=list(queues)))
+        return reply.depths or BusDepths({}, 0, 0)
 
     async def dead_letters(
         self, limit: int = 1000, *, after: str = "", beginning: str = ""
@@ -118,16 +118,16 @@ class SocketTransport(asyncio.Protocol):
         answer = self._answers[call.id] = asyncio.get_running_loop().create_future()
         self.say(call)
         try:
-            said: SocketReply = await answer
+            reply: SocketReply = await answer
         finally:
             self._answers.pop(call.id, None)
-        if said.unroutable:
-            raise Unroutable(said.error)
-        if said.no_such_letter:
-            raise NoSuchLetter(said.error)
-        if said.error:
-            raise Unavailable(said.error)
-        return said
+        if reply.unroutable:
+            raise Unroutable(reply.error)
+        if reply.no_such_letter:
+            raise NoSuchLetter(reply.error)
+        if reply.error:
+            raise Unavailable(reply.error)
+        return reply
 
     # asyncio.Protocol
 
@@ -137,11 +137,11 @@ class SocketTransport(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
-            said = words.decode(line)
-            if said.tag:
-                self._inboxes[said.inbox].arrived(said)
-            elif said.id in self._answers and not self._answers[said.id].done():
-                self._answers[said.id].set_result(said)
+            reply = words.decode(line)
+            if reply.tag:
+                self._inboxes[reply.inbox].arrived(reply)
+            elif reply.id in self._answers and not self._answers[reply.id].done():
+                self._answers[reply.id].set_result(reply)
 
     def connection_lost(self, exc: Exception | None) -> None:
         gone = Unavailable(f"the berth at {self.path} has gone away")
@@ -155,11 +155,11 @@ class SocketTransport(asyncio.Protocol):
 class _SocketDelivery:
     problem = ""
 
-    def __init__(self, transport: SocketTransport, said: SocketReply, envelope: Envelope) -> None:
+    def __init__(self, transport: SocketTransport, reply: SocketReply, envelope: Envelope) -> None:
         self.envelope = envelope
-        self.crashes = said.crashes
+        self.crashes = reply.crashes
         self._transport = transport
-        self._tag = said.tag
+        self._tag = reply.tag
 
     def done(self) -> None:
         self._transport.say(SocketCall("done", number=self._tag))
@@ -176,9 +176,9 @@ class _SocketInbox:
         self._arrived = asyncio.Event()
         self._lost: Exception | None = None
 
-    def arrived(self, said: SocketReply) -> None:
-        if said.envelope is not None:
-            self._ready.append(_SocketDelivery(self._transport, said, said.envelope))
+    def arrived(self, reply: SocketReply) -> None:
+        if reply.envelope is not None:
+            self._ready.append(_SocketDelivery(self._transport, reply, reply.envelope))
             self._arrived.set()
 
     def lost(self, why: Exception) -> None:

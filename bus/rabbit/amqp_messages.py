@@ -132,8 +132,8 @@ def _id_for_stranger(message: Arrived) -> str:
     """Return an id for an AMQP message without an id, derived from its content, so that redeliveries have the
     same id.
     """
-    told = f"{message.key}|{message.correlation}|{message.timestamp}|{message.body.hex()}"
-    return str(uuid.uuid5(_STRANGERS, told))
+    content = f"{message.key}|{message.correlation}|{message.timestamp}|{message.body.hex()}"
+    return str(uuid.uuid5(_STRANGERS, content))
 
 
 # Dead letters

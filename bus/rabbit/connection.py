@@ -162,8 +162,8 @@ def cancelled_by_us(problem: BaseException) -> bool:
 
 def reason(problem: BaseException) -> str:
     """Return the text of an AMQP error in one line."""
-    said = " ".join(str(part) for part in problem.args if part is not None)
-    return " ".join(said.split()) or type(problem).__name__
+    text = " ".join(str(part) for part in problem.args if part is not None)
+    return " ".join(text.split()) or type(problem).__name__
 
 
 class _Streams:

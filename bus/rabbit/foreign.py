@@ -205,7 +205,7 @@ class _Ear:
                 async with asyncio.timeout_at(min(until, self._tell_at)):
                     await self._wake.wait()
         taken = [self._messages.popleft() for _ in range(min(len(self._messages), TOGETHER))]
-        return [bytes(one.body) for one in taken], taken[-1].tag if taken else 0
+        return [bytes(message.body) for message in taken], taken[-1].tag if taken else 0
 
     def is_safe(self, tag: int) -> None:
         """Acknowledge messages up to this tag."""
@@ -315,11 +315,11 @@ class ForeignPublisher:
         raise Unavailable(f"{self.place} broke off: {reason(problem)}") from None
 
     def _post(self, key: str, body: bytes) -> Post:
-        said = Properties(
+        properties = Properties(
             content_type="application/json",
             content_encoding="utf-8",
             delivery_mode=PERSISTENT,
             priority=0,
             headers={},
         )
-        return Post(self._exchange, key, body, said, mandatory=False)
+        return Post(self._exchange, key, body, properties, mandatory=False)

@@ -48,8 +48,10 @@ async def look(
     names = BrokerNames(exchange)
     topology = Topology(connection, names, quorum)
     try:
-        said = getattr(getattr(connection.transport, "connection", None), "server_properties", None) or {}
-        version = said.get("version", b"")
+        properties = (
+            getattr(getattr(connection.transport, "connection", None), "server_properties", None) or {}
+        )
+        version = properties.get("version", b"")
         found.version = version.decode() if isinstance(version, bytes) else str(version)
         found.fresh = exchange in await topology.missing(delays=False)
         for spec in queues:

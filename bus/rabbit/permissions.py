@@ -200,8 +200,8 @@ def of_ferry(crossings: Sequence[Crossing], *, own: bool = False, exchange: str 
     owned = _named(names, [rf"ferry\.{re.escape(cell)}:.+"])
     made = _made_by_the_middle(names) if own else []
     heard = [one for one in crossings if one.way is (Way.OUT if own else Way.IN)]
-    said = [one for one in crossings if one not in heard]
-    writes = sorted({_carried_by(one) for one in said})
+    published = [one for one in crossings if one not in heard]
+    writes = sorted({_carried_by(one) for one in published})
     reads = [re.escape(key) for one in heard for key in one.keys]
     to = rf"[0-9]+\.({'|'.join(owned)})"
     return Permissions(
@@ -223,17 +223,20 @@ def of_client(name: str, exchange: str = "berth") -> Permissions:
     """
     names = BrokerNames(exchange)
     below = rf"client\.{re.escape(name)}\.[A-Za-z0-9._-]+"
-    own = _named(names, [rf"client\.{re.escape(name)}\.[0-9]{{1,2}}"])
+    queues = _named(names, [rf"client\.{re.escape(name)}\.[0-9]{{1,2}}"])
     word = rf"{re.escape(name)}(_{_WORD})?"
     keys = [rf"client\.{re.escape(name)}", rf"ask\.scheduler\.client\.{re.escape(name)}"]
     heard = [rf"{_bound_by(topic)}\.{word}" for topic in TOLD_TO_CLIENTS]
     return Permissions(
-        configure=_any_of(own),
-        write=_any_of([*own, *_exchanges(names, "")]),
-        read=_any_of([*own, *_exchanges(names, "")]),
+        configure=_any_of(queues),
+        write=_any_of([*queues, *_exchanges(names, "")]),
+        read=_any_of([*queues, *_exchanges(names, "")]),
         keys=(
             KeyPatterns(names.exchange, _any_of(keys), _any_of([*heard, below])),
-            *(KeyPatterns(other, _NONE, _NONE) for other in (names.queues, names.delay, names.dead)),
+            *(
+                KeyPatterns(exchange_name, _NONE, _NONE)
+                for exchange_name in (names.queues, names.delay, names.dead)
+            ),
         ),
     )
 
@@ -249,8 +252,8 @@ def _permissions(
     asked = [query for worker in workers for query in worker.asks]
     replies = _replies_to(cell, [asks_as(worker.name) for worker in workers] if cell else ())
     queues = _named(names, [*owned, *(rf"ask:{re.escape(row.key)}" for row in answered), replies])
-    said = {message for worker in workers for message in worker.emits}
-    writes = sorted(_published_by(TOPIC_OF[message], cell) for message in said)
+    emitted = {message for worker in workers for message in worker.emits}
+    writes = sorted(_published_by(TOPIC_OF[message], cell) for message in emitted)
     writes += sorted({_asked_by(query, cell) for query in asked})
     writes += sorted({_answered_at(row.query, row.cell) for row in answered})
     reads = sorted({re.escape(row.address.key) for worker in workers for row in worker.consumes})

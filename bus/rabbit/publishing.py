@@ -143,7 +143,7 @@ class Publisher:
         exchange, key, mandatory, _ = lane
         if len(envelopes) == 1:
             alone = envelopes[0]
-            said = properties_of(alone, self._link.names.key_for_reader(exchange, key), self._link.user)
-            return Post(exchange, key, bytes(alone.body), said, mandatory)
-        said = properties_of_frame(f"{self._sender}-{next(self._frames)}", self._link.user)
-        return Post(exchange, key, encode_frame(envelopes), said, mandatory)
+            properties = properties_of(alone, self._link.names.key_for_reader(exchange, key), self._link.user)
+            return Post(exchange, key, bytes(alone.body), properties, mandatory)
+        properties = properties_of_frame(f"{self._sender}-{next(self._frames)}", self._link.user)
+        return Post(exchange, key, encode_frame(envelopes), properties, mandatory)

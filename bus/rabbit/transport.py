@@ -113,7 +113,7 @@ class RabbitTransport:
             await inbox.start()
 
         await self._link.undisturbed(begin)
-        self._inboxes = [one for one in self._inboxes if not one.ended]
+        self._inboxes = [reader for reader in self._inboxes if not reader.ended]
         self._inboxes.append(inbox)
         return inbox
 
@@ -155,5 +155,5 @@ async def _depths(names: BrokerNames, queues: Sequence[str], session: Session) -
     return BusDepths(
         {name: there for name, there in found.items() if there is not None},
         dead=dead.messages if dead else 0,
-        delayed=sum(one.messages for one in delays if one),
+        delayed=sum(delay.messages for delay in delays if delay),
     )

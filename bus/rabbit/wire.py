@@ -59,19 +59,19 @@ class Arrived(msgspec.Struct, frozen=True):
     headers: Mapping[str, Any]
 
 
-def arrived(tag: int, exchange: str, key: str, redelivered: bool, body: bytes, said: Any) -> Arrived:
+def arrived(tag: int, exchange: str, key: str, redelivered: bool, body: bytes, properties: Any) -> Arrived:
     return Arrived(
         tag,
         exchange,
         key,
         redelivered,
         body,
-        said.message_id,
-        said.message_type,
-        said.correlation_id,
-        said.reply_to,
-        said.timestamp,
-        said.headers or {},
+        properties.message_id,
+        properties.message_type,
+        properties.correlation_id,
+        properties.reply_to,
+        properties.timestamp,
+        properties.headers or {},
     )
 
 
@@ -105,13 +105,13 @@ class Wire(asyncio.StreamReader):
             super().feed_data(data)
             return
         data = self._rest + data if self._rest else data
-        others = []
+        frames = []
         at, end = 0, len(data)
         while end - at >= _START.size:
             kind, number, size = _START.unpack_from(data, at)
             if kind not in _KINDS:  # no broker, or another protocol: aio-pika reports it
                 self._framed = False
-                others.append(data[at:])
+                frames.append(data[at:])
                 at = end
                 break
             past = at + _START.size + size + len(_END)
@@ -121,15 +121,15 @@ class Wire(asyncio.StreamReader):
                 self._heard(int.from_bytes(data[at + _START.size : at + _START.size + 4]))
             channel = self.channels.get(number)
             if channel is None or not channel.take(kind, data, at + _START.size, past - len(_END)):
-                others.append(_readable(kind, data[at:past]))
+                frames.append(_readable(kind, data[at:past]))
             at = past
         self._rest = data[at:]
         now = self._clock()
-        if not others and now - self._last_read > _LIFE_SECONDS:
-            others.append(_SIGN_OF_LIFE)
-        if others:
+        if not frames and now - self._last_read > _LIFE_SECONDS:
+            frames.append(_SIGN_OF_LIFE)
+        if frames:
             self._last_read = now
-            super().feed_data(b"".join(others))
+            super().feed_data(b"".join(frames))
 
     def _heard(self, method: int) -> None:
         if method in (_BLOCKED, _UNBLOCKED):
@@ -247,8 +247,8 @@ class FramesOfChannel:
         return True
 
     def _confirm(self, tag: int, before_it_too: bool, problem: Exception | None) -> None:
-        for one in list(takewhile(tag.__ge__, self._unconfirmed)) if before_it_too else (tag,):
-            self._settled(one, problem)
+        for confirmed in list(takewhile(tag.__ge__, self._unconfirmed)) if before_it_too else (tag,):
+            self._settled(confirmed, problem)
 
     def _settled(self, tag: int, problem: BaseException | None) -> None:
         confirmed, id_ = self._unconfirmed.pop(tag, _NONE)
@@ -263,16 +263,16 @@ class FramesOfChannel:
             confirmed.exception()  # its caller may have ended
 
     def _has_come(self, coming: "_Coming") -> None:
-        said = _properties(coming.header)
-        if said is None:
-            said = Properties()
+        properties = _properties(coming.header)
+        if properties is None:
+            properties = Properties()
         if coming.consumer is None:  # it has come back: the confirm that follows means nothing
-            self._settled(self._tags.get(str(said.message_id), 0), NoQueueBound())
+            self._settled(self._tags.get(str(properties.message_id), 0), NoQueueBound())
             return
         heard = self.heard.get(coming.consumer)
         if heard is not None:
             body = coming.bodies[0] if len(coming.bodies) == 1 else b"".join(coming.bodies)
-            heard(arrived(coming.tag, coming.exchange, coming.key, coming.redelivered, body, said))
+            heard(arrived(coming.tag, coming.exchange, coming.key, coming.redelivered, body, properties))
 
 
 _Unconfirmed = tuple[asyncio.Future[None], str]
@@ -300,15 +300,15 @@ class _Coming:
 
 def _properties(header: bytes) -> Any | None:
     """Return the properties in a content header, or None if it is unreadable."""
-    said = Properties()
+    properties = Properties()
     try:
         *_, flags = _CONTENT.unpack_from(header)
         if flags & 1:
             raise ValueError("there are no properties beyond the first word of flags")
-        said.unmarshal(flags, header[_CONTENT.size :])
+        properties.unmarshal(flags, header[_CONTENT.size :])
     except Exception:  # whatever a decoder may stumble over
         return None
-    return said
+    return properties
 
 
 def _readable(kind: int, frame: bytes) -> bytes:

@@ -27,7 +27,7 @@ def scram_verifier(password: str, salt: bytes) -> str:
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, _ROUNDS)
     client = hmac.digest(salted, b"Client Key", "sha256")
     server = hmac.digest(salted, b"Server Key", "sha256")
-    parts = [base64.b64encode(one).decode() for one in (salt, hashlib.sha256(client).digest(), server)]
+    parts = [base64.b64encode(part).decode() for part in (salt, hashlib.sha256(client).digest(), server)]
     return f"SCRAM-SHA-256${_ROUNDS}:{parts[0]}${parts[1]}:{parts[2]}"
 
 

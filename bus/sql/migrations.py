@@ -142,5 +142,5 @@ def _upgrade(connection: Connection, folder: Path, names: list[str]) -> str:
         context.run_migrations()
     if not _has_oldest_revision(connection):
         connection.execute(_ADD_OLDEST)
-    said = [getattr(script.module, "oldest", line[0]) for script in scripts.walk_revisions()]
-    return max(said, key=line.index)
+    oldest = [getattr(script.module, "oldest", line[0]) for script in scripts.walk_revisions()]
+    return max(oldest, key=line.index)

@@ -145,7 +145,9 @@ class PostgresPool:
     def _notice(self, context: ExceptionContext) -> None:
         """Note errors raised inside SQLAlchemy, which reports a time-out as a cancellation."""
         driver = getattr(context.connection and context.connection.connection, "driver_connection", None)
-        said = context.original_exception
-        error = said.__cause__ if isinstance(said.__cause__, FAILURES) else said  # as the driver has it
+        original = context.original_exception
+        error = (
+            original.__cause__ if isinstance(original.__cause__, FAILURES) else original
+        )  # as the driver has it
         if driver is not None and isinstance(error, Exception) and self.broken(driver, error):
             context.is_disconnect = True

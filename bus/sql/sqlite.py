@@ -22,10 +22,10 @@ _BESIDE = ("", "-wal", "-shm", "-journal")
 def make_private(path: Path) -> None:
     """Restrict an SQLite file and its companion files to their owner; files of other users stay unchanged."""
     for suffix in _BESIDE:
-        one = Path(f"{path}{suffix}")
+        file = Path(f"{path}{suffix}")
         with suppress(FileNotFoundError, PermissionError):
-            if one.stat().st_mode & 0o077:
-                one.chmod(0o600)
+            if file.stat().st_mode & 0o077:
+                file.chmod(0o600)
 
 
 T = TypeVar("T")

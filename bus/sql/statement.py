@@ -169,8 +169,8 @@ class Statement:
         if sql is None:
             sql = self._joined[made] = _joined(made)
         bound = []
-        for one, call in zip(made, every, strict=True):
-            bound += one.values(call.values, call.params)
+        for statement, call in zip(made, every, strict=True):
+            bound += statement.values(call.values, call.params)
         return await tx.fetch(sql, bound)
 
     def made(self, dialect: Dialect, single: bool) -> _Made:
@@ -218,9 +218,9 @@ def _joined(made: Sequence[_Made]) -> str:
     """
     *others, leading = made
     first, parts = 1, ""
-    for position, one in enumerate(others):
-        parts += f"other{position} AS ({_numbered(one.sql, one.names, first, '$')} RETURNING 1), "
-        first += len(one.names)
+    for position, statement in enumerate(others):
+        parts += f"other{position} AS ({_numbered(statement.sql, statement.names, first, '$')} RETURNING 1), "
+        first += len(statement.names)
     done = [f"(SELECT count(*) FROM other{position})" for position in range(len(others))]
     sql = _numbered(leading.sql, leading.names, first, "$").replace("{others}", parts)
     return sql.replace("{after}", f"{' + '.join(done) or 0} >= 0")
