@@ -141,12 +141,11 @@ async def _serve(site: Site, role: str) -> None:
     stopping = asyncio.Event()
     stop_on_signals(stopping)
     if role == "sim":
-        plan = SimPlan(step_time=Durations.parse(site.step_time))
+        plan = SimPlan(step_time=Durations.parse(site.step_time), churn=site.churn)
         simulation = Simulation(
             site.herd(),
             plan=plan,
             voice=IronicExchange(site.amqp_url),
-            churn=site.churn,
             listener=listen(f"127.0.0.1:{site.port}"),
         )
         settle_in()

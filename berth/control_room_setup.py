@@ -18,9 +18,8 @@ from bus.protocol import QueueSpec
 from bus.worker import Worker
 from control_room.access import AccessRules, Credential, Sessions, Visitor, sweep
 from control_room.bus_load import KnownQueue
-from control_room.cloud_status import StatusReader
 from control_room.operations import BusOperations, Drains, MetalOperations, Operations
-from control_room.queries import Queries
+from control_room.queries import Queries, StatusReader
 from control_room.shared_data import background_tasks
 from control_room.worker import Events, control_room
 

@@ -210,5 +210,4 @@ class AgentDisk:
 
 
 def _of_fields(made: type[S], source: msgspec.Struct) -> S:
-    """Return a struct of this type with the fields of another."""
     return made(**{name: getattr(source, name) for name in made.__struct_fields__})

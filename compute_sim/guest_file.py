@@ -181,7 +181,6 @@ class GuestFile:
         work.add_done_callback(told)
 
     def _write(self, lines: list[bytes], anew: list[GuestLine] | None) -> int:
-        """Write lines (in a thread) and return the number of lines in the file."""
         with self._in_use:
             if self._file < 0:
                 raise OSError("it was closed")

@@ -193,10 +193,8 @@ _A_YEAR = 365 * 86400
 def session_cookie(scope: Scope) -> str:
     """Return the name of the session cookie.
 
-    Browsers send a cookie to every port of its host. With the port in its name, several control rooms on one
-    host do not overwrite each other's. It is the port that the browser uses, also behind a proxy.
-    Over TLS the name begins with `__Host-`: browsers accept such a cookie only from this host itself and over
-    TLS, so neither a sibling domain nor plain HTTP can plant one. Without TLS they refuse the prefix.
+    Browsers send a cookie to every port of its host: the port in its name keeps several control rooms apart.
+    Over TLS the name begins with `__Host-`, so neither a sibling domain nor plain HTTP can plant a cookie.
     """
     is_tls = scope["scheme"] == "https"
     port = Headers(scope=scope).get("host", "").rpartition(":")[2]

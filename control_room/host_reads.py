@@ -56,7 +56,6 @@ async def zones_by_aggregate(aggregates: Ask[FindAggregates, AggregatesFound]) -
 
 
 async def _rest(tree: KnownTree, trees: Ask[FindTrees, TreesFound]) -> Sequence[TreesFound]:
-    """Return the providers of a large tree that did not fit into the answer."""
     root, had, more = tree.root or tree.providers[0].id, len(tree.providers), list[TreesFound]()
     while True:
         page = await trees(FindTrees(roots=(root,), skip=had))
@@ -106,7 +105,6 @@ class FleetReader:
         return fleet
 
     async def _down(self) -> frozenset[str]:
-        """Return the roots of hosts that a scheduler reports as down or closed."""
         down = set[str]()
         with suppress(*NO_ANSWER):
             async for health in every_health(self._questions.health):

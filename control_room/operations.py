@@ -31,7 +31,7 @@ class Drains(Protocol):
     async def start(self, root: str, live: bool, most: int) -> str: ...
 
     async def stop(self, root: str, and_open: bool) -> str:
-        """Stop a drain, whichever process runs it: a drain continues only while its host is closed for its
+        """Stop a drain, whichever process runs it: it continues only while its host is closed for its
         cause.
         """
 

@@ -23,9 +23,7 @@ class BackgroundTasks:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T | None]:
-        """Start a task that ends with the pages or when it is cancelled. Its error is logged and does not end
-        the pages.
-        """
+        """Start a task that ends with the pages or when it is cancelled; its error is logged."""
         task = self._group.create_task(_logged(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -164,8 +162,8 @@ class SharedData(Generic[K, V]):
         self.interval = UpdateInterval()
 
     async def get(self, key: K, max_age: float = float("inf")) -> V:
-        """Return the value for a page that is loaded. A change of the last `spacing` seconds may be missing.
-        Raise the error of the read.
+        """Return the value for a page that is loaded; a change of the last `spacing` seconds may be
+        missing.
         """
         known = self._known.get(key)
         if known is not None:
@@ -175,8 +173,8 @@ class SharedData(Generic[K, V]):
         return await self._joined(key)
 
     async def latest(self, key: K) -> V:
-        """Return the value for an open page, with all changes. The reads of all open pages are spaced by
-        their cost.
+        """Return the value for an open page, with all changes; reads for open pages are spaced by their
+        cost.
         """
         if (known := self._known.get(key)) is not None and self._is_fresh(known):
             return known.value
@@ -194,8 +192,8 @@ class SharedData(Generic[K, V]):
         return known.value if known is not None else None
 
     def refresh(self, key: K) -> asyncio.Task[V | Exception | None] | None:
-        """Begin to read an old value again in the background, to its end. Return the task, or None if that
-        was not necessary.
+        """Begin to read an old value again in the background; return the task, or None if that is not
+        necessary.
         """
         known = self._known.get(key)
         if key in self._reads or (known is not None and self._is_fresh(known)):
@@ -213,7 +211,6 @@ class SharedData(Generic[K, V]):
         return known.changes == self._changes.count and self._clock.monotonic() < known.expires
 
     async def _joined(self, key: K) -> V:
-        """Return the value of the read that is under way, or of a new one if it has missed a change."""
         changes = self._changes.count
         while True:
             read = self._reads.get(key) or self._begin(key)

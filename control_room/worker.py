@@ -1,5 +1,4 @@
-"""The control room's table of messages. It counts messages and ends of builds, signals changes to open
-pages, and asks for the rest while pages are open.
+"""The control room's table of messages: it counts ends of builds, and signals changes to open pages.
 
 It reads no queue of requests, or publishers would believe that a scheduler had received theirs.
 """
@@ -105,7 +104,6 @@ class Events:
 
 
 def _duration(attempts: Sequence[Attempt]) -> float | None:
-    """Return the seconds from the first order to the end, by the cell's times."""
     began = [attempt.started for attempt in attempts if attempt.started]
     ended = [attempt.ended for attempt in attempts if attempt.ended]
     return max(0.0, max(ended) - min(began)) if began and ended else None

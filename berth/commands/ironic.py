@@ -118,7 +118,8 @@ def ironic_commands(settings: Callable[[], Effective], run: Run, say: Console) -
         known = settings().settings
         url = amqp_url or known.ironic.news.amqp_url or known.bus.amqp_url
         try:
-            plan = SimPlan(seed=seed, step_time=Durations.parse(step_time), fail=fail, call_back=call_back)
+            times = Durations.parse(step_time)
+            plan = SimPlan(seed=seed, step_time=times, fail=fail, call_back=call_back, churn=churn)
             voice = IronicExchange(
                 url, exchange=exchange, topics=topics or TOPICS, confirms=confirms, lossy=lossy, seed=seed
             ) if url else None  # fmt: skip
@@ -133,9 +134,7 @@ def ironic_commands(settings: Callable[[], Effective], run: Run, say: Console) -
             resource_classes=resource_classes or ("baremetal",),
             conductor_groups=conductor_groups or ("",),
         )
-        simulation = Simulation(
-            herd, plan=plan, voice=voice, churn=churn, listener=listener, user=user, password=password
-        )
+        simulation = Simulation(herd, plan=plan, voice=voice, listener=listener, login=(user, password))
         say.print(f"a simulated Ironic: {nodes} nodes, {state}; a work takes {step_time} s", markup=False)
         _say_where(simulation, plan, voice, churn, user, say)
         run(_until_stopped(simulation, say))
@@ -249,7 +248,7 @@ async def _until_stopped(simulation: "Simulation", say: Console) -> int:
         say.print("Ctrl-C stops it.")
         await stopping.wait()
         running.cancel()
-    say.print(f"stopped after {simulation.said} notifications")
+    say.print(f"stopped after {simulation.sent} notifications")
     return 0
 
 

@@ -27,8 +27,8 @@ from bus.masking import printable
 from bus.messages import BuildRequested
 from bus.queries import WhatIf, WhatIfAnswered
 from bus.requests import Flavor
-from control_room.core.plan import InvalidPlan, parse_plan
 from control_room.core.planning import FlavorCapacity, PlanAnswer, planned
+from control_room.core.what_if_form import InvalidPlan, parse_plan
 from control_room.core.words import listed, several
 from control_room.host_reads import known_hosts
 

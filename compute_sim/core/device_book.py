@@ -28,8 +28,8 @@ class DeviceBook:
         self._departed: dict[str, str] = {}  # provider → name, for providers that were removed
 
     def furnish(self, tree: ProviderTree, moving: Collection[str] = ()) -> None:
-        """Replace the host's tree. Allocations of `moving` providers will be moved when placement has applied
-        the report.
+        """Replace the host's tree; placement moves the allocations of `moving` providers when it applies the
+        report.
         """
         now = {provider.id: provider for provider in tree.providers}
         for id_ in self._of_root.get(tree.root, ()):
@@ -56,8 +56,8 @@ class DeviceBook:
         return self._used.get(provider, _NOTHING)
 
     def misplaced(self, wanted: Allocations) -> bool:
-        """Return whether some of it is on a provider or class that this host lacks: the host may have been
-        reshaped.
+        """Return whether these allocations name a provider or class that the host lacks, as after a
+        reshape.
         """
         return any(
             provider in self._departed
@@ -121,12 +121,11 @@ Held = tuple[tuple[str, int], Allocations]  # a guest (build and attempt) and it
 
 
 def reshaping(stored: Sequence[TreeProvider], tree: ProviderTree, guests: Iterable[Held]) -> Reshaping | None:
-    """Return what a report of this tree moves, and where each guest's allocations go; None if nothing in use
-    moves.
+    """Return the inventory that a report of this tree moves, and where guests' allocations go; None if none
+    is used.
 
     A class that a provider lost goes to the providers that gained it. A guest goes to one of them as a whole
-    if it fits, so that it stays within a NUMA cell; else it is spread, like a guest that no cell could hold
-    before.
+    if it fits, so that it stays within a NUMA cell; else it is spread.
     """
     moves = tuple(_moves(stored, tree))
     if not moves:
@@ -169,7 +168,6 @@ _Amounts = dict[tuple[str, str], int]  # by provider and class
 
 
 def _room(stored: Sequence[TreeProvider], tree: ProviderTree) -> tuple[_Amounts, _Amounts]:
-    """Return the free amounts, and the maximum for one guest."""
     used = {provider.id: provider.used for provider in stored}
     free: _Amounts = {}
     most: _Amounts = {}
@@ -181,7 +179,6 @@ def _room(stored: Sequence[TreeProvider], tree: ProviderTree) -> tuple[_Amounts,
 
 
 def _place(goes: Sequence[tuple[str, int, tuple[str, ...]]], room: _Amounts, most: _Amounts) -> Allocations:
-    """Return the guest's new allocations, or an empty result if it does not fit; placement then decides."""
     wanted: dict[tuple[str, tuple[str, ...]], int] = {}
     for name, amount, to in goes:
         wanted[name, to] = wanted.get((name, to), 0) + amount
@@ -200,7 +197,6 @@ def _place(goes: Sequence[tuple[str, int, tuple[str, ...]]], room: _Amounts, mos
 def _spread(
     together: Mapping[str, int], among: Sequence[str], room: _Amounts, most: _Amounts
 ) -> list[tuple[str, str, int]]:
-    """Return the amounts on one provider if it has enough of everything, else spread over several."""
     for one in among:
         if all(min(room[one, name], most[one, name]) >= amount for name, amount in together.items()):
             return [(one, name, amount) for name, amount in together.items()]

@@ -37,7 +37,7 @@ class DriverOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def unused(provider: str) -> Mapping[str, int]:
-    """Report no usage."""
+    """Return an empty usage, for trees that are built before the usage of providers is known."""
     return {}
 
 
@@ -131,12 +131,12 @@ _NETWORK_CARDS = (
 
 
 class SriovDriver(DriverOptions, frozen=True, kw_only=True):
-    """Network cards with SR-IOV: a physical function (PF) can be split into virtual functions (VFs) or used
+    """Network cards with SR-IOV: a physical function (PF) is split into virtual functions (VFs), or used
     whole.
 
-    A PF is a provider with one unit of SRIOV_NET_VF for each VF. A request for one VF asks for one unit. A
-    request for the whole PF asks for all units, with the trait CUSTOM_PF_WITH_<n>_VFS to select a PF of
-    exactly that size. So the claim itself excludes using a PF both ways.
+    A PF is a provider with one unit of SRIOV_NET_VF for each VF. A request for the whole PF asks for all
+    units, with the trait CUSTOM_PF_WITH_<n>_VFS to select its size. So the claim itself excludes using a PF
+    both ways.
     """
 
     functions: tuple[PhysicalFunction, ...] = _NETWORK_CARDS
@@ -179,10 +179,10 @@ _GPUS = (
 
 
 class VgpuDriver(DriverOptions, frozen=True, kw_only=True):
-    """Physical GPUs that are cut into virtual ones: a provider for each type a GPU can be cut into.
+    """Physical GPUs with a provider for each type of virtual GPU that they can be cut into.
 
-    A GPU runs one type at a time. The types of a GPU with several exclude each other by a trait: placement
-    refuses a claim of one while another is in use.
+    A GPU runs one type at a time: its types exclude each other by a trait, so placement refuses a second
+    one.
     """
 
     gpus: tuple[PhysicalGpu, ...] = _GPUS

@@ -92,7 +92,6 @@ def provider_config(said: Any) -> tuple[ConfiguredProvider, ...]:
 
 
 def _by_field(problem: str) -> str:
-    """Return msgspec's message with the field first."""
     what, _, where = problem.partition(" - at `")
     return f"{where.rstrip('`').removeprefix('$').lstrip('.') or 'the file'}: {what}"
 

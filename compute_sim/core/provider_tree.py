@@ -177,8 +177,7 @@ def differences(stored: Iterable[TreeProvider], tree: ProviderTree, *, closed_to
     """Yield a sentence for each change that a report of this tree would make to the stored tree.
 
     A removed class stays closed while it is in use; that is no difference. Placement may reserve more than
-    reported, because it withholds what is still held elsewhere in the tree; that counts only with
-    `closed_too`.
+    reported, for what is still held elsewhere in the tree; that counts only with `closed_too`.
     """
     known = {provider.id: provider for provider in stored}
     for now in tree.providers:

@@ -7,7 +7,7 @@ import msgspec
 
 from compute_sim.ironic.conductor import Conductor
 from compute_sim.ironic.envelope import AllocationNotification
-from compute_sim.ironic.node import CHANGEABLE, Json, SimNode, iso
+from compute_sim.ironic.node import CHANGEABLE, Json, Phase, SimNode, iso
 from compute_sim.ironic.patching import ApiRefusal, good_name, is_uuid
 
 _KNOWN = {"candidate_nodes", "extra", "name", "node", "owner", "resource_class", "traits", "uuid"}
@@ -30,11 +30,11 @@ class Allocation(msgspec.Struct, kw_only=True):
     updated_at: float | None = None
 
     def as_json(self, zone: str) -> Json:
-        told = msgspec.structs.asdict(self)
+        fields = msgspec.structs.asdict(self)
         for field in ("created_at", "updated_at"):
-            if told[field] is not None:
-                told[field] = iso(int(told[field]), zone)
-        return told
+            if fields[field] is not None:
+                fields[field] = iso(int(fields[field]), zone)
+        return fields
 
 
 class NodeAllocations:
@@ -94,9 +94,7 @@ class NodeAllocations:
         )
 
     def _allocate(self, allocation: Allocation) -> None:
-        """Choose a matching node at random and write the instance to it. Like Ironic, send no notification of
-        the node.
-        """
+        # A random node that matches gets the instance; like Ironic, without a notification of the node.
         if self.known.get(allocation.uuid) is not allocation:
             return
         fitting = [node for node in self._conductor.nodes.values() if _fits(node, allocation)]
@@ -117,21 +115,15 @@ class NodeAllocations:
         self._conductor.change(node, instance_uuid=uuid, allocation_uuid=uuid)
         if allocation is not None:
             node.instance_info = {**node.instance_info, "traits": list(allocation.traits)}
-        self._conductor.notify("update", "success", node, request, silent=True)
+        self._conductor.notify("update", "success", node, request, sort="silent")
 
     def _node_is_free(self, node: SimNode) -> None:
         self.known.pop(node.allocation_uuid or "", None)
 
     def _notify(
-        self,
-        action: Literal["create", "delete"],
-        phase: Literal["start", "end"],
-        allocation: Allocation,
-        request: str,
+        self, action: Literal["create", "delete"], phase: Phase, allocation: Allocation, request: str
     ) -> None:
-        self._conductor.notify_allocation(
-            AllocationNotification(phase, action, allocation.as_json("Z"), request)
-        )
+        self._conductor.emit(AllocationNotification(phase, action, allocation.as_json("Z"), request))
 
 
 def _fits(node: SimNode, allocation: Allocation) -> bool:

@@ -1,5 +1,4 @@
-"""The conductor: owns the nodes and their locks, runs timed actions and emits notifications. A seeded plan
-decides durations and failures.
+"""The conductor of the simulated Ironic: nodes, locks, timed actions, notifications, and a seeded plan.
 
 Only waiting for a lock yields to the event loop, so a request sees a node unchanged in between.
 """
@@ -9,7 +8,7 @@ import heapq
 import itertools
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from bus.clock import Clock
 from compute_sim.core.faults import Durations, draw
@@ -23,10 +22,6 @@ Emit = Callable[[Notification], None]
 AT_ONCE = 200  # actions before other tasks may run
 
 
-def discard(_: Notification) -> None:
-    """Discard notifications."""
-
-
 async def _next_turn() -> None:
     await asyncio.sleep(0)
 
@@ -38,12 +33,8 @@ Kind = Literal[
 # How work fails: in a step, before the first step, or by a timeout of the callback.
 Fault = Literal["step", "prepare", "timeout"]
 
-KINDS: tuple[Kind, ...] = (
-    "verify", "inspect", "clean", "deploy", "delete", "rescue", "unrescue", "service", "adopt", "power",
-)  # fmt: skip
-FAULTS: tuple[Fault, ...] = ("step", "prepare", "timeout")
-
-
+KINDS: tuple[Kind, ...] = get_args(Kind)
+FAULTS: tuple[Fault, ...] = get_args(Fault)
 NO_DELAY = Durations("constant", (0.0,))
 
 
@@ -59,6 +50,7 @@ class SimPlan:
     patience: float = 2.0  # how long a request waits for a locked node
     sync_every: float = 10.0  # between two checks of the real power states
     sync_retries: int = 3
+    churn: float = 0.0  # notifications per second of background traffic
 
     def __post_init__(self) -> None:
         if not 0 <= self.fail <= 1:
@@ -80,22 +72,22 @@ class SimPlan:
 class Conductor:
     """The nodes. `emit` receives notifications; `room` returns when more notifications can be accepted."""
 
+    host = "localhost"
+
     def __init__(
         self,
         plan: SimPlan | None = None,
         clock: Clock | None = None,
-        emit: Emit = discard,
+        emit: Emit = lambda _: None,
         *,
         room: Callable[[], Awaitable[None]] = _next_turn,
-        host: str = "localhost",
     ) -> None:
         self.plan = plan or SimPlan()
         self.clock = clock or Clock()
-        self.host = host
         self.nodes: dict[str, SimNode] = {}  # by uuid, oldest first
         self._names: dict[str, str] = {}
         self._instances: dict[str, str] = {}
-        self._emit = emit
+        self.emit = emit
         self.room = room  # await it before emitting more
         self._works: dict[str, int] = {}
         self._planned: dict[tuple[str, Kind], Fault] = {}
@@ -113,7 +105,6 @@ class Conductor:
         return node
 
     def enroll(self, nodes: Iterable[SimNode]) -> None:
-        """Add nodes without a notification."""
         for node in nodes:
             node.conductor = self.host
             self.nodes[node.uuid] = node
@@ -131,7 +122,7 @@ class Conductor:
             )
 
     def change(self, node: SimNode, **changes: Any) -> None:
-        """Write fields of a node."""
+        """Write these fields of a node."""
         self._names.pop(node.name or "", None)
         self._instances.pop(node.instance_uuid or "", None)
         for field, value in changes.items():
@@ -148,7 +139,7 @@ class Conductor:
         self.unlock(node)
 
     def on_forget(self, forget: Callable[[SimNode], None]) -> None:
-        """Call the function when a node or its instance is removed."""
+        """Call the function whenever a node or its instance is removed."""
         self._forgets.append(forget)
 
     def forget(self, node: SimNode) -> None:
@@ -186,13 +177,11 @@ class Conductor:
             freed.set()
 
     def later(self, seconds: float, action: Callable[[], None]) -> None:
-        """Run the action after a delay."""
         due = asyncio.get_running_loop().time() + seconds
         heapq.heappush(self._due, (due, next(self._order), action))
         self._stirred.set()
 
     async def run(self) -> None:
-        """Run due actions until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             for _ in range(AT_ONCE):
@@ -218,14 +207,12 @@ class Conductor:
         request: str,
         *,
         shown: SimNode | None = None,
-        asked: bool = False,
-        silent: bool = False,
+        sort: Literal["real", "asked", "silent"] = "real",
         **more: Any,
     ) -> None:
-        self._emit(SentNotification(action, phase, node, request, shown, asked, silent, more))
-
-    def notify_allocation(self, told: AllocationNotification) -> None:
-        self._emit(told)
+        """Emit an event of a node: a real change, a request (`asked`), or one that Ironic does not notify."""
+        asked, silent = sort == "asked", sort == "silent"
+        self.emit(SentNotification(action, phase, node, request, shown, asked, silent, more))
 
     def plan_fault(self, node: SimNode, kind: Kind, fault: Fault | None) -> None:
         """Let the node's next work of this kind fail; without a fault, follow the plan."""

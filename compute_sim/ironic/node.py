@@ -91,10 +91,6 @@ class SimNode(msgspec.Struct, kw_only=True):
     storage_interface: str | None = "noop"
     vendor_interface: str | None = "fake"
 
-    def snapshot(self) -> "SimNode":
-        """Return a copy."""
-        return copy(self)
-
     def with_changes(self, changes: Json) -> "SimNode":
         """Return a copy with these values."""
         other = copy(self)
@@ -114,11 +110,11 @@ def iso(seconds: int, zone: str) -> str:
 
 def fields_of_node(node: SimNode, fields: Sequence[str], zone: str) -> Json:
     """Return the fields as JSON values."""
-    told: Json = {field: getattr(node, field) for field in fields}
-    for field in TIMES & told.keys():
-        if told[field] is not None:
-            told[field] = iso(int(told[field]), zone)
-    return told
+    values: Json = {field: getattr(node, field) for field in fields}
+    for field in TIMES & values.keys():
+        if values[field] is not None:
+            values[field] = iso(int(values[field]), zone)
+    return values
 
 
 def masked(info: Json) -> Json:
@@ -136,12 +132,11 @@ def enrolled(
     state: str = "available",
     resource_classes: Sequence[str] = ("baremetal",),
     conductor_groups: Sequence[str] = ("",),
-    racks: int = 10,
     prefix: str = "metal",
 ) -> list[SimNode]:
     """Return nodes with reproducible names and uuids, spread over resource classes and conductor groups."""
     properties = {"cpus": 32, "memory_mb": 262_144, "local_gb": 2000, "cpu_arch": "x86_64"}
-    places = [{**properties, "rack": f"R{rack + 1}"} for rack in range(max(racks, 1))]
+    places = [{**properties, "rack": f"R{rack + 1}"} for rack in range(10)]
     return [
         SimNode(
             uuid=str(uuid5(_NAMES, f"{seed}/{prefix}{number}")),
@@ -270,9 +265,7 @@ def event_of(target: str, state: str) -> str | None:
 
 
 def move(state: str, event: str, *, working: bool = False, bound_for: str | None = None) -> Move:
-    """Return the transition of an event. While work continues on the node (`working`), its target stays
-    visible.
-    """
+    """Return the transition of an event. While work continues on the node (`working`), its target stays."""
     new = PATHS[state][event]
     target = bound_for if bound_for is not None else _BOUND_FOR.get(new)
     if new in STABLE and not working:

@@ -12,7 +12,7 @@ from bus.errors import Unavailable, Unroutable
 from bus.messages import NodeChanged
 from bus.rabbit.foreign import BadCredentials, ForeignPublisher
 from compute_sim.core.faults import draw
-from compute_sim.ironic.conductor import Notification
+from compute_sim.ironic.conductor import Conductor, Notification
 from compute_sim.ironic.envelope import Envelopes, SentNotification
 from compute_sim.ironic.node import SimNode
 
@@ -75,11 +75,9 @@ class Backlog(Generic[T]):
 
 
 class IronicExchange:
-    """Ironic's exchange. While the broker is unreachable, notifications are queued, and a full queue delays
-    requests.
+    """Ironic's exchange. While the broker is unreachable, notifications wait; a full queue delays requests.
 
-    `lossy` is the share of later steps of a work without a notification, as Ironic drops them when steps are
-    instant.
+    `lossy` is the share of later steps of a work without a notification: Ironic drops those of instant steps.
     """
 
     def __init__(
@@ -88,20 +86,17 @@ class IronicExchange:
         *,
         exchange: str = "ironic",
         topics: Sequence[str] = TOPICS,
-        host: str = "localhost",
-        durable: bool = False,
         confirms: bool = True,
         lossy: float = 0.0,
         seed: int = 0,
-        clock: Clock | None = None,
     ) -> None:
         self._publisher = ForeignPublisher(
-            url, exchange=exchange, name="simulated Ironic", durable=durable, confirms=confirms
+            url, exchange=exchange, name="simulated Ironic", durable=False, confirms=confirms
         )
         self._lossy = lossy
         self._seed = seed
-        self._clock = clock or Clock()
-        self._envelopes = Envelopes(self._clock, host, topics)
+        self._clock = Clock()
+        self._envelopes = Envelopes(self._clock, Conductor.host, topics)
         self._backlog: Backlog[tuple[str, bytes]] = Backlog()
         self._steps = 0
         self.sent = 0

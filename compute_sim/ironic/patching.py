@@ -28,6 +28,10 @@ class SimRequest:
     def ident(self) -> str:
         return str(self.request.path_params["ident"])
 
+    @property
+    def trait(self) -> str:
+        return str(self.request.path_params["trait"])
+
     async def body(self) -> Any:
         raw = await self.request.body()
         if not raw:
@@ -235,7 +239,6 @@ def _cannot(operation: str, path: Sequence[str], reason: str) -> ApiRefusal:
 
 
 def _checked(field: str, value: Any) -> Any:
-    """Return the value as Ironic stores it."""
     if value is None:
         if field == "driver":
             raise ApiRefusal(400, "Schema error for node: 'driver' is a required property")

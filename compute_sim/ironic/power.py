@@ -1,14 +1,14 @@
 """Power states: requests, the BMCs' real states, and their periodic synchronization."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from compute_sim.ironic.conductor import Conductor
 from compute_sim.ironic.node import SimNode
 from compute_sim.ironic.patching import ApiRefusal
 
 Bmc = Literal["power on", "power off", "stuck on", "stuck off", "unreachable", "error"]
-BMC: tuple[Bmc, ...] = ("power on", "power off", "stuck on", "stuck off", "unreachable", "error")
+BMC: tuple[Bmc, ...] = get_args(Bmc)
 TARGETS = ("power on", "power off", "rebooting", "soft rebooting", "soft power off")
 
 _UNSYNCED = frozenset({"enroll", "wait call-back", "clean wait", "adopt failed"})
@@ -48,7 +48,7 @@ class Power:
         self._faulty: set[str] = set()  # in maintenance because of a power failure
 
     def start(self) -> None:
-        """Start the periodic synchronization."""
+        """Start the periodic synchronization of power states."""
         self._conductor.later(self._conductor.plan.sync_every, self._check_power)
 
     def tamper(self, node: SimNode, says: Bmc | None) -> None:
@@ -116,7 +116,7 @@ class Power:
             node, power_state=actual, maintenance=False, maintenance_reason=None, fault=None
         )
         # Ironic notifies only the power state; the end of the maintenance is visible in the API alone
-        self._corrected(node, before, request, silent=before == actual)
+        self._corrected(node, before, request)
 
     def _sync(self, node: SimNode, request: str) -> None:
         board = self._boards.get(node.uuid)
@@ -151,14 +151,13 @@ class Power:
             text += f" Error: {_ERROR if board.says == 'error' else _UNREACHABLE}"
         board.tries = 0
         self._faulty.add(node.uuid)
-        self._conductor.change(
-            node, power_state=actual, maintenance=True, maintenance_reason=text, fault="power failure",
-            last_error=text,
-        )  # fmt: skip
+        texts = {"maintenance_reason": text, "last_error": text}
+        self._conductor.change(node, power_state=actual, maintenance=True, fault="power failure", **texts)
         if before != actual:
             self._corrected(node, before, request)
 
-    def _corrected(self, node: SimNode, before: str | None, request: str, *, silent: bool = False) -> None:
+    def _corrected(self, node: SimNode, before: str | None, request: str) -> None:
+        sort: Literal["real", "silent"] = "silent" if before == node.power_state else "real"
         self._conductor.notify(
-            "power_state_corrected", "success", node, request, silent=silent, from_power=before
+            "power_state_corrected", "success", node, request, sort=sort, from_power=before
         )

@@ -3,6 +3,7 @@
 import base64
 import hmac
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
@@ -28,21 +29,50 @@ REQUEST_ID = "openstack-request-id"
 _LOWEST, _HIGHEST = f"1.{views.MINIMUM}", f"1.{views.MAXIMUM}"
 _ABORT_DEPLOY_SINCE = 110
 
-Handler = Callable[[SimRequest], Awaitable[Response]]
+# Returns the JSON of the answer, or None for an answer without a body.
+Handler = Callable[[SimRequest], Awaitable[Any]]
 
 
 def rest_app(
-    conductor: Conductor, works: Works, power: Power, *, user: str = "", password: str = ""
+    conductor: Conductor, works: Works, power: Power, login: tuple[str, str] = ("", "")
 ) -> Starlette:
-    """Return the application. With a user, requests need that user and password."""
-    nodes = _NodeHandlers(conductor, works, power)
-    trouble = FaultHandlers(conductor, works, power)
+    """Return the application. With a user in `login`, requests need that user and password."""
+    nodes, api = _NodeHandlers(conductor, works, power), Api(conductor, works, power)
+    trouble, allocations = FaultHandlers(conductor, works, power), NodeAllocations(conductor)
+    token = base64.b64encode(":".join(login).encode()).decode() if login[0] else ""
 
-    def route(path: str, **handlers: Handler) -> Route:
+    def route(path: str, status: int = 204, **handlers: Handler) -> Route:
+        """Return a route; `status` is that of PUT and DELETE."""
+
         async def answer(request: Request) -> Response:
-            return await _answer(request, handlers, conductor, _token(user, password))
+            return await _answer(request, handlers, conductor, token, status)
 
         return Route(path, answer, methods=sorted(handlers))
+
+    async def power_state(call: SimRequest) -> None:
+        await api.power(call.ident, text_of(await call.fields(), "target"), call.id)
+
+    async def maintain(call: SimRequest) -> None:
+        await api.maintain(call.ident, True, (await call.fields()).get("reason"), call.id)
+
+    async def traits(call: SimRequest) -> Json:
+        return {"traits": conductor.find(call.ident).traits}
+
+    async def set_traits(call: SimRequest) -> None:
+        await api.change_traits(call.ident, call.id, (await call.fields()).get("traits"))
+
+    async def validate(call: SimRequest) -> Json:
+        conductor.find(call.ident)
+        return {part: {"result": True} for part in ("boot", "deploy", "management", "network", "power")}
+
+    async def listed(call: SimRequest) -> Json:
+        return {"allocations": [each.as_json("+00:00") for each in allocations.known.values()]}
+
+    async def allocate(call: SimRequest) -> Json:
+        return (await allocations.create(await call.fields(), call.id)).as_json("+00:00")
+
+    async def allocation(call: SimRequest) -> Json:
+        return allocations.find(call.ident).as_json("+00:00")
 
     node = "/v1/nodes/{ident}"
     return Starlette(
@@ -52,50 +82,62 @@ def rest_app(
             route("/v1/", GET=nodes.v1),
             route("/v1/nodes", GET=nodes.nodes, POST=nodes.create),
             route("/v1/nodes/detail", GET=nodes.nodes),
-            route(node, GET=nodes.node, PATCH=nodes.patch, DELETE=nodes.delete),
+            route(
+                node, GET=nodes.node, PATCH=nodes.patch, DELETE=lambda call: api.delete(call.ident, call.id)
+            ),
             route(f"{node}/states", GET=nodes.states),
-            route(f"{node}/states/provision", PUT=nodes.provision),
-            route(f"{node}/states/power", PUT=nodes.power),
-            route(f"{node}/maintenance", PUT=nodes.maintain, DELETE=nodes.end_maintenance),
-            route(f"{node}/traits", GET=nodes.traits, PUT=nodes.set_traits, DELETE=nodes.no_traits),
-            route(f"{node}/traits/{{trait}}", PUT=nodes.add_trait, DELETE=nodes.remove_trait),
-            route(f"{node}/validate", GET=nodes.validate),
-            route("/v1/allocations", GET=nodes.allocations, POST=nodes.allocate),
-            route("/v1/allocations/{ident}", GET=nodes.allocation, DELETE=nodes.deallocate),
+            route(f"{node}/states/provision", 202, PUT=nodes.provision),
+            route(f"{node}/states/power", 202, PUT=power_state),
+            route(
+                *(f"{node}/maintenance", 202),
+                PUT=maintain,
+                DELETE=lambda call: api.maintain(call.ident, False, None, call.id),
+            ),
+            route(
+                f"{node}/traits",
+                GET=traits,
+                PUT=set_traits,
+                DELETE=lambda call: api.change_traits(call.ident, call.id, []),
+            ),
+            route(
+                f"{node}/traits/{{trait}}",
+                PUT=lambda call: api.change_traits(call.ident, call.id, add=call.trait),
+                DELETE=lambda call: api.change_traits(call.ident, call.id, missing=call.trait),
+            ),
+            route(f"{node}/validate", GET=validate),
+            route("/v1/allocations", GET=listed, POST=allocate),
+            route(
+                "/v1/allocations/{ident}",
+                GET=allocation,
+                DELETE=lambda call: allocations.delete(call.ident, call.id),
+            ),
             route("/sim/nodes/{ident}/fault", PUT=trouble.fault),
             route("/sim/nodes/{ident}/bmc", PUT=trouble.bmc),
-            route("/sim/storm", PUT=trouble.storm),
+            route("/sim/storm", 202, PUT=trouble.storm),
         ],
         exception_handlers={HTTPException: _no_such_path},
     )
 
 
 class _NodeHandlers:
-    """Handlers: each parses the request, executes it and writes the answer."""
+    """Handlers of requests about nodes and versions."""
 
     def __init__(self, conductor: Conductor, works: Works, power: Power) -> None:
         self._conductor = conductor
         self._api = Api(conductor, works, power)
-        self._allocations = NodeAllocations(conductor)
 
-    async def root(self, call: SimRequest) -> Response:
+    async def root(self, call: SimRequest) -> Json:
         version = _version(call.url)
-        return json_response(
-            {
-                "name": "OpenStack Ironic API",
-                "description": "A simulated Ironic: no metal is harmed.",
-                "default_version": version,
-                "versions": [version],
-            }
-        )
+        description = "A simulated Ironic: no metal is harmed."
+        names = {"name": "OpenStack Ironic API", "description": description}
+        return {**names, "default_version": version, "versions": [version]}
 
-    async def v1(self, call: SimRequest) -> Response:
-        parts = {
-            part: [{"href": f"{call.url}/v1/{part}/", "rel": "self"}] for part in ("nodes", "allocations")
-        }
-        return json_response({**_version(call.url), **parts})
+    async def v1(self, call: SimRequest) -> Json:
+        parts = ("nodes", "allocations")
+        links = {part: [{"href": f"{call.url}/v1/{part}/", "rel": "self"}] for part in parts}
+        return {**_version(call.url), **links}
 
-    async def nodes(self, call: SimRequest) -> Response:
+    async def nodes(self, call: SimRequest) -> Json:
         query = dict(call.request.query_params)
         wanted = views.asked(query, call.minor)
         found = views.page(self._conductor.nodes, wanted)
@@ -104,28 +146,24 @@ class _NodeHandlers:
         answer: Json = {"nodes": [_node_json(node, wanted.fields, detail, call) for node in found]}
         if (link := views.next_link(found, wanted, call.url, path)) is not None:
             answer["next"] = link
-        return json_response(answer)
+        return answer
 
-    async def create(self, call: SimRequest) -> Response:
+    async def create(self, call: SimRequest) -> Json:
         node = await self._api.create(await call.fields(), call.minor, call.id)
-        return json_response(views.whole(node, call.minor, call.url), 201)
+        return views.whole(node, call.minor, call.url)
 
-    async def node(self, call: SimRequest) -> Response:
+    async def node(self, call: SimRequest) -> Json:
         fields = views.fields_of(call.request.query_params.get("fields"), call.minor)
-        return json_response(_node_json(self._conductor.find(call.ident), fields, True, call))
+        return _node_json(self._conductor.find(call.ident), fields, True, call)
 
-    async def patch(self, call: SimRequest) -> Response:
+    async def patch(self, call: SimRequest) -> Json:
         node = await self._api.patch(call.ident, await call.body(), call.id)
-        return json_response(views.whole(node, call.minor, call.url))
+        return views.whole(node, call.minor, call.url)
 
-    async def delete(self, call: SimRequest) -> Response:
-        await self._api.delete(call.ident, call.id)
-        return Response(status_code=204)
+    async def states(self, call: SimRequest) -> Json:
+        return views.states(self._conductor.find(call.ident), call.minor)
 
-    async def states(self, call: SimRequest) -> Response:
-        return json_response(views.states(self._conductor.find(call.ident), call.minor))
-
-    async def provision(self, call: SimRequest) -> Response:
+    async def provision(self, call: SimRequest) -> None:
         more = await call.fields()
         target = text_of(more, "target")
         views.check_verb(target, call.minor)
@@ -134,60 +172,6 @@ class _NodeHandlers:
         if target == "abort" and node.provision_state == "wait call-back" and too_old:
             raise not_acceptable()
         await self._api.provision(call.ident, target, more, call.id)
-        return Response(status_code=202)
-
-    async def power(self, call: SimRequest) -> Response:
-        await self._api.power(call.ident, text_of(await call.fields(), "target"), call.id)
-        return Response(status_code=202)
-
-    async def maintain(self, call: SimRequest) -> Response:
-        await self._api.maintain(call.ident, True, (await call.fields()).get("reason"), call.id)
-        return Response(status_code=202)
-
-    async def end_maintenance(self, call: SimRequest) -> Response:
-        await self._api.maintain(call.ident, False, None, call.id)
-        return Response(status_code=202)
-
-    async def traits(self, call: SimRequest) -> Response:
-        return json_response({"traits": self._conductor.find(call.ident).traits})
-
-    async def set_traits(self, call: SimRequest) -> Response:
-        await self._api.set_traits(call.ident, (await call.fields()).get("traits"), call.id)
-        return Response(status_code=204)
-
-    async def no_traits(self, call: SimRequest) -> Response:
-        await self._api.set_traits(call.ident, [], call.id)
-        return Response(status_code=204)
-
-    async def add_trait(self, call: SimRequest) -> Response:
-        await self._api.add_trait(call.ident, call.request.path_params["trait"], call.id)
-        return Response(status_code=204)
-
-    async def remove_trait(self, call: SimRequest) -> Response:
-        await self._api.remove_trait(call.ident, call.request.path_params["trait"], call.id)
-        return Response(status_code=204)
-
-    async def validate(self, call: SimRequest) -> Response:
-        self._conductor.find(call.ident)
-        return json_response(
-            {part: {"result": True} for part in ("boot", "deploy", "management", "network", "power")}
-        )
-
-    async def allocations(self, call: SimRequest) -> Response:
-        return json_response(
-            {"allocations": [allocation.as_json("+00:00") for allocation in self._allocations.known.values()]}
-        )
-
-    async def allocate(self, call: SimRequest) -> Response:
-        allocation = await self._allocations.create(await call.fields(), call.id)
-        return json_response(allocation.as_json("+00:00"), 201)
-
-    async def allocation(self, call: SimRequest) -> Response:
-        return json_response(self._allocations.find(call.ident).as_json("+00:00"))
-
-    async def deallocate(self, call: SimRequest) -> Response:
-        await self._allocations.delete(call.ident, call.id)
-        return Response(status_code=204)
 
 
 def _node_json(node: SimNode, fields: tuple[str, ...] | None, detail: bool, call: SimRequest) -> Json:
@@ -197,17 +181,20 @@ def _node_json(node: SimNode, fields: tuple[str, ...] | None, detail: bool, call
 
 
 async def _answer(
-    request: Request, handlers: dict[str, Handler], conductor: Conductor, token: str
+    request: Request, handlers: dict[str, Handler], conductor: Conductor, token: str, status: int
 ) -> Response:
     id_ = f"req-{conductor.clock.uuid()}"
     try:
         minor = _minor(request)
-        if token and not _let_in(request, token):
+        given = request.headers.get("Authorization", "")
+        if token and not hmac.compare_digest(given.encode(), f"Basic {token}".encode()):
             raise ApiRefusal(401, "Incorrect username or password")
-        handler = handlers["GET" if request.method == "HEAD" else request.method]
-        if handler is not handlers.get("GET"):
+        method = "GET" if request.method == "HEAD" else request.method
+        if method != "GET":
             await conductor.room()  # Ironic delays a request too while it cannot notify
-        response = await handler(SimRequest(request, minor, id_))
+        body = await handlers[method](SimRequest(request, minor, id_))
+        status = {"GET": 200, "PATCH": 200, "POST": 201}.get(method, status)
+        response = Response(status_code=status) if body is None else json_response(body, status)
         response.headers[VERSION] = f"1.{minor}"
     except ApiRefusal as refused:
         response = _refusal(refused.status, refused.text)
@@ -229,7 +216,6 @@ def _refusal(status: int, text: str) -> Response:
 
 
 def _minor(request: Request) -> int:
-    """Return the minor version of the request, by default Ironic's oldest."""
     text = request.headers.get(VERSION, "").strip()
     if not text:
         words = request.headers.get("OpenStack-API-Version", "").split()
@@ -247,23 +233,10 @@ def _minor(request: Request) -> int:
     return int(minor)
 
 
-def _token(user: str, password: str) -> str:
-    return base64.b64encode(f"{user}:{password}".encode()).decode() if user else ""
-
-
-def _let_in(request: Request, token: str) -> bool:
-    given = request.headers.get("Authorization", "")
-    return hmac.compare_digest(given.encode(), f"Basic {token}".encode())
-
-
 def _version(url: str) -> Json:
-    return {
-        "id": "v1",
-        "links": [{"href": f"{url}/v1/", "rel": "self"}],
-        "status": "CURRENT",
-        "min_version": _LOWEST,
-        "version": _HIGHEST,
-    }
+    links = [{"href": f"{url}/v1/", "rel": "self"}]
+    versions = {"min_version": _LOWEST, "version": _HIGHEST}
+    return {"id": "v1", "links": links, "status": "CURRENT", **versions}
 
 
 class FaultHandlers:
@@ -274,7 +247,7 @@ class FaultHandlers:
         self._works = works
         self._power = power
 
-    async def fault(self, call: SimRequest) -> Response:
+    async def fault(self, call: SimRequest) -> None:
         """Handle {"work": "clean", "fault": "step"}: the node's next work of that kind fails."""
         body = await call.fields()
         work, fault = body.get("work"), body.get("fault")
@@ -283,27 +256,21 @@ class FaultHandlers:
                 400, f"work is one of {', '.join(KINDS)}; fault is one of {', '.join(FAULTS)} or null"
             )
         self._conductor.plan_fault(self._conductor.find(call.ident), work, fault)
-        return Response(status_code=204)
 
-    async def bmc(self, call: SimRequest) -> Response:
-        """Handle {"says": "unreachable"}: the node's BMC reports this; null restores the state that Ironic
-        assumes.
-        """
+    async def bmc(self, call: SimRequest) -> None:
+        """Handle {"says": "unreachable"}: the node's BMC reports this; null: what Ironic assumes."""
         says = (await call.fields()).get("says")
         if says not in (*BMC, None):
             raise ApiRefusal(400, f"says is one of {', '.join(BMC)} or null")
         self._power.tamper(self._conductor.find(call.ident), says)
-        return Response(status_code=204)
 
-    async def storm(self, call: SimRequest) -> Response:
-        """Handle {"target": "provide", "count": 5000}: start this transition on so many nodes
-        simultaneously.
-        """
+    async def storm(self, call: SimRequest) -> Json:
+        """Handle {"target": "provide", "count": 5000}: start this transition on so many nodes together."""
         body = await call.fields()
         target, count = text_of(body, "target"), body.get("count")
         if not isinstance(count, int) or count < 1:
             raise ApiRefusal(400, "count is how many nodes")
-        return json_response({"nodes": storm(self._conductor, self._works, target, count, call.id)}, 202)
+        return {"nodes": storm(self._conductor, self._works, target, count, call.id)}
 
 
 def storm(conductor: Conductor, works: Works, target: str, count: int, request: str) -> int:

@@ -24,9 +24,7 @@ from compute_sim.ironic.transitions import Works
 
 
 class Simulation:
-    """An Ironic with these nodes: call `run`, or serve its `worker`. Without a voice it sends no
-    notifications.
-    """
+    """An Ironic with these nodes: call `run`, or serve its `worker`. Without a voice it notifies nobody."""
 
     def __init__(
         self,
@@ -35,24 +33,20 @@ class Simulation:
         plan: SimPlan | None = None,
         voice: NotificationSink | None = None,
         clock: Clock | None = None,
-        host: str = "localhost",
-        churn: float = 0.0,  # notifications per second
         listener: socket.socket | None = None,
-        user: str = "",
-        password: str = "",
+        login: tuple[str, str] = ("", ""),  # user and password that requests need
     ) -> None:
         self._voice = voice
-        self._churn = churn
         self._listener = listener
-        self.said = 0  # notifications
+        self.sent = 0  # notifications
         if voice is None:
-            self.conductor = Conductor(plan, clock, self._handle, host=host)
+            self.conductor = Conductor(plan, clock, self._handle)
         else:
-            self.conductor = Conductor(plan, clock, self._handle, room=voice.room, host=host)
+            self.conductor = Conductor(plan, clock, self._handle, room=voice.room)
         self.works = Works(self.conductor)
         self.power = Power(self.conductor)
         self.conductor.enroll(nodes)
-        self.app: Starlette = rest_app(self.conductor, self.works, self.power, user=user, password=password)
+        self.app: Starlette = rest_app(self.conductor, self.works, self.power, login)
 
     @property
     def url(self) -> str:
@@ -60,7 +54,6 @@ class Simulation:
         return "" if self._listener is None else url_of(self._listener)
 
     async def run(self) -> None:
-        """Run until cancelled."""
         if isinstance(self._voice, BusNotifier):
             self._voice.introduce(self.conductor.nodes.values())
         self.power.start()
@@ -68,9 +61,9 @@ class Simulation:
             group.create_task(self.conductor.run())
             if self._voice is not None:
                 group.create_task(self._voice.run())
-            if self._churn:
+            if self.conductor.plan.churn:
                 api = Api(self.conductor, self.works, self.power)
-                group.create_task(Churn(self.conductor, api, self._churn, lambda: self.said).run())
+                group.create_task(Churn(self.conductor, api, lambda: self.sent).run())
             if self._listener is not None:
                 group.create_task(serve(self.app, self._listener))
 
@@ -80,7 +73,7 @@ class Simulation:
 
     def _handle(self, told: Notification) -> None:
         if not (isinstance(told, SentNotification) and told.silent):
-            self.said += 1
+            self.sent += 1
         if self._voice is not None:
             self._voice(told)
 
@@ -94,25 +87,25 @@ _REQUEST = "req-churn"
 class Churn:
     """Background traffic: nodes are deployed, repaired and switched.
 
-    `said` returns the number of notifications, including those that other requests caused.
+    `sent` returns the number of notifications, including those that other requests caused.
     """
 
-    def __init__(self, conductor: Conductor, api: Api, rate: float, said: Callable[[], int]) -> None:
+    def __init__(self, conductor: Conductor, api: Api, sent: Callable[[], int]) -> None:
         self._conductor = conductor
         self._api = api
-        self._rate = rate
-        self._said = said
+        self._rate = conductor.plan.churn
+        self._sent = sent
         self._chance = Random(conductor.plan.seed)
         self._mended: list[str] = []
         self._deployed: list[str] = []
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
-        began, before = loop.time(), self._said()
+        began, before = loop.time(), self._sent()
         while True:
-            while self._said() - before < self._rate * (loop.time() - began):
+            while self._sent() - before < self._rate * (loop.time() - began):
                 if not await self._something():
-                    began, before = loop.time(), self._said()  # a missed rate is not made up for
+                    began, before = loop.time(), self._sent()  # a missed rate is not made up for
                     break
             await asyncio.sleep(_PERIOD)
 
@@ -123,20 +116,30 @@ class Churn:
         most = max(1, int(_MOST * len(pool)))
         draw = self._chance.random()
         try:
-            if draw < 0.3:
-                return await (self._end_mending() if len(self._mended) >= most else self._mend())
-            if draw < 0.4 and self._mended:
-                return await self._end_mending()
-            if draw < 0.7:
-                return await (self._undeploy() if len(self._deployed) >= most else self._deploy())
-            if draw < 0.8 and self._deployed:
-                return await self._undeploy()
-            return await (self._switch() if draw < 0.9 else self._clean_again())
+            if (draw < 0.3 and len(self._mended) >= most) or (0.3 <= draw < 0.4 and self._mended):
+                await self._api.maintain(self._pop_random(self._mended), False, None, _REQUEST)
+            elif (0.3 <= draw < 0.7 and len(self._deployed) >= most) or (
+                0.7 <= draw < 0.8 and self._deployed
+            ):
+                await self._api.provision(self._pop_random(self._deployed), "deleted", {}, _REQUEST)
+            elif (node := self._free()) is None:
+                return False
+            elif draw < 0.3:
+                self._mended.append(node.uuid)
+                await self._api.maintain(node.uuid, True, "a disk is replaced", _REQUEST)
+            elif draw < 0.7:
+                await self._deploy(node)
+            elif draw < 0.9:
+                target = "power off" if node.power_state == "power on" else "power on"
+                await self._api.power(node.uuid, target, _REQUEST)
+            else:
+                await self._api.provision(node.uuid, "manage", {}, _REQUEST)
+                await self._api.provision(node.uuid, "provide", {}, _REQUEST)
         except ApiRefusal:
-            return True  # another request was faster
+            pass  # another request was faster
+        return True
 
     def _free(self) -> SimNode | None:
-        """Return a random available node."""
         nodes = self._conductor.nodes
         start = self._chance.randrange(len(nodes))
         for node in islice(nodes.values(), start, start + _TRIES):
@@ -149,48 +152,14 @@ class Churn:
                 return node
         return None
 
-    async def _mend(self) -> bool:
-        if (node := self._free()) is None:
-            return False
-        self._mended.append(node.uuid)
-        await self._api.maintain(node.uuid, True, "a disk is replaced", _REQUEST)
-        return True
-
-    async def _end_mending(self) -> bool:
-        await self._api.maintain(self._pop_random(self._mended), False, None, _REQUEST)
-        return True
-
-    async def _deploy(self) -> bool:
-        if (node := self._free()) is None:
-            return False
+    async def _deploy(self, node: SimNode) -> None:
         instance = self._conductor.clock.uuid()
-        await self._api.patch(
-            node.uuid, [{"op": "add", "path": "/instance_uuid", "value": instance}], _REQUEST
-        )
+        patch = [{"op": "add", "path": "/instance_uuid", "value": instance}]
+        await self._api.patch(node.uuid, patch, _REQUEST)
         self._deployed.append(node.uuid)
         await self._api.provision(node.uuid, "active", {}, _REQUEST)
-        return True
-
-    async def _undeploy(self) -> bool:
-        await self._api.provision(self._pop_random(self._deployed), "deleted", {}, _REQUEST)
-        return True
-
-    async def _switch(self) -> bool:
-        if (node := self._free()) is None:
-            return False
-        target = "power off" if node.power_state == "power on" else "power on"
-        await self._api.power(node.uuid, target, _REQUEST)
-        return True
-
-    async def _clean_again(self) -> bool:
-        if (node := self._free()) is None:
-            return False
-        await self._api.provision(node.uuid, "manage", {}, _REQUEST)
-        await self._api.provision(node.uuid, "provide", {}, _REQUEST)
-        return True
 
     def _pop_random(self, uuids: list[str]) -> str:
-        """Remove and return a random element."""
         index = self._chance.randrange(len(uuids))
         uuids[index], uuids[-1] = uuids[-1], uuids[index]
         return uuids.pop()

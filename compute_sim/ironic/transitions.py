@@ -79,16 +79,13 @@ class Works:
         return job
 
     def _start(self, job: Job) -> None:
-        if job.kind == "clean" and not job.manual and not self._cleans(job.node):
+        plan, cleans = self._conductor.plan, job.node.automated_clean
+        cleans = plan.automated_clean if cleans is None else cleans
+        if job.kind == "clean" and not job.manual and not cleans:
             job.seconds, job.fault = 0.0, None
         else:
-            job.waits = job.kind in _CALLED_BACK and (
-                self._conductor.plan.call_back or job.fault == "timeout"
-            )
+            job.waits = job.kind in _CALLED_BACK and (plan.call_back or job.fault == "timeout")
         self._go_on_later(job, job.seconds / 2 if job.waits else job.seconds, self._worked)
-
-    def _cleans(self, node: SimNode) -> bool:
-        return self._conductor.plan.automated_clean if node.automated_clean is None else node.automated_clean
 
     def _go_on_later(self, job: Job, seconds: float, then: Callable[[Job], None]) -> None:
         def go_on() -> None:
@@ -111,7 +108,6 @@ class Works:
         bound_for: str | None = None,
         last_error: str | None = None,
     ) -> None:
-        """Apply and notify one transition."""
         before, before_target = node.provision_state, node.target_provision_state
         state, target, phase = move(before, event, working=working, bound_for=bound_for)
         node.provision_state, node.target_provision_state = state, target
@@ -124,7 +120,6 @@ class Works:
         )  # fmt: skip
 
     def _worked(self, job: Job) -> None:
-        """Continue after the first half."""
         if job.fault == "prepare":
             self._failed(job)
         elif job.hold:
@@ -139,7 +134,6 @@ class Works:
             self._succeeded(job)
 
     def _step_on(self, job: Job, event: str) -> None:
-        """Enter a state in which the node is not locked."""
         if job.kind in _STEP:
             setattr(job.node, f"{job.kind}_step", _STEP[job.kind])
         if job.kind == "inspect":
@@ -148,7 +142,6 @@ class Works:
         self._conductor.unlock(job.node)
 
     def _called_back(self, job: Job) -> None:
-        """Continue after the node's callback, or its timeout."""
         if job.fault == "timeout":
             self._failed(job)
             return
@@ -215,10 +208,10 @@ class Works:
         # the rest is visible in the API alone: Ironic has notified already
         if job.kind == "clean" and job.fault == "timeout":
             self._to_maintenance(node)
-            self._conductor.notify("maintenance_set", "success", node, job.request, silent=True)
+            self._conductor.notify("maintenance_set", "success", node, job.request, sort="silent")
         elif job.kind == "delete":
             self._clear_instance(node)
-            self._conductor.notify("update", "success", node, job.request, silent=True)
+            self._conductor.notify("update", "success", node, job.request, sort="silent")
 
     def _to_maintenance(self, node: SimNode) -> None:
         node.maintenance, node.fault = True, "clean failure"

@@ -7,7 +7,7 @@ from typing import Any
 
 from bus.replication import TreesFound
 from control_room.core.hosts import KnownHost, host_of_tree
-from control_room.core.plan import AMOUNT
+from control_room.core.what_if_form import AMOUNT
 
 MOST_CLASSES = 40
 
@@ -73,7 +73,7 @@ def classes_of(hosts: Sequence[KnownHost]) -> list[str]:
 
 
 def columns(fleet: Fleet, flavor: Mapping[str, int]) -> dict[str, Any]:
-    """Return the table for the browser: a list for each column, hosts by cell, zone and name; groups by
+    """Return the heat map as a list for each column, with hosts by cell, zone and name, and groups by
     number.
     """
     hosts = fleet.in_order()
@@ -97,7 +97,7 @@ def columns(fleet: Fleet, flavor: Mapping[str, int]) -> dict[str, Any]:
 
 
 def changed_columns(fleet: Fleet, since: int, flavor: Mapping[str, int]) -> dict[str, Any]:
-    """Return only the hosts that changed after this change, by position, for a browser with the same
+    """Return the hosts that changed after change number `since`, by position, for a browser with this
     layout.
     """
     if since >= fleet.number:  # most times: nothing is worked out

@@ -49,9 +49,7 @@ class KnownHost:
         return sum(stock.capacity for stock in found), sum(stock.capacity - stock.free for stock in found)
 
     def fits(self, flavor: Mapping[str, int]) -> int:
-        """Return how many more of a flavor fit by amounts alone, without rules. Each class comes from the
-        provider with most of it, as for a flavor without groups.
-        """
+        """Return how many more instances of a flavor fit by amounts, each class taken from one provider."""
         if self.closed or not flavor:
             return 0
         fitting = dict.fromkeys(flavor, 0)
@@ -105,9 +103,7 @@ MOST_DEPTH = 6  # that the page indents
 
 
 def rows(tree: Sequence[Provider]) -> list[tuple[int, Provider]]:
-    """Return each provider with its depth, below its parent and siblings by name; one without its parent is
-    at the top.
-    """
+    """Return the providers of a tree in its order, by name within a parent, each with its depth."""
     below: dict[str | None, list[Provider]] = {}
     known = {provider.id for provider in tree}
     for provider in sorted(tree, key=lambda provider: provider.name, reverse=True):

@@ -1,6 +1,4 @@
-"""Bare-metal nodes as a board: Ironic's state of each, placement's record of it, and why it cannot be
-claimed.
-"""
+"""Bare-metal nodes as a board: Ironic's state, placement's record, and why a node cannot be claimed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -126,7 +124,6 @@ def _record_text(record: PlacementRecord | None) -> str:
 
 
 def _obstacles(node: BoardNode, reads_ironic: bool, now: float) -> tuple[str, ...]:
-    """Return, as sentences, what must change before the node can be used."""
     words = []
     ironic, record = node.ironic, node.placement_record
     if ironic is not None:
@@ -169,9 +166,7 @@ class BoardColumn:
 def board(
     nodes: MetalNodes, now: float, wanted: str = "", column: str = "", most: int = 40
 ) -> list[BoardColumn]:
-    """Return the columns that have nodes. `wanted` limits the nodes to those with this text in a name, state
-    or id. Nodes whose two states differ come first: they need an operator.
-    """
+    """Return the columns that have nodes with the text `wanted`; nodes whose two states differ come first."""
     by_column: dict[str, list[NodeShown]] = {}
     for node in sorted(nodes.nodes, key=lambda node: (not node.differs, node.name or node.id)):
         if not wanted or _matches(node, wanted.lower()):

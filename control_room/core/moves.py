@@ -72,7 +72,6 @@ def move_shown(move: MoveStands) -> MoveShown:
 
 
 def _may(move: MoveStands, waits: bool) -> tuple[str, ...]:
-    """Return the acts that are allowed. Its cell decides: it may be too late by then."""
     if move.ended or move.in_cell or move.phase in ("undo", "revert", "abort", "confirm"):
         return ()
     if waits:
@@ -81,9 +80,7 @@ def _may(move: MoveStands, waits: bool) -> tuple[str, ...]:
 
 
 def merged_moves(found: Iterable[MoveStands]) -> list[MoveStands]:
-    """Return each move once, newest first. A move that two cells report is taken from the cell that runs
-    it.
-    """
+    """Return each move once, newest first; if two cells report it, as the cell that runs it does."""
     every = list(found)
     known = {move.move for move in every if not move.in_cell}
     one_each = {move.move: move for move in every if not move.in_cell or move.move not in known}
@@ -115,8 +112,8 @@ class DrainShown:
 
 
 def moved_away(host: str, moves: Sequence[MoveStands], now: float) -> int:
-    """Return how many of the moves have left the host within a day, and since a guest last came there.
-    Newest first.
+    """Return how many of the moves, newest first, left the host within a day and since a guest last came
+    there.
     """
     count = 0
     for move in moves:

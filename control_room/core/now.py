@@ -1,14 +1,61 @@
 """The first page: the state of the cloud in figures, with heartbeats and alarms."""
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from bus.messages import HostReported
-from control_room.core.charts import Chart, chart
 from control_room.core.windows import TICK, BuildHistory, Tick, percentiles, summed
 from control_room.core.words import duration, listed, several
+
+WIDTH, HEIGHT = 600, 120
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnLine:
+    name: str
+    path: str  # empty: there is nothing to draw
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    top: float  # the value at the upper edge
+    lines: tuple[DrawnLine, ...]
+    empty: bool
+
+
+def chart(series: Sequence[tuple[str, Sequence[float | None]]], least: float = 0.0) -> Chart:
+    """Return lines over one scale from 0 to a round number, with a gap for each None."""
+    known = [value for _, values in series for value in values if value is not None]
+    top = rounded_up(max([*known, least]))
+    lines = tuple(DrawnLine(name, _path(values, top)) for name, values in series)
+    return Chart(top, lines, not any(known))
+
+
+def rounded_up(value: float) -> float:
+    """Return the next larger number of 1, 2, 5, 10, 20, ...; also below 1."""
+    if value <= 0:
+        return 1.0
+    unit = 10.0 ** math.floor(math.log10(value))
+    return next(step * unit for step in (1, 2, 5, 10) if step * unit >= value * 0.999999)
+
+
+def _path(values: Sequence[float | None], top: float) -> str:
+    parts, drawing = [], False
+    across = WIDTH / max(1, len(values) - 1)
+    for place, value in enumerate(values):
+        if value is None:
+            drawing = False
+            continue
+        x, y = place * across, HEIGHT - min(value / top, 1.0) * HEIGHT
+        parts.append(f"{'L' if drawing else 'M'}{x:.0f} {y:.1f}")
+        if not drawing and (place + 1 == len(values) or values[place + 1] is None):
+            parts.append("h2")  # a single value is a dot
+        drawing = True
+    return "".join(parts)
+
 
 EXPIRY = 3600.0  # seconds without a heartbeat until a sender is removed
 MOST = 20_000  # of each
@@ -195,9 +242,7 @@ def ten_minutes(history: BuildHistory, now: float, known: TenMinutes | None) -> 
 
 
 def charts(ticks: Sequence[Tick]) -> tuple[Chart, Chart]:
-    """Return charts of builds that ended a second, and of their durations. Each point of the durations covers
-    half a minute, so that few builds do not make it jump.
-    """
+    """Return charts of the builds that ended a second and of their durations, each point of half a minute."""
     speed = chart(
         [
             ("active", [tick.ends["active"] / TICK for tick in ticks]),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bus.host_health import DISABLED, FORCED_DOWN, HELD
 from bus.vocabulary import MAX_CAPACITY
 from control_room.core.hosts import Counts, HostStock, KnownHost, StockColumns
-from control_room.core.plan import AddedHosts, InvalidPlan, Plan, PlannedFlavor
+from control_room.core.what_if_form import AddedHosts, InvalidPlan, Plan, PlannedFlavor
 
 MOST_STOCKS = 400_000  # inventories of all hosts that are added
 FreeByClass = dict[str, Counts]  # class → free amounts by stock
@@ -180,7 +180,6 @@ def _side(hosts: Sequence[KnownHost], plan: Plan, stopped: Callable[[], bool]) -
 
 
 def _is_there(host: KnownHost, plan: Plan) -> bool:
-    """Return whether a host is in the plan's zone and cell. An added host without a zone or cell is."""
     anywhere = ("",) if host.new else ()
     return (not plan.cell or host.cell in (plan.cell, *anywhere)) and (
         not plan.zone or host.zone in (plan.zone, *anywhere)
@@ -266,7 +265,6 @@ class _Packing:
         return best, left
 
     def _search(self, known: int, most: int, together: bool) -> tuple[int, FreeByClass | None]:
-        """Return the most mixes above `known` that fit, up to `most`, and what they leave."""
         low, high, left = known, most, None
         while low < high:
             middle = high if left is None and low == known and high == most else (low + high + 1) // 2
@@ -303,7 +301,6 @@ class _Packing:
         return int(here.sum())
 
     def _mix_pieces(self, name: str, free: FreeByClass) -> Counts:
-        """Return how many whole mixes fit on each stock of a class."""
         stocks = self._stocks[name]
         amounts = [flavor.amounts[name] for flavor in self.mix if name in flavor.amounts]
         gives = np.logical_and.reduce([stocks.gives(amount) for amount in amounts])
@@ -311,7 +308,6 @@ class _Packing:
         return pieces
 
     def _size(self, flavor: PlannedFlavor) -> float:
-        """Return the largest share that the flavor takes of a class."""
         return max(amount / max(1, int(self.free[name].sum())) for name, amount in flavor.amounts.items())
 
     def _free_share(self, host: KnownHost) -> float:

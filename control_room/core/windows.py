@@ -136,7 +136,9 @@ def bucket(seconds: float) -> int:
 
 
 def percentiles(counts: Mapping[int, int], shares: Iterable[float]) -> list[float | None]:
-    """Return, for each share, the bound that this share did not exceed, or None without durations."""
+    """Return for each share, such as 0.95, the duration that this share of the builds did not exceed, or
+    None.
+    """
     total = sum(counts.values())
     return [_percentile(counts, total, share) for share in shares]
 

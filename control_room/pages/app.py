@@ -12,17 +12,15 @@ from starlette.routing import Route
 
 from control_room.pages.builds import BuildPages
 from control_room.pages.bus import BusPages
-from control_room.pages.capacity import CapacityPages
 from control_room.pages.dead_letters import DeadLetterPages
 from control_room.pages.frame import HERE, PageContext, PageRefused, Renderer
 from control_room.pages.hosts import HeatPages, HostPages
 from control_room.pages.metal import MetalPages
-from control_room.pages.middleware import AccessMiddleware
+from control_room.pages.middleware import AccessMiddleware, SignInPages
 from control_room.pages.moves import MovePages
 from control_room.pages.now import NowPages
-from control_room.pages.sign_in import SignInPages
 from control_room.pages.waiting import WaitingPages
-from control_room.pages.what_if import WhatIfPages
+from control_room.pages.what_if import CapacityPages, WhatIfPages
 
 
 def pages_app(context: PageContext) -> Starlette:

@@ -125,7 +125,6 @@ class BuildPages(PageGroup):
         )
 
     async def _records(self, id_: str) -> KnownRecords:
-        """Query all cells and the schedulers in parallel."""
         ask = self._context.queries
         pending: list[Any] = [query("the scheduler", ask.decision, FindDecision(id=id_))]
         for cell in await self._context.status.cells():
@@ -145,13 +144,11 @@ class BuildPages(PageGroup):
         )
 
     def _request(self, records: KnownRecords) -> BuildRequested | None:
-        """Return the request, or None if it is not recorded as one request."""
         if not records.one_request:
             return None
         return records.decided.request or self._context.operations.requested(records.builds[0])
 
     async def _today(self, request: BuildRequested | None) -> tuple[Reply[Any] | None, DecisionShown | None]:
-        """Return what the scheduler would decide now."""
         if request is None:
             return None, None
         question = WhatIf(request=request, room=True)

@@ -16,10 +16,9 @@ from starlette.types import Scope
 from bus.clock import Clock
 from bus.masking import printable
 from control_room.access import AccessRules, Sessions, WebSession, theme_cookie
-from control_room.cloud_status import StatusReader
 from control_room.core import words
 from control_room.operations import Operations
-from control_room.queries import Queries
+from control_room.queries import Queries, StatusReader
 from control_room.shared_data import BackgroundTasks
 from control_room.worker import Events
 

@@ -1,6 +1,4 @@
-"""Hosts: the heat map of all hosts, which the browser reads as columns and then as changes, and one host's
-tree, guests, heartbeats and operations.
-"""
+"""Hosts: the heat map of all hosts, and one host's tree, guests, heartbeats and operations."""
 
 import asyncio
 import logging
@@ -163,5 +161,4 @@ class HostPages(PageGroup):
 
 
 def _health(root: Provider, answer: HostHealthFound | None) -> HostHealth | None:
-    """Return the scheduler's report of a host that is not up."""
     return unanswered(root) if answer is None else next(iter(answer.hosts), None)

@@ -1,17 +1,120 @@
-"""Middleware of every request: limits, host name, session, authorisation, headers, and refusals as pages."""
+"""Access to the pages: sign-in, and the limits, session, authorisation and headers of each request."""
 
 import ipaddress
 import logging
 import re
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from control_room.access import WebSession, from_our_page, session_cookie, set_session
-from control_room.limits import RunningRequests, TooManyRequests
-from control_room.pages.frame import PageContext, PageRefused, Renderer, address_of, redirect_to
+from control_room.access import WebSession, from_our_page, session_cookie, set_session, set_theme
+from control_room.pages.frame import (
+    THEMES,
+    PageContext,
+    PageGroup,
+    PageRefused,
+    Renderer,
+    address_of,
+    redirect_to,
+    session_of,
+)
+
+# connections (berth/control_room_setup.py) to /healthz, and one address or user leaves most to the others.
+OF_A_SESSION = 30
+OF_A_USER = 100
+OF_AN_ADDRESS = 150
+IN_ALL = 400
+
+FREE_FAILURES = 5  # sign-ins that may fail before the first pause
+LONGEST_PAUSE = 300.0
+EXPIRY = 1800.0  # seconds without a failure until the failures of an address are forgotten
+_ADDRESSES = 10_000
+
+
+class TooManyRequests(Exception):
+    """A request exceeds a limit, which the text describes."""
+
+
+class RunningRequests:
+    """Requests that are being answered, counted by session, user and address."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[Hashable] = Counter()
+
+    @contextmanager
+    def count(self, session: str, user: Hashable, address: str) -> Iterator[None]:
+        """Count a request for the time of the block; raise TooManyRequests if that exceeds a limit."""
+        limits: Mapping[Hashable, tuple[int, str]] = {
+            ("session", session): (OF_A_SESSION, "this session"),
+            ("user", user): (OF_A_USER if user else IN_ALL, "this user"),
+            ("address", network_of(address)): (OF_AN_ADDRESS, "this address"),
+            "all": (IN_ALL, "all clients"),
+        }
+        for key, (most, client) in limits.items():
+            if self._counts[key] >= most:
+                raise TooManyRequests(
+                    f"{most} requests of {client} are being answered already, the most at a time"
+                )
+        self._counts.update(limits.keys())
+        try:
+            yield
+        finally:
+            for key in limits:
+                self._counts[key] -= 1
+                if not self._counts[key]:
+                    del self._counts[key]
+
+
+@dataclass
+class _Failures:
+    count: int
+    last: float
+
+
+class SignInFailures:
+    """Failed sign-ins by address. After a few, each failure doubles the pause until the next attempt.
+
+    A successful sign-in resets nothing: otherwise one token would permit guessing others without a pause.
+    """
+
+    def __init__(self) -> None:
+        self._failures: OrderedDict[str, _Failures] = OrderedDict()
+
+    def pause(self, address: str, now: float) -> float:
+        """Return the seconds until this address may try again."""
+        failures = self._failures.get(network_of(address))
+        if failures is None or failures.count < FREE_FAILURES:
+            return 0.0
+        pause = min(LONGEST_PAUSE, 2.0 ** min(failures.count - FREE_FAILURES, 20))
+        return max(0.0, failures.last + pause - now)
+
+    def failed(self, address: str, now: float) -> int:
+        """Count a failure; return how many this address has."""
+        key = network_of(address)
+        known = self._failures.pop(key, None)
+        count = known.count if known is not None and now - known.last < EXPIRY else 0
+        self._failures[key] = _Failures(count + 1, now)
+        while len(self._failures) > _ADDRESSES:
+            self._failures.popitem(last=False)
+        return count + 1
+
+
+def network_of(address: str) -> str:
+    """Return an IPv4 address as it is, and of an IPv6 address its /64: one client has all of that."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if found.version == 4:
+        return address
+    return str(ipaddress.ip_network((found, 64), strict=False))
+
 
 log = logging.getLogger(__name__)
 
@@ -107,9 +210,7 @@ class AccessMiddleware:
             raise PageRefused(401 if session.visitor is None else 403, "Sign in", "")
 
     def _is_allowed_name(self, host: str) -> bool:
-        """Return whether requests may use this host name.
-
-        With any name allowed, a page of another site could read the pages once its name resolves to this
+        """With any host name allowed, another site's page could read ours once its name resolves to this
         address.
         """
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
@@ -145,3 +246,54 @@ class AccessMiddleware:
             answer = Response()
             set_session(answer, scope, scope["session"])
             headers.append("set-cookie", answer.headers["set-cookie"])
+
+
+class SignInPages(PageGroup):
+    def __init__(self, context: PageContext, renderer: Renderer) -> None:
+        super().__init__(context, renderer)
+        self._failures = SignInFailures()
+
+    async def page(self, request: Request, problem: str = "", status: int = 200) -> Response:
+        is_open = self._context.access.may_read(None)
+        return self._renderer.page(request, "login.html", status=status, problem=problem, open=is_open)
+
+    async def sign_in(self, request: Request) -> Response:
+        fields = await self._renderer.open_form(request)
+        context, address = self._context, address_of(request.scope)
+        if (pause := self._failures.pause(address, context.clock.monotonic())) > 0:
+            raise PageRefused(
+                429,
+                "Too many attempts",
+                f"Too many sign-ins of this address have failed. Try again in {pause:.0f} s.",
+                retry_after=pause,
+            )
+        credential = context.access.credential(fields.get("token", "").strip())
+        visitor = credential()
+        if visitor is None:
+            failures = self._failures.failed(address, context.clock.monotonic())
+            log.warning("sign-in refused: unknown token, from %s, failure %d", address, failures)
+            return await self.page(request, "This token is not known here.", 401)
+        context.sessions.end(session_of(request).id)
+        session = context.sessions.sign_in(visitor, credential, context.clock.now())
+        log.info("%s signed in from %s", visitor.user, address)
+        answer = redirect_to("/")
+        set_session(answer, request.scope, session)
+        return answer
+
+    async def sign_out(self, request: Request) -> Response:
+        await self._renderer.open_form(request)
+        session = session_of(request)
+        if session.visitor is not None:
+            log.info("%s signed out", session.visitor.user)
+        self._context.sessions.end(session.id)
+        answer = redirect_to("/")
+        set_session(answer, request.scope, self._context.sessions.new())
+        return answer
+
+    async def theme(self, request: Request) -> Response:
+        fields = await self._renderer.open_form(request)
+        answer = redirect_to(fields.get("back", "/"))
+        theme = fields.get("theme", "")
+        if theme in THEMES:
+            set_theme(answer, request.scope, theme)
+        return answer

@@ -185,7 +185,6 @@ class MovePages(PageGroup):
         )
 
     async def _query(self, find: FindMoves) -> Found:
-        """Query all cells in parallel."""
         ask, cells = self._context.queries.moves, await self._context.status.cells()
         replies: list[Reply[MovesFound]] = await asyncio.gather(
             *(query(f"cell {cell}", ask, structs.replace(find, cell=cell)) for cell in cells)

@@ -7,12 +7,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bus.host_health import not_up
-from control_room.cloud_status import CloudStatus
 from control_room.core.now import SHARES, AgentHeartbeat, CellNow, TenMinutes, alarms, ten_minutes, workers
 from control_room.core.windows import percentiles, summed
 from control_room.core.words import duration
 from control_room.pages.frame import PageContext, PageGroup, Renderer
 from control_room.pages.page_updates import PageUpdates, soon
+from control_room.queries import CloudStatus
 from control_room.shared_data import SharedData, UpdateInterval
 
 SECONDS = 2.0

@@ -19,7 +19,7 @@ V = TypeVar("V")
 
 
 class PageUpdates:
-    """Sends a part of a page when it is opened, every `seconds` and after each change, at least `interval`
+    """Sends a part of a page when it is opened, every `seconds`, and after changes at least `interval`
     apart.
     """
 
@@ -70,7 +70,6 @@ class PageUpdates:
 
 
 async def _made(part: Callable[[], Awaitable[str]], stream: EventStream) -> str | None:
-    """Return the part, unless the stream ends before the part is ready."""
     try:
         async with asyncio.timeout(None) as working:
             with stream.endable(working):
@@ -82,7 +81,6 @@ async def _made(part: Callable[[], Awaitable[str]], stream: EventStream) -> str 
 
 
 async def _passed(event: asyncio.Event, seconds: float) -> None:
-    """Wait for the event, at most so many seconds."""
     if seconds <= 0:
         return
     try:
@@ -93,7 +91,7 @@ async def _passed(event: asyncio.Event, seconds: float) -> None:
 
 
 async def soon(request: Request, data: Awaitable[V]) -> V | None:
-    """Return the data if it is ready within the time that a page waits; otherwise the event stream sends it
+    """Return the data if it is ready while a page waits for it, else None: the event stream then sends it
     later.
 
     With `wait=1` the page waits until the data is ready or the reader has left.

@@ -1,8 +1,11 @@
-"""The page of what-if questions: whether a request would fit now, where, how many more, and what would change
-it. The page claims nothing.
-"""
+"""What-if questions: whether a request would fit now, where, how many more; nothing is claimed."""
 
-from collections.abc import Sequence
+import asyncio
+import threading
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import parse_qs, urlencode
+from weakref import WeakValueDictionary
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -10,9 +13,23 @@ from starlette.responses import Response
 from bus.errors import OperationRefused
 from bus.queries import WhatIf, WhatIfAnswered
 from control_room.core.builds import DecisionShown, Scores, shown
-from control_room.core.what_if_form import FIELDS, MORE_FIELDS, InvalidForm, form_texts, parse_request
-from control_room.pages.frame import PageGroup
-from control_room.queries import query
+from control_room.core.hosts import KnownHost
+from control_room.core.planning import PlanAnswer, planned
+from control_room.core.what_if_form import (
+    FIELDS,
+    MORE_FIELDS,
+    InvalidForm,
+    InvalidPlan,
+    form_texts,
+    parse_plan,
+    parse_request,
+    words,
+)
+from control_room.host_reads import known_hosts
+from control_room.pages.frame import PageContext, PageGroup, Renderer, address_of, session_of
+from control_room.pages.page_updates import PageUpdates, soon
+from control_room.queries import NO_ANSWER, query
+from control_room.shared_data import SharedData
 
 
 class WhatIfPages(PageGroup):
@@ -50,3 +67,109 @@ class WhatIfPages(PageGroup):
 
 def shown_answer(answer: WhatIfAnswered, scores: Scores) -> DecisionShown:
     return shown(answer.decision, scores, answer.placed[0].root if answer.placed else "")
+
+
+SECONDS = 3600.0  # that an answer is shown as it was computed
+HOSTS_SECONDS = 5.0  # that placement's hosts are used
+LONGEST = 30.0  # seconds that a plan may take
+USUAL = "3 x VCPU:2,MEMORY_MB:4096,DISK_GB:20\n1 x VCPU:8,MEMORY_MB:16384,DISK_GB:80"
+_FIELDS = ("mix", "add", "without", "zone", "cell")
+
+
+@dataclass(frozen=True)
+class PlanResult:
+    answer: PlanAnswer | None = None
+    problems: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class _PlanQuery:
+    """A capacity plan as the query of an address, and the reader (visitor or client address) that computes
+    it.
+    """
+
+    text: str
+    reader: Hashable = field(compare=False)
+
+
+class CapacityPages(PageGroup):
+    """One plan of a reader is computed at a time, and one of all readers: it may be over 10,000 hosts."""
+
+    def __init__(self, context: PageContext, renderer: Renderer) -> None:
+        super().__init__(context, renderer)
+        self._updates = PageUpdates(SECONDS)
+        self._plans = SharedData(context.tasks, self._plan)
+        self._hosts = SharedData(context.tasks, self._known_hosts, seconds=HOSTS_SECONDS)
+        self._planning = asyncio.Lock()
+        self._of_reader: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
+
+    async def page(self, request: Request) -> Response:
+        fields = _fields(request)
+        query = _query(request)
+        result = await soon(request, self._plans.get(query)) if query.text else PlanResult()
+        return self._renderer.page(
+            request,
+            "capacity.html",
+            fields=fields,
+            usual=USUAL,
+            part=self._part(result, query.text),
+            query="" if result else query.text,
+        )
+
+    async def events(self, request: Request) -> Response:
+        """Send the answer that the page did not wait for."""
+
+        async def part() -> str:
+            return self._part(await self._plans.get(_query(request)), "")
+
+        return self._updates.stream(request, part)
+
+    def _part(self, result: PlanResult | None, query: str) -> str:
+        answer = result.answer if result else None
+        return self._renderer.part(
+            "capacity_part.html",
+            query="" if result else query,
+            problems=result.problems if result else (),
+            answer=answer,
+            fragments=(answer.then or answer.now) if answer else None,
+        )
+
+    async def _plan(self, query: _PlanQuery) -> PlanResult:
+        fields = {name: texts[0] for name, texts in parse_qs(query.text).items()}
+        try:
+            async with self._of_reader.setdefault(query.reader, asyncio.Lock()):
+                return PlanResult(await self._planned(fields))
+        except InvalidPlan as invalid:
+            return PlanResult(problems=[f"{str(arg)[:1].upper()}{str(arg)[1:]}." for arg in invalid.args])
+        except NO_ANSWER as problem:
+            return PlanResult(problems=[f"Placement does not answer: {problem}."])
+
+    async def _planned(self, fields: dict[str, str]) -> PlanAnswer:
+        mix, add = (
+            [line for line in fields.get(name, "").splitlines() if line.strip()] for name in ("mix", "add")
+        )
+        without = words(fields.get("without", ""))
+        plan = parse_plan(mix, add, without, fields.get("zone", ""), fields.get("cell", ""))
+        async with self._planning:
+            hosts = await self._hosts.get(None)
+            stop = threading.Event()
+            try:
+                async with asyncio.timeout(LONGEST):
+                    return await asyncio.to_thread(planned, hosts, plan, stop.is_set)
+            except TimeoutError:
+                raise InvalidPlan(f"this plan takes longer than {LONGEST:g} s: plan with less") from None
+            finally:
+                stop.set()  # or the thread continues after a cancellation
+
+    async def _known_hosts(self, _: None) -> Sequence[KnownHost]:
+        ask = self._context.queries
+        return await known_hosts(ask.trees, ask.aggregates, ask.cells)
+
+
+def _fields(request: Request) -> dict[str, str]:
+    return {name: request.query_params.get(name, "").strip() for name in _FIELDS}
+
+
+def _query(request: Request) -> _PlanQuery:
+    text = urlencode({name: value for name, value in _fields(request).items() if value})
+    return _PlanQuery(text, session_of(request).visitor or address_of(request.scope))

@@ -15,9 +15,9 @@ from bus.host_health import DISABLED
 from bus.replication import FindTrees, TreesFound
 from bus.reports import Inventory
 from control_room import shared_data
-from control_room.core.plan import Plan
 from control_room.core.planning import PlanAnswer, PlanStopped, planned
-from control_room.pages import capacity
+from control_room.core.what_if_form import Plan
+from control_room.pages import what_if
 from tests.support.placement_builders import a_placement, a_provider, a_report
 from tests.support.placement_calls import report, silent_placement
 from tests.support.visited_room import VisitedRoom, a_visited_room
@@ -120,7 +120,7 @@ async def test_a_plan_ends_when_its_last_reader_has_left(monkeypatch: pytest.Mon
         ended.set()
         raise PlanStopped
 
-    monkeypatch.setattr(capacity, "planned", endless)
+    monkeypatch.setattr(what_if, "planned", endless)
     monkeypatch.setattr(shared_data, "GRACE", 0.01)
     async with a_visited_room(told=nothing_known()) as room:
         left = asyncio.Event()
@@ -159,7 +159,7 @@ async def test_plans_of_one_reader_wait_for_each_other_and_not_before_those_of_o
         go.wait(10)
         return planned(hosts, plan, stopped)
 
-    monkeypatch.setattr(capacity, "planned", recorded)
+    monkeypatch.setattr(what_if, "planned", recorded)
     async with a_visited_room(told=nothing_known()) as room, asyncio.TaskGroup() as group:
         await room.sign_in("alice")
         for zone in ("a1", "a2", "a3"):
@@ -180,7 +180,7 @@ async def test_a_plan_that_takes_too_long_fails(monkeypatch: pytest.MonkeyPatch)
             time.sleep(0.001)
         raise PlanStopped
 
-    monkeypatch.setattr(capacity, "planned", endless)
-    monkeypatch.setattr(capacity, "LONGEST", 0.05)
+    monkeypatch.setattr(what_if, "planned", endless)
+    monkeypatch.setattr(what_if, "LONGEST", 0.05)
     async with a_visited_room(told=nothing_known()) as room:
         assert "This plan takes longer than" in await room.page("/what-if/capacity?wait=1&mix=VCPU:1")

@@ -154,7 +154,7 @@ async def test_ironics_allocations_take_a_node(client: httpx.AsyncClient) -> Non
 
 
 async def test_with_a_password_only_who_knows_it_comes_in() -> None:
-    sim = Simulation(enrolled(1, now=NOW), user="admin", password="secret")
+    sim = Simulation(enrolled(1, now=NOW), login=("admin", "secret"))
     async with client_of(sim) as client:
         refused = await client.get("/v1/nodes")
         assert refused.status_code == 401

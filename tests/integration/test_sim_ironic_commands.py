@@ -65,7 +65,7 @@ class Person:
 def person() -> Iterator[Person]:
     plan = SimPlan(step_time=Durations("constant", (0.01,)), sync_every=0.05, sync_retries=0)
     sim = Simulation(
-        enrolled(20, now=NOW), plan=plan, listener=listen("127.0.0.1:0"), user="admin", password="p@ss"
+        enrolled(20, now=NOW), plan=plan, listener=listen("127.0.0.1:0"), login=("admin", "p@ss")
     )
     loop = asyncio.new_event_loop()
     running: list[asyncio.Task[None]] = []

@@ -82,7 +82,7 @@ class SimIronicPlayer:
             case "maintenance":
                 await self.api.maintain(NODE, rest == "on", "a reason", "req-1")
             case "traits":
-                await self.api.set_traits(NODE, rest.split(), "req-1")
+                await self.api.change_traits(NODE, "req-1", rest.split())
             case "delete":
                 await self.api.delete(NODE, "req-1")
             case "fault":

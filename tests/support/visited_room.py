@@ -19,8 +19,7 @@ from bus.errors import Unroutable
 from bus.local import LocalBroker, LocalTransport
 from bus.worker import Worker
 from control_room.access import Sessions, sweep
-from control_room.cloud_status import StatusReader
-from control_room.queries import Queries
+from control_room.queries import Queries, StatusReader
 from control_room.shared_data import BackgroundTasks, background_tasks
 from control_room.worker import Events, control_room
 from tests.support.buses import serving

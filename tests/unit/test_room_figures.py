@@ -8,10 +8,9 @@ from bus.host_health import DISABLED
 from bus.messages import HostReported
 from bus.replication import KnownInventory, KnownProvider, KnownTree, TreesFound
 from bus.reports import HostState
-from control_room.core.charts import HEIGHT, WIDTH, chart, rounded_up
 from control_room.core.heat import Fleet, changed_columns, columns, natural, parse_flavor
 from control_room.core.hosts import HostStock, KnownHost
-from control_room.core.now import EXPIRY, Heartbeats, ProcessReply, alarms
+from control_room.core.now import EXPIRY, HEIGHT, WIDTH, Heartbeats, ProcessReply, alarms, chart, rounded_up
 from control_room.core.windows import (
     MOST_CAUSES,
     OTHER,

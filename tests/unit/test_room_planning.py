@@ -10,8 +10,8 @@ import pytest
 from bus.host_health import DISABLED, HELD
 from bus.reports import capacity_of
 from control_room.core.hosts import HostStock, KnownHost
-from control_room.core.plan import InvalidPlan, parse_plan
 from control_room.core.planning import PlanAnswer, PlanStopped, planned
+from control_room.core.what_if_form import InvalidPlan, parse_plan
 
 
 def a_host(

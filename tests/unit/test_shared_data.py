@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bus.cells import CellsFound, FindCells
-from control_room import cloud_status, shared_data
+from control_room import queries, shared_data
 from control_room.queries import Reply
 from control_room.shared_data import Changes, SharedData, background_tasks
 from tests.support.waiting import until
@@ -30,13 +30,13 @@ async def test_placement_counts_less_often_if_counting_takes_longer(
             return Reply(source, CellsFound(seen=1, cells=(), hosts={"c1": 3} if question.counted else {}))
         return Reply(source)
 
-    monkeypatch.setattr(cloud_status, "query", answers)
+    monkeypatch.setattr(queries, "query", answers)
     now = [0.0]
-    queries: Any = SimpleNamespace(cells=None, waiting=None, instances=None, health=None)
+    ask: Any = SimpleNamespace(cells=None, waiting=None, instances=None, health=None)
     async with background_tasks(a_clock(now)) as tasks:
-        reader = cloud_status.StatusReader(queries, tasks, ["c2"])
+        reader = queries.StatusReader(ask, tasks, ["c2"])
         for number in range(10):
-            now[0] = number * (cloud_status.SECONDS + 1.0)
+            now[0] = number * (queries.STATUS_SECONDS + 1.0)
             status = await reader.status()
             assert status.counts is not None
             assert status.counts.hosts == {"c1": 3}
