@@ -115,7 +115,7 @@ class Sessions:
     def sign_in(self, visitor: Visitor, credential: Credential, now: float) -> WebSession:
         """Return a session with a new id, so that an id known before the sign-in is worth nothing."""
         session = WebSession(self.new().id, visitor)
-        of_user = [one for one, known in self._signed_in.items() if known.session.visitor == visitor]
+        of_user = [id_ for id_, known in self._signed_in.items() if known.session.visitor == visitor]
         for id_ in (*of_user[: max(0, len(of_user) + 1 - OF_A_USER)], *list(self._signed_in)[: 1 - IN_ALL]):
             self.end(id_)
         self._signed_in[session.id] = _SignedIn(session, now + SECONDS, credential)
@@ -218,12 +218,5 @@ def set_theme(answer: Response, scope: Scope, theme: str) -> None:
 
 
 def _set(answer: Response, scope: Scope, name: str, value: str, seconds: int) -> None:
-    answer.set_cookie(
-        name,
-        value,
-        max_age=seconds,
-        path="/",
-        httponly=True,
-        samesite="strict",
-        secure=scope["scheme"] == "https",
-    )
+    secure = scope["scheme"] == "https"
+    answer.set_cookie(name, value, max_age=seconds, path="/", httponly=True, samesite="strict", secure=secure)

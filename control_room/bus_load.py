@@ -91,22 +91,14 @@ class BusLoad:
 
 @cache
 def all_routes() -> tuple[Route, ...]:
-    topics = (
+    routes = [
         Route(topic.pattern, False, topic.message.__name__, topic.says, topic.source, topic.target)
         for topic in TOPICS
-    )
-    queries = (
-        Route(
-            query.name,
-            True,
-            f"{query.asks.__name__} → {query.answer.__name__}",
-            query.says,
-            query.source,
-            query.target,
-        )
-        for query in QUERIES
-    )
-    return (*topics, *queries)
+    ]
+    for query in QUERIES:
+        message = f"{query.asks.__name__} → {query.answer.__name__}"
+        routes.append(Route(query.name, True, message, query.says, query.source, query.target))
+    return tuple(routes)
 
 
 @cache
@@ -115,30 +107,25 @@ def route_of(queue: str) -> Route | None:
     reader, _, key = queue.partition(":")
     words = key.split(".")
     for route in all_routes():
-        if route.is_query == (reader == "ask") and _matches(route.name.split("."), words):
+        pattern = route.name.split(".")
+        if route.is_query != (reader == "ask") or len(pattern) != len(words):
+            continue
+        if all(part.startswith("{") or part == word for part, word in zip(pattern, words, strict=True)):
             return route
     return None
 
 
 def bus_load(queues: Sequence[KnownQueue], depths: BusDepths) -> BusLoad:
     by_route: dict[str, list[QueueLoad]] = {}
-    loads = sorted((_load(queue, depths) for queue in queues), key=lambda load: (-load.messages, load.name))
+    loads = []
+    for queue in queues:
+        found = depths.queues.get(queue.name)
+        counts = (found.messages, found.readers, True) if found is not None else ()
+        loads.append(QueueLoad(queue.name, queue.worker, *counts))
+    loads.sort(key=lambda load: (-load.messages, load.name))
     for load in loads:
         route = route_of(load.name)
         by_route.setdefault(route.name if route else "", []).append(load)
     topics = [TopicLoad(route, by_route.get(route.name, [])) for route in all_routes()]
     others = by_route.get("", [])
     return BusLoad(topics=topics, others=others, queues=loads, dead=depths.dead, delayed=depths.delayed)
-
-
-def _load(queue: KnownQueue, depths: BusDepths) -> QueueLoad:
-    found = depths.queues.get(queue.name)
-    if found is None:
-        return QueueLoad(queue.name, queue.worker)
-    return QueueLoad(queue.name, queue.worker, found.messages, found.readers, True)
-
-
-def _matches(pattern: Sequence[str], key: Sequence[str]) -> bool:
-    return len(pattern) == len(key) and all(
-        word.startswith("{") or word == part for word, part in zip(pattern, key, strict=True)
-    )

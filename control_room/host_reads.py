@@ -43,13 +43,7 @@ async def zones_by_aggregate(aggregates: Ask[FindAggregates, AggregatesFound]) -
     zones, after, more = dict[str, str](), "", True
     while more:
         page = await aggregates(FindAggregates(after=after))
-        zones.update(
-            {
-                aggregate.id: aggregate.metadata[ZONE]
-                for aggregate in page.aggregates
-                if ZONE in aggregate.metadata
-            }
-        )
+        zones |= {each.id: each.metadata[ZONE] for each in page.aggregates if ZONE in each.metadata}
         more = page.more and bool(page.aggregates)
         after = page.aggregates[-1].id if page.aggregates else ""
     return zones
@@ -68,7 +62,6 @@ async def _rest(tree: KnownTree, trees: Ask[FindTrees, TreesFound]) -> Sequence[
 
 
 LONGEST_UNREAD = 300.0  # seconds after which changes are not followed: all is read anew
-_PAGE = 2000
 _MOST_CHANGES = 5000  # changes after which all is read anew
 _BATCH = 500  # roots in one query
 
@@ -94,9 +87,8 @@ class FleetReader:
         """Read all hosts. A change in the meantime has a higher number, and is read again."""
         last = await self._questions.changes(FindChanges(after=MAX_ORDINAL, limit=1))
         self._layouts += 1_000_000  # no number that a browser has received
-        fleet = Fleet(
-            number=last.last, layout=self._layouts, zones=await zones_by_aggregate(self._questions.aggregates)
-        )
+        zones = await zones_by_aggregate(self._questions.aggregates)
+        fleet = Fleet(number=last.last, layout=self._layouts, zones=zones)
         after: int | None = 0
         while after is not None:
             page = await self._questions.trees(FindTrees(after=after, limit=_PAGE))
@@ -116,13 +108,11 @@ class FleetReader:
         number, roots = fleet.number, set[str]()
         while True:
             found = await self._questions.changes(FindChanges(after=number, limit=1000))
-            if found.last - fleet.number > _MOST_CHANGES or (
-                found.oldest > number + 1 and found.last > number
-            ):
+            missed = found.oldest > number + 1 and found.last > number
+            unnamed = any(change.aggregates or not change.changes for change in found.changes)
+            if missed or unnamed or found.last - fleet.number > _MOST_CHANGES:
                 return await self._all()
-            if any(change.aggregates or not change.changes for change in found.changes):
-                return await self._all()
-            roots.update(change.root for one in found.changes for change in one.changes)
+            roots.update(change.root for changes in found.changes for change in changes.changes)
             if not found.changes:
                 break
             number = found.changes[-1].number

@@ -37,19 +37,15 @@ class DeviceBook:
             del self.root_of[id_]
             self._others.pop(id_, None)
             self._departed[id_] = name
-        self._departed.update(
-            (provider.id, provider.name) for provider in tree.others if provider.inventories
-        )
+        self._departed |= {gone.id: gone.name for gone in tree.others if gone.inventories}
         for id_ in moving:
             self._departed.pop(id_, None)
         self._of_root[tree.root] = tuple(now)
         for id_, provider in now.items():
             self._departed.pop(id_, None)
             self.root_of[id_] = tree.root
-            self._has[id_] = (
-                provider.name,
-                {class_: has.capacity for class_, has in provider.inventories.items()},
-            )
+            capacities = {class_: has.capacity for class_, has in provider.inventories.items()}
+            self._has[id_] = provider.name, capacities
             self._others[id_] = provider.others.classes
 
     def in_use(self, provider: str) -> Mapping[str, int]:
@@ -70,10 +66,8 @@ class DeviceBook:
 
     def on_root(self, root: str, allocations: Allocations) -> bool:
         """Return whether any of it may be on this host."""
-        return any(
-            allocation in self._of_root.get(root, ()) or allocation in self._departed
-            for allocation in allocations
-        )
+        here = self._of_root.get(root, ())
+        return any(provider in here or provider in self._departed for provider in allocations)
 
     def refusal(self, guest: GuestKey, wanted: Allocations) -> str:
         """Return why this guest cannot have it, or an empty string if it can or has it already."""
@@ -185,9 +179,9 @@ def _place(goes: Sequence[tuple[str, int, tuple[str, ...]]], room: _Amounts, mos
     place: dict[str, dict[str, int]] = {}
     for among in dict.fromkeys(to for _, to in wanted):
         together = {name: amount for (name, to), amount in wanted.items() if to == among}
-        for one, name, amount in _spread(together, among, room, most):
-            place.setdefault(one, {})[name] = amount
-            room[one, name] -= amount
+        for provider, name, amount in _spread(together, among, room, most):
+            place.setdefault(provider, {})[name] = amount
+            room[provider, name] -= amount
             together[name] -= amount
         if any(together.values()):
             return {}
@@ -197,14 +191,15 @@ def _place(goes: Sequence[tuple[str, int, tuple[str, ...]]], room: _Amounts, mos
 def _spread(
     together: Mapping[str, int], among: Sequence[str], room: _Amounts, most: _Amounts
 ) -> list[tuple[str, str, int]]:
-    for one in among:
-        if all(min(room[one, name], most[one, name]) >= amount for name, amount in together.items()):
-            return [(one, name, amount) for name, amount in together.items()]
+    # All on one provider, so that a guest stays within a NUMA cell; else spread over several.
+    for to in among:
+        if all(min(room[to, name], most[to, name]) >= amount for name, amount in together.items()):
+            return [(to, name, amount) for name, amount in together.items()]
     found = []
     for name, amount in together.items():
-        for one in among:
-            if here := min(amount, room[one, name], most[one, name]):
-                found.append((one, name, here))
+        for to in among:
+            if here := min(amount, room[to, name], most[to, name]):
+                found.append((to, name, here))
                 amount -= here
     return found
 

@@ -145,10 +145,8 @@ class SriovDriver(DriverOptions, frozen=True, kw_only=True):
         for function in self.functions:
             if function.vfs < 1:
                 raise TreeMistake(f"{tree.name}: sriov.{function.device}.vfs: {function.vfs}; one at least")
-            pf = tree.add(
-                f"{tree.name}_{function.device}",
-                device_parent(tree, function.cell, f"sriov.{function.device}"),
-            )
+            parent = device_parent(tree, function.cell, f"sriov.{function.device}")
+            pf = tree.add(f"{tree.name}_{function.device}", parent)
             tree.give(pf, **{VF: Inventory(total=function.vfs, max_unit=function.vfs)})
             tree.mark(pf, "HW_NIC_SRIOV", with_vfs(function.vfs), *function.traits)
             if function.network:
@@ -197,9 +195,9 @@ class VgpuDriver(DriverOptions, frozen=True, kw_only=True):
             card = tree.add(f"{tree.name}_{gpu.device}", device_parent(tree, gpu.cell, f"vgpu.{gpu.device}"))
             exclusive = (EXCLUDES_SIBLINGS,) if len(gpu.types) > 1 else ()
             for type_, total in gpu.types.items():
-                one = tree.add(f"{card}_{type_}", card)
-                tree.give(one, VGPU=Inventory(total=total, max_unit=total))
-                tree.mark(one, f"CUSTOM_{as_trait(type_)}", *gpu.traits, *exclusive)
+                name = tree.add(f"{card}_{type_}", card)
+                tree.give(name, VGPU=Inventory(total=total, max_unit=total))
+                tree.mark(name, f"CUSTOM_{as_trait(type_)}", *gpu.traits, *exclusive)
 
 
 class HostDevice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -223,12 +221,10 @@ class DeviceDriver(DriverOptions, frozen=True, kw_only=True):
 
     def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
         for device in self.devices:
-            name = tree.add(
-                f"{tree.name}_{device.device}", device_parent(tree, device.cell, f"devices.{device.device}")
-            )
-            tree.give(
-                name, **{device.resource_class: Inventory(total=device.total, max_unit=max(device.total, 1))}
-            )
+            parent = device_parent(tree, device.cell, f"devices.{device.device}")
+            name = tree.add(f"{tree.name}_{device.device}", parent)
+            inventory = Inventory(total=device.total, max_unit=max(device.total, 1))
+            tree.give(name, **{device.resource_class: inventory})
             tree.mark(name, *device.traits)
 
 

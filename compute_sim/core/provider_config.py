@@ -14,7 +14,7 @@ from msgspec import Meta, field
 from bus.reports import Inventory
 from bus.vocabulary import END, MAX_RATIO, Amount, ClassName, Count, TraitName
 from compute_sim.core.drivers import InUse
-from compute_sim.core.provider_tree import ProviderTree, TreeProvider
+from compute_sim.core.provider_tree import ProviderTree
 
 COMPUTE_NODE = "$COMPUTE_NODE"
 _ID = r"^([0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}|\$COMPUTE_NODE)" + END
@@ -138,10 +138,16 @@ class ProviderConfigDriver:
     follows_use: bool = False
 
     def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
-        by_name = {one.identification.name: one for one in self.providers if one.identification.name}
-        by_id = {one.identification.uuid.lower(): one for one in self.providers if one.identification.uuid}
+        by_name = {each.identification.name: each for each in self.providers if each.identification.name}
+        by_id = {
+            each.identification.uuid.lower(): each for each in self.providers if each.identification.uuid
+        }
         for provider in tree.providers:
-            added = _one_of(provider, by_id, by_name)
+            of_id, of_name = by_id.get(provider.id), by_name.get(provider.name)
+            if of_id is not None and of_name is not None:
+                text = f"providers: {provider.name} is there twice, by its name and its uuid"
+                raise BadProviderConfig(text)
+            added = of_id or of_name
             if added is None and provider.id == tree.root:
                 added = by_id.get(COMPUTE_NODE.lower())
             if added is not None:
@@ -149,27 +155,8 @@ class ProviderConfigDriver:
                 tree.mark(provider.name, *added.traits.additional)
 
 
-def _one_of(
-    provider: TreeProvider, by_id: dict[str, ConfiguredProvider], by_name: dict[str, ConfiguredProvider]
-) -> ConfiguredProvider | None:
-    one, other = by_id.get(provider.id), by_name.get(provider.name)
-    if one is not None and other is not None:
-        raise BadProviderConfig(f"providers: {provider.name} is there twice, by its name and its uuid")
-    return one or other
-
-
 def _inventories(provider: ConfiguredProvider) -> Iterable[tuple[str, Inventory]]:
     for some in provider.inventories.additional:
         for name, has in some.items():
             most = has.total if has.max_unit is None else has.max_unit
-            yield (
-                name,
-                Inventory(
-                    total=has.total,
-                    reserved=has.reserved,
-                    min_unit=has.min_unit,
-                    max_unit=most,
-                    step_size=has.step_size,
-                    allocation_ratio=has.allocation_ratio,
-                ),
-            )
+            yield name, Inventory(**{**msgspec.structs.asdict(has), "max_unit": most})

@@ -11,6 +11,7 @@ from uuid import UUID, uuid5
 
 import os_resource_classes  # type: ignore[import-untyped]
 import os_traits  # type: ignore[import-untyped]
+from msgspec import structs
 
 from bus.reports import Inventory, ProviderReport
 from bus.resources import Provider
@@ -153,11 +154,8 @@ def answered(providers: Iterable[Provider]) -> dict[str, tuple[TreeProvider, ...
     """Return root → tree, from placement's answer with all parts."""
     trees: dict[str, list[TreeProvider]] = {}
     for provider in providers:
-        others = OthersContents(
-            frozenset(provider.kept_classes),
-            frozenset(provider.kept_traits),
-            frozenset(provider.kept_aggregates),
-        )
+        kept = (provider.kept_classes, provider.kept_traits, provider.kept_aggregates)
+        others = OthersContents(*map(frozenset, kept))
         theirs = TreeProvider(
             provider.id,
             provider.name,
@@ -197,10 +195,8 @@ def differences(stored: Iterable[TreeProvider], tree: ProviderTree, *, closed_to
             ("aggregates", was.aggregates, now.aggregates - now.others.aggregates),
         ):
             if old_ != new_:
-                changes = [
-                    *(f"+{one}" for one in sorted(new_ - old_)),
-                    *(f"-{one}" for one in sorted(old_ - new_)),
-                ]
+                changes = [f"+{name}" for name in sorted(new_ - old_)]
+                changes += [f"-{name}" for name in sorted(old_ - new_)]
                 yield f"{now.name}: {what} {', '.join(changes)}"
     for was in known.values():
         has = was.inventories.values()
@@ -213,17 +209,8 @@ def _alike(old: Inventory | None, new: Inventory | None, closed_too: bool) -> bo
         return old is not None and _is_closed(old)
     if old == new:
         return True
-    return not closed_too and old.reserved > new.reserved and _but_for_reserved(old) == _but_for_reserved(new)
-
-
-def _but_for_reserved(inventory: Inventory) -> tuple[object, ...]:
-    return (
-        inventory.total,
-        inventory.min_unit,
-        inventory.max_unit,
-        inventory.step_size,
-        inventory.allocation_ratio,
-    )
+    same = structs.replace(old, reserved=new.reserved) == new
+    return not closed_too and old.reserved > new.reserved and same
 
 
 def _is_closed(inventory: Inventory) -> bool:
@@ -233,6 +220,5 @@ def _is_closed(inventory: Inventory) -> bool:
 def _figure(inventory: Inventory | None) -> str:
     if inventory is None:
         return "no"
-    return f"{inventory.total - inventory.reserved}" + (
-        f"×{inventory.allocation_ratio:g}" if inventory.allocation_ratio != 1 else ""
-    )
+    ratio = f"×{inventory.allocation_ratio:g}" if inventory.allocation_ratio != 1 else ""
+    return f"{inventory.total - inventory.reserved}{ratio}"

@@ -24,7 +24,7 @@ from compute_sim.ironic.transitions import Works
 
 
 class Simulation:
-    """An Ironic with these nodes: call `run`, or serve its `worker`. Without a voice it notifies nobody."""
+    """An Ironic with these nodes: call `run`, or serve its `worker`. Without a voice it sends nothing."""
 
     def __init__(
         self,

@@ -27,18 +27,13 @@ class Fleet:
     def take(self, found: TreesFound, number: int = 0) -> None:
         for tree in found.trees:
             host = host_of_tree(found, tree, self.zones)
-            if host is not None:
-                self._put(host, number)
+            if host is not None and (known := self.hosts.get(host.root)) != host:
+                self.layout += known is None or known.layout != host.layout
+                self.hosts[host.root] = host
+                self.moved[host.root] = number
             elif not tree.providers:
                 self.layout += self.hosts.pop(tree.root or "", None) is not None
                 self.moved.pop(tree.root or "", None)
-
-    def _put(self, host: KnownHost, number: int) -> None:
-        known = self.hosts.get(host.root)
-        if known != host:
-            self.layout += known is None or known.layout != host.layout
-            self.hosts[host.root] = host
-            self.moved[host.root] = number
 
     def set_down(self, down: frozenset[str]) -> None:
         """Take over which hosts are down; browsers draw all hosts anew if that has changed."""
@@ -90,8 +85,8 @@ def columns(fleet: Fleet, flavor: Mapping[str, int]) -> dict[str, Any]:
         "root": [host.root for host in hosts],
         "closed": [at for at, host in enumerate(hosts) if fleet.is_closed(host)],
         "classes": classes,
-        "capacity": {name: [one[0] for one in amounts[name]] for name in classes},
-        "used": {name: [one[1] for one in amounts[name]] for name in classes},
+        "capacity": {name: [capacity for capacity, _ in amounts[name]] for name in classes},
+        "used": {name: [used for _, used in amounts[name]] for name in classes},
         "fits": [fleet.fits(host, flavor) for host in hosts],
     }
 

@@ -80,10 +80,13 @@ _NOT_READY = {"enroll", "manageable"}
 
 def shown(node: BoardNode, reads_ironic: bool, now: float) -> NodeShown:
     record = node.placement_record
+    words = "does not have it"
+    if record is not None:
+        words = "held" if record.used else "closed" if record.closed or record.marks else "open"
     return NodeShown(
         node=node,
         column=_column(node, reads_ironic),
-        berth=_record_text(record),
+        berth=", ".join((words, *(record.marks if record else ()))),
         age=max(0.0, now - record.updated) if record and record.updated else None,
         obstacles=_obstacles(node, reads_ironic, now),
     )
@@ -114,13 +117,6 @@ def _column(node: BoardNode, reads_ironic: bool) -> str:
     if used:
         return "held"
     return "closed" if _obstacles(node, True, 0.0) else "free"
-
-
-def _record_text(record: PlacementRecord | None) -> str:
-    if record is None:
-        return "does not have it"
-    words = "held" if record.used else "closed" if record.closed or record.marks else "open"
-    return ", ".join((words, *record.marks))
 
 
 def _obstacles(node: BoardNode, reads_ironic: bool, now: float) -> tuple[str, ...]:

@@ -58,9 +58,8 @@ def move_shown(move: MoveStands) -> MoveShown:
     else:
         known = _PHASES.get(move.phase)
         says = known.format(host=host) if known else f"{move.phase} on {host}"
-    state = (
-        ("good" if move.phase == "done" else "bad" if move.phase == "error" else "warn") if move.ended else ""
-    )
+    states = {"done": "good", "error": "bad"}
+    state = states.get(move.phase, "warn") if move.ended else ""
     return MoveShown(
         stands=move,
         says=says,

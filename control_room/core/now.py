@@ -187,14 +187,12 @@ def _warnings(
             yield Alarm("warn", f"{reply.name} took {duration(reply.seconds)} to answer")
     if disabled_cells:
         noun, verb = ("cell", "is") if len(disabled_cells) == 1 else ("cells", "are")
-        yield Alarm(
-            "warn", f"{noun} {listed(disabled_cells)} {verb} disabled: no new builds are placed there"
-        )
+        text = f"{noun} {listed(disabled_cells)} {verb} disabled: no new builds are placed there"
+        yield Alarm("warn", text)
     if rescued:
         requests = several(rescued, "request")
-        yield Alarm(
-            "warn", f"{requests} got a host only by the periodic sweep: no event reported the free capacity"
-        )
+        text = f"{requests} got a host only by the periodic sweep: no event reported the free capacity"
+        yield Alarm("warn", text)
 
 
 SHARES = (0.5, 0.95, 0.99)
@@ -272,10 +270,8 @@ def workers(
         for reply in replies
     ]
     for name, lag in schedulers.items():
-        state = "good" if lag < _SCHEDULER_LATE else "bad"
-        rows.append(
-            WorkerNow(name=f"scheduler {name}", state=state, text=f"last heartbeat {duration(lag)} ago")
-        )
+        state, text = "good" if lag < _SCHEDULER_LATE else "bad", f"last heartbeat {duration(lag)} ago"
+        rows.append(WorkerNow(name=f"scheduler {name}", state=state, text=text))
     if agents:
         late = sum(agent.late(now) for agent in agents)
         heartbeats = f"heartbeats of {several(late, 'agent')} are late" if late else "all heartbeats in time"

@@ -202,7 +202,13 @@ class _Packing:
         self.hosts = sorted(hosts, key=self._free_share)
         self._stocks = {name: StockColumns(self.hosts, name) for name in self.classes}
         self.free: FreeByClass = {name: stocks.free for name, stocks in self._stocks.items()}
-        self._admits = {id(flavor): self._admitted(flavor) for flavor in mix}
+        self._admits = {  # flavor → which hosts its traits admit
+            id(flavor): np.array(
+                [flavor.required <= h.traits and not flavor.forbidden & h.traits for h in self.hosts],
+                dtype=bool,
+            )
+            for flavor in mix
+        }
         self._mix_amounts = {  # class → what one mix takes
             name: sum(flavor.amounts.get(name, 0) * flavor.parts for flavor in mix) for name in self.classes
         }
@@ -311,16 +317,9 @@ class _Packing:
         return max(amount / max(1, int(self.free[name].sum())) for name, amount in flavor.amounts.items())
 
     def _free_share(self, host: KnownHost) -> float:
-        stocks = [
-            stock for stock in host.stocks if stock.resource_class in self.classes and stock.capacity > 0
-        ]
-        return sum(stock.free / stock.capacity for stock in stocks) / len(stocks) if stocks else 0.0
-
-    def _admitted(self, flavor: PlannedFlavor) -> NDArray[np.bool_]:
-        required, forbidden = flavor.required, flavor.forbidden
-        return np.array(
-            [required <= host.traits and not forbidden & host.traits for host in self.hosts], dtype=bool
-        )
+        wanted = [stock for stock in host.stocks if stock.resource_class in self.classes]
+        shares = [stock.free / stock.capacity for stock in wanted if stock.capacity > 0]
+        return sum(shares) / len(shares) if shares else 0.0
 
 
 def _largest(free: Counts) -> int:

@@ -1,4 +1,4 @@
-"""What operators enter for what-if questions: a request in a form, or a capacity plan as lines of text."""
+"""Forms of what-if questions: a request as fields, or a capacity plan as lines of text."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

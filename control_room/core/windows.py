@@ -5,6 +5,7 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Literal
 
 TICK = 5.0  # seconds
@@ -139,14 +140,9 @@ def percentiles(counts: Mapping[int, int], shares: Iterable[float]) -> list[floa
     """Return for each share, such as 0.95, the duration that this share of the builds did not exceed, or
     None.
     """
-    total = sum(counts.values())
-    return [_percentile(counts, total, share) for share in shares]
-
-
-def _percentile(counts: Mapping[int, int], total: int, share: float) -> float | None:
-    passed = 0
-    for number in sorted(counts):
-        passed += counts[number]
-        if passed >= share * total:
-            return _BOUNDS[min(number, len(_BOUNDS) - 1)]
-    return None
+    numbers = sorted(counts)
+    passed = list(accumulate(counts[number] for number in numbers))
+    if not passed:
+        return [None for _ in shares]
+    reached = (numbers[bisect_left(passed, share * passed[-1])] for share in shares)
+    return [_BOUNDS[min(number, len(_BOUNDS) - 1)] for number in reached]

@@ -42,10 +42,6 @@ class KnownRecords:
     decided: DecisionFound
     silent: list[str]
 
-    @property
-    def one_request(self) -> bool:
-        return self.decided.move is None and bool(self.decided.request or self.builds)
-
 
 class BuildPages(PageGroup):
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
@@ -144,8 +140,8 @@ class BuildPages(PageGroup):
         )
 
     def _request(self, records: KnownRecords) -> BuildRequested | None:
-        if not records.one_request:
-            return None
+        if records.decided.move is not None or not (records.decided.request or records.builds):
+            return None  # it is not recorded as one request
         return records.decided.request or self._context.operations.requested(records.builds[0])
 
     async def _today(self, request: BuildRequested | None) -> tuple[Reply[Any] | None, DecisionShown | None]:

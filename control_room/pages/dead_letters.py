@@ -50,7 +50,10 @@ def letter_row(letter: DeadLetter) -> DeadLetter:
 
 
 def letter_details(letter: DeadLetter) -> LetterDetails:
-    body = _indented(letter.body)
+    try:
+        body = msgspec.json.format(letter.body, indent=2).decode(errors="replace")
+    except NOT_JSON:
+        body = letter.body.decode(errors="replace")
     return LetterDetails(
         letter=letter_row(letter),
         reason=printable(letter.reason, lines=True),
@@ -59,13 +62,6 @@ def letter_details(letter: DeadLetter) -> LetterDetails:
         cut=len(body) > MOST_BODY,
         about=_about(letter.body),
     )
-
-
-def _indented(body: bytes) -> str:
-    try:
-        return msgspec.json.format(body, indent=2).decode(errors="replace")
-    except NOT_JSON:
-        return body.decode(errors="replace")
 
 
 def _about(body: bytes) -> tuple[tuple[str, str], ...]:
@@ -119,10 +115,9 @@ class DeadLetterPages(PageGroup):
         log.info("%s: %s of %d dead letters: %s", user_of(request), name, count, ids)
         if kept or count < len(ids):
             missing = len(ids) - count - len(kept)
-            problems = [
-                *kept,
-                *([f"{several(missing, 'letter')} had gone meanwhile."] if missing > 0 else []),
-            ]
+            problems = [*kept]
+            if missing > 0:
+                problems.append(f"{several(missing, 'letter')} had gone meanwhile.")
             done = f"{count:,} {OPERATIONS[name]}."
             return await self.page(request, done=done, problems=problems, status=409)
         return RedirectResponse(f"/bus/dead?{OPERATIONS[name]}={count}", status_code=303)

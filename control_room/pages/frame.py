@@ -106,9 +106,8 @@ class Renderer:
         """Return the fields of a form of this session; its visitor may act."""
         fields = await self.open_form(request)
         if not self._access.may_act(session_of(request).visitor):
-            raise PageRefused(
-                403, "You may only look", "To change something, sign in with a token whose role may."
-            )
+            text = "To change something, sign in with a token whose role may."
+            raise PageRefused(403, "You may only look", text)
         return fields
 
     async def open_form(self, request: Request) -> dict[str, str]:

@@ -175,9 +175,8 @@ class AccessMiddleware:
             log.exception("%s %.200r failed", scope["method"], scope["path"])
             if started:
                 raise
-            bug = PageRefused(
-                500, "That is a bug", "The page could not be made. What happened is in the log."
-            )
+            text = "The page could not be made. What happened is in the log."
+            bug = PageRefused(500, "That is a bug", text)
             await self._refused(scope, bug)(scope, receive, send_with_headers)
 
     def _session(self, scope: Scope) -> WebSession:
@@ -190,19 +189,15 @@ class AccessMiddleware:
 
     def _authorise(self, scope: Scope, headers: Headers, session: WebSession) -> None:
         if not self._is_allowed_name(headers.get("host", "")):
-            raise PageRefused(
-                421,
-                "Not by this name",
-                "Come by the address itself or localhost, or tell control_room_names.",
-            )
+            text = "Come by the address itself or localhost, or tell control_room_names."
+            raise PageRefused(421, "Not by this name", text)
         if scope["method"] == "POST":
             if not from_our_page(headers):
                 raise PageRefused(403, "Not done", "The form came from another site.")
             length = headers.get("content-length", "")
             if not LENGTH.fullmatch(length) or int(length) > LARGEST_FORM:
-                raise PageRefused(
-                    413, "Not done", f"A form has at most {LARGEST_FORM} bytes, and a Content-Length."
-                )
+                text = f"A form has at most {LARGEST_FORM} bytes, and a Content-Length."
+                raise PageRefused(413, "Not done", text)
         path = scope["path"]
         if path in OPEN or path.startswith("/static/"):
             return
@@ -261,12 +256,8 @@ class SignInPages(PageGroup):
         fields = await self._renderer.open_form(request)
         context, address = self._context, address_of(request.scope)
         if (pause := self._failures.pause(address, context.clock.monotonic())) > 0:
-            raise PageRefused(
-                429,
-                "Too many attempts",
-                f"Too many sign-ins of this address have failed. Try again in {pause:.0f} s.",
-                retry_after=pause,
-            )
+            text = f"Too many sign-ins of this address have failed. Try again in {pause:.0f} s."
+            raise PageRefused(429, "Too many attempts", text, retry_after=pause)
         credential = context.access.credential(fields.get("token", "").strip())
         visitor = credential()
         if visitor is None:

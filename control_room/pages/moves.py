@@ -20,15 +20,7 @@ from bus.resources import FindProviders, Provider
 from control_room.core.builds import shown
 from control_room.core.moves import DrainShown, MoveShown, merged_moves, move_shown, moved_away
 from control_room.operations import Drains
-from control_room.pages.frame import (
-    PageContext,
-    PageGroup,
-    PageRefused,
-    Renderer,
-    parameter,
-    user_of,
-    uuid_in,
-)
+from control_room.pages import frame
 from control_room.pages.page_updates import PageUpdates
 from control_room.queries import Queries, Reply, query
 from control_room.shared_data import TIMES, SharedData
@@ -113,8 +105,8 @@ class MovesListed:
     silent: tuple[str, ...]
 
 
-class MovePages(PageGroup):
-    def __init__(self, context: PageContext, renderer: Renderer) -> None:
+class MovePages(frame.PageGroup):
+    def __init__(self, context: frame.PageContext, renderer: frame.Renderer) -> None:
         super().__init__(context, renderer)
         tasks, changes = context.tasks, context.events.moves
         seconds = SECONDS * 0.9
@@ -128,7 +120,7 @@ class MovePages(PageGroup):
     # All moves and drains
 
     async def page(self, request: Request, problem: str = "", status: int = 200) -> Response:
-        host = parameter(request, "host")
+        host = frame.parameter(request, "host")
         return self._renderer.page(
             request,
             "moves.html",
@@ -144,20 +136,20 @@ class MovePages(PageGroup):
 
     async def stop_drain(self, request: Request) -> Response:
         fields = await self._renderer.form(request)
-        root, name = uuid_in(fields.get("root", "")), fields.get("act", "")
+        root, name = frame.uuid_in(fields.get("root", "")), fields.get("act", "")
         if not root or name not in ("stop", "stop-and-open"):
-            raise PageRefused(400, "Not done", f"There is no operation {name[:40]!r} on drains.")
+            raise frame.PageRefused(400, "Not done", f"There is no operation {name[:40]!r} on drains.")
         try:
             state = await self._context.operations.drains.stop(root, name == "stop-and-open")
         except OperationRefused as refused:
             return await self.page(request, str(refused), 409)
         finally:
             self._drains.forget()
-        log.info("%s: %s of the drain of %s: %s", user_of(request), name, root, state)
+        log.info("%s: %s of the drain of %s: %s", frame.user_of(request), name, root, state)
         return RedirectResponse("/moves", status_code=303)
 
     async def _part(self, request: Request) -> str:
-        host = parameter(request, "host")
+        host = frame.parameter(request, "host")
         moves, drains = await asyncio.gather(self._lists.get(host), self._drains.get(None))
         if host:
             of_host = tuple(drain for drain in drains.drains if host in (drain.host, drain.root))
@@ -200,7 +192,7 @@ class MovePages(PageGroup):
         if not found:
             unheard = f" ({', '.join(silent)} did not answer.)" if silent else ""
             text = f"No cell knows it; /builds/{id_} shows one that waits or was refused.{unheard}"
-            raise PageRefused(404, "There is no such move", text)
+            raise frame.PageRefused(404, "There is no such move", text)
         return self._renderer.page(
             request,
             "move.html",
@@ -224,10 +216,10 @@ class MovePages(PageGroup):
         fields = await self._renderer.form(request)
         name = fields.get("act", "")
         if name not in STEERINGS:
-            raise PageRefused(400, "Not done", f"There is no operation {name[:40]!r} on moves.")
+            raise frame.PageRefused(400, "Not done", f"There is no operation {name[:40]!r} on moves.")
         found, _ = await self._find(_id(request))
         if not found:
-            raise PageRefused(404, "There is no such move", "No cell that answers knows it.")
+            raise frame.PageRefused(404, "There is no such move", "No cell that answers knows it.")
         try:
             state = await self._context.operations.steer(found[0], name)
         except OperationRefused as refused:
@@ -235,7 +227,7 @@ class MovePages(PageGroup):
         finally:
             self._lists.forget()
             self._moves.forget()
-        log.info("%s: %s of move %s: %s", user_of(request), name, found[0].move, state)
+        log.info("%s: %s of move %s: %s", frame.user_of(request), name, found[0].move, state)
         return RedirectResponse(f"/moves/{found[0].move}", status_code=303)
 
     async def _find(self, id_: str) -> Found:
@@ -253,7 +245,7 @@ class MovePages(PageGroup):
 
 
 def _id(request: Request) -> str:
-    id_ = uuid_in(request.path_params["move"])
+    id_ = frame.uuid_in(request.path_params["move"])
     if not id_:
-        raise PageRefused(404, "There is no such move", "That is not the uuid of a move.")
+        raise frame.PageRefused(404, "There is no such move", "That is not the uuid of a move.")
     return id_

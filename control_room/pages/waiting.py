@@ -9,15 +9,7 @@ from starlette.responses import RedirectResponse, Response
 
 from bus.errors import OperationRefused
 from bus.queries import FindWaiting, WaitingFound
-from control_room.pages.frame import (
-    PageContext,
-    PageGroup,
-    PageRefused,
-    Renderer,
-    parameter,
-    user_of,
-    uuid_in,
-)
+from control_room.pages import frame
 from control_room.pages.page_updates import PageUpdates
 from control_room.queries import Reply, query
 from control_room.shared_data import SPACING, TIMES, SharedData
@@ -49,8 +41,8 @@ class WaitingData:
     parts: dict[str, str] = field(default_factory=dict)
 
 
-class WaitingPages(PageGroup):
-    def __init__(self, context: PageContext, renderer: Renderer) -> None:
+class WaitingPages(frame.PageGroup):
+    def __init__(self, context: frame.PageContext, renderer: frame.Renderer) -> None:
         super().__init__(context, renderer)
         changes = context.events.waiting
         self._data = SharedData(
@@ -68,7 +60,7 @@ class WaitingPages(PageGroup):
             live=wanted.address("/waiting/events"),
             wanted=wanted,
             problem=problem,
-            ended=uuid_in(request.query_params.get("ended", "")),
+            ended=frame.uuid_in(request.query_params.get("ended", "")),
         )
 
     async def events(self, request: Request) -> Response:
@@ -81,16 +73,18 @@ class WaitingPages(PageGroup):
 
     async def end_wait(self, request: Request) -> Response:
         fields = await self._renderer.form(request)
-        id_ = uuid_in(fields.get("request", ""))
+        id_ = frame.uuid_in(fields.get("request", ""))
         if not id_:
-            raise PageRefused(400, "Not done", f"{fields.get('request', '')[:60]!r} is no id of a request.")
+            raise frame.PageRefused(
+                400, "Not done", f"{fields.get('request', '')[:60]!r} is no id of a request."
+            )
         try:
             answer = await self._context.operations.end_wait(id_)
         except OperationRefused as refused:
             return await self.page(request, str(refused), 409)
         finally:
             self._data.forget()
-        log.info("%s: ended the wait of %s: %s", user_of(request), id_, answer)
+        log.info("%s: ended the wait of %s: %s", frame.user_of(request), id_, answer)
         return RedirectResponse(f"/waiting?{urlencode({'ended': id_})}", status_code=303)
 
     def _part(self, request: Request, wanted: WaitingQuery, data: WaitingData) -> str:
@@ -117,4 +111,4 @@ class WaitingPages(PageGroup):
 def _wanted(request: Request) -> WaitingQuery:
     after = request.query_params.get("after", "")
     number = int(after[:9]) if after.isascii() and after.isdigit() else 0
-    return WaitingQuery(parameter(request, "project"), min(number, _DEEPEST))
+    return WaitingQuery(frame.parameter(request, "project"), min(number, _DEEPEST))
