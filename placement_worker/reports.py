@@ -1,6 +1,6 @@
 """Reports of provider trees by their owners, and the deletion of obsolete trees."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from msgspec import structs
@@ -37,8 +37,7 @@ class ReportOperations(PlacementOperations):
         super().__init__(parts)
         self.reshaped_builds = ReshapedBuilds(parts.database)
         self._report = again(parts.clock, self._report_together)
-        self._sweep = again(parts.clock, self._sweep_together)
-        self._end = again(parts.clock, self._end_together)
+        self._change = again(parts.clock, self._change_together)
         self._give = again(parts.clock, self._give_once, contended)
 
     async def report_many(
@@ -200,28 +199,24 @@ class ReportOperations(PlacementOperations):
         async with self.database.read() as tx:
             roots = sorted({root for (root,) in (*await hosts.LEFTOVERS(tx), *await tree_reads.MAY_OPEN(tx))})
         for part in portions(roots, TREES_SWEPT_AT_ONCE):
-            await self._sweep(part)
-
-    async def _sweep_together(self, roots: Sequence[str]) -> None:
-        now = self.clock.now()
-        async with changing(self.database, self.book) as tx:
-            await hosts.enter(tx, roots, now)
-            before = (await tree_reads.read_locked(tx, self.book, roots)).values()
-            await self._save(tx, [(was, swept(was) if was.gone else settled(was)) for was in before], now)
-            await hosts.leave(tx, roots)
+            await self._change(part, lambda tree: swept(tree) if tree.gone else settled(tree))
 
     async def end(self, cell: str, roots: Sequence[str], *, in_use_too: bool) -> None:
         """Delete the roots of a cell by an operator's order; roots in use stay or are closed."""
-        for part in portions(roots, TREES_SWEPT_AT_ONCE):
-            await self._end(cell, part, in_use_too)
 
-    async def _end_together(self, cell: str, roots: Sequence[str], in_use_too: bool) -> None:
+        def ended(tree: Tree) -> Tree:
+            is_ending = tree.cell == cell and (in_use_too or not tree.in_use)
+            return swept(replace(tree, gone=True)) if is_ending else tree
+
+        for part in portions(roots, TREES_SWEPT_AT_ONCE):
+            await self._change(part, ended)
+
+    async def _change_together(self, roots: Sequence[str], change: Callable[[Tree], Tree]) -> None:
         now = self.clock.now()
         async with changing(self.database, self.book) as tx:
             await hosts.enter(tx, roots, now)
             locked = (await tree_reads.read_locked(tx, self.book, roots)).values()
-            ending = [tree for tree in locked if tree.cell == cell and (in_use_too or not tree.in_use)]
-            await self._save(tx, [(was, swept(replace(was, gone=True))) for was in ending], now)
+            await self._save(tx, [(was, change(was)) for was in locked], now)
             await hosts.leave(tx, roots)
 
     async def _save(

@@ -111,18 +111,15 @@ def _requests(fits: Iterable[Fit], minor: int) -> str:
             text = rendered[id(resources)] = encode(resources).decode()
         return text
 
-    if minor < 12:
-        return ",".join(
-            '{"allocations":['
-            + ",".join(
-                f'{{"resource_provider":{{"uuid":"{uuid}"}},"resources":{amounts(resources)}}}'
-                for uuid, resources in fit.allocations.items()
-            )
-            + "]}"
-            for fit in fits
-        )
     parts = []
     for fit in fits:
+        if minor < 12:
+            listed = [
+                f'{{"resource_provider":{{"uuid":"{uuid}"}},"resources":{amounts(resources)}}}'
+                for uuid, resources in fit.allocations.items()
+            ]
+            parts.append(f'{{"allocations":[{",".join(listed)}]}}')
+            continue
         shares = ",".join(
             [f'"{uuid}":{{"resources":{amounts(resources)}}}' for uuid, resources in fit.allocations.items()]
         )

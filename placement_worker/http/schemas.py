@@ -245,7 +245,11 @@ _INVENTORY: Json = {
     "step_size": _number(1),
     "allocation_ratio": {"type": "number", "maximum": MAX_RATIO},
 }
-_INVENTORIES = _with_generation({"inventories": _by(_CLASS, _object(_INVENTORY, ["total"]))}, ["inventories"])
+_STOCKS: Json = {
+    "resource_provider_generation": _INTEGER,
+    "inventories": _by(_CLASS, _object(_INVENTORY, ["total"])),
+}
+_INVENTORIES = _object(_STOCKS, [*_STOCKS])
 POST_INVENTORY = Schema(
     _object(
         _INVENTORY | {"resource_class": {"type": "string", "pattern": _CLASS}}, ["total", "resource_class"]
@@ -273,10 +277,6 @@ _MAPPINGS: Json = {
 _TYPE: Json = {"type": "string", "pattern": _CLASS, "minLength": 1, "maxLength": 255}
 
 
-def _by_provider(least: int) -> Json:
-    return _by(_KEY, _object({"generation": _INTEGER, "resources": _RESOURCES}, ["resources"]), least)
-
-
 def _allocations(minor: int, *, may_be_empty: bool) -> Json:
     if minor < 12:
         provider = _object({"uuid": _UUID}, ["uuid"])
@@ -285,7 +285,8 @@ def _allocations(minor: int, *, may_be_empty: bool) -> Json:
         )
         properties: Json = {"allocations": {"type": "array", "minItems": 1, "items": item}}
     else:
-        properties = {"allocations": _by_provider(0 if may_be_empty else 1)}
+        share = _object({"generation": _INTEGER, "resources": _RESOURCES}, ["resources"])
+        properties = {"allocations": _by(_KEY, share, 0 if may_be_empty else 1)}
     required = ["allocations"]
     if minor >= 8:
         properties |= {"project_id": _OWNER, "user_id": _OWNER}
@@ -308,14 +309,16 @@ def _post_allocations(minor: int) -> Schema:
     return Schema(_by(_KEY, _allocations(minor, may_be_empty=True), 1), plain)
 
 
-def _reshape(minor: int) -> Schema:
-    claims = _by(_KEY, _allocations(minor, may_be_empty=True))
-    parts = {"inventories": _by(_KEY, _INVENTORIES, 1), "allocations": claims}
-    return Schema(_object(parts, ["inventories", "allocations"]))
-
-
 PUT_ALLOCATIONS = {
     minor: Schema(_allocations(minor, may_be_empty=minor >= 28), plain) for minor, plain in _CLAIMS.items()
 }
 POST_ALLOCATIONS = {minor: _post_allocations(minor) for minor in (12, 28, 34, 38)}
-RESHAPE = {minor: _reshape(minor) for minor in (28, 34, 38)}
+_ANY_CLAIMS = {minor: _by(_KEY, _allocations(minor, may_be_empty=True)) for minor in (28, 34, 38)}
+RESHAPE = {
+    minor: Schema(
+        _object(
+            {"inventories": _by(_KEY, _INVENTORIES, 1), "allocations": claims}, ["inventories", "allocations"]
+        )
+    )
+    for minor, claims in _ANY_CLAIMS.items()
+}
