@@ -67,7 +67,7 @@ def test_disabled_hosts_are_no_near_misses() -> None:
     assert [miss.host for miss in short.nearest] == ["p0"]
 
 
-def test_a_reserved_host_is_named_as_reserved_and_ignore_hosts_is_no_remedy() -> None:
+def test_a_reserved_host_is_named_as_reserved() -> None:
     hall = a_hall()
     order = an_order(hall, a_request(flavor=SMALL), None)
     order = beside(order, [uid(0, "a")], lambda root: "reserved for waiting request R")
@@ -75,6 +75,14 @@ def test_a_reserved_host_is_named_as_reserved_and_ignore_hosts_is_no_remedy() ->
     assert "reserved for other requests: 1 host" in reason
     assert "p0 (reserved for waiting request R)" in reason
     assert "reserved" in {removal.code for removal in short.removals}
+
+
+def test_leaving_out_ignore_hosts_is_no_remedy_for_a_reserved_host() -> None:
+    hall = a_hall()
+    order = an_order(hall, a_request(flavor=SMALL, ignore_hosts=("p2",)), None)
+    order = beside(order, [uid(0, "a")], lambda root: "reserved for waiting request R")
+    said = helps(order.alternative, hall.choosing(), "s")
+    assert not [remedy for remedy in said if "ignore_hosts" in remedy]
 
 
 async def test_too_many_instances_at_once_have_the_code_room_in_what_if_too() -> None:

@@ -4,6 +4,7 @@ import asyncio
 from random import Random
 from time import process_time
 
+import msgspec
 import pytest
 
 from bus.candidates import CandidateSource
@@ -68,7 +69,9 @@ async def test_the_count_does_not_depend_on_its_slices(
 async def test_more_instances_than_a_boot_may_have(count: int, fits: bool) -> None:
     hosts = [a_host(number, cells=1, vcpus=8) for number in range(1, 301)]  # 8: as many as io_ops admits
     scheduler = a_scheduler(a_source(Random(1), hosts))
-    answer = await WhatIfs(scheduler).answer(WhatIf(request=a_request(flavor=ON_A_CELL), count=count))
+    question = WhatIf(request=a_request(flavor=ON_A_CELL), count=count)
+    received = msgspec.json.decode(msgspec.json.encode(question), type=WhatIf)
+    answer = await WhatIfs(scheduler).answer(received)
     assert (answer.fits, sum(there.instances for there in answer.placed)) == (fits, count if fits else 0)
 
 
