@@ -18,12 +18,13 @@ from bus.vocabulary import Contended, Id
 from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.move_start import refused
 from scheduler_worker.core.order import CANCELLED, DELETED
-from scheduler_worker.dependencies import PlacementQueries
+from scheduler_worker.dependencies import PlacementQueries, Says
 from scheduler_worker.releasing import Ending
 from scheduler_worker.store import parked
 from scheduler_worker.store.parked import FoundParked
-from scheduler_worker.waiting.queue import Says
 from scheduler_worker.waiting.store import WaitingStore
+
+Deletes = Sequence[BuildDeleteRequested]
 
 
 class _Fenced(msgspec.Struct):
@@ -50,7 +51,7 @@ class Cancelling:
         self._say = say
         self._clock = clock
 
-    async def cancel(self, asked: BuildCancelRequested) -> Sequence[BuildDeleteRequested]:
+    async def cancel(self, asked: BuildCancelRequested) -> Deletes:
         """End a build: fence it first, so that a later claim fails; an earlier claim has won."""
         one = await self._waiting(asked.build)
         if one is not None:
@@ -58,7 +59,7 @@ class Cancelling:
         if not asked.anywhere:
             await self._answer(asked, False, "no such build or request waits for a host")
             return ()
-        if not asked.fence and await self._is_unknown(asked.build):
+        if not asked.fence and isinstance(await self._retire(asked.build, None, ""), Released):
             await self._answer(asked, False, "no build or waiting request has this id", known=False)
             return ()
         fenced = await self._fence((asked.build,), DELETED)
@@ -74,17 +75,12 @@ class Cancelling:
             await self._answer(asked, False, why, known=not fenced.fresh)
         return ()
 
-    async def _is_unknown(self, build: Id) -> bool:
-        return isinstance(await self._retire(build, None, ""), Released)
-
     async def _waiting(self, build: Id) -> FoundParked | None:
         async with self._store.database.read() as tx:
             found = await parked.find(tx, (build,))
         return found[0] if found else None
 
-    async def _end_wait(
-        self, asked: BuildCancelRequested, one: FoundParked
-    ) -> Sequence[BuildDeleteRequested]:
+    async def _end_wait(self, asked: BuildCancelRequested, one: FoundParked) -> Deletes:
         message = one.parked.message
         builds = message.instances if asked.build == message.request else (asked.build,)
         fenced = await self._fence(builds, CANCELLED)
@@ -122,9 +118,7 @@ class Cancelling:
         await self._store.keep_decisions([(message, unplaceable)])
         return unplaceable
 
-    async def _pass_on(
-        self, asked: BuildCancelRequested, fenced: _Fenced, waited: bool, why: str
-    ) -> Sequence[BuildDeleteRequested]:
+    async def _pass_on(self, asked: BuildCancelRequested, fenced: _Fenced, waited: bool, why: str) -> Deletes:
         """Forward the cancellation to the cells, even if a conductor has no record of the build yet."""
         providers = await self._ending.look_up(list(fenced.held.values()))
         places = {build: place_of(held, providers) for build, held in fenced.held.items()}

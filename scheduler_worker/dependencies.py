@@ -27,6 +27,7 @@ from scheduler_worker.hosts import GRACE
 UNHEARD_SECONDS = 60.0  # a message without a consumer is published again for this time
 REQUESTS_AT_ONCE = 1280  # hosts are searched and weighed once for equal requests of a batch
 
+Says = Callable[..., Awaitable[None]]  # publishes messages; returns after the broker's confirm
 Claims = Callable[[Sequence[ClaimRequested]], Awaitable[Sequence[ClaimAnswered]]]
 
 

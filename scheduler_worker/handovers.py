@@ -18,7 +18,7 @@ from bus.resources import FindAllocations
 from bus.sql.database import Database
 from bus.vocabulary import Id, Message
 from bus.worker import Outcome
-from scheduler_worker.core.handover import (
+from scheduler_worker.core.move_state import (
     EndBuild,
     Handover,
     SayAgain,
@@ -119,7 +119,10 @@ class Handovers:
         for _ in range(TRIES):
             claim = taking_back(order, generation)
             if claim is None:
-                return await self._shelve_again(order)
+                again = await self._placement.release(holding_nothing(order, deleted=False))
+                if isinstance(again.result, Released | Retired):
+                    return None, ""
+                break
             [answer] = await self._placement.claim_many([ClaimRequested(claims=(claim,))])
             match answer.results[0]:
                 case Claimed(generation=claimed):
@@ -136,13 +139,6 @@ class Handovers:
                 case _:
                     break
         raise Retry(after=SOON, why=f"the claim of {order.placed.build} is contended")
-
-    async def _shelve_again(self, order: Handover) -> tuple[int | None, str]:
-        match (await self._placement.release(holding_nothing(order, deleted=False))).result:
-            case Released() | Retired():
-                return None, ""
-            case _:
-                raise Retry(after=SOON, why=f"the claim of {order.placed.build} is contended")
 
     async def _held(self, build: Id) -> int | None:
         found = (await self._placement.allocations(FindAllocations(consumers=(build,)))).consumers

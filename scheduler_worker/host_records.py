@@ -44,7 +44,11 @@ class HostRecords:
 
     async def store(self) -> None:
         now = self._health()
-        new = {key: health for key, health in now.items() if health.recorded and self._differs(key, health)}
+        new = {
+            key: health
+            for key, health in now.items()
+            if health.recorded and _condition(self._stored.get(key)) != _condition(health)
+        }
         up = [
             key
             for key in self._stored
@@ -94,16 +98,6 @@ class HostRecords:
         """Delete records of hosts that placement does not have any more."""
         await self._write({}, [key for key in self._stored if not self._book.has(key)])
 
-    def _differs(self, key: HostKey, health: HostHealth) -> bool:
-        stored = self._stored.get(key)
-        if stored is None or stored.availability != health.availability:
-            return True
-        return (stored.enabled, stored.why_disabled, stored.forced_down) != (
-            health.enabled,
-            health.why_disabled,
-            health.forced_down,
-        )
-
     async def _write(self, new: Mapping[HostKey, HostHealth], up: list[HostKey]) -> None:
         for some in portions(list(new), PAGE):
             async with self._database.write() as tx:
@@ -114,3 +108,8 @@ class HostRecords:
                 await host_health.drop(tx, some)
             for key in some:
                 del self._stored[key]
+
+
+def _condition(health: HostHealth | None) -> object:
+    """Return what a record says of the host, except the time of the last heartbeat."""
+    return health and (health.availability, health.enabled, health.why_disabled, health.forced_down)

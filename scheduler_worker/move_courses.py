@@ -15,10 +15,19 @@ from bus.moves import BEGUN, SHELVED, MovePlaced, MoveRefused, MoveRequested
 from bus.vocabulary import MAX_CAUSE, Contended, Id
 from scheduler_worker.core.events import Begun, ComeAgain, DeadLetterRequest
 from scheduler_worker.core.fitting import unfit
-from scheduler_worker.core.handover import Handover, begins, handover
 from scheduler_worker.core.move_start import Barred, MoveStart, refused, taken_back, unheard
-from scheduler_worker.core.move_state import MoveEvent, MoveMessages, MoveState, NotYet, Stopped, step
-from scheduler_worker.core.order import Order
+from scheduler_worker.core.move_state import (
+    Handover,
+    MoveEvent,
+    MoveMessages,
+    MoveState,
+    NotYet,
+    Stopped,
+    begins,
+    handover,
+    step,
+)
+from scheduler_worker.core.order import Begins, Order
 from scheduler_worker.core.placing import LONGEST_PAUSE, SOON
 from scheduler_worker.dependencies import together
 from scheduler_worker.handovers import Handovers
@@ -152,7 +161,7 @@ class MoveCourses:
                 trying.append((course, (beside(order, course.excluding, course.why_reserved), event)))
         await self.place(trying)
 
-    async def place(self, trying: Sequence[tuple[MoveCourse, tuple[Order, Begun]]]) -> None:
+    async def place(self, trying: Sequence[tuple[MoveCourse, Begins]]) -> None:
         if trying:
             ends = await self.scheduler.place([begun for _, begun in trying])
             for (course, _), end in zip(trying, ends, strict=True):
@@ -160,7 +169,7 @@ class MoveCourses:
                     self.scheduler.retries.begin(course.asked.move)
                 course.take(end)
 
-    def _begun(self, courses: Sequence[MoveCourse]) -> list[tuple[Order, Begun]]:
+    def _begun(self, courses: Sequence[MoveCourse]) -> list[Begins]:
         return self.scheduler.begin_moves([start for one in courses if (start := one.state.start)])
 
     async def _hand_over(self, courses: Sequence[MoveCourse]) -> None:
@@ -269,7 +278,7 @@ class MoveCourses:
     async def _tell_what_is_held(self, going: Sequence[tuple[MoveCourse, MoveStart]]) -> None:
         consumers = [id_ for _, start in going for id_ in (start.asked.build, start.keep) if id_]
         held = await self._lookups.held(consumers)
-        telling: list[tuple[MoveCourse, tuple[Order, Begun]]] = []
+        telling: list[tuple[MoveCourse, Begins]] = []
         begun = self.scheduler.begin_moves([start for _, start in going])
         for (course, start), (order, _) in zip(going, begun, strict=True):
             there = held.get(start.asked.build)

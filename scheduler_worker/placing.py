@@ -21,17 +21,16 @@ from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.helping import helps
 from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.move_start import MoveStart
-from scheduler_worker.core.order import Order
+from scheduler_worker.core.order import Begins, Order
 from scheduler_worker.core.placing import PlacingLimits, step
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.view import HostsNow
 from scheduler_worker.dependencies import PlacementQueries, SchedulerOptions, claim_each
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.meters import CROSSED, count_claims
-from scheduler_worker.orders import Orders, put_off
+from scheduler_worker.orders import Orders, Resolving, put_off
 from scheduler_worker.pending_choices import PendingChoice, PendingChoices, Promising
 from scheduler_worker.releasing import Ending, RetryTimes, log
-from scheduler_worker.resolving import Begins, Resolving
 from scheduler_worker.roster import Roster
 from scheduler_worker.store.parked import ParkedRequest
 

@@ -14,22 +14,21 @@ from bus.vocabulary import Message
 from bus.worker import Worker, answers, every, on, on_many
 from scheduler_worker.cancelling import Cancelling
 from scheduler_worker.client_door import ClientDoor
-from scheduler_worker.dependencies import CellQueries, PlacementQueries, SchedulerOptions
+from scheduler_worker.dependencies import CellQueries, PlacementQueries, Says, SchedulerOptions
 from scheduler_worker.handovers import TELL_AGAIN_SECONDS, Handovers
 from scheduler_worker.host_records import HostRecords
 from scheduler_worker.move_courses import MoveCourses
 from scheduler_worker.move_lookups import MoveLookups
+from scheduler_worker.orders import RelatedHosts
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.resolving import RelatedHosts
 from scheduler_worker.roster import SAYS_SECONDS, WaitingSignal
 from scheduler_worker.waiting.builds import NewBuilds, WaitingBuilds
 from scheduler_worker.waiting.hosts import Sight
 from scheduler_worker.waiting.moves import NewMoves, UnheardMoves, WaitingMoves
 from scheduler_worker.waiting.owner import Keeping
-from scheduler_worker.waiting.queue import Says, WaitingQueue
+from scheduler_worker.waiting.queue import WaitingQueue
 from scheduler_worker.waiting.store import HostChanges, WaitingStore
-from scheduler_worker.what_if import WhatIfs
-from scheduler_worker.what_if_moves import WhatIfsOfMoves
+from scheduler_worker.what_if import WhatIfs, WhatIfsOfMoves
 
 BEAT_SECONDS = 1.0
 SWEEP_SECONDS = 60.0

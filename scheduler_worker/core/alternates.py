@@ -16,8 +16,8 @@ import numpy as np
 
 from bus.candidates import CandidateSearch, CandidateSource, Floats, Ints
 from bus.queries import Candidate
+from scheduler_worker.core.fitting import HostCache
 from scheduler_worker.core.host_map import HostMap
-from scheduler_worker.core.ranking_cache import HostCache
 from scheduler_worker.core.ranking_order import Entry, HostOrder, best_value
 from scheduler_worker.core.rejections import FoundHosts
 from scheduler_worker.core.rule import Alternative

@@ -1,7 +1,7 @@
 """Reads extra specs and image properties by an operator's options, and reports unknown keys."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from heapq import nlargest
@@ -186,15 +186,11 @@ def unknown(flavor: Flavor, where: str, unscoped_are_read: bool) -> Iterator[str
         scope, colon, name = key.partition(":")
         if colon and scope in _SILENT_SCOPES:
             continue
-        alike = nearest(key, _spellings(name))
+        alike = nearest(key, [*READ, *_OF_THE_HYPERVISOR, f"resources:{name}", f"trait:{name}"])
         if colon or alike:
             yield f"{where}.extra_specs: {key}: not known here{alike}"
         elif not unscoped_are_read:
             yield f"{where}.extra_specs: {key}: has no scope, and no rule that is on reads such"
-
-
-def _spellings(name: str) -> Collection[str]:
-    return [*READ, *_OF_THE_HYPERVISOR, f"resources:{name}", f"trait:{name}"]
 
 
 NumaPolicy = Literal["legacy", "preferred", "required", "socket"]

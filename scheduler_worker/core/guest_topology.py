@@ -89,14 +89,12 @@ def _page_size(specs: GuestSpecs) -> SpecValue | None:
             return flavor
         other = f"{flavor.at}: {flavor.value!r}" if flavor is not None else "the flavor does not say it"
         raise Unreadable(f"{image.at}: only for a flavor whose hw:mem_page_size is large or any; {other}")
-    small = image.value.strip().lower() == "small"
-    if word == "large" and (small or (image.value.strip().lower() != "any" and _is_small(image))):
+    chosen = image.value.strip().lower()
+    if word == "large" and (
+        chosen == "small" or (chosen not in ("any", "large") and _pages(image).kb == SMALL_KB)
+    ):
         raise Unreadable(f"{flavor.at}: {flavor.value!r}, and {image.at}: {image.value!r}")
-    return flavor if image.value.strip().lower() == "any" else image
-
-
-def _is_small(said: SpecValue) -> bool:
-    return said.value.strip().lower() != "large" and _pages(said).kb == SMALL_KB
+    return flavor if chosen == "any" else image
 
 
 def _pages(said: SpecValue) -> Pages:
@@ -184,7 +182,8 @@ def _cells(specs: GuestSpecs) -> list[GuestCell]:
             if number not in one:
                 raise Unreadable(f"{where}.extra_specs: {name}.{number} is missing: say it for every cell")
     cells = [GuestCell(_numbers(cpus[n], vcpus), memory[n].whole(1)) for n in range(count)]
-    if sum(cell.cpus.bit_count() for cell in cells) != vcpus or _union(cells) != _span(0, vcpus - 1):
+    union = reduce(or_, (cell.cpus for cell in cells))
+    if sum(cell.cpus.bit_count() for cell in cells) != vcpus or union != _span(0, vcpus - 1):
         raise Unreadable(
             f"{where}.extra_specs: hw:numa_cpus.0 to .{count - 1} must name each of the {vcpus}"
             f" processors ({where}.vcpus) once"
@@ -226,10 +225,6 @@ def _cpu_count(specs: GuestSpecs) -> int:
 
 def _span(first: int, last: int) -> int:
     return (1 << last + 1) - (1 << first)
-
-
-def _union(cells: Sequence[GuestCell]) -> int:
-    return reduce(or_, (cell.cpus for cell in cells))
 
 
 def _numbers(said: SpecValue, count: int) -> int:

@@ -103,9 +103,10 @@ def _ways(
         if not after[id_]:
             del after[id_]
         for served, rest in _ways(others, after, question, providers, patience):
-            if not _apart(first.suffix, id_, served, question):
-                continue
-            yield {first.suffix: id_, **served}, rest
+            others_there = [suffix for suffix, provider in served.items() if provider == id_]
+            isolated = [suffix for suffix in others_there if {first.suffix, suffix} <= set(question.isolated)]
+            if not isolated and not (others_there and question.group_policy == "isolate"):
+                yield {first.suffix: id_, **served}, rest
 
 
 def _may_serve(group: ResourceGroup, has: Mapping[str, int], provider: Provider | None) -> bool:
@@ -119,15 +120,6 @@ def _may_serve(group: ResourceGroup, has: Mapping[str, int], provider: Provider 
         and traits.isdisjoint(group.forbidden)
         and all(not traits.isdisjoint(some) for some in group.required_any)
     )
-
-
-def _apart(suffix: str, provider: str, served: Mapping[str, str], question: FindCandidates) -> bool:
-    for other, its in served.items():
-        if its == provider and (
-            question.group_policy == "isolate" or {suffix, other} <= set(question.isolated)
-        ):
-            return False
-    return True
 
 
 def _whole(left: Allocations, wanted: Mapping[str, int]) -> bool:

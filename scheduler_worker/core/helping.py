@@ -15,6 +15,8 @@ from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.relaxing import Lessened, lessened, relaxed
 from scheduler_worker.core.rule import Alternative, Rule
 
+Late = Callable[[], bool]  # whether the time is used up
+
 NEVER_WITHOUT = frozenset({"VCPU", "PCPU", "MEMORY_MB"})  # every guest needs these
 LOOKED_AT = 48  # hosts evaluated singly per variant; if all of them fit, the rest are assumed to fit
 
@@ -47,9 +49,7 @@ def never() -> bool:
 class Tally:
     """Counts hosts with capacity for the `needed` instances until the searches or the time are used up."""
 
-    def __init__(
-        self, seed: str, searches: int, late: Callable[[], bool] = never, *, needed: int = 1
-    ) -> None:
+    def __init__(self, seed: str, searches: int, late: Late = never, *, needed: int = 1) -> None:
         self.left = searches
         self.needed = needed
         self._seed = seed
@@ -214,12 +214,7 @@ MOST_SAID = 6
 
 
 def helps(
-    alternative: Alternative,
-    choosing: Choosing,
-    seed: str,
-    late: Callable[[], bool] = never,
-    *,
-    needed: int = 1,
+    alternative: Alternative, choosing: Choosing, seed: str, late: Late = never, *, needed: int = 1
 ) -> tuple[str, ...]:
     """Return sentences about changes after which `needed` instances would fit, the most helpful first."""
     tally = Tally(seed, MOST_SEARCHES, late, needed=needed)

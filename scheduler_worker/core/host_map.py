@@ -155,16 +155,14 @@ class HostMap:
 
 Numbers = npt.NDArray[np.float64]
 
+Column = tuple[Reads, Numbers]
+
 NOBODY = 0  # the slot of hosts without a slot
 NEVER = -np.inf  # the time of a heartbeat that has not come
 FIRST_SLOTS = 1024
 
 HostKey = tuple[str, str]  # cell and root: a cell reports only its hosts, whatever root it names
 MOST_IMAGES = 32
-
-
-def reads_metric(name: str) -> Reads:
-    return lambda state: state.metrics.get(name, UNKNOWN)
 
 
 class HostColumns:
@@ -180,9 +178,9 @@ class HostColumns:
             FIRST_SLOTS
         )  # seconds without a heartbeat after which a host is down
         self.recorded_down: Numbers = np.zeros(FIRST_SLOTS)  # 1: down by a record, until a heartbeat comes
-        self._facts: dict[str, tuple[Reads, Numbers]] = {}
-        self._metrics: dict[str, tuple[Reads, Numbers]] = {}
-        self._images: dict[str, tuple[Reads, Numbers]] = {}
+        self._facts: dict[str, Column] = {}
+        self._metrics: dict[str, Column] = {}
+        self._images: dict[str, Column] = {}
         self._next = 1
         self._free: list[int] = []
         self.new: list[HostKey] = []  # hosts whose position in placement is not known yet
@@ -235,7 +233,7 @@ class HostColumns:
         return self._column(self._facts, name, FACTS[name])
 
     def metric(self, name: str) -> Numbers:
-        return self._column(self._metrics, name, reads_metric(name))
+        return self._column(self._metrics, name, lambda state: state.metrics.get(name, UNKNOWN))
 
     def cached(self, image: str) -> Numbers:
         """Return 1 for each host that has the image. Recently used images have a column each."""
@@ -244,7 +242,7 @@ class HostColumns:
         return self._column(self._images, image, lambda state: image in state.images, 0.0)
 
     def _column(
-        self, kind: dict[str, tuple[Reads, Numbers]], name: str, reads: Reads, otherwise: float = UNKNOWN
+        self, kind: dict[str, Column], name: str, reads: Reads, otherwise: float = UNKNOWN
     ) -> Numbers:
         known = kind.get(name)
         if known is None:

@@ -52,10 +52,6 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
     booted: BuildPlaced | None = None  # sent to another cell if the move goes there
 
     @property
-    def goes_to(self) -> str:
-        return self.asked.to_cell or self.cell
-
-    @property
     def seeks(self) -> bool:
         return self.asked.kind in SEEKING
 
@@ -89,7 +85,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
             metadata=spec.metadata,
             name=spec.name,
             zone=beside.zone,
-            cell=self.goes_to,
+            cell=asked.to_cell or self.cell,
             aggregates=beside.aggregates,
             not_aggregates=beside.not_aggregates,
             preferred_traits=beside.preferred_traits,

@@ -1,20 +1,40 @@
-"""A requested move until it begins, is refused or waits, as a pure step: state and event → next state.
+"""The states of a move as pure steps: until it begins, is refused or waits; and between two cells.
 
 A move begins with one claim under its id or, without a claim, by retiring that id: so it begins once, with
 any number of schedulers and deliveries.
+
+    leaving ── ready ──→ arriving ── arrived ──→ done
+       │                    ├────── back ─────→ back      the source is claimed again for the instance
+       ├── failed ──────────┼─────────────────→ back
+       └── deleted ─────────┴────── deleted ──→ deleted
+
+Each transition between cells is decided once. A repeated report leads to the same messages again, because
+the scheduler that decided may have stopped before it published them. A report about the half of another cell
+changes nothing.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
+from msgspec import structs
 from msgspec.structs import replace
 
-from bus.claims import Held, Released, Retired
-from bus.moves import BEGUN, HandoverProgress, MovePlaced, MoveRefused, MoveRequested
-from bus.vocabulary import MAX_CAUSE
+from bus.claims import Choice, ConsumerClaim, Held, Released, ReleaseRequested, Retired, holder_consumer
+from bus.messages import BuildDeleteRequested, BuildPlaced
+from bus.moves import (
+    BEGUN,
+    SHELVED,
+    HandoverProgress,
+    HandoverReported,
+    MovePlaced,
+    MoveRefused,
+    MoveRequested,
+)
+from bus.vocabulary import MAX_CAUSE, Message, Value
 from scheduler_worker.core.events import BegunBefore, ComeAgain, DeadLetterRequest, End, Park, SayAll, SayMove
-from scheduler_worker.core.move_start import Barred, MoveStart, refused
+from scheduler_worker.core.move_start import Barred, MoveStart, refused, taken_back
 from scheduler_worker.core.order import CANCELLED, DELETED
 
 MoveMessages = Sequence[MovePlaced | MoveRefused | HandoverProgress]
@@ -92,3 +112,170 @@ def step(state: MoveState, event: MoveEvent) -> MoveState:
             return replace(state, end=(refused(state.asked, why, "unreadable"),))
         case _:
             return replace(state, end=event)
+
+
+HandoverState = Literal["leaving", "arriving", "done", "back", "deleted"]
+DECIDED: tuple[HandoverState, ...] = ("done", "back", "deleted")
+
+
+class Handover(Value, frozen=True, kw_only=True):
+    """Replaced at every step, never changed."""
+
+    placed: MovePlaced  # for the cell it goes to; `out_of` is the one it leaves
+    state: HandoverState = "leaving"
+    # How it ended
+    by: HandoverReported | None = None
+    generation: int | None = None  # back: of its consumer
+    problem: str = ""  # why what it held could not be had back
+
+
+class TakeBack(Value, frozen=True, kw_only=True):
+    """Give its former allocations back to it, unless that was done since."""
+
+    by: HandoverReported
+
+
+class EndBuild(Value, frozen=True, kw_only=True):
+    """The build was deleted before it left the source: it must never hold anything again."""
+
+    by: HandoverReported
+
+
+class SayAgain(Value, frozen=True, kw_only=True):
+    """The earlier messages of the same cell are published again."""
+
+    why: str
+
+
+_LEAVING = ("ready", "failed", "deleted", "delete")
+_ARRIVING = ("arrived", "back", "deleted", "delete")
+
+Judged = Handover | TakeBack | EndBuild | SayAgain | None
+
+
+def handover(start: MoveStart, placed: MovePlaced, booted: BuildPlaced) -> Handover:
+    return Handover(placed=structs.replace(placed, out_of=start.cell, booted=booted))
+
+
+def judged(order: Handover, report: HandoverReported) -> Judged:
+    """Return the handover after this report, or None if the report changes nothing."""
+    leaving = report.half == "leaving"
+    if report.cell != (order.placed.out_of if leaving else order.placed.cell):
+        return None
+    if report.outcome not in (_LEAVING if leaving else _ARRIVING):
+        return None
+    if not leaving and order.state == "leaving":  # the destination has no order yet
+        return None
+    match report.outcome, order.state:
+        case "delete", _:
+            waits = order.state in ("leaving", "arriving") and owner(order) == report.cell
+            return SayAgain(why="it has not said yet that it let it go") if waits else order
+        case "ready", "leaving":
+            placed = structs.replace(order.placed, above=report.above, steps=report.steps)
+            return structs.replace(order, placed=placed, state="arriving")
+        case "failed", "leaving":
+            return TakeBack(by=report)
+        case "deleted", "leaving":
+            return EndBuild(by=report)
+        case "back", "arriving":
+            return TakeBack(by=report)
+        case "arrived", "arriving":
+            return structs.replace(order, state="done", by=report)
+        case "deleted", "arriving" if not leaving:
+            return structs.replace(order, state="deleted", by=report)
+        case _:
+            return order
+
+
+def owner(order: Handover) -> str:
+    return order.placed.cell if order.state in ("arriving", "done") else order.placed.out_of
+
+
+def messages_of(order: Handover, report: HandoverReported | None = None) -> tuple[Message, ...]:
+    """Return the messages for the current state; `report` is the report that they answer."""
+    if report is not None and report.outcome == "delete":
+        delete = BuildDeleteRequested(build=order.placed.build, cell=owner(order), reply_to=report.reply_to)
+        return (delete,) if order.state not in ("back", "deleted") else (_told(order), delete)
+    return (order.placed,) if order.state == "arriving" else (_told(order),)
+
+
+def begins(order: Handover) -> tuple[HandoverProgress, ...]:
+    """Return the first messages again: when a move is requested again, only these can have been lost."""
+    return (_told(order),) if order.state == "leaving" else ()
+
+
+def _told(order: Handover) -> HandoverProgress:
+    placed, by = order.placed, order.by
+    told = HandoverProgress(
+        move=placed.move,
+        build=placed.build,
+        kind=placed.kind,
+        cell=placed.out_of,
+        to_cell=placed.cell,
+        say="leave" if order.state == "leaving" else order.state,  # type: ignore[arg-type]
+        attempt=placed.attempt,
+        host=placed.chosen.host if placed.chosen is not None else "",
+        spec=placed.spec,
+        decision=placed.decision,
+        reply_to=placed.reply_to,
+    )
+    if by is None:
+        return told
+    return structs.replace(
+        told,
+        generation=order.generation,
+        above=by.above,
+        steps=by.steps,
+        end=by.end,
+        cause=by.cause,
+        problem=order.problem,
+        phases=by.phases,
+        attempts=by.attempts,
+    )
+
+
+# What placement is asked
+
+
+def taking_back(order: Handover, generation: int | None) -> ConsumerClaim | None:
+    """Return the claim that returns the source's allocations to the instance, if it held any before."""
+    placed = order.placed
+    if not placed.attempt:
+        return None
+    return ConsumerClaim(
+        consumer=placed.build,
+        generation=generation,
+        choices=(Choice({}),),
+        project=placed.spec.project,
+        user=placed.spec.user,
+        take_over=holder_consumer(placed.build, placed.attempt),
+        begins=taken_back(placed.move),
+    )
+
+
+def holding_nothing(order: Handover, *, deleted: bool) -> ReleaseRequested:
+    """Return the release for a build that is shelved again or has ended."""
+    return ReleaseRequested(
+        consumer=order.placed.build,
+        generation=None,
+        fenced=False,
+        retire="deleted" if deleted else SHELVED,
+        cell="" if deleted else order.placed.out_of,  # which may end it
+    )
+
+
+def nobody_hears(order: Handover) -> HandoverReported:
+    """Return the report of a destination that does not exist any more."""
+    placed = order.placed
+    leaves = order.state == "leaving"
+    cell = placed.out_of if leaves else placed.cell
+    return HandoverReported(
+        move=placed.move,
+        build=placed.build,
+        cell=cell,
+        half="leaving" if leaves else "arriving",
+        outcome="failed" if leaves else "back",
+        above=placed.above,
+        steps=placed.steps,
+        cause=f"cell {cell!r}: no conductor takes moves to other cells there",
+    )

@@ -27,6 +27,7 @@ from bus.queries import Candidate
 from bus.requests import BuildSpec, Hints
 from bus.vocabulary import MAX_CAUSE, Id
 from scheduler_worker.core.choice import Pick
+from scheduler_worker.core.events import Begun
 from scheduler_worker.core.move_start import MoveStart, refused
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.shortage import MAX_REFUSED, Shortage
@@ -195,6 +196,9 @@ class Order(msgspec.Struct, frozen=True, gc=False):
             decision=decision,
             reply_to=self.request.reply_to,
         )
+
+
+Begins = tuple[Order, Begun]  # an order, and its first event
 
 
 def also_asked(request: BuildRequested) -> AlsoAsked | None:

@@ -18,7 +18,9 @@ from scheduler_worker.core.rules.neighbours import GROUP
 from scheduler_worker.core.weighing import WEIGHERS, WEIGHERS_CALLED, WEIGHERS_OF_OTHERS
 
 Options = Mapping[str, Mapping[str, Any]]  # of a rule or weigher, by its name
-Own = Mapping[str, Callable[..., Any]]  # an operator's functions, by what he calls them: module:function
+Names = Iterable[str] | Mapping[str, float] | None  # None: the defaults
+Made = Callable[..., Any]  # makes a filter or weigher, or is one
+Own = Mapping[str, Made]  # an operator's functions, by what he calls them: module:function
 
 EVERYTHING = "*"  # all fields of a request: for a function that does not declare which it reads
 
@@ -43,9 +45,7 @@ def rules_named(names: Iterable[str] | None, options: Options, own: Own) -> tupl
     return tuple(found.values())
 
 
-def weighers_named(
-    names: Iterable[str] | Mapping[str, float] | None, options: Options, own: Own
-) -> tuple[Weigher, ...]:
+def weighers_named(names: Names, options: Options, own: Own) -> tuple[Weigher, ...]:
     """Return the named weighers, with the multipliers of a mapping, or the default weighers for None."""
     found: dict[str, Weigher] = {}
     multipliers = names if isinstance(names, Mapping) else {}
@@ -83,7 +83,7 @@ def check_options(options: Options, own: Own) -> None:
                 raise BadChoice(f"{value} is less than 0: no host would ever do", name, option)
 
 
-def options_of(made: Callable[..., Any]) -> dict[str, Any]:
+def options_of(made: Made) -> dict[str, Any]:
     """Return the options of a filter or weigher with their defaults."""
     return {
         name: option.default
@@ -116,9 +116,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
     return f", did you mean {by_small[close[0]]!r}?" if close else ""
 
 
-def _made(
-    name: str, made: Callable[..., Any], given: Mapping[str, Any], plain: Callable[..., Any]
-) -> Rule | Weigher:
+def _made(name: str, made: Made, given: Mapping[str, Any], plain: Made) -> Rule | Weigher:
     if _is_plain(made):
         return plain(name, made)  # type: ignore[no-any-return]
     one = _with_options(name, made, given)
@@ -128,7 +126,7 @@ def _made(
     return one
 
 
-def _with_options(name: str, made: Callable[..., Any], given: Mapping[str, Any]) -> Rule | Weigher:
+def _with_options(name: str, made: Made, given: Mapping[str, Any]) -> Rule | Weigher:
     hints = get_type_hints(made)
     options = {}
     for option in options_of(made).keys() & given.keys():
@@ -142,7 +140,7 @@ def _with_options(name: str, made: Callable[..., Any], given: Mapping[str, Any])
     return made(**options)  # type: ignore[no-any-return]
 
 
-def _is_plain(made: Callable[..., Any]) -> bool:
+def _is_plain(made: Made) -> bool:
     """Return whether the function evaluates a host itself, and does not make a rule."""
     needed = [
         parameter
@@ -190,7 +188,7 @@ class ChoicePolicy:
     def from_names(
         cls,
         filters: Iterable[str] | None = None,
-        weighers: Iterable[str] | Mapping[str, float] | None = None,
+        weighers: Names = None,
         *,
         options: Options | None = None,
         own: Own | None = None,
@@ -310,9 +308,9 @@ def all_weighers(policy: ChoicePolicy, options: Options, own: Own) -> list[Choos
 
 def _all(
     enabled: Sequence[str],
-    built_in: Mapping[str, Callable[..., Any]],
+    built_in: Mapping[str, Made],
     called: Mapping[str, tuple[str, ...]],
-    named: Callable[..., Any],
+    named: Made,
     chosen: tuple[Options, Own],
 ) -> list[Choosable]:
     """Return the enabled and the built-in ones; an operator's own have their names after they were made."""

@@ -9,14 +9,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 
 from bus.candidates import Bools, CandidateSearch, Floats, Ints, PlacedHost
-from bus.decisions import NearMiss, Removal
+from bus.decisions import Removal
 from bus.queries import Candidate
 from scheduler_worker.core.alternates import AlternatesOfCell, CapacityByHost
 from scheduler_worker.core.choice import HasReservations, Pick
-from scheduler_worker.core.fitting import rules_for
+from scheduler_worker.core.fitting import WAYS_OF_THE_BEST, HostCache, rules_for
 from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.policy import ChoicePolicy
-from scheduler_worker.core.ranking_cache import WAYS_OF_THE_BEST, HostCache
 from scheduler_worker.core.ranking_order import THEIR_HOSTS, Entry, HostOrder, tiers_of
 from scheduler_worker.core.rejections import FoundHosts, Mask, Verdicts
 from scheduler_worker.core.rule import Alternative, Rule
@@ -204,21 +203,18 @@ class Ranking:
     def shortage(self) -> Shortage:
         """Return why no host is left."""
         self._beforehand = self._removals = None
+        beyond = self._search.nearest(self.alternative.pinned, NEAREST_BEYOND)
+        named = self._source.named
+        reserved = [lacking_reserved(self.alternative, miss, named(miss.host)) for miss in beyond]
         return Shortage(
             considered=self._search.considered,
             removals=self.removals(),
-            nearest=self._nearest(),
+            nearest=self._verdicts.nearest(self.cache.refused, self._full, reserved),
             named=bool(self.alternative.pinned),
             may_pass=self._verdicts.may_pass(self.cache.refused),
             alternative_index=self.alternative.alternative_index,
             notes=self._notes,
         )
-
-    def _nearest(self) -> tuple[NearMiss, ...]:
-        beyond = self._search.nearest(self.alternative.pinned, NEAREST_BEYOND)
-        source = self._source
-        reserved = [lacking_reserved(self.alternative, miss, source.named(miss.host)) for miss in beyond]
-        return self._verdicts.nearest(self.cache.refused, self._full, reserved)
 
     # One host
 

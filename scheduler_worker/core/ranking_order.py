@@ -172,7 +172,9 @@ class HostOrder:
         if not indices.size and others:
             self._orders = others
             return self._turn_page()
-        entries = self._entries(tier, indices, its_ties)
+        several, worths = len(indices), (-self._worths[indices]).tolist()
+        columns = [tier] * several, worths, [0] * several, its_ties.tolist(), indices.tolist()
+        entries = list(zip(*columns, strict=True))
         self._sorted += entries
         of_cell = self._of_cell
         cells = self._hosts.cell_at[self._positions[indices]].tolist()
@@ -182,12 +184,6 @@ class HostOrder:
             else:
                 of_cell[cell] = [entry]
         return bool(entries)
-
-    def _entries(self, tier: int, indices: Ints, its_ties: Uints) -> list[Entry]:
-        worths = (-self._worths[indices]).tolist()
-        every = indices.tolist()
-        several = len(every)
-        return list(zip([tier] * several, worths, [0] * several, its_ties.tolist(), every, strict=True))
 
 
 def tiers_of(positions: Ints, ours: Bools | None, unknown: Bools | None) -> Ints | None:

@@ -73,6 +73,7 @@ CLOSED = frozenset(
 
 Mask = tuple[Rule, Bools]
 Refusal = tuple[Rule, str]
+Refusals = Mapping[int, Refusal]  # by index of the host
 
 
 class Verdicts:
@@ -95,7 +96,7 @@ class Verdicts:
         self._found = found
         self._at_once: list[tuple[Removal, Rule | None, Ints]] | None = None
 
-    def removals(self, refused: Mapping[int, Refusal], full: Iterable[int], left: int) -> tuple[Removal, ...]:
+    def removals(self, refused: Refusals, full: Iterable[int], left: int) -> tuple[Removal, ...]:
         """Return the removals by filters, of the hosts that placement left."""
         removals = [removal for removal, *_ in self._removed_at_once()]
         by_rule: dict[str, list[int]] = {}
@@ -108,7 +109,7 @@ class Verdicts:
         return tuple(running(left, removals))
 
     def nearest(
-        self, refused: Mapping[int, Refusal], full: Iterable[int], beyond: Iterable[NearMiss]
+        self, refused: Refusals, full: Iterable[int], beyond: Iterable[NearMiss]
     ) -> tuple[NearMiss, ...]:
         """Return the hosts that pass the most constraints, best first; if the request names hosts, these.
 
@@ -145,7 +146,7 @@ class Verdicts:
             return []
         return [why for rule in rules if (why := rule.refuses(facts, self._wish)) is not None]
 
-    def may_pass(self, refused: Mapping[int, Refusal]) -> bool:
+    def may_pass(self, refused: Refusals) -> bool:
         """Return whether some host is rejected only by filters whose refusals end within seconds."""
         lasting = [rule for rule in self._lazy if not self._passes(rule)]
         for index, (rule, _) in refused.items():
@@ -170,7 +171,7 @@ class Verdicts:
         return all(rule.refuses(self._found.facts(index), self._wish) is None for rule in rules)
 
     def _misses(
-        self, refused: Mapping[int, Refusal], full: Iterable[int], beyond: Iterable[NearMiss]
+        self, refused: Refusals, full: Iterable[int], beyond: Iterable[NearMiss]
     ) -> Iterable[NearMiss]:
         pinned = self._wish.pinned
         named = self._found.indices(pinned)

@@ -50,7 +50,10 @@ def check_hints(request: BuildRequested) -> tuple[str, ...]:
         if own:
             raise Unreadable(f"hints.{field}: {min(own)} is one of the instances asked for")
     if hints.query:
-        _check_query(hints.query)
+        try:
+            parsed(hints.query)
+        except UnreadableQuery as problem:
+            raise Unreadable(f"hints.query: {problem}") from None
     if hints.build_near_host_ip:
         _check_network(hints.build_near_host_ip, hints.cidr)
     elif hints.cidr != "/24":
@@ -66,13 +69,6 @@ def _check_network(address: str, cidr: str) -> None:
     bits = cidr.removeprefix("/")
     if not bits.isdecimal() or int(bits) > near.max_prefixlen:
         raise Unreadable(f"hints.cidr: {cidr!r} is none of /0 to /{near.max_prefixlen}")
-
-
-def _check_query(text: str) -> None:
-    try:
-        parsed(text)
-    except UnreadableQuery as problem:
-        raise Unreadable(f"hints.query: {problem}") from None
 
 
 Named = Callable[[str], Sequence[str]]  # the roots of a host, by its name or its root

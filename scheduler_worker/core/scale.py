@@ -9,13 +9,15 @@ import numpy as np
 
 from bus.candidates import Floats
 from bus.decisions import Record, RecordedHost, RecordedScale
+from scheduler_worker.core.fitting import with_more
 from scheduler_worker.core.host_map import drawn, tie
 from scheduler_worker.core.policy import ChoicePolicy
-from scheduler_worker.core.ranking_cache import with_more
 from scheduler_worker.core.ranking_order import OUR_HOSTS, UNKNOWN_HOSTS, Entry
 from scheduler_worker.core.rejections import FoundHosts, Refusal
 from scheduler_worker.core.rule import Alternative, HostFacts, OneHost, View, Weigher
 from scheduler_worker.core.view import AllHosts, HostsNow
+
+Scales = Sequence[RecordedScale]
 
 MOST = 1e300  # what is beyond counts as this
 
@@ -86,9 +88,7 @@ def worth(scales: Sequence[Scale], view: View, count: int, near: float) -> Float
     return np.rint(score / near) if near else score
 
 
-def points(
-    scales: Sequence[RecordedScale], values: Sequence[float], multipliers: Iterable[float]
-) -> list[float]:
+def points(scales: Scales, values: Sequence[float], multipliers: Iterable[float]) -> list[float]:
     """Return the weighted contribution of each value of one host, as `worth` computes it for all hosts."""
     return [
         (0.0 if scale.clamped and value < scale.lowest else value - scale.lowest)
@@ -99,7 +99,7 @@ def points(
 
 
 def score_of_host(
-    scales: Sequence[RecordedScale], values: Sequence[float], multipliers: Sequence[float], near: float
+    scales: Scales, values: Sequence[float], multipliers: Sequence[float], near: float
 ) -> float:
     """Return the score of one host, present or recorded."""
     score = 0.0
@@ -108,7 +108,7 @@ def score_of_host(
     return float(round(score / near)) if near else score
 
 
-def scores(scales: Sequence[RecordedScale], host: RecordedHost) -> dict[str, float]:
+def scores(scales: Scales, host: RecordedHost) -> dict[str, float]:
     """Return the weights of this host, and their sum, for a decision."""
     otherwise = host.multipliers
     multipliers = [scale.multiplier for scale in scales]

@@ -69,8 +69,12 @@ class HostsNow:
     def _once(self, kind: str, name: str, read: Callable[[str], Numbers]) -> Numbers:
         found = self._read.get((kind, name))
         if found is None:
-            found = self._read[kind, name] = _as_one(read(name), self.placed)
+            found = read(name)
+            of_hosts = found.take(self.placed)
+            if of_hosts.size and (of_hosts == of_hosts[0]).all():  # the usual case: store a single value
+                found = np.broadcast_to(of_hosts[0], found.shape)
             found.flags.writeable = False
+            self._read[kind, name] = found
         return found
 
     def _fact(self, name: str, otherwise: float | None) -> Numbers:
@@ -100,14 +104,6 @@ class HostsNow:
     def _aggregates(self, placed: PlacedHost) -> tuple[Aggregate, ...]:
         known = self.source.aggregates
         return tuple([known[uuid] for uuid in placed.aggregates if uuid in known])
-
-
-def _as_one(said: Numbers, placed: Ints) -> Numbers:
-    """Return the array with a single stored value if all hosts have the same value."""
-    of_hosts = said.take(placed)
-    if of_hosts.size and (of_hosts == of_hosts[0]).all():
-        return np.broadcast_to(of_hosts[0], said.shape)
-    return said
 
 
 _NONE = np.float64(0.0)  # what is compared with it can be turned round by ~, which of a Python bool it cannot

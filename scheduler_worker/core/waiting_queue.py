@@ -17,6 +17,7 @@ from bus.candidates import Bools, Floats, Ints
 from bus.vocabulary import Id
 
 Root = str
+Roots = Collection[Root]
 LineKey = tuple[int, float, str]  # position of a waiting request: the lowest is first
 
 REMEMBERED = 20_000  # recent changes of hosts, for evaluations in progress
@@ -73,7 +74,7 @@ class HostsFound:
     """The result of a search of hosts for one kind."""
 
     fits: Mapping[Root, int]  # and for how many of the kind there is room, at most
-    refused: Collection[Root] = ()  # there is room, and a rule refuses them
+    refused: Roots = ()  # there is room, and a rule refuses them
     passing: bool = False  # does something that passes by itself stand in the way?
     more: bool = False  # it has stopped early
 
@@ -139,9 +140,7 @@ class HostSight(Protocol):
     def watches(self, kind: str) -> Sequence[RoomNeeded]:
         """Return the amounts of which any fitting host satisfies at least one."""
 
-    def look(
-        self, kind: str, among: Collection[Root] | None, beside: Collection[Root], enough: int
-    ) -> HostsFound:
+    def look(self, kind: str, among: Roots | None, beside: Roots, enough: int) -> HostsFound:
         """Return the fitting hosts, among the given ones or (None) among all until `enough` fit."""
 
     def prospect(self, kind: str) -> Prospect:
@@ -159,7 +158,7 @@ class ChangedHosts:
         self._recent: deque[tuple[int, Root]] = deque()
         self._forgotten = 0  # changes up to this mark are not known any more
 
-    def remember(self, roots: Collection[Root]) -> None:
+    def remember(self, roots: Roots) -> None:
         for root in roots:
             self.mark += 1
             self._recent.append((self.mark, root))
@@ -190,7 +189,7 @@ class ChangedHosts:
 
 
 def reservations(
-    firsts: Sequence[Waiter], prospect: Callable[[str], Prospect], before: Collection[Root]
+    firsts: Sequence[Waiter], prospect: Callable[[str], Prospect], before: Roots
 ) -> dict[Root, HostReservation]:
     """Return the hosts that each first request reserves; previous reservations are kept if possible."""
     kept: dict[Root, HostReservation] = {}
@@ -206,7 +205,7 @@ def reservations(
     return kept
 
 
-def _nearest(seen: Prospect, left: Ints, needs: int, before: Collection[Root]) -> list[Root]:
+def _nearest(seen: Prospect, left: Ints, needs: int, before: Roots) -> list[Root]:
     """Return enough of the hosts that all instances could be placed on them."""
     if not len(left):
         return []

@@ -7,7 +7,7 @@ it fits, for as many of that queue as it has capacity, then to the next.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from bus.vocabulary import Id
 from scheduler_worker.core.waiting_queue import (
@@ -17,6 +17,7 @@ from scheduler_worker.core.waiting_queue import (
     Line,
     LineKey,
     Root,
+    Roots,
     Trial,
     Turn,
     Waiter,
@@ -112,14 +113,14 @@ class WaitingRoom:
         expired = [waiter for waiter in self.everybody.values() if waiter.until <= now]
         return [waiter for waiter in expired if waiter.request not in self._trials]
 
-    def changed(self, roots: Collection[Root]) -> None:
+    def changed(self, roots: Roots) -> None:
         """Handle hosts that may have more free capacity than before, or another description."""
         self._note(roots, self._changes.capacity)
 
-    def reported(self, roots: Collection[Root]) -> None:
+    def reported(self, roots: Roots) -> None:
         self._note(roots, self._changes.reports)
 
-    def _note(self, roots: Collection[Root], changes: dict[Root, None]) -> None:
+    def _note(self, roots: Roots, changes: dict[Root, None]) -> None:
         if len(roots) > TOO_MANY:
             self.everything()
             return
@@ -132,7 +133,7 @@ class WaitingRoom:
         for line in self._lines.values():
             line.untested.update(dict.fromkeys(line.refused))
 
-    def let_go(self, roots: Collection[Root]) -> None:
+    def let_go(self, roots: Roots) -> None:
         """Handle released reservations on hosts that did not change."""
         if self._lines:
             self._give_back(roots)
@@ -245,7 +246,7 @@ class WaitingRoom:
 
     # How a change finds its lines
 
-    def _give_back(self, roots: Collection[Root]) -> None:
+    def _give_back(self, roots: Roots) -> None:
         """Evaluate hosts again that are no longer excluded, although they did not change."""
         self._changes.remember(roots)
         self._changes.released.update(dict.fromkeys(roots))
@@ -294,7 +295,7 @@ class WaitingRoom:
         self._look(line, now, None)
         self._give_back([root for root in closed if root not in line.open])
 
-    def _look(self, line: Line, now: float, among: Collection[Root] | None) -> None:
+    def _look(self, line: Line, now: float, among: Roots | None) -> None:
         self.looks += 1
         line.swept = False
         beside = self._kept_before(line.waiting[0][0], line.kind) | line.in_vain

@@ -7,7 +7,7 @@ import msgspec
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
-from scheduler_worker.core.handover import DECIDED, Handover
+from scheduler_worker.core.move_state import DECIDED, Handover
 
 _INSERT = Statement(
     """

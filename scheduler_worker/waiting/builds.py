@@ -14,7 +14,7 @@ from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.sql.failures import retrying
 from bus.vocabulary import MAX_CAUSE, Id, Message
 from scheduler_worker.core import events
-from scheduler_worker.core.order import Order
+from scheduler_worker.core.order import Begins, Order
 from scheduler_worker.orders import put_off
 from scheduler_worker.placing import Scheduler, Verdict
 from scheduler_worker.releasing import log
@@ -22,7 +22,7 @@ from scheduler_worker.store import parked
 from scheduler_worker.store.parked import ParkedRequest
 from scheduler_worker.waiting.hosts import beside
 from scheduler_worker.waiting.queue import PATIENCE, SOON, Ended, Evaluated, RetryLater, StillWaiting, Woken
-from scheduler_worker.waiting.store import WaitingStore
+from scheduler_worker.waiting.store import Marked, WaitingStore
 
 _Add = Callable[[Sequence[ParkedRequest]], Awaitable[set[Id]]]
 
@@ -88,7 +88,7 @@ class NewBuilds:
         if not waits:
             return []
         before = await self._came_before([order for order, *_ in waits])
-        keeping: list[tuple[ParkedRequest, int | None]] = []
+        keeping: list[Marked] = []
         again: list[Verdict] = []
         for (order, kept, mark), elsewhere in zip(waits, before, strict=True):
             again.append(await self._answer_again(order, elsewhere) if elsewhere else ())
@@ -151,12 +151,10 @@ class WaitingBuilds:
         assert isinstance(message, BuildPlaced)
         return await self._scheduler.ending.take_back(message)
 
-    def _begun(self, woken: Sequence[Woken]) -> list[tuple[Order, events.Begun]]:
+    def _begun(self, woken: Sequence[Woken]) -> list[Begins]:
         return self._scheduler.begin([one.kept.message for one in woken])
 
-    def _narrowed(
-        self, woken: Sequence[Woken], begun: Sequence[tuple[Order, events.Begun]]
-    ) -> list[tuple[Order, events.Begun]]:
+    def _narrowed(self, woken: Sequence[Woken], begun: Sequence[Begins]) -> list[Begins]:
         return [
             (beside(order, one.excluding, self._store.why_reserved), event)
             for one, (order, event) in zip(woken, begun, strict=True)

@@ -1,6 +1,6 @@
 """The host data of the waiting queues: the index, reports of hosts, and the filters."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
@@ -16,20 +16,13 @@ from scheduler_worker.core.order import Order
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.view import HostsNow
-from scheduler_worker.core.waiting_queue import HostsFound, Prospect, RoomNeeded
+from scheduler_worker.core.waiting_queue import HostsFound, Prospect, RoomNeeded, Roots
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _NO_PROSPECT = Prospect(0, np.zeros(0, np.intp), np.zeros(0), np.zeros(0), str, lambda position: False)
 
 Hosts = tuple[HostsNow, Bools]  # their reports, and the mask of hosts with an agent
 WishesOf = Callable[[BuildRequested], Sequence[Alternative]]
-
-
-@dataclass(slots=True)
-class _Known:
-    """A kind, by one of its requests."""
-
-    request: BuildRequested
 
 
 @dataclass(eq=False)
@@ -40,20 +33,21 @@ class Sight:
     policy: ChoicePolicy
     hosts: Callable[[], Hosts]  # as they are at this moment
     alternatives: WishesOf
-    _kinds: dict[str, _Known] = field(default_factory=dict)
+    _kinds: dict[str, BuildRequested] = field(default_factory=dict)
 
     def kind(self, request: BuildRequested, alternatives: Sequence[Alternative]) -> str:
         alike = [repr(self.policy.kind(alternative)) for alternative in alternatives]
         said = _encode((alike, request.hints, request.forced_host, needs_of(request)))
         kind = blake2b(said, digest_size=6).hexdigest()
         if kind not in self._kinds:
-            self._kinds[kind] = _Known(request)
+            self._kinds[kind] = request
         return kind
 
     def wakes(self, kind: str) -> str:
         """Return as text what a host needs before a request of the class is woken."""
         questions = [alternative.question for alternative in self._alternatives(kind)]
-        place = _place(questions[0]) if questions else ""
+        zone, cell = (questions[0].zone, questions[0].cell) if questions else ("", "")
+        place = (f" in zone {zone}" if zone else "") + (f" of cell {cell}" if cell else "")
         needs = [
             f"{watch.amount} {watch.resource_class} free on one host{place}"
             if watch.resource_class
@@ -62,10 +56,10 @@ class Sight:
         ]
         closed = {cell for question in questions for cell in question.not_cells}
         needs += [f"cell {cell} enabled" for cell in sorted(closed)]
-        several = needs_of(self._kinds[kind].request)
+        several = needs_of(self._kinds[kind])
         return " or ".join(needs) + (f", for each of {several} instances" if several > 1 else "")
 
-    def forget(self, kinds: Collection[str]) -> None:
+    def forget(self, kinds: Roots) -> None:
         for kind in [one for one in self._kinds if one not in kinds]:
             del self._kinds[kind]
 
@@ -90,9 +84,7 @@ class Sight:
             watches.append(RoomNeeded(scarcest, asked[scarcest]))
         return tuple(dict.fromkeys(watches)) or (RoomNeeded(),)
 
-    def look(
-        self, kind: str, among: Collection[str] | None, beside: Collection[str], enough: int
-    ) -> HostsFound:
+    def look(self, kind: str, among: Roots | None, beside: Roots, enough: int) -> HostsFound:
         now, served = self.hosts()
         fits: dict[str, int] = {}
         refused: dict[str, None] = {}
@@ -140,17 +132,10 @@ class Sight:
         )
 
     def _alternatives(self, kind: str) -> Sequence[Alternative]:
-        return self.alternatives(self._kinds[kind].request)
+        return self.alternatives(self._kinds[kind])
 
 
-def _place(question: FindCandidates) -> str:
-    zone, cell = question.zone, question.cell
-    return (f" in zone {zone}" if zone else "") + (f" of cell {cell}" if cell else "")
-
-
-def narrowed(
-    question: FindCandidates, among: Collection[str] | None, beside: Collection[str]
-) -> FindCandidates | None:
+def narrowed(question: FindCandidates, among: Roots | None, beside: Roots) -> FindCandidates | None:
     """Return the query restricted to the hosts, and without the excluded ones; None if no host remains."""
     if among is None:
         return without(question, beside)
@@ -160,13 +145,13 @@ def narrowed(
     return msgspec.structs.replace(question, roots=tuple(left)) if left else None
 
 
-def without(question: FindCandidates, beside: Collection[str]) -> FindCandidates:
+def without(question: FindCandidates, beside: Roots) -> FindCandidates:
     if not beside:
         return question
     return msgspec.structs.replace(question, not_roots=tuple(sorted({*question.not_roots, *beside})))
 
 
-def beside(order: Order, roots: Collection[str], why: Callable[[str], str]) -> Order:
+def beside(order: Order, roots: Roots, why: Callable[[str], str]) -> Order:
     """Return the order without the excluded roots; `why` gives the reason for a root."""
     if not roots:
         return order

@@ -37,7 +37,7 @@ from scheduler_worker.store import parked
 from scheduler_worker.store.parked import ParkedRequest
 from scheduler_worker.waiting.builds import decision_of, given_up, waited_for
 from scheduler_worker.waiting.queue import PATIENCE, SOON, Ended, Evaluated, RetryLater, StillWaiting, Woken
-from scheduler_worker.waiting.store import WaitingStore
+from scheduler_worker.waiting.store import Marked, WaitingStore
 
 LOOKED_AT = 100  # waiting moves per lookup: a query to each of their cells
 
@@ -53,7 +53,12 @@ class UnheardMoves:
     async def take_back(self, placed: MovePlaced | HandoverProgress) -> MoveRefused | None:
         """Handle a move without a conductor: retry for a limited time, then undo its claim."""
         if isinstance(placed, HandoverProgress):
-            return await self._never_left(placed)
+            if not await self._handovers.unheard(placed):
+                return None
+            asked = MoveRequested(
+                move=placed.move, build=placed.build, kind=placed.kind, reply_to=placed.reply_to
+            )
+            return refused(asked, unheard(placed.cell), "no_conductor", placed.decision)
         self._courses.scheduler.ending.wait_for_ears(placed.move, placed.cell)
         match await self._undo(placed):
             case Released() | Claimed() | Retired():
@@ -75,12 +80,6 @@ class UnheardMoves:
             decision=placed.decision,
             reply_to=placed.reply_to,
         )
-
-    async def _never_left(self, told: HandoverProgress) -> MoveRefused | None:
-        if not await self._handovers.unheard(told):
-            return None
-        asked = MoveRequested(move=told.move, build=told.build, kind=told.kind, reply_to=told.reply_to)
-        return refused(asked, unheard(told.cell), "no_conductor", told.decision)
 
     async def _undo(self, placed: MovePlaced) -> ClaimResult | ReleaseResult:
         claim = undoing(placed)
@@ -138,7 +137,7 @@ class NewMoves:
             if not keeping:
                 return
             first, ours = await self._add([request for _, request in keeping])
-            stored: list[tuple[ParkedRequest, int | None]] = []
+            stored: list[Marked] = []
             for course, request in keeping:
                 other = first[build_of(request)]
                 if other != request.request:

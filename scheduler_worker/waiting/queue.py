@@ -6,7 +6,7 @@ it again.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from bus.messages import BuildPlaced
 from bus.moves import MovePlaced
 from bus.vocabulary import MAX_CAUSE, Id, Message
 from scheduler_worker.core.move_start import MoveStart
+from scheduler_worker.dependencies import Says
 from scheduler_worker.releasing import log
 from scheduler_worker.store.parked import ParkedRequest
 from scheduler_worker.waiting.store import WaitingStore
@@ -28,8 +29,6 @@ LONGEST_SLEEP = 1.0  # then expired requests are checked
 SOON = 0.2
 CLEARS = 0.01  # capacity that an evaluation released must wake other waiting requests: no other event will
 LONGEST_PAUSE = 10.0  # between two evaluations of a request that fails repeatedly without a change
-
-Says = Callable[..., Awaitable[None]]  # publishes messages; returns after the broker's confirm
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +65,7 @@ class RetryLater:
 
 
 Evaluated = Ended | StillWaiting | RetryLater
+Results = Sequence[tuple[ParkedRequest, Evaluated]]
 
 
 class Evaluator(Protocol):
@@ -76,7 +76,7 @@ class Evaluator(Protocol):
     async def end(self, expired: Sequence[Woken]) -> Sequence[Evaluated]:
         """Evaluate expired requests for the last time; those without a host are fenced and end."""
 
-    async def recheck(self, waiting: Sequence[ParkedRequest]) -> Sequence[tuple[ParkedRequest, Evaluated]]:
+    async def recheck(self, waiting: Sequence[ParkedRequest]) -> Results:
         """Return what has become of some of the requests, independently of capacity."""
 
     async def take_back(self, message: Message) -> Message | None:
@@ -150,7 +150,8 @@ class WaitingQueue:
         store = self.store
         if store.regroup:
             store.compute_classes()
-        ending = {request for lane in self._lanes() for request in lane.expired}
+        lanes = (*self._pending.values(), *self._running.values())
+        ending = {request for lane in lanes for request in lane.expired}
         for waiter in store.room.due(self._clock.now()):
             kept = store.requests[waiter.request]
             if kept.request not in ending and len(lane := self._lane(kept).expired) < TURNS:
@@ -158,9 +159,6 @@ class WaitingQueue:
         for turn in store.room.turns(self._clock.monotonic(), TURNS):
             kept = store.requests[turn.waiter.request]
             self._lane(kept).woken.append(Woken(kept, turn.beside, turn.forgotten))
-
-    def _lanes(self) -> Sequence[_Lane]:
-        return (*self._pending.values(), *self._running.values())
 
     def _lane(self, kept: ParkedRequest) -> _Lane:
         return self._pending.setdefault(None if kept.start is None else kept.message.cell, _Lane())
@@ -202,30 +200,21 @@ class WaitingQueue:
                 self.store.room.back(one.kept.request, self._clock.monotonic() + PATIENCE)
             raise
         for one, result in zip(woken, results, strict=True):
-            if one.swept and isinstance(result, Ended) and any(map(_is_placed, result.messages)):
+            request = one.kept.request
+            if isinstance(result, StillWaiting):
+                self._tries.pop(request, None)
+                self.store.room.back(request)
+            elif isinstance(result, RetryLater):
+                # The pause doubles each time: a change wakes the request sooner.
+                tries = self._tries[request] = self._tries.get(request, -1) + 1
+                pause = max(min(result.after * 2.0 ** min(tries, 16), LONGEST_PAUSE), result.after)
+                self.store.room.back(request, self._clock.monotonic() + pause)
+            elif one.swept and any(map(_is_placed, result.messages)):
                 self.store.rescue(one.kept)
-            self._back(one.kept, result)
         kept = [one.kept for one in woken]
         await self._become(evaluator, list(zip(kept, results, strict=True)), seen)
 
-    def _back(self, kept: ParkedRequest, result: Evaluated) -> None:
-        room, now = self.store.room, self._clock.monotonic()
-        match result:
-            case StillWaiting():
-                self._tries.pop(kept.request, None)
-                room.back(kept.request)
-            case RetryLater(after=after):
-                room.back(kept.request, now + self._pause(kept, after))
-
-    def _pause(self, kept: ParkedRequest, first: float) -> float:
-        """Return a pause that doubles each time: a change wakes the request sooner."""
-        tries = self._tries.get(kept.request, 0)
-        self._tries[kept.request] = tries + 1
-        return max(min(first * 2.0 ** min(tries, 16), LONGEST_PAUSE), first)
-
-    async def _become(
-        self, evaluator: Evaluator, results: Sequence[tuple[ParkedRequest, Evaluated]], seen: int
-    ) -> None:
+    async def _become(self, evaluator: Evaluator, results: Results, seen: int) -> None:
         store, changed = self.store, list[ParkedRequest]()
         for kept, result in results:
             left = store.requests.get(kept.request)  # some builds, or all, may have been cancelled meanwhile
@@ -245,8 +234,7 @@ class WaitingQueue:
             if other is not left:
                 changed.append(other)
         await store.lacking(changed)
-        ended = [(kept, result.messages) for kept, result in results if isinstance(result, Ended)]
-        await self._publish(evaluator, ended)
+        await self._publish(evaluator, results)
 
     async def _end(self, evaluator: Evaluator, expired: Sequence[Id]) -> None:
         store = self.store
@@ -254,28 +242,23 @@ class WaitingQueue:
         if not kept:
             return
         last = [Woken(one, store.room.barred(one.priority, one.since)) for one in kept]
-        results = await evaluator.end(last)
-        ended = [
-            (one, result.messages)
-            for one, result in zip(kept, results, strict=True)
-            if isinstance(result, Ended)
-        ]
-        await self._publish(evaluator, ended)
-        for one, result in zip(kept, results, strict=True):
+        results = list(zip(kept, await evaluator.end(last), strict=True))
+        await self._publish(evaluator, results)
+        for one, result in results:
             if not isinstance(result, Ended):
                 store.end_at(one, self._clock.now() + SOON)
 
     # Results
 
-    async def _publish(
-        self, evaluator: Evaluator, ended: Sequence[tuple[ParkedRequest, Sequence[Message]]]
-    ) -> None:
+    async def _publish(self, evaluator: Evaluator, results: Results) -> None:
         """Publish the messages, then delete the requests. A failed publication is repeated later."""
         done: list[Id] = []
-        for kept, messages in ended:
+        for kept, result in results:
+            if not isinstance(result, Ended):
+                continue
             try:
                 with resumed(kept.story):
-                    await self._publish_all(evaluator, messages)
+                    await self._publish_all(evaluator, result.messages)
                 done.append(kept.request)
             except (Unavailable, Retry) as problem:
                 log.warning("request %s: %s", kept.request, problem)

@@ -26,13 +26,14 @@ from scheduler_worker.core.waiting_queue import Root, Waiter
 from scheduler_worker.core.waiting_queues import WaitingRoom
 from scheduler_worker.meters import RESCUED, UNPLACEABLE, WAITING_NOW
 from scheduler_worker.move_courses import RefusedMoves
+from scheduler_worker.orders import RelatedHosts, names_other_instances
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.releasing import log
-from scheduler_worker.resolving import RelatedHosts, names_other_instances
 from scheduler_worker.store import decisions, parked
 from scheduler_worker.store.parked import ParkedRequest
 from scheduler_worker.waiting.hosts import Sight, beside, needs_of
 
+Marked = tuple[ParkedRequest, int | None]  # a request, and the mark of the queues up to which it found none
 Begins = Callable[[ParkedRequest], tuple[Order, Begun]]
 
 
@@ -167,9 +168,7 @@ class WaitingStore:
             start=order.move,
         )
 
-    def enter_stored(
-        self, stored: Sequence[tuple[ParkedRequest, int | None]], ours: set[Id], regroupings: int
-    ) -> None:
+    def enter_stored(self, stored: Sequence[Marked], ours: set[Id], regroupings: int) -> None:
         """Add the stored requests of this owner. Classes that were computed again meanwhile are outdated."""
         for kept, mark in stored:
             if kept.request not in ours or kept.request in self.room:

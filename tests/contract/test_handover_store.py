@@ -8,7 +8,7 @@ from bus.sql.migrations import migrate
 from cell_conductor import keeping
 from cell_conductor.builds import Builds
 from cell_conductor.moves import CellMoves
-from scheduler_worker.core.handover import Handover
+from scheduler_worker.core.move_state import Handover
 from scheduler_worker.store import handovers as store
 from tests.support.cell_moves import a_move
 from tests.support.conductor_builders import CELL, Books, a_placed

@@ -10,7 +10,7 @@ from bus.messages import BuildDeleteRequested, Selection
 from bus.moves import SHELVED, HandoverProgress, HandoverReported, MovePlaced
 from bus.requests import BuildSpec, Flavor
 from bus.vocabulary import Message
-from scheduler_worker.core.handover import (
+from scheduler_worker.core.move_state import (
     EndBuild,
     Handover,
     HandoverState,

@@ -7,8 +7,7 @@ from bus.groups import ServerGroup
 from bus.moves import MoveRequested
 from bus.queries import WhatIfAnswered, WhatIfMoves
 from bus.requests import Flavor, Image
-from scheduler_worker.what_if import WhatIfs
-from scheduler_worker.what_if_moves import WhatIfsOfMoves
+from scheduler_worker.what_if import WhatIfs, WhatIfsOfMoves
 from tests.support.ids import uid
 from tests.support.move_builders import BUILD, a_build_that_stands, a_move
 from tests.support.scheduler_builders import a_candidate
