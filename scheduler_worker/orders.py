@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
-from msgspec import structs
 
 from bus.candidates import CandidateSource
 from bus.chunks import portions
@@ -202,17 +201,11 @@ class Resolving:
                 return order, Begun(f"hints.group: there is no server group {hints.group} in this project")
             if order.move is not None:
                 group = order.move.others_of(group)
-            order = structs.replace(
-                order,
-                alternatives=tuple([replace(alternative, group=group) for alternative in order.alternatives]),
-            )
+            order = order.with_alternatives(group=group)
         if hints.same_host or hints.different_host:
             same = frozenset(on[one] for one in hints.same_host if one in on) if hints.same_host else None
             different = frozenset(on[one] for one in hints.different_host if one in on)
-            alternatives = [
-                replace(alternative, same=same, different=different) for alternative in order.alternatives
-            ]
-            order = structs.replace(order, alternatives=tuple(alternatives))
+            order = order.with_alternatives(same=same, different=different)
         return order, event
 
     async def _groups(self, orders: Sequence[Order]) -> dict[Id, ServerGroup]:

@@ -8,12 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-import msgspec
 from msgspec import structs
 
 from bus.candidates import PlacedHost
 from bus.decisions import Decision
-from bus.groups import ServerGroup
 from bus.queries import (
     CapacityLeft,
     PlacedThere,
@@ -286,21 +284,14 @@ class _Gone:
                 self.left.setdefault(start.group, {})[start.keep] = tuple(start.own)
 
     def seen_by(self, order: Order) -> Order:
-        alternatives = [
-            alternative
-            if alternative.group is None
-            else replace(alternative, group=self._as_it_would_be(alternative.group))
-            for alternative in order.alternatives
-        ]
+        alternatives = []
+        for alternative in order.alternatives:
+            if (group := alternative.group) is not None:
+                members = {**group.members, **self.members.get(group.id, {})}
+                left = {**group.left, **self.left.get(group.id, {})}
+                alternative = replace(alternative, group=structs.replace(group, members=members, left=left))
+            alternatives.append(alternative)
         return structs.replace(order, alternatives=tuple(alternatives))
-
-    def _as_it_would_be(self, group: ServerGroup) -> ServerGroup:
-        members, left = self.members.get(group.id), self.left.get(group.id)
-        if members is None:
-            return group
-        return msgspec.structs.replace(
-            group, members={**group.members, **members}, left={**group.left, **(left or {})}
-        )
 
 
 class WhatIfsOfMoves:
@@ -319,12 +310,10 @@ class WhatIfsOfMoves:
                     course.take(Stopped(look.barred))
             ready = [course for course in courses if course.state.begins]
             await self._courses.check_rebuilds([course for course in ready if course.asked.kind == "rebuild"])
-            chosen = await self._chosen(
-                [course for course in ready if (start := course.state.start) and start.seeks], question
-            )
-            return WhatIfMovesAnswered(
-                answers=tuple([chosen.get(id(course)) or _unsought(course) for course in courses])
-            )
+            seeking = [course for course in ready if (start := course.state.start) and start.seeks]
+            chosen = await self._chosen(seeking, question)
+            answers = [chosen.get(id(course)) or _unsought(course) for course in courses]
+            return WhatIfMovesAnswered(answers=tuple(answers))
 
     async def _chosen(
         self, courses: Sequence[MoveCourse], question: WhatIfMoves

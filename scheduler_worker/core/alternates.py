@@ -19,7 +19,6 @@ from bus.queries import Candidate
 from scheduler_worker.core.fitting import HostCache
 from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.ranking_order import Entry, HostOrder, best_value
-from scheduler_worker.core.rejections import FoundHosts
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import Weights
 
@@ -139,13 +138,11 @@ class AlternatesOfCell:
         cache: HostCache,
         capacities: CapacityByHost,
         weights: Weights,
-        found: FoundHosts,
     ) -> None:
         self._order = order
         self._cache = cache
         self._capacities = capacities
         self._weights = weights
-        self._found = found
         self._cell = cell
         self._sorted: list[Entry] = []  # hosts of the cell in the order of the beginning
         self._at = 0
@@ -228,7 +225,7 @@ class AlternatesOfCell:
         now = self._order.moved[index]
         named = self._named.get(index)
         if named:
-            less = named * self._weights.one_more(self._found, index)
+            less = named * self._weights.one_more(index)
             now = self._fuller[index] = (now[0], now[1] + less, now[2] + named, now[3], index)
         heappush(self._heap, now)
 
@@ -259,7 +256,7 @@ class AlternatesOfCell:
             if name in free and free[name] < (named + 1) * amount:
                 self._fuller[index] = _NOWHERE
                 return
-        one_more = self._weights.one_more(self._found, index)
+        one_more = self._weights.one_more(index)
         self._fuller[index] = entry = (outside, worth + one_more, chosen + 1, its_tie, index)
         heappush(self._heap, entry)
 

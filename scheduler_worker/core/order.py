@@ -3,7 +3,9 @@ are to be published.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from operator import attrgetter
+from typing import Any
 
 import msgspec
 from msgspec import structs
@@ -90,6 +92,11 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     more_alternates: int = 0  # than were asked for, if any were
     move: MoveStart | None = None  # it is one: its id is the order's only instance
     begun: bool = False  # and has its claim already
+
+    def with_alternatives(self, **fields: Any) -> "Order":
+        """Return the order whose alternatives have these fields."""
+        alternatives = tuple([replace(alternative, **fields) for alternative in self.alternatives])
+        return structs.replace(self, alternatives=alternatives)
 
     @property
     def alternates(self) -> int:

@@ -60,7 +60,7 @@ class Ranking:
         keeps = cache.keeps_together
         lazy = cache.lazy if keeps is None else [*cache.lazy, keeps]
         self._verdicts = Verdicts(alternative, served, masks, lazy, rules, self._found)
-        self._weights = Weights(alternative, view, now, policy, len(positions))
+        self._weights = Weights(alternative, view, self._found, policy, len(positions))
         # Slices of schedulers do not apply to a request that names its hosts.
         tiers = tiers_of(positions, None if alternative.question.roots else hosts.ours, now.unknown)
         self._order = HostOrder(seed, hosts, positions, self._weights.worths, tiers, admitted)
@@ -150,7 +150,7 @@ class Ranking:
         spares = self._spares.get(cell)
         if spares is None:
             spares = self._spares[cell] = AlternatesOfCell(
-                cell, self.alternative, self._order, self.cache, self.capacities, self._weights, self._found
+                cell, self.alternative, self._order, self.cache, self.capacities, self._weights
             )
         return spares.take(several, beside, avoid)
 

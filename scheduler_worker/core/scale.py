@@ -15,7 +15,7 @@ from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking_order import OUR_HOSTS, UNKNOWN_HOSTS, Entry
 from scheduler_worker.core.rejections import FoundHosts, Refusal
 from scheduler_worker.core.rule import Alternative, HostFacts, OneHost, View, Weigher
-from scheduler_worker.core.view import AllHosts, HostsNow
+from scheduler_worker.core.view import AllHosts
 
 Scales = Sequence[RecordedScale]
 
@@ -134,15 +134,16 @@ class Weights:
     """Many hosts are alike: what the same values count is reckoned once."""
 
     def __init__(
-        self, alternative: Alternative, view: AllHosts, now: HostsNow, policy: ChoicePolicy, count: int
+        self, alternative: Alternative, view: AllHosts, found: FoundHosts, policy: ChoicePolicy, count: int
     ) -> None:
         self._wish = alternative
+        self._found = found
         self._near = policy.near
         self._scales = scales = scales_of(policy.weighers, view, alternative, count)
         self.worths: Floats = worth(scales, view, count, policy.near)
         self.recorded = tuple([scale.recorded() for scale in scales])
         # whether aggregates override multipliers
-        self.overriding = any(now.limits(scale.key) for scale in scales)
+        self.overriding = any(view.now.limits(scale.key) for scale in scales)
         self._multipliers = [scale.weigher.multiplier for scale in scales]
         self._reads = [scale.weigher.value for scale in scales]
         self._at_first = [scale.values for scale in scales]
@@ -172,10 +173,10 @@ class Weights:
             self._worth_of[values] = known
         return known
 
-    def one_more(self, found: FoundHosts, index: int) -> float:
+    def one_more(self, index: int) -> float:
         """Return how much less a host weighs after one more instance, computed for the first host."""
         if self._one_more is None:
-            now = found.facts(index)
+            now = self._found.facts(index)
             then = with_more(now, self._wish.asked, 1)
             self._one_more = self.worth(now, self.read(now)) - self.worth(then, self.read(then))
         return self._one_more

@@ -115,7 +115,7 @@ class AllHosts:
 
     def __init__(self, search: CandidateSearch, now: HostsNow) -> None:
         self._search = search
-        self._now = now
+        self.now = now
         self._positions = search.positions
         self._facts: dict[tuple[str, float], Number] = {}  # shared: do not write to the arrays
         self._everybody = len(self._positions) == len(now.slot_at)
@@ -133,11 +133,11 @@ class AllHosts:
     def fact(self, name: str, otherwise: float = UNKNOWN) -> Number:
         found = self._facts.get((name, otherwise))
         if found is None:
-            found = self._facts[name, otherwise] = self._of_these(self._now.fact(name, otherwise))
+            found = self._facts[name, otherwise] = self._of_these(self.now.fact(name, otherwise))
         return found
 
     def metric(self, name: str) -> Number:
-        return self._of_these(self._now.metric(name))
+        return self._of_these(self.now.metric(name))
 
     def members(self, alternative: Alternative) -> Number:
         counts = np.zeros(len(self._positions))
@@ -152,7 +152,7 @@ class AllHosts:
         return found
 
     def within(self, says: Callable[[Aggregate], bool]) -> Number:
-        those = [uuid for uuid, aggregate in self._now.source.aggregates.items() if says(aggregate)]
+        those = [uuid for uuid, aggregate in self.now.source.aggregates.items() if says(aggregate)]
         if not those:
             return _NONE
         found = np.zeros(len(self._positions))
@@ -161,13 +161,13 @@ class AllHosts:
         return found
 
     def cached(self, image: str) -> Number:
-        return self._of_these(self._now.cached(image))
+        return self._of_these(self.now.cached(image))
 
     def said(self, value: Number) -> Number:
         return ~np.isnan(value)
 
     def each(self, value: Callable[[HostFacts], float]) -> Number:
-        facts, search = self._now.facts, self._search
+        facts, search = self.now.facts, self._search
         values = (value(facts(search, position)) for position in self._positions.tolist())
         return np.fromiter(values, np.float64, len(self._positions))
 
@@ -175,7 +175,7 @@ class AllHosts:
         return np.where(condition, then, otherwise)
 
     def override(self, key: str, otherwise: float) -> Number:
-        limits = self._now.limits(key)
+        limits = self.now.limits(key)
         if not limits:
             return otherwise
         found: Numbers = np.full(len(self._positions), np.inf)
@@ -191,7 +191,7 @@ class AllHosts:
 
     def _where_is(self, root: str) -> slice:
         """Return the position of a root in the arrays; an empty slice if it does not fit."""
-        position = self._now.source.position(root)
+        position = self.now.source.position(root)
         if position is None:
             return slice(0, 0)
         first = int(np.searchsorted(self._positions, position))
