@@ -29,6 +29,7 @@ REQUESTS_AT_ONCE = 1280  # hosts are searched and weighed once for equal request
 
 Says = Callable[..., Awaitable[None]]  # publishes messages; returns after the broker's confirm
 Claims = Callable[[Sequence[ClaimRequested]], Awaitable[Sequence[ClaimAnswered]]]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +58,6 @@ class SchedulerOptions:
     unheard_for: float = UNHEARD_SECONDS
     batch: int = REQUESTS_AT_ONCE
     concurrency: int = 2
-
-
-T = TypeVar("T")
 
 
 async def together(asks: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

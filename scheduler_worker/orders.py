@@ -43,6 +43,9 @@ _SELDOM_READ: Mapping[str, Any] = {
 }  # so most often two that differ in it are alike
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
+INSTANCES_ASKED = 1000  # at a time
+Resolves = Callable[[Sequence[BuildRequested]], Awaitable[Sequence[Begins]]]
+AT_ONCE = 500  # kinds that are asked for in one question
 
 
 class Orders:
@@ -163,9 +166,6 @@ def put_off(orders: Sequence[Order], clock: Clock) -> list[Retry | None]:
     return later
 
 
-INSTANCES_ASKED = 1000  # at a time
-
-
 @dataclass(frozen=True)
 class Resolving:
     """Resolves all names of a batch in one query; a query that placement refuses is split in halves."""
@@ -231,10 +231,6 @@ class Resolving:
         providers = await self.ending.look_up([one for _, one in held])
         places = [(instance, place_of(one, providers)) for instance, one in held]
         return {instance: place.root for instance, place in places if place is not None}
-
-
-Resolves = Callable[[Sequence[BuildRequested]], Awaitable[Sequence[Begins]]]
-AT_ONCE = 500  # kinds that are asked for in one question
 
 
 class RelatedHosts:

@@ -18,6 +18,9 @@ from scheduler_worker.core.placing import LONGEST_PAUSE
 from scheduler_worker.dependencies import PlacementQueries, together
 
 REMEMBERED = 200_000  # requests; the oldest are forgotten
+log = logging.getLogger(__name__)
+PROVIDERS_ASKED = 500  # at a time
+UNHEARD = 50_000  # requests without a conductor that are remembered
 
 
 class RetryTimes:
@@ -40,12 +43,6 @@ class RetryTimes:
 
     def end(self, request: Id) -> None:
         self._since.pop(request, None)
-
-
-log = logging.getLogger(__name__)
-
-PROVIDERS_ASKED = 500  # at a time
-UNHEARD = 50_000  # requests without a conductor that are remembered
 
 
 class Ending:

@@ -23,6 +23,8 @@ from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import Weights
 
 ROOMIEST = 64  # of a cell, how many are named as alternates by turns
+TIGHT = 0.75  # share of the largest capacity; hosts below it are tight
+_NOWHERE = (0, float("inf"), 0, 0, -1)
 
 
 class CapacityByHost:
@@ -122,9 +124,6 @@ class _ByCell:
 
 def _whole(capacities: list[float]) -> float:
     return min(capacities) // 1.0 if capacities else inf
-
-
-TIGHT = 0.75  # share of the largest capacity; hosts below it are tight
 
 
 class AlternatesOfCell:
@@ -259,6 +258,3 @@ class AlternatesOfCell:
         one_more = self._weights.one_more(index)
         self._fuller[index] = entry = (outside, worth + one_more, chosen + 1, its_tie, index)
         heappush(self._heap, entry)
-
-
-_NOWHERE = (0, float("inf"), 0, 0, -1)

@@ -40,6 +40,24 @@ _OF_ITS_REPORT: Mapping[str, Callable[[HostState], Attribute]] = {
     "architecture": lambda state: state.architecture,
     "host_ip": lambda state: state.ip,
 }
+Compares = Callable[[float, float], bool]
+_NUMBERS: Mapping[str, Compares] = {
+    "=": operator.ge,  # as Nova reads it
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">=": operator.ge,
+    "<=": operator.le,
+}
+_TEXTS: Mapping[str, Callable[[str, str], bool]] = {
+    "s==": operator.eq,
+    "s!=": operator.ne,
+    "s<": operator.lt,
+    "s<=": operator.le,
+    "s>": operator.gt,
+    "s>=": operator.ge,
+}
+MAX_DEPTH = 32
+MAX_LISTS, MAX_VALUES = 20, 200  # each is evaluated for every host
 
 
 def attribute(host: HostFacts, name: str) -> Attribute | None:
@@ -65,25 +83,6 @@ def capability(state: HostState, path: str) -> str | None:
     """Return a property that the host reported under this path, in either spelling."""
     said = state.capabilities
     return said.get(path, said.get(path.replace(":", "."), said.get(path.replace(".", ":"))))
-
-
-Compares = Callable[[float, float], bool]
-
-_NUMBERS: Mapping[str, Compares] = {
-    "=": operator.ge,  # as Nova reads it
-    "==": operator.eq,
-    "!=": operator.ne,
-    ">=": operator.ge,
-    "<=": operator.le,
-}
-_TEXTS: Mapping[str, Callable[[str, str], bool]] = {
-    "s==": operator.eq,
-    "s!=": operator.ne,
-    "s<": operator.lt,
-    "s<=": operator.le,
-    "s>": operator.gt,
-    "s>=": operator.ge,
-}
 
 
 def meets(value: object, demand: str) -> bool:
@@ -115,10 +114,6 @@ def _compared(compares: Compares, value: str, with_: str) -> bool:
         return compares(float(value), float(with_))
     except ValueError:
         return False
-
-
-MAX_DEPTH = 32
-MAX_LISTS, MAX_VALUES = 20, 200  # each is evaluated for every host
 
 
 class UnreadableQuery(ValueError):

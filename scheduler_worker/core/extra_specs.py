@@ -15,28 +15,8 @@ MAX_NOTES = 20  # sentences about one list of a request
 _LONGEST = 2000  # characters of a sentence: a value that is quoted may be large
 _LIKE = 0.65  # of 1: how much a slip resembles what was meant
 _COMPARED = 200  # names: comparing one takes up to 50 microseconds
-
-
-class Unreadable(ValueError):
-    """The request asks for something that means nothing; the text names the field."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(why if len(why) <= _LONGEST else f"{why[:_LONGEST]}…")
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a suggestion such as "did you mean …?", or an empty string if no known name is similar."""
-
-    def alike(other: str) -> int:
-        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(name, other, strict=False)))
-
-    like = get_close_matches(name, nlargest(_COMPARED, known, key=alike), n=1, cutoff=_LIKE)
-    return f"; did you mean {like[0]}?" if like else ""
-
-
 _NUMBER = re.compile(r"[0-9]{1,10}")
 _YES, _NO = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
-
 # Read here, by what makes groups and traits of them.
 READ = frozenset(
     {
@@ -106,6 +86,30 @@ _SILENT_SCOPES = frozenset(
     }
 )
 _SHAPED = re.compile(r"(resources|trait)[A-Za-z0-9_-]*:.*|same_subtree[A-Za-z0-9_-]*|hw:numa_(cpus|mem)\.\d+")
+NumaPolicy = Literal["legacy", "preferred", "required", "socket"]
+NUMA_POLICIES: Mapping[str, NumaPolicy] = {
+    "legacy": "legacy",
+    "preferred": "preferred",
+    "required": "required",
+    "socket": "socket",
+}
+
+
+class Unreadable(ValueError):
+    """The request asks for something that means nothing; the text names the field."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why if len(why) <= _LONGEST else f"{why[:_LONGEST]}…")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a suggestion such as "did you mean …?", or an empty string if no known name is similar."""
+
+    def alike(other: str) -> int:
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(name, other, strict=False)))
+
+    like = get_close_matches(name, nlargest(_COMPARED, known, key=alike), n=1, cutoff=_LIKE)
+    return f"; did you mean {like[0]}?" if like else ""
 
 
 @dataclass(frozen=True)
@@ -191,15 +195,6 @@ def unknown(flavor: Flavor, where: str, unscoped_are_read: bool) -> Iterator[str
             yield f"{where}.extra_specs: {key}: not known here{alike}"
         elif not unscoped_are_read:
             yield f"{where}.extra_specs: {key}: has no scope, and no rule that is on reads such"
-
-
-NumaPolicy = Literal["legacy", "preferred", "required", "socket"]
-NUMA_POLICIES: Mapping[str, NumaPolicy] = {
-    "legacy": "legacy",
-    "preferred": "preferred",
-    "required": "required",
-    "socket": "socket",
-}
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,10 @@ from scheduler_worker.core.waiting_queue import HostsFound
 if TYPE_CHECKING:
     from scheduler_worker.core.rule import Alternative, Rule
 
+IMAGE = "image"  # the part of a request that the relevant filters read
+WAYS_OF_THE_BEST = 16  # of a tree, how many are named in one claim
+ALL_WAYS = 2048  # allocation candidates examined if some providers are to be avoided
+
 
 def fitting(
     alternative: Alternative,
@@ -106,9 +110,6 @@ def distances(asked: Mapping[str, int], search: CandidateSearch) -> Floats:
     for name, amount in asked.items():
         far += np.maximum(amount - search.free(name), 0.0) / amount
     return far
-
-
-IMAGE = "image"  # the part of a request that the relevant filters read
 
 
 def unfit(
@@ -193,10 +194,6 @@ def _room(others: int, source: CandidateSource, ways: Callable[[], Sequence[Cand
         for way in tried:
             source.withdraw(way.allocations)
     return len(tried) if found else len(tried) - 1
-
-
-WAYS_OF_THE_BEST = 16  # of a tree, how many are named in one claim
-ALL_WAYS = 2048  # allocation candidates examined if some providers are to be avoided
 
 
 class HostCache:

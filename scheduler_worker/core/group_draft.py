@@ -26,6 +26,29 @@ _ANY = re.compile(r"any[A-Za-z0-9_-]*")
 _MAX_SUFFIX = 64
 
 GroupPolicy = Literal["none", "isolate"]
+MAX_DEVICES = 64
+_ALIAS = re.compile(r"\s*([A-Za-z0-9_-]{1,48})\s*(?::\s*([0-9]{1,3})\s*)?")
+_SOUND = ("sb16", "es1370", "pcspk", "ac97", "ich6", "ich9", "usb", "virtio")
+_SWITCHES = {
+    "hw:virtio_packed_ring": "COMPUTE_NET_VIRTIO_PACKED",
+    "hw:firmware_stateless": "COMPUTE_SECURITY_STATELESS_FIRMWARE",
+    "hw:ephemeral_encryption": "COMPUTE_EPHEMERAL_ENCRYPTION",
+}
+_NEEDS = {  # means nothing without the other
+    "hw:tpm_model": "hw:tpm_version",
+    "hw:tpm_secret_security": "hw:tpm_version",
+    "hw:mem_encryption_model": "hw:mem_encryption",
+    "hw:ephemeral_encryption_format": "hw:ephemeral_encryption",
+}
+_PREFIXES = {  # property → prefix of its traits
+    "hw_architecture": "HW_ARCH_",
+    "hw_cdrom_bus": "COMPUTE_STORAGE_BUS_",
+    "hw_disk_bus": "COMPUTE_STORAGE_BUS_",
+    "hw_emulation_architecture": "COMPUTE_ARCH_",
+    "hw_video_model": "COMPUTE_GRAPHICS_MODEL_",
+    "hw_vif_model": "COMPUTE_NET_VIF_MODEL_",
+}
+_TYPES = "COMPUTE_IMAGE_TYPE_"
 
 
 @dataclass(slots=True)
@@ -188,16 +211,11 @@ def fill(draft: QuestionDraft, flavor: Flavor) -> None:
             resources[name] = amount
 
 
-MAX_DEVICES = 64
-_ALIAS = re.compile(r"\s*([A-Za-z0-9_-]{1,48})\s*(?::\s*([0-9]{1,3})\s*)?")
-
-
 def _traits(prefix: str, *values: str) -> dict[str, str]:
     return {value: prefix + re.sub(r"[-.]", "_", value.upper()) for value in values}
 
 
 _MODELS = _traits("HW_CPU_X86_", "amd-sev", "amd-sev-es", "amd-sev-snp")
-_SOUND = ("sb16", "es1370", "pcspk", "ac97", "ich6", "ich9", "usb", "virtio")
 # What is asked of the host itself: value → trait. Empty: nothing needs to be there.
 _TRAITS = {
     "hw:tpm_version": _traits("COMPUTE_SECURITY_TPM_", "1.2", "2.0"),
@@ -211,17 +229,6 @@ _TRAITS = {
     "hw:viommu_model": _traits("COMPUTE_VIOMMU_MODEL_", "intel", "smmuv3", "virtio", "auto"),
     "hw:sound_model": _traits("COMPUTE_SOUND_MODEL_", *_SOUND),
     "hw:ephemeral_encryption_format": _traits("COMPUTE_EPHEMERAL_ENCRYPTION_", "luks", "plain"),
-}
-_SWITCHES = {
-    "hw:virtio_packed_ring": "COMPUTE_NET_VIRTIO_PACKED",
-    "hw:firmware_stateless": "COMPUTE_SECURITY_STATELESS_FIRMWARE",
-    "hw:ephemeral_encryption": "COMPUTE_EPHEMERAL_ENCRYPTION",
-}
-_NEEDS = {  # means nothing without the other
-    "hw:tpm_model": "hw:tpm_version",
-    "hw:tpm_secret_security": "hw:tpm_version",
-    "hw:mem_encryption_model": "hw:mem_encryption",
-    "hw:ephemeral_encryption_format": "hw:ephemeral_encryption",
 }
 
 
@@ -300,17 +307,6 @@ def add_devices(draft: QuestionDraft, specs: GuestSpecs, options: RequestOptions
             elif policy == "socket":
                 draft.root_required["COMPUTE_SOCKET_PCI_NUMA_AFFINITY"] = said.at
             number += 1
-
-
-_PREFIXES = {  # property → prefix of its traits
-    "hw_architecture": "HW_ARCH_",
-    "hw_cdrom_bus": "COMPUTE_STORAGE_BUS_",
-    "hw_disk_bus": "COMPUTE_STORAGE_BUS_",
-    "hw_emulation_architecture": "COMPUTE_ARCH_",
-    "hw_video_model": "COMPUTE_GRAPHICS_MODEL_",
-    "hw_vif_model": "COMPUTE_NET_VIF_MODEL_",
-}
-_TYPES = "COMPUTE_IMAGE_TYPE_"
 
 
 def add_image(draft: QuestionDraft, image: Image | None, options: RequestOptions) -> None:

@@ -11,6 +11,8 @@ from bus.vocabulary import Allocations
 from scheduler_worker.core.rule import Alternative
 
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
+PATIENCE = 10_000  # steps; with so many equal groups any assignment is correct
+Mappings = dict[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +54,6 @@ def alternative_of(held: Held, alternatives: Sequence[Alternative]) -> int:
 
 def _named(held: Held, providers: Mapping[str, Provider]) -> Iterable[Provider]:
     return (providers[provider] for provider in held.allocations if provider in providers)
-
-
-PATIENCE = 10_000  # steps; with so many equal groups any assignment is correct
-
-Mappings = dict[str, tuple[str, ...]]
 
 
 def mappings_of(

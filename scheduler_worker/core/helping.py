@@ -19,6 +19,11 @@ Late = Callable[[], bool]  # whether the time is used up
 
 NEVER_WITHOUT = frozenset({"VCPU", "PCPU", "MEMORY_MB"})  # every guest needs these
 LOOKED_AT = 48  # hosts evaluated singly per variant; if all of them fit, the rest are assumed to fit
+MOST_TRIED = 24  # things to be done without, for one kind of request
+MOST_SEARCHES = 240  # searches for the whole batch
+MOST_PAIRED = 48  # searches for two at a time
+PAIRS_SAID = 3  # pairs that are reported: then the search stops
+MOST_SAID = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,13 +209,6 @@ def _beside(what: str, other: Helps | None) -> Iterator[Helps]:
     if other is not None:
         both = f"{what} and {other.what}"
         yield Helps(other.found, both, f"{both}: {other.found}")
-
-
-MOST_TRIED = 24  # things to be done without, for one kind of request
-MOST_SEARCHES = 240  # searches for the whole batch
-MOST_PAIRED = 48  # searches for two at a time
-PAIRS_SAID = 3  # pairs that are reported: then the search stops
-MOST_SAID = 6
 
 
 def helps(

@@ -23,6 +23,18 @@ Uints = npt.NDArray[np.unsignedinteger[Any]]
 
 _WORD = 2**64 - 1
 _DROPPED = 11  # bits: what is left is exact as a float, too
+Hashes = npt.NDArray[np.uint64]
+_ALL_BITS = 2**64 - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+NO_AGENT = "has_agent"  # the rule of every policy: the host has an agent
+Numbers = npt.NDArray[np.float64]
+Column = tuple[Reads, Numbers]
+NOBODY = 0  # the slot of hosts without a slot
+NEVER = -np.inf  # the time of a heartbeat that has not come
+FIRST_SLOTS = 1024
+HostKey = tuple[str, str]  # cell and root: a cell reports only its hosts, whatever root it names
+MOST_IMAGES = 32
 
 
 def mixed(root: str) -> int:
@@ -49,13 +61,6 @@ def drawn(seed: str, build: str, among: int) -> int:
     return mixed(f"{seed} {build}") % among if among > 1 else 0
 
 
-Hashes = npt.NDArray[np.uint64]
-
-_ALL_BITS = 2**64 - 1
-_GOLDEN = 0x9E3779B97F4A7C15
-_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-
-
 def slice_of(hashes: Hashes, schedulers: Sequence[str], own: str) -> Bools | None:
     """Return the mask of this scheduler's hosts, or None if it is the only scheduler."""
     others = [name for name in schedulers if name != own]
@@ -75,9 +80,6 @@ def _weights(hashes: Hashes, name: str) -> Hashes:
     mixed = (mixed ^ (mixed >> np.uint64(27))) * _SECOND
     weights: Hashes = mixed ^ (mixed >> np.uint64(31))
     return weights
-
-
-NO_AGENT = "has_agent"  # the rule of every policy: the host has an agent
 
 
 class HostMap:
@@ -151,18 +153,6 @@ class HostMap:
         self.served[position] = not self.why_no_agent(host)
         self.cell_at[position] = self.number(host.cell)
         self.mixed[position] = mixed(host.uuid)
-
-
-Numbers = npt.NDArray[np.float64]
-
-Column = tuple[Reads, Numbers]
-
-NOBODY = 0  # the slot of hosts without a slot
-NEVER = -np.inf  # the time of a heartbeat that has not come
-FIRST_SLOTS = 1024
-
-HostKey = tuple[str, str]  # cell and root: a cell reports only its hosts, whatever root it names
-MOST_IMAGES = 32
 
 
 class HostColumns:

@@ -23,6 +23,16 @@ Made = Callable[..., Any]  # makes a filter or weigher, or is one
 Own = Mapping[str, Made]  # an operator's functions, by what he calls them: module:function
 
 EVERYTHING = "*"  # all fields of a request: for a function that does not declare which it reads
+_HEEDED_BY = {
+    "same_host": "same_host",
+    "different_host": "different_host",
+    "build_near_host_ip": "simple_cidr_affinity",
+    "query": "json",
+}
+_OF_ROOM = ("ram", "cpu", "disk")  # weighers of how much is free
+_encode = msgspec.json.Encoder(order="deterministic").encode
+# accepted names that need no rule here, with the reason
+NEEDLESS: Mapping[str, str] = {**RULES_OF_PLACEMENT, **WEIGHERS_OF_OTHERS}
 
 
 class BadChoice(ValueError):
@@ -162,16 +172,6 @@ def _as_weigher(name: str, value: Callable[[HostFacts, Alternative], float]) -> 
     return Weigher(name, of_each, reads=(EVERYTHING,))
 
 
-_HEEDED_BY = {
-    "same_host": "same_host",
-    "different_host": "different_host",
-    "build_near_host_ip": "simple_cidr_affinity",
-    "query": "json",
-}
-_OF_ROOM = ("ram", "cpu", "disk")  # weighers of how much is free
-_encode = msgspec.json.Encoder(order="deterministic").encode
-
-
 @dataclass(frozen=True)
 class ChoicePolicy:
     """The enabled filters and weighers with their options."""
@@ -273,10 +273,6 @@ def _reader(name: str) -> Callable[[Alternative], Any]:
     if name.partition(".")[0] in Alternative.__dataclass_fields__:
         return path
     return lambda alternative: path(alternative.request)
-
-
-# accepted names that need no rule here, with the reason
-NEEDLESS: Mapping[str, str] = {**RULES_OF_PLACEMENT, **WEIGHERS_OF_OTHERS}
 
 
 class Choosable(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,10 @@ FIRST_PAGE = 64
 GROWTH = 2  # each page is so many times as long as the one before
 AHEAD = 8  # pages that are separated from the rest in one step: the next pages are found among few hosts
 ALIKE = 2  # so many times a page is taken as it is, rather than cut among equals
+# Hosts of a later tier are chosen only if no host of an earlier tier is left.
+OUR_HOSTS, THEIR_HOSTS, UNKNOWN_HOSTS = range(3)  # of other schedulers' shares; without a heartbeat so far
+Entry = tuple[int, float, int, int, int]  # least first: tier, −worth, how often chosen, tie, index
+_NOBODY: Entry = (UNKNOWN_HOSTS + 1, 0.0, 0, 0, -1)  # after everybody
 
 
 def best_value(worths: Floats, count: int) -> float:
@@ -69,12 +73,6 @@ class Frontier:
         if taken.size <= ALIKE * several:
             return taken, among.compress(~within)
         return cut(among, worths, edge, several, self._ties)
-
-
-# Hosts of a later tier are chosen only if no host of an earlier tier is left.
-OUR_HOSTS, THEIR_HOSTS, UNKNOWN_HOSTS = range(3)  # of other schedulers' shares; without a heartbeat so far
-Entry = tuple[int, float, int, int, int]  # least first: tier, −worth, how often chosen, tie, index
-_NOBODY: Entry = (UNKNOWN_HOSTS + 1, 0.0, 0, 0, -1)  # after everybody
 
 
 class HostOrder:

@@ -13,6 +13,14 @@ from scheduler_worker.core.rule import Alternative, HostFacts, Rule
 from scheduler_worker.core.shortage import EXAMPLES, NEAREST, NO_ROOM_NOW, running
 from scheduler_worker.core.view import HostsNow
 
+TENANT = "tenant"
+CLOSED = frozenset(
+    {"disabled", "down", TENANT, NO_AGENT}
+)  # codes of hosts that no request of this kind may use
+Mask = tuple[Rule, Bools]
+Refusal = tuple[Rule, str]
+Refusals = Mapping[int, Refusal]  # by index of the host
+
 
 class FoundHosts:
     """Known by their index into the arrays of the search."""
@@ -64,16 +72,6 @@ class FoundHosts:
         """Return the index of a root that the search found."""
         position = self._now.source.position(root)
         return int(np.searchsorted(self._positions, -1 if position is None else position))
-
-
-TENANT = "tenant"
-CLOSED = frozenset(
-    {"disabled", "down", TENANT, NO_AGENT}
-)  # codes of hosts that no request of this kind may use
-
-Mask = tuple[Rule, Bools]
-Refusal = tuple[Rule, str]
-Refusals = Mapping[int, Refusal]  # by index of the host
 
 
 class Verdicts:

@@ -38,6 +38,20 @@ from scheduler_worker.core.group_draft import (
 from scheduler_worker.core.guest_topology import Pages, add_topology, page_choices
 from scheduler_worker.core.rule import Alternative
 
+MAX_GROUPS = 200
+KEPT = 1024  # flavors with their images and places, read once
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+# cell, zone, aggregates, excluded aggregates
+_Place = tuple[str, str, tuple[tuple[str, ...], ...], tuple[str, ...]]
+
+_shapes = msgspec.json.Encoder(order="deterministic")
+_places = msgspec.json.Decoder(tuple[int, Flavor, Image | None, _Place])
+TENANT = "filter_tenant_id"  # and whatever else begins so: there may be several
+NOBODY = "00000000-0000-0000-0000-000000000000"  # an aggregate that no host is in
+
+Named = Callable[[str], Sequence[str]]  # the roots of a host, by its name or its root
+
 
 def check_hints(request: BuildRequested) -> tuple[str, ...]:
     """Return a sentence for each hint without effect; raise Unreadable for an invalid hint."""
@@ -71,9 +85,6 @@ def _check_network(address: str, cidr: str) -> None:
         raise Unreadable(f"hints.cidr: {cidr!r} is none of /0 to /{near.max_prefixlen}")
 
 
-Named = Callable[[str], Sequence[str]]  # the roots of a host, by its name or its root
-
-
 def destination(
     request: BuildRequested, named: Named, names: Callable[[], Iterable[str]]
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
@@ -102,19 +113,6 @@ def destination(
         )
     only: set[str] = set.intersection(*wanted.values()) if wanted else set()
     return tuple(sorted(only)), tuple(sorted(ignored)), tuple(notes)
-
-
-__all__ = ["Unreadable", "alternatives_of", "seconds_of"]
-
-MAX_GROUPS = 200
-KEPT = 1024  # flavors with their images and places, read once
-SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-# cell, zone, aggregates, excluded aggregates
-_Place = tuple[str, str, tuple[tuple[str, ...], ...], tuple[str, ...]]
-
-_shapes = msgspec.json.Encoder(order="deterministic")
-_places = msgspec.json.Decoder(tuple[int, Flavor, Image | None, _Place])
 
 
 @dataclass(frozen=True)
@@ -237,10 +235,6 @@ def _question(draft: QuestionDraft, place: _Place) -> FindCandidates:
         cell=cell,
         zone=zone,
     )
-
-
-TENANT = "filter_tenant_id"  # and whatever else begins so: there may be several
-NOBODY = "00000000-0000-0000-0000-000000000000"  # an aggregate that no host is in
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,18 @@ from bus.requests import Flavor
 
 # Fields that belong to one request only. The request in a `Wish` lacks them, because equal requests share it.
 ITS_OWN: Mapping[str, Any] = {"request": "", "instances": (), "reply_to": ""}
+Number = Any  # a float of one host, or an array of floats for all that fit: they reckon alike
+UNKNOWN = float("nan")  # not reported
+Reads = Callable[[HostState], float]
+# The attributes that can be read by name. A version of 0 means that none was reported.
+FACTS: Mapping[str, Reads] = {
+    "load": lambda state: state.load,
+    "instances": lambda state: state.instances,
+    "enabled": lambda state: state.enabled,
+    "forced_down": lambda state: state.forced_down,
+    "hypervisor_version": lambda state: state.hypervisor_version or UNKNOWN,
+    "reported": lambda state: state.building,
+}
 
 
 def as_anybodys(request: BuildRequested) -> BuildRequested:
@@ -123,10 +135,7 @@ def numbers(texts: Iterable[str]) -> Iterator[float]:
             yield number
 
 
-Number = Any  # a float of one host, or an array of floats for all that fit: they reckon alike
-
 Refuses = Callable[[HostFacts, Alternative], str | None]
-UNKNOWN = float("nan")  # not reported
 
 
 class View(Protocol):
@@ -217,18 +226,6 @@ class Weigher:
     def spoken_of_as(self) -> str:
         """Return the metadata key with the multiplier of an aggregate's hosts."""
         return self.key or f"{self.name}_weight_multiplier"
-
-
-Reads = Callable[[HostState], float]
-# The attributes that can be read by name. A version of 0 means that none was reported.
-FACTS: Mapping[str, Reads] = {
-    "load": lambda state: state.load,
-    "instances": lambda state: state.instances,
-    "enabled": lambda state: state.enabled,
-    "forced_down": lambda state: state.forced_down,
-    "hypervisor_version": lambda state: state.hypervisor_version or UNKNOWN,
-    "reported": lambda state: state.building,
-}
 
 
 class OneHost(msgspec.Struct, frozen=True, gc=False):

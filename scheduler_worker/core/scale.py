@@ -20,6 +20,10 @@ from scheduler_worker.core.view import AllHosts
 Scales = Sequence[RecordedScale]
 
 MOST = 1e300  # what is beyond counts as this
+Values = tuple[float, ...]  # values of one host for the weighers that differ between hosts
+Place = tuple[int, float, int, int]  # least first: tier, −worth, how often chosen, tie
+RECORDED_REFUSED = 2  # rejected hosts in the record that would have been better
+AVOIDED = "placement refused it a moment ago"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +131,6 @@ def _finite(values: Floats, unknown: float) -> Floats:
     return np.nan_to_num(values, nan=unknown, posinf=MOST, neginf=-MOST)
 
 
-Values = tuple[float, ...]  # values of one host for the weighers that differ between hosts
-
-
 class Weights:
     """Many hosts are alike: what the same values count is reckoned once."""
 
@@ -197,9 +198,6 @@ class Weights:
         return known
 
 
-Place = tuple[int, float, int, int]  # least first: tier, −worth, how often chosen, tie
-
-
 @dataclass(frozen=True, slots=True)
 class Replayed:
     """The host that the record yields, and the order of the hosts."""
@@ -223,10 +221,6 @@ def place(host: RecordedHost, record: Record) -> Place:
     multipliers = [host.multipliers.get(scale.weigher, scale.multiplier) for scale in record.scales]
     worth = score_of_host(record.scales, host.values, multipliers, record.near)
     return host.outside + host.unknown, -worth, host.chosen, tie(record.seed, host.root)
-
-
-RECORDED_REFUSED = 2  # rejected hosts in the record that would have been better
-AVOIDED = "placement refused it a moment ago"
 
 
 class ChoiceRecorder:

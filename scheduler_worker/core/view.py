@@ -11,6 +11,9 @@ from bus.candidates import Bools, CandidateSearch, CandidateSource, Ints, Placed
 from scheduler_worker.core.host_map import HostColumns, Numbers
 from scheduler_worker.core.rule import UNKNOWN, Alternative, HostFacts, Number, numbers
 
+_NONE = np.float64(0.0)  # what is compared with it can be turned round by ~, which of a Python bool it cannot
+_OUR_DOING = frozenset({"building", "sent"})
+
 
 @dataclass(slots=True, eq=False)
 class HostsNow:
@@ -104,10 +107,6 @@ class HostsNow:
     def _aggregates(self, placed: PlacedHost) -> tuple[Aggregate, ...]:
         known = self.source.aggregates
         return tuple([known[uuid] for uuid in placed.aggregates if uuid in known])
-
-
-_NONE = np.float64(0.0)  # what is compared with it can be turned round by ~, which of a Python bool it cannot
-_OUR_DOING = frozenset({"building", "sent"})
 
 
 class AllHosts:

@@ -15,6 +15,29 @@ DEVICES = ("PCI_DEVICE", "PGPU", "VGPU", "SRIOV_NET_VF")
 MOST = 99.0  # free devices; more make no difference
 UNAVAILABLE = -10_000.0  # what a metric weighs that is not there
 FEW_FAILURES = 3.0
+SOFT = 10.0  # at Nova's 1 all that spreads builds outweighs it: members of one group landed apart
+# What Nova calls them, and what berth did; the class's name may have its module before it.
+WEIGHERS_CALLED: Mapping[str, tuple[str, ...]] = {
+    "RAMWeigher": ("ram",),
+    "CPUWeigher": ("cpu",),
+    "DiskWeigher": ("disk",),
+    "IoOpsWeigher": ("io_ops",),
+    "HypervisorVersionWeigher": ("hypervisor_version",),
+    "PCIWeigher": ("pci",),
+    "ServerGroupSoftAffinityWeigher": ("soft_affinity",),
+    "ServerGroupSoftAntiAffinityWeigher": ("soft_anti_affinity",),
+    "BuildFailureWeigher": ("build_failure",),
+    "NumInstancesWeigher": ("num_instances",),
+    "ImagePropertiesWeigher": ("image_properties",),
+    "MetricsWeigher": ("metrics",),
+    "free_ram": ("ram",),
+    "free_vcpu": ("cpu",),
+    "builds_in_flight": ("io_ops",),
+}
+# Weighers of Nova that are not needed: why not.
+WEIGHERS_OF_OTHERS: Mapping[str, str] = {
+    "CrossCellWeigher": "it is about moves between cells; a build may go to any cell, and none is preferred"
+}
 
 
 def _free(resource_class: str) -> Callable[[View, Alternative], Number]:
@@ -67,9 +90,6 @@ def pci(*, classes: Sequence[str] = DEVICES) -> Weigher:
         return MOST - few
 
     return Weigher("pci", value, 1.0)
-
-
-SOFT = 10.0  # at Nova's 1 all that spreads builds outweighs it: members of one group landed apart
 
 
 def soft_affinity() -> Weigher:
@@ -192,28 +212,4 @@ WEIGHERS: Mapping[str, Callable[..., Weigher]] = {
         preferred_traits,
         image_cached,
     )
-}
-
-# What Nova calls them, and what berth did; the class's name may have its module before it.
-WEIGHERS_CALLED: Mapping[str, tuple[str, ...]] = {
-    "RAMWeigher": ("ram",),
-    "CPUWeigher": ("cpu",),
-    "DiskWeigher": ("disk",),
-    "IoOpsWeigher": ("io_ops",),
-    "HypervisorVersionWeigher": ("hypervisor_version",),
-    "PCIWeigher": ("pci",),
-    "ServerGroupSoftAffinityWeigher": ("soft_affinity",),
-    "ServerGroupSoftAntiAffinityWeigher": ("soft_anti_affinity",),
-    "BuildFailureWeigher": ("build_failure",),
-    "NumInstancesWeigher": ("num_instances",),
-    "ImagePropertiesWeigher": ("image_properties",),
-    "MetricsWeigher": ("metrics",),
-    "free_ram": ("ram",),
-    "free_vcpu": ("cpu",),
-    "builds_in_flight": ("io_ops",),
-}
-
-# Weighers of Nova that are not needed: why not.
-WEIGHERS_OF_OTHERS: Mapping[str, str] = {
-    "CrossCellWeigher": "it is about moves between cells; a build may go to any cell, and none is preferred"
 }

@@ -8,7 +8,7 @@ import pytest
 
 from bus.requests import Flavor, Hints, Image
 from bus.vocabulary import MAX_INT
-from scheduler_worker.core.request import Unreadable
+from scheduler_worker.core.extra_specs import Unreadable
 from tests.support.alternatives import OPTIONS, alternatives, flavor
 from tests.support.ids import uid
 from tests.support.scheduler_builders import SMALL
