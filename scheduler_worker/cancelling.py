@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import msgspec
 
 from bus.claims import Held, OutsideCell, Released, ReleaseRequested, ReleaseResult, Retired
-from bus.clock import Clock
 from bus.context import resumed
 from bus.errors import Retry
 from bus.messages import BuildCancelled, BuildCancelRequested, BuildDeleteRequested, BuildUnplaceable
@@ -31,7 +30,6 @@ class _Fenced(msgspec.Struct):
     """Placement's answers for builds to cancel."""
 
     ended: list[Id] = msgspec.field(default_factory=list)  # they will never have a host
-    fresh: list[Id] = msgspec.field(default_factory=list)  # builds that this cancellation ended
     held: dict[Id, Held] = msgspec.field(default_factory=dict)
     shelved: dict[Id, str] = msgspec.field(default_factory=dict)  # they hold nothing for now; in which cell
     over: dict[Id, str] = msgspec.field(default_factory=dict)  # they had one, and have ended: how
@@ -42,14 +40,11 @@ class _Fenced(msgspec.Struct):
 class Cancelling:
     """Handles `build.cancel`."""
 
-    def __init__(
-        self, waiting: WaitingStore, ending: Ending, placement: PlacementQueries, say: Says, clock: Clock
-    ) -> None:
+    def __init__(self, waiting: WaitingStore, ending: Ending, placement: PlacementQueries, say: Says) -> None:
         self._store = waiting
         self._ending = ending
         self._placement = placement
         self._say = say
-        self._clock = clock
 
     async def cancel(self, asked: BuildCancelRequested) -> Deletes:
         """End a build: fence it first, so that a later claim fails; an earlier claim has won."""
@@ -72,7 +67,7 @@ class Cancelling:
             await self._answer(asked, False, f"it has ended before: {fenced.over[asked.build]}")
         else:
             why = "it has no host, and will get none should it still be asked for"
-            await self._answer(asked, False, why, known=not fenced.fresh)
+            await self._answer(asked, False, why, known=bool(fenced.before))
         return ()
 
     async def _waiting(self, build: Id) -> FoundParked | None:
@@ -140,7 +135,6 @@ class Cancelling:
             match result:
                 case Released():
                     fenced.ended.append(build)
-                    fenced.fresh.append(build)
                 case Retired(unplaceable=True, why=told):
                     fenced.ended.append(build)
                     fenced.before[build] = told
@@ -161,16 +155,14 @@ class Cancelling:
 
     async def _remove_request(self, one: FoundParked, gone: set[Id]) -> None:
         """Remove the request, or some of its builds. The row tells another owner."""
-        store, kept = self._store, one.parked
+        store, kept, left = self._store, one.parked, None
         ours = one.owner in (store.name, "")
         async with store.database.write() as tx:
             if not gone.issuperset(kept.message.instances):
                 left = await parked.without(tx, kept, gone)
             elif ours:
-                left = None
                 await parked.drop(tx, (kept.request,))
             else:
-                left = None
                 await parked.cancel(tx, {kept.request: CANCELLED})
         if ours:
             store.leave((kept.request,))

@@ -12,7 +12,6 @@ from msgspec import structs
 from bus.claims import Claimed, ClaimRequested, Held, NothingHeld, Refused, Released, Retired
 from bus.clock import Clock
 from bus.errors import Retry
-from bus.messages import BuildDeleteRequested
 from bus.moves import HandoverProgress, HandoverReported, MovePlaced
 from bus.resources import FindAllocations
 from bus.sql.database import Database
@@ -21,6 +20,7 @@ from bus.worker import Outcome
 from scheduler_worker.core.move_state import (
     EndBuild,
     Handover,
+    Outgoing,
     SayAgain,
     TakeBack,
     holding_nothing,
@@ -40,8 +40,6 @@ TELL_AGAIN_SECONDS = 60.0
 KEEP_SECONDS = 30 * 86400.0
 TRIES = 4  # attempts of a claim during concurrent changes
 PAGE = 500
-
-Outgoing = MovePlaced | HandoverProgress | BuildDeleteRequested
 
 
 class Handovers:
@@ -107,7 +105,7 @@ class Handovers:
             async with self._database.write() as tx:
                 if not await store.change(tx, order, after, self._clock.now()):
                     raise Retry(after=SOON, why=f"the order of move {report.move} is being changed")
-        return _of(messages_of(after, report))
+        return messages_of(after, report)
 
     # What it held before
 
@@ -163,20 +161,11 @@ class Handovers:
         now = self._clock.now()
         async with self._database.write() as tx:
             orders = await store.untold(tx, now - TELL_AGAIN_SECONDS, now, PAGE)
-        return [
-            one for order in orders for one in _of(messages_of(order)) if isinstance(one, HandoverProgress)
-        ]
+        every = [message for order in orders for message in messages_of(order)]
+        return [message for message in every if isinstance(message, HandoverProgress)]
 
     async def prune(self) -> None:
         pruned = PAGE
         while pruned == PAGE:
             async with self._database.write() as tx:
                 pruned = await store.prune(tx, self._clock.now() - KEEP_SECONDS, PAGE)
-
-
-def _of(messages: Sequence[Message]) -> Sequence[Outgoing]:
-    return [
-        message
-        for message in messages
-        if isinstance(message, MovePlaced | HandoverProgress | BuildDeleteRequested)
-    ]

@@ -22,7 +22,7 @@ from scheduler_worker.core.helping import helps
 from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Begins, Order
-from scheduler_worker.core.placing import PlacingLimits, step
+from scheduler_worker.core.placing import step
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.view import HostsNow
 from scheduler_worker.dependencies import PlacementQueries, SchedulerOptions, claim_each
@@ -69,7 +69,7 @@ class Scheduler:
         self._orders = Orders(source, options.requests, self.policy)
         self._hosts = HostMap(source, self.policy.cells)
         self.roster = Roster(self.clock)
-        self._limits = PlacingLimits(patience=options.patience)
+        self._patience = options.patience
         self.narrow: Narrow = lambda orders: orders
         self._joined = Joined()
 
@@ -183,7 +183,7 @@ class Scheduler:
     def _take(self, course: _Course, event: events.Event) -> None:
         if isinstance(event, events.Chosen) and (crossed := sum(pick.crossed for pick in event.picks)):
             CROSSED.inc(crossed)
-        course.order, effects = step(course.order, event, self._limits)
+        course.order, effects = step(course.order, event, self._patience)
         course.asks = []
         for effect in effects:
             match effect:  # the most frequent ones first

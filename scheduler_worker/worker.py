@@ -87,7 +87,7 @@ def scheduler_worker(needs: SchedulerNeeds) -> Worker:
     waiting_moves = WaitingMoves(scheduler, store, courses, unheard)
     queue = WaitingQueue(store, WaitingBuilds(scheduler, store), waiting_moves, needs.say, clock)
     keeping = Keeping(queue, clock)
-    cancelling = Cancelling(store, scheduler.ending, placement, needs.say, clock)
+    cancelling = Cancelling(store, scheduler.ending, placement, needs.say)
     moves = NewMoves(scheduler, store, courses, clock)
     concurrency = needs.options.concurrency
     parts = [

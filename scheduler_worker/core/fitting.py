@@ -1,4 +1,4 @@
-"""Which hosts fit a request: the filters that apply to it, their cached verdicts and allocation candidates.
+"""Hosts that fit a request: the filters that apply to it, their cached verdicts and allocation candidates.
 
 A verdict is valid until the host, or a resource that it shares, changes.
 """

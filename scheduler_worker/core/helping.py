@@ -186,17 +186,12 @@ def _both_less(alternative: Alternative, choosing: Choosing, tally: Tally) -> It
             neither = second.alternative if asks_for_something(second.alternative) else second.with_amount(1)
             ranking = tally.ranking(neither, choosing)
             for amount in amounts(ranking, first) if ranking is not None else ():
-                fits = _then(first, amount, second.resource_class, choosing, tally)
+                less_too = lessened(first.with_amount(amount))
+                other = [less for less in less_too if less.resource_class == second.resource_class]
+                fits = next(filter(None, (tally.by_less(less, choosing) for less in other)), None)
                 if fits is not None:
                     yield from _beside(with_less(first, amount), fits)
                     break
-
-
-def _then(first: Lessened, amount: int, other: str, choosing: Choosing, tally: Tally) -> Helps | None:
-    for less in lessened(first.with_amount(amount)):
-        if less.resource_class == other and (fits := tally.by_less(less, choosing)) is not None:
-            return fits
-    return None
 
 
 def _counted(what: str, alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterator[Helps]:

@@ -32,7 +32,7 @@ from bus.moves import (
     MoveRefused,
     MoveRequested,
 )
-from bus.vocabulary import MAX_CAUSE, Message, Value
+from bus.vocabulary import MAX_CAUSE, Value
 from scheduler_worker.core.events import BegunBefore, ComeAgain, DeadLetterRequest, End, Park, SayAll, SayMove
 from scheduler_worker.core.move_start import Barred, MoveStart, refused, taken_back
 from scheduler_worker.core.order import CANCELLED, DELETED
@@ -150,6 +150,7 @@ class SayAgain(Value, frozen=True, kw_only=True):
 _LEAVING = ("ready", "failed", "deleted", "delete")
 _ARRIVING = ("arrived", "back", "deleted", "delete")
 
+Outgoing = MovePlaced | HandoverProgress | BuildDeleteRequested
 Judged = Handover | TakeBack | EndBuild | SayAgain | None
 
 
@@ -191,7 +192,7 @@ def owner(order: Handover) -> str:
     return order.placed.cell if order.state in ("arriving", "done") else order.placed.out_of
 
 
-def messages_of(order: Handover, report: HandoverReported | None = None) -> tuple[Message, ...]:
+def messages_of(order: Handover, report: HandoverReported | None = None) -> tuple[Outgoing, ...]:
     """Return the messages for the current state; `report` is the report that they answer."""
     if report is not None and report.outcome == "delete":
         delete = BuildDeleteRequested(build=order.placed.build, cell=owner(order), reply_to=report.reply_to)

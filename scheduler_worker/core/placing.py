@@ -10,7 +10,6 @@ never place an instance that has ended. An order waits for one kind of effect at
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -44,19 +43,13 @@ AT_ONCE = 0.05, 0.2
 Step = tuple[Order, events.Effects]
 
 
-@dataclass(frozen=True, slots=True)
-class PlacingLimits:
-    rounds: int = ROUNDS
-    patience: float = PATIENCE
-
-
-def step(order: Order, event: events.Event, limits: PlacingLimits) -> Step:
-    """Return the next state of the order after this event, and its effects."""
+def step(order: Order, event: events.Event, patience: float) -> Step:
+    """Return the next state of the order, which may wait for `patience` seconds, and its effects."""
     match event:
         case events.Begun(refusal=""):
-            return _next(order, limits)
+            return _next(order, patience)
         case events.Begun(refusal=refusal):
-            return _next(_fail(order, refusal, Decision(code="unreadable")), limits)
+            return _next(_fail(order, refusal, Decision(code="unreadable")), patience)
         case events.Chosen():
             order = replace(
                 order,
@@ -67,30 +60,30 @@ def step(order: Order, event: events.Event, limits: PlacingLimits) -> Step:
             )
             return order, (events.ClaimHosts(order.claims()),)
         case events.NoHost(short=short):
-            return _no_host(replace(order, considered=short.considered), short, limits)
+            return _no_host(replace(order, considered=short.considered), short, patience)
         case events.ClaimAnswers(results=results):
-            return _claimed(order, results, limits)
+            return _claimed(order, results, patience)
         case events.ClaimImpossible(why=why):
             gone = _release_picks(order)
-            return _also(gone, _next(_fail(replace(order, picks=()), why, Decision(code="claim")), limits))
+            return _also(gone, _next(_fail(replace(order, picks=()), why, Decision(code="claim")), patience))
         case events.Located(places=places):
-            return _located(order, places, limits)
+            return _located(order, places, patience)
         case events.FenceAnswers(results=fenced):
-            return _fenced(order, fenced, limits)
+            return _fenced(order, fenced, patience)
         case events.FenceImpossible(why=why):
             return order, (events.DeadLetterRequest(why),)
         case events.HelpFound(helps=helps):
             order = replace(order, decision=replace(order.decision, helps=helps), unexplained=False)
-            return _next(order, limits)
+            return _next(order, patience)
         case events.AlternatesFound(spares=spares):
             settled = [
                 replace(settled, spares=(*settled.spares, *spares.get(settled.instance, ())), lacking=0)
                 for settled in order.settled
             ]
-            return _next(replace(order, settled=tuple(settled)), limits)
+            return _next(replace(order, settled=tuple(settled)), patience)
 
 
-def _next(order: Order, limits: PlacingLimits) -> Step:
+def _next(order: Order, patience: float) -> Step:
     if order.held:
         return order, (events.Locate(order.held),)
     if order.emptied:
@@ -103,9 +96,9 @@ def _next(order: Order, limits: PlacingLimits) -> Step:
     if order.instances and order.reason:
         return order, tuple([events.Fence(instance, None, order.reason) for instance in order.instances])
     if order.instances:
-        if order.rounds < limits.rounds:
+        if order.rounds < ROUNDS:
             return order, (events.FindHosts(),)
-        return _obstructed(order, limits)
+        return _obstructed(order, patience)
     lacking = [
         events.FindAlternates(
             settled.instance,
@@ -127,7 +120,7 @@ def _next(order: Order, limits: PlacingLimits) -> Step:
 # No host
 
 
-def _no_host(order: Order, short: Shortage, limits: PlacingLimits) -> Step:
+def _no_host(order: Order, short: Shortage, patience: float) -> Step:
     """Continue with the next flavor; after the last one wait, retry or fail."""
     order = replace(order, shorts=(*order.shorts, short))
     if order.alternative_index + 1 < len(order.alternatives):
@@ -139,21 +132,21 @@ def _no_host(order: Order, short: Shortage, limits: PlacingLimits) -> Step:
     )
     if not order.enough:  # with `at_least` instances placed the rest end
         promised = any(shortage.promised for shortage in shorts)
-        if promised and order.rounds < limits.rounds:
+        if promised and order.rounds < ROUNDS:
             return order, (events.FindHosts(),)
         if order.request.wait:
             return order, (events.Park(shorts, obstacle),)
         # claims of other requests may still fail and release this capacity
         if promised or any(shortage.may_pass for shortage in shorts):
-            return _obstructed(order, limits)
+            return _obstructed(order, patience)
     readable = not any(short.refusal for short in shorts)
-    return _next(replace(_fail(order, obstacle, decision), unexplained=readable), limits)
+    return _next(replace(_fail(order, obstacle, decision), unexplained=readable), patience)
 
 
-def _obstructed(order: Order, limits: PlacingLimits) -> Step:
+def _obstructed(order: Order, patience: float) -> Step:
     if order.request.wait:
         return order, (events.Park((), order.obstacle),)
-    if order.waited >= limits.patience:
+    if order.waited >= patience:
         decision = replace(
             order.decision,
             considered=order.decision.considered or order.considered,
@@ -161,12 +154,12 @@ def _obstructed(order: Order, limits: PlacingLimits) -> Step:
             code=order.decision.code or "refused",
         )
         failed = _fail(order, order.obstacle, decision)
-        return _next(replace(failed, unexplained=bool(decision.removals)), limits)
+        return _next(replace(failed, unexplained=bool(decision.removals)), patience)
     return order, (events.ComeAgain(*SOON, order.obstacle),)
 
 
-def _contended(order: Order, limits: PlacingLimits, why: str) -> events.Effects:
-    if order.waited < limits.patience:
+def _contended(order: Order, patience: float, why: str) -> events.Effects:
+    if order.waited < patience:
         return (events.ComeAgain(*AT_ONCE, why),)
     waited = f"request {order.request.request} has waited {order.waited:.0f} s: {why}"
     return events.Warn(waited), events.ComeAgain(LONGEST_PAUSE, LONGEST_PAUSE, why)
@@ -179,31 +172,31 @@ def _fail(order: Order, reason: str, decision: Decision) -> Order:
 # Claims
 
 
-def _claimed(order: Order, results: Sequence[ClaimResult], limits: PlacingLimits) -> Step:
+def _claimed(order: Order, results: Sequence[ClaimResult], patience: float) -> Step:
     picks = order.picks
     claimed = [result for result in results if isinstance(result, Claimed)]
     if len(claimed) == len(picks):
-        return _settle(order, claimed, limits)
+        return _settle(order, claimed, patience)
     released, order = _release_picks(order), replace(order, picks=())
     if any(isinstance(result, Held | Retired) for result in results):
         if order.move is not None:
-            return _also(released, _not_as_it_was(order, results[0], limits))
-        return _also(released, _next(without_placed(order, results), limits))
+            return _also(released, _not_as_it_was(order, results[0], patience))
+        return _also(released, _next(without_placed(order, results), patience))
     avoid, refused = set(order.avoid), list(order.refused)
     for pick, result in zip(picks, results, strict=False):
         if isinstance(result, Contended):
-            return order, (*released, *_contended(order, limits, "its claim is contended"))
+            return order, (*released, *_contended(order, patience, "its claim is contended"))
         if isinstance(result, Refused):
             nowhere = next((refusal for refusal in result.refusals if isinstance(refusal, NoGroup)), None)
             if nowhere is not None:
                 order = _fail(order, str(nowhere), Decision(code="no_server_group"))
-                return _also(released, _next(order, limits))
+                return _also(released, _next(order, patience))
             said, providers = refusals_of(pick, result.refusals)
             refused += [one for one in said if one not in refused]
             avoid |= providers
     order = replace(order, avoid=frozenset(avoid), refused=tuple(refused), alternative_index=0, shorts=())
     obstacle = f"every host that would do was refused when it was claimed: {'; '.join(order.refusals)}"
-    return _also(released, _next(replace(order, obstacle=obstacle), limits))
+    return _also(released, _next(replace(order, obstacle=obstacle), patience))
 
 
 def _release_picks(order: Order) -> events.Effects:
@@ -215,22 +208,22 @@ def _also(before: events.Effects, then: Step) -> Step:
     return order, (*before, *effects)
 
 
-def _not_as_it_was(order: Order, result: ClaimResult, limits: PlacingLimits) -> Step:
+def _not_as_it_was(order: Order, result: ClaimResult, patience: float) -> Step:
     """Handle a claim of a move that placement refused because the build differs from its cell's report."""
     match result:
         case Retired(why=why, unplaceable=False) if why != BEGUN:  # the build, not the move
-            return _next(_fail(order, f"it has ended: {why}", Decision(code="status")), limits)
+            return _next(_fail(order, f"it has ended: {why}", Decision(code="status")), patience)
         case Retired():
             [instance] = order.instances
-            return _next(placed_before(replace(order, instances=()), instance, result), limits)
+            return _next(placed_before(replace(order, instances=()), instance, result), patience)
         case _:
             why = "what it holds is not what its cell knows of: it is being moved, or was changed by others"
-            if order.waited < limits.patience:
+            if order.waited < patience:
                 return order, (events.ComeAgain(*SOON, why),)
-            return _next(_fail(order, why, Decision(code="held")), limits)
+            return _next(_fail(order, why, Decision(code="held")), patience)
 
 
-def _settle(order: Order, claimed: Sequence[Claimed], limits: PlacingLimits) -> Step:
+def _settle(order: Order, claimed: Sequence[Claimed], patience: float) -> Step:
     picks, request = order.picks, order.request
     ways = [pick.choices[result.choice] for pick, result in zip(picks, claimed, strict=True)]
     avoid, refused = set(order.avoid), list(order.refused)
@@ -271,14 +264,14 @@ def _settle(order: Order, claimed: Sequence[Claimed], limits: PlacingLimits) -> 
         refused=tuple(refused),
     )
     if order.instances and short:  # the rest may fit with the next flavor
-        return _also(tuple(effects), _no_host(replace(order, shorts=short[:-1]), short[-1], limits))
-    return _also(tuple(effects), _next(order, limits))
+        return _also(tuple(effects), _no_host(replace(order, shorts=short[:-1]), short[-1], patience))
+    return _also(tuple(effects), _next(order, patience))
 
 
 # Delivered before
 
 
-def _located(order: Order, places: Mapping[Id, ClaimPlace | None], limits: PlacingLimits) -> Step:
+def _located(order: Order, places: Mapping[Id, ClaimPlace | None], patience: float) -> Step:
     """Publish instances that hold a host already once more, with alternates as they are now."""
     effects: list[events.Effect] = []
     holding, order = order.held, replace(order, held=())
@@ -314,13 +307,13 @@ def _located(order: Order, places: Mapping[Id, ClaimPlace | None], limits: Placi
             lacking=order.alternates if order.alternatives else 0,
         )
         order = replace(order, settled=(*order.settled, again))
-    return _also(tuple(effects), _next(order, limits))
+    return _also(tuple(effects), _next(order, patience))
 
 
 # Fences
 
 
-def _fenced(order: Order, results: Sequence[tuple[Id, ReleaseResult]], limits: PlacingLimits) -> Step:
+def _fenced(order: Order, results: Sequence[tuple[Id, ReleaseResult]], patience: float) -> Step:
     emptied = {instance for instance, _ in order.emptied}
     order = replace(
         order, emptied=(), instances=tuple([one for one in order.instances if one not in dict(results)])
@@ -338,9 +331,9 @@ def _fenced(order: Order, results: Sequence[tuple[Id, ReleaseResult]], limits: P
             case Held() if instance not in emptied:
                 order = placed_before(order, instance, result)
             case _:
-                contended = _contended(order, limits, f"the claim of {instance} is contended")
+                contended = _contended(order, patience, f"the claim of {instance} is contended")
                 return order, (*effects, *contended)
-    return _also(tuple(effects), _next(order, limits))
+    return _also(tuple(effects), _next(order, patience))
 
 
 def _given_back(instance: Id) -> str:

@@ -21,7 +21,7 @@ from scheduler_worker.core.events import (
 )
 from scheduler_worker.core.extra_specs import RequestOptions
 from scheduler_worker.core.order import Order
-from scheduler_worker.core.placing import PlacingLimits, step
+from scheduler_worker.core.placing import PATIENCE, ROUNDS, step
 from scheduler_worker.core.request import alternatives_of
 from scheduler_worker.core.shortage import Shortage
 from tests.support.scheduler_builders import SMALL, FakePlacement, TurnedClock, a_candidate, a_request
@@ -120,7 +120,6 @@ async def test_a_request_that_finds_a_host_needs_no_query() -> None:
 
 
 NOTHING = Shortage(considered=3)
-LIMITS = PlacingLimits()
 
 
 def an_order(**request: object) -> Order:
@@ -133,11 +132,11 @@ def an_order(**request: object) -> Order:
     )
 
 
-def last_of(order: Order, short: Shortage, looks: int, limits: PlacingLimits) -> Effect:
-    order, effects = step(order, Begun(), limits)
+def last_of(order: Order, short: Shortage, looks: int, patience: float) -> Effect:
+    order, effects = step(order, Begun(), patience)
     for _ in range(looks):
         assert isinstance(effects[0], FindHosts)
-        order, effects = step(order, NoHost(short), limits)
+        order, effects = step(order, NoHost(short), patience)
     return effects[0]
 
 
@@ -147,21 +146,21 @@ def last_of(order: Order, short: Shortage, looks: int, limits: PlacingLimits) ->
         (NOTHING, 1, FindRemedies),
         (replace(NOTHING, may_pass=True), 1, ComeAgain),
         (replace(NOTHING, promised=True), 1, FindHosts),
-        (replace(NOTHING, promised=True), LIMITS.rounds, ComeAgain),
+        (replace(NOTHING, promised=True), ROUNDS, ComeAgain),
     ],
 )
 def test_only_who_has_nothing_to_hope_for_ends(short: Shortage, looks: int, then: type[Effect]) -> None:
-    assert isinstance(last_of(an_order(), short, looks, LIMITS), then)
+    assert isinstance(last_of(an_order(), short, looks, PATIENCE), then)
 
 
 def test_remedies_are_searched_once_and_then_it_is_fenced() -> None:
-    order, _ = step(an_order(), Begun(), LIMITS)
-    order, _ = step(order, NoHost(NOTHING), LIMITS)
-    order, effects = step(order, HelpFound(("another zone",)), LIMITS)
+    order, _ = step(an_order(), Begun(), PATIENCE)
+    order, _ = step(order, NoHost(NOTHING), PATIENCE)
+    order, effects = step(order, HelpFound(("another zone",)), PATIENCE)
     assert isinstance(effects[0], Fence) and order.decision.helps == ("another zone",)
 
 
 @pytest.mark.parametrize("short", [NOTHING, replace(NOTHING, may_pass=True)])
 def test_a_request_that_may_wait_is_parked(short: Shortage) -> None:
-    assert isinstance(last_of(an_order(wait="5m"), short, 1, LIMITS), Park)
-    assert not isinstance(last_of(an_order(), short, 1, LIMITS), Park)
+    assert isinstance(last_of(an_order(wait="5m"), short, 1, PATIENCE), Park)
+    assert not isinstance(last_of(an_order(), short, 1, PATIENCE), Park)
