@@ -5,24 +5,22 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from berth import wiring
-from berth.commands.options import Json, StateDir
-from berth.commands.terminal import complain, effective, run, say, write_json
+from berth.commands.options import Commands
+from berth.commands.terminal import Cli, complain, run, write_json
 from berth.operations.adoptable import OldServer, old_servers
 from berth.operations.adopting import AdoptionOutcome, adopt_instances
 from berth.operations.cells import uuid_of
-from berth.settings import BadSetting, Settings
-from bus.delivery.runner import Bus
+from berth.settings import BadSetting
 from bus.guests import BuildAdoptRequested
 from bus.masking import printable
 
-commands = typer.Typer()
+commands = Commands()
 
 
 @commands.command("adopt")
 def adopt_command(
+    cli: Cli,
     consumers: Annotated[
         list[str] | None, typer.Argument(metavar="[UUID]...", help="These instances, by their uuids.")
     ] = None,
@@ -41,8 +39,6 @@ def adopt_command(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do it; without this it is only shown.")] = False,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the cells' answers.")] = 60.0,
-    as_json: Json = False,
-    state_dir: StateDir = None,
 ) -> None:
     """Adopt instances that placement knows from another system, so that they can be moved and deleted.
 
@@ -64,37 +60,34 @@ def adopt_command(
     wanted = [uuid_of(consumer, "an instance") for consumer in consumers or ()]
     if not (everything or hosts or wanted):
         wanted = [*servers]
-    settings = effective(state_dir=state_dir).settings
-    run(adopt(settings, wanted, hosts or (), servers, yes, timeout, as_json, say))
+    run(adopt(cli, wanted, hosts or (), servers, yes, timeout))
 
 
 async def adopt(
-    settings: Settings,
+    cli: Cli,
     wanted: Sequence[str],
     hosts: Sequence[str],
     servers: dict[str, OldServer],
     yes: bool,
     timeout: float,
-    as_json: bool,
-    say: Console,
 ) -> int:
-    async with Bus(wiring.transport(settings, "adopt")) as bus:
+    async with cli.bus("adopt") as bus:
         found = await adopt_instances(
             bus,
-            settings,
+            cli.settings,
             wanted,
             hosts,
             servers,
             timeout if yes else None,
             lambda note: complain.print(f"[yellow]note[/yellow]: {note}"),
         )
-    return _tell(found, yes, as_json, say)
+    return _tell(cli, found, yes)
 
 
-def _tell(found: AdoptionOutcome, yes: bool, as_json: bool, say: Console) -> int:
+def _tell(cli: Cli, found: AdoptionOutcome, yes: bool) -> int:
     """Print the adoption; return 1 if an instance could not be adopted."""
     adopted, listed, known = found.adopted, found.refused, found.known
-    if as_json:
+    if cli.as_json:
         write_json({
             "adopted" if yes else "adoptable": [_shown(request) for request in adopted.values()],
             "listed": listed,
@@ -103,15 +96,15 @@ def _tell(found: AdoptionOutcome, yes: bool, as_json: bool, say: Console) -> int
         return 1 if listed else 0
     for request in adopted.values():
         verb = "adopted" if yes else "would be adopted"
-        say.print(f"{verb}: {printable(_sentence(request))}", markup=False)
+        cli.say.print(f"{verb}: {printable(_sentence(request))}", markup=False)
     for id_, how in sorted(known.items()):
-        say.print(f"{id_}: is a build already, {printable(how)}", style="dim", markup=False)
+        cli.say.print(f"{id_}: is a build already, {printable(how)}", style="dim", markup=False)
     for id_, why in sorted(listed.items()):
-        say.print(f"for you to judge: {id_}: {printable(why)}", style="red", markup=False)
+        cli.say.print(f"for you to judge: {id_}: {printable(why)}", style="red", markup=False)
     if not (adopted or known or listed):
-        say.print("nobody came over who is not a build yet")
+        cli.say.print("nobody came over who is not a build yet")
     elif adopted and not yes:
-        say.print("the same with --yes adopts them", style="dim")
+        cli.say.print("the same with --yes adopts them", style="dim")
     return 1 if listed else 0
 
 

@@ -1,29 +1,21 @@
 """`berth agent`: the agents on the bare-metal nodes of a cell."""
 
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from berth import wiring
-from berth.commands.options import Json, StateDir
-from berth.commands.terminal import complain, effective, run, say, tell, write_json
+from berth.commands.options import Commands
+from berth.commands.terminal import Cli, complain, run, write_json
 from berth.operations.cells import all_shown, chosen_cells, edit_agent, find_agents, leave_nodes
-from berth.settings import Settings
 from bus.clock import Clock
-from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.leases import AgentEditAnswered, AgentEditRequested, AgentsFound, AgentStands
 from bus.masking import printable
 
 _COLUMNS = ("agent", "cell", "state", "lease", "epoch", "free", "occupied", "leaving")
 
-commands = typer.Typer(
-    name="agent",
-    no_args_is_help=True,
-)
+commands = Commands(name="agent", no_args_is_help=True)
 
 Cell = Annotated[str, typer.Option(help="The cell it is in (default: the one that has an agent so called).")]
 Name = Annotated[str, typer.Argument(metavar="AGENT", help="Its name, as `berth agent list` shows it.")]
@@ -33,40 +25,47 @@ Wait = Annotated[
 
 
 @commands.command("list")
-def list_command(
-    cell: Annotated[list[str] | None, typer.Option(help="Only of this cell; may be repeated.")] = None,
-    as_json: Json = False,
-    state_dir: StateDir = None,
-) -> None:
+async def show_agents(
+    cli: Cli,
+    cells: Annotated[
+        list[str] | None, typer.Option("--cell", help="Only of this cell; may be repeated.")
+    ] = None,
+) -> int:
     """List agents of bare-metal nodes with their leases, nodes and instances.
 
     Free nodes are divided among the present and enabled agents. A node with an instance, or with one coming
     or going, stays with its agent; `leaving` are nodes that an agent has been ordered to leave.
     """
-    settings = effective(state_dir=state_dir).settings
-    run(show_agents(settings, cell or (), as_json, say))
+    async with cli.bus("agent") as bus:
+        found, silent = await find_agents(bus, await chosen_cells(bus, cli.settings, cells or ()))
+    if cli.as_json:
+        for cell, answer in found.items():
+            for agent in answer.agents:
+                write_json({"cell": cell, **_as_json(agent)})
+    else:
+        table = _table(found, bus.clock)
+        cli.say.print(table if table.row_count else "no agents share bare metal")
+    all_shown(silent)
+    return 0
 
 
 @commands.command("disable")
-def disable_command(
-    name: Name, cell: Cell = "", wait: Wait = 30.0, as_json: Json = False, state_dir: StateDir = None
-) -> None:
+def disable_command(cli: Cli, name: Name, cell: Cell = "", wait: Wait = 30.0) -> None:
     """Take an agent's free nodes away; it keeps nodes with instances."""
-    settings = effective(state_dir=state_dir).settings
     request = AgentEditRequested(cell=cell or "any", agent=name, edit="disable")
-    run(edit(settings, request, cell, wait, say, as_json))
+    run(edit(cli, request, cell, wait))
 
 
 @commands.command("enable")
-def enable_command(name: Name, cell: Cell = "", as_json: Json = False, state_dir: StateDir = None) -> None:
+def enable_command(cli: Cli, name: Name, cell: Cell = "") -> None:
     """Give free nodes to an agent again."""
-    settings = effective(state_dir=state_dir).settings
     request = AgentEditRequested(cell=cell or "any", agent=name, edit="enable")
-    run(edit(settings, request, cell, 0.0, say, as_json))
+    run(edit(cli, request, cell, 0.0))
 
 
 @commands.command("rehome")
 def rehome_command(
+    cli: Cli,
     name: Name,
     to: Annotated[str, typer.Option(metavar="AGENT", help="Who gets them (default: as the ring says).")] = "",
     node: Annotated[
@@ -74,8 +73,6 @@ def rehome_command(
     ] = None,
     cell: Cell = "",
     wait: Wait = 30.0,
-    as_json: Json = False,
-    state_dir: StateDir = None,
 ) -> None:
     """Let other agents take over all nodes of an agent that will not return, also those with instances.
 
@@ -84,25 +81,10 @@ def rehome_command(
     progress continue there. A present and enabled agent would get free nodes back: disable it first, or name
     nodes.
     """
-    settings = effective(state_dir=state_dir).settings
     request = AgentEditRequested(
         cell=cell or "any", agent=name, edit="rehome", to=to, nodes=tuple(node or ())
     )
-    run(edit(settings, request, cell, wait, say, as_json))
-
-
-async def show_agents(settings: Settings, only: Sequence[str], as_json: bool, say: Console) -> int:
-    async with Bus(wiring.transport(settings, "agent")) as bus:
-        found, silent = await find_agents(bus, await chosen_cells(bus, settings, only))
-    if as_json:
-        for cell, answer in found.items():
-            for agent in answer.agents:
-                write_json({"cell": cell, **_as_json(agent)})
-    else:
-        table = _table(found, bus.clock)
-        say.print(table if table.row_count else "no agents share bare metal")
-    all_shown(silent)
-    return 0
+    run(edit(cli, request, cell, wait))
 
 
 def _as_json(agent: AgentStands) -> dict[str, object]:
@@ -127,28 +109,21 @@ def _table(found: dict[str, AgentsFound], clock: Clock) -> Table:
     return table
 
 
-async def edit(
-    settings: Settings,
-    request: AgentEditRequested,
-    cell: str,
-    wait: float,
-    say: Console,
-    as_json: bool = False,
-) -> int:
+async def edit(cli: Cli, request: AgentEditRequested, cell: str, wait: float) -> int:
     name = request.agent
-    async with Bus(wiring.transport(settings, "agent")) as bus:
-        cell, answer = await edit_agent(bus, settings, request, cell)
+    async with cli.bus("agent") as bus:
+        cell, answer = await edit_agent(bus, cli.settings, request, cell)
         facts = {"agent": name, "cell": cell, "edit": request.edit, "moved": answer.moved}
         sentence = f"{name} in cell {cell}: {_done(request.edit, answer)}"
-        if not as_json or not (answer.waiting and wait):
-            tell(say, as_json, sentence, **facts, waiting=answer.waiting)
+        if not cli.as_json or not (answer.waiting and wait):
+            cli.tell(sentence, **facts, waiting=answer.waiting)
         if answer.waiting and wait:
             if left := await leave_nodes(bus, cell, name, wait):
                 complain.print(
                     f"after {wait:g} s {left} nodes still wait for it to stop: `berth agent list` shows them"
                 )
                 raise OperationRefused("not all of it is done yet")
-            tell(say, as_json, "done", **facts, waiting=0)
+            cli.tell("done", **facts, waiting=0)
     return 0
 
 

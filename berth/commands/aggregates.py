@@ -8,17 +8,15 @@ from typing import Annotated, Any
 
 import typer
 from msgspec import structs
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from berth import wiring
-from berth.commands.options import Json, StateDir
-from berth.commands.terminal import complain, effective, run, say, tell, write_json
+from berth.commands.options import Commands
+from berth.commands.terminal import Cli, complain, run, write_json
 from berth.importing.bring_over_aggregates import BringOver, NoAggregates, NovaAggregate, read
 from berth.operations.names import aggregate_named, find_aggregates, hosts_inside
 from berth.operations.publishing import checked
-from berth.settings import BadSetting, Settings
+from berth.settings import BadSetting
 from bus import topics
 from bus.aggregates import (
     ZONE,
@@ -32,14 +30,10 @@ from bus.aggregates import (
     refusal_reason,
 )
 from bus.clock import Clock
-from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable
 
-commands = typer.Typer(
-    name="aggregate",
-    no_args_is_help=True,
-)
+commands = Commands(name="aggregate", no_args_is_help=True)
 
 Which = Annotated[str, typer.Argument(metavar="AGGREGATE", help="Its name or uuid.")]
 HostNames = Annotated[
@@ -63,24 +57,59 @@ Force = Annotated[
 
 
 @commands.command("list")
-def list_command(
+async def show_all(
+    cli: Cli,
     host: Annotated[str, typer.Option(help="Only those that this host is in.")] = "",
     key: Annotated[str, typer.Option(help="Only those with this property.")] = "",
-    as_json: Json = False,
-    state_dir: StateDir = None,
-) -> None:
+) -> int:
     """List aggregates with their zones, hosts and properties."""
-    run(show_all(effective(state_dir=state_dir).settings, host, key, as_json, say))
+    async with cli.bus("aggregate") as bus:
+        found = await find_aggregates(bus, host=host, key=key)
+    if cli.as_json:
+        for aggregate, count in found:
+            write_json({**_told(aggregate), "host_count": count})
+        return 0
+    if not found:
+        cli.say.print("no aggregate" if not (host or key) else "no such aggregate")
+        return 0
+    table = Table("name", "zone", "hosts", "properties", "uuid", box=None, pad_edge=False)
+    for aggregate, count in sorted(found, key=lambda each: (each[0].name, each[0].id)):
+        rest = ", ".join(f"{k}={v}" for k, v in sorted(aggregate.metadata.items()) if k != ZONE)
+        cells = (
+            aggregate.name or "-",
+            aggregate.metadata.get(ZONE) or "-",
+            f"{count:,}",
+            rest or "-",
+            aggregate.id,
+        )
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    cli.say.print(table)
+    return 0
 
 
 @commands.command("show")
-def show_command(aggregate: Which, as_json: Json = False, state_dir: StateDir = None) -> None:
+async def show(cli: Cli, aggregate: Which) -> int:
     """Show one aggregate with its properties and all hosts."""
-    run(show(effective(state_dir=state_dir).settings, aggregate, as_json, say))
+    async with cli.bus("aggregate") as bus:
+        one = await aggregate_named(bus, aggregate)
+        hosts = sorted(await hosts_inside(bus, one.id), key=lambda each: each.host or each.name)
+    if cli.as_json:
+        told_of = [{"uuid": each.id, "name": each.host or each.name, "cell": each.cell} for each in hosts]
+        write_json({**_told(one), "host_count": len(hosts), "hosts": told_of})
+        return 0
+    cli.say.print(f"{one.name or '(no name)'}  {one.id}", markup=False)
+    for key, value in sorted(one.metadata.items()):
+        cli.say.print(f"  {printable(f'{key} = {value}')}", markup=False)
+    cli.say.print(f"{len(hosts):,} host{'' if len(hosts) == 1 else 's'}{':' if hosts else ''}")
+    for each in hosts:
+        kept = "" if one.id in each.kept_aggregates or not each.agent else "  (as its owner reports)"
+        cli.say.print(f"  {printable(each.host or each.name)}  {each.id}{kept}", markup=False)
+    return 0
 
 
 @commands.command("create")
 def create_command(
+    cli: Cli,
     name: Annotated[str, typer.Argument(help="What it is to be called.")],
     zone: ZoneNamed = None,
     properties: Properties = None,
@@ -89,8 +118,6 @@ def create_command(
     ] = None,
     id_: Annotated[str, typer.Option("--uuid", help="Its uuid, where it is to have a certain one.")] = "",
     force: Force = False,
-    as_json: Json = False,
-    state_dir: StateDir = None,
 ) -> None:
     """Make one. `berth aggregate create east --zone east --host host-1` makes an availability zone."""
     edit = MakeAggregate(
@@ -100,95 +127,79 @@ def create_command(
         hosts=tuple(host or ()),
         force=force,
     )
-    run(create(effective(state_dir=state_dir).settings, edit, as_json, say))
+    run(create(cli, edit))
 
 
 @commands.command("set")
 def set_command(
+    cli: Cli,
     aggregate: Which,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Another name.")] = None,
     zone: ZoneNamed = None,
     properties: Properties = None,
     force: Force = False,
-    as_json: Json = False,
-    state_dir: StateDir = None,
 ) -> None:
     """Change an aggregate's name, zone or properties; everything that is not named stays."""
     if name is None and zone is None and not properties:
         raise BadSetting("nothing to set: say --name, --zone or --property")
     edit = ChangeAggregate(aggregate=NOBODY, name=name, set=said_of(zone, properties), force=force)
-    run(change(effective(state_dir=state_dir).settings, aggregate, edit, as_json, say))
+    run(change(cli, aggregate, edit))
 
 
 @commands.command("unset")
 def unset_command(
+    cli: Cli,
     aggregate: Which,
     zone: Annotated[bool, typer.Option("--zone", help="It is no availability zone any more.")] = False,
     properties: Annotated[
         list[str] | None, typer.Option("--property", metavar="KEY", help="May be repeated.")
     ] = None,
     force: Force = False,
-    as_json: Json = False,
-    state_dir: StateDir = None,
 ) -> None:
     """Remove an aggregate's zone or properties."""
     keys = (*(properties or ()), *([ZONE] if zone else []))
     if not keys:
         raise BadSetting("nothing to unset: say --zone or --property")
     edit = ChangeAggregate(aggregate=NOBODY, unset=keys, force=force)
-    run(change(effective(state_dir=state_dir).settings, aggregate, edit, as_json, say))
+    run(change(cli, aggregate, edit))
 
 
 @commands.command("add")
-def add_command(
-    aggregate: Which,
-    hosts: HostNames,
-    force: Force = False,
-    as_json: Json = False,
-    state_dir: StateDir = None,
-) -> None:
+def add_command(cli: Cli, aggregate: Which, hosts: HostNames, force: Force = False) -> None:
     """Put hosts in. They stay in it whatever their agents report."""
     edit = ChangeAggregate(aggregate=NOBODY, add=tuple(hosts), force=force)
-    run(change(effective(state_dir=state_dir).settings, aggregate, edit, as_json, say))
+    run(change(cli, aggregate, edit))
 
 
 @commands.command("remove")
-def remove_command(
-    aggregate: Which,
-    hosts: HostNames,
-    force: Force = False,
-    as_json: Json = False,
-    state_dir: StateDir = None,
-) -> None:
+def remove_command(cli: Cli, aggregate: Which, hosts: HostNames, force: Force = False) -> None:
     """Take hosts out."""
     edit = ChangeAggregate(aggregate=NOBODY, remove=tuple(hosts), force=force)
-    run(change(effective(state_dir=state_dir).settings, aggregate, edit, as_json, say))
+    run(change(cli, aggregate, edit))
 
 
 @commands.command("delete")
 def delete_command(
+    cli: Cli,
     aggregate: Which,
     force: Annotated[
         bool, typer.Option("--force", help="With hosts in it, which leave it; whatever runs there.")
     ] = False,
-    as_json: Json = False,
-    state_dir: StateDir = None,
 ) -> None:
     """Forget it. One with hosts in it stays, unless it is forced."""
     edit = DropAggregate(aggregate=NOBODY, force=force)
-    run(change(effective(state_dir=state_dir).settings, aggregate, edit, as_json, say))
+    run(change(cli, aggregate, edit))
 
 
 @commands.command("import")
 def import_command(
+    cli: Cli,
     file: Annotated[
         Path,
         typer.Argument(help="What `openstack aggregate list --long -f json` wrote; - is standard input."),
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what there is.")] = False,
     force: Force = False,
-    as_json: Json = False,
-    state_dir: StateDir = None,
 ) -> None:
     """Import Nova's aggregates: names, zones, properties, hosts.
 
@@ -201,7 +212,7 @@ def import_command(
         wanted = read(text)
     except NoAggregates as problem:
         raise BadSetting(f"{file}: {problem}") from None
-    run(bring_over(effective(state_dir=state_dir).settings, wanted, dry_run, force, say, as_json))
+    run(bring_over(cli, wanted, dry_run, force))
 
 
 NOBODY = "00000000-0000-0000-0000-000000000000"  # placeholder until its name has been resolved
@@ -232,49 +243,6 @@ def _uuid(text: str) -> str:
 # Looking
 
 
-async def show_all(settings: Settings, host: str, key: str, as_json: bool, say: Console) -> int:
-    async with Bus(wiring.transport(settings, "aggregate")) as bus:
-        found = await find_aggregates(bus, host=host, key=key)
-    if as_json:
-        for aggregate, count in found:
-            write_json({**_told(aggregate), "host_count": count})
-        return 0
-    if not found:
-        say.print("no aggregate" if not (host or key) else "no such aggregate")
-        return 0
-    table = Table("name", "zone", "hosts", "properties", "uuid", box=None, pad_edge=False)
-    for aggregate, count in sorted(found, key=lambda each: (each[0].name, each[0].id)):
-        rest = ", ".join(f"{k}={v}" for k, v in sorted(aggregate.metadata.items()) if k != ZONE)
-        cells = (
-            aggregate.name or "-",
-            aggregate.metadata.get(ZONE) or "-",
-            f"{count:,}",
-            rest or "-",
-            aggregate.id,
-        )
-        table.add_row(*(Text(printable(cell)) for cell in cells))
-    say.print(table)
-    return 0
-
-
-async def show(settings: Settings, name: str, as_json: bool, say: Console) -> int:
-    async with Bus(wiring.transport(settings, "aggregate")) as bus:
-        one = await aggregate_named(bus, name)
-        hosts = sorted(await hosts_inside(bus, one.id), key=lambda each: each.host or each.name)
-    if as_json:
-        told_of = [{"uuid": each.id, "name": each.host or each.name, "cell": each.cell} for each in hosts]
-        write_json({**_told(one), "host_count": len(hosts), "hosts": told_of})
-        return 0
-    say.print(f"{one.name or '(no name)'}  {one.id}", markup=False)
-    for key, value in sorted(one.metadata.items()):
-        say.print(f"  {printable(f'{key} = {value}')}", markup=False)
-    say.print(f"{len(hosts):,} host{'' if len(hosts) == 1 else 's'}{':' if hosts else ''}")
-    for each in hosts:
-        kept = "" if one.id in each.kept_aggregates or not each.agent else "  (as its owner reports)"
-        say.print(f"  {printable(each.host or each.name)}  {each.id}{kept}", markup=False)
-    return 0
-
-
 def _told(aggregate: Aggregate) -> dict[str, Any]:
     return {"uuid": aggregate.id, "name": aggregate.name, "metadata": aggregate.metadata}
 
@@ -282,28 +250,26 @@ def _told(aggregate: Aggregate) -> dict[str, Any]:
 # Changing
 
 
-async def create(settings: Settings, edit: MakeAggregate, as_json: bool, say: Console) -> int:
+async def create(cli: Cli, edit: MakeAggregate) -> int:
     order = checked(AggregateEditRequested(edit=edit))
-    async with Bus(wiring.transport(settings, "aggregate")) as bus:
-        return _tell((await bus.asker(topics.EDIT_AGGREGATE)(order)).result, as_json, say)
+    async with cli.bus("aggregate") as bus:
+        return _tell(cli, (await bus.asker(topics.EDIT_AGGREGATE)(order)).result)
 
 
-async def change(
-    settings: Settings, name: str, edit: ChangeAggregate | DropAggregate, as_json: bool, say: Console
-) -> int:
+async def change(cli: Cli, name: str, edit: ChangeAggregate | DropAggregate) -> int:
     """Apply the edit to the aggregate of this name or uuid."""
     checked(AggregateEditRequested(edit=edit))  # errors in the file are reported before any query
-    async with Bus(wiring.transport(settings, "aggregate")) as bus:
+    async with cli.bus("aggregate") as bus:
         found = await aggregate_named(bus, name)
         order = AggregateEditRequested(edit=structs.replace(edit, aggregate=found.id))
-        return _tell((await bus.asker(topics.EDIT_AGGREGATE)(order)).result, as_json, say)
+        return _tell(cli, (await bus.asker(topics.EDIT_AGGREGATE)(order)).result)
 
 
-def _tell(result: AggregateResult, as_json: bool, say: Console) -> int:
+def _tell(cli: Cli, result: AggregateResult) -> int:
     if not isinstance(result, AggregateEdited):
         raise OperationRefused(refusal_reason(result))
     one = result.aggregate
-    if as_json:
+    if cli.as_json:
         lists = {"added": result.added, "removed": result.removed, "warnings": result.warnings}
         write_json({**_told(one), "gone": one.gone, **lists})
         return 0
@@ -315,30 +281,23 @@ def _tell(result: AggregateResult, as_json: bool, say: Console) -> int:
     did = (
         "deleted" if one.gone else "made" if result.made else "changed" if result.number else "is so already"
     )
-    say.print(f"{one.name or one.id}: {', '.join([did, *counts])}", markup=False)
+    cli.say.print(f"{one.name or one.id}: {', '.join([did, *counts])}", markup=False)
     if result.made:
-        say.print(f"  uuid {one.id}", markup=False)
+        cli.say.print(f"  uuid {one.id}", markup=False)
     for warning in result.warnings:
         complain.print(f"  {printable(warning)}", style="yellow", markup=False)
     return 0
 
 
-async def bring_over(
-    settings: Settings,
-    wanted: Sequence[NovaAggregate],
-    dry_run: bool,
-    force: bool,
-    say: Console,
-    as_json: bool = False,
-) -> int:
-    async with Bus(wiring.transport(settings, "aggregate")) as bus:
+async def bring_over(cli: Cli, wanted: Sequence[NovaAggregate], dry_run: bool, force: bool) -> int:
+    async with cli.bus("aggregate") as bus:
         failed = 0
         async for result in BringOver(bus, force).run(wanted, dry_run):
-            tell(say, as_json, f"{result.name}: {result.did}", **vars(result))
-            if not as_json:
+            cli.tell(f"{result.name}: {result.did}", **vars(result))
+            if not cli.as_json:
                 for sentence in result.failed:
-                    say.print(f"  not brought over: {sentence}", style="red", markup=False)
+                    cli.say.print(f"  not brought over: {sentence}", style="red", markup=False)
                 for sentence in result.notes:
-                    say.print(f"  {sentence}", style="yellow", markup=False)
+                    cli.say.print(f"  {sentence}", style="yellow", markup=False)
             failed += bool(result.failed)
     return 1 if failed else 0

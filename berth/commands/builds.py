@@ -4,12 +4,10 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.markup import escape
 
-from berth import wiring
-from berth.commands.options import Json, StateDir, WaitingCommand, expanded
-from berth.commands.terminal import coloured, complain, effective, run, say, tell, write_json
+from berth.commands.options import Commands, WaitingCommand
+from berth.commands.terminal import Cli, coloured, complain, run, write_json
 from berth.operations.boot_options import (
     BootOptions,
     boot_request,
@@ -22,14 +20,13 @@ from berth.operations.cells import uuid_of
 from berth.operations.deleting import DeleteOptions, delete_build
 from berth.operations.names import ByName, resolved
 from berth.operations.publishing import PATIENCE, checked, publish
-from berth.settings import Settings
 from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, Unavailable, Unroutable
 from bus.masking import printable
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
 from bus.queries import WaitingRequest
 
-commands = typer.Typer()
+commands = Commands()
 
 _WHERE: dict[str, Any] = {"rich_help_panel": "Where"}
 _HOW: dict[str, Any] = {"rich_help_panel": "How many, how long"}
@@ -111,14 +108,12 @@ Timeout = Annotated[
 
 
 @commands.command("boot", cls=WaitingCommand)
-@expanded
 def boot_command(
+    cli: Annotated[Cli, "Print what is said as JSON lines."],
     options: Annotated[BootOptions, BOOT_OPTIONS],
     wait: Wait = None,
     priority: Priority = 0,
     timeout: Timeout = 600.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what is said as JSON lines.")] = False,
-    state_dir: StateDir = None,
 ) -> None:
     """Publish a build request; with --wait, follow it to its end.
 
@@ -127,7 +122,6 @@ def boot_command(
     --flavor metal --spec trait:CUSTOM_GOLD=required --or-else
     trait:CUSTOM_GOLD=,trait:CUSTOM_SILVER=required --wait 1h`.
     """
-    settings = effective(state_dir=state_dir).settings
     request = msgspec.structs.replace(boot_request(options), wait=waiting_time(wait), priority=priority)
     names = names_of(options)
     tell_notes(request)
@@ -135,7 +129,7 @@ def boot_command(
         from scheduler_worker import seconds_of
 
         timeout += seconds_of(request.wait)
-    run(boot(settings, request, wait is not None, timeout, as_json, say, names))
+    run(boot(cli, request, wait is not None, timeout, names))
 
 
 def tell_notes(request: BuildRequested) -> None:
@@ -146,46 +140,38 @@ def tell_notes(request: BuildRequested) -> None:
         complain.print(f"[yellow]note[/yellow]: {escape(note)}")
 
 
-async def boot(
-    settings: Settings,
-    request: BuildRequested,
-    wait: bool,
-    timeout: float,
-    as_json: bool,
-    say: Console,
-    names: ByName,
-) -> int:
+async def boot(cli: Cli, request: BuildRequested, wait: bool, timeout: float, names: ByName) -> int:
     from berth.operations.request_sense import sense_of
 
     if wait:
         request = msgspec.structs.replace(request, reply_to=f"boot-{request.request[:8]}")
     request = checked(request)
-    async with Bus(wiring.transport(settings, "boot")) as bus:
-        printer = _BootPrinter(bus, len(request.instances), sense_of(request), as_json, say)
+    async with cli.bus("boot") as bus:
+        printer = _BootPrinter(bus, len(request.instances), sense_of(request), cli)
         request = checked(await resolved(bus, request, names))
         if wait:
             active = await follow_boot(bus, request, timeout, printer)
             return 0 if active >= (request.at_least or len(request.instances)) else 1
         await publish(bus, request, patience=min(timeout, PATIENCE))
     for instance in request.instances:
-        if as_json:
+        if cli.as_json:
             write_json({"build": instance, "request": request.request})
         else:
-            say.print(f"asked for {instance}")
+            cli.say.print(f"asked for {instance}")
     return 0
 
 
 class _BootPrinter:
     """Prints the progress of a request; each note and each state of its wait once."""
 
-    def __init__(self, bus: Bus, asked: int, notes: tuple[str, ...], as_json: bool, say: Console) -> None:
+    def __init__(self, bus: Bus, asked: int, notes: tuple[str, ...], cli: Cli) -> None:
         self._bus = bus
         self._asked = asked
         self._notes = set(notes)  # printed before the publication
         self._notes_read = False
         self._lacks = ""
-        self._as_json = as_json
-        self._say = say
+        self._as_json = cli.as_json
+        self._say = cli.say
 
     async def ended(self, said: BuildEnded) -> None:
         if not self._notes_read:  # one build of a request is sufficient
@@ -235,7 +221,8 @@ class _BootPrinter:
 
 
 @commands.command("delete")
-def delete_command(
+async def delete(
+    cli: Cli,
     build: Annotated[str, typer.Argument(help="The build's uuid; or a request's, while it waits.")],
     cell: Annotated[
         str, typer.Option(help="The cell it is in, if you know: then nobody else is asked.")
@@ -252,9 +239,7 @@ def delete_command(
         ),
     ] = False,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait.")] = 600.0,
-    as_json: Json = False,
-    state_dir: StateDir = None,
-) -> None:
+) -> int:
     """Take a build down and give its resources back; or end its wait for a host.
 
     A build can be deleted at any moment: while it waits, is placed or built, and after its end. The command
@@ -262,24 +247,11 @@ def delete_command(
     it was placed in. An unknown id is an error (exit 1). With --wait the command returns when placement holds
     nothing for the build any more.
     """
-    run(delete(effective(state_dir=state_dir).settings, build, cell, wait, timeout, say, as_json, fence))
-
-
-async def delete(
-    settings: Settings,
-    id_: str,
-    cell: str,
-    wait: bool,
-    timeout: float,
-    say: Console,
-    as_json: bool = False,
-    fence: bool = False,
-) -> int:
-    id_ = uuid_of(id_)
+    build = uuid_of(build)
     options = DeleteOptions(cell=cell, wait=wait, fence=fence, timeout=timeout)
-    async with Bus(wiring.transport(settings, "delete")) as bus:
+    async with cli.bus("delete") as bus:
         results = await delete_build(
-            bus, settings, id_, options, lambda note: complain.print(f"[yellow]note[/yellow]: {note}")
+            bus, cli.settings, build, options, lambda note: complain.print(f"[yellow]note[/yellow]: {note}")
         )
     for deleted in results:
         becomes = "deleted" if wait else "will be deleted"
@@ -289,5 +261,5 @@ async def delete(
             by = f" by cell {deleted.cell}" if deleted.by_scheduler else ""
             sentence = f"{deleted.build} {becomes}{by}"
         facts = {"build": deleted.build, "becomes": becomes, "cell": deleted.cell, "why": deleted.why}
-        tell(say, as_json, sentence, **facts)
+        cli.tell(sentence, **facts)
     return 0

@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from berth import wiring
 from berth.cell_file import CellFile, as_user, read_cell_file, write_cell_file
 from berth.commands.cell_making import broker_password, delete_file, undone_on_failure
 from berth.commands.cell_permissions import (
@@ -32,8 +30,8 @@ from berth.commands.cell_permissions import (
     permissions_of_agent,
     user_of,
 )
-from berth.commands.options import Json, StateDir
-from berth.commands.terminal import effective, run, say, write_json
+from berth.commands.options import Commands
+from berth.commands.terminal import Cli, run, write_json
 from berth.settings import Settings
 from bus import topics
 from bus.cells import CellEdited, CellInUse, DropCell, FindCells
@@ -46,11 +44,12 @@ if TYPE_CHECKING:
 
 UNREAD_SECONDS = 5.0  # for placement to unsubscribe from the queues of a removed cell
 
-commands = typer.Typer()
+commands = Commands()
 
 
 @commands.command("remove")
-def remove_command(
+async def remove(
+    cli: Cli,
     name: NameOfCell,
     force: Annotated[
         bool,
@@ -66,43 +65,26 @@ def remove_command(
     ] = False,
     management: Management = "",
     rabbitmqctl: Ctl = "",
-    as_json: Json = False,
-    state_dir: StateDir = None,
-) -> None:
+) -> int:
     """Remove an empty cell (`berth cell drain --wait`): its RabbitMQ user and queues, and its hosts.
 
     RabbitMQ disconnects workers that still run. The settings file stays, and so does the database unless
     --drop-database is given.
     """
-    settings = effective(state_dir=state_dir).settings
-    need_service_mode(settings, "remove")
-    run(remove(settings, name, force, drop_database, keep_user, management, rabbitmqctl, as_json, say))
-
-
-async def remove(
-    settings: Settings,
-    name: str,
-    force: bool,
-    drop_database: bool,
-    keep_user: bool,
-    management: str,
-    rabbitmqctl: str,
-    as_json: bool,
-    say: Console,
-) -> int:
+    need_service_mode(cli.settings, "remove")
     from berth.broker_users import broker_users  # they and RabbitMQ take long to load
     from bus.rabbit import permissions
 
     check_name(name)
-    admin = None if keep_user else await broker_users(settings.bus.amqp_url, management, rabbitmqctl)
-    user, done = user_of(settings, name), list[str]()
-    async with Bus(wiring.transport(settings, "cell")) as bus:
+    admin = None if keep_user else await broker_users(cli.settings.bus.amqp_url, management, rabbitmqctl)
+    user, done = user_of(cli.settings, name), list[str]()
+    async with cli.bus("cell") as bus:
         await _refuse_the_inhabited(bus, name, force)
         if admin is not None:  # before its hosts go, or its agents would report them again
-            flood = permissions.flood_policy(name, settings.bus.exchange)
+            flood = permissions.flood_policy(name, cli.settings.bus.exchange)
             await admin.drop(user, flood, permissions.queue_policy(user))
             for agent in [
-                one for one in await admin.users() if one.startswith(agent_user_of(settings, name, ""))
+                one for one in await admin.users() if one.startswith(agent_user_of(cli.settings, name, ""))
             ]:
                 await admin.drop(agent, permissions.queue_policy(agent))
             done.append(f"RabbitMQ user {user} is no more, by {admin.by}")
@@ -116,18 +98,18 @@ async def remove(
             case _:
                 raise OperationRefused("others are at work on it just now: say the same again")
     if admin is not None:
-        done += await _drop_queues(settings, name, admin)
-    if drop_database and (login := login_of(settings, name)):
+        done += await _drop_queues(cli.settings, name, admin)
+    if drop_database and (login := login_of(cli.settings, name)):
         from bus.sql.logins import logins
 
-        async with logins(settings.database.url) as server:
+        async with logins(cli.settings.database.url) as server:
             await server.drop(login)
         done.append(f"PostgreSQL login and database {login} are no more")
-    if as_json:
+    if cli.as_json:
         write_json({"cell": name, "done": done})
     else:
         for line in done:
-            say.print(f"cell {name}: {line}", markup=False)
+            cli.say.print(f"cell {name}: {line}", markup=False)
     return 0
 
 
@@ -171,6 +153,7 @@ NameOfAgent = Annotated[str, typer.Argument(metavar="AGENT", help="Its name: let
 
 @commands.command("add-agent")
 def add_agent_command(
+    cli: Cli,
     cell: CellOfAgent,
     name: NameOfAgent,
     file: Annotated[
@@ -187,33 +170,44 @@ def add_agent_command(
     ] = "",
     management: Management = "",
     rabbitmqctl: Ctl = "",
-    as_json: Json = False,
-    state_dir: StateDir = None,
 ) -> None:
     """Create the RabbitMQ user of one agent and a settings file with its password (mode 0600).
 
     The user may read the orders of this agent, and publish the reports of its cell; nothing else of the cell.
     Repeated, the command restores the user's permissions and keeps the password of the file.
     """
-    settings = effective(state_dir=state_dir).settings
-    need_service_mode(settings, "add")
-    agent = NewAgent(settings, cell, name, file or Path(f"{name}.toml"), rotate, broker, metal)
-    run(add_agent(agent, management, rabbitmqctl, as_json, say))
+    need_service_mode(cli.settings, "add")
+    agent = NewAgent(cli.settings, cell, name, file or Path(f"{name}.toml"), rotate, broker, metal)
+    run(add_agent(cli, agent, management, rabbitmqctl))
 
 
 @commands.command("remove-agent")
-def remove_agent_command(
-    cell: CellOfAgent,
-    name: NameOfAgent,
-    management: Management = "",
-    rabbitmqctl: Ctl = "",
-    as_json: Json = False,
-    state_dir: StateDir = None,
-) -> None:
+async def remove_agent(
+    cli: Cli, cell: CellOfAgent, name: NameOfAgent, management: Management = "", rabbitmqctl: Ctl = ""
+) -> int:
     """Delete the RabbitMQ user of an agent, which closes its connections, and the agent's queues."""
-    settings = effective(state_dir=state_dir).settings
-    need_service_mode(settings, "remove")
-    run(remove_agent(settings, cell, name, management, rabbitmqctl, as_json, say))
+    need_service_mode(cli.settings, "remove")
+    from berth.broker_users import broker_users
+    from bus.rabbit.inspection import delete_queues
+    from bus.rabbit.permissions import queue_policy
+
+    check_name(cell)
+    check_agent(name)
+    admin = await broker_users(cli.settings.bus.amqp_url, management, rabbitmqctl)
+    user = agent_user_of(cli.settings, cell, name)
+    if user not in await admin.users():
+        raise OperationRefused(f"there is no RabbitMQ user {user}")
+    await admin.drop(user, queue_policy(user))
+    own = re.compile(permissions_of_agent(cli.settings, cell, name).configure)
+    queues = [queue for queue in await admin.queues() if own.match(queue)]
+    await delete_queues(cli.settings.bus.amqp_url, queues)
+    if cli.as_json:
+        write_json({"cell": cell, "agent": name, "user": user, "queues": queues})
+    else:
+        cli.say.print(
+            f"agent {name} of cell {cell}: RabbitMQ user {user} and its queues are deleted", markup=False
+        )
+    return 0
 
 
 @dataclass(frozen=True)
@@ -231,7 +225,7 @@ class NewAgent:
         return agent_user_of(self.settings, self.cell, self.name)
 
 
-async def add_agent(what: NewAgent, management: str, rabbitmqctl: str, as_json: bool, say: Console) -> int:
+async def add_agent(cli: Cli, what: NewAgent, management: str, rabbitmqctl: str) -> int:
     from berth.broker_users import broker_users  # RabbitMQ's modules take long to load
     from bus.rabbit.permissions import BrokerUser, queue_policy
 
@@ -252,40 +246,14 @@ async def add_agent(what: NewAgent, management: str, rabbitmqctl: str, as_json: 
         if what.user not in await admin.users():
             undo(f"RabbitMQ user {what.user}", partial(admin.drop, what.user, queue_policy(what.user)))
         await admin.take(definitions_of(settings, what.cell, what.user, user, bounded=False))
-    if as_json:
+    if cli.as_json:
         facts = {"cell": what.cell, "agent": what.name, "user": what.user, "file": str(what.file)}
         write_json(facts)
         return 0
-    say.print(
+    cli.say.print(
         f"agent {what.name} of cell {what.cell}: RabbitMQ user {what.user}, by {admin.by}", markup=False
     )
     worker = "metal" if what.metal else "compute"
     start = f"berth --config {what.file.name} run {worker} --cell {what.cell} --agent {what.name}"
-    say.print(f"{what.file} has its password, for the agent's machine alone:\n  {start}", markup=False)
-    return 0
-
-
-async def remove_agent(
-    settings: Settings, cell: str, name: str, management: str, rabbitmqctl: str, as_json: bool, say: Console
-) -> int:
-    from berth.broker_users import broker_users
-    from bus.rabbit.inspection import delete_queues
-    from bus.rabbit.permissions import queue_policy
-
-    check_name(cell)
-    check_agent(name)
-    admin = await broker_users(settings.bus.amqp_url, management, rabbitmqctl)
-    user = agent_user_of(settings, cell, name)
-    if user not in await admin.users():
-        raise OperationRefused(f"there is no RabbitMQ user {user}")
-    await admin.drop(user, queue_policy(user))
-    own = re.compile(permissions_of_agent(settings, cell, name).configure)
-    queues = [queue for queue in await admin.queues() if own.match(queue)]
-    await delete_queues(settings.bus.amqp_url, queues)
-    if as_json:
-        write_json({"cell": cell, "agent": name, "user": user, "queues": queues})
-    else:
-        say.print(
-            f"agent {name} of cell {cell}: RabbitMQ user {user} and its queues are deleted", markup=False
-        )
+    cli.say.print(f"{what.file} has its password, for the agent's machine alone:\n  {start}", markup=False)
     return 0

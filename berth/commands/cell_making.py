@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 from msgspec import structs
-from rich.console import Console
 
-from berth import wiring
 from berth.cell_file import CellFile, as_user, password_of, read_cell_file, write_cell_file
 from berth.commands.cell_permissions import (
     Ctl,
@@ -32,8 +30,8 @@ from berth.commands.cell_permissions import (
     permissions_of,
     user_of,
 )
-from berth.commands.options import Json, StateDir
-from berth.commands.terminal import complain, effective, run, say, write_json
+from berth.commands.options import Commands
+from berth.commands.terminal import Cli, complain, run, write_json
 from berth.settings import Settings
 from bus import topics
 from bus.cells import CellEdited, RegisterCell
@@ -47,11 +45,12 @@ if TYPE_CHECKING:
 
 HEARD_SECONDS = 10.0  # placement may take to begin with a new cell's queues
 
-commands = typer.Typer()
+commands = Commands()
 
 
 @commands.command("add")
 def add_command(
+    cli: Cli,
     name: NameOfCell,
     file: Annotated[
         Path | None, typer.Option(help="Where its settings go (default: CELL.toml).", dir_okay=False)
@@ -73,8 +72,6 @@ def add_command(
     ] = None,
     management: Management = "",
     rabbitmqctl: Ctl = "",
-    as_json: Json = False,
-    state_dir: StateDir = None,
 ) -> None:
     """Create a cell: a RabbitMQ user with its conductor's permissions, a PostgreSQL login with a database,
     limits for both (settings cell_*), a settings file with their passwords (mode 0600), and its registration.
@@ -88,11 +85,12 @@ def add_command(
     differs and keeps the passwords of the file until --rotate. No password is printed or logged; servers get
     hashes. If a step fails, what was created is deleted.
     """
-    settings = effective(state_dir=state_dir).settings
-    need_service_mode(settings, "add")
-    what = NewCell(settings, name, file or Path(f"{name}.toml"), rotate, broker, database, with_agent or ())
+    need_service_mode(cli.settings, "add")
+    what = NewCell(
+        cli.settings, name, file or Path(f"{name}.toml"), rotate, broker, database, with_agent or ()
+    )
     edit = RegisterCell(cell=name, enabled=False if disabled else None, note=note)
-    run(add(what, edit, management, rabbitmqctl, as_json, say))
+    run(add(cli, what, edit, management, rabbitmqctl))
 
 
 @dataclass(frozen=True)
@@ -114,9 +112,7 @@ class NewCell:
         return login_of(self.settings, self.name)
 
 
-async def add(
-    what: NewCell, edit: RegisterCell, management: str, rabbitmqctl: str, as_json: bool, say: Console
-) -> int:
+async def add(cli: Cli, what: NewCell, edit: RegisterCell, management: str, rabbitmqctl: str) -> int:
     from berth.broker_users import broker_users  # they and RabbitMQ take long to load
     from bus.rabbit.permissions import BrokerUser, flood_policy, queue_policy
 
@@ -145,12 +141,12 @@ async def add(
             policies = flood_policy(what.name, settings.bus.exchange), queue_policy(what.user)
             undo(f"RabbitMQ user {what.user}", partial(admin.drop, what.user, *policies))
         await admin.take(definitions_of(settings, what.name, what.user, may))
-        async with Bus(wiring.transport(settings, "cell")) as bus:
+        async with cli.bus("cell") as bus:
             result = (await bus.asker(topics.EDIT_CELL)(edit_of(edit))).result
             if not isinstance(result, CellEdited):
                 raise OperationRefused("another edit of this cell is in progress: repeat the command")
             heard = await _placement_hears(bus, what.name)
-    _tell_added(what, admin.by, wrote, access, heard, as_json, say)
+    _tell_added(cli, what, admin.by, wrote, access, heard)
     return 0 if heard else 1
 
 
@@ -266,11 +262,9 @@ async def _placement_hears(bus: Bus, cell: str) -> bool:
             await asyncio.sleep(0.1)
 
 
-def _tell_added(
-    what: NewCell, by: str, wrote: bool, access: DatabaseAccess, heard: bool, as_json: bool, say: Console
-) -> None:
+def _tell_added(cli: Cli, what: NewCell, by: str, wrote: bool, access: DatabaseAccess, heard: bool) -> None:
     limits = what.settings.cell_limits
-    if as_json:
+    if cli.as_json:
         facts = {"user": what.user, "login": what.login, "file": str(what.file), "wrote": wrote}
         facts |= {"also_connects_to": access.enters, "shut_out": access.shut_out}
         write_json({"cell": what.name, **facts, "limits": structs.asdict(limits), "heard": heard})
@@ -292,7 +286,7 @@ def _tell_added(
         if heard:
             lines.append("it is registered, and placement hears it")
         for line in lines:
-            say.print(line, markup=False)
+            cli.say.print(line, markup=False)
     if access.enters:
         complain.print(
             f"note: every login may connect to database {', '.join(access.enters)}, so {what.login} may, too;"

@@ -6,15 +6,13 @@ from typing import Annotated
 
 import typer
 from msgspec import structs
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from berth import wiring
 from berth.commands import cell_ending, cell_making, cell_permissions
 from berth.commands.instances import instances_of, instances_table
-from berth.commands.options import Json, StateDir
-from berth.commands.terminal import complain, effective, progress_bar, run, say, write_json
+from berth.commands.options import Commands
+from berth.commands.terminal import Cli, complain, progress_bar, run, write_json
 from berth.operations.cells import (
     cells_by_name,
     conductor_answers,
@@ -25,7 +23,6 @@ from berth.operations.cells import (
     require,
     state_of,
 )
-from berth.settings import Settings
 from bus.cells import RegisterCell
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
@@ -35,7 +32,7 @@ from bus.masking import printable
 _LOOK_SECONDS = 1.0
 _SHOWN = 50  # instances that are left
 
-commands = typer.Typer(name="cell", no_args_is_help=True)
+commands = Commands(name="cell", no_args_is_help=True)
 for each in (cell_making, cell_ending, cell_permissions):
     commands.add_typer(each.commands)
 
@@ -49,59 +46,16 @@ def cell() -> None:
 
 
 @commands.command("list")
-def list_command(as_json: Json = False, state_dir: StateDir = None) -> None:
+async def list_cells(cli: Cli) -> int:
     """List cells with state, hosts by state, instances, and whether the conductor answers.
 
     Cells come from the settings, from the registry (`berth cell add`) and from agents' reports. Instances
     are counted by allocations on the cell's hosts, so one in deletion counts until it is released.
     """
-    run(list_cells(effective(state_dir=state_dir).settings, as_json, say))
-
-
-@commands.command("disable")
-def disable_command(
-    name: NameOfCell, note: Note = None, as_json: Json = False, state_dir: StateDir = None
-) -> None:
-    """Disable a cell: no new builds are placed there; instances stay, and builds in progress continue.
-
-    Schedulers know within a moment; a build placed just before may still arrive. `berth why` and `berth
-    what-if` show `cell_disabled` for its hosts.
-    """
-    run(mark(effective(state_dir=state_dir).settings, name, False, note, as_json, say))
-
-
-@commands.command("enable")
-def enable_command(
-    name: NameOfCell, note: Note = None, as_json: Json = False, state_dir: StateDir = None
-) -> None:
-    """Enable a cell for new builds; waiting requests are evaluated immediately."""
-    run(mark(effective(state_dir=state_dir).settings, name, True, note, as_json, say))
-
-
-@commands.command("drain")
-def drain_command(
-    name: NameOfCell,
-    wait: Annotated[bool, typer.Option("--wait", help="Until nothing is left there.")] = False,
-    timeout: Annotated[
-        float | None, typer.Option(min=0, help="Seconds to wait at most (default: as long as it takes).")
-    ] = None,
-    note: Note = None,
-    as_json: Json = False,
-    state_dir: StateDir = None,
-) -> None:
-    """Disable a cell, and list its remaining instances; exit 0 if there are none, else 1.
-
-    It moves nothing: instances leave when they are deleted (`berth delete`). With --wait it follows until
-    placement has no allocations on the cell's hosts; then `berth cell remove` can remove it.
-    """
-    run(drain(effective(state_dir=state_dir).settings, name, wait, timeout, note, as_json, say))
-
-
-async def list_cells(settings: Settings, as_json: bool, say: Console) -> int:
-    async with Bus(wiring.transport(settings, "cell")) as bus:
+    async with cli.bus("cell") as bus:
         found = await registered_cells(bus)
         states = await host_counts(bus)
-        cells = cells_by_name(found.cells, settings)
+        cells = cells_by_name(found.cells, cli.settings)
         names = sorted(cells)
         heard = dict(
             zip(names, await asyncio.gather(*(conductor_answers(bus, name) for name in names)), strict=True)
@@ -109,7 +63,7 @@ async def list_cells(settings: Settings, as_json: bool, say: Console) -> int:
     table = Table("cell", "state", "hosts", "instances", "conductor", "note", box=None, pad_edge=False)
     for name in names:
         hosts, instances = found.hosts.get(name, 0), found.instances.get(name, 0)
-        if as_json:
+        if cli.as_json:
             facts = {"state": state_of(cells[name]), "hosts": hosts, "instances": instances}
             facts |= {"host_states": states.get(name, {}) if states is not None else None}
             write_json({"cell": name, **facts, "conductor": heard[name], "note": cells[name].note})
@@ -123,9 +77,73 @@ async def list_cells(settings: Settings, as_json: bool, say: Console) -> int:
             cells[name].note,
         )
         table.add_row(*(Text(printable(one)) for one in row))
-    if not as_json:
-        say.print(table if names else "no cells")
+    if not cli.as_json:
+        cli.say.print(table if names else "no cells")
     return 0
+
+
+@commands.command("disable")
+def disable_command(cli: Cli, name: NameOfCell, note: Note = None) -> None:
+    """Disable a cell: no new builds are placed there; instances stay, and builds in progress continue.
+
+    Schedulers know within a moment; a build placed just before may still arrive. `berth why` and `berth
+    what-if` show `cell_disabled` for its hosts.
+    """
+    run(mark(cli, name, False, note))
+
+
+@commands.command("enable")
+def enable_command(cli: Cli, name: NameOfCell, note: Note = None) -> None:
+    """Enable a cell for new builds; waiting requests are evaluated immediately."""
+    run(mark(cli, name, True, note))
+
+
+@commands.command("drain")
+async def drain(
+    cli: Cli,
+    name: NameOfCell,
+    wait: Annotated[bool, typer.Option("--wait", help="Until nothing is left there.")] = False,
+    timeout: Annotated[
+        float | None, typer.Option(min=0, help="Seconds to wait at most (default: as long as it takes).")
+    ] = None,
+    note: Note = None,
+) -> int:
+    """Disable a cell, and list its remaining instances; exit 0 if there are none, else 1.
+
+    It moves nothing: instances leave when they are deleted (`berth delete`). With --wait it follows until
+    placement has no allocations on the cell's hosts; then `berth cell remove` can remove it.
+    """
+    async with cli.bus("cell") as bus:
+        await require(bus, cli.settings, name)
+        await register(bus, RegisterCell(cell=name, enabled=False, note=note))
+        left = await instances_left(bus, name)
+        if left and wait:
+            left = await _wait(bus, name, left, timeout)
+        instances, silent = await instances_of(bus, name, _SHOWN) if left else ((), False)
+    if cli.as_json:
+        facts = {
+            "state": "disabled",
+            "left": left,
+            "instances": [structs.asdict(instance) for instance in instances],
+        }
+        write_json({"cell": name, **facts})
+        return 1 if left else 0
+    if not left:
+        cli.say.print(f"cell {name} is disabled, and empty", markup=False)
+        return 0
+    rest = "or what is left of it, is there" if left == 1 else "or what is left of them, are there"
+    cli.say.print(f"cell {name} is disabled; {_several(left, 'instance')}, {rest}", markup=False)
+    if instances:
+        cli.say.print(instances_table(instances))
+    if silent:
+        complain.print(f"its conductor does not answer: `berth host list --cell {name}` shows the hosts")
+    elif left > len(instances):
+        complain.print(
+            f"... and {left - len(instances)} more: `berth instances --cell {name} --all` shows what has not"
+            " ended",
+            style="dim",
+        )
+    return 1
 
 
 def _hosts_in_words(hosts: int, states: Mapping[str, int] | None) -> str:
@@ -138,15 +156,13 @@ def _hosts_in_words(hosts: int, states: Mapping[str, int] | None) -> str:
     return f"{hosts} ({closed})" if closed else str(hosts)
 
 
-async def mark(
-    settings: Settings, name: str, enabled: bool, note: str | None, as_json: bool, say: Console
-) -> int:
-    async with Bus(wiring.transport(settings, "cell")) as bus:
-        before = await require(bus, settings, name)
+async def mark(cli: Cli, name: str, enabled: bool, note: str | None) -> int:
+    async with cli.bus("cell") as bus:
+        before = await require(bus, cli.settings, name)
         cell = await register(bus, RegisterCell(cell=name, enabled=enabled, note=note))
         found = await registered_cells(bus)
     hosts, instances = found.hosts.get(name, 0), found.instances.get(name, 0)
-    if as_json:
+    if cli.as_json:
         facts = {"state": state_of(cell), "hosts": hosts, "instances": instances}
         write_json({"cell": name, **facts, "note": cell.note})
         return 0
@@ -154,54 +170,12 @@ async def mark(
     word += state_of(cell) + (" already" if before.enabled == enabled else "")
     stay = "" if enabled or not instances else ", which stay"
     there = f"{_several(hosts, 'host')}, {_several(instances, 'instance')}{stay}"
-    say.print(f"cell {name} {word}: {there}", markup=False)
+    cli.say.print(f"cell {name} {word}: {there}", markup=False)
     return 0
 
 
 def _several(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
-
-
-async def drain(
-    settings: Settings,
-    name: str,
-    wait: bool,
-    timeout: float | None,
-    note: str | None,
-    as_json: bool,
-    say: Console,
-) -> int:
-    async with Bus(wiring.transport(settings, "cell")) as bus:
-        await require(bus, settings, name)
-        await register(bus, RegisterCell(cell=name, enabled=False, note=note))
-        left = await instances_left(bus, name)
-        if left and wait:
-            left = await _wait(bus, name, left, timeout)
-        instances, silent = await instances_of(bus, name, _SHOWN) if left else ((), False)
-    if as_json:
-        facts = {
-            "state": "disabled",
-            "left": left,
-            "instances": [structs.asdict(instance) for instance in instances],
-        }
-        write_json({"cell": name, **facts})
-        return 1 if left else 0
-    if not left:
-        say.print(f"cell {name} is disabled, and empty", markup=False)
-        return 0
-    rest = "or what is left of it, is there" if left == 1 else "or what is left of them, are there"
-    say.print(f"cell {name} is disabled; {_several(left, 'instance')}, {rest}", markup=False)
-    if instances:
-        say.print(instances_table(instances))
-    if silent:
-        complain.print(f"its conductor does not answer: `berth host list --cell {name}` shows the hosts")
-    elif left > len(instances):
-        complain.print(
-            f"... and {left - len(instances)} more: `berth instances --cell {name} --all` shows what has not"
-            " ended",
-            style="dim",
-        )
-    return 1
 
 
 async def _wait(bus: Bus, name: str, left: int, timeout: float | None) -> int:

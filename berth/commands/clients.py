@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from berth import wiring
 from berth.cell_file import as_user, vhost_of, write_secret
 from berth.commands.cell_making import undone_on_failure
 from berth.commands.cell_permissions import Ctl, Management
-from berth.commands.options import Json, StateDir
-from berth.commands.terminal import effective, run, say, write_json
+from berth.commands.options import Commands
+from berth.commands.terminal import Cli, run, write_json
 from berth.operations.publishing import checked
 from berth.settings import BadSetting, Settings
 from bus import topics
@@ -35,16 +33,14 @@ PASSWORD = "BERTH_CLIENT_PASSWORD"
 _LEAST_PASSWORD = 12  # characters
 _NO_CONTROLS = re.compile(r"[ -~]+")
 
-commands = typer.Typer(
-    name="client",
-    no_args_is_help=True,
-)
+commands = Commands(name="client", no_args_is_help=True)
 
 NameOfClient = Annotated[str, typer.Argument(metavar="NAME", help="At most 32 letters, digits and -.")]
 
 
 @commands.command("add")
 def add_command(
+    cli: Cli,
     name: NameOfClient,
     project: Annotated[
         list[str], typer.Option(metavar="PROJECT", help="A project it acts for; may be repeated.")
@@ -63,47 +59,41 @@ def add_command(
     ] = "",
     management: Management = "",
     rabbitmqctl: Ctl = "",
-    as_json: Json = False,
-    state_dir: StateDir = None,
 ) -> None:
     """Create a client: a RabbitMQ user that may publish only to its key, bound to the named projects.
 
     A new password is printed once, in the URL, or written to --url-file. A repeated `add` changes the
     projects and keeps the password, unless --rotate. Schedulers apply the new projects immediately.
     """
-    settings = _in_service_mode(effective(state_dir=state_dir).settings)
+    _in_service_mode(cli.settings)
     order = checked(ClientEditRequested(client=name, projects=tuple(dict.fromkeys(project))))
-    what = NewClient(settings, order, rotate, given_password(password_file), url_file, broker)
-    run(add(what, management, rabbitmqctl, as_json, say))
+    what = NewClient(cli.settings, order, rotate, given_password(password_file), url_file, broker)
+    run(add(cli, what, management, rabbitmqctl))
 
 
 @commands.command("list")
-def list_command(as_json: Json = False, state_dir: StateDir = None) -> None:
+def list_command(cli: Cli) -> None:
     """All clients by name, with their projects."""
-    run(show(_in_service_mode(effective(state_dir=state_dir).settings), "", as_json, say))
+    _in_service_mode(cli.settings)
+    run(show(cli, ""))
 
 
 @commands.command("show")
-def show_command(name: NameOfClient, as_json: Json = False, state_dir: StateDir = None) -> None:
+def show_command(cli: Cli, name: NameOfClient) -> None:
     """A client's projects, its RabbitMQ user, and what its user may do."""
-    run(show(_in_service_mode(effective(state_dir=state_dir).settings), name, as_json, say))
+    _in_service_mode(cli.settings)
+    run(show(cli, name))
 
 
 @commands.command("remove")
-def remove_command(
-    name: NameOfClient,
-    management: Management = "",
-    rabbitmqctl: Ctl = "",
-    as_json: Json = False,
-    state_dir: StateDir = None,
-) -> None:
+def remove_command(cli: Cli, name: NameOfClient, management: Management = "", rabbitmqctl: Ctl = "") -> None:
     """Remove a client: its requests are refused immediately, its connections closed, its queues deleted.
 
     Builds of its projects stay as they are.
     """
-    settings = _in_service_mode(effective(state_dir=state_dir).settings)
+    _in_service_mode(cli.settings)
     order = checked(ClientEditRequested(client=name))
-    run(remove(settings, order, management, rabbitmqctl, as_json, say))
+    run(remove(cli, order, management, rabbitmqctl))
 
 
 @dataclass(frozen=True)
@@ -127,7 +117,7 @@ def user_of(settings: Settings, client: str) -> str:
     return f"{settings.bus.exchange}.client.{client}"
 
 
-async def add(what: NewClient, management: str, rabbitmqctl: str, as_json: bool, say: Console) -> int:
+async def add(cli: Cli, what: NewClient, management: str, rabbitmqctl: str) -> int:
     from berth.broker_users import broker_users  # they and RabbitMQ take long to load
     from bus.rabbit import permissions
 
@@ -136,7 +126,7 @@ async def add(what: NewClient, management: str, rabbitmqctl: str, as_json: bool,
         raise BadSetting(f"--url-file {what.url_file}: there is no such directory")
     admin = await broker_users(settings.bus.amqp_url, management, rabbitmqctl)
     is_new = what.user not in await admin.users()
-    async with Bus(wiring.transport(settings, "client")) as bus:
+    async with cli.bus("client") as bus:
         before = await _registered(bus, order.client)
         if not is_new and before is None and not what.rotate:
             raise OperationRefused(
@@ -164,76 +154,72 @@ async def add(what: NewClient, management: str, rabbitmqctl: str, as_json: bool,
             elif what.rotate:
                 await _drop(admin, what.user)  # it closes connections that were made with the old password
             await admin.take(made)
-    _report_added(what, url if has_new_password and not what.password else "", admin.by, as_json, say)
+    _report_added(cli, what, url if has_new_password and not what.password else "", admin.by)
     return 0
 
 
-async def show(settings: Settings, name: str, as_json: bool, say: Console) -> int:
+async def show(cli: Cli, name: str) -> int:
     from bus.rabbit import permissions
 
-    async with Bus(wiring.transport(settings, "client")) as bus:
+    async with cli.bus("client") as bus:
         found = (await bus.asker(topics.CLIENTS)(FindClients(names=(name,) if name else ()))).clients
     if name and not found:
         raise OperationRefused(f"client {name} is not registered")
-    if as_json:
+    if cli.as_json:
         for client in found:
             write_json(
-                {"client": client.name, "user": user_of(settings, client.name), "projects": client.projects}
+                {
+                    "client": client.name,
+                    "user": user_of(cli.settings, client.name),
+                    "projects": client.projects,
+                }
             )
         return 0
     table = Table("client", "RabbitMQ user", "projects", box=None)
     for client in found:
         projects = ", ".join(printable(project) for project in client.projects)
-        table.add_row(client.name, user_of(settings, client.name), projects)
-    say.print(table)
+        table.add_row(client.name, user_of(cli.settings, client.name), projects)
+    cli.say.print(table)
     if name:
-        may = permissions.of_client(name, settings.bus.exchange)
-        say.print(f"declares and reads queues {may.configure}", markup=False)
-        say.print(f"publishes with keys       {may.keys[0].write}", markup=False)
-        say.print(f"binds its queues by keys  {may.keys[0].read}", markup=False)
+        may = permissions.of_client(name, cli.settings.bus.exchange)
+        cli.say.print(f"declares and reads queues {may.configure}", markup=False)
+        cli.say.print(f"publishes with keys       {may.keys[0].write}", markup=False)
+        cli.say.print(f"binds its queues by keys  {may.keys[0].read}", markup=False)
     return 0
 
 
-async def remove(
-    settings: Settings,
-    order: ClientEditRequested,
-    management: str,
-    rabbitmqctl: str,
-    as_json: bool,
-    say: Console,
-) -> int:
+async def remove(cli: Cli, order: ClientEditRequested, management: str, rabbitmqctl: str) -> int:
     from berth.broker_users import broker_users
     from bus.rabbit import permissions
     from bus.rabbit.inspection import delete_queues
 
-    user = user_of(settings, order.client)
-    admin = await broker_users(settings.bus.amqp_url, management, rabbitmqctl)
-    async with Bus(wiring.transport(settings, "client")) as bus:
+    user = user_of(cli.settings, order.client)
+    admin = await broker_users(cli.settings.bus.amqp_url, management, rabbitmqctl)
+    async with cli.bus("client") as bus:
         before = (await bus.asker(topics.EDIT_CLIENT)(order)).before
     had_user = user in await admin.users()
     await _drop(admin, user)
     if before is None and not had_user:
         raise OperationRefused(f"client {order.client} is not registered, and has no RabbitMQ user")
-    own = re.compile(permissions.of_client(order.client, settings.bus.exchange).configure)
+    own = re.compile(permissions.of_client(order.client, cli.settings.bus.exchange).configure)
     queues = [queue for queue in await admin.queues() if own.match(queue)]
-    await delete_queues(settings.bus.amqp_url, queues)
-    if as_json:
+    await delete_queues(cli.settings.bus.amqp_url, queues)
+    if cli.as_json:
         write_json({"client": order.client, "user": user, "removed": True, "queues": len(queues)})
     else:
-        say.print(
+        cli.say.print(
             f"client {order.client} is removed: RabbitMQ user {user}, by {admin.by}; {len(queues)} queues",
             markup=False,
         )
     return 0
 
 
-def _in_service_mode(settings: Settings) -> Settings:
+def _in_service_mode(settings: Settings) -> None:
     if settings.embedded:
         raise OperationRefused(
             "an embedded berth has no RabbitMQ and so no clients: every program of this machine's user may"
             " do everything; with amqp_url clients have users of their own"
         )
-    return settings
 
 
 def given_password(file: Path | None) -> str:
@@ -262,10 +248,10 @@ async def _drop(admin: BrokerUsers, user: str) -> None:
     await admin.drop(user, queue_policy(user))
 
 
-def _report_added(what: NewClient, url: str, by: str, as_json: bool, say: Console) -> None:
+def _report_added(cli: Cli, what: NewClient, url: str, by: str) -> None:
     client, projects = what.order.client, what.order.projects
     shown = "" if what.url_file is not None else url
-    if as_json:
+    if cli.as_json:
         facts = {"client": client, "user": what.user, "projects": projects}
         write_json(facts | {"url": shown, "file": str(what.url_file or "")})
         return
@@ -273,4 +259,4 @@ def _report_added(what: NewClient, url: str, by: str, as_json: bool, say: Consol
     lines += [f"its URL, which is not shown again: {shown}"] if shown else []
     lines += [f"its URL is in {what.url_file}"] if what.url_file is not None else []
     for line in lines:
-        say.print(printable(line), markup=False)
+        cli.say.print(printable(line), markup=False)

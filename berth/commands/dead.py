@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from berth import dead_letters, wiring
-from berth.commands.options import Json, StateDir
-from berth.commands.terminal import complain, effective, run, say, tell, write_json
+from berth.commands.options import Commands
+from berth.commands.terminal import Cli, complain, write_json
 from berth.settings import BadSetting, Settings
 from bus.delivery.runner import Bus
 from bus.masking import printable
@@ -19,7 +19,7 @@ from bus.protocol import DeadLetter, Transport
 
 _SHOWN = 100  # letters by default
 
-commands = typer.Typer(name="dead", no_args_is_help=True)
+commands = Commands(name="dead", no_args_is_help=True)
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="An id of `berth dead list`, or its beginning.")]
 OfCell = Annotated[
@@ -29,120 +29,88 @@ Ids = Annotated[list[str], typer.Argument(metavar="ID", help="Ids, or their begi
 
 
 @commands.command("list")
-def list_command(
-    as_json: Annotated[bool, typer.Option("--json", help="Whole, as JSON lines; all of them.")] = False,
+async def list_letters(
+    cli: Annotated[Cli, "Whole, as JSON lines; all of them."],
     limit: Annotated[
         int | None, typer.Option(min=1, help=f"At most so many.  [default: {_SHOWN}]", show_default=False)
     ] = None,
     after: Annotated[str, typer.Option(metavar="ID", help="Only those behind this one.")] = "",
     cell: OfCell = "",
-    state_dir: StateDir = None,
-) -> None:
-    """One line each, oldest first."""
-    settings = effective(state_dir=state_dir).settings
-    run(list_letters(settings, say, as_json=as_json, limit=limit, after=after, cell=cell))
-
-
-@commands.command("show")
-def show_command(id_: Id, cell: OfCell = "", as_json: Json = False, state_dir: StateDir = None) -> None:
-    """One dead letter whole: its reason, its story, its traceback, its body."""
-    run(show_letter(effective(state_dir=state_dir).settings, id_, say, cell, as_json))
-
-
-@commands.command("replay")
-def replay_command(ids: Ids, cell: OfCell = "", as_json: Json = False, state_dir: StateDir = None) -> None:
-    """Send them to the queue they died in once more, and take them out of here."""
-    run(replay(effective(state_dir=state_dir).settings, ids, say, cell, as_json))
-
-
-@commands.command("drop")
-def drop_command(ids: Ids, cell: OfCell = "", as_json: Json = False, state_dir: StateDir = None) -> None:
-    """Delete dead letters permanently."""
-    run(drop(effective(state_dir=state_dir).settings, ids, say, cell, as_json))
-
-
-async def list_letters(
-    settings: Settings,
-    say: Console,
-    *,
-    as_json: bool = False,
-    limit: int | None = None,
-    after: str = "",
-    cell: str = "",
 ) -> int:
-    most = limit or (None if as_json else _SHOWN)
+    """One line each, oldest first."""
+    most = limit or (None if cli.as_json else _SHOWN)
     shown, more = 0, False
-    async with Bus(_way(settings, cell)) as bus, aclosing(_letters(bus.transport, after=after)) as letters:
+    async with (
+        Bus(_way(cli.settings, cell)) as bus,
+        aclosing(_letters(bus.transport, after=after)) as letters,
+    ):
         async for letter in letters:
             if shown == most:
                 more = True
                 break
             shown, after = shown + 1, letter.id
-            if as_json:
+            if cli.as_json:
                 write_json({**_facts(letter), "body": _text(letter)})
             else:
                 reason = printable(" ".join(letter.reason.split())[:200])
                 where = f"{printable(letter.id)}  {_when(letter.died)}  {printable(letter.queue)}"
-                say.print(f"{where}  {reason}", markup=False)
-    if as_json:
+                cli.say.print(f"{where}  {reason}", markup=False)
+    if cli.as_json:
         return 0
     if not shown:
-        say.print("no dead letters")
+        cli.say.print("no dead letters")
     if more:
-        say.print(f"there are more: berth dead list --after {printable(after)}", markup=False)
+        cli.say.print(f"there are more: berth dead list --after {printable(after)}", markup=False)
     return 0
 
 
-async def show_letter(
-    settings: Settings, id_: str, say: Console, cell: str = "", as_json: bool = False
-) -> int:
+@commands.command("show")
+async def show_letter(cli: Cli, id_: Id, cell: OfCell = "") -> int:
+    """One dead letter whole: its reason, its story, its traceback, its body."""
     _check([id_])
     found = False
-    async with Bus(_way(settings, cell)) as bus:
+    async with Bus(_way(cli.settings, cell)) as bus:
         async for letter in _letters(bus.transport, beginning=id_):
             found = True
-            if as_json:
+            if cli.as_json:
                 write_json({**_facts(letter), "traceback": letter.traceback, "body": _text(letter)})
                 continue
             for name, value in _facts(letter).items():
-                say.print(f"[bold]{name}[/bold]: {escape(printable(str(value), lines=name == 'reason'))}")
+                cli.say.print(f"[bold]{name}[/bold]: {escape(printable(str(value), lines=name == 'reason'))}")
             if letter.traceback:
-                say.print(printable(letter.traceback, lines=True), markup=False)
-            say.print(printable(_text(letter), lines=True), markup=False)
+                cli.say.print(printable(letter.traceback, lines=True), markup=False)
+            cli.say.print(printable(_text(letter), lines=True), markup=False)
     if not found:
-        _say_there_is_none(id_, complain if as_json else say)
+        _say_there_is_none(id_, complain if cli.as_json else cli.say)
     return 0 if found else 1
 
 
-async def replay(
-    settings: Settings, ids: Sequence[str], say: Console, cell: str = "", as_json: bool = False
-) -> int:
-    """Send letters back to their queues as new messages, then delete them. A letter that cannot be sent stays
-    and does not stop the others.
-    """
+@commands.command("replay")
+async def replay(cli: Cli, ids: Ids, cell: OfCell = "") -> int:
+    """Send them to the queue they died in once more, and take them out of here."""
     _check(ids)
     staying = list[str]()
 
     def stays(why: str) -> None:
         staying.append(why)
-        if not as_json:
-            say.print(printable(why), style="red", markup=False)
+        if not cli.as_json:
+            cli.say.print(printable(why), style="red", markup=False)
 
-    async with Bus(_way(settings, cell)) as bus:
-        chosen = await _chosen(bus.transport, ids, complain if as_json else say)
+    async with Bus(_way(cli.settings, cell)) as bus:
+        chosen = await _chosen(bus.transport, ids, complain if cli.as_json else cli.say)
         count = await dead_letters.replay(bus.transport, bus.clock, chosen, stays)
-    tell(say, as_json, f"{count} replayed", replayed=count, staying=staying)
+    cli.tell(f"{count} replayed", replayed=count, staying=staying)
     return 0 if not staying and (chosen is None or chosen) else 1
 
 
-async def drop(
-    settings: Settings, ids: Sequence[str], say: Console, cell: str = "", as_json: bool = False
-) -> int:
+@commands.command("drop")
+async def drop(cli: Cli, ids: Ids, cell: OfCell = "") -> int:
+    """Delete dead letters permanently."""
     _check(ids)
-    async with Bus(_way(settings, cell)) as bus:
-        chosen = await _chosen(bus.transport, ids, complain if as_json else say)
+    async with Bus(_way(cli.settings, cell)) as bus:
+        chosen = await _chosen(bus.transport, ids, complain if cli.as_json else cli.say)
         count = await bus.transport.remove_dead_letters(chosen)
-    tell(say, as_json, f"{count} dropped", dropped=count)
+    cli.tell(f"{count} dropped", dropped=count)
     return 0 if chosen is None or chosen else 1
 
 

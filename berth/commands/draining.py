@@ -8,13 +8,11 @@ from typing import Annotated
 
 import typer
 from msgspec import structs
-from rich.console import Console
 
-from berth import wiring
 from berth.commands.hosts import Names
 from berth.commands.move_output import MovePrinter, tell_why_they_stay
-from berth.commands.options import Json, StateDir, WaitingCommand
-from berth.commands.terminal import complain, effective, progress_bar, run, say, write_json
+from berth.commands.options import Commands, WaitingCommand
+from berth.commands.terminal import Cli, complain, progress_bar, run, write_json
 from berth.operations.boot_options import waiting_time
 from berth.operations.cells import check_to_cell, chosen_cells
 from berth.operations.emptying import Emptied, Emptying, instances_on, remaining_consumers, suppose_emptying
@@ -33,11 +31,12 @@ from bus.resources import Consumer, Provider
 
 _SHOWN = 20  # instances, or consumers
 
-commands = typer.Typer()
+commands = Commands()
 
 
 @commands.command("drain")
 def drain_command(
+    cli: Cli,
     hosts: Names = None,
     cell: Annotated[str, typer.Option(help="All hosts of this cell.")] = "",
     agent: Annotated[str, typer.Option(help="All hosts of this agent.")] = "",
@@ -58,8 +57,6 @@ def drain_command(
         bool,
         typer.Option("--dry-run", help="Say what would be done, and what would stay and why; do nothing."),
     ] = False,
-    as_json: Json = False,
-    state_dir: StateDir = None,
 ) -> None:
     """Empty hosts: disable them, and move their instances to other hosts, a limited number at a time.
 
@@ -70,16 +67,15 @@ def drain_command(
     """
     if sum(map(bool, (hosts, cell, agent))) != 1:
         raise BadSetting("say which: names of hosts, or --agent, or --cell")
-    settings = effective(state_dir=state_dir).settings
     if to_cell and to_cell == cell:
         raise BadSetting(f"--to-cell {to_cell}: that is the cell that is emptied")
     kind: MoveKind = "live" if live and not to_cell else "migrate"
     asked = MoveRequested(move=ANY, build=ANY, kind=kind, to_cell=to_cell, wait=waiting_time(wait))
-    run(drain(settings, hosts or (), cell, agent, asked, most, checked_cause(because), dry_run, as_json, say))
+    run(drain(cli, hosts or (), cell, agent, asked, most, checked_cause(because), dry_run))
 
 
 async def drain(
-    settings: Settings,
+    cli: Cli,
     names: Sequence[str],
     cell: str,
     agent: str,
@@ -87,19 +83,17 @@ async def drain(
     most: int,
     because: str,
     dry_run: bool,
-    as_json: bool,
-    say: Console,
 ) -> int:
-    telling = EmptyingPrinter(as_json, say)
-    async with Bus(wiring.transport(settings, "drain")) as bus:
-        await check_to_cell(bus, settings, asked.to_cell)
-        hosts = await _hosts(bus, settings, names, cell, agent)
+    telling = EmptyingPrinter(cli)
+    async with cli.bus("drain") as bus:
+        await check_to_cell(bus, cli.settings, asked.to_cell)
+        hosts = await _hosts(bus, cli.settings, names, cell, agent)
         if dry_run:
             return await tell_what_would_be(bus, hosts, asked, telling, "disabled")
         for host in hosts:
             state = await disabling(because)(bus, host)
-            if not as_json:
-                say.print(f"{host.host or host.name}: {state}", markup=False)
+            if not cli.as_json:
+                cli.say.print(f"{host.host or host.name}: {state}", markup=False)
         emptying = Emptying(bus, hosts, asked, most, telling, because=because)
         try:
             with telling.bar:
@@ -137,9 +131,9 @@ def _called(hosts: Sequence[Provider]) -> str:
 class EmptyingPrinter(MovePrinter):
     """Prints a drain: its moves, and in a terminal a bar; there only moves that failed are listed."""
 
-    def __init__(self, as_json: bool, say: Console) -> None:
-        super().__init__(as_json, say)
-        self.bar = progress_bar(not as_json)
+    def __init__(self, cli: Cli) -> None:
+        super().__init__(cli)
+        self.bar = progress_bar(not cli.as_json)
         self._task = self.bar.add_task("moved", total=None)
 
     def so_far(self, far: Emptied) -> None:
@@ -220,6 +214,7 @@ async def tell_what_would_be(
 
 @commands.command("evacuate", cls=WaitingCommand)
 def evacuate_command(
+    cli: Cli,
     host: Annotated[str, typer.Argument(metavar="HOST", help="Its name, or its root's uuid.")],
     wait: Annotated[
         str | None,
@@ -238,8 +233,6 @@ def evacuate_command(
         bool,
         typer.Option("--dry-run", help="Say what would be done, and what would stay and why; do nothing."),
     ] = False,
-    as_json: Json = False,
-    state_dir: StateDir = None,
 ) -> None:
     """Rebuild all instances of a dead host on other hosts.
 
@@ -249,39 +242,29 @@ def evacuate_command(
     drain` for a running host.
     """
     asked = MoveRequested(move=ANY, build=ANY, kind="evacuate", to_cell=to_cell, wait=waiting_time(wait))
-    settings = effective(state_dir=state_dir).settings
-    run(evacuate(settings, host, asked, wait is not None, most, dry_run, as_json, say))
+    run(evacuate(cli, host, asked, wait is not None, most, dry_run))
 
 
-async def evacuate(
-    settings: Settings,
-    name: str,
-    asked: MoveRequested,
-    wait: bool,
-    most: int,
-    dry_run: bool,
-    as_json: bool,
-    say: Console,
-) -> int:
-    async with Bus(wiring.transport(settings, "evacuate")) as bus:
-        await check_to_cell(bus, settings, asked.to_cell)
+async def evacuate(cli: Cli, name: str, asked: MoveRequested, wait: bool, most: int, dry_run: bool) -> int:
+    async with cli.bus("evacuate") as bus:
+        await check_to_cell(bus, cli.settings, asked.to_cell)
         host = await host_named(bus, name)
         if dry_run:
             # Before the host is forced down only another kind of move can be asked about; hosts are the same.
             fenced = FORCED_DOWN in host.traits
             supposed = structs.replace(asked, kind="evacuate" if fenced else "migrate")
-            telling = MovePrinter(as_json, say)
+            telling = MovePrinter(cli)
             return await tell_what_would_be(bus, [host], supposed, telling, "forced down")
         there = await instances_on(bus, [host])
         called = host.host or host.name
         active = [instance for instance in there if instance.status == "active"]
-        if not as_json:
+        if not cli.as_json:
             rest = len(there) - len(active)
             others = f"; its cell sees to the {rest} that are not active" if rest else ""
-            say.print(f"{called}: forced down; {len(active)} go to other hosts{others}", markup=False)
+            cli.say.print(f"{called}: forced down; {len(active)} go to other hosts{others}", markup=False)
         await forcing_down(True)(bus, host)
         if wait:
-            return await _follow(bus, host, asked, most, EmptyingPrinter(as_json, say))
+            return await _follow(bus, host, asked, most, EmptyingPrinter(cli))
         clock = Clock()
         requests = [
             checked(structs.replace(asked, move=clock.uuid(), build=instance.build, cell=instance.cell))
@@ -289,11 +272,11 @@ async def evacuate(
         ]
         if requests:
             await publish(bus, *requests, patience=PATIENCE)
-    if as_json:
+    if cli.as_json:
         for request in requests:
             write_json({"move": request.move, "build": request.build, "kind": request.kind})
     elif requests:
-        say.print(f"asked for: `berth moves list --host {called}` shows how they go", markup=False)
+        cli.say.print(f"asked for: `berth moves list --host {called}` shows how they go", markup=False)
     return 0
 
 

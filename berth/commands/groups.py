@@ -5,15 +5,13 @@ from typing import Annotated, get_args
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from berth import wiring
-from berth.commands.options import Json, StateDir
-from berth.commands.terminal import effective, run, say, tell, write_json
+from berth.commands.options import Commands
+from berth.commands.terminal import Cli, run, write_json
 from berth.operations.names import group_named
 from berth.operations.publishing import checked
-from berth.settings import BadSetting, Settings
+from berth.settings import BadSetting
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -35,10 +33,7 @@ from bus.vocabulary import InUse, Taken
 _PAGE = 1000
 _POLICIES: tuple[GroupPolicy, ...] = get_args(GroupPolicy)
 
-commands = typer.Typer(
-    name="group",
-    no_args_is_help=True,
-)
+commands = Commands(name="group", no_args_is_help=True)
 
 Which = Annotated[str, typer.Argument(metavar="GROUP", help="Its name or uuid.")]
 Project = Annotated[
@@ -48,6 +43,7 @@ Project = Annotated[
 
 @commands.command("create")
 def create_command(
+    cli: Cli,
     name: Annotated[str, typer.Argument(help="One of a kind in its project.")],
     policy: Annotated[
         str,
@@ -57,8 +53,6 @@ def create_command(
         int, typer.Option(min=1, help="Of an anti-affinity group: so many may be on one host.")
     ] = 1,
     project: Project = "",
-    as_json: Json = False,
-    state_dir: StateDir = None,
 ) -> None:
     """Create a server group. It cannot be changed later.
 
@@ -67,69 +61,23 @@ def create_command(
     preferences.
     """
     order = checked(GroupEditRequested(edit=_made(name, policy, max_per_host, project)))
-    run(create(effective(state_dir=state_dir).settings, order, as_json, say))
+    run(create(cli, order))
 
 
 @commands.command("list")
-def list_command(
+async def list_groups(
+    cli: Annotated[Cli, "Whole, as JSON lines."],
     project: Annotated[str, typer.Option(help="Only this one's.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Whole, as JSON lines.")] = False,
-    state_dir: StateDir = None,
-) -> None:
+) -> int:
     """All server groups, by name, with how many members each has and on how many hosts."""
-    run(list_groups(effective(state_dir=state_dir).settings, project, as_json, say))
-
-
-@commands.command("show")
-def show_command(
-    which: Which, project: Project = "", as_json: Json = False, state_dir: StateDir = None
-) -> None:
-    """Show one server group with its members and their hosts.
-
-    A guest that may still run on a host it left keeps other members of an anti-affinity group away until it
-    is destroyed.
-    """
-    run(show(effective(state_dir=state_dir).settings, which, project, as_json, say))
-
-
-@commands.command("delete")
-def delete_command(
-    which: Which,
-    project: Project = "",
-    force: Annotated[
-        bool, typer.Option("--force", help="With members, too: they stay, and nobody judges them any more.")
-    ] = False,
-    as_json: Json = False,
-    state_dir: StateDir = None,
-) -> None:
-    """Delete a server group that has no members."""
-    run(delete(effective(state_dir=state_dir).settings, which, project, force, say, as_json))
-
-
-async def create(settings: Settings, order: GroupEditRequested, as_json: bool, say: Console) -> int:
-    async with Bus(wiring.transport(settings, "group")) as bus:
-        result = await _edited(bus, order)
-    match result:
-        case GroupEdited(group=ServerGroup() as group):
-            if as_json:
-                write_json(group)
-            else:
-                say.print(f"server group {group.name}: {group.id}", markup=False)
-            return 0
-        case Taken(what="name", value=name):
-            raise OperationRefused(f"there is a server group {name} in this project already")
-    raise OperationRefused("others are at work on it just now: try again")
-
-
-async def list_groups(settings: Settings, project: str, as_json: bool, say: Console) -> int:
-    async with Bus(wiring.transport(settings, "group")) as bus:
+    async with cli.bus("group") as bus:
         groups = await _all(bus, project)
-    if as_json:
+    if cli.as_json:
         for group in groups:
             write_json(group)
         return 0
     if not groups:
-        say.print("no server groups")
+        cli.say.print("no server groups")
         return 0
     table = Table("name", "uuid", "policy", "members", "hosts", "project", box=None)
     for group in groups:
@@ -142,43 +90,71 @@ async def list_groups(settings: Settings, project: str, as_json: bool, say: Cons
             str(len(hosts)),
             printable(group.project),
         )
-    say.print(table)
+    cli.say.print(table)
     return 0
 
 
-async def show(settings: Settings, which: str, project: str, as_json: bool, say: Console) -> int:
-    async with Bus(wiring.transport(settings, "group")) as bus:
+@commands.command("show")
+async def show(cli: Cli, which: Which, project: Project = "") -> int:
+    """Show one server group with its members and their hosts.
+
+    A guest that may still run on a host it left keeps other members of an anti-affinity group away until it
+    is destroyed.
+    """
+    async with cli.bus("group") as bus:
         group = await group_named(bus, which, project)
         hosts = await _hosts(bus, group)
-    if as_json:
+    if cli.as_json:
         write_json({**msgspec.structs.asdict(group), "hosts": hosts})
         return 0
-    say.print(f"{group.name} {group.id}", markup=False)
-    say.print(f"  {_policy(group)}; project {printable(group.project)}", markup=False)
+    cli.say.print(f"{group.name} {group.id}", markup=False)
+    cli.say.print(f"  {_policy(group)}; project {printable(group.project)}", markup=False)
     if not group.members:
-        say.print("  no members")
+        cli.say.print("  no members")
     for places, what in ((group.members, ""), (group.left, " (may still be there)")):
         for consumer, roots in places.items():
             on = ", ".join(printable(hosts.get(root, root)) for root in roots)
-            say.print(f"  {consumer} on {on}{what}", markup=False)
+            cli.say.print(f"  {consumer} on {on}{what}", markup=False)
     return 0
 
 
+@commands.command("delete")
 async def delete(
-    settings: Settings, which: str, project: str, force: bool, say: Console, as_json: bool = False
+    cli: Cli,
+    which: Which,
+    project: Project = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="With members, too: they stay, and nobody judges them any more.")
+    ] = False,
 ) -> int:
-    async with Bus(wiring.transport(settings, "group")) as bus:
+    """Delete a server group that has no members."""
+    async with cli.bus("group") as bus:
         group = await group_named(bus, which, project)
         result = await _edited(bus, GroupEditRequested(edit=DropGroup(group=group.id, force=force)))
     match result:
         case GroupEdited():
-            tell(say, as_json, f"server group {group.name} deleted", id=group.id, name=group.name, gone=True)
+            cli.tell(f"server group {group.name} deleted", id=group.id, name=group.name, gone=True)
             return 0
         case InUse(members=members):
             raise OperationRefused(
                 f"server group {group.name} has members ({', '.join(members)}):"
                 " delete them first, or say --force"
             )
+    raise OperationRefused("others are at work on it just now: try again")
+
+
+async def create(cli: Cli, order: GroupEditRequested) -> int:
+    async with cli.bus("group") as bus:
+        result = await _edited(bus, order)
+    match result:
+        case GroupEdited(group=ServerGroup() as group):
+            if cli.as_json:
+                write_json(group)
+            else:
+                cli.say.print(f"server group {group.name}: {group.id}", markup=False)
+            return 0
+        case Taken(what="name", value=name):
+            raise OperationRefused(f"there is a server group {name} in this project already")
     raise OperationRefused("others are at work on it just now: try again")
 
 

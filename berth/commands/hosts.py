@@ -8,14 +8,12 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree as Picture
 
-from berth import wiring
-from berth.commands.options import Json, StateDir
-from berth.commands.terminal import effective, run, say, tell, write_json
+from berth.commands.options import Commands
+from berth.commands.terminal import Cli, run, write_json
 from berth.operations.host_states import (
     HostStandings,
     Marking,
@@ -26,14 +24,13 @@ from berth.operations.host_states import (
     host_named,
     reported_hosts,
 )
-from berth.settings import BadSetting, Settings
+from berth.settings import BadSetting
 from bus import topics
-from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.resources import FindProviders, Provider
 
-commands = typer.Typer(name="host", no_args_is_help=True)
+commands = Commands(name="host", no_args_is_help=True)
 
 Names = Annotated[
     list[str] | None, typer.Argument(metavar="HOST...", help="Names of hosts, or their roots' uuids.")
@@ -45,88 +42,22 @@ OfAgent = Annotated[str, typer.Option("--agent", help="All hosts of this agent."
 
 
 @commands.command("list")
-def list_command(
+async def show_all(
+    cli: Cli,
     cell: Annotated[str, typer.Option(help="Only those of this cell.")] = "",
     agent: Annotated[str, typer.Option(help="Only those of this agent.")] = "",
     closed: Annotated[bool, typer.Option("--closed", help="Only those that are not up.")] = False,
-    as_json: Json = False,
-    state_dir: StateDir = None,
-) -> None:
-    """List every host and Ironic node that an agent builds on, with its state as a scheduler judges it."""
-    run(show_all(effective(state_dir=state_dir).settings, cell, agent, closed, as_json, say))
-
-
-@commands.command("show")
-def show_command(
-    host: Annotated[str, typer.Argument(help="Its name, or its root's uuid.")],
-    as_json: Json = False,
-    state_dir: StateDir = None,
-) -> None:
-    """Its providers as a tree: what each has, how much of it is used, and its traits."""
-    run(show(effective(state_dir=state_dir).settings, host, as_json, say))
-
-
-@commands.command("disable")
-def disable_command(
-    hosts: Names = None,
-    agent: OfAgent = "",
-    because: Because = "",
-    as_json: Json = False,
-    state_dir: StateDir = None,
-) -> None:
-    """Disable hosts: no new builds; instances stay.
-
-    Several causes are possible: `berth host disable h1 --because disk`, and `--because upgrade` by another
-    operator; the host is enabled when the last cause is removed. `berth drain` moves the instances away.
-    """
-    marking = disabling(checked_cause(because))
-    run(mark(effective(state_dir=state_dir).settings, hosts or (), agent, marking, say, as_json))
-
-
-@commands.command("enable")
-def enable_command(
-    hosts: Names = None,
-    agent: OfAgent = "",
-    because: Because = "",
-    as_json: Json = False,
-    state_dir: StateDir = None,
-) -> None:
-    """Enable hosts, unless the agent or another cause keeps them disabled.
-
-    `berth host enable h1 --because disk` removes that cause; without the option, the cause without a name.
-    """
-    marking = enabling(checked_cause(because))
-    run(mark(effective(state_dir=state_dir).settings, hosts or (), agent, marking, say, as_json))
-
-
-@commands.command("force-down")
-def force_down_command(
-    hosts: Names = None,
-    agent: OfAgent = "",
-    undo: Annotated[bool, typer.Option("--undo", help="It counts as up again while it is heard.")] = False,
-    as_json: Json = False,
-    state_dir: StateDir = None,
-) -> None:
-    """Mark hosts as down, whatever their agents report."""
-    marking = forcing_down(not undo)
-    run(mark(effective(state_dir=state_dir).settings, hosts or (), agent, marking, say, as_json))
-
-
-# Looking
-
-
-async def show_all(
-    settings: Settings, cell: str, agent: str, closed: bool, as_json: bool, say: Console
 ) -> int:
+    """List every host and Ironic node that an agent builds on, with its state as a scheduler judges it."""
     table = Table("host", "cell", "agent", "zone", "state", "uuid", box=None, pad_edge=False)
-    async with Bus(wiring.transport(settings, "host")) as bus:
+    async with cli.bus("host") as bus:
         found = [host async for host in reported_hosts(bus, agent) if not cell or host.cell == cell]
         standings = await HostStandings.ask(bus)
     for provider in sorted(found, key=lambda each: (each.cell, each.host)):
         now = standings.of(provider)
         if closed and now.state == "up":
             continue
-        if as_json:
+        if cli.as_json:
             facts: dict[str, object] = {
                 "cell": provider.cell,
                 "agent": provider.agent,
@@ -137,24 +68,62 @@ async def show_all(
             write_json({"host": provider.host, "uuid": provider.id, **facts})
         cells = (provider.host, provider.cell, provider.agent, provider.zone or "-", str(now), provider.id)
         table.add_row(*(Text(printable(cell)) for cell in cells))
-    if not as_json:
-        say.print(table if table.row_count else "no such host")
+    if not cli.as_json:
+        cli.say.print(table if table.row_count else "no such host")
     return 0
 
 
-async def show(settings: Settings, name: str, as_json: bool, say: Console) -> int:
-    async with Bus(wiring.transport(settings, "host")) as bus:
-        root = await host_named(bus, name)
+@commands.command("show")
+async def show(cli: Cli, host: Annotated[str, typer.Argument(help="Its name, or its root's uuid.")]) -> int:
+    """Its providers as a tree: what each has, how much of it is used, and its traits."""
+    async with cli.bus("host") as bus:
+        root = await host_named(bus, host)
         query = FindProviders(in_tree=root.id, parts=("inventories", "traits", "aggregates", "owner"))
         tree = (await bus.asker(topics.PROVIDERS)(query)).providers
         now = (await HostStandings.ask(bus, (root.id,))).of(root)
-    if as_json:
+    if cli.as_json:
         for provider in tree:
             write_json(provider)
         return 0
     owner = f"  {root.agent} in cell {root.cell}  {now}" if root.agent else "  nobody reports it"
-    say.print(picture(tree, owner))
+    cli.say.print(picture(tree, owner))
     return 0
+
+
+@commands.command("disable")
+def disable_command(cli: Cli, hosts: Names = None, agent: OfAgent = "", because: Because = "") -> None:
+    """Disable hosts: no new builds; instances stay.
+
+    Several causes are possible: `berth host disable h1 --because disk`, and `--because upgrade` by another
+    operator; the host is enabled when the last cause is removed. `berth drain` moves the instances away.
+    """
+    marking = disabling(checked_cause(because))
+    run(mark(cli, hosts or (), agent, marking))
+
+
+@commands.command("enable")
+def enable_command(cli: Cli, hosts: Names = None, agent: OfAgent = "", because: Because = "") -> None:
+    """Enable hosts, unless the agent or another cause keeps them disabled.
+
+    `berth host enable h1 --because disk` removes that cause; without the option, the cause without a name.
+    """
+    marking = enabling(checked_cause(because))
+    run(mark(cli, hosts or (), agent, marking))
+
+
+@commands.command("force-down")
+def force_down_command(
+    cli: Cli,
+    hosts: Names = None,
+    agent: OfAgent = "",
+    undo: Annotated[bool, typer.Option("--undo", help="It counts as up again while it is heard.")] = False,
+) -> None:
+    """Mark hosts as down, whatever their agents report."""
+    marking = forcing_down(not undo)
+    run(mark(cli, hosts or (), agent, marking))
+
+
+# Looking
 
 
 def picture(tree: Sequence[Provider], about: str) -> Picture:
@@ -184,18 +153,11 @@ def picture(tree: Sequence[Provider], about: str) -> Picture:
 # Marking
 
 
-async def mark(
-    settings: Settings,
-    names: Sequence[str],
-    agent: str,
-    marking: Marking,
-    say: Console,
-    as_json: bool = False,
-) -> int:
+async def mark(cli: Cli, names: Sequence[str], agent: str, marking: Marking) -> int:
     """Mark the roots; without names, all hosts of the agent."""
     if bool(names) == bool(agent):
         raise BadSetting("say which: names of hosts, or --agent")
-    async with Bus(wiring.transport(settings, "host")) as bus:
+    async with cli.bus("host") as bus:
         roots = [await host_named(bus, name) for name in names] or [
             host async for host in reported_hosts(bus, agent)
         ]
@@ -203,5 +165,5 @@ async def mark(
             raise OperationRefused(f"no host is reported by an agent {agent!r}")
         for root in roots:
             name, state = root.host or root.name, await marking(bus, root)
-            tell(say, as_json, f"{name}: {state}", host=name, uuid=root.id, cell=root.cell, becomes=state)
+            cli.tell(f"{name}: {state}", host=name, uuid=root.id, cell=root.cell, becomes=state)
     return 0

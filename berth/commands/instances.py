@@ -6,15 +6,13 @@ from typing import Annotated, get_args
 
 import typer
 from msgspec import structs
-from rich.console import Console
 from rich.table import Table
 
-from berth import wiring
-from berth.commands.options import Json, StateDir
-from berth.commands.terminal import coloured, complain, effective, progress_bar, run, say, write_json
+from berth.commands.options import Commands
+from berth.commands.terminal import Cli, coloured, complain, progress_bar, run, write_json
 from berth.operations.cells import all_shown, chosen_cells
 from berth.operations.publishing import checked
-from berth.settings import BadSetting, Settings
+from berth.settings import BadSetting
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
@@ -25,11 +23,12 @@ SECONDS = 10.0  # a cell may take for one page
 _PAGE = 500
 _COLUMNS = ("build", "name", "status", "host", "cell", "project", "flavor")
 
-commands = typer.Typer()
+commands = Commands()
 
 
 @commands.command("instances")
 def instances_command(
+    cli: Cli,
     project: Annotated[str, typer.Option(help="Only this project's.")] = "",
     host: Annotated[
         str, typer.Option(metavar="NAME|UUID", help="Only what is on this host, or was last.")
@@ -47,8 +46,6 @@ def instances_command(
     sort: Annotated[str, typer.Option(help="By one of the columns, or `since`.")] = "host",
     limit: Annotated[int, typer.Option(min=1, help="So many of each cell, by their ids.")] = 200,
     every: Annotated[bool, typer.Option("--all", help="However many there are.")] = False,
-    as_json: Json = False,
-    state_dir: StateDir = None,
 ) -> None:
     """List instances: all cells are queried in parallel.
 
@@ -60,33 +57,26 @@ def instances_command(
             raise BadSetting(f"--status {one!r}: it is one of {', '.join(known)}")
     if sort not in (*_COLUMNS, "since"):
         raise BadSetting(f"--sort {sort!r}: it is one of {', '.join((*_COLUMNS, 'since'))}")
-    settings = effective(state_dir=state_dir).settings
     statuses = tuple([literal for literal in known if literal in (status or [])])
     question = checked(FindInstances(cell="any", project=project, host=host, name=name, statuses=statuses))
-    run(show_instances(settings, cell or (), question, sort, None if every else limit, as_json, say))
+    run(show_instances(cli, cell or (), question, sort, None if every else limit))
 
 
 async def show_instances(
-    settings: Settings,
-    only: Sequence[str],
-    question: FindInstances,
-    sort: str,
-    most: int | None,
-    as_json: bool,
-    say: Console,
+    cli: Cli, only: Sequence[str], question: FindInstances, sort: str, most: int | None
 ) -> int:
-    async with Bus(wiring.transport(settings, "instances")) as bus:
-        cells = await chosen_cells(bus, settings, only)
+    async with cli.bus("instances") as bus:
+        cells = await chosen_cells(bus, cli.settings, only)
         asking = _Asking(bus, question, most)
         await asking.ask(cells)
     found = sorted(asking.found, key=lambda one: (getattr(one, sort), one.build))
-    if as_json:
+    if cli.as_json:
         for instance in found:
             write_json(instance)
     elif found:
-        say.print(instances_table(found))
+        cli.say.print(instances_table(found))
     else:
-        say.print("none")
+        cli.say.print("none")
     if asking.there > len(found):
         complain.print(f"... and {asking.there - len(found)} more: --all shows them", style="dim")
     all_shown(sorted(asking.silent))

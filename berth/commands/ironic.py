@@ -1,19 +1,16 @@
 """`berth ironic`: what differs between Ironic and placement, a simulated Ironic, and `berth ironic node`."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
-from rich.console import Console
 
-from berth.commands import terminal
-from berth.commands.ironic_nodes import node_commands
-from berth.commands.ironic_trouble import Run
-from berth.commands.options import Json
-from berth.commands.terminal import tell, write_json
-from berth.configuration import Effective
+from berth.commands import ironic_nodes
+from berth.commands.options import Commands
+from berth.commands.terminal import Cli, effective, say
 from berth.services import settle_in, stop_on_signals
 from berth.settings import BadSetting, Settings
 from bus import topics
@@ -24,44 +21,62 @@ from compute_sim import Durations
 
 if TYPE_CHECKING:  # HTTP clients load slowly, and most commands need none
     from bus.protocol import Transport
-    from compute_sim.ironic import IronicExchange, SimPlan, Simulation
+    from compute_sim.ironic import Simulation
     from ironic_sync import FollowedIronic, IronicApi
 
-Count = Annotated[int, typer.Option(min=0, help="How many nodes it has at first.")]
-Http = Annotated[
-    str, typer.Option(metavar="HOST:PORT", help="Where its API is; port 0 is any, empty nowhere.")
-]
-AmqpUrl = Annotated[
-    str, typer.Option(help="The RabbitMQ it notifies (default: where berth hears it, or is; else nobody).")
-]
-Exchange = Annotated[str, typer.Option(help="Its exchange there.")]
-Topics = Annotated[
-    list[str] | None,
-    typer.Option("--topic", help="Its topics (default: ironic_versioned_notifications); may be repeated."),
-]
-State = Annotated[str, typer.Option(help="Where the nodes are: enroll, manageable, available, ...")]
-Classes = Annotated[
-    list[str] | None,
-    typer.Option("--resource-class", help="Dealt out over the nodes (default: baremetal); may be repeated."),
-]
-Groups = Annotated[
-    list[str] | None, typer.Option("--conductor-group", help="Dealt out over the nodes; may be repeated.")
-]
-StepTime = Annotated[
-    str, typer.Option(help="How long a work takes: constant:1, uniform:1,3, exponential:1, lognormal:1,0.5.")
-]
-CallBack = Annotated[
-    bool, typer.Option("--call-back", help="Works wait for the node to call back, as on real metal.")
-]
-Fail = Annotated[float, typer.Option(min=0, max=1, help="Share of works that fail.")]
-Lossy = Annotated[float, typer.Option(min=0, max=1, help="Share of the later steps nobody is told of.")]
-Rate = Annotated[
-    float, typer.Option(metavar="EVENTS_PER_S", min=0, help="Notifications it makes by itself, all day long.")
-]
-Confirms = Annotated[bool, typer.Option(help="Wait for the broker to confirm each notification.")]
-Seed = Annotated[int, typer.Option(help="Of names, times, failures and churn.")]
-User = Annotated[str, typer.Option(help="Let in this user only (basic authentication).")]
-Password = Annotated[str, typer.Option(envvar="BERTH_SIM_IRONIC_PASSWORD", help="The user's password.")]
+_DEALT = "Dealt out over the nodes"
+
+
+@dataclass(frozen=True)
+class SimOptions:
+    """The options of a simulated Ironic."""
+
+    nodes: Annotated[int, typer.Option(min=0, help="How many nodes it has at first.")] = 100
+    http: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where its API is; port 0 is any, empty nowhere.")
+    ] = "127.0.0.1:6385"
+    amqp_url: Annotated[
+        str,
+        typer.Option(help="The RabbitMQ it notifies (default: where berth hears it, or is; else nobody)."),
+    ] = ""
+    exchange: Annotated[str, typer.Option(help="Its exchange there.")] = "ironic"
+    topics: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic", help="Its topics (default: ironic_versioned_notifications); may be repeated."
+        ),
+    ] = None
+    state: Annotated[str, typer.Option(help="Where the nodes are: enroll, manageable, available, ...")] = (
+        "available"
+    )
+    resource_classes: Annotated[
+        list[str] | None,
+        typer.Option("--resource-class", help=f"{_DEALT} (default: baremetal); may be repeated."),
+    ] = None
+    conductor_groups: Annotated[
+        list[str] | None, typer.Option("--conductor-group", help=f"{_DEALT}; may be repeated.")
+    ] = None
+    step_time: Annotated[
+        str,
+        typer.Option(help="How long a work takes: constant:1, uniform:1,3, exponential:1, lognormal:1,0.5."),
+    ] = "exponential:1"
+    call_back: Annotated[
+        bool, typer.Option("--call-back", help="Works wait for the node to call back, as on real metal.")
+    ] = False
+    fail: Annotated[float, typer.Option(min=0, max=1, help="Share of works that fail.")] = 0.0
+    lossy: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the later steps nobody is told of.")
+    ] = 0.0
+    churn: Annotated[
+        float,
+        typer.Option(metavar="EVENTS_PER_S", min=0, help="Notifications it makes by itself, all day long."),
+    ] = 0.0
+    confirms: Annotated[bool, typer.Option(help="Wait for the broker to confirm each notification.")] = True
+    seed: Annotated[int, typer.Option(help="Of names, times, failures and churn.")] = 1
+    user: Annotated[str, typer.Option(help="Let in this user only (basic authentication).")] = ""
+    password: Annotated[
+        str, typer.Option(envvar="BERTH_SIM_IRONIC_PASSWORD", help="The user's password.")
+    ] = ""
 
 
 class Sides(NamedTuple):
@@ -77,91 +92,98 @@ class Sides(NamedTuple):
         return self.ironic.api
 
 
-def ironic_commands(settings: Callable[[], Effective], run: Run, say: Console) -> typer.Typer:
-    """Return the sub-commands of `berth ironic`."""
-    app = typer.Typer(
-        no_args_is_help=True,
-        help="Ironic: what differs between it and placement, the nodes of any, and a simulated one.",
+commands = Commands()
+ironic = Commands(
+    no_args_is_help=True,
+    help="Ironic: what differs between it and placement, the nodes of any, and a simulated one.",
+)
+commands.add_typer(ironic, name="ironic")
+ironic.add_typer(ironic_nodes.commands, name="node")
+
+OnlyJson = Annotated[Cli, "Say it as JSON.", "without --state-dir"]
+
+
+@ironic.command("diff")
+async def diff_command(cli: OnlyJson) -> int:
+    """Show node by node what differs between Ironic and placement; exit 1 when something does."""
+    return await show_diff(cli, sides_of(cli.settings))
+
+
+@ironic.command("sweep")
+async def sweep_command(
+    cli: OnlyJson,
+    allow_removals: Annotated[
+        bool, typer.Option("--allow-removals", help="However many they are: they are gone indeed.")
+    ] = False,
+) -> int:
+    """Remove nodes from placement that no longer exist in Ironic.
+
+    The ironic worker repairs all other differences.
+    """
+    return await sweep_gone(cli, sides_of(cli.settings), allow_removals)
+
+
+@ironic.command("sim")
+async def sim(options: SimOptions) -> int:
+    """Run a simulated Ironic until Ctrl-C: a real one's states, API and notifications, without metal."""
+    from compute_sim.ironic.node import PATHS
+
+    if options.state not in PATHS:
+        known = ", ".join(PATHS)
+        raise BadSetting(f"--state {options.state!r}: there is no such state; there are: {known}")
+    settings = effective().settings
+    try:
+        simulation, place = _simulation(options, settings.ironic.news.amqp_url or settings.bus.amqp_url)
+    except ValueError as problem:
+        raise BadSetting(str(problem)) from None
+    say.print(
+        f"a simulated Ironic: {options.nodes} nodes, {options.state}; a work takes {options.step_time} s",
+        markup=False,
     )
-    app.add_typer(node_commands(settings, run, say), name="node")
-
-    add_diff(app, lambda: sides_of(settings().settings), run, say)
-
-    @app.command()
-    def sim(
-        nodes: Count = 100,
-        http: Http = "127.0.0.1:6385",
-        amqp_url: AmqpUrl = "",
-        exchange: Exchange = "ironic",
-        topics: Topics = None,
-        state: State = "available",
-        resource_classes: Classes = None,
-        conductor_groups: Groups = None,
-        step_time: StepTime = "exponential:1",
-        call_back: CallBack = False,
-        fail: Fail = 0.0,
-        lossy: Lossy = 0.0,
-        churn: Rate = 0.0,
-        confirms: Confirms = True,
-        seed: Seed = 1,
-        user: User = "",
-        password: Password = "",
-    ) -> None:
-        """Run a simulated Ironic until Ctrl-C: a real one's states, API and notifications, without metal."""
-        from bus.http import listen
-        from compute_sim.ironic import IronicExchange, SimPlan, Simulation, enrolled
-        from compute_sim.ironic.node import PATHS
-        from compute_sim.ironic.notify import TOPICS
-
-        if state not in PATHS:
-            raise BadSetting(f"--state {state!r}: there is no such state; there are: {', '.join(PATHS)}")
-        known = settings().settings
-        url = amqp_url or known.ironic.news.amqp_url or known.bus.amqp_url
-        try:
-            times = Durations.parse(step_time)
-            plan = SimPlan(seed=seed, step_time=times, fail=fail, call_back=call_back, churn=churn)
-            voice = IronicExchange(
-                url, exchange=exchange, topics=topics or TOPICS, confirms=confirms, lossy=lossy, seed=seed
-            ) if url else None  # fmt: skip
-            listener = listen(http) if http else None
-        except ValueError as problem:
-            raise BadSetting(str(problem)) from None
-        herd = enrolled(
-            nodes,
-            now=Clock().now(),
-            seed=seed,
-            state=state,
-            resource_classes=resource_classes or ("baremetal",),
-            conductor_groups=conductor_groups or ("",),
-        )
-        simulation = Simulation(herd, plan=plan, voice=voice, listener=listener, login=(user, password))
-        say.print(f"a simulated Ironic: {nodes} nodes, {state}; a work takes {step_time} s", markup=False)
-        _say_where(simulation, plan, voice, churn, user, say)
-        run(_until_stopped(simulation, say))
-
-    return app
+    for line in _lines(simulation.url, place, options):
+        say.print(f"  {line}", markup=False)
+    return await _until_stopped(simulation)
 
 
-def add_diff(app: typer.Typer, sides: Callable[[], Sides], run: Run, say: Console) -> None:
-    """Add the sub-commands that read both Ironic and placement."""
+def _simulation(options: SimOptions, broker: str) -> tuple["Simulation", str]:
+    """Return the simulated Ironic, and where it publishes its notifications."""
+    from bus.http import listen
+    from compute_sim.ironic import IronicExchange, SimPlan, Simulation, enrolled
+    from compute_sim.ironic.notify import TOPICS
 
-    @app.command("diff")
-    def diff(as_json: Json = False) -> None:
-        """Show node by node what differs between Ironic and placement; exit 1 when something does."""
-        run(show_diff(sides(), as_json, say))
+    times = Durations.parse(options.step_time)
+    plan = SimPlan(
+        seed=options.seed,
+        step_time=times,
+        fail=options.fail,
+        call_back=options.call_back,
+        churn=options.churn,
+    )
+    url = options.amqp_url or broker
+    voice = IronicExchange(
+        url, exchange=options.exchange, topics=options.topics or TOPICS, confirms=options.confirms,
+        lossy=options.lossy, seed=options.seed,
+    ) if url else None  # fmt: skip
+    listener = listen(options.http) if options.http else None
+    nodes = enrolled(
+        options.nodes, now=Clock().now(), seed=options.seed, state=options.state,
+        resource_classes=options.resource_classes or ("baremetal",),
+        conductor_groups=options.conductor_groups or ("",),
+    )  # fmt: skip
+    login = options.user, options.password
+    simulation = Simulation(nodes, plan=plan, voice=voice, listener=listener, login=login)
+    return simulation, voice.place if voice else ""
 
-    @app.command("sweep")
-    def sweep(
-        allow_removals: Annotated[
-            bool, typer.Option("--allow-removals", help="However many they are: they are gone indeed.")
-        ] = False,
-        as_json: Json = False,
-    ) -> None:
-        """Remove nodes from placement that no longer exist in Ironic.
 
-        The ironic worker repairs all other differences.
-        """
-        run(sweep_gone(sides(), allow_removals, say, as_json))
+def _lines(url: str, place: str, options: SimOptions) -> Iterator[str]:
+    if url:
+        yield f"API: {url}, for {options.user or 'everybody'}"
+        yield f"look: berth ironic node list --url {url}"
+    yield f"notifications: {f'to {place}' if place else 'none, there is no --amqp-url'}"
+    if options.churn:
+        yield f"churn: {options.churn:g} notifications a second"
+    if options.fail:
+        yield f"failures: {options.fail:.0%} of all works"
 
 
 def sides_of(settings: Settings) -> Sides:
@@ -171,7 +193,7 @@ def sides_of(settings: Settings) -> Sides:
     return Sides(followed(settings.having(ironic_amqp_url=""), Clock()), transport(settings, "ironic diff"))
 
 
-async def show_diff(sides: Sides, as_json: bool, say: Console) -> int:
+async def show_diff(cli: Cli, sides: Sides) -> int:
     from ironic_sync.comparison import diff, survey_of
 
     api = sides.api
@@ -179,16 +201,15 @@ async def show_diff(sides: Sides, as_json: bool, say: Console) -> int:
         survey = survey_of(sides.ironic, api, bus.asker(topics.PROVIDERS), bus.clock)
         with _in_words():
             compared = await diff(survey, bus.asker(topics.ALLOCATIONS))
-    if as_json:
-        for difference in compared.differences:
-            write_json(difference)
+    if cli.as_json:
+        cli.rows(compared.differences, "")
     else:
         for line in compared.lines(sides.ironic.share_gone):
-            say.print(line, markup=False)
+            cli.say.print(line, markup=False)
     return 1 if compared.differences else 0
 
 
-async def sweep_gone(sides: Sides, allow_removals: bool, say: Console, as_json: bool = False) -> int:
+async def sweep_gone(cli: Cli, sides: Sides, allow_removals: bool) -> int:
     from ironic_sync.comparison import remove_gone, survey_of
 
     api = sides.api
@@ -197,14 +218,14 @@ async def sweep_gone(sides: Sides, allow_removals: bool, say: Console, as_json: 
         with _in_words():
             done = await remove_gone(sides.ironic, survey, bus.publish, bus.clock, allow=allow_removals)
     for uuid in done.removed:
-        tell(say, as_json, f"{uuid}: gone", node=uuid, gone=True)
+        cli.tell(f"{uuid}: gone", node=uuid, gone=True)
     if done.held_back:
         raise OperationRefused(
             f"at least {done.held_back} nodes are gone from Ironic, more at once than is believed: none was"
             f" removed; if it is so, say --allow-removals"
         )
-    if not as_json:
-        say.print(f"{len(done.removed)} nodes are gone, and taken out of placement")
+    if not cli.as_json:
+        cli.say.print(f"{len(done.removed)} nodes are gone, and taken out of placement")
     return 0
 
 
@@ -218,28 +239,7 @@ def _in_words() -> Iterator[None]:
         raise OperationRefused(str(refused)) from None
 
 
-def _say_where(
-    simulation: "Simulation",
-    plan: "SimPlan",
-    voice: "IronicExchange | None",
-    churn: float,
-    user: str,
-    say: Console,
-) -> None:
-    lines = []
-    if simulation.url:
-        lines.append(f"API: {simulation.url}, for {user or 'everybody'}")
-        lines.append(f"look: berth ironic node list --url {simulation.url}")
-    lines.append(f"notifications: {f'to {voice.place}' if voice else 'none, there is no --amqp-url'}")
-    if churn:
-        lines.append(f"churn: {churn:g} notifications a second")
-    if plan.fail:
-        lines.append(f"failures: {plan.fail:.0%} of all works")
-    for line in lines:
-        say.print(f"  {line}", markup=False)
-
-
-async def _until_stopped(simulation: "Simulation", say: Console) -> int:
+async def _until_stopped(simulation: "Simulation") -> int:
     stopping = asyncio.Event()
     stop_on_signals(stopping)
     settle_in()
@@ -250,7 +250,3 @@ async def _until_stopped(simulation: "Simulation", say: Console) -> int:
         running.cancel()
     say.print(f"stopped after {simulation.sent} notifications")
     return 0
-
-
-commands = typer.Typer()
-commands.add_typer(ironic_commands(terminal.effective, terminal.run, terminal.say), name="ironic")

@@ -1,92 +1,108 @@
-"""Trouble for a node, which only a simulated Ironic can be asked for; and the way to any Ironic."""
+"""Faults of nodes, which only a simulated Ironic can be asked for; and the access to any Ironic."""
 
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import unquote, urlsplit
 
 import typer
-from rich.console import Console
 
-from berth.commands.options import Json as AsJson
-from berth.commands.terminal import tell
-from berth.configuration import Effective
+from berth.commands.options import Commands
+from berth.commands.terminal import Cli, effective
 from berth.settings import BadSetting, Settings
 from bus.errors import OperationRefused
 
 if TYPE_CHECKING:
-    from ironic_sync import Access
+    from ironic_sync import Access, IronicApi
 
-Run = Callable[[Coroutine[Any, Any, int | None]], None]
 Json = dict[str, Any]
 
 HERE = "http://127.0.0.1:6385"
-Url = Annotated[
-    str,
-    typer.Option(
-        metavar="URL", help="Another Ironic than that of the settings; http://user:password@... if it asks."
-    ),
-]
 Node = Annotated[str, typer.Argument(metavar="NODE", help="A name or a uuid.")]
 
-
-def add_trouble(app: typer.Typer, settings: Callable[[], Effective], run: Run, say: Console) -> None:
-    """Add the sub-commands of `berth ironic node` that inject faults."""
-
-    def ask(url: str, path: str, body: Json, told: str, as_json: bool) -> None:
-        run(_trouble(access_of(settings().settings, url), path, body, told, say, as_json))
-
-    @app.command()
-    def fail(
-        node: Node,
-        work: Annotated[
-            str,
-            typer.Argument(help="clean, deploy, delete, inspect, verify, rescue, service, adopt, power, ..."),
-        ] = "clean",
-        how: Annotated[
-            str, typer.Option(help="step, prepare (before the first), timeout; never: not.")
-        ] = "step",
-        as_json: AsJson = False,
-        url: Url = "",
-    ) -> None:
-        """Simulated only: its next work of this kind fails."""
-        fault = None if how == "never" else how
-        told = f"{node}: its next {work} {'goes as it goes' if fault is None else f'fails ({how})'}"
-        ask(url, f"nodes/{node}/fault", {"work": work, "fault": fault}, told, as_json)
-
-    @app.command()
-    def bmc(
-        node: Node,
-        says: Annotated[
-            str,
-            typer.Argument(
-                help="'power on', 'power off', 'stuck on', 'stuck off', unreachable, error; or well."
-            ),
-        ],
-        as_json: AsJson = False,
-        url: Url = "",
-    ) -> None:
-        """Simulated only: set the answers of a node's BMC, whatever Ironic's state is."""
-        body = {"says": None if says == "well" else says}
-        told = f"{node}: its BMC is {says}; Ironic will see when it looks"
-        ask(url, f"nodes/{node}/bmc", body, told, as_json)
-
-    @app.command()
-    def storm(
-        count: Annotated[int, typer.Argument(min=1, help="How many nodes.")],
-        target: Annotated[str, typer.Option(help="The verb: provide, active, deleted, ...")] = "provide",
-        as_json: AsJson = False,
-        url: Url = "",
-    ) -> None:
-        """Simulated only: request this of many nodes in a permitted state together."""
-        ask(url, "storm", {"target": target, "count": count}, "", as_json)
+commands = Commands()
 
 
-async def _trouble(access: "Access", path: str, body: Json, told: str, say: Console, as_json: bool) -> int:
+@dataclass(frozen=True)
+class AnyIronic:
+    """The options that say which Ironic a command is for, and how it prints."""
+
+    as_json: Annotated[bool, typer.Option("--json", help="Whole, as JSON lines.")] = False
+    url: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="Another Ironic than that of the settings; http://user:password@... if it asks.",
+        ),
+    ] = ""
+
+    @cached_property
+    def cli(self) -> Cli:
+        return Cli(effective().settings, self.as_json)
+
+    @asynccontextmanager
+    async def api(self) -> AsyncIterator["IronicApi"]:
+        """Yield a client of the Ironic; refusals of Ironic become refusals of the command."""
+        from ironic_sync.api import IronicApi, IronicRefused
+
+        try:
+            async with IronicApi(access_of(self.cli.settings, self.url)) as api:
+                yield api
+        except IronicRefused as refused:
+            raise OperationRefused(str(refused)) from None
+
+
+@commands.command("fail")
+async def fail(
+    node: Node,
+    work: Annotated[
+        str, typer.Argument(help="clean, deploy, delete, inspect, verify, rescue, service, adopt, power, ...")
+    ] = "clean",
+    how: Annotated[str, typer.Option(help="step, prepare (before the first), timeout; never: not.")] = "step",
+    *,
+    at: AnyIronic,
+) -> None:
+    """Simulated only: its next work of this kind fails."""
+    fault = None if how == "never" else how
+    sentence = f"{node}: its next {work} {'goes as it goes' if fault is None else f'fails ({how})'}"
+    await _request(at, f"nodes/{node}/fault", {"work": work, "fault": fault}, sentence)
+
+
+@commands.command("bmc")
+async def bmc(
+    node: Node,
+    says: Annotated[
+        str,
+        typer.Argument(help="'power on', 'power off', 'stuck on', 'stuck off', unreachable, error; or well."),
+    ],
+    *,
+    at: AnyIronic,
+) -> None:
+    """Simulated only: set the answers of a node's BMC, whatever Ironic's state is."""
+    body = {"says": None if says == "well" else says}
+    await _request(at, f"nodes/{node}/bmc", body, f"{node}: its BMC is {says}; Ironic will see when it looks")
+
+
+@commands.command("storm")
+async def storm(
+    count: Annotated[int, typer.Argument(min=1, help="How many nodes.")],
+    target: Annotated[str, typer.Option(help="The verb: provide, active, deleted, ...")] = "provide",
+    *,
+    at: AnyIronic,
+) -> None:
+    """Simulated only: request this of many nodes in a permitted state together."""
+    await _request(at, "storm", {"target": target, "count": count}, "")
+
+
+async def _request(ironic: AnyIronic, path: str, body: Json, sentence: str) -> None:
     import httpx
 
     from ironic_sync.api import IronicUnavailable
 
+    access = access_of(ironic.cli.settings, ironic.url)
     at = access.url.rstrip("/")
     try:
         async with httpx.AsyncClient(auth=access.http_auth(), timeout=30.0, trust_env=False) as client:
@@ -99,9 +115,8 @@ async def _trouble(access: "Access", path: str, body: Json, told: str, say: Cons
         )
     if answer.status_code >= 400:
         raise OperationRefused(_sentence(answer.text))
-    nodes = 1 if told else answer.json()["nodes"]
-    tell(say, as_json, told or f"{nodes} nodes were asked", **{**body, "nodes": nodes})
-    return 0
+    nodes = 1 if sentence else answer.json()["nodes"]
+    ironic.cli.tell(sentence or f"{nodes} nodes were asked", **{**body, "nodes": nodes})
 
 
 def _sentence(text: str) -> str:

@@ -6,27 +6,21 @@ from typing import Annotated
 
 import typer
 from msgspec import structs
-from rich.console import Console
 from rich.markup import escape
 
-from berth import wiring
 from berth.commands.funnel import print_funnel
 from berth.commands.move_output import moves_table, phases_table
-from berth.commands.options import Json, StateDir
-from berth.commands.terminal import effective, run, say, write_json
+from berth.commands.options import Commands
+from berth.commands.terminal import Cli, run, write_json
 from berth.operations.cells import all_shown, chosen_cells, uuid_of
 from berth.operations.following import moves_of
-from berth.settings import Settings
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.moves import FindMoves, MoveStands
 
-commands = typer.Typer(
-    name="moves",
-    no_args_is_help=True,
-)
+commands = Commands(name="moves", no_args_is_help=True)
 
 
 @commands.callback()
@@ -36,13 +30,12 @@ def moves() -> None:
 
 @commands.command("list")
 def list_command(
+    cli: Cli,
     build: Annotated[list[str] | None, typer.Option(help="Only this instance's; may be repeated.")] = None,
     host: Annotated[str, typer.Option(metavar="NAME|UUID", help="Only those from this host, or to it.")] = "",
     every: Annotated[bool, typer.Option("--all", help="Those that are over, too.")] = False,
     cell: Annotated[list[str] | None, typer.Option(help="Only in this cell; may be repeated.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="So many of each cell, the newest.")] = 100,
-    as_json: Json = False,
-    state_dir: StateDir = None,
 ) -> None:
     """List the moves in progress in all cells; with --all also ended moves."""
     question = FindMoves(
@@ -52,41 +45,40 @@ def list_command(
         under_way=not every,
         limit=limit,
     )
-    run(list_moves(effective(state_dir=state_dir).settings, cell or (), question, as_json, say))
+    run(list_moves(cli, cell or (), question))
 
 
 @commands.command("show")
 def show_command(
+    cli: Cli,
     of: Annotated[
         str, typer.Argument(metavar="MOVE|BUILD", help="Its uuid; or an instance's: its last one.")
     ],
-    as_json: Json = False,
-    state_dir: StateDir = None,
 ) -> None:
     """One move: how it stands, every phase with what it took, every host tried, and why it went there."""
-    run(show_move(effective(state_dir=state_dir).settings, uuid_of(of, "a move or a build"), as_json, say))
+    run(show_move(cli, uuid_of(of, "a move or a build")))
 
 
-async def list_moves(
-    settings: Settings, only: Sequence[str], question: FindMoves, as_json: bool, say: Console
-) -> int:
-    async with Bus(wiring.transport(settings, "moves")) as bus:
-        found, silent = await _ask(bus, await chosen_cells(bus, settings, only), question)
+async def list_moves(cli: Cli, only: Sequence[str], question: FindMoves) -> int:
+    async with cli.bus("moves") as bus:
+        found, silent = await _ask(bus, await chosen_cells(bus, cli.settings, only), question)
     found.sort(key=lambda one: (-one.since, one.move))
-    if as_json:
+    if cli.as_json:
         for move in found:
             write_json(move)
     elif found:
-        say.print(moves_table(found, Clock().now()))
+        cli.say.print(moves_table(found, Clock().now()))
     else:
-        say.print("none" if not question.under_way else "none is under way (--all shows those that are over)")
+        cli.say.print(
+            "none" if not question.under_way else "none is under way (--all shows those that are over)"
+        )
     all_shown(silent)
     return 0
 
 
-async def show_move(settings: Settings, id_: str, as_json: bool, say: Console) -> int:
-    async with Bus(wiring.transport(settings, "moves")) as bus:
-        cells = await chosen_cells(bus, settings, ())
+async def show_move(cli: Cli, id_: str) -> int:
+    async with cli.bus("moves") as bus:
+        cells = await chosen_cells(bus, cli.settings, ())
         found, silent = await _ask(bus, cells, FindMoves(cell="any", moves=(id_,)))
         if not found:
             found, silent = await _ask(bus, cells, FindMoves(cell="any", builds=(id_,)))
@@ -97,19 +89,21 @@ async def show_move(settings: Settings, id_: str, as_json: bool, say: Console) -
             f" `berth why {id_}` tells"
         )
     one = max(found, key=lambda each: (not each.ended, each.since))
-    if as_json:
+    if cli.as_json:
         write_json(one)
         return 0
     for fact in facts_of(one):
-        say.print(fact)
+        cli.say.print(fact)
     if one.phases:
-        say.print(phases_table(one))
+        cli.say.print(phases_table(one))
     for number, attempt in enumerate(one.attempts, 1):
         cause = f": {printable(attempt.cause)}" if attempt.cause else ""
-        say.print(f"  attempt {number}  {printable(attempt.host)}: {attempt.outcome}{cause}", markup=False)
+        cli.say.print(
+            f"  attempt {number}  {printable(attempt.host)}: {attempt.outcome}{cause}", markup=False
+        )
     if one.decision.considered:
-        say.print("why there", style="bold")
-        print_funnel(one.decision, say)
+        cli.say.print("why there", style="bold")
+        print_funnel(one.decision, cli.say)
     return 0
 
 

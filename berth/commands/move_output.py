@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from berth.commands.funnel import print_funnel
-from berth.commands.terminal import write_json
+from berth.commands.terminal import Cli, write_json
 from berth.commands.waiting import duration
 from berth.operations.following import REFUSED, VERIFYING, MoveOutcome
 from berth.operations.moving import why_not
@@ -51,9 +51,9 @@ _BEGINS = {  # descriptions of phases
 class MovePrinter:
     """Prints moves in progress: each phase once, and with --json every progress report."""
 
-    def __init__(self, as_json: bool, say: Console) -> None:
-        self.as_json = as_json
-        self.say = say
+    def __init__(self, cli: Cli) -> None:
+        self.as_json = cli.as_json
+        self.say = cli.say
         self._phases: dict[str, tuple[str, str]] = {}
         self._waits: dict[str, str] = {}
 
@@ -95,8 +95,8 @@ class MovePrinter:
 class RequestedMovesPrinter(MovePrinter):
     """Prints moves that this command requested, and how to confirm those that wait for it."""
 
-    def __init__(self, as_json: bool, say: Console) -> None:
-        super().__init__(as_json, say)
+    def __init__(self, cli: Cli) -> None:
+        super().__init__(cli)
         self.count_over = 0
 
     def over(self, outcome: MoveOutcome) -> None:
@@ -174,22 +174,20 @@ def phases_table(move: MoveStands) -> Table:
     return table
 
 
-def tell_supposed(
-    moves: Sequence[MoveRequested], answers: Sequence[WhatIfAnswered], as_json: bool, say: Console
-) -> int:
+def tell_supposed(cli: Cli, moves: Sequence[MoveRequested], answers: Sequence[WhatIfAnswered]) -> int:
     """Print what the moves would do; return 1 unless all would move."""
     for request, answer in zip(moves, answers, strict=True):
-        if as_json:
+        if cli.as_json:
             write_json(answer)
             continue
         if answer.fits:
             where = "".join(f" to {printable(there.host)} in cell {there.cell}" for there in answer.placed)
-            say.print(f"{request.build}: {request.kind}{where}", style="green", markup=False)
+            cli.say.print(f"{request.build}: {request.kind}{where}", style="green", markup=False)
         else:
-            say.print(
+            cli.say.print(
                 f"{request.build}: no {request.kind}: {printable(why_not(answer))}", style="red", markup=False
             )
-        print_funnel(answer.decision, say, answer.placed[0].root if answer.placed else "")
+        print_funnel(answer.decision, cli.say, answer.placed[0].root if answer.placed else "")
     return 0 if all(answer.fits for answer in answers) else 1
 
 

@@ -7,12 +7,10 @@ from typing import Annotated, Any
 
 import typer
 from msgspec import structs
-from rich.console import Console
 
-from berth import wiring
 from berth.commands.move_output import RequestedMovesPrinter, tell_supposed
-from berth.commands.options import Json, StateDir, WaitingCommand, expanded
-from berth.commands.terminal import complain, effective, run, say, write_json
+from berth.commands.options import Commands, WaitingCommand
+from berth.commands.terminal import Cli, complain, run, write_json
 from berth.operations.boot_options import image_named, pairs, waiting_time
 from berth.operations.cells import uuid_of
 from berth.operations.moving import (
@@ -25,7 +23,7 @@ from berth.operations.moving import (
     supposed,
 )
 from berth.operations.publishing import PATIENCE, publish
-from berth.settings import BadSetting, Settings
+from berth.settings import BadSetting
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.moves import MoveKind, MoveRequested
@@ -34,7 +32,7 @@ from bus.queries import BuildStands
 _WHERE: dict[str, Any] = {"rich_help_panel": "Where"}
 _HOW: dict[str, Any] = {"rich_help_panel": "How"}
 
-commands = typer.Typer()
+commands = Commands()
 
 Builds = Annotated[list[str], typer.Argument(metavar="BUILD...", help="Uuids of instances.")]
 OneBuild = Annotated[str, typer.Argument(metavar="BUILD", help="The uuid of the instance.")]
@@ -94,8 +92,6 @@ class _Followed:
         float, typer.Option(min=0, help="Seconds to follow it, on top of those it may wait for room.", **_HOW)
     ] = 3600.0
     cell: Annotated[str, typer.Option(help="The cell it is in, if you know: then nobody else is asked.")] = ""
-    as_json: Json = False
-    state_dir: StateDir = None
 
     @property
     def follows(self) -> bool:
@@ -104,9 +100,6 @@ class _Followed:
     @property
     def only_supposes(self) -> bool:
         return False
-
-    def run(self, builds: Sequence[str], making: Making) -> None:
-        run(request_moves(effective(state_dir=self.state_dir).settings, builds, making, self, say))
 
 
 @dataclass(frozen=True)
@@ -180,8 +173,8 @@ class NewSize:
 
 
 @commands.command("move", cls=WaitingCommand)
-@expanded
 def move_command(
+    cli: Cli,
     builds: Builds,
     where: Destination,
     how: Waiting,
@@ -209,12 +202,12 @@ def move_command(
     asked = structs.replace(
         asked, verify=verify or bool(verify_for), verify_for=_time("--verify-for", verify_for)
     )
-    how.run(builds, lambda stands: asked)
+    run(request_moves(cli, builds, lambda stands: asked, how))
 
 
 @commands.command("resize", cls=WaitingCommand)
-@expanded
 def resize_command(
+    cli: Cli,
     build: OneBuild,
     size: NewSize,
     where: Destination,
@@ -255,30 +248,28 @@ def resize_command(
             )
         return structs.replace(asked, flavor=changed)
 
-    how.run([build], resized)
+    run(request_moves(cli, [build], resized, how))
 
 
 @commands.command("shelve")
-@expanded
-def shelve_command(builds: Builds, how: FollowedMove) -> None:
+def shelve_command(cli: Cli, builds: Builds, how: FollowedMove) -> None:
     """Stop instances, keep what they are, and give all their room back.
 
     `berth unshelve BUILD` builds one again, wherever there is room then.
     """
-    how.run(builds, lambda stands: _request("shelve"))
+    run(request_moves(cli, builds, lambda stands: _request("shelve"), how))
 
 
 @commands.command("unshelve", cls=WaitingCommand)
-@expanded
-def unshelve_command(builds: Builds, where: Destination, how: Waiting) -> None:
+def unshelve_command(cli: Cli, builds: Builds, where: Destination, how: Waiting) -> None:
     """Build shelved instances again, as what they were, wherever there is room."""
     asked = how.of(where.of(_request("unshelve")))
-    how.run(builds, lambda stands: asked)
+    run(request_moves(cli, builds, lambda stands: asked, how))
 
 
 @commands.command("rebuild")
-@expanded
 def rebuild_command(
+    cli: Cli,
     build: OneBuild,
     how: FollowedMove,
     image: Annotated[
@@ -303,7 +294,7 @@ def rebuild_command(
             raise BadSetting(f"{stands.build} was built of no image: name one with --image")
         return structs.replace(_request("rebuild"), image=of)
 
-    how.run([build], rebuilt)
+    run(request_moves(cli, [build], rebuilt, how))
 
 
 def _request(kind: MoveKind) -> MoveRequested:
@@ -319,33 +310,29 @@ def _time(option: str, given: str) -> str:
     return given
 
 
-async def request_moves(
-    settings: Settings, builds: Sequence[str], making: Making, how: _Followed, say: Console
-) -> int:
+async def request_moves(cli: Cli, builds: Sequence[str], making: Making, how: _Followed) -> int:
     ids = list(dict.fromkeys(uuid_of(build) for build in builds))
-    async with Bus(wiring.transport(settings, "move")) as bus:
+    async with cli.bus("move") as bus:
         name = f"move-{Clock().uuid()[:8]}"
-        requests = await prepare_moves(bus, settings, ids, how.cell, making, name if how.follows else "")
+        requests = await prepare_moves(bus, cli.settings, ids, how.cell, making, name if how.follows else "")
         if how.only_supposes:
-            return tell_supposed(requests, await supposed(bus, requests), how.as_json, say)
+            return tell_supposed(cli, requests, await supposed(bus, requests))
         if how.follows:
-            return await _follow(bus, name, requests, how, say)
+            return await _follow(bus, name, requests, cli, how)
         await publish(bus, *requests, patience=PATIENCE)
     for request in requests:
-        if how.as_json:
+        if cli.as_json:
             write_json({"move": request.move, "build": request.build, "kind": request.kind})
         else:
             sentence = f"asked for: {request.kind} of {request.build} (`berth moves show {request.move}`)"
-            say.print(sentence, markup=False)
+            cli.say.print(sentence, markup=False)
     return 0
 
 
-async def _follow(
-    bus: Bus, name: str, requests: Sequence[MoveRequested], how: _Followed, say: Console
-) -> int:
+async def _follow(bus: Bus, name: str, requests: Sequence[MoveRequested], cli: Cli, how: _Followed) -> int:
     from scheduler_worker import seconds_of
 
-    printer = RequestedMovesPrinter(how.as_json, say)
+    printer = RequestedMovesPrinter(cli)
     longest = max((seconds_of(request.wait) for request in requests), default=0.0)
     try:
         return 0 if await follow_moves(bus, name, requests, how.timeout + longest, printer) else 1

@@ -4,20 +4,18 @@ import uuid
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from berth import wiring, worker_roles
-from berth.commands.options import Json, StateDir
-from berth.commands.terminal import effective, run, say, tell
+from berth import worker_roles
+from berth.commands.options import Commands
+from berth.commands.terminal import Cli, run
 from berth.operations import publishing
 from berth.operations.publishing import checked
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
-from bus.delivery.runner import Bus
 from bus.messages import NodeChanged
 
-commands = typer.Typer(name="node", no_args_is_help=True)
+commands = Commands(name="node", no_args_is_help=True)
 
 
 @commands.callback()
@@ -27,6 +25,7 @@ def _group() -> None:
 
 @commands.command("set")
 def set_command(
+    cli: Cli,
     name: Annotated[str, typer.Argument(help="A name; its uuid is derived from it unless it is one.")],
     event: Annotated[
         str, typer.Option(help="The event's name: maintenance_set, provision_set, ...")
@@ -42,13 +41,10 @@ def set_command(
         list[str] | None, typer.Option(metavar="NAME", help="CUSTOM_...; may be repeated.")
     ] = None,
     deleted: Annotated[bool, typer.Option("--deleted", help="The node is gone from Ironic.")] = False,
-    as_json: Json = False,
-    state_dir: StateDir = None,
 ) -> None:
     """Publish an Ironic-style node event on ironic.node.CELL.EVENT."""
-    settings = effective(state_dir=state_dir).settings
     event_ = node_event(
-        settings,
+        cli.settings,
         name,
         cell,
         event=event,
@@ -59,7 +55,7 @@ def set_command(
         traits=tuple(trait or ()),
         deleted=deleted,
     )
-    run(publish(settings, event_, say, as_json))
+    run(publish(cli, event_))
 
 
 def node_event(settings: Settings, name: str, cell: str, **state: Any) -> NodeChanged:
@@ -74,10 +70,10 @@ def node_event(settings: Settings, name: str, cell: str, **state: Any) -> NodeCh
     return NodeChanged(node=node, name=name, at=now, cell=cell, agent=agent, **free | state)
 
 
-async def publish(settings: Settings, event: NodeChanged, say: Console, as_json: bool = False) -> int:
+async def publish(cli: Cli, event: NodeChanged) -> int:
     event = checked(event)
-    async with Bus(wiring.transport(settings, "client")) as bus:
+    async with cli.bus("client") as bus:
         await publishing.publish(bus, event)
     key = topics.TOPIC_OF[type(event)].key(event)
-    tell(say, as_json, f"published on {key}\nnode {event.node}", node=event.node, name=event.name, key=key)
+    cli.tell(f"published on {key}\nnode {event.node}", node=event.node, name=event.name, key=key)
     return 0

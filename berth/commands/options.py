@@ -3,10 +3,14 @@
 import dataclasses
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import typer
 from typer.core import TyperCommand
+
+from berth.commands.terminal import Cli, effective, run
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 Cells = Annotated[str | None, typer.Option(help="Names of the cells, comma separated, or how many.")]
 Hosts = Annotated[int | None, typer.Option(min=1, help="Simulated hosts, over all cells.")]
@@ -79,34 +83,61 @@ class WaitingCommand(TyperCommand):
         return super().parse_args(ctx, told)
 
 
-def expanded(function: Callable[..., None]) -> Callable[..., None]:
+class Commands(typer.Typer):
+    """A group of commands whose functions may be coroutines, and may take records of options."""
+
+    def command(self, name: str, **options: Any) -> Callable[[F], F]:  # type: ignore[override]
+        register = super().command(name, **options)
+
+        def registered(function: F) -> F:
+            register(_expanded(function))
+            return function
+
+        return registered
+
+
+def _expanded(function: Callable[..., Any]) -> Callable[..., None]:
     """Return the command with each parameter that is a dataclass replaced by the fields of the class.
 
-    `Annotated[Class, {field: typer.Option(…)}]` describes the fields of a class that has no descriptions.
+    `Annotated[Class, {field: typer.Option(…)}]` describes the fields of a class that has no descriptions. A
+    parameter of type `Cli` becomes the options --json, with the annotated help, and --state-dir, which a
+    second annotation leaves out.
     """
     parameters: list[inspect.Parameter] = []
-    classes: dict[str, tuple[Any, tuple[str, ...]]] = {}
+    last: list[inspect.Parameter] = []
+    records: dict[str, tuple[Any, tuple[str, ...]]] = {}
     hints = get_type_hints(function, include_extras=True)
-    for parameter in inspect.signature(function).parameters.values():
-        hint = hints[parameter.name]
-        class_ = get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
-        if not dataclasses.is_dataclass(class_):
-            parameters.append(_keyword(parameter.name, hint, parameter.default))
-            continue
-        fields = _described_fields(class_, hint)
-        classes[parameter.name] = class_, tuple(field.name for field in fields)
-        parameters += fields
+    for name, parameter in inspect.signature(function).parameters.items():
+        hint = hints[name]
+        class_, *about = get_args(hint) if hasattr(hint, "__metadata__") else (hint,)
+        if class_ is Cli:
+            json = Annotated[bool, typer.Option("--json", help=about[0])] if about else Json
+            last = [_keyword("as_json", json, False), _keyword("state_dir", StateDir, None)]
+            last = last[: 3 - max(len(about), 1)]
+            records[name] = _cli, tuple(option.name for option in last)
+        elif dataclasses.is_dataclass(class_):
+            fields = _described_fields(class_, hint)
+            records[name] = class_, tuple(field.name for field in fields)
+            parameters += fields
+        else:
+            parameters.append(_keyword(name, hint, parameter.default))
 
     def command(**given: Any) -> None:
-        for name, (class_, fields) in classes.items():
+        for name, (class_, fields) in records.items():
             values = {field: given.pop(field) for field in fields}
             given[name] = class_(**{field: value for field, value in values.items() if value is not None})
-        function(**given)
+        work = function(**given)
+        if inspect.iscoroutine(work):
+            run(work)
 
     command.__doc__, command.__name__ = function.__doc__, function.__name__
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    command.__signature__ = inspect.Signature([*parameters, *last])  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in (*parameters, *last)}
     return command
+
+
+def _cli(as_json: bool, state_dir: str | None = None) -> Cli:
+    return Cli(effective(state_dir=state_dir).settings, as_json)
 
 
 def _described_fields(class_: Any, hint: Any) -> list[inspect.Parameter]:

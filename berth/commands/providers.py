@@ -5,14 +5,12 @@ from fnmatch import fnmatchcase
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from berth import wiring
-from berth.commands.options import Json, StateDir
-from berth.commands.terminal import effective, run, say, write_json
+from berth.commands.options import Commands
+from berth.commands.terminal import Cli, run, write_json
 from berth.operations.cells import chosen_cells
 from berth.operations.publishing import checked
-from berth.settings import BadSetting, Settings
+from berth.settings import BadSetting
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
@@ -27,10 +25,7 @@ _PAGE = 500
 _SHOWN = 10
 SHARES = "MISC_SHARES_VIA_AGGREGATE"  # the trait of a pool
 
-commands = typer.Typer(
-    name="provider",
-    no_args_is_help=True,
-)
+commands = Commands(name="provider", no_args_is_help=True)
 
 
 @commands.callback()
@@ -40,6 +35,7 @@ def provider() -> None:
 
 @commands.command("reset")
 def reset_command(
+    cli: Cli,
     cell: Annotated[str, typer.Option(metavar="NAME", help="The cell that has it from now on.")],
     root: Annotated[
         str, typer.Argument(metavar="ROOT", help="The uuid of its root provider, or its name.")
@@ -57,8 +53,6 @@ def reset_command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Of those, say which it would be, and do nothing.")
     ] = False,
-    as_json: Json = False,
-    state_dir: StateDir = None,
 ) -> None:
     """Assign a host to a cell, whatever its present cell, and restart the sequence of its reports.
 
@@ -67,16 +61,15 @@ def reset_command(
     """
     if bool(root) == ownerless:
         raise BadSetting("say which: a root, or --all-without-owner")
-    settings = effective(state_dir=state_dir).settings
     if ownerless:
-        run(reset_the_ownerless(settings, cell, match, dry_run, as_json, say))
+        run(reset_the_ownerless(cli, cell, match, dry_run))
     else:
-        run(reset(settings, root, cell, as_json, say))
+        run(reset(cli, root, cell))
 
 
-async def reset(settings: Settings, root: str, cell: str, as_json: bool, say: Console) -> int:
-    async with Bus(wiring.transport(settings, "provider")) as bus:
-        await chosen_cells(bus, settings, [cell])
+async def reset(cli: Cli, root: str, cell: str) -> int:
+    async with cli.bus("provider") as bus:
+        await chosen_cells(bus, cli.settings, [cell])
         if not _UUID.fullmatch(root):
             found = (await bus.asker(topics.PROVIDERS)(FindProviders(name=root))).providers
             if not found:
@@ -88,12 +81,12 @@ async def reset(settings: Settings, root: str, cell: str, as_json: bool, say: Co
             raise OperationRefused(f"there is no root provider {root}")
     match result:
         case OwnerGiven():
-            if as_json:
+            if cli.as_json:
                 write_json(result)
             else:
                 before = f"cell {result.cell}" if result.cell else "no cell"
                 told = f", agent {result.agent}" if result.agent else ""
-                say.print(
+                cli.say.print(
                     f"{root} is of cell {cell}; it was of {before}{told}, last report {result.sequence}",
                     markup=False,
                 )
@@ -101,12 +94,10 @@ async def reset(settings: Settings, root: str, cell: str, as_json: bool, say: Co
     raise OperationRefused("others are at work on it just now: try again")
 
 
-async def reset_the_ownerless(
-    settings: Settings, cell: str, match: str, dry_run: bool, as_json: bool, say: Console
-) -> int:
+async def reset_the_ownerless(cli: Cli, cell: str, match: str, dry_run: bool) -> int:
     """Delete providers without an owner. Shared pools of operators stay."""
-    async with Bus(wiring.transport(settings, "provider")) as bus:
-        await chosen_cells(bus, settings, [cell])
+    async with cli.bus("provider") as bus:
+        await chosen_cells(bus, cli.settings, [cell])
         found = [provider for provider in await _ownerless(bus) if fnmatchcase(provider.name, match)]
         failed: list[str] = []
         for at in range(0, 0 if dry_run else len(found), _AT_ONCE):
@@ -115,14 +106,14 @@ async def reset_the_ownerless(
             answers = await bus.asker_of_many(topics.EDIT_OWNER, timeout=60.0)(orders)
             given = [isinstance(answer.result, OwnerGiven) for answer in answers]
             failed += [provider.name for provider, done in zip(part, given, strict=True) if not done]
-    if as_json:
+    if cli.as_json:
         names = [provider.name for provider in found if provider.name not in failed]
         write_json({"cell": cell, "hosts": names, "failed": failed, "done": not dry_run})
     else:
         some = f": {', '.join(printable(one.name) for one in found[:_SHOWN])}" if found else ""
         more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         goes = f"would go to cell {cell}" if dry_run else f"are of cell {cell} now"
-        say.print(f"{len(found) - len(failed)} hosts {goes}{some}{more}", markup=False)
+        cli.say.print(f"{len(found) - len(failed)} hosts {goes}{some}{more}", markup=False)
     if failed:
         raise OperationRefused(f"others are at work on {', '.join(failed[:_SHOWN])}: say the same again")
     return 0

@@ -6,16 +6,13 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from berth import wiring
 from berth.commands.move_output import MovePrinter
-from berth.commands.options import Json, StateDir, expanded
-from berth.commands.terminal import complain, effective, run, say, write_json
+from berth.commands.options import Commands
+from berth.commands.terminal import Cli, complain, write_json
 from berth.operations.cells import known_cells, uuid_of
 from berth.operations.following import MoveOutcome, waiting_moves
 from berth.operations.moving import end_wait, move_in_progress, steering
-from berth.settings import Settings
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.moves import MoveProgress, MoveStands, Steering
@@ -23,7 +20,7 @@ from bus.queries import WaitingRequest
 
 _GOOD = {"confirm": ("done",), "force": ("done",), "revert": ("reverted",), "abort": ("aborted", "reverted")}
 
-commands = typer.Typer()
+commands = Commands()
 
 
 @dataclass(frozen=True)
@@ -39,69 +36,50 @@ class SteeringOptions:
     ] = False
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to follow it.")] = 600.0
     cell: Annotated[str, typer.Option(help="The cell it is in, if you know: then nobody else is asked.")] = ""
-    as_json: Json = False
-    state_dir: StateDir = None
-
-    def run(self, to: Steering) -> None:
-        settings = effective(state_dir=self.state_dir).settings
-        run(steer(settings, self.of, to, self.cell, self.wait, self.timeout, self.as_json, say))
 
 
 @commands.command("confirm")
-@expanded
-def confirm_command(options: SteeringOptions) -> None:
+async def confirm(cli: Cli, options: SteeringOptions) -> int:
     """Confirm a move that waits for it: the instance stays at its destination, and the source is released."""
-    options.run("confirm")
+    return await steer(cli, options, "confirm")
 
 
 @commands.command("revert")
-@expanded
-def revert_command(options: SteeringOptions) -> None:
+async def revert(cli: Cli, options: SteeringOptions) -> int:
     """Revert a move that waits for confirmation: the instance returns to its source, unchanged."""
-    options.run("revert")
+    return await steer(cli, options, "revert")
 
 
 @commands.command("abort")
-@expanded
-def abort_command(options: SteeringOptions) -> None:
+async def abort(cli: Cli, options: SteeringOptions) -> int:
     """End a move early: the instance continues at its source.
 
     Possible until it is started on its new host; later the command is refused. A move that waits for
     capacity stops waiting.
     """
-    options.run("abort")
+    return await steer(cli, options, "abort")
 
 
 @commands.command("force")
-@expanded
-def force_command(options: SteeringOptions) -> None:
+async def force(cli: Cli, options: SteeringOptions) -> int:
     """End the copying of a live move early: the instance is stopped for the rest.
 
     For an instance that changes its memory faster than it can be copied.
     """
-    options.run("force")
+    return await steer(cli, options, "force")
 
 
-async def steer(
-    settings: Settings,
-    of: Sequence[str],
-    to: Steering,
-    cell: str,
-    wait: bool,
-    timeout: float,
-    as_json: bool,
-    say: Console,
-) -> int:
-    ids = list(dict.fromkeys(uuid_of(one, "a build or a move") for one in of))
-    async with Bus(wiring.transport(settings, "steer")) as bus:
-        cells = (cell,) if cell else await known_cells(bus, settings)
-        telling = MovePrinter(as_json, say)
+async def steer(cli: Cli, options: SteeringOptions, to: Steering) -> int:
+    ids = list(dict.fromkeys(uuid_of(one, "a build or a move") for one in options.of))
+    async with cli.bus("steer") as bus:
+        cells = (options.cell,) if options.cell else await known_cells(bus, cli.settings)
+        telling = MovePrinter(cli)
         meant = [await _meant(bus, cells, id_, to) for id_ in ids]
         cancelled = [await _wait_ended(bus, one, telling) for one in meant if isinstance(one, WaitingRequest)]
         # A move that no longer waited has just begun
         begun = [await move_in_progress(bus, cells, move) for move in cancelled if move]
         under_way = [one for one in meant if isinstance(one, MoveStands)] + begun
-        steered = _Steered(bus, to, wait, timeout, telling)
+        steered = _Steered(bus, to, options, telling)
         async with asyncio.TaskGroup() as group:
             each = [group.create_task(steered.steer(stands)) for stands in under_way]
     return 0 if all(task.result() for task in each) else 1
@@ -131,11 +109,11 @@ async def _wait_ended(bus: Bus, waits: WaitingRequest, telling: MovePrinter) -> 
 class _Steered:
     """Steers several moves with one message each."""
 
-    def __init__(self, bus: Bus, to: Steering, wait: bool, timeout: float, telling: MovePrinter) -> None:
+    def __init__(self, bus: Bus, to: Steering, options: SteeringOptions, telling: MovePrinter) -> None:
         self.bus = bus
         self.to: Steering = to
-        self.wait = wait
-        self.timeout = timeout
+        self.wait = options.wait
+        self.timeout = options.timeout
         self.telling = telling
 
     async def steer(self, stands: MoveStands) -> bool:

@@ -4,17 +4,18 @@ import asyncio
 import os
 import sys
 from collections.abc import Coroutine, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from berth import logs
 from berth.configuration import Effective, read
 from berth.operations.publishing import leaves
-from berth.settings import BadSetting
+from berth.settings import BadSetting, Settings
 from bus.errors import (
     AnswerRefused,
     BrokerRefused,
@@ -28,6 +29,8 @@ from bus.masking import OBEYED, printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress
+
+    from bus.delivery.runner import Bus
 
 _COLOURS = {"active": "green", "moving": "yellow", "verifying": "yellow", "shelved": "cyan"}
 _PIPED_WIDTH = 200  # columns of a table outside of a terminal
@@ -96,12 +99,35 @@ def write_json(value: Any) -> None:
     sys.stdout.write(OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
 
 
-def tell(say: Console, as_json: bool, sentence: str, **facts: Any) -> None:
-    """Report a completed action: as a sentence, or as a JSON object with its facts."""
-    if as_json:
-        write_json(facts)
-    else:
-        say.print(sentence, markup=False)
+@dataclass(frozen=True)
+class Cli:
+    """The settings in force for a command, and how it prints its results."""
+
+    settings: Settings
+    as_json: bool = False
+    say: Console = say
+
+    def bus(self, name: str) -> "Bus":
+        """Return a bus whose connection has the name of the command."""
+        from berth import wiring
+        from bus.delivery.runner import Bus
+
+        return Bus(wiring.transport(self.settings, name))
+
+    def tell(self, sentence: str, **facts: Any) -> None:
+        """Report a completed action: as a sentence, or as a JSON object with its facts."""
+        if self.as_json:
+            write_json(facts)
+        else:
+            self.say.print(sentence, markup=False)
+
+    def rows(self, found: Iterable[Any], table: RenderableType) -> None:
+        """Print each record as a line of JSON, or the table of all records."""
+        if self.as_json:
+            for record in found:
+                write_json(record)
+        else:
+            self.say.print(table)
 
 
 def coloured(status: str) -> str:

@@ -7,27 +7,23 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from berth import wiring
-from berth.commands.options import Json, StateDir
-from berth.commands.terminal import effective, run, say, write_json
-from berth.settings import Settings
+from berth.commands.options import Commands
+from berth.commands.terminal import Cli, run, write_json
 from bus import topics
 from bus.clock import Clock
-from bus.delivery.runner import Bus
 from bus.masking import printable
 from bus.queries import FindWaiting, WaitingFound, WaitingRequest
 
 _PAGE = 200
 
-commands = typer.Typer()
+commands = Commands()
 
 
 @commands.command("waiting")
 def waiting_command(
+    cli: Cli,
     project: Annotated[str, typer.Option(help="Only what this one asked for.")] = "",
     limit: Annotated[int, typer.Option(min=1, help="So many of them, those who go first.")] = 50,
-    as_json: Json = False,
-    state_dir: StateDir = None,
 ) -> None:
     """List waiting requests for builds and moves: their order, what they lack, what would wake them.
 
@@ -35,13 +31,11 @@ def waiting_command(
     boot --wait 30m --priority 5` adds one, `berth delete BUILD` cancels it; `berth move BUILD --wait 30m`
     adds one, `berth abort BUILD` cancels it.
     """
-    run(show_waiting(effective(state_dir=state_dir).settings, project, limit, as_json, say, Clock().now()))
+    run(show_waiting(cli, project, limit, Clock().now()))
 
 
-async def show_waiting(
-    settings: Settings, project: str, limit: int, as_json: bool, say: Console, now: float
-) -> int:
-    async with Bus(wiring.transport(settings, "waiting")) as bus:
+async def show_waiting(cli: Cli, project: str, limit: int, now: float) -> int:
+    async with cli.bus("waiting") as bus:
         ask = bus.asker(topics.WAITING)
         waiting: list[WaitingRequest] = []
         found = await ask(FindWaiting(project=project, limit=min(limit, _PAGE)))
@@ -51,17 +45,17 @@ async def show_waiting(
                 FindWaiting(project=project, after=found.more, limit=min(limit - len(waiting), _PAGE))
             )
             waiting += found.waiting
-    if as_json:
+    if cli.as_json:
         for one in waiting:
             write_json(one)
         return 0
     if not found.count:
-        say.print("nobody waits")
+        cli.say.print("nobody waits")
     else:
-        say.print(_table(waiting, now))
-        _tell_the_rest(found, len(waiting), say)
+        cli.say.print(_table(waiting, now))
+        _tell_the_rest(found, len(waiting), cli.say)
     if found.rescued:
-        say.print(f"[red]{found.rescued} waited though there was room[/red]: that is a fault of berth's")
+        cli.say.print(f"[red]{found.rescued} waited though there was room[/red]: that is a fault of berth's")
     return 0
 
 

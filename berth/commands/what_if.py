@@ -12,17 +12,15 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from berth import wiring
 from berth.commands.builds import BOOT_OPTIONS, tell_notes
 from berth.commands.funnel import print_funnel
-from berth.commands.options import Json, StateDir, expanded
-from berth.commands.terminal import effective, run, say, write_json
+from berth.commands.options import Commands
+from berth.commands.terminal import Cli, run, write_json
 from berth.operations.boot_options import BootOptions, boot_request, names_of
 from berth.operations.names import ByName, resolved
 from berth.operations.publishing import checked
-from berth.settings import BadSetting, Settings
+from berth.settings import BadSetting
 from bus import topics
-from bus.delivery.runner import Bus
 from bus.masking import printable
 from bus.messages import BuildRequested
 from bus.queries import WhatIf, WhatIfAnswered
@@ -36,18 +34,11 @@ SECONDS = 30.0  # an answer may take
 
 
 async def plan_room(
-    settings: Settings,
-    mix: Sequence[str],
-    add: Sequence[str],
-    without: Sequence[str],
-    zone: str,
-    cell: str,
-    as_json: bool,
-    say: Console,
+    cli: Cli, mix: Sequence[str], add: Sequence[str], without: Sequence[str], zone: str, cell: str
 ) -> int:
     try:
         plan = parse_plan(mix, add, without, zone, cell)
-        async with Bus(wiring.transport(settings, "what-if")) as bus:
+        async with cli.bus("what-if") as bus:
             hosts = await known_hosts(
                 bus.asker(topics.TREES, SECONDS),
                 bus.asker(topics.AGGREGATES, SECONDS),
@@ -56,10 +47,10 @@ async def plan_room(
         answer = planned(hosts, plan)
     except InvalidPlan as bad:
         raise BadSetting("; ".join(str(arg) for arg in bad.args)) from None
-    if as_json:
+    if cli.as_json:
         write_json(answer)
     else:
-        show_plan(answer, say)
+        show_plan(answer, cli.say)
     return 0 if (answer.then or answer.now).mixes else 1
 
 
@@ -123,7 +114,7 @@ def _pieces(flavor: FlavorCapacity) -> list[str]:
 
 SECONDS = 30.0  # an answer may take
 
-commands = typer.Typer()
+commands = Commands()
 
 _ASKED = {name: option for name, option in BOOT_OPTIONS.items() if name not in ("count", "name")}
 
@@ -159,8 +150,8 @@ Without = Annotated[
 
 
 @commands.command("what-if")
-@expanded
 def what_if_command(
+    cli: Cli,
     options: Annotated[BootOptions, _ASKED],
     count: Count = 1,
     best: Best = 8,
@@ -168,8 +159,6 @@ def what_if_command(
     mix: Mix = None,
     add_hosts: AddHosts = None,
     without: Without = None,
-    as_json: Json = False,
-    state_dir: StateDir = None,
 ) -> None:
     """Would this fit now, where, how many more, and what would change it. Nothing is claimed.
 
@@ -178,34 +167,26 @@ def what_if_command(
     """
     options = dataclasses.replace(options, count=min(count, 1000))
     request = boot_request(options)
-    settings = effective(state_dir=state_dir).settings
     if mix or add_hosts or without:
         flavors = mix or [flavor_as_planned(request.flavor)]
         place = request.zone, request.cell
-        run(plan_room(settings, flavors, add_hosts or [], without or [], *place, as_json, say))
+        run(plan_room(cli, flavors, add_hosts or [], without or [], *place))
         return
     tell_notes(request)
-    run(what_if(settings, request, names_of(options), best, room, as_json, say, count))
+    run(what_if(cli, request, names_of(options), best, room, count))
 
 
 async def what_if(
-    settings: Settings,
-    request: BuildRequested,
-    names: ByName,
-    best: int,
-    room: bool,
-    as_json: bool,
-    say: Console,
-    count: int = 0,
+    cli: Cli, request: BuildRequested, names: ByName, best: int, room: bool, count: int = 0
 ) -> int:
-    async with Bus(wiring.transport(settings, "what-if")) as bus:
+    async with cli.bus("what-if") as bus:
         request = checked(await resolved(bus, request, names))
         ask = bus.asker(topics.WHAT_IF, timeout=SECONDS)
         answer = await ask(WhatIf(request=request, best=best, room=room, count=count))
-    if as_json:
+    if cli.as_json:
         write_json(answer)
     else:
-        show_answer(answer, say)
+        show_answer(answer, cli.say)
     return 0 if answer.fits else 1
 
 

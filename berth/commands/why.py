@@ -10,12 +10,11 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from berth import wiring
 from berth.commands.funnel import print_funnel
 from berth.commands.move_list import facts_of
 from berth.commands.move_output import tell_supposed
-from berth.commands.options import Json, StateDir
-from berth.commands.terminal import effective, run, say, write_json
+from berth.commands.options import Commands
+from berth.commands.terminal import Cli, run, write_json
 from berth.commands.what_if import show_answer
 from berth.operations.boot_options import recorded_request
 from berth.operations.cells import known_cells
@@ -31,11 +30,12 @@ from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision, Wh
 
 SECONDS = 5.0  # an answer may take
 
-commands = typer.Typer()
+commands = Commands()
 
 
 @commands.command("why")
 def why_command(
+    cli: Cli,
     build: Annotated[
         str,
         typer.Argument(
@@ -55,8 +55,6 @@ def why_command(
             " instance of the flavor it got.",
         ),
     ] = False,
-    as_json: Json = False,
-    state_dir: StateDir = None,
 ) -> None:
     """Explain why a build is on its host or has none, or why a move chose its host, waits, or was refused.
 
@@ -70,7 +68,7 @@ def why_command(
         id_ = str(uuid.UUID(build))
     except ValueError:
         raise BadSetting(f"{build!r} is not the uuid of a build or request") from None
-    run(why(effective(state_dir=state_dir).settings, id_, again, now, as_json, say))
+    run(why(cli, id_, again, now))
 
 
 @dataclass(frozen=True)
@@ -83,30 +81,30 @@ class Known:
     silent: tuple[str, ...]  # workers that did not answer
 
 
-async def why(settings: Settings, id_: str, again: bool, now: bool, as_json: bool, say: Console) -> int:
-    async with Bus(wiring.transport(settings, "why")) as bus:
-        known = await _known(settings, bus, id_)
+async def why(cli: Cli, id_: str, again: bool, now: bool) -> int:
+    async with cli.bus("why") as bus:
+        known = await _known(cli.settings, bus, id_)
         if not known.stands and not known.moves and not known.decided.known:
             unheard = f" ({', '.join(known.silent)} did not answer)" if known.silent else ""
             raise OperationRefused(f"nobody knows a build, request or move {id_}{unheard}")
         if now:
-            return await _ask_now(bus, known, as_json, say)
+            return await _ask_now(cli, bus, known)
     if again:
-        return _again(known, as_json, say)
-    if as_json:
+        return _again(cli, known)
+    if cli.as_json:
         for value in (*known.stands, *known.moves):
             write_json(value)
         if known.decided.known:
             write_json(known.decided)
         return 0
     for value in known.stands:
-        _show_placed(value, say)
+        _show_placed(value, cli.say)
     for move in known.moves:
         for fact in facts_of(move):
-            say.print(fact)
-        print_funnel(move.decision, say)
+            cli.say.print(fact)
+        print_funnel(move.decision, cli.say)
     if known.decided.known:
-        _show_decided(known.decided, say)
+        _show_decided(known.decided, cli.say)
     return 0
 
 
@@ -176,7 +174,7 @@ def _print(say: Console, line: Text) -> None:
 # Again
 
 
-def _again(known: Known, as_json: bool, say: Console) -> int:
+def _again(cli: Cli, known: Known) -> int:
     """Repeat the recorded decisions; return 1 unless all choose the same host."""
     if known.moves:
         raise OperationRefused("it is a move: only the choice of a build is made again")
@@ -191,43 +189,43 @@ def _again(known: Known, as_json: bool, say: Console) -> int:
             raise OperationRefused(f"{build.build} was told again: how it was placed is not recorded")
         host = replay(build.build, record).host
         same &= host is not None and host.root == chosen.root
-        _tell_again(build, host, as_json, say)
+        _tell_again(cli, build, host)
     return 0 if same else 1
 
 
-def _tell_again(build: BuildStands, host: RecordedHost | None, as_json: bool, say: Console) -> None:
+def _tell_again(cli: Cli, build: BuildStands, host: RecordedHost | None) -> None:
     chosen = build.placed.chosen
     same = host is not None and host.root == chosen.root
-    if as_json:
+    if cli.as_json:
         write_json(
             {"build": build.build, "recorded": chosen.root, "again": host.root if host else "", "same": same}
         )
     elif same:
-        _print(say, Text(f"{build.build}  again {printable(chosen.host)}: the same host", style="green"))
+        _print(cli.say, Text(f"{build.build}  again {printable(chosen.host)}: the same host", style="green"))
     else:
         other = printable(host.host) if host is not None else "nobody"
         said = f"{build.build}  recorded {printable(chosen.host)}, again {other}: it differs"
-        _print(say, Text(said, style="red"))
+        _print(cli.say, Text(said, style="red"))
 
 
-async def _ask_now(bus: Bus, known: Known, as_json: bool, say: Console) -> int:
+async def _ask_now(cli: Cli, bus: Bus, known: Known) -> int:
     if known.moves:
         raise OperationRefused("it has begun: `berth move --dry-run` asks about another")
     if known.decided.move is not None:
         moves = [known.decided.move]
-        return tell_supposed(moves, await supposed(bus, moves), as_json, say)
+        return tell_supposed(cli, moves, await supposed(bus, moves))
     request = known.decided.request or recorded_request(known.stands[0])
     if not request.instances:
         raise OperationRefused("what was asked is not recorded")
     answer = await bus.asker(topics.WHAT_IF)(WhatIf(request=request))
-    if as_json:
+    if cli.as_json:
         write_json(answer)
     else:
         before = known.stands[0].host if known.stands else "nowhere"
-        _print(say, Text(f"then {printable(before)}; now:"))
+        _print(cli.say, Text(f"then {printable(before)}; now:"))
         if not known.decided.request:
-            _print(say, Text(_asked_of(known.stands), style="dim"))
-        show_answer(answer, say)
+            _print(cli.say, Text(_asked_of(known.stands), style="dim"))
+        show_answer(answer, cli.say)
     return 0 if answer.fits else 1
 
 

@@ -16,6 +16,7 @@ from berth.commands import cell_making
 from berth.commands.cell_ending import remove
 from berth.commands.cell_making import NewCell, add
 from berth.commands.cell_permissions import ferry_user_of, user_of
+from berth.commands.terminal import Cli
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.cells import RegisterCell
@@ -69,13 +70,13 @@ class Making:
         told = io.StringIO()
         what = NewCell(SETTINGS, "c9", self.file, rotate, "", "")
         edit = RegisterCell(cell="c9", **said)
-        assert await add(what, edit, "", "", False, Console(file=told, width=200)) == 0
+        assert await add(Cli(SETTINGS, False, Console(file=told, width=200)), what, edit, "", "") == 0
         return told.getvalue()
 
     async def remove(self, *, force: bool = False, keep_user: bool = False) -> str:
         told = io.StringIO()
         out = Console(file=told, width=200)
-        assert await plainly(remove(SETTINGS, "c9", force, False, keep_user, "", "", False, out)) == 0
+        assert await plainly(remove(Cli(SETTINGS, False, out), "c9", force, False, keep_user, "", "")) == 0
         return told.getvalue()
 
     @property
@@ -125,7 +126,9 @@ async def test_a_name_too_long_for_postgresql_is_refused_before_anything_is_crea
     what = NewCell(settings, "c" * length, making.file, False, "", "")
     refused = "Connect call failed" if fits else "take a name of at most 57 characters"
     with pytest.raises((BadSetting, Unavailable), match=refused):
-        await add(what, RegisterCell(cell=what.name), "", "", False, Console(file=io.StringIO()))
+        await add(
+            Cli(SETTINGS, False, Console(file=io.StringIO())), what, RegisterCell(cell=what.name), "", ""
+        )
     assert not making.file.exists() and not making.broker.known
 
 
@@ -187,7 +190,10 @@ async def test_a_placement_that_does_not_hear_it_is_said(
 
     monkeypatch.setattr(cell_making, "_placement_hears", deaf)
     what = NewCell(SETTINGS, "c9", making.file, False, "", "")
-    assert await add(what, RegisterCell(cell="c9"), "", "", True, Console(file=io.StringIO())) == 1
+    assert (
+        await add(Cli(SETTINGS, True, Console(file=io.StringIO())), what, RegisterCell(cell="c9"), "", "")
+        == 1
+    )
     assert json.loads(capsys.readouterr().out)["heard"] is False
 
 

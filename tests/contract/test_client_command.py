@@ -13,6 +13,7 @@ from rich.console import Console
 
 from berth import broker_users, wiring
 from berth.commands.clients import PASSWORD, NewClient, add, given_password, remove
+from berth.commands.terminal import Cli
 from berth.operations.publishing import checked
 from berth.settings import BadSetting, Settings
 from bus import topics
@@ -77,12 +78,12 @@ class Clients:
         out = io.StringIO()
         order = ClientEditRequested(client="shop", projects=projects)
         what = NewClient(SETTINGS, order, url_file=self.file if file else None, **given)
-        assert await plainly(add(what, "", "", False, Console(file=out, width=300))) == 0
+        assert await plainly(add(Cli(SETTINGS, False, Console(file=out, width=300)), what, "", "")) == 0
         return out.getvalue()
 
     async def remove(self) -> None:
         order, out = ClientEditRequested(client="shop"), Console(file=io.StringIO())
-        assert await plainly(remove(SETTINGS, order, "", "", False, out)) == 0
+        assert await plainly(remove(Cli(SETTINGS, False, out), order, "", "")) == 0
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from berth import wiring
 from berth.commands import dead
+from berth.commands.terminal import Cli
 from berth.settings import BadSetting, Settings
 from bus.local import LocalBroker, LocalTransport
 from bus.protocol import DeadLetter, QueueSpec
@@ -57,8 +58,8 @@ async def test_a_moment_that_never_was_is_unknown(
     broker: LocalBroker, say: Console, seconds: float, printed: str
 ) -> None:
     broker.store_dead_letter(a_json_letter(died=seconds, first_died=seconds))
-    assert await dead.list_letters(Settings(), say) == 0
-    assert await dead.show_letter(Settings(), "letter", say) == 0
+    assert await dead.list_letters(Cli(Settings(), False, say)) == 0
+    assert await dead.show_letter(Cli(Settings(), False, say), "letter") == 0
     assert said(say).count(printed) == 3
 
 
@@ -85,11 +86,11 @@ async def test_nothing_strangers_wrote_is_obeyed_by_a_terminal(
 ) -> None:
     more: dict[str, Any] = {field: written.encode() if field == "body" else written}
     broker.store_dead_letter(a_json_letter(**more))
-    await dead.list_letters(Settings(), say)
-    await dead.show_letter(Settings(), printed if field == "id" else "letter", say)
+    await dead.list_letters(Cli(Settings(), False, say))
+    await dead.show_letter(Cli(Settings(), False, say), printed if field == "id" else "letter")
     assert written not in said(say) or written == printed
     assert printed in said(say)
-    await dead.list_letters(Settings(), say, as_json=True)
+    await dead.list_letters(Cli(Settings(), True, say))
     line = capsys.readouterr().out
     assert written not in line or written == printed
     if field != "traceback":
@@ -98,7 +99,7 @@ async def test_nothing_strangers_wrote_is_obeyed_by_a_terminal(
 
 async def test_the_lines_of_a_body_and_a_traceback_stay(broker: LocalBroker, say: Console) -> None:
     broker.store_dead_letter(a_json_letter(traceback="one\n  two", body=b'{\n\t"n": 1}'))
-    await dead.show_letter(Settings(), "letter", say)
+    await dead.show_letter(Cli(Settings(), False, say), "letter")
     assert said(say).endswith('one\n  two\n{\n        "n": 1}\n') or said(say).endswith(
         'one\n  two\n{\n\t"n": 1}\n'
     )
@@ -110,12 +111,12 @@ async def test_the_lines_of_a_body_and_a_traceback_stay(broker: LocalBroker, say
 async def test_a_list_is_shown_page_by_page(broker: LocalBroker, say: Console) -> None:
     for number in range(250):
         broker.store_dead_letter(a_json_letter(f"{number:03}"))
-    await dead.list_letters(Settings(), say)
+    await dead.list_letters(Cli(Settings(), False, say))
     *lines, more = said(say).splitlines()
     assert [line.split()[0] for line in lines] == [f"{number:03}" for number in range(100)]
     assert more == "there are more: berth dead list --after 099"
     say.file = io.StringIO()
-    await dead.list_letters(Settings(), say, limit=200, after="099")
+    await dead.list_letters(Cli(Settings(), False, say), 200, "099")
     assert [line.split()[0] for line in said(say).splitlines()] == [
         f"{number:03}" for number in range(100, 250)
     ]
@@ -126,7 +127,7 @@ async def test_as_json_all_are_told(
 ) -> None:
     for number in range(2500):
         broker.store_dead_letter(a_json_letter(str(number)))
-    await dead.list_letters(Settings(), say, as_json=True)
+    await dead.list_letters(Cli(Settings(), True, say))
     assert [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()] == [
         str(number) for number in range(2500)
     ]
@@ -140,24 +141,24 @@ async def test_an_empty_id_is_refused(broker: LocalBroker, say: Console, ids: li
     broker.store_dead_letter(a_json_letter())
     for command in (dead.drop, dead.replay):
         with pytest.raises(BadSetting, match="an empty id is the beginning of every id: say `all`"):
-            await command(Settings(), ids, say)
+            await command(Cli(Settings(), say=say), ids)
     with pytest.raises(BadSetting, match="an empty id"):
-        await dead.show_letter(Settings(), ids[-1], say)
+        await dead.show_letter(Cli(Settings(), False, say), ids[-1])
     assert list(broker.dead) == ["letter"]
 
 
 async def test_all_is_said_alone(broker: LocalBroker, say: Console) -> None:
     broker.store_dead_letter(a_json_letter())
     with pytest.raises(BadSetting, match="`all` leaves nothing for other ids"):
-        await dead.drop(Settings(), ["all", "letter"], say)
-    assert await dead.drop(Settings(), ["all"], say) == 0
+        await dead.drop(Cli(Settings(), False, say), ["all", "letter"])
+    assert await dead.drop(Cli(Settings(), False, say), ["all"]) == 0
     assert (said(say), broker.dead) == ("1 dropped\n", {})
 
 
 async def test_the_beginning_of_an_id_is_enough(broker: LocalBroker, say: Console) -> None:
     for id_ in ("aa", "ab", "b", "c"):
         broker.store_dead_letter(a_json_letter(id_))
-    assert await dead.drop(Settings(), ["a", "b", "x"], say) == 0
+    assert await dead.drop(Cli(Settings(), False, say), ["a", "b", "x"]) == 0
     assert list(broker.dead) == ["c"]
     assert said(say) == "no dead letter's id begins with 'x'\n3 dropped\n"
 
@@ -165,7 +166,7 @@ async def test_the_beginning_of_an_id_is_enough(broker: LocalBroker, say: Consol
 async def test_a_replayed_letter_is_in_its_queue_again(broker: LocalBroker, say: Console) -> None:
     broker.declare(QueueSpec("scheduler:build.requested"))
     broker.store_dead_letter(a_json_letter())
-    assert await dead.replay(Settings(), ["let"], say) == 0
+    assert await dead.replay(Cli(Settings(), False, say), ["let"]) == 0
     (item,) = broker.queues["scheduler:build.requested"].items
     assert (bytes(item.envelope.body), item.envelope.attempt) == (b'{"n":1}', 1)
     assert broker.dead == {}
@@ -177,7 +178,7 @@ async def test_a_letter_whose_queue_is_gone_stays_and_the_others_are_replayed(
     broker.declare(QueueSpec("scheduler:build.requested"))
     for id_, queue in (("a", ESC), ("b", "scheduler:build.requested"), ("c", "")):
         broker.store_dead_letter(a_json_letter(id_, queue=queue))
-    assert await dead.replay(Settings(), ["all"], say) == 1
+    assert await dead.replay(Cli(Settings(), False, say), ["all"]) == 1
     assert list(broker.dead) == ["a", "c"]
     assert ESC not in said(say)
     assert said(say).splitlines()[1:] == ["c stays: there is no queue ''", "1 replayed"]
@@ -190,9 +191,9 @@ async def test_json_output_names_replayed_and_remaining_letters(
     broker.declare(QueueSpec("scheduler:build.requested"))
     for id_, queue in (("a", "gone"), ("b", "scheduler:build.requested")):
         broker.store_dead_letter(a_json_letter(id_, queue=queue))
-    assert await dead.replay(Settings(), ["all"], say, as_json=True) == 1
-    assert await dead.show_letter(Settings(), "a", say, as_json=True) == 0
-    assert await dead.drop(Settings(), ["all"], say, as_json=True) == 0
+    assert await dead.replay(Cli(Settings(), True, say), ["all"]) == 1
+    assert await dead.show_letter(Cli(Settings(), True, say), "a") == 0
+    assert await dead.drop(Cli(Settings(), True, say), ["all"]) == 0
     replayed, shown, dropped = map(json.loads, capsys.readouterr().out.splitlines())
     assert replayed == {"replayed": 1, "staying": ["a stays: there is no queue 'gone'"]}
     assert (shown["id"], shown["queue"], shown["body"]) == ("a", "gone", '{"n":1}')
@@ -218,7 +219,7 @@ async def test_a_cells_letter_is_not_replayed_into_a_queue_that_is_not_its_own(
 ) -> None:
     broker.declare(QueueSpec(queue))
     broker.store_dead_letter(a_json_letter(queue=queue, cell=cell))
-    assert await dead.replay(Settings(), ["all"], say) == 1
+    assert await dead.replay(Cli(Settings(), False, say), ["all"]) == 1
     assert "letter stays" in said(say) and queue in said(say)
     assert not broker.queues[queue].items and list(broker.dead) == ["letter"]
 
@@ -236,5 +237,5 @@ async def test_a_cells_letter_is_not_replayed_into_a_queue_that_is_not_its_own(
 async def test_into_its_own_it_is(broker: LocalBroker, say: Console, cell: str, queue: str) -> None:
     broker.declare(QueueSpec(queue))
     broker.store_dead_letter(a_json_letter(queue=queue, cell=cell))
-    assert await dead.replay(Settings(), ["all"], say) == 0
+    assert await dead.replay(Cli(Settings(), False, say), ["all"]) == 0
     assert len(broker.queues[queue].items) == 1 and not broker.dead

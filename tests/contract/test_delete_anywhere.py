@@ -12,6 +12,7 @@ from rich.console import Console
 
 from berth import wiring
 from berth.commands.builds import delete
+from berth.commands.terminal import Cli
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
@@ -229,7 +230,9 @@ async def test_the_command_needs_no_cell(
         elif asked != "unknown":
             await ended.get()
         try:
-            code = await plainly(delete(Settings(), BUILD, "", wait, 60.0, Console(file=told, width=200)))
+            code = await plainly(
+                delete(Cli(Settings(), False, Console(file=told, width=200)), BUILD, "", wait, timeout=60.0)
+            )
         except OperationRefused as problem:
             assert says in str(problem)
             return

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from berth import wiring
 from berth.commands.builds import delete
+from berth.commands.terminal import Cli
 from berth.settings import Settings
 from bus import topics
 from bus.delivery.runner import Bus
@@ -75,7 +76,9 @@ async def test_a_delete_is_done_when_the_cell_knew_the_build_and_nothing_is_held
         group.create_task(bus.serve(cell_and_placement(known, held), stopping))
         await bus.asker(topics.PROVIDERS)(FindProviders())  # answered once it is served
         try:
-            code = await plainly(delete(Settings(), BUILD, "c1", True, 10.0, Console(file=told)))
+            code = await plainly(
+                delete(Cli(Settings(), False, Console(file=told)), BUILD, "c1", True, timeout=10.0)
+            )
         except OperationRefused as refusal:
             problem = refusal
         stopping.set()

@@ -11,6 +11,7 @@ from rich.console import Console
 from berth import wiring
 from berth.commands import groups
 from berth.commands.builds import boot
+from berth.commands.terminal import Cli
 from berth.operations.boot_options import BootOptions, boot_request
 from berth.operations.names import ByName
 from berth.settings import BadSetting, Settings
@@ -84,12 +85,12 @@ async def refusal(work: Awaitable[object]) -> str:
 async def test_a_group_is_made_and_a_second_of_its_name_is_not(placement: Placement) -> None:
     told = Spoken()
     order = GroupEditRequested(edit=groups._made("cache", "anti-affinity", 3, ""))
-    assert await groups.create(Settings(), order, False, told.say) == 0
+    assert await groups.create(Cli(Settings(), False, told.say), order) == 0
     [made] = (await placement.server_groups.find(FindGroups(name="cache"))).groups
     assert (made.policy, made.max_per_host) == ("anti-affinity", 3)
     assert told.lines == [f"server group cache: {made.id}"]
     again = GroupEditRequested(edit=groups._made("cache", "affinity", 1, ""))
-    said = await refusal(groups.create(Settings(), again, False, told.say))
+    said = await refusal(groups.create(Cli(Settings(), False, told.say), again))
     assert said == "there is a server group cache in this project already"
 
 
@@ -107,13 +108,13 @@ def test_an_invalid_policy_or_limit_is_refused(policy: str, most: int, problem: 
 
 async def test_groups_are_listed_by_name(placement: Placement) -> None:
     told = Spoken()
-    assert await groups.list_groups(Settings(), "", False, told.say) == 0
+    assert await groups.list_groups(Cli(Settings(), False, told.say), "") == 0
     assert [line.split()[:2] for line in told.lines[1:]] == [["db", DB], ["web", WEB], ["web", THEIRS]]
     told = Spoken()
-    assert await groups.list_groups(Settings(), "theirs", False, told.say) == 0
+    assert await groups.list_groups(Cli(Settings(), False, told.say), "theirs") == 0
     assert [" ".join(line.split()) for line in told.lines[1:]] == [f"web {THEIRS} affinity 1 1 theirs"]
     told = Spoken()
-    await groups.list_groups(Settings(), "nobody", False, told.say)
+    await groups.list_groups(Cli(Settings(), False, told.say), "nobody")
     assert told.lines == ["no server groups"]
 
 
@@ -122,7 +123,7 @@ async def test_a_list_comes_in_pages(
     placement: Placement, page: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(groups, "_PAGE", page)
-    await groups.list_groups(Settings(), "", True, Spoken().say)
+    await groups.list_groups(Cli(Settings(), True, Spoken().say), "")
     listed = [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()]
     assert sorted(listed) == [WEB, DB, THEIRS]
 
@@ -131,14 +132,14 @@ async def test_a_group_is_shown_with_its_members_and_the_names_of_their_hosts(
     placement: Placement, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = Spoken()
-    assert await groups.show(Settings(), THEIRS, "", False, told.say) == 0
+    assert await groups.show(Cli(Settings(), False, told.say), THEIRS, "") == 0
     assert told.lines == [
         f"web {THEIRS}",
         "  affinity; project theirs",
         f"  {uid(1)} on host-2",
         f"  {uid(100)} on host-1 (may still be there)",
     ]
-    await groups.show(Settings(), "web", "theirs", True, told.say)
+    await groups.show(Cli(Settings(), True, told.say), "web", "theirs")
     shown = json.loads(capsys.readouterr().out)
     assert shown["members"] == {uid(1): [uid(2, "a")]}
     assert shown["hosts"] == {uid(1, "a"): "host-1", uid(2, "a"): "host-2"}
@@ -159,15 +160,15 @@ async def test_a_group_is_shown_with_its_members_and_the_names_of_their_hosts(
 async def test_a_group_that_is_not_clear_is_not_guessed(
     placement: Placement, which: str, project: str, said: str
 ) -> None:
-    assert await refusal(groups.show(Settings(), which, project, False, Spoken().say)) == said
+    assert await refusal(groups.show(Cli(Settings(), False, Spoken().say), which, project)) == said
 
 
 async def test_a_group_with_members_is_deleted_by_force_alone(placement: Placement) -> None:
     told = Spoken()
-    said = await refusal(groups.delete(Settings(), THEIRS, "", False, told.say))
+    said = await refusal(groups.delete(Cli(Settings(), False, told.say), THEIRS, "", False))
     assert said == f"server group web has members ({uid(1)}): delete them first, or say --force"
-    assert await groups.delete(Settings(), THEIRS, "", True, told.say) == 0
-    assert await groups.delete(Settings(), "db", "", False, told.say) == 0
+    assert await groups.delete(Cli(Settings(), False, told.say), THEIRS, "", True) == 0
+    assert await groups.delete(Cli(Settings(), False, told.say), "db", "", False) == 0
     assert told.lines == ["server group web deleted", "server group db deleted"]
     assert [group.id for group in (await placement.server_groups.find(FindGroups())).groups] == [WEB]
 
@@ -176,11 +177,11 @@ async def test_a_boot_names_the_group_it_joins_by_its_uuid(
     placement: Placement, asked: list[BuildRequested]
 ) -> None:
     request = boot_request(BootOptions(vcpus=1, memory_mb=512, disk_gb=1))
-    assert await boot(Settings(), request, False, 1.0, False, Spoken().say, ByName("web")) == 0
-    assert await boot(Settings(), request, False, 1.0, False, Spoken().say, ByName(DB.upper())) == 0
+    assert await boot(Cli(Settings(), False, Spoken().say), request, False, 1.0, ByName("web")) == 0
+    assert await boot(Cli(Settings(), False, Spoken().say), request, False, 1.0, ByName(DB.upper())) == 0
     async with asyncio.timeout(60):
         while len(asked) < 2:
             await asyncio.sleep(0)
     assert [request.hints.group for request in asked] == [WEB, DB]
-    said = await refusal(boot(Settings(), request, False, 1.0, False, Spoken().say, ByName(THEIRS)))
+    said = await refusal(boot(Cli(Settings(), False, Spoken().say), request, False, 1.0, ByName(THEIRS)))
     assert said.startswith(f"there is no server group {THEIRS} in project {OURS}")

@@ -12,6 +12,7 @@ from sqlalchemy import text
 from berth import wiring
 from berth.commands import instances
 from berth.commands.instances import show_instances
+from berth.commands.terminal import Cli
 from berth.settings import Cell, Settings
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
@@ -171,7 +172,7 @@ async def test_every_cell_is_asked_and_one_that_is_away_is_named(
             question = FindInstances(cell="any", project="")
             try:
                 code = await plainly(
-                    show_instances(settings, (), question, "build", None, True, Console(file=told))
+                    show_instances(Cli(settings, True, Console(file=told)), (), question, "build", None)
                 )
             except OperationRefused as refused:
                 problem = refused

@@ -11,12 +11,13 @@ from typing import Any
 
 import httpx
 import pytest
-import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from berth.commands.ironic import Sides, add_diff, show_diff, sweep_gone
+from berth.commands import ironic as ironic_commands
+from berth.commands.ironic import Sides, show_diff, sweep_gone
 from berth.commands.ironic_trouble import access_of
+from berth.commands.terminal import Cli
 from berth.settings import Settings
 from bus import topics
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
@@ -49,7 +50,7 @@ class PlacementBesideIronic:
 
     async def diff(self, as_json: bool = False) -> tuple[int, list[str]]:
         self.said.truncate(self.said.seek(0))
-        code = await show_diff(self.sides(), as_json, self.say)
+        code = await show_diff(Cli(Settings(), as_json, self.say), self.sides())
         return code, self.said.getvalue().splitlines()
 
     @asynccontextmanager
@@ -195,9 +196,9 @@ async def test_too_many_that_are_gone_are_only_removed_when_it_is_allowed(
     assert code == 1 and "`berth ironic sweep --allow-removals`" in lines[-1]
     assert lines[-2] == "0 nodes in Ironic, 20 in placement: 20 differ"
     with pytest.raises(OperationRefused, match="say --allow-removals"):
-        await sweep_gone(house.sides(), False, house.say)
+        await sweep_gone(Cli(Settings(), say=house.say), house.sides(), False)
     assert len((await house.diff())[1]) == 22
-    assert await sweep_gone(house.sides(), True, house.say) == 0
+    assert await sweep_gone(Cli(Settings(), say=house.say), house.sides(), True) == 0
     assert "20 nodes are gone" in house.said.getvalue()
     await until(lambda: in_step(house))
     assert (await house.diff())[1] == ["0 nodes in Ironic, 0 in placement: nothing differs"]
@@ -212,7 +213,7 @@ async def test_a_few_that_are_gone_are_removed_and_the_rest_is_left_to_the_worke
         await until(lambda: in_step(house))
     del house.ironic.nodes[node_number(3)]
     house.ironic.change(4, maintenance=True)
-    assert await sweep_gone(house.sides(), False, house.say) == 0
+    assert await sweep_gone(Cli(Settings(), say=house.say), house.sides(), False) == 0
 
     async def only_the_other() -> bool:
         return (await house.diff())[1][-1] == "19 nodes in Ironic, 19 in placement: 1 differ"
@@ -235,23 +236,25 @@ async def test_the_worker_removes_what_went_while_it_was_away_though_it_never_to
 
 async def test_without_an_api_there_is_nothing_to_compare(house: PlacementBesideIronic) -> None:
     with pytest.raises(OperationRefused, match="BERTH_IRONIC_API_URL"):
-        await show_diff(house.sides(api=None), False, house.say)
+        await show_diff(Cli(Settings(), say=house.say), house.sides(api=None))
 
 
-def test_the_commands_take_their_flags() -> None:
-    ran: list[str] = []
+def test_the_commands_take_their_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[tuple[str, bool]] = []
 
-    def run(work: Any) -> None:
-        ran.append(work.__qualname__)
-        work.close()
+    async def show_diff(cli: Cli, sides: Sides) -> int:
+        ran.append(("diff", cli.as_json))
+        return 0
 
-    app = typer.Typer()
-    add_diff(
-        app, lambda: Sides(FollowedIronic(selection=SELECTION), LocalTransport(LocalBroker())), run, Console()
-    )
+    async def sweep_gone(cli: Cli, sides: Sides, allow_removals: bool) -> int:
+        ran.append(("sweep", allow_removals))
+        return 0
+
+    monkeypatch.setattr(ironic_commands, "show_diff", show_diff)
+    monkeypatch.setattr(ironic_commands, "sweep_gone", sweep_gone)
     for flags in (["diff"], ["diff", "--json"], ["sweep", "--allow-removals"]):
-        assert CliRunner().invoke(app, flags).exit_code == 0
-    assert ran == ["show_diff", "show_diff", "sweep_gone"]
+        assert CliRunner().invoke(ironic_commands.ironic, flags).exit_code == 0
+    assert ran == [("diff", False), ("diff", True), ("sweep", True)]
 
 
 CLOUDS = """

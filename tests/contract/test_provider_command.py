@@ -12,6 +12,7 @@ from berth import wiring
 from berth.__main__ import app
 from berth.commands import providers
 from berth.commands.providers import reset, reset_the_ownerless
+from berth.commands.terminal import Cli
 from berth.settings import BadSetting, Cell, Settings
 from bus import topics
 from bus.delivery.runner import Bus
@@ -45,7 +46,7 @@ async def placement(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Placement]
 
 async def said(root: str, cell: str, as_json: bool = False) -> str:
     text = io.StringIO()
-    assert await reset(SETTINGS, root, cell, as_json, Console(file=text, width=200)) == 0
+    assert await reset(Cli(SETTINGS, as_json, Console(file=text, width=200)), root, cell) == 0
     return text.getvalue().strip()
 
 
@@ -84,7 +85,7 @@ async def test_all_that_came_over_goes_to_a_cell_at_once_and_pools_stay(
     async def given(match: str, dry_run: bool = False) -> str:
         text = io.StringIO()
         out = Console(file=text, width=200)
-        assert await reset_the_ownerless(SETTINGS, "c2", match, dry_run, False, out) == 0
+        assert await reset_the_ownerless(Cli(SETTINGS, False, out), "c2", match, dry_run) == 0
         return text.getvalue().strip()
 
     assert await given("rack1-*", dry_run=True) == "2 hosts would go to cell c2: rack1-3, rack1-5"

@@ -22,6 +22,7 @@ from rich.console import Console
 from berth import wiring
 from berth.commands.ironic import show_diff, sides_of
 from berth.commands.run import migrate_all
+from berth.commands.terminal import Cli
 from berth.configuration import read
 from bus import topics
 from bus.clock import monotonic
@@ -101,7 +102,9 @@ class IronicSite:
 
     async def differences(self) -> list[str]:
         said = io.StringIO()
-        code = await show_diff(sides_of(self.settings), False, Console(file=said, soft_wrap=True))
+        code = await show_diff(
+            Cli(self.settings, say=Console(file=said, soft_wrap=True)), sides_of(self.settings)
+        )
         *lines, _ = said.getvalue().splitlines()
         assert (code == 0) == (not lines)
         return lines

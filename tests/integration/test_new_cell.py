@@ -20,6 +20,7 @@ from berth import wiring, worker_roles
 from berth.commands.cell_ending import NewAgent, add_agent, remove
 from berth.commands.cell_making import NewCell, add
 from berth.commands.cells import drain, mark
+from berth.commands.terminal import Cli
 from berth.configuration import read
 from berth.settings import Settings
 from bus import topics
@@ -53,14 +54,28 @@ class CellMakersSite:
     async def add(self, **limits: int) -> str:
         told = io.StringIO()
         what = NewCell(self.settings.having(cell_limits=limits), CELL, self.file, False, "", "")
-        assert await add(what, RegisterCell(cell=CELL), "", self.rabbitmqctl, False, Console(file=told)) == 0
+        assert (
+            await add(
+                Cli(self.settings, False, Console(file=told)),
+                what,
+                RegisterCell(cell=CELL),
+                "",
+                self.rabbitmqctl,
+            )
+            == 0
+        )
         return told.getvalue()
 
     async def add_agent(self, name: str) -> Settings:
         """Create the agent's user, and return the settings that its file makes."""
         file, quiet = self.directory / f"{name}.toml", Console(file=io.StringIO())
         assert (
-            await add_agent(NewAgent(self.settings, CELL, name, file), "", self.rabbitmqctl, False, quiet)
+            await add_agent(
+                Cli(self.settings, False, quiet),
+                NewAgent(self.settings, CELL, name, file),
+                "",
+                self.rabbitmqctl,
+            )
             == 0
         )
         flags = {"hosts": 2, "build_time": "constant:0.01", "state_dir": str(self.directory / name)}
@@ -138,7 +153,7 @@ async def test_a_cell_is_made_lived_in_closed_opened_emptied_and_ended(site: Cel
         assert await nothing_more_is_allowed(own, site.settings) == []
 
         quiet = Console(file=io.StringIO())
-        assert await mark(site.settings, CELL, False, None, False, quiet) == 0
+        assert await mark(Cli(site.settings, False, quiet), CELL, False, None) == 0
         await until(lambda: fits(site, False))
         refused = await site.boot(2)
         assert isinstance(refused, BuildUnplaceable) and refused.decision.code == "cell_disabled"
@@ -147,17 +162,23 @@ async def test_a_cell_is_made_lived_in_closed_opened_emptied_and_ended(site: Cel
 
         waiting = asyncio.create_task(site.boot(3, wait="1m"))
         await until(lambda: waits(site))
-        assert await mark(site.settings, CELL, True, None, False, quiet) == 0
+        assert await mark(Cli(site.settings, False, quiet), CELL, True, None) == 0
         woken = await waiting
         assert isinstance(woken, BuildEnded) and woken.status == "active"
 
-        assert await drain(site.settings, CELL, False, None, None, False, quiet) == 1
+        assert await drain(Cli(site.settings, False, quiet), CELL, False, None, None) == 1
         await site.delete(1)
         await site.delete(3)
-        assert await drain(site.settings, CELL, True, 30, None, False, quiet) == 0
+        assert await drain(Cli(site.settings, False, quiet), CELL, True, 30, None) == 0
     told = io.StringIO()
     ended = await remove(
-        site.settings, CELL, False, True, False, "", site.rabbitmqctl, False, Console(file=told, width=200)
+        Cli(site.settings, False, Console(file=told, width=200)),
+        CELL,
+        False,
+        True,
+        False,
+        "",
+        site.rabbitmqctl,
     )
     assert ended == 0 and "still read" not in told.getvalue()
     found = await site.bus.asker(topics.CELLS)(FindCells())

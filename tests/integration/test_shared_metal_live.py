@@ -11,6 +11,7 @@ from rich.console import Console
 
 from berth import wiring, worker_roles
 from berth.commands.agents import edit, show_agents
+from berth.commands.terminal import Cli
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock, monotonic
@@ -132,7 +133,7 @@ async def stop_and_go_on(site: SharedMetalSite, settings: Settings, writes: Coun
         waiting = len(builds) - len(ended)
         said = io.StringIO()
         request = AgentEditRequested(cell="c1", agent=STOPPED, edit="rehome")
-        assert await edit(settings, request, "", 30.0, Console(file=said, width=200)) == 0
+        assert await edit(Cli(settings, False, Console(file=said, width=200)), request, "", 30.0) == 0
         await until(lambda: len(ended) == BUILDS, seconds=SOON)
         assert {end.status for end in ended.values()} == {"active"}
 
@@ -142,7 +143,7 @@ async def stop_and_go_on(site: SharedMetalSite, settings: Settings, writes: Coun
         assert sum(writes.values()) == counted
         await until(site.dealt, seconds=SOON, picture=site.agents)
         shown = io.StringIO()
-        assert await show_agents(settings, (), False, Console(file=shown, width=200)) == 0
+        assert await show_agents(Cli(settings, False, Console(file=shown, width=200)), []) == 0
         hearing.cancel()
     return (
         f"\n{len(moved)} of {NODES} nodes had another owner {took:.1f} s after SIGSTOP; {waiting} builds of"

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from berth import wiring, worker_roles
 from berth.commands.builds import boot, delete
+from berth.commands.terminal import Cli
 from berth.operations.audit import audit
 from berth.operations.boot_options import BootOptions, boot_request
 from berth.operations.names import ByName
@@ -76,13 +77,13 @@ async def test_a_delete_ends_though_the_agent_is_dead_and_the_room_is_kept_until
     async def booted() -> bool:
         request = boot_request(BootOptions(vcpus=1, memory_mb=512, disk_gb=1))
         builds[:] = request.instances
-        return await boot(berth.settings, request, True, DEADLINE, False, say, ByName()) == 0
+        return await boot(Cli(berth.settings, False, say), request, True, DEADLINE, ByName()) == 0
 
     await until(booted, "its host was heard of")  # before that there is no host, and no build
 
     (build,) = builds
     await berth.kill("compute")
-    assert await in_time(delete(berth.settings, build, "c1", True, DEADLINE, say)) == 0
+    assert await in_time(delete(Cli(berth.settings, False, say), build, "c1", True, timeout=DEADLINE)) == 0
     assert await berth.kept() == {CLEANUP}
     found = await audit(berth.settings, settled=True)
     assert (found.breaches, found.builds) == ([], {"deleted": 1})

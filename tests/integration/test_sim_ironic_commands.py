@@ -8,16 +8,17 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Coroutine, Iterator
-from typing import Any
+from collections.abc import Iterator
+from functools import partial
 
 import pytest
-import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from berth.commands.ironic import ironic_commands as commands
-from berth.configuration import Effective, read
+from berth.commands import ironic_trouble
+from berth.commands.ironic import ironic
+from berth.commands.terminal import Cli
+from berth.configuration import read
 from berth.settings import BadSetting
 from bus.errors import OperationRefused, Unavailable
 from bus.http import listen
@@ -26,23 +27,7 @@ from compute_sim.ironic import SimPlan, Simulation, enrolled
 from tests.support.berth_processes import ROOT
 from tests.support.simulated_ironic import NOW
 
-SERVE = """
-import asyncio, sys
-import typer
-from rich.console import Console
-from berth.commands.ironic import ironic_commands as commands
-from berth.configuration import read
-app = commands(lambda: read(environment={}), asyncio.run, Console(soft_wrap=True, width=200))
-app()
-"""
-
-
-def in_its_own_loop(work: Coroutine[Any, Any, int | None]) -> None:
-    raise typer.Exit(asyncio.run(work) or 0)
-
-
-def without_settings() -> Effective:
-    return read(environment={})
+SERVE = "from berth.commands.ironic import ironic; ironic()"
 
 
 class Person:
@@ -53,8 +38,10 @@ class Person:
 
     def types(self, *words: str, ends: int = 0) -> str:
         screen = io.StringIO()
-        app = commands(without_settings, in_its_own_loop, Console(file=screen, width=250))
-        done = CliRunner().invoke(app, ["node", *words, "--url", self.url])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ironic_trouble, "effective", lambda: read(environment={}))
+            patch.setattr(ironic_trouble, "Cli", partial(Cli, say=Console(file=screen, width=250)))
+            done = CliRunner().invoke(ironic, ["node", *words, "--url", self.url])
         if done.exception is not None and not isinstance(done.exception, SystemExit):
             raise done.exception
         assert done.exit_code == ends, screen.getvalue() + done.output
