@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from berth.commands.options import Commands
-from berth.commands.terminal import Cli, complain, run, write_json
+from berth.commands.terminal import Cli, complain, write_json
 from berth.operations.adoptable import OldServer, old_servers
 from berth.operations.adopting import AdoptionOutcome, adopt_instances
 from berth.operations.cells import uuid_of
@@ -19,7 +19,7 @@ commands = Commands()
 
 
 @commands.command("adopt")
-def adopt_command(
+async def adopt_command(
     cli: Cli,
     consumers: Annotated[
         list[str] | None, typer.Argument(metavar="[UUID]...", help="These instances, by their uuids.")
@@ -39,7 +39,7 @@ def adopt_command(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do it; without this it is only shown.")] = False,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the cells' answers.")] = 60.0,
-) -> None:
+) -> int:
     """Adopt instances that placement knows from another system, so that they can be moved and deleted.
 
     After `berth import placement` and `berth provider reset` their hosts belong to a cell, but the instances
@@ -60,7 +60,7 @@ def adopt_command(
     wanted = [uuid_of(consumer, "an instance") for consumer in consumers or ()]
     if not (everything or hosts or wanted):
         wanted = [*servers]
-    run(adopt(cli, wanted, hosts or (), servers, yes, timeout))
+    return await adopt(cli, wanted, hosts or (), servers, yes, timeout)
 
 
 async def adopt(

@@ -6,7 +6,7 @@ import typer
 from rich.table import Table
 
 from berth.commands.options import Commands
-from berth.commands.terminal import Cli, complain, run, write_json
+from berth.commands.terminal import Cli, complain, write_json
 from berth.operations.cells import all_shown, chosen_cells, edit_agent, find_agents, leave_nodes
 from bus.clock import Clock
 from bus.errors import OperationRefused
@@ -50,21 +50,21 @@ async def show_agents(
 
 
 @commands.command("disable")
-def disable_command(cli: Cli, name: Name, cell: Cell = "", wait: Wait = 30.0) -> None:
+async def disable_command(cli: Cli, name: Name, cell: Cell = "", wait: Wait = 30.0) -> int:
     """Take an agent's free nodes away; it keeps nodes with instances."""
     request = AgentEditRequested(cell=cell or "any", agent=name, edit="disable")
-    run(edit(cli, request, cell, wait))
+    return await edit(cli, request, cell, wait)
 
 
 @commands.command("enable")
-def enable_command(cli: Cli, name: Name, cell: Cell = "") -> None:
+async def enable_command(cli: Cli, name: Name, cell: Cell = "") -> int:
     """Give free nodes to an agent again."""
     request = AgentEditRequested(cell=cell or "any", agent=name, edit="enable")
-    run(edit(cli, request, cell, 0.0))
+    return await edit(cli, request, cell, 0.0)
 
 
 @commands.command("rehome")
-def rehome_command(
+async def rehome_command(
     cli: Cli,
     name: Name,
     to: Annotated[str, typer.Option(metavar="AGENT", help="Who gets them (default: as the ring says).")] = "",
@@ -73,7 +73,7 @@ def rehome_command(
     ] = None,
     cell: Cell = "",
     wait: Wait = 30.0,
-) -> None:
+) -> int:
     """Let other agents take over all nodes of an agent that will not return, also those with instances.
 
     Nothing is done to the instances. If the agent is still running, it is ordered to stop, and the others
@@ -84,7 +84,7 @@ def rehome_command(
     request = AgentEditRequested(
         cell=cell or "any", agent=name, edit="rehome", to=to, nodes=tuple(node or ())
     )
-    run(edit(cli, request, cell, wait))
+    return await edit(cli, request, cell, wait)
 
 
 def _as_json(agent: AgentStands) -> dict[str, object]:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from berth.commands.options import Commands
-from berth.commands.terminal import Cli, complain, run, write_json
+from berth.commands.terminal import Cli, complain, write_json
 from berth.importing.bring_over_aggregates import BringOver, NoAggregates, NovaAggregate, read
 from berth.operations.names import aggregate_named, find_aggregates, hosts_inside
 from berth.operations.publishing import checked
@@ -108,7 +108,7 @@ async def show(cli: Cli, aggregate: Which) -> int:
 
 
 @commands.command("create")
-def create_command(
+async def create_command(
     cli: Cli,
     name: Annotated[str, typer.Argument(help="What it is to be called.")],
     zone: ZoneNamed = None,
@@ -118,7 +118,7 @@ def create_command(
     ] = None,
     id_: Annotated[str, typer.Option("--uuid", help="Its uuid, where it is to have a certain one.")] = "",
     force: Force = False,
-) -> None:
+) -> int:
     """Make one. `berth aggregate create east --zone east --host host-1` makes an availability zone."""
     edit = MakeAggregate(
         aggregate=_uuid(id_) if id_ else Clock().uuid(),
@@ -127,27 +127,27 @@ def create_command(
         hosts=tuple(host or ()),
         force=force,
     )
-    run(create(cli, edit))
+    return await create(cli, edit)
 
 
 @commands.command("set")
-def set_command(
+async def set_command(
     cli: Cli,
     aggregate: Which,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Another name.")] = None,
     zone: ZoneNamed = None,
     properties: Properties = None,
     force: Force = False,
-) -> None:
+) -> int:
     """Change an aggregate's name, zone or properties; everything that is not named stays."""
     if name is None and zone is None and not properties:
         raise BadSetting("nothing to set: say --name, --zone or --property")
     edit = ChangeAggregate(aggregate=NOBODY, name=name, set=said_of(zone, properties), force=force)
-    run(change(cli, aggregate, edit))
+    return await change(cli, aggregate, edit)
 
 
 @commands.command("unset")
-def unset_command(
+async def unset_command(
     cli: Cli,
     aggregate: Which,
     zone: Annotated[bool, typer.Option("--zone", help="It is no availability zone any more.")] = False,
@@ -155,44 +155,44 @@ def unset_command(
         list[str] | None, typer.Option("--property", metavar="KEY", help="May be repeated.")
     ] = None,
     force: Force = False,
-) -> None:
+) -> int:
     """Remove an aggregate's zone or properties."""
     keys = (*(properties or ()), *([ZONE] if zone else []))
     if not keys:
         raise BadSetting("nothing to unset: say --zone or --property")
     edit = ChangeAggregate(aggregate=NOBODY, unset=keys, force=force)
-    run(change(cli, aggregate, edit))
+    return await change(cli, aggregate, edit)
 
 
 @commands.command("add")
-def add_command(cli: Cli, aggregate: Which, hosts: HostNames, force: Force = False) -> None:
+async def add_command(cli: Cli, aggregate: Which, hosts: HostNames, force: Force = False) -> int:
     """Put hosts in. They stay in it whatever their agents report."""
     edit = ChangeAggregate(aggregate=NOBODY, add=tuple(hosts), force=force)
-    run(change(cli, aggregate, edit))
+    return await change(cli, aggregate, edit)
 
 
 @commands.command("remove")
-def remove_command(cli: Cli, aggregate: Which, hosts: HostNames, force: Force = False) -> None:
+async def remove_command(cli: Cli, aggregate: Which, hosts: HostNames, force: Force = False) -> int:
     """Take hosts out."""
     edit = ChangeAggregate(aggregate=NOBODY, remove=tuple(hosts), force=force)
-    run(change(cli, aggregate, edit))
+    return await change(cli, aggregate, edit)
 
 
 @commands.command("delete")
-def delete_command(
+async def delete_command(
     cli: Cli,
     aggregate: Which,
     force: Annotated[
         bool, typer.Option("--force", help="With hosts in it, which leave it; whatever runs there.")
     ] = False,
-) -> None:
+) -> int:
     """Forget it. One with hosts in it stays, unless it is forced."""
     edit = DropAggregate(aggregate=NOBODY, force=force)
-    run(change(cli, aggregate, edit))
+    return await change(cli, aggregate, edit)
 
 
 @commands.command("import")
-def import_command(
+async def import_command(
     cli: Cli,
     file: Annotated[
         Path,
@@ -200,7 +200,7 @@ def import_command(
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what there is.")] = False,
     force: Force = False,
-) -> None:
+) -> int:
     """Import Nova's aggregates: names, zones, properties, hosts.
 
     The import can be repeated. Properties are replaced by those of the file; hosts that exist only in berth
@@ -212,7 +212,7 @@ def import_command(
         wanted = read(text)
     except NoAggregates as problem:
         raise BadSetting(f"{file}: {problem}") from None
-    run(bring_over(cli, wanted, dry_run, force))
+    return await bring_over(cli, wanted, dry_run, force)
 
 
 NOBODY = "00000000-0000-0000-0000-000000000000"  # placeholder until its name has been resolved

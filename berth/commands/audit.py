@@ -2,64 +2,61 @@
 
 import json
 import sys
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from berth.commands.options import Cells, Database, Json, StateDir, cells_named
-from berth.commands.terminal import effective, run, say, write_json
+from berth.commands.options import Cells, Commands, Database, Json, StateDir, cells_named
+from berth.commands.terminal import effective, say, write_json
 from berth.operations.audit import Audit, audit, has_no_cell
 from berth.operations.guest_differences import compare_guests
 from berth.operations.healing import repaired
-from berth.settings import Settings
 
 _MOST = 50  # sentences of a kind
 
-commands = typer.Typer()
+commands = Commands()
 
 
-@commands.command("audit")
-def audit_command(
-    as_json: Json = False,
+@dataclass(frozen=True)
+class AuditOptions:
+    """The options that say what an audit checks."""
+
     settled: Annotated[
         bool, typer.Option("--settled", help="No boot is under way: everything must add up now.")
-    ] = False,
+    ] = False
     placement_only: Annotated[
         bool,
         typer.Option(
             "--placement-only", help="Only what placement keeps, as where it is served without cells."
         ),
-    ] = False,
+    ] = False
     agents: Annotated[
         bool, typer.Option("--agents", help="Ask every agent which guests it has, too, as after a restore.")
-    ] = False,
+    ] = False
+
+
+@commands.command("audit")
+async def audit_command(
+    options: AuditOptions,
+    as_json: Json = False,
     cells: Cells = None,
     database: Database = None,
     state_dir: StateDir = None,
-) -> None:
+) -> int:
     """Check the databases: nothing may be over-allocated, allocated twice or without an owner; else exit 1.
 
     Allocations of other consumers than builds (made over HTTP, imported, migrations) are notes. If there is
     no cell, only placement is checked. Agents are asked only if a berth runs.
     """
-    found = effective(cells=cells_named(cells), database_url=database, state_dir=state_dir)
-    named = "cells" in found.origins
-    run(audit_and_say(found.settings, settled, placement_only, named, as_json, say, agents))
-
-
-async def audit_and_say(
-    settings: Settings,
-    settled: bool,
-    placement_only: bool,
-    cells_are_named: bool,
-    as_json: bool,
-    say: Console,
-    agents: bool = False,
-) -> int:
-    placement_only = placement_only or (not cells_are_named and await has_no_cell(settings))
-    found = await audit(settings, settled=settled, placement_only=placement_only)
-    if agents and not placement_only:
+    effective_ = effective(cells=cells_named(cells), database_url=database, state_dir=state_dir)
+    settings = effective_.settings
+    placement_only = options.placement_only or (
+        "cells" not in effective_.origins and await has_no_cell(settings)
+    )
+    found = await audit(settings, settled=options.settled, placement_only=placement_only)
+    if options.agents and not placement_only:
         breaches, notes = await compare_guests(settings)
         found.breaches += breaches
         found.notes += notes
@@ -104,13 +101,13 @@ def _kinds(found: Audit) -> str:
 
 
 @commands.command("heal")
-def heal_command(
+async def heal(
     yes: Annotated[bool, typer.Option("--yes", help="Mend it; without this it is only shown.")] = False,
     as_json: Json = False,
     cells: Cells = None,
     database: Database = None,
     state_dir: StateDir = None,
-) -> None:
+) -> int:
     """Repair what `berth audit` finds if the repair is proven; list everything else for the operator.
 
     Capacity that is no longer needed is released: of a holder consumer (of a move, or of a clean-up) whose
@@ -120,11 +117,7 @@ def heal_command(
     on the other host. Builds in progress or in a move are never changed, nor builds that changed in the
     meantime. Exit 0 if nothing is wrong any more, else 1. See docs/adopting.md.
     """
-    found = effective(cells=cells_named(cells), database_url=database, state_dir=state_dir)
-    run(heal(found.settings, yes, as_json, say))
-
-
-async def heal(settings: Settings, yes: bool, as_json: bool, say: Console) -> int:
+    settings = effective(cells=cells_named(cells), database_url=database, state_dir=state_dir).settings
     found = await audit(settings)
     proven, doubts = await repaired(settings, found, yes)
     known = {repair.sentence for repair in proven} | doubts.keys()

@@ -7,7 +7,7 @@ import typer
 from rich.markup import escape
 
 from berth.commands.options import Commands, WaitingCommand
-from berth.commands.terminal import Cli, coloured, complain, run, write_json
+from berth.commands.terminal import Cli, coloured, complain, write_json
 from berth.operations.boot_options import (
     BootOptions,
     boot_request,
@@ -108,13 +108,13 @@ Timeout = Annotated[
 
 
 @commands.command("boot", cls=WaitingCommand)
-def boot_command(
+async def boot_command(
     cli: Annotated[Cli, "Print what is said as JSON lines."],
     options: Annotated[BootOptions, BOOT_OPTIONS],
     wait: Wait = None,
     priority: Priority = 0,
     timeout: Timeout = 600.0,
-) -> None:
+) -> int:
     """Publish a build request; with --wait, follow it to its end.
 
     If no host fits, it prints which requirement rejected all hosts, and the closest hosts. Bare metal is
@@ -129,7 +129,7 @@ def boot_command(
         from scheduler_worker import seconds_of
 
         timeout += seconds_of(request.wait)
-    run(boot(cli, request, wait is not None, timeout, names))
+    return await boot(cli, request, wait is not None, timeout, names)
 
 
 def tell_notes(request: BuildRequested) -> None:

@@ -31,7 +31,7 @@ from berth.commands.cell_permissions import (
     user_of,
 )
 from berth.commands.options import Commands
-from berth.commands.terminal import Cli, run, write_json
+from berth.commands.terminal import Cli, write_json
 from berth.settings import Settings
 from bus import topics
 from bus.cells import CellEdited, CellInUse, DropCell, FindCells
@@ -152,7 +152,7 @@ NameOfAgent = Annotated[str, typer.Argument(metavar="AGENT", help="Its name: let
 
 
 @commands.command("add-agent")
-def add_agent_command(
+async def add_agent_command(
     cli: Cli,
     cell: CellOfAgent,
     name: NameOfAgent,
@@ -170,7 +170,7 @@ def add_agent_command(
     ] = "",
     management: Management = "",
     rabbitmqctl: Ctl = "",
-) -> None:
+) -> int:
     """Create the RabbitMQ user of one agent and a settings file with its password (mode 0600).
 
     The user may read the orders of this agent, and publish the reports of its cell; nothing else of the cell.
@@ -178,7 +178,7 @@ def add_agent_command(
     """
     need_service_mode(cli.settings, "add")
     agent = NewAgent(cli.settings, cell, name, file or Path(f"{name}.toml"), rotate, broker, metal)
-    run(add_agent(cli, agent, management, rabbitmqctl))
+    return await add_agent(cli, agent, management, rabbitmqctl)
 
 
 @commands.command("remove-agent")

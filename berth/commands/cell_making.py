@@ -31,7 +31,7 @@ from berth.commands.cell_permissions import (
     user_of,
 )
 from berth.commands.options import Commands
-from berth.commands.terminal import Cli, complain, run, write_json
+from berth.commands.terminal import Cli, complain, write_json
 from berth.settings import Settings
 from bus import topics
 from bus.cells import CellEdited, RegisterCell
@@ -49,7 +49,7 @@ commands = Commands()
 
 
 @commands.command("add")
-def add_command(
+async def add_command(
     cli: Cli,
     name: NameOfCell,
     file: Annotated[
@@ -72,7 +72,7 @@ def add_command(
     ] = None,
     management: Management = "",
     rabbitmqctl: Ctl = "",
-) -> None:
+) -> int:
     """Create a cell: a RabbitMQ user with its conductor's permissions, a PostgreSQL login with a database,
     limits for both (settings cell_*), a settings file with their passwords (mode 0600), and its registration.
 
@@ -90,7 +90,7 @@ def add_command(
         cli.settings, name, file or Path(f"{name}.toml"), rotate, broker, database, with_agent or ()
     )
     edit = RegisterCell(cell=name, enabled=False if disabled else None, note=note)
-    run(add(cli, what, edit, management, rabbitmqctl))
+    return await add(cli, what, edit, management, rabbitmqctl)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from rich.text import Text
 from berth.commands import cell_ending, cell_making, cell_permissions
 from berth.commands.instances import instances_of, instances_table
 from berth.commands.options import Commands
-from berth.commands.terminal import Cli, complain, progress_bar, run, write_json
+from berth.commands.terminal import Cli, complain, progress_bar, write_json
 from berth.operations.cells import (
     cells_by_name,
     conductor_answers,
@@ -83,19 +83,19 @@ async def list_cells(cli: Cli) -> int:
 
 
 @commands.command("disable")
-def disable_command(cli: Cli, name: NameOfCell, note: Note = None) -> None:
+async def disable_command(cli: Cli, name: NameOfCell, note: Note = None) -> int:
     """Disable a cell: no new builds are placed there; instances stay, and builds in progress continue.
 
     Schedulers know within a moment; a build placed just before may still arrive. `berth why` and `berth
     what-if` show `cell_disabled` for its hosts.
     """
-    run(mark(cli, name, False, note))
+    return await mark(cli, name, False, note)
 
 
 @commands.command("enable")
-def enable_command(cli: Cli, name: NameOfCell, note: Note = None) -> None:
+async def enable_command(cli: Cli, name: NameOfCell, note: Note = None) -> int:
     """Enable a cell for new builds; waiting requests are evaluated immediately."""
-    run(mark(cli, name, True, note))
+    return await mark(cli, name, True, note)
 
 
 @commands.command("drain")

@@ -17,7 +17,7 @@ from berth.cell_file import as_user, vhost_of, write_secret
 from berth.commands.cell_making import undone_on_failure
 from berth.commands.cell_permissions import Ctl, Management
 from berth.commands.options import Commands
-from berth.commands.terminal import Cli, run, write_json
+from berth.commands.terminal import Cli, write_json
 from berth.operations.publishing import checked
 from berth.settings import BadSetting, Settings
 from bus import topics
@@ -39,7 +39,7 @@ NameOfClient = Annotated[str, typer.Argument(metavar="NAME", help="At most 32 le
 
 
 @commands.command("add")
-def add_command(
+async def add_command(
     cli: Cli,
     name: NameOfClient,
     project: Annotated[
@@ -59,7 +59,7 @@ def add_command(
     ] = "",
     management: Management = "",
     rabbitmqctl: Ctl = "",
-) -> None:
+) -> int:
     """Create a client: a RabbitMQ user that may publish only to its key, bound to the named projects.
 
     A new password is printed once, in the URL, or written to --url-file. A repeated `add` changes the
@@ -68,32 +68,34 @@ def add_command(
     _in_service_mode(cli.settings)
     order = checked(ClientEditRequested(client=name, projects=tuple(dict.fromkeys(project))))
     what = NewClient(cli.settings, order, rotate, given_password(password_file), url_file, broker)
-    run(add(cli, what, management, rabbitmqctl))
+    return await add(cli, what, management, rabbitmqctl)
 
 
 @commands.command("list")
-def list_command(cli: Cli) -> None:
+async def list_command(cli: Cli) -> int:
     """All clients by name, with their projects."""
     _in_service_mode(cli.settings)
-    run(show(cli, ""))
+    return await show(cli, "")
 
 
 @commands.command("show")
-def show_command(cli: Cli, name: NameOfClient) -> None:
+async def show_command(cli: Cli, name: NameOfClient) -> int:
     """A client's projects, its RabbitMQ user, and what its user may do."""
     _in_service_mode(cli.settings)
-    run(show(cli, name))
+    return await show(cli, name)
 
 
 @commands.command("remove")
-def remove_command(cli: Cli, name: NameOfClient, management: Management = "", rabbitmqctl: Ctl = "") -> None:
+async def remove_command(
+    cli: Cli, name: NameOfClient, management: Management = "", rabbitmqctl: Ctl = ""
+) -> int:
     """Remove a client: its requests are refused immediately, its connections closed, its queues deleted.
 
     Builds of its projects stay as they are.
     """
     _in_service_mode(cli.settings)
     order = checked(ClientEditRequested(client=name))
-    run(remove(cli, order, management, rabbitmqctl))
+    return await remove(cli, order, management, rabbitmqctl)
 
 
 @dataclass(frozen=True)

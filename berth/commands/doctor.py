@@ -6,19 +6,18 @@ import msgspec
 import typer
 from rich.console import Console
 
-from berth.commands.options import Cells, Json, StateDir, cells_named
-from berth.commands.terminal import effective, run, say, write_json
+from berth.commands.options import Cells, Commands, Json, StateDir, cells_named
+from berth.commands.terminal import Cli, effective, say, write_json
 from berth.doctor.judgement import Finding, exit_code, judged
-from berth.settings import Settings
 from bus.masking import printable
 
 _COLOURS = {"broken": "red", "warning": "yellow", "fine": "green"}
 
-commands = typer.Typer()
+commands = Commands()
 
 
 @commands.command("doctor")
-def doctor_command(
+async def doctor_command(
     as_json: Json = False,
     management: Annotated[
         str,
@@ -29,24 +28,24 @@ def doctor_command(
     ] = "",
     cells: Cells = None,
     state_dir: StateDir = None,
-) -> None:
+) -> int:
     """Check every service, worker, queue and database, and print problems and what to do about them.
 
     Nothing is changed; it takes seconds. Exit code 0 without problems, 1 if something needs attention, 2 if
     something is broken.
     """
     settings = effective(cells=cells_named(cells), state_dir=state_dir).settings
-    run(examine(settings, say, as_json=as_json, management=management))
+    return await examine(Cli(settings, as_json, say), management)
 
 
-async def examine(settings: Settings, say: Console, *, as_json: bool = False, management: str = "") -> int:
+async def examine(cli: Cli, management: str = "") -> int:
     from berth.doctor.looking import look  # imports all clients of services
 
-    found = judged(await look(settings, management=management))
-    if as_json:
+    found = judged(await look(cli.settings, management=management))
+    if cli.as_json:
         write_json({"exit_code": exit_code(found), "findings": msgspec.to_builtins(found)})
     else:
-        show(found, say)
+        show(found, cli.say)
     return exit_code(found)
 
 

@@ -12,7 +12,7 @@ from msgspec import structs
 from berth.commands.hosts import Names
 from berth.commands.move_output import MovePrinter, tell_why_they_stay
 from berth.commands.options import Commands, WaitingCommand
-from berth.commands.terminal import Cli, complain, progress_bar, run, write_json
+from berth.commands.terminal import Cli, complain, progress_bar, write_json
 from berth.operations.boot_options import waiting_time
 from berth.operations.cells import check_to_cell, chosen_cells
 from berth.operations.emptying import Emptied, Emptying, instances_on, remaining_consumers, suppose_emptying
@@ -35,7 +35,7 @@ commands = Commands()
 
 
 @commands.command("drain")
-def drain_command(
+async def drain_command(
     cli: Cli,
     hosts: Names = None,
     cell: Annotated[str, typer.Option(help="All hosts of this cell.")] = "",
@@ -57,7 +57,7 @@ def drain_command(
         bool,
         typer.Option("--dry-run", help="Say what would be done, and what would stay and why; do nothing."),
     ] = False,
-) -> None:
+) -> int:
     """Empty hosts: disable them, and move their instances to other hosts, a limited number at a time.
 
     Exit 0 if no instance stays, else 1, with a reason for each. Ctrl-C stops it: moves in progress end by
@@ -71,7 +71,7 @@ def drain_command(
         raise BadSetting(f"--to-cell {to_cell}: that is the cell that is emptied")
     kind: MoveKind = "live" if live and not to_cell else "migrate"
     asked = MoveRequested(move=ANY, build=ANY, kind=kind, to_cell=to_cell, wait=waiting_time(wait))
-    run(drain(cli, hosts or (), cell, agent, asked, most, checked_cause(because), dry_run))
+    return await drain(cli, hosts or (), cell, agent, asked, most, checked_cause(because), dry_run)
 
 
 async def drain(
@@ -213,7 +213,7 @@ async def tell_what_would_be(
 
 
 @commands.command("evacuate", cls=WaitingCommand)
-def evacuate_command(
+async def evacuate_command(
     cli: Cli,
     host: Annotated[str, typer.Argument(metavar="HOST", help="Its name, or its root's uuid.")],
     wait: Annotated[
@@ -233,7 +233,7 @@ def evacuate_command(
         bool,
         typer.Option("--dry-run", help="Say what would be done, and what would stay and why; do nothing."),
     ] = False,
-) -> None:
+) -> int:
     """Rebuild all instances of a dead host on other hosts.
 
     Only for a host that is switched off or completely disconnected: it is marked forced down first (as by
@@ -242,7 +242,7 @@ def evacuate_command(
     drain` for a running host.
     """
     asked = MoveRequested(move=ANY, build=ANY, kind="evacuate", to_cell=to_cell, wait=waiting_time(wait))
-    run(evacuate(cli, host, asked, wait is not None, most, dry_run))
+    return await evacuate(cli, host, asked, wait is not None, most, dry_run)
 
 
 async def evacuate(cli: Cli, name: str, asked: MoveRequested, wait: bool, most: int, dry_run: bool) -> int:

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from berth.commands.options import Commands
-from berth.commands.terminal import Cli, run, write_json
+from berth.commands.terminal import Cli, write_json
 from berth.operations.names import group_named
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
@@ -42,7 +42,7 @@ Project = Annotated[
 
 
 @commands.command("create")
-def create_command(
+async def create_command(
     cli: Cli,
     name: Annotated[str, typer.Argument(help="One of a kind in its project.")],
     policy: Annotated[
@@ -53,7 +53,7 @@ def create_command(
         int, typer.Option(min=1, help="Of an anti-affinity group: so many may be on one host.")
     ] = 1,
     project: Project = "",
-) -> None:
+) -> int:
     """Create a server group. It cannot be changed later.
 
     affinity: all members on one host, which the first one determines. anti-affinity: at most --max-per-host
@@ -61,7 +61,7 @@ def create_command(
     preferences.
     """
     order = checked(GroupEditRequested(edit=_made(name, policy, max_per_host, project)))
-    run(create(cli, order))
+    return await create(cli, order)
 
 
 @commands.command("list")

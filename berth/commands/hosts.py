@@ -13,7 +13,7 @@ from rich.text import Text
 from rich.tree import Tree as Picture
 
 from berth.commands.options import Commands
-from berth.commands.terminal import Cli, run, write_json
+from berth.commands.terminal import Cli, write_json
 from berth.operations.host_states import (
     HostStandings,
     Marking,
@@ -91,36 +91,36 @@ async def show(cli: Cli, host: Annotated[str, typer.Argument(help="Its name, or 
 
 
 @commands.command("disable")
-def disable_command(cli: Cli, hosts: Names = None, agent: OfAgent = "", because: Because = "") -> None:
+async def disable_command(cli: Cli, hosts: Names = None, agent: OfAgent = "", because: Because = "") -> int:
     """Disable hosts: no new builds; instances stay.
 
     Several causes are possible: `berth host disable h1 --because disk`, and `--because upgrade` by another
     operator; the host is enabled when the last cause is removed. `berth drain` moves the instances away.
     """
     marking = disabling(checked_cause(because))
-    run(mark(cli, hosts or (), agent, marking))
+    return await mark(cli, hosts or (), agent, marking)
 
 
 @commands.command("enable")
-def enable_command(cli: Cli, hosts: Names = None, agent: OfAgent = "", because: Because = "") -> None:
+async def enable_command(cli: Cli, hosts: Names = None, agent: OfAgent = "", because: Because = "") -> int:
     """Enable hosts, unless the agent or another cause keeps them disabled.
 
     `berth host enable h1 --because disk` removes that cause; without the option, the cause without a name.
     """
     marking = enabling(checked_cause(because))
-    run(mark(cli, hosts or (), agent, marking))
+    return await mark(cli, hosts or (), agent, marking)
 
 
 @commands.command("force-down")
-def force_down_command(
+async def force_down_command(
     cli: Cli,
     hosts: Names = None,
     agent: OfAgent = "",
     undo: Annotated[bool, typer.Option("--undo", help="It counts as up again while it is heard.")] = False,
-) -> None:
+) -> int:
     """Mark hosts as down, whatever their agents report."""
     marking = forcing_down(not undo)
-    run(mark(cli, hosts or (), agent, marking))
+    return await mark(cli, hosts or (), agent, marking)
 
 
 # Looking

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
+from berth.commands.options import Commands
 from berth.commands.terminal import complain, effective, run, say, write_json
 from berth.settings import BadSetting
 from bus.masking import masked
@@ -46,8 +47,8 @@ Prune = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Say it as JSON: one object, when all is over.")]
 
 
-commands = typer.Typer()
-imports = typer.Typer(name="import", no_args_is_help=True, help="Bring over what another service knows.")
+commands = Commands()
+imports = Commands(name="import", no_args_is_help=True, help="Bring over what another service knows.")
 commands.add_typer(imports)
 
 

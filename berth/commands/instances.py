@@ -9,7 +9,7 @@ from msgspec import structs
 from rich.table import Table
 
 from berth.commands.options import Commands
-from berth.commands.terminal import Cli, coloured, complain, progress_bar, run, write_json
+from berth.commands.terminal import Cli, coloured, complain, progress_bar, write_json
 from berth.operations.cells import all_shown, chosen_cells
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
@@ -27,7 +27,7 @@ commands = Commands()
 
 
 @commands.command("instances")
-def instances_command(
+async def instances_command(
     cli: Cli,
     project: Annotated[str, typer.Option(help="Only this project's.")] = "",
     host: Annotated[
@@ -46,7 +46,7 @@ def instances_command(
     sort: Annotated[str, typer.Option(help="By one of the columns, or `since`.")] = "host",
     limit: Annotated[int, typer.Option(min=1, help="So many of each cell, by their ids.")] = 200,
     every: Annotated[bool, typer.Option("--all", help="However many there are.")] = False,
-) -> None:
+) -> int:
     """List instances: all cells are queried in parallel.
 
     A cell that does not answer is named, and the others are shown; then the exit code is 1.
@@ -59,7 +59,7 @@ def instances_command(
         raise BadSetting(f"--sort {sort!r}: it is one of {', '.join((*_COLUMNS, 'since'))}")
     statuses = tuple([literal for literal in known if literal in (status or [])])
     question = checked(FindInstances(cell="any", project=project, host=host, name=name, statuses=statuses))
-    run(show_instances(cli, cell or (), question, sort, None if every else limit))
+    return await show_instances(cli, cell or (), question, sort, None if every else limit)
 
 
 async def show_instances(

@@ -11,7 +11,7 @@ from rich.markup import escape
 from berth.commands.funnel import print_funnel
 from berth.commands.move_output import moves_table, phases_table
 from berth.commands.options import Commands
-from berth.commands.terminal import Cli, run, write_json
+from berth.commands.terminal import Cli, write_json
 from berth.operations.cells import all_shown, chosen_cells, uuid_of
 from berth.operations.following import moves_of
 from bus.clock import Clock
@@ -29,14 +29,14 @@ def moves() -> None:
 
 
 @commands.command("list")
-def list_command(
+async def list_command(
     cli: Cli,
     build: Annotated[list[str] | None, typer.Option(help="Only this instance's; may be repeated.")] = None,
     host: Annotated[str, typer.Option(metavar="NAME|UUID", help="Only those from this host, or to it.")] = "",
     every: Annotated[bool, typer.Option("--all", help="Those that are over, too.")] = False,
     cell: Annotated[list[str] | None, typer.Option(help="Only in this cell; may be repeated.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="So many of each cell, the newest.")] = 100,
-) -> None:
+) -> int:
     """List the moves in progress in all cells; with --all also ended moves."""
     question = FindMoves(
         cell="any",
@@ -45,18 +45,18 @@ def list_command(
         under_way=not every,
         limit=limit,
     )
-    run(list_moves(cli, cell or (), question))
+    return await list_moves(cli, cell or (), question)
 
 
 @commands.command("show")
-def show_command(
+async def show_command(
     cli: Cli,
     of: Annotated[
         str, typer.Argument(metavar="MOVE|BUILD", help="Its uuid; or an instance's: its last one.")
     ],
-) -> None:
+) -> int:
     """One move: how it stands, every phase with what it took, every host tried, and why it went there."""
-    run(show_move(cli, uuid_of(of, "a move or a build")))
+    return await show_move(cli, uuid_of(of, "a move or a build"))
 
 
 async def list_moves(cli: Cli, only: Sequence[str], question: FindMoves) -> int:

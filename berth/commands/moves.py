@@ -10,7 +10,7 @@ from msgspec import structs
 
 from berth.commands.move_output import RequestedMovesPrinter, tell_supposed
 from berth.commands.options import Commands, WaitingCommand
-from berth.commands.terminal import Cli, complain, run, write_json
+from berth.commands.terminal import Cli, complain, write_json
 from berth.operations.boot_options import image_named, pairs, waiting_time
 from berth.operations.cells import uuid_of
 from berth.operations.moving import (
@@ -173,7 +173,7 @@ class NewSize:
 
 
 @commands.command("move", cls=WaitingCommand)
-def move_command(
+async def move_command(
     cli: Cli,
     builds: Builds,
     where: Destination,
@@ -186,7 +186,7 @@ def move_command(
     ] = False,
     verify: Annotated[bool, typer.Option("--verify", help=VERIFY, **_HOW)] = False,
     verify_for: VerifyFor = "",
-) -> None:
+) -> int:
     """Move instances to other hosts, chosen by the scheduler or named; to another cell, if you name one.
 
     Stopped, copied, started again: the source's capacity is held until then, so that the move can return.
@@ -202,11 +202,11 @@ def move_command(
     asked = structs.replace(
         asked, verify=verify or bool(verify_for), verify_for=_time("--verify-for", verify_for)
     )
-    run(request_moves(cli, builds, lambda stands: asked, how))
+    return await request_moves(cli, builds, lambda stands: asked, how)
 
 
 @commands.command("resize", cls=WaitingCommand)
-def resize_command(
+async def resize_command(
     cli: Cli,
     build: OneBuild,
     size: NewSize,
@@ -220,7 +220,7 @@ def resize_command(
     ] = False,
     verify: Annotated[bool, typer.Option("--verify/--no-verify", help=VERIFY, **_HOW)] = True,
     verify_for: VerifyFor = "",
-) -> None:
+) -> int:
     """Give an instance another size; only the named values change.
 
     It moves to a host with enough capacity, and waits there for `berth confirm BUILD`; until then its old
@@ -248,27 +248,27 @@ def resize_command(
             )
         return structs.replace(asked, flavor=changed)
 
-    run(request_moves(cli, [build], resized, how))
+    return await request_moves(cli, [build], resized, how)
 
 
 @commands.command("shelve")
-def shelve_command(cli: Cli, builds: Builds, how: FollowedMove) -> None:
+async def shelve_command(cli: Cli, builds: Builds, how: FollowedMove) -> int:
     """Stop instances, keep what they are, and give all their room back.
 
     `berth unshelve BUILD` builds one again, wherever there is room then.
     """
-    run(request_moves(cli, builds, lambda stands: _request("shelve"), how))
+    return await request_moves(cli, builds, lambda stands: _request("shelve"), how)
 
 
 @commands.command("unshelve", cls=WaitingCommand)
-def unshelve_command(cli: Cli, builds: Builds, where: Destination, how: Waiting) -> None:
+async def unshelve_command(cli: Cli, builds: Builds, where: Destination, how: Waiting) -> int:
     """Build shelved instances again, as what they were, wherever there is room."""
     asked = how.of(where.of(_request("unshelve")))
-    run(request_moves(cli, builds, lambda stands: asked, how))
+    return await request_moves(cli, builds, lambda stands: asked, how)
 
 
 @commands.command("rebuild")
-def rebuild_command(
+async def rebuild_command(
     cli: Cli,
     build: OneBuild,
     how: FollowedMove,
@@ -281,7 +281,7 @@ def rebuild_command(
             metavar="KEY=VALUE", help="Of that image: trait:NAME=required, hw_...; may be repeated."
         ),
     ] = None,
-) -> None:
+) -> int:
     """Build an instance anew, of an image, on the host and in the room it has.
 
     Should that come to nothing it runs on as it was. `berth rebuild BUILD --image debian-13 --wait`.
@@ -294,7 +294,7 @@ def rebuild_command(
             raise BadSetting(f"{stands.build} was built of no image: name one with --image")
         return structs.replace(_request("rebuild"), image=of)
 
-    run(request_moves(cli, [build], rebuilt, how))
+    return await request_moves(cli, [build], rebuilt, how)
 
 
 def _request(kind: MoveKind) -> MoveRequested:

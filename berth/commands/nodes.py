@@ -7,7 +7,7 @@ import typer
 
 from berth import worker_roles
 from berth.commands.options import Commands
-from berth.commands.terminal import Cli, run
+from berth.commands.terminal import Cli
 from berth.operations import publishing
 from berth.operations.publishing import checked
 from berth.settings import Settings
@@ -24,7 +24,7 @@ def _group() -> None:
 
 
 @commands.command("set")
-def set_command(
+async def set_command(
     cli: Cli,
     name: Annotated[str, typer.Argument(help="A name; its uuid is derived from it unless it is one.")],
     event: Annotated[
@@ -41,7 +41,7 @@ def set_command(
         list[str] | None, typer.Option(metavar="NAME", help="CUSTOM_...; may be repeated.")
     ] = None,
     deleted: Annotated[bool, typer.Option("--deleted", help="The node is gone from Ironic.")] = False,
-) -> None:
+) -> int:
     """Publish an Ironic-style node event on ironic.node.CELL.EVENT."""
     event_ = node_event(
         cli.settings,
@@ -55,7 +55,7 @@ def set_command(
         traits=tuple(trait or ()),
         deleted=deleted,
     )
-    run(publish(cli, event_))
+    return await publish(cli, event_)
 
 
 def node_event(settings: Settings, name: str, cell: str, **state: Any) -> NodeChanged:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 import typer
 from typer.core import TyperCommand
 
-from berth.commands.terminal import Cli, effective, run
+from berth.commands.terminal import Cli, effective, run, say
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -137,7 +137,7 @@ def _expanded(function: Callable[..., Any]) -> Callable[..., None]:
 
 
 def _cli(as_json: bool, state_dir: str | None = None) -> Cli:
-    return Cli(effective(state_dir=state_dir).settings, as_json)
+    return Cli(effective(state_dir=state_dir).settings, as_json, say)
 
 
 def _described_fields(class_: Any, hint: Any) -> list[inspect.Parameter]:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from berth.commands.options import Commands
-from berth.commands.terminal import Cli, run, write_json
+from berth.commands.terminal import Cli, write_json
 from berth.operations.cells import chosen_cells
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
@@ -34,7 +34,7 @@ def provider() -> None:
 
 
 @commands.command("reset")
-def reset_command(
+async def reset_command(
     cli: Cli,
     cell: Annotated[str, typer.Option(metavar="NAME", help="The cell that has it from now on.")],
     root: Annotated[
@@ -53,7 +53,7 @@ def reset_command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Of those, say which it would be, and do nothing.")
     ] = False,
-) -> None:
+) -> int:
     """Assign a host to a cell, whatever its present cell, and restart the sequence of its reports.
 
     It corrects a report of the wrong cell, or one with a sequence far ahead, and assigns hosts that an
@@ -62,9 +62,8 @@ def reset_command(
     if bool(root) == ownerless:
         raise BadSetting("say which: a root, or --all-without-owner")
     if ownerless:
-        run(reset_the_ownerless(cli, cell, match, dry_run))
-    else:
-        run(reset(cli, root, cell))
+        return await reset_the_ownerless(cli, cell, match, dry_run)
+    return await reset(cli, root, cell)
 
 
 async def reset(cli: Cli, root: str, cell: str) -> int:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from berth.commands.options import Commands
-from berth.commands.terminal import Cli, run, write_json
+from berth.commands.terminal import Cli, write_json
 from bus import topics
 from bus.clock import Clock
 from bus.masking import printable
@@ -20,18 +20,18 @@ commands = Commands()
 
 
 @commands.command("waiting")
-def waiting_command(
+async def waiting_command(
     cli: Cli,
     project: Annotated[str, typer.Option(help="Only what this one asked for.")] = "",
     limit: Annotated[int, typer.Option(min=1, help="So many of them, those who go first.")] = 50,
-) -> None:
+) -> int:
     """List waiting requests for builds and moves: their order, what they lack, what would wake them.
 
     The highest priority is first, then the oldest. Requests of one equivalence class share a queue. `berth
     boot --wait 30m --priority 5` adds one, `berth delete BUILD` cancels it; `berth move BUILD --wait 30m`
     adds one, `berth abort BUILD` cancels it.
     """
-    run(show_waiting(cli, project, limit, Clock().now()))
+    return await show_waiting(cli, project, limit, Clock().now())
 
 
 async def show_waiting(cli: Cli, project: str, limit: int, now: float) -> int:

@@ -15,7 +15,7 @@ from rich.text import Text
 from berth.commands.builds import BOOT_OPTIONS, tell_notes
 from berth.commands.funnel import print_funnel
 from berth.commands.options import Commands
-from berth.commands.terminal import Cli, run, write_json
+from berth.commands.terminal import Cli, write_json
 from berth.operations.boot_options import BootOptions, boot_request, names_of
 from berth.operations.names import ByName, resolved
 from berth.operations.publishing import checked
@@ -150,7 +150,7 @@ Without = Annotated[
 
 
 @commands.command("what-if")
-def what_if_command(
+async def what_if_command(
     cli: Cli,
     options: Annotated[BootOptions, _ASKED],
     count: Count = 1,
@@ -159,7 +159,7 @@ def what_if_command(
     mix: Mix = None,
     add_hosts: AddHosts = None,
     without: Without = None,
-) -> None:
+) -> int:
     """Would this fit now, where, how many more, and what would change it. Nothing is claimed.
 
     Takes what `berth boot` takes: `berth what-if --vcpus 4 --memory-mb 8192 --zone z2 --count 10`.
@@ -170,10 +170,9 @@ def what_if_command(
     if mix or add_hosts or without:
         flavors = mix or [flavor_as_planned(request.flavor)]
         place = request.zone, request.cell
-        run(plan_room(cli, flavors, add_hosts or [], without or [], *place))
-        return
+        return await plan_room(cli, flavors, add_hosts or [], without or [], *place)
     tell_notes(request)
-    run(what_if(cli, request, names_of(options), best, room, count))
+    return await what_if(cli, request, names_of(options), best, room, count)
 
 
 async def what_if(

@@ -14,7 +14,7 @@ from berth.commands.funnel import print_funnel
 from berth.commands.move_list import facts_of
 from berth.commands.move_output import tell_supposed
 from berth.commands.options import Commands
-from berth.commands.terminal import Cli, run, write_json
+from berth.commands.terminal import Cli, write_json
 from berth.commands.what_if import show_answer
 from berth.operations.boot_options import recorded_request
 from berth.operations.cells import known_cells
@@ -34,7 +34,7 @@ commands = Commands()
 
 
 @commands.command("why")
-def why_command(
+async def why_command(
     cli: Cli,
     build: Annotated[
         str,
@@ -55,7 +55,7 @@ def why_command(
             " instance of the flavor it got.",
         ),
     ] = False,
-) -> None:
+) -> int:
     """Explain why a build is on its host or has none, or why a move chose its host, waits, or was refused.
 
     Shows the considered hosts, how many each constraint rejected, the weights of the best, and what
@@ -68,7 +68,7 @@ def why_command(
         id_ = str(uuid.UUID(build))
     except ValueError:
         raise BadSetting(f"{build!r} is not the uuid of a build or request") from None
-    run(why(cli, id_, again, now))
+    return await why(cli, id_, again, now)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from rich.console import Console
 from berth import wiring, worker_roles
 from berth.commands.doctor import examine
 from berth.commands.run import ready
+from berth.commands.terminal import Cli
 from berth.doctor import looking
 from berth.doctor.judgement import Finding, judged
 from berth.doctor.looking import look
@@ -39,7 +40,7 @@ async def test_an_embedded_berth_is_examined_and_found_well(
         assert {"database placement", "database scheduler", "database cell_c1"} <= of(found, "fine").keys()
         assert not of(found, "broken")
         told = io.StringIO()
-        code = await in_time(examine(settings, Console(file=told, width=500), as_json=True))
+        code = await in_time(examine(Cli(settings, True, Console(file=told, width=500))))
     said = json.loads(capsys.readouterr().out)
     assert said["exit_code"] == code
     assert {one["about"] for one in said["findings"]} >= {"Python", "worker placement"}

@@ -11,6 +11,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from berth.__main__ import app
+from berth.commands import options
 from berth.operations.publishing import leaves
 from tests.support.waiting import in_time
 
@@ -37,9 +38,10 @@ class CommandLine:
         begun: list[Any] = []
         told = io.StringIO()
         console = Console(file=told, highlight=False, soft_wrap=True, width=200)
+        self._patch.setattr(options, "say", console)
         for voice in {"say", "complain"} & vars(self._module).keys():
             self._patch.setattr(self._module, voice, console)
-        self._patch.setattr(self._module, "run", begun.append)
+        self._patch.setattr(options, "run", begun.append)
         typed = CliRunner().invoke(app, [self._group, *words])
         if typed.exception is not None and not isinstance(typed.exception, SystemExit):
             raise typed.exception
