@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from berth.settings import Settings
 from bus import topics
+from bus.chunks import portions
 from bus.delivery.runner import Bus, Listener
 from bus.errors import Unavailable
 from bus.host_health import marked
@@ -160,8 +161,7 @@ async def _holders(bus: Bus, placed: Mapping[str, Provider]) -> dict[str, str]:
     """Return node → its consumer."""
     used = [uuid for uuid, provider in placed.items() if any(provider.used.values())]
     found: dict[str, str] = {}
-    for start in range(0, len(used), _A_QUESTION):
-        asked = tuple(used[start : start + _A_QUESTION])
+    for asked in portions(used, _A_QUESTION):
         consumers = (await bus.asker(topics.ALLOCATIONS)(FindAllocations(providers=asked))).consumers
         found.update((node, consumer.id) for consumer in consumers for node in consumer.allocations)
     return found

@@ -1,6 +1,6 @@
 """`berth adopt`: instances that came over from another system become builds of the cells they are in."""
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -8,8 +8,8 @@ import typer
 
 from berth.commands.options import Commands
 from berth.commands.terminal import Cli, complain, write_json
-from berth.operations.adoptable import OldServer, old_servers
-from berth.operations.adopting import AdoptionOutcome, adopt_instances
+from berth.operations.adoptable import old_servers
+from berth.operations.adopting import Adoptable, AdoptionOutcome, adopt_instances
 from berth.operations.cells import uuid_of
 from berth.settings import BadSetting
 from bus.guests import BuildAdoptRequested
@@ -18,16 +18,17 @@ from bus.masking import printable
 commands = Commands()
 
 
-@commands.command("adopt")
-async def adopt_command(
-    cli: Cli,
+@dataclass(frozen=True)
+class AdoptOptions:
+    """The options of berth adopt."""
+
     consumers: Annotated[
         list[str] | None, typer.Argument(metavar="[UUID]...", help="These instances, by their uuids.")
-    ] = None,
+    ] = None
     hosts: Annotated[
         list[str] | None, typer.Option("--host", metavar="HOST", help="All that came over on this host.")
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All that came over, wherever they are.")] = False,
+    ] = None
+    everything: Annotated[bool, typer.Option("--all", help="All that came over, wherever they are.")] = False
     file: Annotated[
         Path | None,
         typer.Option(
@@ -36,10 +37,13 @@ async def adopt_command(
             help="What the old system says of them (uuid, name, host, flavor, project), as .json, .yaml or"
             " .csv. Alone it also says which.",
         ),
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this it is only shown.")] = False,
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the cells' answers.")] = 60.0,
-) -> int:
+    ] = None
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this it is only shown.")] = False
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the cells' answers.")] = 60.0
+
+
+@commands.command("adopt")
+async def adopt_command(cli: Cli, options: AdoptOptions) -> int:
     """Adopt instances that placement knows from another system, so that they can be moved and deleted.
 
     After `berth import placement` and `berth provider reset` their hosts belong to a cell, but the instances
@@ -52,36 +56,24 @@ async def adopt_command(
 
     `berth adopt --all --from servers.csv`, then the same with --yes. See docs/adopting.md.
     """
-    if everything + bool(hosts) + bool(consumers) > 1:
+    if options.everything + bool(options.hosts) + bool(options.consumers) > 1:
         raise BadSetting("say which in one way: uuids, --host, or --all")
-    if not (everything or hosts or consumers or file):
+    if not (options.everything or options.hosts or options.consumers or options.file):
         raise BadSetting("say which: uuids, --host HOST, --all, or --from FILE")
-    servers = old_servers(file) if file is not None else {}
-    wanted = [uuid_of(consumer, "an instance") for consumer in consumers or ()]
-    if not (everything or hosts or wanted):
+    servers = old_servers(options.file) if options.file is not None else {}
+    wanted = [uuid_of(consumer, "an instance") for consumer in options.consumers or ()]
+    if not (options.everything or options.hosts or wanted):
         wanted = [*servers]
-    return await adopt(cli, wanted, hosts or (), servers, yes, timeout)
-
-
-async def adopt(
-    cli: Cli,
-    wanted: Sequence[str],
-    hosts: Sequence[str],
-    servers: dict[str, OldServer],
-    yes: bool,
-    timeout: float,
-) -> int:
+    which = Adoptable(wanted, options.hosts or (), servers)
     async with cli.bus("adopt") as bus:
         found = await adopt_instances(
             bus,
             cli.settings,
-            wanted,
-            hosts,
-            servers,
-            timeout if yes else None,
+            which,
+            options.timeout if options.yes else None,
             lambda note: complain.print(f"[yellow]note[/yellow]: {note}"),
         )
-    return _tell(cli, found, yes)
+    return _tell(cli, found, options.yes)
 
 
 def _tell(cli: Cli, found: AdoptionOutcome, yes: bool) -> int:

@@ -3,6 +3,7 @@
 import sys
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -107,25 +108,29 @@ async def show(cli: Cli, aggregate: Which) -> int:
     return 0
 
 
-@commands.command("create")
-async def create_command(
-    cli: Cli,
-    name: Annotated[str, typer.Argument(help="What it is to be called.")],
-    zone: ZoneNamed = None,
-    properties: Properties = None,
+@dataclass(frozen=True)
+class NewAggregate:
+    """The options of a new aggregate."""
+
+    name: Annotated[str, typer.Argument(help="What it is to be called.")]
+    zone: ZoneNamed = None
+    properties: Properties = None
     host: Annotated[
         list[str] | None, typer.Option(metavar="HOST", help="A host to put in; may be repeated.")
-    ] = None,
-    id_: Annotated[str, typer.Option("--uuid", help="Its uuid, where it is to have a certain one.")] = "",
-    force: Force = False,
-) -> int:
+    ] = None
+    id_: Annotated[str, typer.Option("--uuid", help="Its uuid, where it is to have a certain one.")] = ""
+    force: Force = False
+
+
+@commands.command("create")
+async def create_command(cli: Cli, options: NewAggregate) -> int:
     """Make one. `berth aggregate create east --zone east --host host-1` makes an availability zone."""
     edit = MakeAggregate(
-        aggregate=_uuid(id_) if id_ else Clock().uuid(),
-        name=name,
-        metadata=said_of(zone, properties),
-        hosts=tuple(host or ()),
-        force=force,
+        aggregate=_uuid(options.id_) if options.id_ else Clock().uuid(),
+        name=options.name,
+        metadata=said_of(options.zone, options.properties),
+        hosts=tuple(options.host or ()),
+        force=options.force,
     )
     return await create(cli, edit)
 

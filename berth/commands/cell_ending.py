@@ -151,23 +151,30 @@ CellOfAgent = Annotated[str, typer.Argument(metavar="CELL", help="The cell that 
 NameOfAgent = Annotated[str, typer.Argument(metavar="AGENT", help="Its name: letters, digits, _ and -.")]
 
 
+@dataclass(frozen=True)
+class AgentOptions:
+    """The options of an agent's user and settings file."""
+
+    file: Annotated[
+        Path | None, typer.Option(help="Settings file to write (default: AGENT.toml).", dir_okay=False)
+    ] = None
+    metal: Annotated[
+        bool, typer.Option("--metal", help="For an agent that builds on Ironic's nodes (`berth run metal`).")
+    ] = False
+    rotate: Annotated[
+        bool, typer.Option("--rotate", help="New password; restart the agent with the new file.")
+    ] = False
+    broker: Annotated[
+        str, typer.Option(metavar="URL", help="RabbitMQ as the agent reaches it (default: amqp_url).")
+    ] = ""
+
+
 @commands.command("add-agent")
 async def add_agent_command(
     cli: Cli,
     cell: CellOfAgent,
     name: NameOfAgent,
-    file: Annotated[
-        Path | None, typer.Option(help="Settings file to write (default: AGENT.toml).", dir_okay=False)
-    ] = None,
-    metal: Annotated[
-        bool, typer.Option("--metal", help="For an agent that builds on Ironic's nodes (`berth run metal`).")
-    ] = False,
-    rotate: Annotated[
-        bool, typer.Option("--rotate", help="New password; restart the agent with the new file.")
-    ] = False,
-    broker: Annotated[
-        str, typer.Option(metavar="URL", help="RabbitMQ as the agent reaches it (default: amqp_url).")
-    ] = "",
+    options: AgentOptions,
     management: Management = "",
     rabbitmqctl: Ctl = "",
 ) -> int:
@@ -177,7 +184,15 @@ async def add_agent_command(
     Repeated, the command restores the user's permissions and keeps the password of the file.
     """
     need_service_mode(cli.settings, "add")
-    agent = NewAgent(cli.settings, cell, name, file or Path(f"{name}.toml"), rotate, broker, metal)
+    agent = NewAgent(
+        cli.settings,
+        cell,
+        name,
+        options.file or Path(f"{name}.toml"),
+        options.rotate,
+        options.broker,
+        options.metal,
+    )
     return await add_agent(cli, agent, management, rabbitmqctl)
 
 

@@ -48,30 +48,33 @@ HEARD_SECONDS = 10.0  # placement may take to begin with a new cell's queues
 commands = Commands()
 
 
-@commands.command("add")
-async def add_command(
-    cli: Cli,
-    name: NameOfCell,
+@dataclass(frozen=True)
+class CellOptions:
+    """The options of a cell's user, database and settings file."""
+
     file: Annotated[
         Path | None, typer.Option(help="Where its settings go (default: CELL.toml).", dir_okay=False)
-    ] = None,
-    note: Annotated[str | None, typer.Option(help="What people should know of it.")] = None,
-    disabled: Annotated[bool, typer.Option("--disabled", help="Closed to instances, to begin with.")] = False,
+    ] = None
+    note: Annotated[str | None, typer.Option(help="What people should know of it.")] = None
+    disabled: Annotated[bool, typer.Option("--disabled", help="Closed to instances, to begin with.")] = False
     rotate: Annotated[
         bool, typer.Option("--rotate", help="New passwords; its workers are restarted with the new file.")
-    ] = False,
+    ] = False
     broker: Annotated[
         str, typer.Option(metavar="URL", help="How its workers reach RabbitMQ (default: as we do).")
-    ] = "",
+    ] = ""
     database: Annotated[
         str, typer.Option(metavar="URL", help="How they reach PostgreSQL (default: as we do).")
-    ] = "",
+    ] = ""
     with_agent: Annotated[
         list[str] | None,
         typer.Option(metavar="AGENT", help="An agent that shares the cell's user; may be repeated."),
-    ] = None,
-    management: Management = "",
-    rabbitmqctl: Ctl = "",
+    ] = None
+
+
+@commands.command("add")
+async def add_command(
+    cli: Cli, name: NameOfCell, options: CellOptions, management: Management = "", rabbitmqctl: Ctl = ""
 ) -> int:
     """Create a cell: a RabbitMQ user with its conductor's permissions, a PostgreSQL login with a database,
     limits for both (settings cell_*), a settings file with their passwords (mode 0600), and its registration.
@@ -87,9 +90,15 @@ async def add_command(
     """
     need_service_mode(cli.settings, "add")
     what = NewCell(
-        cli.settings, name, file or Path(f"{name}.toml"), rotate, broker, database, with_agent or ()
+        cli.settings,
+        name,
+        options.file or Path(f"{name}.toml"),
+        options.rotate,
+        options.broker,
+        options.database,
+        options.with_agent or (),
     )
-    edit = RegisterCell(cell=name, enabled=False if disabled else None, note=note)
+    edit = RegisterCell(cell=name, enabled=False if options.disabled else None, note=options.note)
     return await add(cli, what, edit, management, rabbitmqctl)
 
 

@@ -7,13 +7,14 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from berth import wiring, worker_roles
 from berth.cell_file import vhost_of
-from berth.commands.options import StateDir
+from berth.commands.options import Commands, StateDir
 from berth.commands.terminal import effective
 from berth.operations.publishing import checked
 from berth.settings import BadSetting, Settings
@@ -25,7 +26,7 @@ if TYPE_CHECKING:  # RabbitMQ takes long to load
 
 _IDENTIFIER_BYTES = 63  # of a PostgreSQL name
 
-commands = typer.Typer()
+commands = Commands()
 
 NameOfCell = Annotated[str, typer.Argument(metavar="CELL", help="Its name: letters, digits, _ and -.")]
 Management = Annotated[
@@ -45,40 +46,44 @@ Form = Annotated[
 ]
 
 
-@commands.command("permissions")
-def permissions_command(
-    name: NameOfCell,
-    form: Form = "text",
-    user: Annotated[str, typer.Option(help="Of this RabbitMQ user (default: as `add` calls it).")] = "",
+@dataclass(frozen=True)
+class PermissionOptions:
+    """The options that say whose permissions are printed, and how."""
+
+    form: Form = "text"
+    user: Annotated[str, typer.Option(help="Of this RabbitMQ user (default: as `add` calls it).")] = ""
     ferry: Annotated[
         str,
         typer.Option(
             metavar="SIDE",
             help="Of its ferry's user, where it has a RabbitMQ of its own: there (own), or in the middle.",
         ),
-    ] = "",
-    agent: Annotated[str, typer.Option(metavar="AGENT", help="Of the user of this agent.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="The same as `--as json`.")] = False,
-    state_dir: StateDir = None,
-) -> None:
+    ] = ""
+    agent: Annotated[str, typer.Option(metavar="AGENT", help="Of the user of this agent.")] = ""
+    as_json: Annotated[bool, typer.Option("--json", help="The same as `--as json`.")] = False
+
+
+@commands.command("permissions")
+def permissions_command(name: NameOfCell, options: PermissionOptions, state_dir: StateDir = None) -> None:
     """Print the permissions of a cell's RabbitMQ user, derived from its workers' tables. Nothing is changed.
 
     For users created by hand: `--as rabbitmqctl` prints shell commands, `--as json` a file for `rabbitmqctl
     import_definitions` and the management API. The user and its password are not included.
     """
-    if as_json:
-        form = "json"
+    form = "json" if options.as_json else options.form
     if form not in ("text", "rabbitmqctl", "json"):
         raise BadSetting(f"--as {form!r}: it is text, rabbitmqctl or json")
-    if ferry not in ("", "own", "middle"):
-        raise BadSetting(f"--ferry {ferry!r}: it is own or middle")
+    if options.ferry not in ("", "own", "middle"):
+        raise BadSetting(f"--ferry {options.ferry!r}: it is own or middle")
     settings = effective(state_dir=state_dir).settings
-    if ferry:
-        user = user or ferry_user_of(settings, name)
-    elif agent:
-        check_agent(agent)
-        user = user or agent_user_of(settings, name, agent)
-    show_permissions(settings, name, form, user or user_of(settings, name), ferry, agent)
+    if options.ferry:
+        user = ferry_user_of(settings, name)
+    elif options.agent:
+        check_agent(options.agent)
+        user = agent_user_of(settings, name, options.agent)
+    else:
+        user = user_of(settings, name)
+    show_permissions(settings, name, form, options.user or user, options.ferry, options.agent)
 
 
 # What is a cell's own

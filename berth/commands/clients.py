@@ -38,27 +38,30 @@ commands = Commands(name="client", no_args_is_help=True)
 NameOfClient = Annotated[str, typer.Argument(metavar="NAME", help="At most 32 letters, digits and -.")]
 
 
-@commands.command("add")
-async def add_command(
-    cli: Cli,
-    name: NameOfClient,
+@dataclass(frozen=True)
+class ClientOptions:
+    """The options of a client's user."""
+
     project: Annotated[
         list[str], typer.Option(metavar="PROJECT", help="A project it acts for; may be repeated.")
-    ],
-    rotate: Annotated[
-        bool, typer.Option("--rotate", help="A new password; its connections are closed.")
-    ] = False,
+    ]
+    rotate: Annotated[bool, typer.Option("--rotate", help="A new password; its connections are closed.")] = (
+        False
+    )
     password_file: Annotated[
         Path | None, typer.Option(help=f"Read its password here (default: {PASSWORD}, or a new one).")
-    ] = None,
+    ] = None
     url_file: Annotated[
         Path | None, typer.Option(help="Write its URL there, mode 0600 (default: print a new one).")
-    ] = None,
+    ] = None
     broker: Annotated[
         str, typer.Option(metavar="URL", help="How it reaches RabbitMQ (default: as we do).")
-    ] = "",
-    management: Management = "",
-    rabbitmqctl: Ctl = "",
+    ] = ""
+
+
+@commands.command("add")
+async def add_command(
+    cli: Cli, name: NameOfClient, options: ClientOptions, management: Management = "", rabbitmqctl: Ctl = ""
 ) -> int:
     """Create a client: a RabbitMQ user that may publish only to its key, bound to the named projects.
 
@@ -66,8 +69,15 @@ async def add_command(
     projects and keeps the password, unless --rotate. Schedulers apply the new projects immediately.
     """
     _in_service_mode(cli.settings)
-    order = checked(ClientEditRequested(client=name, projects=tuple(dict.fromkeys(project))))
-    what = NewClient(cli.settings, order, rotate, given_password(password_file), url_file, broker)
+    order = checked(ClientEditRequested(client=name, projects=tuple(dict.fromkeys(options.project))))
+    what = NewClient(
+        cli.settings,
+        order,
+        options.rotate,
+        given_password(options.password_file),
+        options.url_file,
+        options.broker,
+    )
     return await add(cli, what, management, rabbitmqctl)
 
 

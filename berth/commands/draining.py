@@ -4,6 +4,7 @@ instances of a failed host elsewhere.
 
 import asyncio
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -34,30 +35,34 @@ _SHOWN = 20  # instances, or consumers
 commands = Commands()
 
 
-@commands.command("drain")
-async def drain_command(
-    cli: Cli,
-    hosts: Names = None,
-    cell: Annotated[str, typer.Option(help="All hosts of this cell.")] = "",
-    agent: Annotated[str, typer.Option(help="All hosts of this agent.")] = "",
+@dataclass(frozen=True)
+class DrainOptions:
+    """The options of berth drain."""
+
+    hosts: Names = None
+    cell: Annotated[str, typer.Option(help="All hosts of this cell.")] = ""
+    agent: Annotated[str, typer.Option(help="All hosts of this agent.")] = ""
     to_cell: Annotated[
         str, typer.Option("--to-cell", metavar="CELL", help="Into this cell: they are stopped first.")
-    ] = "",
+    ] = ""
     live: Annotated[
         bool, typer.Option("--live/--cold", help="They run on while they are copied; or are stopped first.")
-    ] = True,
-    most: Annotated[int, typer.Option("--max", min=1, metavar="N", help="So many at a time.")] = 10,
+    ] = True
+    most: Annotated[int, typer.Option("--max", min=1, metavar="N", help="So many at a time.")] = 10
     wait: Annotated[
         str, typer.Option(metavar="TIME", help="Each may wait so long for room: 90s, 30m, 12h.")
-    ] = "",
+    ] = ""
     because: Annotated[
         str, typer.Option(metavar="WORD", help="Why they are closed, as `berth host disable --because`.")
-    ] = "drain",
+    ] = "drain"
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Say what would be done, and what would stay and why; do nothing."),
-    ] = False,
-) -> int:
+    ] = False
+
+
+@commands.command("drain")
+async def drain_command(cli: Cli, options: DrainOptions) -> int:
     """Empty hosts: disable them, and move their instances to other hosts, a limited number at a time.
 
     Exit 0 if no instance stays, else 1, with a reason for each. Ctrl-C stops it: moves in progress end by
@@ -65,36 +70,26 @@ async def drain_command(
     --because drain` enables one again. Use `berth evacuate` for a dead host. `berth drain h1 h2 --max 4
     --dry-run`.
     """
-    if sum(map(bool, (hosts, cell, agent))) != 1:
+    if sum(map(bool, (options.hosts, options.cell, options.agent))) != 1:
         raise BadSetting("say which: names of hosts, or --agent, or --cell")
-    if to_cell and to_cell == cell:
-        raise BadSetting(f"--to-cell {to_cell}: that is the cell that is emptied")
-    kind: MoveKind = "live" if live and not to_cell else "migrate"
-    asked = MoveRequested(move=ANY, build=ANY, kind=kind, to_cell=to_cell, wait=waiting_time(wait))
-    return await drain(cli, hosts or (), cell, agent, asked, most, checked_cause(because), dry_run)
-
-
-async def drain(
-    cli: Cli,
-    names: Sequence[str],
-    cell: str,
-    agent: str,
-    asked: MoveRequested,
-    most: int,
-    because: str,
-    dry_run: bool,
-) -> int:
+    if options.to_cell and options.to_cell == options.cell:
+        raise BadSetting(f"--to-cell {options.to_cell}: that is the cell that is emptied")
+    kind: MoveKind = "live" if options.live and not options.to_cell else "migrate"
+    asked = MoveRequested(
+        move=ANY, build=ANY, kind=kind, to_cell=options.to_cell, wait=waiting_time(options.wait)
+    )
+    because = checked_cause(options.because)
     telling = EmptyingPrinter(cli)
     async with cli.bus("drain") as bus:
         await check_to_cell(bus, cli.settings, asked.to_cell)
-        hosts = await _hosts(bus, cli.settings, names, cell, agent)
-        if dry_run:
+        hosts = await _hosts(bus, cli.settings, options)
+        if options.dry_run:
             return await tell_what_would_be(bus, hosts, asked, telling, "disabled")
         for host in hosts:
             state = await disabling(because)(bus, host)
             if not cli.as_json:
                 cli.say.print(f"{host.host or host.name}: {state}", markup=False)
-        emptying = Emptying(bus, hosts, asked, most, telling, because=because)
+        emptying = Emptying(bus, hosts, asked, options.most, telling, because=because)
         try:
             with telling.bar:
                 far = await emptying.run()
@@ -110,9 +105,10 @@ async def drain(
     return code
 
 
-async def _hosts(bus: Bus, settings: Settings, names: Sequence[str], cell: str, agent: str) -> list[Provider]:
-    if names:
-        found = {host.id: host for host in [await host_named(bus, name) for name in names]}
+async def _hosts(bus: Bus, settings: Settings, options: DrainOptions) -> list[Provider]:
+    cell, agent = options.cell, options.agent
+    if options.hosts:
+        found = {host.id: host for host in [await host_named(bus, name) for name in options.hosts]}
         return list(found.values())
     if cell:
         await chosen_cells(bus, settings, [cell])
@@ -212,10 +208,11 @@ async def tell_what_would_be(
     return 1 if stay else 0
 
 
-@commands.command("evacuate", cls=WaitingCommand)
-async def evacuate_command(
-    cli: Cli,
-    host: Annotated[str, typer.Argument(metavar="HOST", help="Its name, or its root's uuid.")],
+@dataclass(frozen=True)
+class EvacuateOptions:
+    """The options of berth evacuate."""
+
+    host: Annotated[str, typer.Argument(metavar="HOST", help="Its name, or its root's uuid.")]
     wait: Annotated[
         str | None,
         typer.Option(
@@ -224,16 +221,19 @@ async def evacuate_command(
             help="Follow all to their ends; exit 1 unless none stays. With a time (90s, 30m, 12h, 7d) each"
             " may wait so long for room.",
         ),
-    ] = None,
+    ] = None
     most: Annotated[
         int, typer.Option("--max", min=1, metavar="N", help="With --wait: so many at a time.")
-    ] = 50,
-    to_cell: Annotated[str, typer.Option("--to-cell", metavar="CELL", help="To hosts of this cell.")] = "",
+    ] = 50
+    to_cell: Annotated[str, typer.Option("--to-cell", metavar="CELL", help="To hosts of this cell.")] = ""
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Say what would be done, and what would stay and why; do nothing."),
-    ] = False,
-) -> int:
+    ] = False
+
+
+@commands.command("evacuate", cls=WaitingCommand)
+async def evacuate_command(cli: Cli, options: EvacuateOptions) -> int:
     """Rebuild all instances of a dead host on other hosts.
 
     Only for a host that is switched off or completely disconnected: it is marked forced down first (as by
@@ -241,20 +241,17 @@ async def evacuate_command(
     that moved before it reports anything; `berth host force-down HOST --undo` enables it again. Use `berth
     drain` for a running host.
     """
-    asked = MoveRequested(move=ANY, build=ANY, kind="evacuate", to_cell=to_cell, wait=waiting_time(wait))
-    return await evacuate(cli, host, asked, wait is not None, most, dry_run)
-
-
-async def evacuate(cli: Cli, name: str, asked: MoveRequested, wait: bool, most: int, dry_run: bool) -> int:
+    asked = MoveRequested(
+        move=ANY, build=ANY, kind="evacuate", to_cell=options.to_cell, wait=waiting_time(options.wait)
+    )
     async with cli.bus("evacuate") as bus:
         await check_to_cell(bus, cli.settings, asked.to_cell)
-        host = await host_named(bus, name)
-        if dry_run:
+        host = await host_named(bus, options.host)
+        if options.dry_run:
             # Before the host is forced down only another kind of move can be asked about; hosts are the same.
             fenced = FORCED_DOWN in host.traits
             supposed = structs.replace(asked, kind="evacuate" if fenced else "migrate")
-            telling = MovePrinter(cli)
-            return await tell_what_would_be(bus, [host], supposed, telling, "forced down")
+            return await tell_what_would_be(bus, [host], supposed, MovePrinter(cli), "forced down")
         there = await instances_on(bus, [host])
         called = host.host or host.name
         active = [instance for instance in there if instance.status == "active"]
@@ -263,8 +260,8 @@ async def evacuate(cli: Cli, name: str, asked: MoveRequested, wait: bool, most: 
             others = f"; its cell sees to the {rest} that are not active" if rest else ""
             cli.say.print(f"{called}: forced down; {len(active)} go to other hosts{others}", markup=False)
         await forcing_down(True)(bus, host)
-        if wait:
-            return await _follow(bus, host, asked, most, EmptyingPrinter(cli))
+        if options.wait is not None:
+            return await _follow(bus, host, asked, options.most, EmptyingPrinter(cli))
         clock = Clock()
         requests = [
             checked(structs.replace(asked, move=clock.uuid(), build=instance.build, cell=instance.cell))

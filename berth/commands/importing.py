@@ -3,6 +3,7 @@
 import os
 import ssl
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,31 +58,40 @@ def import_() -> None:
     """Bring over what another service knows."""
 
 
+@dataclass(frozen=True)
+class ImportOptions:
+    """The options of berth import placement."""
+
+    url: Url
+    to: To = ""
+    token_file: TokenFile = None
+    to_token_file: ToTokenFile = None
+    cacert: CaCert = ""
+    verify: Verify = False
+    dry_run: DryRun = False
+    prune: Prune = False
+    as_json: AsJson = False
+
+
 @imports.command("placement")
-def placement_command(
-    url: Url,
-    to: To = "",
-    token_file: TokenFile = None,
-    to_token_file: ToTokenFile = None,
-    cacert: CaCert = "",
-    verify: Verify = False,
-    dry_run: DryRun = False,
-    prune: Prune = False,
-    as_json: AsJson = False,
-) -> None:
+def placement_command(options: ImportOptions) -> None:
     """Copy a running Placement into a running berth; again and again, until the switch."""
     from berth.importing.client import PlacementClient
 
     here = effective().settings.placement.http
-    if not to and not here:
+    if not options.to and not here:
         raise BadSetting("say with --to where berth's Placement API is, or set placement_http")
-    _check_certificates(cacert)
-    source = PlacementClient(_url("--url", url), _token(token_file, "OS_TOKEN"), cacert)
-    target = PlacementClient(
-        _url("--to", to or f"http://{here}"), _token(to_token_file, "BERTH_TOKEN"), cacert
+    _check_certificates(options.cacert)
+    source = PlacementClient(
+        _url("--url", options.url), _token(options.token_file, "OS_TOKEN"), options.cacert
     )
-    told = _AsJson() if as_json else _InWords(say)
-    run(_import(source, target, verify, dry_run, prune, told))
+    target = PlacementClient(
+        _url("--to", options.to or f"http://{here}"),
+        _token(options.to_token_file, "BERTH_TOKEN"),
+        options.cacert,
+    )
+    told = _AsJson() if options.as_json else _InWords(say)
+    run(_import(source, target, options.verify, options.dry_run, options.prune, told))
 
 
 def _url(flag: str, given: str) -> str:

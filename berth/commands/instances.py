@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Annotated, get_args
 
 import typer
@@ -26,13 +27,14 @@ _COLUMNS = ("build", "name", "status", "host", "cell", "project", "flavor")
 commands = Commands()
 
 
-@commands.command("instances")
-async def instances_command(
-    cli: Cli,
-    project: Annotated[str, typer.Option(help="Only this project's.")] = "",
+@dataclass(frozen=True)
+class InstanceOptions:
+    """The options that say which instances are listed."""
+
+    project: Annotated[str, typer.Option(help="Only this project's.")] = ""
     host: Annotated[
         str, typer.Option(metavar="NAME|UUID", help="Only what is on this host, or was last.")
-    ] = "",
+    ] = ""
     status: Annotated[
         list[str] | None,
         typer.Option(
@@ -40,26 +42,35 @@ async def instances_command(
             help="building, swapping, active, moving, verifying, shelved, error, deleting or deleted; may be"
             " repeated. Without it: all but the deleted.",
         ),
-    ] = None,
-    name: Annotated[str, typer.Option(help="Only those called so (`berth boot --name`).")] = "",
-    cell: Annotated[list[str] | None, typer.Option(help="Only in this cell; may be repeated.")] = None,
-    sort: Annotated[str, typer.Option(help="By one of the columns, or `since`.")] = "host",
-    limit: Annotated[int, typer.Option(min=1, help="So many of each cell, by their ids.")] = 200,
-    every: Annotated[bool, typer.Option("--all", help="However many there are.")] = False,
-) -> int:
+    ] = None
+    name: Annotated[str, typer.Option(help="Only those called so (`berth boot --name`).")] = ""
+    cell: Annotated[list[str] | None, typer.Option(help="Only in this cell; may be repeated.")] = None
+    sort: Annotated[str, typer.Option(help="By one of the columns, or `since`.")] = "host"
+    limit: Annotated[int, typer.Option(min=1, help="So many of each cell, by their ids.")] = 200
+    every: Annotated[bool, typer.Option("--all", help="However many there are.")] = False
+
+
+@commands.command("instances")
+async def instances_command(cli: Cli, options: InstanceOptions) -> int:
     """List instances: all cells are queried in parallel.
 
     A cell that does not answer is named, and the others are shown; then the exit code is 1.
     """
     known: tuple[InstanceStatus, ...] = get_args(InstanceStatus)
-    for one in status or []:
+    for one in options.status or []:
         if one not in known:
             raise BadSetting(f"--status {one!r}: it is one of {', '.join(known)}")
-    if sort not in (*_COLUMNS, "since"):
-        raise BadSetting(f"--sort {sort!r}: it is one of {', '.join((*_COLUMNS, 'since'))}")
-    statuses = tuple([literal for literal in known if literal in (status or [])])
-    question = checked(FindInstances(cell="any", project=project, host=host, name=name, statuses=statuses))
-    return await show_instances(cli, cell or (), question, sort, None if every else limit)
+    if options.sort not in (*_COLUMNS, "since"):
+        raise BadSetting(f"--sort {options.sort!r}: it is one of {', '.join((*_COLUMNS, 'since'))}")
+    statuses = tuple([literal for literal in known if literal in (options.status or [])])
+    question = checked(
+        FindInstances(
+            cell="any", project=options.project, host=options.host, name=options.name, statuses=statuses
+        )
+    )
+    return await show_instances(
+        cli, options.cell or (), question, options.sort, None if options.every else options.limit
+    )
 
 
 async def show_instances(

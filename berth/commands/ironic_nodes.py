@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -98,29 +99,32 @@ async def show(node: Node, *, at: AnyIronic) -> None:
 # A node's life
 
 
-@commands.command("create")
-async def create(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The names of new nodes.")],
-    resource_class: Annotated[str, typer.Option(help="What it is placed by.")] = "baremetal",
-    driver: Annotated[str, typer.Option(help="Ironic's hardware type.")] = "fake-hardware",
-    conductor_group: Annotated[str, typer.Option(help="Which conductors look after it.")] = "",
+@dataclass(frozen=True)
+class NewNodes:
+    """The options of new nodes."""
+
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The names of new nodes.")]
+    resource_class: Annotated[str, typer.Option(help="What it is placed by.")] = "baremetal"
+    driver: Annotated[str, typer.Option(help="Ironic's hardware type.")] = "fake-hardware"
+    conductor_group: Annotated[str, typer.Option(help="Which conductors look after it.")] = ""
     prop: Annotated[
         list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="May be repeated.")
-    ] = None,
-    trait: Annotated[list[str] | None, typer.Option(metavar="NAME", help="May be repeated.")] = None,
-    *,
-    at: AnyIronic,
-) -> None:
+    ] = None
+    trait: Annotated[list[str] | None, typer.Option(metavar="NAME", help="May be repeated.")] = None
+
+
+@commands.command("create")
+async def create(options: NewNodes, *, at: AnyIronic) -> None:
     """New nodes, in enroll. Then: manage, and provide."""
-    properties = dict(_pair(text) for text in prop or ())
+    properties = dict(_pair(text) for text in options.prop or ())
     async with at.api() as api:
-        for name in names:
+        for name in options.names:
             made = await api.create_node(
-                name=name, driver=driver, resource_class=resource_class, properties=properties,
-                conductor_group=conductor_group,
+                name=name, driver=options.driver, resource_class=options.resource_class,
+                properties=properties, conductor_group=options.conductor_group,
             )  # fmt: skip
-            if trait:
-                await api.set_traits(made["uuid"], trait)
+            if options.trait:
+                await api.set_traits(made["uuid"], options.trait)
             sentence = f"{name}: {made['uuid']} is in {made['provision_state']}"
             at.cli.tell(sentence, **{field: made.get(field) for field in _FIELDS})
 

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import parse_qs, urlsplit
@@ -24,17 +25,17 @@ from berth.commands.nodes import node_event
 from berth.commands.options import (
     BuildTime,
     Cells,
+    Commands,
     Driver,
     Fail,
     Hosts,
     Room,
     Seed,
     StateDir,
-    cells_named,
-    drivers_named,
+    settings_given,
 )
 from berth.commands.run import migrate_all, ready, scheduling
-from berth.commands.terminal import coloured, complain, effective, run, say
+from berth.commands.terminal import Cli, coloured, complain, effective, say
 from berth.control_room_place import room_url, where_the_room_is, with_a_room
 from berth.embedded import embedded
 from berth.loadtest import MIX, MOST_MIXED, Load, LoadOutcome, LoadPlan, latency_svg, mixed
@@ -63,75 +64,86 @@ Mix = Annotated[
     ),
 ]
 
-commands = typer.Typer()
+commands = Commands()
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """The options of berth demo."""
+
+    boots: Annotated[int, typer.Option(min=1, help="How many instances to boot.")] = 1000
+    cells: Cells = "4"
+    hosts: Hosts = 200
+    driver: Driver = None
+    fail: Fail = 0.1
+    build_time: BuildTime = "exponential:0.1"
+    seed: Seed = 1
+    mix: Mix = None
+    stay: Annotated[
+        bool, typer.Option("--stay", help="Stay up after it, with the control room, until Ctrl-C.")
+    ] = False
+    control_room: Room = None
 
 
 @commands.command("demo")
-def demo_command(
-    boots: Annotated[int, typer.Option(min=1, help="How many instances to boot.")] = 1000,
-    cells: Cells = "4",
-    hosts: Hosts = 200,
-    driver: Driver = None,
-    fail: Fail = 0.1,
-    build_time: BuildTime = "exponential:0.1",
-    seed: Seed = 1,
-    mix: Mix = None,
-    stay: Annotated[
-        bool, typer.Option("--stay", help="Stay up after it, with the control room, until Ctrl-C.")
-    ] = False,
-    control_room: Room = None,
-) -> None:
+async def demo_command(options: DemoOptions) -> int:
     """Show it all in one process: boots on simulated hosts, free bare-metal nodes, and the audit."""
-    found = effective(
-        cells=cells_named(cells), hosts=hosts, fail=fail, build_time=build_time, seed=seed, amqp_url="",
-        database_url="", cell_database_urls={}, cell_amqp_urls={}, cell_ferry_urls={}, ironic_amqp_url="",
-        ironic_api_url="", ironic_cloud="", compute_drivers=drivers_named(driver),
-        control_room_http=control_room,
-    )  # fmt: skip
-    plan = LoadPlan(boots=boots, flavors=mixed(mix or MIX), seed=seed or 1)
-    run(demo(with_a_room(found.settings), plan, stay, say))
+    settings = effective(
+        **settings_given(options), amqp_url="", database_url="", cell_database_urls={}, cell_amqp_urls={},
+        cell_ferry_urls={}, ironic_amqp_url="", ironic_api_url="", ironic_cloud="",
+    ).settings  # fmt: skip
+    plan = LoadPlan(boots=options.boots, flavors=mixed(options.mix or MIX), seed=options.seed or 1)
+    return await demo(with_a_room(settings), plan, options.stay, say)
 
 
-@commands.command("load")
-def load_command(
-    boots: Annotated[int, typer.Option(min=1, help="How many instances to boot.")] = 1000,
-    rate: Annotated[
-        float, typer.Option(min=0, help="Boots a second; 0: as fast as the window allows.")
-    ] = 0.0,
-    window: Annotated[int, typer.Option(min=1, help="Boots in flight at most.")] = 2000,
-    cells: Cells = None,
-    hosts: Hosts = None,
-    fail: Fail = None,
-    build_time: BuildTime = None,
-    mix: Mix = None,
-    vcpus: Annotated[int | None, typer.Option(min=0, help="One flavor only: its VCPUs.")] = None,
-    memory_mb: Annotated[int | None, typer.Option(min=0, help="One flavor only: its memory.")] = None,
-    disk_gb: Annotated[int | None, typer.Option(min=0, help="One flavor only: its disk.")] = None,
-    seed: Seed = None,
+@dataclass(frozen=True)
+class LoadOptions:
+    """The options of berth load."""
+
+    boots: Annotated[int, typer.Option(min=1, help="How many instances to boot.")] = 1000
+    rate: Annotated[float, typer.Option(min=0, help="Boots a second; 0: as fast as the window allows.")] = 0.0
+    window: Annotated[int, typer.Option(min=1, help="Boots in flight at most.")] = 2000
+    cells: Cells = None
+    hosts: Hosts = None
+    fail: Fail = None
+    build_time: BuildTime = None
+    mix: Mix = None
+    vcpus: Annotated[int | None, typer.Option(min=0, help="One flavor only: its VCPUs.")] = None
+    memory_mb: Annotated[int | None, typer.Option(min=0, help="One flavor only: its memory.")] = None
+    disk_gb: Annotated[int | None, typer.Option(min=0, help="One flavor only: its disk.")] = None
+    seed: Seed = None
     attach: Annotated[
         bool, typer.Option("--attach", help="Load the berth that runs already; start none.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    ] = False
     picture: Annotated[
         Path | None,
         typer.Option(
             help="Draw the time from request to end of each boot, the build included, in this SVG file."
         ),
-    ] = None,
-    state_dir: StateDir = None,
-) -> None:
+    ] = None
+    state_dir: StateDir = None
+
+
+@commands.command("load")
+async def load_command(
+    options: LoadOptions,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> int:
     """Boot many instances and follow them to their ends: throughput, latency, audit. Loopback only.
 
     Latency is the time from request to end and includes the build: simulated agents build for --build-time
     (0.1 s on average by default). The command starts a separate berth; --attach loads a running one.
     """
-    settings = effective(
-        cells=cells_named(cells), hosts=hosts, fail=fail, build_time=build_time, seed=seed,
-        state_dir=state_dir,
-    ).settings  # fmt: skip
-    flavors = load_flavors(mix, vcpus, memory_mb, disk_gb)
-    plan = LoadPlan(boots=boots, rate=rate, window=window, flavors=flavors, seed=settings.compute.seed)
-    run(load(settings, plan, attach, as_json, picture, complain if as_json else say))
+    settings = effective(**settings_given(options)).settings
+    plan = LoadPlan(
+        boots=options.boots,
+        rate=options.rate,
+        window=options.window,
+        flavors=load_flavors(options.mix, options.vcpus, options.memory_mb, options.disk_gb),
+        seed=settings.compute.seed,
+    )
+    cli = Cli(settings, as_json, complain if as_json else say)
+    return await load(cli, plan, options.attach, options.picture)
 
 
 def load_flavors(
@@ -219,9 +231,8 @@ async def _metal_story(bus: Bus, settings: Settings) -> str:
     )
 
 
-async def load(
-    settings: Settings, plan: LoadPlan, attach: bool, as_json: bool, picture: Path | None, say: Console
-) -> int:
+async def load(cli: Cli, plan: LoadPlan, attach: bool, picture: Path | None) -> int:
+    settings, say = cli.settings, cli.say
     refuse_strangers(settings)
     if picture is not None:
         picture.touch()  # an unwritable file is reported before the load, not after it
@@ -235,7 +246,7 @@ async def load(
         title = f"{len(result.boots)} boots on {hosts} hosts, {mode}: {result.per_second:.0f} boots/s"
         picture.write_text(latency_svg(result, title), encoding="utf-8")
         say.print(f"time from request to end, over the run: {picture}")
-    if as_json:
+    if cli.as_json:
         summary = {**result.summary(), "flavors": len(plan.flavors), "hosts": hosts, "audit": found.breaches}
         sys.stdout.write(json.dumps(summary, indent=2) + "\n")
     else:

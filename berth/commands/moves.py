@@ -172,20 +172,23 @@ class NewSize:
     ] = None
 
 
-@commands.command("move", cls=WaitingCommand)
-async def move_command(
-    cli: Cli,
-    builds: Builds,
-    where: Destination,
-    how: Waiting,
+@dataclass(frozen=True)
+class MoveOptions:
+    """The options of a move besides its destination."""
+
     live: Annotated[
         bool,
         typer.Option(
             "--live", help="It runs on while its memory is copied, and stops for a moment only.", **_HOW
         ),
-    ] = False,
-    verify: Annotated[bool, typer.Option("--verify", help=VERIFY, **_HOW)] = False,
-    verify_for: VerifyFor = "",
+    ] = False
+    verify: Annotated[bool, typer.Option("--verify", help=VERIFY, **_HOW)] = False
+    verify_for: VerifyFor = ""
+
+
+@commands.command("move", cls=WaitingCommand)
+async def move_command(
+    cli: Cli, builds: Builds, where: Destination, how: Waiting, options: MoveOptions
 ) -> int:
     """Move instances to other hosts, chosen by the scheduler or named; to another cell, if you name one.
 
@@ -194,32 +197,36 @@ async def move_command(
     waits for confirmation. `berth moves list` shows moves in progress, `berth abort BUILD` ends one early.
     If no host fits, `--wait 1h` waits for capacity.
     """
-    asked = how.of(where.of(_request("live" if live else "migrate")))
-    if live and (verify or verify_for):
+    asked = how.of(where.of(_request("live" if options.live else "migrate")))
+    if options.live and (options.verify or options.verify_for):
         raise BadSetting("--live and --verify: one that is moved live has no way back once it runs there")
-    if live and where.to_cell:
+    if options.live and where.to_cell:
         raise BadSetting("--live and --to-cell: only what is stopped leaves its cell")
     asked = structs.replace(
-        asked, verify=verify or bool(verify_for), verify_for=_time("--verify-for", verify_for)
+        asked,
+        verify=options.verify or bool(options.verify_for),
+        verify_for=_time("--verify-for", options.verify_for),
     )
     return await request_moves(cli, builds, lambda stands: asked, how)
 
 
-@commands.command("resize", cls=WaitingCommand)
-async def resize_command(
-    cli: Cli,
-    build: OneBuild,
-    size: NewSize,
-    where: Destination,
-    how: Waiting,
+@dataclass(frozen=True)
+class ResizeOptions:
+    """The options of a resize besides its size and destination."""
+
     same_host: Annotated[
         bool,
         typer.Option(
             "--same-host", help="It may stay where it is, if old and new fit there together.", **_WHERE
         ),
-    ] = False,
-    verify: Annotated[bool, typer.Option("--verify/--no-verify", help=VERIFY, **_HOW)] = True,
-    verify_for: VerifyFor = "",
+    ] = False
+    verify: Annotated[bool, typer.Option("--verify/--no-verify", help=VERIFY, **_HOW)] = True
+    verify_for: VerifyFor = ""
+
+
+@commands.command("resize", cls=WaitingCommand)
+async def resize_command(
+    cli: Cli, build: OneBuild, size: NewSize, where: Destination, how: Waiting, options: ResizeOptions
 ) -> int:
     """Give an instance another size; only the named values change.
 
@@ -228,12 +235,15 @@ async def resize_command(
     resize BUILD --vcpus 4 --no-verify --wait`.
     """
     asked = how.of(where.of(_request("resize")))
-    if same_host and where.to_cell:
+    if options.same_host and where.to_cell:
         raise BadSetting("--same-host and --to-cell: its host is of the cell it is in")
-    if verify_for and not verify:
+    if options.verify_for and not options.verify:
         raise BadSetting("--verify-for and --no-verify: it cannot wait for so long, and not at all")
     asked = structs.replace(
-        asked, same_host=same_host, verify=verify, verify_for=_time("--verify-for", verify_for)
+        asked,
+        same_host=options.same_host,
+        verify=options.verify,
+        verify_for=_time("--verify-for", options.verify_for),
     )
     specs = pairs("--extra-spec", size.extra_spec or ())
 

@@ -1,6 +1,7 @@
 """`berth node`: publish a node's state like Ironic, for tests without Ironic."""
 
 import uuid
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -23,37 +24,44 @@ def _group() -> None:
     """Keep `set` a sub-command although it is the only one."""
 
 
+@dataclass(frozen=True)
+class NodeOptions:
+    """The options that describe a node's event."""
+
+    event: Annotated[str, typer.Option(help="The event's name: maintenance_set, provision_set, ...")] = (
+        "update"
+    )
+    provision_state: Annotated[str, typer.Option(help="available, cleaning, active, ...")] = "available"
+    power_state: Annotated[str, typer.Option(help="power off, power on, error.")] = "power off"
+    maintenance: Annotated[bool, typer.Option("--maintenance", help="Put it in maintenance.")] = False
+    resource_class: Annotated[str, typer.Option(help="Its one resource: baremetal is CUSTOM_BAREMETAL.")] = (
+        "baremetal"
+    )
+    cell: Annotated[str, typer.Option(help="The cell whose first agent builds on it.")] = "c1"
+    trait: Annotated[list[str] | None, typer.Option(metavar="NAME", help="CUSTOM_...; may be repeated.")] = (
+        None
+    )
+    deleted: Annotated[bool, typer.Option("--deleted", help="The node is gone from Ironic.")] = False
+
+
 @commands.command("set")
 async def set_command(
     cli: Cli,
     name: Annotated[str, typer.Argument(help="A name; its uuid is derived from it unless it is one.")],
-    event: Annotated[
-        str, typer.Option(help="The event's name: maintenance_set, provision_set, ...")
-    ] = "update",
-    provision_state: Annotated[str, typer.Option(help="available, cleaning, active, ...")] = "available",
-    power_state: Annotated[str, typer.Option(help="power off, power on, error.")] = "power off",
-    maintenance: Annotated[bool, typer.Option("--maintenance", help="Put it in maintenance.")] = False,
-    resource_class: Annotated[
-        str, typer.Option(help="Its one resource: baremetal is CUSTOM_BAREMETAL.")
-    ] = "baremetal",
-    cell: Annotated[str, typer.Option(help="The cell whose first agent builds on it.")] = "c1",
-    trait: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="CUSTOM_...; may be repeated.")
-    ] = None,
-    deleted: Annotated[bool, typer.Option("--deleted", help="The node is gone from Ironic.")] = False,
+    options: NodeOptions,
 ) -> int:
     """Publish an Ironic-style node event on ironic.node.CELL.EVENT."""
     event_ = node_event(
         cli.settings,
         name,
-        cell,
-        event=event,
-        provision_state=provision_state,
-        power_state=power_state,
-        maintenance=maintenance,
-        resource_class=resource_class,
-        traits=tuple(trait or ()),
-        deleted=deleted,
+        options.cell,
+        event=options.event,
+        provision_state=options.provision_state,
+        power_state=options.power_state,
+        maintenance=options.maintenance,
+        resource_class=options.resource_class,
+        traits=tuple(options.trait or ()),
+        deleted=options.deleted,
     )
     return await publish(cli, event_)
 

@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 from berth.commands.terminal import Cli, effective, run, say
+from berth.settings import KINDS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -56,11 +57,6 @@ Tokens = Annotated[str | None, typer.Option(metavar="FILE", help="The tokens it 
 Policy = Annotated[str | None, typer.Option(metavar="FILE", help="Its rules, where not the default ones.")]
 
 
-def drivers_named(given: str | None) -> tuple[str, ...] | None:
-    """Return the names of --driver, or None without the option."""
-    return None if given is None else tuple(part.strip() for part in given.split(",") if part.strip())
-
-
 def cells_named(given: str | None) -> tuple[str, ...] | None:
     """Return the cells of --cells, given as names or as a number, or None without the option."""
     if given is None:
@@ -68,6 +64,20 @@ def cells_named(given: str | None) -> tuple[str, ...] | None:
     if given.isdigit():
         return tuple(f"c{number}" for number in range(1, int(given) + 1))
     return tuple(part.strip() for part in given.split(",") if part.strip())
+
+
+_SETTINGS = {  # option → its setting, if it has another name
+    "driver": "compute_drivers", "database": "database_url", "bus": "amqp_url", "http": "placement_http",
+    "auth": "placement_auth", "tokens": "placement_tokens", "policy": "placement_policy",
+    "control_room": "control_room_http",
+}  # fmt: skip
+
+
+def settings_given(options: Any) -> dict[str, Any]:
+    """Return the settings that a record of options names, with None for options that were not given."""
+    given = {_SETTINGS.get(name, name): value for name, value in vars(options).items()}
+    given["cells"] = cells_named(given.get("cells"))
+    return {name: value for name, value in given.items() if name in KINDS}
 
 
 class WaitingCommand(TyperCommand):

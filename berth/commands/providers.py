@@ -12,6 +12,7 @@ from berth.operations.cells import chosen_cells
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
 from bus import topics
+from bus.chunks import portions
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable
@@ -99,8 +100,7 @@ async def reset_the_ownerless(cli: Cli, cell: str, match: str, dry_run: bool) ->
         await chosen_cells(bus, cli.settings, [cell])
         found = [provider for provider in await _ownerless(bus) if fnmatchcase(provider.name, match)]
         failed: list[str] = []
-        for at in range(0, 0 if dry_run else len(found), _AT_ONCE):
-            part = found[at : at + _AT_ONCE]
+        for part in portions([] if dry_run else found, _AT_ONCE):
             orders = [OwnerEditRequested(root=provider.id, cell=cell) for provider in part]
             answers = await bus.asker_of_many(topics.EDIT_OWNER, timeout=60.0)(orders)
             given = [isinstance(answer.result, OwnerGiven) for answer in answers]

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, TypeVar
 
@@ -10,20 +11,29 @@ import typer
 from rich.console import Console
 
 from berth import logs, wiring, worker_roles
-from berth.commands import options
 from berth.commands.options import (
+    Auth,
     BuildTime,
     Cells,
+    Commands,
+    Database,
     Driver,
     Fail,
     Hosts,
+    Http,
     Json,
+    MoveFail,
+    MoveTime,
+    Policy,
+    Room,
     Seed,
     StateDir,
+    Tokens,
     cells_named,
-    drivers_named,
+    settings_given,
 )
-from berth.commands.terminal import effective, run, say, write_json
+from berth.commands.options import Bus as BusUrl
+from berth.commands.terminal import effective, say, write_json
 from berth.configuration import SUPERVISED_ENV
 from berth.control_room_place import saying_where, where_the_room_is, with_a_room
 from berth.embedded import embedded
@@ -50,96 +60,103 @@ R = TypeVar("R")
 _READY_SECONDS = 60.0
 _HOSTS_A_SECOND = 100  # hosts per second that placement is expected to store, on a busy machine
 
-commands = typer.Typer()
+commands = Commands()
+
+
+@dataclass(frozen=True)
+class UpOptions:
+    """The options of berth up."""
+
+    cells: Cells = None
+    hosts: Hosts = None
+    driver: Driver = None
+    baremetal: Annotated[int | None, typer.Option(min=0, help="Simulated bare-metal nodes.")] = None
+    fail: Fail = None
+    build_time: BuildTime = None
+    move_fail: MoveFail = None
+    move_time: MoveTime = None
+    state_dir: StateDir = None
+    seed: Seed = None
+    http: Http = None
+    control_room: Room = None
 
 
 @commands.command("up")
-def up_command(
-    cells: Cells = None,
-    hosts: Hosts = None,
-    driver: Driver = None,
-    baremetal: Annotated[int | None, typer.Option(min=0, help="Simulated bare-metal nodes.")] = None,
-    fail: Fail = None,
-    build_time: BuildTime = None,
-    move_fail: options.MoveFail = None,
-    move_time: options.MoveTime = None,
-    state_dir: StateDir = None,
-    seed: Seed = None,
-    http: options.Http = None,
-    control_room: options.Room = None,
-) -> None:
+async def up_command(options: UpOptions) -> int:
     """Run everything until Ctrl-C: in this process or, with URLs of services, each worker as a process.
 
     Without BERTH_AMQP_URL everything is in this process, with its state in --state-dir. With it and
     BERTH_DATABASE_URL each worker is a process, restarted when it ends.
     """
-    found = effective(
-        cells=cells_named(cells), hosts=hosts, baremetal=baremetal, fail=fail, build_time=build_time,
-        move_fail=move_fail, move_time=move_time, state_dir=state_dir, seed=seed,
-        placement_http=http, compute_drivers=drivers_named(driver), control_room_http=control_room,
-    )  # fmt: skip
-    run(up(with_a_room(found.settings), say))
+    settings = effective(**settings_given(options)).settings
+    return await up(with_a_room(settings), say)
 
 
-@commands.command("run")
-def run_command(
-    worker: Annotated[
-        str,
-        typer.Argument(
-            help="placement, scheduler, conductor, compute, ironic, metal, ferry or control-room."
-        ),
-    ],
+@dataclass(frozen=True)
+class RunOptions:
+    """The options of berth run."""
+
     cell: Annotated[
         str,
         typer.Option(
             metavar="NAME,…",
             help="Whose conductor, agents or ferry; conductors and agents of several cells share a process.",
         ),
-    ] = "",
+    ] = ""
     agent: Annotated[
         str,
         typer.Option(
             metavar="NAME",
             help="Which of the cell's agents this is (default: CELL-metal; of compute, all of them in one).",
         ),
-    ] = "",
-    hosts: Hosts = None,
-    driver: Driver = None,
-    metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics there.")] = None,
-    bus: options.Bus = None,
-    database: options.Database = None,
-    http: options.Http = None,
-    auth: options.Auth = None,
-    tokens: options.Tokens = None,
-    policy: options.Policy = None,
-    control_room: options.Room = None,
-) -> None:
+    ] = ""
+    hosts: Hosts = None
+    driver: Driver = None
+    metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics there.")] = None
+    bus: BusUrl = None
+    database: Database = None
+    http: Http = None
+    auth: Auth = None
+    tokens: Tokens = None
+    policy: Policy = None
+    control_room: Room = None
+
+
+@commands.command("run")
+async def run_command(
+    worker: Annotated[
+        str,
+        typer.Argument(
+            help="placement, scheduler, conductor, compute, ironic, metal, ferry or control-room."
+        ),
+    ],
+    options: RunOptions,
+) -> int:
     """Run one worker as this process, in service mode: any number of each, compute once per cell (or, with
     --agent, once per agent).
 
     Each metal agent needs a different name (--agent): they share the nodes. A second process with the same
     name waits.
     """
-    alone = bus == "local"
-    found = effective(
-        hosts=hosts, metrics_port=metrics_port, amqp_url="" if alone else bus, database_url=database,
-        placement_http=http, placement_auth=auth, placement_tokens=tokens, placement_policy=policy,
-        compute_drivers=drivers_named(driver), control_room_http=control_room,
-    )  # fmt: skip
-    settings = found.settings
-    if worker == "control-room" and not os.environ.get(SUPERVISED_ENV):
-        settings = with_a_room(settings)
-        work = run_one(settings, worker, cell, alone, agent)
-        run(saying_where(settings, lambda where: say.print(where, markup=False), work))
-        return
-    run(run_one(settings, worker, cell, alone, agent))
+    alone = options.bus == "local"
+    given = settings_given(options) | ({"amqp_url": ""} if alone else {})
+    settings = effective(**given).settings
+    if worker != "control-room" or os.environ.get(SUPERVISED_ENV):
+        return await run_one(settings, worker, options.cell, alone, options.agent)
+    settings = with_a_room(settings)
+    work = run_one(settings, worker, options.cell, alone, options.agent)
+    return await saying_where(settings, lambda where: say.print(where, markup=False), work)
 
 
 @commands.command("migrate")
-def migrate_command(as_json: Json = False, cells: Cells = None, state_dir: StateDir = None) -> None:
+async def migrate_command(as_json: Json = False, cells: Cells = None, state_dir: StateDir = None) -> None:
     """Bring every worker's database up to date, which each also does by itself when it starts."""
     settings = effective(cells=cells_named(cells), state_dir=state_dir).settings
-    run(migrate_and_say(settings, say, as_json=as_json))
+    applied = await migrate_all(settings, Console(quiet=True) if as_json else say)
+    if as_json:
+        write_json([{"store": store, "applied": name} for store, name in applied])
+    elif not applied:
+        say.print("every database is up to date")
 
 
 async def up(settings: Settings, say: Console) -> int:
@@ -259,11 +276,11 @@ async def _ready_or_stopped(bus: Bus, settings: Settings, stopping: asyncio.Even
             getting.cancel()
 
 
-async def migrate_all(settings: Settings, say: Console, told: list[dict[str, str]] | None = None) -> int:
-    """Migrate all databases, print each migration, and return their number."""
+async def migrate_all(settings: Settings, say: Console) -> list[tuple[str, str]]:
+    """Migrate all databases, print each migration, and return pairs of a store and a migration."""
     from bus.sql.migrations import migrate
 
-    made = 0
+    made = []
     for role, package in wiring.stores(settings).items():
         database = wiring.database(settings, role)
         try:
@@ -272,17 +289,5 @@ async def migrate_all(settings: Settings, say: Console, told: list[dict[str, str
             await database.close()
         for name in applied:
             say.print(f"{wiring.store_of(role)}: applied {name}")
-            if told is not None:
-                told.append({"store": wiring.store_of(role), "applied": name})
-        made += len(applied)
+            made.append((wiring.store_of(role), name))
     return made
-
-
-async def migrate_and_say(settings: Settings, say: Console, *, as_json: bool = False) -> int:
-    told: list[dict[str, str]] = []
-    if as_json:
-        await migrate_all(settings, Console(quiet=True), told)
-        write_json(told)
-    elif not await migrate_all(settings, say):
-        say.print("every database is up to date")
-    return 0

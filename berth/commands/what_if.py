@@ -17,12 +17,11 @@ from berth.commands.funnel import print_funnel
 from berth.commands.options import Commands
 from berth.commands.terminal import Cli, write_json
 from berth.operations.boot_options import BootOptions, boot_request, names_of
-from berth.operations.names import ByName, resolved
+from berth.operations.names import resolved
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
 from bus import topics
 from bus.masking import printable
-from bus.messages import BuildRequested
 from bus.queries import WhatIf, WhatIfAnswered
 from bus.requests import Flavor
 from control_room.core.planning import FlavorCapacity, PlanAnswer, planned
@@ -112,76 +111,70 @@ def _pieces(flavor: FlavorCapacity) -> list[str]:
     return lines
 
 
-SECONDS = 30.0  # an answer may take
-
 commands = Commands()
 
 _ASKED = {name: option for name, option in BOOT_OPTIONS.items() if name not in ("count", "name")}
 
-Count = Annotated[
-    int, typer.Option(min=1, max=10_000, help="Instances, all or none; a boot has at most 1000.")
-]
-Best = Annotated[int, typer.Option(min=1, max=64, help="So many of the best hosts are named.")]
-Room = Annotated[bool, typer.Option("--room/--no-room", help="Count how many more there is room for.")]
 
 _PLAN = "Capacity, in thought"
-Mix = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="[Nx]CLASS:AMOUNT,...",
-        help="A flavor of a mix, N of it in each: 3xVCPU:2,MEMORY_MB:4096,TRAIT,!TRAIT; may be repeated.",
-        rich_help_panel=_PLAN,
-    ),
-]
-AddHosts = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NxSHAPE",
-        help="So many hosts more: 10xlike:HOST, or 10xCLASS:AMOUNT,...,TRAIT,zone=NAME; may be repeated.",
-        rich_help_panel=_PLAN,
-    ),
-]
-Without = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="HOST", help="As if it were gone: name, c1-h*, or id; may be repeated.", rich_help_panel=_PLAN
-    ),
-]
+
+
+@dataclasses.dataclass(frozen=True)
+class WhatIfOptions:
+    """The options of a question or a capacity plan."""
+
+    count: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Instances, all or none; a boot has at most 1000.")
+    ] = 1
+    best: Annotated[int, typer.Option(min=1, max=64, help="So many of the best hosts are named.")] = 8
+    room: Annotated[bool, typer.Option("--room/--no-room", help="Count how many more there is room for.")] = (
+        True
+    )
+    mix: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[Nx]CLASS:AMOUNT,...",
+            help="A flavor of a mix, N of it in each: 3xVCPU:2,MEMORY_MB:4096,TRAIT,!TRAIT; may be repeated.",
+            rich_help_panel=_PLAN,
+        ),
+    ] = None
+    add_hosts: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NxSHAPE",
+            help="So many hosts more: 10xlike:HOST, or 10xCLASS:AMOUNT,...,TRAIT,zone=NAME; may be repeated.",
+            rich_help_panel=_PLAN,
+        ),
+    ] = None
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST",
+            help="As if it were gone: name, c1-h*, or id; may be repeated.",
+            rich_help_panel=_PLAN,
+        ),
+    ] = None
 
 
 @commands.command("what-if")
-async def what_if_command(
-    cli: Cli,
-    options: Annotated[BootOptions, _ASKED],
-    count: Count = 1,
-    best: Best = 8,
-    room: Room = True,
-    mix: Mix = None,
-    add_hosts: AddHosts = None,
-    without: Without = None,
-) -> int:
+async def what_if_command(cli: Cli, options: Annotated[BootOptions, _ASKED], question: WhatIfOptions) -> int:
     """Would this fit now, where, how many more, and what would change it. Nothing is claimed.
 
     Takes what `berth boot` takes: `berth what-if --vcpus 4 --memory-mb 8192 --zone z2 --count 10`.
     With --mix, --add-hosts or --without it plans instead: how many fit, were hosts added or taken away.
     """
-    options = dataclasses.replace(options, count=min(count, 1000))
+    options = dataclasses.replace(options, count=min(question.count, 1000))
     request = boot_request(options)
-    if mix or add_hosts or without:
-        flavors = mix or [flavor_as_planned(request.flavor)]
+    if question.mix or question.add_hosts or question.without:
+        flavors = question.mix or [flavor_as_planned(request.flavor)]
         place = request.zone, request.cell
-        return await plan_room(cli, flavors, add_hosts or [], without or [], *place)
+        return await plan_room(cli, flavors, question.add_hosts or [], question.without or [], *place)
     tell_notes(request)
-    return await what_if(cli, request, names_of(options), best, room, count)
-
-
-async def what_if(
-    cli: Cli, request: BuildRequested, names: ByName, best: int, room: bool, count: int = 0
-) -> int:
     async with cli.bus("what-if") as bus:
-        request = checked(await resolved(bus, request, names))
+        request = checked(await resolved(bus, request, names_of(options)))
         ask = bus.asker(topics.WHAT_IF, timeout=SECONDS)
-        answer = await ask(WhatIf(request=request, best=best, room=room, count=count))
+        wanted = WhatIf(request=request, best=question.best, room=question.room, count=question.count)
+        answer = await ask(wanted)
     if cli.as_json:
         write_json(answer)
     else:

@@ -22,6 +22,7 @@ from bus.aggregates import (
     MakeAggregate,
     refusal_reason,
 )
+from bus.chunks import portions
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import NOT_JSON
@@ -161,10 +162,8 @@ class BringOver:
             )
         trouble: list[str] = []
         added = 0
-        for at in range(0, len(aggregate.hosts or ()), HOSTS_AT_ONCE):
-            part = list(aggregate.hosts or ())[at : at + HOSTS_AT_ONCE]
-            put = await self._put_in(id_, part, trouble)
-            added += put
+        for part in portions(aggregate.hosts or (), HOSTS_AT_ONCE):
+            added += await self._put_in(id_, part, trouble)
         did = "made" if said.made else "changed" if said.number or added else "is so already"
         put_in = f", {added:,} host{'' if added == 1 else 's'} put in" if added else ""
         notes = (
@@ -173,7 +172,7 @@ class BringOver:
         )
         return Brought(aggregate.name, id_, f"{did}{put_in}", notes, tuple(trouble))
 
-    async def _put_in(self, id_: str, hosts: list[str], trouble: list[str]) -> int:
+    async def _put_in(self, id_: str, hosts: Sequence[str], trouble: list[str]) -> int:
         """Add the hosts; one that cannot be added does not stop the others."""
         said = await self._edit(ChangeAggregate(aggregate=id_, add=tuple(hosts), force=self._force))
         if isinstance(said, Missing) and said.what == "host":

@@ -33,17 +33,21 @@ class AdoptionOutcome:
     known: dict[str, str]  # build → its state
 
 
+@dataclass(frozen=True)
+class Adoptable:
+    """The instances to adopt: the wanted ones, or else all on the hosts, with the old system's records."""
+
+    wanted: Sequence[str]
+    hosts: Sequence[str]
+    servers: Mapping[str, OldServer]
+
+
 async def adopt_instances(
-    bus: Bus,
-    settings: Settings,
-    wanted: Sequence[str],
-    hosts: Sequence[str],
-    servers: Mapping[str, OldServer],
-    timeout: float | None,
-    note: Callable[[str], None],
+    bus: Bus, settings: Settings, which: Adoptable, timeout: float | None, note: Callable[[str], None]
 ) -> AdoptionOutcome:
-    """Adopt the wanted instances, or all on the hosts; without a timeout, return what would be adopted."""
-    found = await (_these(bus, wanted) if wanted else _on_hosts(bus, hosts))
+    """Adopt the instances; without a timeout, return which instances would be adopted."""
+    wanted, servers = which.wanted, which.servers
+    found = await (_these(bus, wanted) if wanted else _on_hosts(bus, which.hosts))
     known = await _known(bus, settings, found, note)
     providers = await _providers(bus, {id_ for consumer in found.values() for id_ in consumer.allocations})
     foreign = settings.ironic.nodes.agents.values()
@@ -138,9 +142,8 @@ async def _ask(bus: Bus, requests: Sequence[BuildAdoptRequested], timeout: float
         return outcomes
     reply_to = f"adopt-{Clock().uuid()[:8]}"
     heard = await bus.listen(topics.BUILD_ADOPTED.at(reply_to=reply_to))
-    for at in range(0, len(requests), _BUILDS):
-        some = [checked(replace(request, reply_to=reply_to)) for request in requests[at : at + _BUILDS]]
-        await publish(bus, *some)
+    for some in portions(requests, _BUILDS):
+        await publish(bus, *(checked(replace(request, reply_to=reply_to)) for request in some))
     try:
         async with asyncio.timeout(timeout):
             while len(outcomes) < len(requests):

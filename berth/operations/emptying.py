@@ -21,6 +21,7 @@ from berth.operations.host_states import causes_of
 from berth.operations.moving import supposed
 from berth.operations.publishing import checked
 from bus import topics
+from bus.chunks import portions
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable, Unroutable
@@ -155,8 +156,7 @@ class Emptying:
         """Find hosts that are no longer disabled for the drain's cause."""
         while self.because:
             await asyncio.sleep(LOOK_SECONDS)
-            for start in range(0, len(self.hosts), _HOSTS_A_QUESTION):
-                ids = tuple(host.id for host in self.hosts[start : start + _HOSTS_A_QUESTION])
+            for ids in portions((host.id for host in self.hosts), _HOSTS_A_QUESTION):
                 with suppress(Unavailable, Unroutable):  # while placement is away nothing else is known
                     found = await self.bus.asker(topics.PROVIDERS)(FindProviders(ids=ids, parts=("traits",)))
                     self._opened -= {*ids}

@@ -15,6 +15,7 @@ from berth.operations.audit import builds_by_cell, places_by_cell
 from berth.operations.publishing import publish
 from berth.settings import Settings
 from bus import topics
+from bus.chunks import portions
 from bus.clock import Clock
 from bus.delivery.runner import Bus, Listener
 from bus.errors import Unroutable
@@ -105,12 +106,11 @@ async def _books(
     reply_to = f"audit-{Clock().uuid()[:8]}"
     heard = await bus.listen(topics.AGENT_TOLD.at(reply_to=reply_to))
     try:
-        everybody = sorted(agents)
-        for start in range(0, len(everybody), _AT_ONCE):
-            books |= await _some_books(bus, heard, everybody[start : start + _AT_ONCE], reply_to, seconds)
+        for some in portions(sorted(agents), _AT_ONCE):
+            books |= await _some_books(bus, heard, some, reply_to, seconds)
     finally:
         await heard.stop()
-    return books, [agent for agent in everybody if agent not in books]
+    return books, [agent for agent in sorted(agents) if agent not in books]
 
 
 async def _some_books(

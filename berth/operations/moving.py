@@ -22,6 +22,7 @@ from berth.operations.host_states import host_named
 from berth.operations.publishing import PATIENCE, checked, publish
 from berth.settings import BadSetting, Settings
 from bus import topics
+from bus.chunks import portions
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable, Unroutable
@@ -120,9 +121,8 @@ async def supposed(
     """Return the result of each move, without the hosts as destinations."""
     ask, roots = bus.asker(topics.WHAT_IF_MOVES, timeout=SECONDS), tuple(host.id for host in closed)
     answers: list[WhatIfAnswered] = []
-    for start in range(0, len(moves), AT_ONCE):
-        question = WhatIfMoves(moves=tuple(moves[start : start + AT_ONCE]), closed=roots)
-        answers += (await ask(question)).answers
+    for some in portions(moves, AT_ONCE):
+        answers += (await ask(WhatIfMoves(moves=some, closed=roots))).answers
     return answers
 
 

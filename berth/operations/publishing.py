@@ -1,16 +1,20 @@
 """Checks messages and publishes them as a client, which waits for a consumer that is still starting."""
 
+from __future__ import annotations
+
 import asyncio
 import logging
 from collections.abc import Iterator
 from itertools import count
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from berth.settings import BadSetting
 from bus import codec, topics
-from bus.delivery.runner import Bus
 from bus.errors import TooBig, Undecodable, Unroutable
 from bus.vocabulary import Message
+
+if TYPE_CHECKING:  # the command line imports this module, and does not need metrics to begin
+    from bus.delivery.runner import Bus
 
 log = logging.getLogger(__name__)
 
