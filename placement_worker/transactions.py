@@ -104,9 +104,7 @@ class PlacementOperations:
 def again(
     clock: Clock, work: Callable[P, Awaitable[T]], otherwise: Callable[..., T] | None = None
 ) -> Callable[P, Awaitable[T]]:
-    """Return the function with retries after serialization failures, and finally the other answer, or
-    Unavailable.
-    """
+    """Return the function with retries after lost races; after the last one `otherwise` answers, if given."""
 
     def unavailable(*_: Any, **__: Any) -> T:
         raise Unavailable("placement lost the same race too often")
