@@ -10,7 +10,7 @@ from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRe
 from bus.clock import Clock
 from bus.sql.database import Database
 from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_MOVE, AGENT_MOVED, AGENT_REPORT, MOVE_HALF
-from bus.worker import Worker, answers, every, on_many
+from bus.worker import Every, Worker, answers, every, on_many
 from cell_conductor.adopting import Adoptions
 from cell_conductor.audit import Listing
 from cell_conductor.builds import AskMany, Builds
@@ -22,6 +22,11 @@ A = TypeVar("A", ClaimRequested, ReleaseRequested)
 R = TypeVar("R")
 
 LINGER = 0.02  # one report costs a transaction as large as fifty do
+
+# What the handlers of builds and moves, and the reminders, publish
+_BUILD = [AGENT_BUILD, AGENT_DESTROY, topics.BUILD_ENDED, topics.BUILD_DELETED, topics.MOVE_ENDED, MOVE_HALF]
+_MOVE = [*_BUILD, AGENT_MOVE, topics.MOVE_TOLD, topics.HOST_FAILED]
+_REMINDERS = [AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, AGENT_MOVE, AGENT_MOVED, MOVE_HALF]
 
 
 def cell_conductor(
@@ -40,24 +45,14 @@ def cell_conductor(
     asks = _as_this(cell, claim_many), _as_this(cell, release_many)
     builds = Builds(database, *asks, limits=limits, clock=clock, ring=ring)
     moves = CellMoves(builds)
-    says = [
-        AGENT_BUILD,
-        AGENT_DESTROY,
-        topics.BUILD_ENDED,
-        topics.BUILD_DELETED,
-        topics.MOVE_ENDED,
-        MOVE_HALF,
-    ]
-    moving = [*says, AGENT_MOVE, topics.MOVE_TOLD, topics.HOST_FAILED]
-    reminders = [AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, AGENT_MOVE, AGENT_MOVED, MOVE_HALF]
     return Worker(
         f"conductor.{cell}",
         consumes=[
-            on_many(topics.BUILD_PLACED.at(cell=cell), builds.start_many, emits=says),
+            on_many(topics.BUILD_PLACED.at(cell=cell), builds.start_many, emits=_BUILD),
             on_many(
-                AGENT_REPORT.at(cell=cell), builds.report_many, emits=moving, concurrency=1, linger=LINGER
+                AGENT_REPORT.at(cell=cell), builds.report_many, emits=_MOVE, concurrency=1, linger=LINGER
             ),
-            on_many(topics.BUILD_DELETE.at(cell=cell), builds.delete_many, emits=says),
+            on_many(topics.BUILD_DELETE.at(cell=cell), builds.delete_many, emits=_BUILD),
             on_many(topics.BUILD_RESHAPED.at(cell=cell), builds.reshape_many),
             on_many(
                 topics.BUILD_ADOPT.at(cell=cell),
@@ -65,10 +60,10 @@ def cell_conductor(
                 emits=[AGENT_BUILD, topics.BUILD_ADOPTED],
                 concurrency=1,
             ),
-            on_many(topics.MOVE_PLACED.at(cell=cell), moves.place_many, emits=moving),
-            on_many(topics.MOVE_HANDOVER.at(cell=cell), moves.hand_over_many, emits=moving),
-            on_many(AGENT_MOVED.at(cell=cell), moves.move_many, emits=moving, concurrency=1, linger=LINGER),
-            on_many(topics.MOVE_STEER.at(cell=cell), moves.steer_many, emits=moving),
+            on_many(topics.MOVE_PLACED.at(cell=cell), moves.place_many, emits=_MOVE),
+            on_many(topics.MOVE_HANDOVER.at(cell=cell), moves.hand_over_many, emits=_MOVE),
+            on_many(AGENT_MOVED.at(cell=cell), moves.move_many, emits=_MOVE, concurrency=1, linger=LINGER),
+            on_many(topics.MOVE_STEER.at(cell=cell), moves.steer_many, emits=_MOVE),
         ],
         answers=[
             answers(topics.FIND_BUILDS, builds.find, cell=cell),
@@ -80,16 +75,21 @@ def cell_conductor(
             answers(topics.EDIT_AGENT, commands.edit, cell=cell),
         ],
         asks=[topics.CELL_CLAIM, topics.CELL_RELEASE],
-        timers=[
-            every(limits.look_every, builds.time_out, emits=[AGENT_REPORT]),
-            every(limits.look_every, moves.time_out, emits=[AGENT_MOVED]),
-            every(limits.stalled_after / 2, builds.resume, emits=reminders, at_once=True),
-            every(limits.agent_lease / CHECKS_PER_LEASE, ring.check_leases, at_once=True),
-            every(limits.agent_lease / CHECKS_PER_LEASE, builds.move, emits=reminders),
-            every(3600.0, builds.prune),
-            every(3600.0, ring.prune),
-        ],
+        timers=_timers(builds, moves, ring),
     )
+
+
+def _timers(builds: Builds, moves: CellMoves, ring: Ring) -> list[Every]:
+    limits = builds.limits
+    return [
+        every(limits.look_every, builds.time_out, emits=[AGENT_REPORT]),
+        every(limits.look_every, moves.time_out, emits=[AGENT_MOVED]),
+        every(limits.stalled_after / 2, builds.resume, emits=_REMINDERS, at_once=True),
+        every(limits.agent_lease / CHECKS_PER_LEASE, ring.check_leases, at_once=True),
+        every(limits.agent_lease / CHECKS_PER_LEASE, builds.move, emits=_REMINDERS),
+        every(3600.0, builds.prune),
+        every(3600.0, ring.prune),
+    ]
 
 
 def _as_this(cell: str, ask_many: AskMany[A, R]) -> AskMany[A, R]:

@@ -113,8 +113,12 @@ class HostTrees:
             found.append(f"what {len(moves.guests)} guests hold is of other providers")
         if found:
             log.info("%s is reported: %s", host.host, "; ".join(found[:20]))
-        elif root not in self._follow_use and not self._has_more(root):
-            self._alike[root] = answer
+        elif root not in self._follow_use:
+            tree = self._trees[root]
+            has = {now.id: now.inventories.keys() for now in tree.providers}
+            # Allocations of classes that placement has and the tree lacks may have to move.
+            if all(was.id in has and was.inventories.keys() <= has[was.id] for was in self._stored[root]):
+                self._alike[root] = answer
         self._note_taken(host, owner)
         return bool(found)
 
@@ -128,14 +132,6 @@ class HostTrees:
             return set()
         later = (root for root, sequence in self._told.items() if sequence > newest)
         return {root for root in later if not self._was_applied(root, owners.get(root))}
-
-    def _has_more(self, root: str) -> bool:
-        # Allocations of classes that placement has and the tree lacks may have to move.
-        tree = self._trees[root]
-        return any(
-            (now := tree.by_id(was.id)) is None or not was.inventories.keys() <= now.inventories.keys()
-            for was in self._stored[root]
-        )
 
     def misplaced(self) -> list[GuestRecord]:
         """Return guests with allocations that their host lacks, if placement has the host's current tree."""

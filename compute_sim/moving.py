@@ -7,7 +7,7 @@ host ends an earlier one; an earlier order that arrives late has no effect.
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from bus.agent_builds import allocations_of
 from bus.moves import MoveOrdered, MoveReported
@@ -19,6 +19,8 @@ from compute_sim.jobs import AgentJob
 
 log = logging.getLogger(__name__)
 
+# The fields that a report has in common with its order
+_SHARED = ("move", "build", "phase", "step", "attempt", "cell", "agent", "root", "host", "epoch")
 _CAUSES: dict[PhaseEnd, str] = {"lost": "the agent lost power meanwhile", "hung": "it hung"}
 
 
@@ -162,26 +164,6 @@ class SimulatedMoves:
 
 
 def _phase_report(
-    order: MoveOrdered,
-    outcome: Literal["done", "failed", "progress"],
-    *,
-    cause: str = "",
-    percent: int = 0,
-    leftover: bool = False,
+    order: MoveOrdered, outcome: Literal["done", "failed", "progress"], **details: Any
 ) -> MoveReported:
-    return MoveReported(
-        move=order.move,
-        build=order.build,
-        phase=order.phase,
-        step=order.step,
-        attempt=order.attempt,
-        cell=order.cell,
-        agent=order.agent,
-        root=order.root,
-        host=order.host,
-        outcome=outcome,
-        percent=percent,
-        leftover=leftover,
-        cause=cause,
-        epoch=order.epoch,
-    )
+    return MoveReported(**{name: getattr(order, name) for name in _SHARED}, outcome=outcome, **details)

@@ -83,7 +83,12 @@ class GuestRecovery:
             if whose == "ours":
                 agent.disk.wake(guest)
             elif whose == "unknown" and self._spares:
-                self._spare(guest)
+                if (guest.build, guest.attempt) not in self._spared:
+                    self._spared.add((guest.build, guest.attempt))
+                    what = agent.agent, guest.build, guest.host
+                    log.warning(
+                        "%s: placement has nothing for the guest of %s on %s: it stays, stopped", *what
+                    )
             elif whose in _LOST:
                 what = agent.agent, guest.build, guest.host
                 log.warning("%s: the guest of %s on %s is not its own any more: it is destroyed", *what)
@@ -135,12 +140,6 @@ class GuestRecovery:
         for some in portions(unknown, PROVIDERS_A_QUESTION):
             answer = await self._providers(FindProviders(ids=some, parts=(), cell=self._cell))
             self._roots.update((provider.id, provider.root) for provider in answer.providers)
-
-    def _spare(self, guest: GuestRecord) -> None:
-        if (key := (guest.build, guest.attempt)) not in self._spared:
-            self._spared.add(key)
-            what = self._agent.agent, guest.build, guest.host
-            log.warning("%s: placement has nothing for the guest of %s on %s: it stays there, stopped", *what)
 
 
 def _others(guest: GuestRecord, before: int | None = None) -> list[str]:

@@ -244,7 +244,9 @@ def _checked(field: str, value: Any) -> Any:
             raise ApiRefusal(400, "Schema error for node: 'driver' is a required property")
         return None
     if field in _BOOLEANS:
-        return _boolean(field, value)
+        if str(value).lower() not in _TRUE | _FALSE or not isinstance(value, bool | str):
+            raise ApiRefusal(400, f"Invalid {field}: Unrecognized value '{value}'")
+        return str(value).lower() in _TRUE
     kind = dict if field in _OBJECTS else str
     if not isinstance(value, kind):
         raise ApiRefusal(400, f"Schema error for node: {field}: {value!r} is not of type '{kind.__name__}'")
@@ -255,11 +257,3 @@ def _checked(field: str, value: Any) -> Any:
     if kind is str and len(value) > _LONGEST.get(field, 255):
         raise ApiRefusal(400, f"Schema error for node: {field}: {value!r} is too long")
     return value
-
-
-def _boolean(field: str, value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str) and value.lower() in _TRUE | _FALSE:
-        return value.lower() in _TRUE
-    raise ApiRefusal(400, f"Invalid {field}: Unrecognized value '{value}'")

@@ -37,8 +37,8 @@ def rest_app(
     conductor: Conductor, works: Works, power: Power, login: tuple[str, str] = ("", "")
 ) -> Starlette:
     """Return the application. With a user in `login`, requests need that user and password."""
-    nodes, api = _NodeHandlers(conductor, works, power), Api(conductor, works, power)
-    trouble, allocations = FaultHandlers(conductor, works, power), NodeAllocations(conductor)
+    nodes, trouble = _Handlers(conductor, works, power), FaultHandlers(conductor, works, power)
+    api, allocations = nodes.api, nodes.allocations
     token = base64.b64encode(":".join(login).encode()).decode() if login[0] else ""
 
     def route(path: str, status: int = 204, **handlers: Handler) -> Route:
@@ -48,31 +48,6 @@ def rest_app(
             return await _answer(request, handlers, conductor, token, status)
 
         return Route(path, answer, methods=sorted(handlers))
-
-    async def power_state(call: SimRequest) -> None:
-        await api.power(call.ident, text_of(await call.fields(), "target"), call.id)
-
-    async def maintain(call: SimRequest) -> None:
-        await api.maintain(call.ident, True, (await call.fields()).get("reason"), call.id)
-
-    async def traits(call: SimRequest) -> Json:
-        return {"traits": conductor.find(call.ident).traits}
-
-    async def set_traits(call: SimRequest) -> None:
-        await api.change_traits(call.ident, call.id, (await call.fields()).get("traits"))
-
-    async def validate(call: SimRequest) -> Json:
-        conductor.find(call.ident)
-        return {part: {"result": True} for part in ("boot", "deploy", "management", "network", "power")}
-
-    async def listed(call: SimRequest) -> Json:
-        return {"allocations": [each.as_json("+00:00") for each in allocations.known.values()]}
-
-    async def allocate(call: SimRequest) -> Json:
-        return (await allocations.create(await call.fields(), call.id)).as_json("+00:00")
-
-    async def allocation(call: SimRequest) -> Json:
-        return allocations.find(call.ident).as_json("+00:00")
 
     node = "/v1/nodes/{ident}"
     return Starlette(
@@ -87,28 +62,19 @@ def rest_app(
             ),
             route(f"{node}/states", GET=nodes.states),
             route(f"{node}/states/provision", 202, PUT=nodes.provision),
-            route(f"{node}/states/power", 202, PUT=power_state),
-            route(
-                *(f"{node}/maintenance", 202),
-                PUT=maintain,
-                DELETE=lambda call: api.maintain(call.ident, False, None, call.id),
-            ),
-            route(
-                f"{node}/traits",
-                GET=traits,
-                PUT=set_traits,
-                DELETE=lambda call: api.change_traits(call.ident, call.id, []),
-            ),
+            route(f"{node}/states/power", 202, PUT=nodes.power_state),
+            route(f"{node}/maintenance", 202, PUT=nodes.maintain, DELETE=nodes.maintain),
+            route(f"{node}/traits", GET=nodes.traits, PUT=nodes.set_traits, DELETE=nodes.set_traits),
             route(
                 f"{node}/traits/{{trait}}",
                 PUT=lambda call: api.change_traits(call.ident, call.id, add=call.trait),
                 DELETE=lambda call: api.change_traits(call.ident, call.id, missing=call.trait),
             ),
-            route(f"{node}/validate", GET=validate),
-            route("/v1/allocations", GET=listed, POST=allocate),
+            route(f"{node}/validate", GET=nodes.validate),
+            route("/v1/allocations", GET=nodes.listed, POST=nodes.allocate),
             route(
                 "/v1/allocations/{ident}",
-                GET=allocation,
+                GET=nodes.allocation,
                 DELETE=lambda call: allocations.delete(call.ident, call.id),
             ),
             route("/sim/nodes/{ident}/fault", PUT=trouble.fault),
@@ -119,12 +85,41 @@ def rest_app(
     )
 
 
-class _NodeHandlers:
-    """Handlers of requests about nodes and versions."""
+class _Handlers:
+    """Handlers of requests about nodes, allocations and versions."""
 
     def __init__(self, conductor: Conductor, works: Works, power: Power) -> None:
         self._conductor = conductor
-        self._api = Api(conductor, works, power)
+        self.api = Api(conductor, works, power)
+        self.allocations = NodeAllocations(conductor)
+
+    async def power_state(self, call: SimRequest) -> None:
+        await self.api.power(call.ident, text_of(await call.fields(), "target"), call.id)
+
+    async def maintain(self, call: SimRequest) -> None:
+        on = call.request.method == "PUT"
+        reason = (await call.fields()).get("reason") if on else None
+        await self.api.maintain(call.ident, on, reason, call.id)
+
+    async def traits(self, call: SimRequest) -> Json:
+        return {"traits": self._conductor.find(call.ident).traits}
+
+    async def set_traits(self, call: SimRequest) -> None:
+        traits = (await call.fields()).get("traits") if call.request.method == "PUT" else []
+        await self.api.change_traits(call.ident, call.id, traits)
+
+    async def validate(self, call: SimRequest) -> Json:
+        self._conductor.find(call.ident)
+        return {part: {"result": True} for part in ("boot", "deploy", "management", "network", "power")}
+
+    async def listed(self, call: SimRequest) -> Json:
+        return {"allocations": [each.as_json("+00:00") for each in self.allocations.known.values()]}
+
+    async def allocate(self, call: SimRequest) -> Json:
+        return (await self.allocations.create(await call.fields(), call.id)).as_json("+00:00")
+
+    async def allocation(self, call: SimRequest) -> Json:
+        return self.allocations.find(call.ident).as_json("+00:00")
 
     async def root(self, call: SimRequest) -> Json:
         version = _version(call.url)
@@ -149,7 +144,7 @@ class _NodeHandlers:
         return answer
 
     async def create(self, call: SimRequest) -> Json:
-        node = await self._api.create(await call.fields(), call.minor, call.id)
+        node = await self.api.create(await call.fields(), call.minor, call.id)
         return views.whole(node, call.minor, call.url)
 
     async def node(self, call: SimRequest) -> Json:
@@ -157,7 +152,7 @@ class _NodeHandlers:
         return _node_json(self._conductor.find(call.ident), fields, True, call)
 
     async def patch(self, call: SimRequest) -> Json:
-        node = await self._api.patch(call.ident, await call.body(), call.id)
+        node = await self.api.patch(call.ident, await call.body(), call.id)
         return views.whole(node, call.minor, call.url)
 
     async def states(self, call: SimRequest) -> Json:
@@ -171,7 +166,7 @@ class _NodeHandlers:
         too_old = call.minor < _ABORT_DEPLOY_SINCE
         if target == "abort" and node.provision_state == "wait call-back" and too_old:
             raise not_acceptable()
-        await self._api.provision(call.ident, target, more, call.id)
+        await self.api.provision(call.ident, target, more, call.id)
 
 
 def _node_json(node: SimNode, fields: tuple[str, ...] | None, detail: bool, call: SimRequest) -> Json:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlencode
 
 from compute_sim.ironic.node import FIELDS, PATHS, Json, SimNode, fields_of_node, masked
@@ -157,7 +157,9 @@ def page(nodes: Mapping[str, SimNode], wanted: Asked) -> list[SimNode]:
     """Return the matching nodes after the marker, up to the limit."""
     ordered: Iterable[SimNode] = nodes.values()
     if wanted.sort_key != "id":
-        ordered = sorted(ordered, key=lambda node: _sortable(getattr(node, wanted.sort_key), node.uuid))
+        values = ((getattr(node, wanted.sort_key), node) for node in ordered)
+        keyed = [((value is not None, "" if value is None else value, n.uuid), n) for value, n in values]
+        ordered = [node for _, node in sorted(keyed, key=lambda pair: pair[0])]
     if wanted.descending:
         ordered = reversed(list(ordered))
     if wanted.marker:
@@ -177,10 +179,6 @@ def next_link(found: Sequence[SimNode], wanted: Asked, url: str, path: str) -> s
         return None
     query = urlencode({**wanted.kept, "limit": wanted.limit, "marker": found[-1].uuid}, safe=",")
     return f"{url}/v1/{path}?{query}"
-
-
-def _sortable(value: Any, uuid: str) -> tuple[bool, Any, str]:
-    return value is not None, "" if value is None else value, uuid
 
 
 def _limit(text: str | None) -> int:

@@ -64,7 +64,9 @@ class Fleet:
 def classes_of(hosts: Sequence[KnownHost]) -> list[str]:
     """Return the classes that most hosts have: each of them is a column for every host."""
     found = Counter(name for host in hosts for name in {stock.resource_class for stock in host.stocks})
-    return sorted((name for name, _ in found.most_common(MOST_CLASSES)), key=_usual_first)
+    first = {name: place for place, name in enumerate(("VCPU", "MEMORY_MB", "DISK_GB", "PCPU"))}
+    names = (name for name, _ in found.most_common(MOST_CLASSES))
+    return sorted(names, key=lambda name: (first.get(name, len(first)), name))
 
 
 def columns(fleet: Fleet, flavor: Mapping[str, int]) -> dict[str, Any]:
@@ -115,11 +117,6 @@ def natural(name: str) -> tuple[str, int, str]:
     word = name.rstrip("0123456789")
     digits = name[len(word) :]
     return word, int(digits or 0), name
-
-
-def _usual_first(name: str) -> tuple[int, str]:
-    usual = ("VCPU", "MEMORY_MB", "DISK_GB", "PCPU")
-    return (usual.index(name) if name in usual else len(usual)), name
 
 
 def parse_flavor(text: str) -> dict[str, int]:

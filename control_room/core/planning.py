@@ -285,7 +285,12 @@ class _Packing:
         """Pack so many mixes, the largest flavor first; before that, if `together`, whole mixes on a host."""
         free = {name: amounts.copy() for name, amounts in self.free.items()}
         done = self._pack_whole(mixes, free) if together else 0
-        for flavor in sorted(self.mix, key=self._size, reverse=True):
+        sums = {name: max(1, int(amounts.sum())) for name, amounts in self.free.items()}
+        for flavor in sorted(  # by the largest share that a flavor takes of a class
+            self.mix,
+            key=lambda flavor: max(n / sums[name] for name, n in flavor.amounts.items()),
+            reverse=True,
+        ):
             wanted = (mixes - done) * flavor.parts
             fits = self.fits(flavor, free)
             here = np.clip(wanted - (np.cumsum(fits) - fits), 0, fits)
@@ -312,9 +317,6 @@ class _Packing:
         gives = np.logical_and.reduce([stocks.gives(amount) for amount in amounts])
         pieces: Counts = np.where(gives, free[name] // self._mix_amounts[name], 0)
         return pieces
-
-    def _size(self, flavor: PlannedFlavor) -> float:
-        return max(amount / max(1, int(self.free[name].sum())) for name, amount in flavor.amounts.items())
 
     def _free_share(self, host: KnownHost) -> float:
         wanted = [stock for stock in host.stocks if stock.resource_class in self.classes]
