@@ -16,8 +16,9 @@ from berth.commands.cell_permissions import check_name
 from berth.settings import BadSetting
 from bus.cells import RegisterCell
 from bus.errors import OperationRefused
+from bus.host_health import FindHostHealth, HostHealthFound
 from bus.queries import FindInstances, Instance, InstancesFound
-from bus.topics import FIND_INSTANCES
+from bus.topics import FIND_INSTANCES, HOST_HEALTH
 from bus.worker import Worker, answers
 from placement_worker import Placement
 from tests.support.buses import LOCALLY, Connect, serving
@@ -107,6 +108,17 @@ async def test_every_cell_is_listed_with_what_is_in_it_and_whether_its_conductor
     assert [line.split() for line in table.splitlines()][3] == [
         "c3", "disabled", "0", "0", "not", "heard", "rack", "7",
     ]  # fmt: skip
+
+
+@LOCALLY
+async def test_cells_are_listed_with_the_states_of_their_hosts(cell: CellCommand, connect: Connect) -> None:
+    async def find(question: FindHostHealth) -> HostHealthFound:
+        return HostHealthFound(hosts=(), counts={"c1": {"up": 1, "down": 1}, "c2": {"up": 1}})
+
+    async with serving(connect, Worker("scheduler", answers=[answers(HOST_HEALTH, find)])):
+        listed = await cell.listed()
+        assert [listed[name]["host_states"] for name in ("c1", "c2")] == [{"up": 1, "down": 1}, {"up": 1}]
+        assert "2 (1 down)" in await cell("list")
 
 
 @LOCALLY

@@ -1,6 +1,7 @@
 """Records of hosts that are down or closed, between one start of a scheduler and the next."""
 
 from msgspec.structs import replace
+from prometheus_client import REGISTRY
 
 from bus.host_health import FindHostHealth
 from bus.messages import HostReported
@@ -83,6 +84,11 @@ async def test_hosts_that_are_not_up_are_found_by_pages_and_all_are_counted(data
     first = await life.records.find(FindHostHealth(limit=1, counted=True))
     assert ([host.host for host in first.hosts], first.more) == (["host2"], True)
     assert first.counts == {"cell1": {"up": 1, "down": 2}}
+    await life.records.measure()
+    gauge = [
+        REGISTRY.get_sample_value("berth_scheduler_hosts", {"status": state}) for state in ("up", "down")
+    ]
+    assert gauge == [1, 2]
     rest = await life.records.find(FindHostHealth(after=first.hosts[0].root))
     assert ([host.host for host in rest.hosts], rest.more) == (["host3"], False)
     assert (await life.records.find(FindHostHealth(roots=(HOSTS[0].root,)))).hosts == ()

@@ -218,9 +218,10 @@ async def test_a_cell_uses_no_more_connections_channels_and_bytes_than_its_limit
         with pytest.raises(asyncpg.TooManyConnectionsError):
             await asyncpg.connect(login)
     connection = await asyncpg.connect(login)
-    shown = [await connection.fetchval(f"SHOW {name}") for name in ("statement_timeout", "lock_timeout")]
+    limits = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "temp_file_limit")
+    shown = [await connection.fetchval(f"SHOW {name}") for name in limits]
     await connection.close()
-    assert shown == ["5min", "1min"]
+    assert shown == ["5min", "1min", "1min", "1GB"]
 
 
 def a_boot(number: int, **said: Any) -> BuildRequested:

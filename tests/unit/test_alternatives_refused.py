@@ -8,7 +8,7 @@ import pytest
 
 from bus.requests import Flavor, Hints, Image
 from bus.vocabulary import MAX_INT
-from scheduler_worker.core.extra_specs import Unreadable
+from scheduler_worker.core.extra_specs import MAX_NOTES, Unreadable
 from tests.support.alternatives import OPTIONS, alternatives, flavor
 from tests.support.ids import uid
 from tests.support.scheduler_builders import SMALL
@@ -201,6 +201,14 @@ def test_contradictions_name_both_fields(request_fields: dict[str, Any], sentenc
 )  # fmt: skip
 def test_fields_without_effect_are_noted(request_fields: dict[str, Any], notes: list[str]) -> None:
     assert list(alternatives(**request_fields)[-1].notes) == notes
+
+
+def test_unknown_names_of_a_request_are_noted_up_to_a_limit() -> None:
+    specs = {f"zzz:q{number}": "1" for number in range(100)}
+    hosts = tuple(f"host-{number}" for number in range(100))
+    notes = alternatives(flavor=flavor(specs), ignore_hosts=hosts)[-1].notes
+    assert len([note for note in notes if note.startswith("flavor")]) == MAX_NOTES
+    assert len([note for note in notes if note.startswith("ignore_hosts")]) == MAX_NOTES
 
 
 @pytest.mark.parametrize(

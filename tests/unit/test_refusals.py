@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from bus.aggregates import Aggregate
 from bus.decisions import CONSTRAINTS, ENDS, MOVES
 from bus.host_health import DISABLED, HELD
-from bus.messages import BuildUnplaceable
+from bus.messages import BuildUnplaceable, HostReported
 from bus.queries import WhatIf
+from bus.reports import HostState
 from bus.requests import Flavor
 from placement_worker import IndexedSource
 from scheduler_worker.core.events import NoHost
@@ -67,6 +68,22 @@ def test_disabled_hosts_are_no_near_misses() -> None:
     assert [miss.host for miss in short.nearest] == ["p0"]
 
 
+def test_hosts_that_are_down_are_no_near_misses() -> None:
+    memory = FilledMemory()
+    trees = [tree(state(number, None, {"VCPU": 8, "MEMORY_MB": 8192, "DISK_GB": 100})) for number in (0, 1)]
+    for stored in trees:
+        memory.index.put(stored, 1)
+    hall = Hall(IndexedSource(memory), now=40.0)
+    for second in range(41):
+        hall.book.listened(float(second))
+        for stored in trees[:1] if second else trees:  # p1 has one heartbeat, at the beginning
+            states = (HostState(root=stored.root, host=stored.host),)
+            report = HostReported(cell=stored.cell, agent=stored.agent, sequence=second + 1, hosts=states)
+            hall.book.handle(report, float(second))
+    short, _ = refused(hall, an_order(hall, a_request(flavor=LARGE), None))
+    assert [miss.host for miss in short.nearest] == ["p0"]
+
+
 def test_a_reserved_host_is_named_as_reserved() -> None:
     hall = a_hall()
     order = an_order(hall, a_request(flavor=SMALL), None)
@@ -77,9 +94,10 @@ def test_a_reserved_host_is_named_as_reserved() -> None:
     assert "reserved" in {removal.code for removal in short.removals}
 
 
-def test_leaving_out_ignore_hosts_is_no_remedy_for_a_reserved_host() -> None:
+@pytest.mark.parametrize("ignored", [(), ("p2",)])
+def test_leaving_out_ignore_hosts_is_no_remedy_for_a_reserved_host(ignored: tuple[str, ...]) -> None:
     hall = a_hall()
-    order = an_order(hall, a_request(flavor=SMALL, ignore_hosts=("p2",)), None)
+    order = an_order(hall, a_request(flavor=SMALL, ignore_hosts=ignored), None)
     order = beside(order, [uid(0, "a")], lambda root: "reserved for waiting request R")
     said = helps(order.alternative, hall.choosing(), "s")
     assert not [remedy for remedy in said if "ignore_hosts" in remedy]
