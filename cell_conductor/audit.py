@@ -35,7 +35,7 @@ class Standing(Compact, frozen=True):
 
 
 async def census(database: Database) -> dict[str, Standing]:
-    """Return every build of this conductor."""
+    """Return the values of every build of this conductor that an audit compares with placement."""
     async with database.read() as tx:
         found = await _CENSUS(tx)
         return {
@@ -72,7 +72,7 @@ class HeldByCell(Compact, frozen=True):
 
 
 async def keeping(database: Database, builds: Collection[str]) -> dict[str, HeldByCell]:
-    """Return the records of the builds that this conductor has."""
+    """Return the resources that this conductor's cell holds for each of these builds."""
     async with database.read() as tx:
         rows = await _SELECT(tx, [(build,) for build in builds])
     found = {}
@@ -110,7 +110,7 @@ class PlaceByCell(Compact, frozen=True):
 
 
 async def places(database: Database) -> dict[str, PlaceByCell]:
-    """Return all active builds of this conductor, except unreadable ones."""
+    """Return the host and allocations of every active build of this conductor, except unreadable ones."""
     found: dict[str, PlaceByCell] = {}
     after, more = "", True
     while more:

@@ -156,7 +156,7 @@ class PowerSupply:
                 self.fail()
 
     def fail(self) -> None:
-        """Lose all running jobs."""
+        """Turn the power off for a while: all running jobs are lost."""
         self.on = False
         self._back.clear()
         for job in self._jobs:

@@ -85,7 +85,6 @@ class BusLoad:
 
     @property
     def fullest(self) -> list[QueueLoad]:
-        """Return the queues that hold messages."""
         return [queue for queue in self.queues if queue.messages]
 
 

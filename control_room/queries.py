@@ -99,7 +99,6 @@ class StatusReader:
         return await self._status.get(None)
 
     async def cells(self) -> list[str]:
-        """Return the names of all cells."""
         return self.cell_names(await self.status())
 
     def cell_names(self, status: CloudStatus) -> list[str]:

@@ -22,7 +22,6 @@ from cell_conductor.core.placed_move import DELETED, answered, released, stale_m
 
 
 def step_of_move(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:
-    """Apply an event to a build in a move."""
     move = phases.open_move(build)
     match event:
         case BuildPlaced():

@@ -40,7 +40,7 @@ AWAY_SECONDS = 60.0  # after which the departure is reported again
 
 
 def enter(build: Build, phase: moves.Phase, now: float, limits: AttemptLimits, *said: Message) -> Stepped:
-    """Begin a phase: return the given messages, the state of the move, and the phase's orders."""
+    """Begin a phase of the move: return the given messages, the move's state, and the phase's orders."""
     move = open_move(build)
     deadline = {
         "verify": now + moves.verify_seconds(move) if moves.verify_seconds(move) else 0.0,
@@ -65,7 +65,7 @@ def enter(build: Build, phase: moves.Phase, now: float, limits: AttemptLimits, *
 
 
 def over(build: Build, outcome: moves.Over, cause: str, now: float) -> Build:
-    """Record the end of the current phase."""
+    """Record the end of the move's current phase, with its outcome and cause."""
     move = open_move(build)
     sends = move.phase == "send"
     host = build.hosts[move.source] if sends else build.host
@@ -74,14 +74,14 @@ def over(build: Build, outcome: moves.Over, cause: str, now: float) -> Build:
 
 
 def tried(build: Build, outcome: Literal["built", "failed", "timed out"], cause: str, now: float) -> Build:
-    """Record the end of the attempt at this destination."""
+    """Record the end of the attempt at the move's current destination."""
     move = open_move(build)
     attempt = say.attempt_over(build, outcome, cause, now)
     return replace(build, move=replace(move, attempts=(*move.attempts, attempt)))
 
 
 def close(build: Build, end: MoveEnd, reason: str, now: float, status: Status, *said: Message) -> Stepped:
-    """End the move."""
+    """End the move with this reason, and give its build this status."""
     host = build.host if status == "active" else None
     move = moves.closed(
         open_move(build), end, reason, host.host if host else "", host.root if host else "", now
@@ -91,7 +91,7 @@ def close(build: Build, end: MoveEnd, reason: str, now: float, status: Status, *
 
 
 def arrived(build: Build, now: float, limits: AttemptLimits, end: MoveEnd = "done", why: str = "") -> Stepped:
-    """End the move at the destination; the leftover at the source is destroyed."""
+    """End the move at its destination; the guest left at the source is destroyed."""
     move = open_move(build)
     if move.kept:
         build = source_left(build, now, limits)
@@ -184,7 +184,7 @@ def way_back(
 
 
 def phase_without_guest(build: Build) -> moves.Phase:
-    """Return the phase after no guest is at the destination: the next destination, or the source."""
+    """Return the phase after no guest is at the destination: towards the next destination, or the source."""
     move = open_move(build)
     if not move.goal:
         return "swap"
@@ -192,7 +192,7 @@ def phase_without_guest(build: Build) -> moves.Phase:
 
 
 def returned(build: Build, now: float, limits: AttemptLimits, problem: str = "") -> Stepped:
-    """Continue with the source's resources, or with the reason why they are lost."""
+    """Continue the move's way back with the source's resources, or with the reason why they are lost."""
     move = open_move(build)
     if problem:
         cause = f"{move.cause}; its room at {move.left} could not be had back: {problem}"[:MAX_CAUSE]
@@ -206,7 +206,7 @@ def returned(build: Build, now: float, limits: AttemptLimits, problem: str = "")
 
 
 def resume(build: Build, now: float, limits: AttemptLimits, *said: Message) -> Stepped:
-    """Start the guest at its source under a new attempt number."""
+    """Start the guest at the move's source under a new attempt number."""
     move = open_move(build)
     number = move.highest + 1
     build = replace(build, attempt=number, move=replace(move, highest=number))
@@ -219,7 +219,7 @@ def open_move(build: Build) -> moves.BuildMove:
 
 
 def waited_for(build: Build) -> Effects:
-    """Return the messages whose result the phase waits for."""
+    """Return the messages whose results the current phase of the move waits for."""
     move = open_move(build)
     match move.phase:
         case "prepare" | "send" | "start" | "resume" | "rebuild":
@@ -271,7 +271,7 @@ def move_progress(build: Build, refused: str = "", reply_to: str | None = None) 
 
 
 def repeated_move_end(build: Build) -> Effects:
-    """Return the end of the last move, and orders for leftovers."""
+    """Return the end of the build's last move, and orders to destroy its leftovers."""
     assert build.move is not None
     return (*say.undone(build), *moves.end_messages(build.move))
 

@@ -142,7 +142,7 @@ class RingNode(msgspec.Struct, frozen=True, kw_only=True):
 def moves(
     nodes: Collection[RingNode], members: Iterable[RingMember], uses: Mapping[str, Use]
 ) -> list[RingNode]:
-    """Return the nodes of a pool whose owner changes or has to stop, as they are afterwards."""
+    """Return the pool's nodes whose owner changes or has to stop, with their new values."""
     known = {member.agent: member for member in members}
     takers = [agent for agent, member in known.items() if member.takes]
     free = {node.root: node.owner for node in nodes if node.root not in uses and node.leaving in ("", "free")}
@@ -236,7 +236,7 @@ class Sightings:
         }
 
     def renewed(self, now: float) -> None:
-        """Note a question of any agent."""
+        """Note that some agent has asked for its lease, so that this conductor is not the one cut off."""
         if now - self._news > self._deaf_after:
             self._seen = {agent: (mark, now) for agent, (mark, _) in self._seen.items()}
         self._news = now

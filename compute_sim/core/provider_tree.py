@@ -100,7 +100,7 @@ class ProviderTree:
         return name
 
     def give(self, name: str, **inventories: Inventory) -> None:
-        """Add inventories; a class may be added once."""
+        """Add inventories to the named provider; each resource class may be added once."""
         one = self[name]
         for class_, inventory in inventories.items():
             at = f"{name}: inventories.{class_}"
@@ -116,7 +116,6 @@ class ProviderTree:
         self._known[one.id] = replace(one, inventories={**one.inventories, **inventories})
 
     def mark(self, name: str, *traits: str) -> None:
-        """Add traits."""
         one = self[name]
         for trait in traits:
             if trait not in _TRAITS and not _CUSTOM.fullmatch(trait):
@@ -126,12 +125,11 @@ class ProviderTree:
         self._known[one.id] = replace(one, traits=one.traits.union(traits))
 
     def gather(self, name: str, *aggregates: str) -> None:
-        """Add aggregates."""
         one = self[name]
         self._known[one.id] = replace(one, aggregates=one.aggregates.union(aggregates))
 
     def report(self) -> tuple[ProviderReport, ...]:
-        """Return the drivers' content as a report."""
+        """Return what the drivers found as a report to placement."""
         return tuple(
             ProviderReport(
                 id=provider.id,

@@ -49,7 +49,7 @@ class SimRequest:
 
 
 def text_of(body: Json, name: str) -> str:
-    """Return a mandatory parameter."""
+    """Return a mandatory text field of a request's body."""
     value = body.get(name)
     if not isinstance(value, str):
         raise ApiRefusal(400, f"Missing mandatory parameter: {name}")
@@ -142,7 +142,7 @@ def good_trait(name: object, standard: frozenset[str]) -> bool:
 
 
 def new_node(given: Mapping[str, Any]) -> Json:
-    """Return the fields of a new node."""
+    """Return the checked fields of a request to create a node."""
     unknown = sorted(given.keys() - set(CREATABLE))
     if unknown:
         raise ApiRefusal(

@@ -121,7 +121,7 @@ def check_verb(target: str, minor: int) -> None:
 
 
 def asked(query: Mapping[str, str], minor: int) -> Asked:
-    """Return the checked query of a list."""
+    """Return the checked query of a request for a list of nodes."""
     matches: list[Matches] = []
     for name, value in query.items():
         since = _FILTER_SINCE.get(name, 0)

@@ -109,7 +109,7 @@ def without_details(cause: str) -> str:
 
 
 def summed(ticks: Sequence[Tick]) -> Tick:
-    """Return the sums of the ticks."""
+    """Return one tick with the sums of the counts of these ticks."""
     whole = Tick(ticks[-1].number if ticks else 0)
     for tick in ticks:
         if not tick.ends and not tick.moves and not tick.host_failures:

@@ -155,7 +155,6 @@ def address_of(scope: Scope) -> str:
 
 
 def user_of(request: Request) -> str:
-    """Return the user name for the log."""
     visitor = session_of(request).visitor
     return visitor.user if visitor else "?"
 
