@@ -145,10 +145,6 @@ class Memory:
             for heard in self._watchers:
                 heard(tuple(touched), tuple(told))
 
-    async def handle(self, message: PlacementChanged) -> None:
-        """Apply a commit of any process, including this one."""
-        await self.handle_many([message])
-
     async def handle_many(self, messages: Sequence[PlacementChanged]) -> Sequence[None]:
         """Apply commits of any process; the reshaped trees of all are read together."""
         unknown = [message for message in messages if not self.index.knows(message.number)]

@@ -94,8 +94,8 @@ class ApiCall:
     """`minor` is the version asked for; -1 until that is known."""
 
     __slots__ = (
-        "_receive", "clock", "headers", "id", "limit", "method", "minor", "path", "pattern", "scope",
-        "status", "who",
+        "_receive", "accept", "clock", "headers", "id", "limit", "method", "minor", "path", "pattern",
+        "query", "scope", "status", "who",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive, clock: Clock) -> None:
@@ -109,19 +109,13 @@ class ApiCall:
         for name, value in scope["headers"]:
             key, text = name.decode("latin-1"), value.decode("latin-1")
             self.headers[key] = f"{self.headers[key]},{text}" if key in self.headers else text
+        self.accept = self.headers.get("accept", "")
+        self.query: bytes = scope["query_string"]
         self.id = f"req-{clock.uuid()}"
         self.minor = -1
         self.who = NOBODY
         self.limit = 0  # bytes of body that are taken
         self.status = 0  # of the response, once it begins
-
-    @property
-    def accept(self) -> str:
-        return self.headers.get("accept", "")
-
-    @property
-    def query(self) -> bytes:
-        return bytes(self.scope["query_string"])
 
     @property
     def pairs(self) -> Pairs:

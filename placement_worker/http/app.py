@@ -26,7 +26,7 @@ from placement_worker.http.auth import Authenticate, noauth2
 from placement_worker.http.candidates import Candidates
 from placement_worker.http.classes_and_traits import ClassAndTraitHandlers
 from placement_worker.http.errors import Problem, bad_request, not_found
-from placement_worker.http.extensions import ChangeFeed, ExtensionHandlers
+from placement_worker.http.extensions import ExtensionHandlers
 from placement_worker.http.policy import AccessPolicy
 from placement_worker.http.providers import ProviderHandlers
 from placement_worker.http.routes import CALL, ROUTES, Handlers, Resource
@@ -94,7 +94,6 @@ def http_app(placement: Placement, options: Options | None = None) -> Starlette:
         allocations=AllocationHandlers(placement, edit, claim, release),
         candidates=Candidates(placement),
         extensions=ExtensionHandlers(placement, closing),
-        feed=ChangeFeed(placement, closing),
         aggregates=AggregateHandlers(placement),
     )
     app = Starlette(

@@ -18,9 +18,14 @@ from placement_worker.placement import Placement
 _load = msgspec.json.Decoder(LoadProviders)
 
 
+BEAT_SECONDS = 15.0  # between comments that keep a quiet feed open
+
+_ANEW = "read everything again, and follow from there"
+
+
 class ExtensionHandlers:
     def __init__(self, placement: Placement, closing: asyncio.Event) -> None:
-        """Create the handlers; once `closing` is set, the readiness check fails."""
+        """Once `closing` is set, the readiness check fails, and all feeds end."""
         self.placement = placement
         self.closing = closing
 
@@ -41,23 +46,11 @@ class ExtensionHandlers:
         loaded = await self.placement.bulk_load.load(await call.decoded(_load))
         return json_answer({"results": loaded.results})
 
-
-BEAT_SECONDS = 15.0  # between comments that keep a quiet feed open
-
-_ANEW = "read everything again, and follow from there"
-
-
-class ChangeFeed:
-    def __init__(self, placement: Placement, closing: asyncio.Event) -> None:
-        """Create the feed; setting `closing` ends all its streams."""
-        self._placement = placement
-        self._closing = closing
-
     async def changes(self, call: ApiCall) -> EventSourceResponse:
         after = await self._after(call)
-        changes = self._placement.memory.feed(after, self._closing)
+        changes = self.placement.memory.feed(after, self.closing)
         first = None
-        if after != self._placement.memory.index.seen:
+        if after != self.placement.memory.index.seen:
             try:
                 first = await anext(changes)  # raises if the number has expired
             except Forgotten as gone:
@@ -71,8 +64,8 @@ class ChangeFeed:
         )
 
     async def _after(self, call: ApiCall) -> int:
-        await self._placement.memory.fresh()
-        newest = self._placement.memory.index.seen
+        await self.placement.memory.fresh()
+        newest = self.placement.memory.index.seen
         given = call.headers.get("last-event-id") or dict(call.pairs).get("after")
         if given is None:
             return newest

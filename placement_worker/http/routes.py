@@ -21,7 +21,7 @@ from placement_worker.http.api_call import (
 from placement_worker.http.candidates import Candidates
 from placement_worker.http.classes_and_traits import ClassAndTraitHandlers
 from placement_worker.http.errors import JSON, Problem, not_allowed, not_found, takes_json
-from placement_worker.http.extensions import ChangeFeed, ExtensionHandlers
+from placement_worker.http.extensions import ExtensionHandlers
 from placement_worker.http.policy import AccessPolicy
 from placement_worker.http.providers import ProviderHandlers, provider_of
 
@@ -40,7 +40,6 @@ class Handlers:
     allocations: AllocationHandlers
     candidates: Candidates
     extensions: ExtensionHandlers
-    feed: ChangeFeed
     aggregates: AggregateHandlers
 
 
@@ -219,7 +218,7 @@ ROUTES: Mapping[str, tuple[Operation, ...]] = {
     # ours, whatever the version
     "/berth/explain": (get("placement:allocation_candidates:list", lambda of: of.candidates.explain),),
     "/berth/providers": (post("berth:providers:load", lambda of: of.extensions.load, body=BULK_BODY),),
-    "/berth/changes": (get("berth:changes:list", lambda of: of.feed.changes, json=False),),
+    "/berth/changes": (get("berth:changes:list", lambda of: of.extensions.changes, json=False),),
     "/berth/aggregates": (
         get("berth:aggregates:list", lambda of: of.aggregates.list_all),
         post("berth:aggregates:create", lambda of: of.aggregates.create),

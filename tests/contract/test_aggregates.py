@@ -301,7 +301,7 @@ async def test_the_log_keeps_what_was_said_and_who_is_told_it_in_any_order_knows
             log = await changes.after(tx, 0, 100)
         assert all(message.aggregates and not message.changes for message in log)
         for message in reversed(log):
-            await other.memory.handle(message)
+            await other.memory.handle_many([message])
         assert other.memory.index.aggregate_facts == {
             EAST: Aggregate(id=EAST, name="east", metadata={"kind": "3"})
         }

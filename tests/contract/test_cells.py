@@ -116,7 +116,7 @@ async def test_the_log_told_in_any_order_leaves_the_last_that_was_said(
             log = await changes.after(tx, 0, 100)
         assert all(message.cells and not message.changes for message in log)
         for message in reversed(log):
-            await other.memory.handle(message)
+            await other.memory.handle_many([message])
         assert other.memory.index.cell_facts == {"c1": RegisteredCell(name="c1", enabled=False)}
         assert not other.memory.index._described_at
 

@@ -419,8 +419,8 @@ async def test_another_process_follows_by_the_changes_alone(url: str, placement:
         await claim(placement, an_order(a_claim(1, on_hosts(1, 3))))
         await report(placement, gone(3, 2))
         for message in await announced(placement):
-            await other.memory.handle(message)
-            await other.memory.handle(message)
+            await other.memory.handle_many([message])
+            await other.memory.handle_many([message])
         assert seen_by(other) == seen_by(placement)
         assert other.memory.index.seen == placement.memory.index.seen == 3
 

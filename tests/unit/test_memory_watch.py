@@ -78,14 +78,14 @@ def heard(memory: Memory) -> Told:
 async def test_watchers_receive_the_roots_of_each_change(memory: Memory, shelf: Shelf, heard: Told) -> None:
     await memory.reload()
     heard.clear()
-    await memory.handle(changed(2, ONE))
-    await memory.handle(changed(3, aggregates=(WEST,)))
+    await memory.handle_many([changed(2, ONE)])
+    await memory.handle_many([changed(3, aggregates=(WEST,))])
     shelf.there[THREE] = host(3)
     await memory.handle_many([changed(4, TWO), changed(5, THREE, reshaped=True)])
     assert heard == [({ONE}, set()), (set(), {WEST.id}), ({TWO, THREE}, set())]
-    await memory.handle(changed(5, THREE))
+    await memory.handle_many([changed(5, THREE)])
     assert len(heard) == 3  # it was known
-    await memory.handle(changed(6, cells=(SHUT,)))
+    await memory.handle_many([changed(6, cells=(SHUT,))])
     assert heard[3:] == [(set(), {"c1"})]
 
 
