@@ -7,6 +7,7 @@ again under the keys of operators, so all other handlers need not know clients.
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from msgspec import structs
 
@@ -61,33 +62,25 @@ class NotAllowed(Exception):
 Projects = Mapping[Id, str]  # the project of each id that is known
 
 
+@dataclass(eq=False)
 class ClientDoor:
-    def __init__(
-        self,
-        database: Database,
-        placement: PlacementQueries,
-        cells: CellQueries,
-        keeping: Keeping,
-        what_ifs: WhatIfs,
-        source: CandidateSource,
-    ) -> None:
-        self._database = database
-        self._placement = placement
-        self._cells = cells
-        self._keeping = keeping
-        self._what_ifs = what_ifs
-        self._source = source
+    database: Database
+    placement: PlacementQueries
+    cells: CellQueries
+    keeping: Keeping
+    what_ifs: WhatIfs
+    source: CandidateSource
 
     # The registry
 
     async def edit(self, order: ClientEditRequested) -> ClientEditAnswered:
-        async with self._database.write() as tx:
+        async with self.database.write() as tx:
             before = await store.registered(tx, [order.client])
             await store.bind(tx, order.client, order.projects)
         return ClientEditAnswered(before=before[0] if before else None)
 
     async def clients(self, question: FindClients) -> ClientsFound:
-        async with self._database.read() as tx:
+        async with self.database.read() as tx:
             return ClientsFound(clients=tuple(await store.registered(tx, question.names)))
 
     # Acts
@@ -137,7 +130,7 @@ class ClientDoor:
 
     async def _check_move(self, steer: MoveSteered) -> None:
         try:
-            found = await self._cells.moves(FindMoves(cell=steer.cell, moves=(steer.move,)))
+            found = await self.cells.moves(FindMoves(cell=steer.cell, moves=(steer.move,)))
         except Unroutable:
             raise NotAllowed(f"cell {steer.cell} does not answer") from None
         if not any(move.build == steer.build for move in found.moves):
@@ -162,21 +155,21 @@ class ClientDoor:
             raise NotAllowed("a client's question is exactly one of the fields beside client")
         own = client.projects
         if asked.builds is not None:
-            builds = (await self._cells.builds(asked.builds)).builds
+            builds = (await self.cells.builds(asked.builds)).builds
             mine = [build for build in builds if build.placed.spec.project in own]
             return ClientAnswered(builds=BuildsFound(builds=tuple(mine)))
         if asked.instances is not None:
             instances = structs.replace(asked.instances, project=_project(client, asked.instances.project))
-            return ClientAnswered(instances=await self._cells.instances(instances))
+            return ClientAnswered(instances=await self.cells.instances(instances))
         if asked.moves is not None:
             return ClientAnswered(moves=await self._moves(asked.moves, client))
         if asked.waiting is not None:
             waiting = structs.replace(asked.waiting, project=_project(client, asked.waiting.project))
-            found = await self._keeping.waiting(waiting)
+            found = await self.keeping.waiting(waiting)
             rows = tuple(request for request in found.waiting if request.project == waiting.project)
             return ClientAnswered(waiting=structs.replace(found, waiting=rows, rescued=0))
         if asked.decision is not None:
-            decision = await self._keeping.decision(asked.decision)
+            decision = await self.keeping.decision(asked.decision)
             is_own = await self._is_own(decision, client)
             return ClientAnswered(decision=decision if is_own else DecisionFound())
         if asked.what_if is not None:
@@ -184,15 +177,15 @@ class ClientDoor:
         if asked.allocations is not None:
             if not asked.allocations:
                 return ClientAnswered(allocations=())
-            held = await self._placement.allocations(FindAllocations(consumers=asked.allocations))
+            held = await self.placement.allocations(FindAllocations(consumers=asked.allocations))
             consumers = [consumer for consumer in held.consumers if consumer.project in own]
             return ClientAnswered(allocations=tuple(consumers))
         if asked.usages is not None:
             usages = structs.replace(asked.usages, project=_project(client, asked.usages.project))
-            return ClientAnswered(usages=await self._placement.usages(usages))
+            return ClientAnswered(usages=await self.placement.usages(usages))
         assert asked.groups is not None
         groups = structs.replace(asked.groups, project=_project(client, asked.groups.project))
-        answer = await self._placement.groups(groups)
+        answer = await self.placement.groups(groups)
         found_groups = [group for group in answer.groups if group.project == groups.project]
         return ClientAnswered(groups=GroupsFound(groups=tuple(found_groups)))
 
@@ -200,12 +193,12 @@ class ClientDoor:
         request = question.request
         known = await self._known((), (*request.hints.same_host, *request.hints.different_host))
         question = structs.replace(question, request=_boot(request, client, known))
-        return ClientAnswered(what_if=await self._what_ifs.answer(question))
+        return ClientAnswered(what_if=await self.what_ifs.answer(question))
 
     async def _moves(self, question: FindMoves, client: RegisteredClient) -> MovesFound:
         if not question.moves and not question.builds:
             raise NotAllowed("moves: name the moves or builds")
-        found = await self._cells.moves(question)
+        found = await self.cells.moves(question)
         known = await self._known((), {move.build for move in found.moves})
         return MovesFound(
             moves=tuple(move for move in found.moves if known.get(move.build) in client.projects)
@@ -221,7 +214,7 @@ class ClientDoor:
     # Lookups
 
     async def _registered(self, names: Collection[str]) -> dict[str, RegisteredClient]:
-        async with self._database.read() as tx:
+        async with self.database.read() as tx:
             return {client.name: client for client in await store.registered(tx, names)}
 
     async def _known(self, new: Collection[Id], existing: Collection[Id]) -> Projects:
@@ -229,17 +222,17 @@ class ClientDoor:
         ids = sorted({*new, *existing})
         if not ids:
             return {}
-        async with self._database.read() as tx:
+        async with self.database.read() as tx:
             projects = await store.projects_of(tx, ids)
         for some in portions([id_ for id_ in ids if id_ not in projects], PLACEMENT_ASKED):
-            held = await self._placement.allocations(FindAllocations(consumers=some))
+            held = await self.placement.allocations(FindAllocations(consumers=some))
             projects |= {
                 consumer.id: consumer.project for consumer in held.consumers if consumer.type not in KEEPERS
             }
         missing = sorted({one for one in existing if one not in projects})
         if not missing:
             return projects
-        cells = sorted({host.cell for host in self._source.hosts()})
+        cells = sorted({host.cell for host in self.source.hosts()})
         found = await asyncio.gather(*(self._in_cell(cell, missing) for cell in cells))
         for stands in found:
             projects |= stands
@@ -250,7 +243,7 @@ class ClientDoor:
         found: dict[Id, str] = {}
         try:
             for some in portions(ids, BUILDS_ASKED):
-                builds = (await self._cells.builds(FindBuilds(cell=cell, builds=some))).builds
+                builds = (await self.cells.builds(FindBuilds(cell=cell, builds=some))).builds
                 found |= {build.build: build.placed.spec.project for build in builds}
         except (Unavailable, Unroutable):
             pass

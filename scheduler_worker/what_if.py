@@ -297,8 +297,8 @@ class _Gone:
 class WhatIfsOfMoves:
     """Answers one question at a time, and none in parallel with one about requests."""
 
-    def __init__(self, scheduler: Scheduler, what_ifs: WhatIfs, courses: MoveCourses) -> None:
-        self._scheduler = scheduler
+    def __init__(self, what_ifs: WhatIfs, courses: MoveCourses) -> None:
+        self._scheduler = courses.scheduler
         self._what_ifs = what_ifs
         self._courses = courses
 

@@ -19,11 +19,9 @@ from scheduler_worker.handovers import TELL_AGAIN_SECONDS, Handovers
 from scheduler_worker.host_records import HostRecords
 from scheduler_worker.move_courses import MoveCourses
 from scheduler_worker.move_lookups import MoveLookups
-from scheduler_worker.orders import RelatedHosts
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.roster import SAYS_SECONDS, WaitingSignal
 from scheduler_worker.waiting.builds import NewBuilds, WaitingBuilds
-from scheduler_worker.waiting.hosts import Sight
 from scheduler_worker.waiting.moves import NewMoves, UnheardMoves, WaitingMoves
 from scheduler_worker.waiting.owner import Keeping
 from scheduler_worker.waiting.queue import WaitingQueue
@@ -69,26 +67,16 @@ def scheduler_worker(needs: SchedulerNeeds) -> Worker:
     scheduler = Scheduler(source, placement, clock, needs.options)
     what_ifs = WhatIfs(scheduler)
     signal = WaitingSignal(scheduler.roster, needs.say)
-    sight = Sight(source, scheduler.policy, scheduler.hosts_now, scheduler.alternatives_of)
-    store = WaitingStore(
-        database,
-        scheduler.roster.name,
-        clock,
-        sight,
-        scheduler.begin_stored,
-        RelatedHosts(scheduler.resolved),
-        signal.changed,
-    )
+    store = WaitingStore(scheduler, database, signal.changed)
     scheduler.leave_out_reserved(store.released, store.without_reserved)
     handovers = Handovers(database, placement, scheduler.ending, clock)
     lookups = MoveLookups(source, scheduler.ending, placement, needs.cells)
     courses = MoveCourses(scheduler, lookups, handovers, store.keep_refusals)
     unheard = UnheardMoves(courses, handovers)
-    waiting_moves = WaitingMoves(scheduler, store, courses, unheard)
-    queue = WaitingQueue(store, WaitingBuilds(scheduler, store), waiting_moves, needs.say, clock)
+    evaluators = WaitingBuilds(scheduler, store), WaitingMoves(store, courses, unheard)
+    queue = WaitingQueue(store, *evaluators, needs.say, clock)
     keeping = Keeping(queue, clock)
     cancelling = Cancelling(store, scheduler.ending, placement, needs.say)
-    moves = NewMoves(scheduler, store, courses, clock)
     concurrency = needs.options.concurrency
     parts = [
         Worker("", starts=[needs.loaded], asks=ASKED),
@@ -97,7 +85,7 @@ def scheduler_worker(needs: SchedulerNeeds) -> Worker:
         _waiting_requests(queue, signal, cancelling, keeping),
         _clients(ClientDoor(database, placement, needs.cells, keeping, what_ifs, source)),
         _handovers(handovers, concurrency),
-        _moves(moves, unheard, WhatIfsOfMoves(scheduler, what_ifs, courses), concurrency),
+        _moves(NewMoves(store, courses), unheard, WhatIfsOfMoves(what_ifs, courses), concurrency),
         Worker("", answers=[answers(topics.WHAT_IF, what_ifs.answer)], starts=[scheduler.opened]),
     ]
     rows = ("consumes", "answers", "asks", "timers", "starts", "runs", "stops")
@@ -113,7 +101,7 @@ def _builds(
         consumes=[
             on_many(
                 topics.BUILD_REQUESTED,
-                NewBuilds(scheduler, store, scheduler.clock).place_many,
+                NewBuilds(scheduler, store).place_many,
                 emits=[topics.BUILD_PLACED, topics.BUILD_UNPLACEABLE],
                 batch=options.batch,
                 concurrency=options.concurrency,

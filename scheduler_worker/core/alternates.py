@@ -27,29 +27,22 @@ TIGHT = 0.75  # share of the largest capacity; hosts below it are tight
 _NOWHERE = (0, float("inf"), 0, 0, -1)
 
 
+@dataclass(eq=False)
 class CapacityByHost:
     """Capacities of the hosts that masks admit, by their index in the arrays of the search."""
 
-    def __init__(
-        self,
-        alternative: Alternative,
-        search: CandidateSearch,
-        source: CandidateSource,
-        hosts: HostMap,
-        order: HostOrder,
-    ) -> None:
-        self._wish = alternative
-        self._search = search
-        self._source = source
-        self._hosts = hosts
-        self._order = order
+    alternative: Alternative
+    search: CandidateSearch
+    source: CandidateSource
+    hosts: HostMap
+    order: HostOrder
 
     @cached_property
     def _counted(self) -> list[tuple[Floats, float]]:
-        shared = set[str]().union(*self._source.sharing.values())
+        shared = set[str]().union(*self.source.sharing.values())
         return [
-            (self._search.free(name), float(amount))
-            for name, amount in self._wish.asked.items()
+            (self.search.free(name), float(amount))
+            for name, amount in self.alternative.asked.items()
             if amount and name not in shared
         ]
 
@@ -62,7 +55,7 @@ class CapacityByHost:
         return _whole([free.item(index) / amount for free, amount in self._counted])
 
     def most(self, cell: str) -> float:
-        number = self._hosts.cells.get(cell)
+        number = self.hosts.cells.get(cell)
         most = self._in_order.most
         return 0.0 if number is None or number >= len(most) else most[number]
 
@@ -77,7 +70,7 @@ class CapacityByHost:
             least = max(least, best_value(capacities, several))
         near = np.flatnonzero(capacities >= least)
         those, capacities = those.take(near), capacities.take(near)
-        its_ties = self._order.ties(those)
+        its_ties = self.order.ties(those)
         if those.size > several:
             first = np.lexsort((its_ties, -capacities))[:several]
             those, its_ties = those.take(first), its_ties.take(first)
@@ -85,14 +78,14 @@ class CapacityByHost:
         return indices
 
     def _where_is(self, cell: str) -> slice:
-        number, first_of = self._hosts.cells.get(cell), self._in_order.first_of
+        number, first_of = self.hosts.cells.get(cell), self._in_order.first_of
         if number is None or number + 1 >= len(first_of):
             return slice(0, 0)
         return slice(first_of[number], first_of[number + 1])
 
     @cached_property
     def _in_order(self) -> "_ByCell":
-        positions, admitted, hosts = self._search.positions, self._order.admitted, self._hosts
+        positions, admitted, hosts = self.search.positions, self.order.admitted, self.hosts
         capacities: Floats = np.full(len(positions), np.inf)
         for free, amount in self._counted:
             np.minimum(capacities, free / amount, out=capacities)

@@ -24,24 +24,16 @@ CHOICES = 3  # hosts named in one claim, best first
 PACKED_CHOICES = 8  # the same if all prefer the fullest hosts, which fill up in the meantime
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class Choosing:
     """All that is chosen at one moment: nothing is awaited between its first search and its last."""
 
-    def __init__(
-        self,
-        source: CandidateSource,
-        hosts: HostMap,
-        now: HostsNow,
-        policy: ChoicePolicy,
-        pending: HasReservations,
-        joined: Joined,
-    ) -> None:
-        self._source = source
-        self._hosts = hosts
-        self._now = now
-        self.policy = policy
-        self._pending = pending
-        self._joined = joined
+    source: CandidateSource
+    hosts: HostMap
+    now: HostsNow
+    policy: ChoicePolicy
+    pending: HasReservations
+    joined: Joined
 
     def choose(self, orders: Sequence[Order]) -> list[Chosen | NoHost]:
         """Return one answer for each order. Of orders alike the first one gets the first host."""
@@ -78,30 +70,29 @@ class Choosing:
             alternative = self._grouped(alternative, several)
         return Ranking(
             alternative,
-            self._source.search(question),
-            self._now,
-            self._hosts,
+            self.source.search(question),
+            self.now,
+            self.hosts,
             self.policy,
-            self._pending,
+            self.pending,
             seed,
         )
 
     def without(self, rule: str) -> "Choosing":
         rules = tuple([one for one in self.policy.rules if one.name != rule])
-        policy = dataclasses.replace(self.policy, rules=rules)
-        return Choosing(self._source, self._hosts, self._now, policy, self._pending, self._joined)
+        return dataclasses.replace(self, policy=dataclasses.replace(self.policy, rules=rules))
 
     def join(self, order: Order, instance: Id, root: str) -> None:
         if order.alternative.group is not None:
-            self._joined.join(order.alternative.group.id, instance, root)
+            self.joined.join(order.alternative.group.id, instance, root)
 
     def leave(self, order: Order, instance: Id) -> None:
         if order.alternative.group is not None:
-            self._joined.leave(order.alternative.group.id, instance)
+            self.joined.leave(order.alternative.group.id, instance)
 
     def promised(self, alternative: Alternative) -> bool:
         """Return whether the request would have a host without the reservations of other claims."""
-        open_ones = self._pending.unsettled
+        open_ones = self.pending.unsettled
         question = alternative.question
         roots = {entry.root for entry in open_ones}
         if question.roots:
@@ -110,26 +101,26 @@ class Choosing:
             return False
         among: FindCandidates = msgspec.structs.replace(question, roots=tuple(roots))
         for entry in open_ones:
-            self._source.withdraw(entry.allocations)
+            self.source.withdraw(entry.allocations)
         try:
-            found = self._source.search(among)
+            found = self.source.search(among)
             return any(found.ways(position, 1) for position in found.positions.tolist())
         finally:
             for entry in open_ones:
-                self._source.reserve(entry.allocations)
+                self.source.reserve(entry.allocations)
 
     def unknown(self, alternative: Alternative) -> str:
         """Return a cell, zone or host that the request names and that does not exist."""
         request = alternative.request
         if not request.cell and not request.zone:
             return ""
-        hosts = self._source.hosts()
+        hosts = self.source.hosts()
         cells = {host.cell for host in hosts} - {""}
         if request.cell and request.cell not in cells:
             return f"cell: no hosts in cell {request.cell!r}{_known('cells', cells)}"
         zones = {host.zone for host in hosts}
         zones.update(
-            aggregate.metadata.get("availability_zone", "") for aggregate in self._source.aggregates.values()
+            aggregate.metadata.get("availability_zone", "") for aggregate in self.source.aggregates.values()
         )
         zones.discard("")
         if request.zone and request.zone not in zones:
@@ -142,7 +133,7 @@ class Choosing:
         if group is None:
             return alternative
         members: dict[str, int] = {}
-        joined = {one: (root,) for one, root in self._joined.of(group.id).items()}
+        joined = {one: (root,) for one, root in self.joined.of(group.id).items()}
         on: Mapping[str, Sequence[str]] = {**group.members, **joined}
         if group.policy == "anti-affinity":  # a guest that may still exist on the host excludes other members
             on = {**group.left, **on}
@@ -151,7 +142,7 @@ class Choosing:
                 members[root] = members.get(root, 0) + 1
         together = None
         if group.policy == "affinity" and not members and several > 1:
-            shared = set[str]().union(*self._source.sharing.values())
+            shared = set[str]().union(*self.source.sharing.values())
             asked = {
                 name: several * amount for name, amount in alternative.asked.items() if name not in shared
             }

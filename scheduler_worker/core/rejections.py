@@ -1,6 +1,7 @@
 """Explains why hosts of a search were not chosen: how many each filter rejected, and which came closest."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
@@ -74,25 +75,17 @@ class FoundHosts:
         return int(np.searchsorted(self._positions, -1 if position is None else position))
 
 
+@dataclass(eq=False)
 class Verdicts:
     """Rejections by filters that evaluate arrays, then by filters that evaluate single hosts."""
 
-    def __init__(
-        self,
-        alternative: Alternative,
-        served: Bools,
-        masks: Sequence[Mask],
-        lazy: Sequence[Rule],
-        rules: Sequence[Rule],
-        found: FoundHosts,
-    ) -> None:
-        self._wish = alternative
-        self._served = served
-        self._masks = masks
-        self._lazy = lazy
-        self._rules = rules
-        self._found = found
-        self._at_once: list[tuple[Removal, Rule | None, Ints]] | None = None
+    alternative: Alternative
+    served: Bools
+    masks: Sequence[Mask]
+    lazy: Sequence[Rule]
+    rules: Sequence[Rule]
+    found: FoundHosts
+    _at_once: list[tuple[Removal, Rule | None, Ints]] | None = field(default=None, init=False)
 
     def removals(self, refused: Refusals, full: Iterable[int], left: int) -> tuple[Removal, ...]:
         """Return the removals by filters, of the hosts that placement left."""
@@ -113,7 +106,7 @@ class Verdicts:
 
         Disabled hosts are left out unless there are no others or the request names them.
         """
-        if self._wish.pinned:
+        if self.alternative.pinned:
             by_host: dict[str, NearMiss] = {}
             for miss in self._misses(refused, full, self._also_refused(beyond)):
                 by_host.setdefault(miss.host, miss)
@@ -130,30 +123,30 @@ class Verdicts:
 
     def _open(self, beyond: Iterable[NearMiss]) -> Iterable[NearMiss]:
         """Leave out hosts that are also closed."""
-        closing = [rule for rule in self._rules if rule.code in CLOSED]
+        closing = [rule for rule in self.rules if rule.code in CLOSED]
         return (miss for miss in beyond if not self._refusals(miss, closing))
 
     def _also_refused(self, beyond: Iterable[NearMiss]) -> Iterable[NearMiss]:
         for miss in beyond:
-            why = [why for why in self._refusals(miss, self._rules) if why not in miss.lacks]
+            why = [why for why in self._refusals(miss, self.rules) if why not in miss.lacks]
             yield structs.replace(miss, lacks="; ".join((*why, miss.lacks))) if why else miss
 
     def _refusals(self, miss: NearMiss, rules: Sequence[Rule]) -> list[str]:
-        facts = self._found.facts_beyond(miss.host)
+        facts = self.found.facts_beyond(miss.host)
         if facts is None:
             return []
-        return [why for rule in rules if (why := rule.refuses(facts, self._wish)) is not None]
+        return [why for rule in rules if (why := rule.refuses(facts, self.alternative)) is not None]
 
     def may_pass(self, refused: Refusals) -> bool:
         """Return whether some host is rejected only by filters whose refusals end within seconds."""
-        lasting = [rule for rule in self._lazy if not self._passes(rule)]
+        lasting = [rule for rule in self.lazy if not self._passes(rule)]
         for index, (rule, _) in refused.items():
             if self._passes(rule) and self._none_refuses(lasting, index):
                 return True
-        if not any(self._passes(rule) for rule, _ in self._masks):
+        if not any(self._passes(rule) for rule, _ in self.masks):
             return False
-        strict, admitted = self._served.copy(), self._served.copy()
-        for rule, mask in self._masks:
+        strict, admitted = self.served.copy(), self.served.copy()
+        for rule, mask in self.masks:
             admitted &= mask
             if not self._passes(rule):
                 strict &= mask
@@ -163,46 +156,46 @@ class Verdicts:
 
     def _passes(self, rule: Rule) -> bool:
         """Return whether the refusal may pass, except that of a named host that is down."""
-        return rule.passes and not (self._wish.pinned and rule.code == "down")
+        return rule.passes and not (self.alternative.pinned and rule.code == "down")
 
     def _none_refuses(self, rules: Sequence[Rule], index: int) -> bool:
-        return all(rule.refuses(self._found.facts(index), self._wish) is None for rule in rules)
+        return all(rule.refuses(self.found.facts(index), self.alternative) is None for rule in rules)
 
     def _misses(
         self, refused: Refusals, full: Iterable[int], beyond: Iterable[NearMiss]
     ) -> Iterable[NearMiss]:
-        pinned = self._wish.pinned
-        named = self._found.indices(pinned)
+        pinned = self.alternative.pinned
+        named = self.found.indices(pinned)
         if pinned:
             refused = {index: refused[index] for index in named if index in refused}
             full = [index for index in full if index in named]
         for index in full:
             lacks = "free capacity: taken by instances just placed"
-            yield NearMiss(host=self._found.name(index), lacks=lacks, code="chosen")
-        for asked in reversed(self._lazy):
+            yield NearMiss(host=self.found.name(index), lacks=lacks, code="chosen")
+        for asked in reversed(self.lazy):
             for index, (rule, why) in islice(refused.items(), 50 * NEAREST):
                 if rule is asked:
-                    yield NearMiss(host=self._found.name(index), lacks=why, code=rule.code or rule.name)
+                    yield NearMiss(host=self.found.name(index), lacks=why, code=rule.code or rule.name)
         for _, removed_by, indices in reversed(self._removed_at_once()):
             shown = indices[np.isin(indices, [*named])] if pinned else indices[:NEAREST]
             for index in shown.tolist():
                 if removed_by is None:
                     yield NearMiss(
-                        host=self._found.name(index), lacks=self._found.why_no_agent(index), code=NO_AGENT
+                        host=self.found.name(index), lacks=self.found.why_no_agent(index), code=NO_AGENT
                     )
                     continue
-                lacks = removed_by.refuses(self._found.facts(index), self._wish) or removed_by.name
+                lacks = removed_by.refuses(self.found.facts(index), self.alternative) or removed_by.name
                 yield NearMiss(
-                    host=self._found.name(index), lacks=lacks, code=removed_by.code or removed_by.name
+                    host=self.found.name(index), lacks=lacks, code=removed_by.code or removed_by.name
                 )
         yield from beyond
 
     def _removed_at_once(self) -> list[tuple[Removal, Rule | None, Ints]]:
         if self._at_once is None:
-            left = self._served.copy()
+            left = self.served.copy()
             gone = np.flatnonzero(~left)
             self._at_once = [(self._removal(NO_AGENT, NO_AGENT, gone), None, gone)]
-            for rule, mask in self._masks:
+            for rule, mask in self.masks:
                 gone = np.flatnonzero(left > mask)
                 if gone.size:
                     left &= mask
@@ -211,5 +204,5 @@ class Verdicts:
         return self._at_once
 
     def _removal(self, constraint: str, code: str, indices: Sequence[int] | Ints) -> Removal:
-        hosts = tuple([self._found.name(int(index)) for index in indices[:EXAMPLES]])
+        hosts = tuple([self.found.name(int(index)) for index in indices[:EXAMPLES]])
         return Removal(constraint=constraint, removed=len(indices), left=0, code=code, hosts=hosts)

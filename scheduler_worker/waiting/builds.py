@@ -7,7 +7,6 @@ import msgspec
 from msgspec import structs
 
 from bus.claims import Held, Retired
-from bus.clock import Clock
 from bus.context import story_of
 from bus.decisions import Decision
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
@@ -30,11 +29,11 @@ _Add = Callable[[Sequence[ParkedRequest]], Awaitable[set[Id]]]
 class NewBuilds:
     """Places new requests. A waiting request is stored before anything is published for it."""
 
-    def __init__(self, scheduler: Scheduler, store: WaitingStore, clock: Clock) -> None:
+    def __init__(self, scheduler: Scheduler, store: WaitingStore) -> None:
         self._scheduler = scheduler
         self._store = store
-        self._clock = clock
-        patiently: Callable[[_Add], _Add] = retrying(clock)
+        self._clock = scheduler.clock
+        patiently: Callable[[_Add], _Add] = retrying(scheduler.clock)
         self._add = patiently(self._add_once)
 
     async def place_many(self, requests: Sequence[BuildRequested]) -> list[Verdict]:

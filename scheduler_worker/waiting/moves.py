@@ -18,7 +18,6 @@ from bus.claims import (
     ReleaseResult,
     Retired,
 )
-from bus.clock import Clock
 from bus.context import story_of
 from bus.errors import Retry
 from bus.moves import HandoverProgress, MovePlaced, MoveRefused, MoveRequested
@@ -31,7 +30,6 @@ from scheduler_worker.core.order import Order
 from scheduler_worker.core.placing import LONGEST_PAUSE
 from scheduler_worker.handovers import Handovers
 from scheduler_worker.move_courses import MoveCourse, MoveCourses, MoveVerdict
-from scheduler_worker.placing import Scheduler
 from scheduler_worker.releasing import log
 from scheduler_worker.store import parked
 from scheduler_worker.store.parked import ParkedRequest
@@ -101,12 +99,12 @@ class UnheardMoves:
 class NewMoves:
     """Begins new moves, or stores those that may wait for capacity."""
 
-    def __init__(self, scheduler: Scheduler, store: WaitingStore, courses: MoveCourses, clock: Clock) -> None:
-        self._scheduler = scheduler
+    def __init__(self, store: WaitingStore, courses: MoveCourses) -> None:
+        self._scheduler = courses.scheduler
         self._store = store
         self._courses = courses
-        self._clock = clock
-        patiently: Callable[[_Add], _Add] = retrying(clock)
+        self._clock = courses.scheduler.clock
+        patiently: Callable[[_Add], _Add] = retrying(self._clock)
         self._add = patiently(self._add_once)
 
     async def place_many(self, requests: Sequence[MoveRequested]) -> list[MoveVerdict]:
@@ -162,10 +160,8 @@ class NewMoves:
 class WaitingMoves:
     """Evaluates waiting moves of one cell at a time."""
 
-    def __init__(
-        self, scheduler: Scheduler, store: WaitingStore, courses: MoveCourses, unheard: UnheardMoves
-    ) -> None:
-        self._scheduler = scheduler
+    def __init__(self, store: WaitingStore, courses: MoveCourses, unheard: UnheardMoves) -> None:
+        self._scheduler = courses.scheduler
         self._store = store
         self._courses = courses
         self._unheard = unheard

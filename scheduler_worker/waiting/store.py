@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from bus.clock import Clock
 from bus.context import StoredContext
 from bus.decisions import Decision
 from bus.messages import BuildRequested, BuildUnplaceable, HostReported
@@ -19,7 +18,6 @@ from bus.reports import HostState
 from bus.sql.database import Database
 from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_CAUSE, Id
-from scheduler_worker.core.events import Begun
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.request import seconds_of
 from scheduler_worker.core.waiting_queue import Root, Waiter
@@ -34,36 +32,26 @@ from scheduler_worker.store.parked import ParkedRequest
 from scheduler_worker.waiting.hosts import Sight, beside, needs_of
 
 Marked = tuple[ParkedRequest, int | None]  # a request, and the mark of the queues up to which it found none
-Begins = Callable[[ParkedRequest], tuple[Order, Begun]]
 
 
 class WaitingStore:
-    """The waiting requests that this scheduler owns. `begin` returns the order of a stored request."""
+    """The waiting requests that this scheduler owns; `changed` is called when they change."""
 
-    def __init__(
-        self,
-        database: Database,
-        name: str,
-        clock: Clock,
-        sight: Sight,
-        begin: Begins,
-        related: RelatedHosts,
-        changed: Callable[[], None],
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, database: Database, changed: Callable[[], None]) -> None:
         self.database = database
-        self.name = name
-        self.sight = sight
-        self.room = WaitingRoom(sight)
+        self.name = scheduler.roster.name
+        self.sight = Sight(scheduler.source, scheduler.policy, scheduler.hosts_now, scheduler.alternatives_of)
+        self.room = WaitingRoom(self.sight)
         self.requests: dict[Id, ParkedRequest] = {}
-        self.related = related
+        self.related = RelatedHosts(scheduler.resolved)
         self.woken = asyncio.Event()  # the queues may have requests to evaluate
         self.rescued = 0
         self.entered = False  # whether this scheduler is registered as an owner
         self.taken_for_dead = False
         self.regroupings = 0  # how often all classes were computed again
         self.regroup = False  # classes are to be computed again
-        self._clock = clock
-        self._begin = begin
+        self._clock = scheduler.clock
+        self._begin = scheduler.begin_stored
         self._changed = changed
 
     # Requests in memory
