@@ -181,8 +181,9 @@ class Scheduler:
     # Effects of orders, for the whole batch
 
     def _take(self, course: _Course, event: events.Event) -> None:
-        if isinstance(event, events.Chosen) and (crossed := sum(pick.crossed for pick in event.picks)):
-            CROSSED.inc(crossed)
+        for pick in event.picks if isinstance(event, events.Chosen) else ():
+            if pick.crossed:
+                CROSSED.inc()
         course.order, effects = step(course.order, event, self._patience)
         course.asks = []
         for effect in effects:

@@ -245,7 +245,7 @@ class OneHost(msgspec.Struct, frozen=True, gc=False):
     def fact(self, name: str, otherwise: float = UNKNOWN) -> Number:
         reads = _OF_THE_HOST.get(name)
         if reads is not None:
-            return float(reads(self.host))
+            return reads(self.host)
         state = self.host.state
         if state is None:
             return otherwise
@@ -263,7 +263,7 @@ class OneHost(msgspec.Struct, frozen=True, gc=False):
         return float(self.host.root in roots)
 
     def within(self, says: Callable[[Aggregate], bool]) -> Number:
-        return float(any(map(says, self.host.aggregates)))
+        return float(any(map(says, self.host.aggregates))) if self.host.aggregates else 0.0
 
     def cached(self, image: str) -> Number:
         return float(self.host.state is not None and image in self.host.state.images)

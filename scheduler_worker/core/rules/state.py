@@ -17,12 +17,12 @@ def all_hosts() -> Rule:
 
 def up() -> Rule:
     """Heartbeats of the host and of its agent arrive; a host without any report so far is accepted."""
-    return array_rule(
+    return Rule(
         "up",
-        lambda view, alternative: view.fact("up") == 1,
-        lambda host, alternative: host.down,
+        lambda host, alternative: host.down or None,
         code="down",
         passes=True,
+        admits=lambda view, alternative: view.fact("up") == 1,
     )
 
 
@@ -77,15 +77,15 @@ def io_ops(*, max_io_ops_per_host: int = 8) -> Rule:
     """The host has fewer builds in progress than permitted; aggregates may override `max_io_ops_per_host`."""
     key = "max_io_ops_per_host"
 
-    def why(host: HostFacts, alternative: Alternative) -> str:
+    def refuses(host: HostFacts, alternative: Alternative) -> str | None:  # by hand, for every boot asks it
         most = host.limit(key, max_io_ops_per_host)
-        return f"building {host.building} already, at most {most:g} at once"
+        return None if host.building < most else f"building {host.building} already, at most {most:g} at once"
 
-    return array_rule(
+    return Rule(
         "io_ops",
-        lambda view, alternative: view.fact("building") < view.override(key, max_io_ops_per_host),
-        why,
+        refuses,
         passes=True,
+        admits=lambda view, alternative: view.fact("building") < view.override(key, max_io_ops_per_host),
     )
 
 
