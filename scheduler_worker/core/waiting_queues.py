@@ -307,8 +307,6 @@ class WaitingRoom:
         if found.passing and line.look_at is None:
             line.look_at = now + LOOK_AGAIN
 
-    # Lines and trials
-
     def _line_up(self, line: Line, waiter: Waiter) -> None:
         insort(line.waiting, (waiter.key, waiter), key=_key)
         self._shuffled = True
