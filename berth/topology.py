@@ -91,23 +91,16 @@ def asyncapi(workers: Sequence[Worker]) -> dict[str, Any]:
         for worker in hearers(topic, workers):
             operations[f"{_identifier(worker)}_receives_{name}"] = _operation("receive", name, topic.says)
     for query in QUERIES:
-        name = _identifier(query.name)
-        channels[name] = _channel(f"ask.{query.name}", query.says, [query.asks.__name__])
-        channels[f"{name}_answer"] = {
-            "address": None,
-            "description": f"the private queue named by reply_to; answers {query.name}",
-            "messages": {query.answer.__name__: {"$ref": f"#/components/messages/{query.answer.__name__}"}},
+        _describe_query(query, workers, channels, operations)
+    messages = {
+        kind.__name__: {
+            "name": kind.__name__,
+            "summary": (kind.__doc__ or "").strip().split("\n")[0],
+            "contentType": "application/json",
+            "payload": {"$ref": f"#/components/schemas/{kind.__name__}"},
         }
-        for worker in askers(query, workers):
-            operations[f"{_identifier(worker)}_asks_{name}"] = {
-                **_operation("send", name, query.says),
-                "reply": {"channel": {"$ref": f"#/channels/{name}_answer"}},
-            }
-        for worker in answerers(query, workers):
-            operations[f"{_identifier(worker)}_answers_{name}"] = {
-                **_operation("receive", name, query.says),
-                "reply": {"channel": {"$ref": f"#/channels/{name}_answer"}},
-            }
+        for kind in dict.fromkeys(kinds)
+    }
     return {
         "asyncapi": "3.0.0",
         "info": {
@@ -119,19 +112,25 @@ def asyncapi(workers: Sequence[Worker]) -> dict[str, Any]:
         "defaultContentType": "application/json",
         "channels": channels,
         "operations": operations,
-        "components": {
-            "messages": {
-                kind.__name__: {
-                    "name": kind.__name__,
-                    "summary": (kind.__doc__ or "").strip().split("\n")[0],
-                    "contentType": "application/json",
-                    "payload": {"$ref": f"#/components/schemas/{kind.__name__}"},
-                }
-                for kind in dict.fromkeys(kinds)
-            },
-            "schemas": schemas,
-        },
+        "components": {"messages": messages, "schemas": schemas},
     }
+
+
+def _describe_query(
+    query: Query[Any, Any], workers: Sequence[Worker], channels: dict[str, Any], operations: dict[str, Any]
+) -> None:
+    name = _identifier(query.name)
+    channels[name] = _channel(f"ask.{query.name}", query.says, [query.asks.__name__])
+    channels[f"{name}_answer"] = {
+        "address": None,
+        "description": f"the private queue named by reply_to; answers {query.name}",
+        "messages": {query.answer.__name__: {"$ref": f"#/components/messages/{query.answer.__name__}"}},
+    }
+    reply = {"channel": {"$ref": f"#/channels/{name}_answer"}}
+    for verb, action, found in (("asks", "send", askers), ("answers", "receive", answerers)):
+        for worker in found(query, workers):
+            operation = _operation(action, name, query.says) | {"reply": reply}
+            operations[f"{_identifier(worker)}_{verb}_{name}"] = operation
 
 
 def _channel(pattern: str, says: str, messages: Sequence[str]) -> dict[str, Any]:

@@ -276,27 +276,7 @@ def _with_store(
             worker = replace(worker, runs=[*worker.runs, placement_http(placement, settings)])
         return [worker]
     if role.worker == "scheduler":
-        from berth.choice import policy, request_options
-        from berth.searching import candidate_source, cell_queries, placement_queries
-        from scheduler_worker.dependencies import SchedulerOptions
-        from scheduler_worker.worker import SchedulerNeeds, scheduler_worker
-
-        place = candidate_source(bus, shared)
-        return [
-            *place.workers,
-            scheduler_worker(
-                SchedulerNeeds(
-                    source=place.source,
-                    placement=placement_queries(bus),
-                    cells=cell_queries(bus),
-                    database=store,
-                    say=bus.publish,
-                    clock=bus.clock,
-                    options=SchedulerOptions(policy=policy(settings), requests=request_options(settings)),
-                    loaded=place.loaded,
-                )
-            ),
-        ]
+        return _scheduler(settings, bus, store, shared)
     from cell_conductor import AttemptLimits, cell_conductor
 
     return [
@@ -313,6 +293,30 @@ def _with_store(
             ),
             clock=bus.clock,
         )
+    ]
+
+
+def _scheduler(settings: Settings, bus: Bus, store: Database, shared: SharedMemory | None) -> list[Worker]:
+    from berth.choice import policy, request_options
+    from berth.searching import candidate_source, cell_queries, placement_queries
+    from scheduler_worker.dependencies import SchedulerOptions
+    from scheduler_worker.worker import SchedulerNeeds, scheduler_worker
+
+    place = candidate_source(bus, shared)
+    return [
+        *place.workers,
+        scheduler_worker(
+            SchedulerNeeds(
+                source=place.source,
+                placement=placement_queries(bus),
+                cells=cell_queries(bus),
+                database=store,
+                say=bus.publish,
+                clock=bus.clock,
+                options=SchedulerOptions(policy=policy(settings), requests=request_options(settings)),
+                loaded=place.loaded,
+            )
+        ),
     ]
 
 

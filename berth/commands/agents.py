@@ -3,14 +3,15 @@
 from typing import Annotated
 
 import typer
+from msgspec import structs
 from rich.table import Table
 
 from berth.commands.options import Commands
-from berth.commands.terminal import Cli, complain, write_json
+from berth.commands.terminal import Cli, complain
 from berth.operations.cells import all_shown, chosen_cells, edit_agent, find_agents, leave_nodes
 from bus.clock import Clock
 from bus.errors import OperationRefused
-from bus.leases import AgentEditAnswered, AgentEditRequested, AgentsFound, AgentStands
+from bus.leases import AgentEditAnswered, AgentEditRequested, AgentsFound
 from bus.masking import printable
 
 _COLUMNS = ("agent", "cell", "state", "lease", "epoch", "free", "occupied", "leaving")
@@ -38,13 +39,10 @@ async def show_agents(
     """
     async with cli.bus("agent") as bus:
         found, silent = await find_agents(bus, await chosen_cells(bus, cli.settings, cells or ()))
-    if cli.as_json:
-        for cell, answer in found.items():
-            for agent in answer.agents:
-                write_json({"cell": cell, **_as_json(agent)})
-    else:
-        table = _table(found, bus.clock)
-        cli.say.print(table if table.row_count else "no agents share bare metal")
+    agents = [
+        {"cell": cell, **structs.asdict(one)} for cell, answer in found.items() for one in answer.agents
+    ]
+    cli.rows(agents, _table(found, bus.clock) if agents else "no agents share bare metal")
     all_shown(silent)
     return 0
 
@@ -85,10 +83,6 @@ async def rehome_command(
         cell=cell or "any", agent=name, edit="rehome", to=to, nodes=tuple(node or ())
     )
     return await edit(cli, request, cell, wait)
-
-
-def _as_json(agent: AgentStands) -> dict[str, object]:
-    return {name: getattr(agent, name) for name in agent.__struct_fields__}
 
 
 def _table(found: dict[str, AgentsFound], clock: Clock) -> Table:

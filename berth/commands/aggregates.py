@@ -9,11 +9,9 @@ from typing import Annotated, Any
 
 import typer
 from msgspec import structs
-from rich.table import Table
-from rich.text import Text
 
 from berth.commands.options import Commands
-from berth.commands.terminal import Cli, complain, write_json
+from berth.commands.terminal import Cli, complain, plain_table, write_json
 from berth.importing.bring_over_aggregates import BringOver, NoAggregates, NovaAggregate, read
 from berth.operations.names import aggregate_named, find_aggregates, hosts_inside
 from berth.operations.publishing import checked
@@ -66,26 +64,20 @@ async def show_all(
     """List aggregates with their zones, hosts and properties."""
     async with cli.bus("aggregate") as bus:
         found = await find_aggregates(bus, host=host, key=key)
-    if cli.as_json:
-        for aggregate, count in found:
-            write_json({**_told(aggregate), "host_count": count})
-        return 0
-    if not found:
-        cli.say.print("no aggregate" if not (host or key) else "no such aggregate")
-        return 0
-    table = Table("name", "zone", "hosts", "properties", "uuid", box=None, pad_edge=False)
-    for aggregate, count in sorted(found, key=lambda each: (each[0].name, each[0].id)):
-        rest = ", ".join(f"{k}={v}" for k, v in sorted(aggregate.metadata.items()) if k != ZONE)
-        cells = (
-            aggregate.name or "-",
-            aggregate.metadata.get(ZONE) or "-",
-            f"{count:,}",
-            rest or "-",
-            aggregate.id,
-        )
-        table.add_row(*(Text(printable(cell)) for cell in cells))
-    cli.say.print(table)
+    facts = ({**_told(aggregate), "host_count": count} for aggregate, count in found)
+    table = plain_table(("name", "zone", "hosts", "properties", "uuid"), map(_row, sorted(found, key=_name)))
+    cli.rows(facts, table if found else "no such aggregate" if host or key else "no aggregate")
     return 0
+
+
+def _name(found: tuple[Aggregate, int]) -> tuple[str, str]:
+    return found[0].name, found[0].id
+
+
+def _row(found: tuple[Aggregate, int]) -> tuple[str, ...]:
+    aggregate, count = found
+    rest = ", ".join(f"{key}={value}" for key, value in sorted(aggregate.metadata.items()) if key != ZONE)
+    return aggregate.name or "-", aggregate.metadata.get(ZONE) or "-", f"{count:,}", rest or "-", aggregate.id
 
 
 @commands.command("show")

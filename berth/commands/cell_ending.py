@@ -15,8 +15,7 @@ import typer
 from berth.cell_file import CellFile, as_user, read_cell_file, write_cell_file
 from berth.commands.cell_making import broker_password, delete_file, undone_on_failure
 from berth.commands.cell_permissions import (
-    Ctl,
-    Management,
+    BrokerTool,
     NameOfCell,
     agent_user_of,
     check_agent,
@@ -63,8 +62,8 @@ async def remove(
     keep_user: Annotated[
         bool, typer.Option("--keep-user", help="Leave RabbitMQ as it is: its user and queues stay.")
     ] = False,
-    management: Management = "",
-    rabbitmqctl: Ctl = "",
+    *,
+    tool: BrokerTool,
 ) -> int:
     """Remove an empty cell (`berth cell drain --wait`): its RabbitMQ user and queues, and its hosts.
 
@@ -72,11 +71,10 @@ async def remove(
     --drop-database is given.
     """
     need_service_mode(cli.settings, "remove")
-    from berth.broker_users import broker_users  # they and RabbitMQ take long to load
     from bus.rabbit import permissions
 
     check_name(name)
-    admin = None if keep_user else await broker_users(cli.settings.bus.amqp_url, management, rabbitmqctl)
+    admin = None if keep_user else await tool.users(cli.settings)
     user, done = user_of(cli.settings, name), list[str]()
     async with cli.bus("cell") as bus:
         await _refuse_the_inhabited(bus, name, force)
@@ -175,8 +173,8 @@ async def add_agent_command(
     cell: CellOfAgent,
     name: NameOfAgent,
     options: AgentOptions,
-    management: Management = "",
-    rabbitmqctl: Ctl = "",
+    *,
+    tool: BrokerTool,
 ) -> int:
     """Create the RabbitMQ user of one agent and a settings file with its password (mode 0600).
 
@@ -193,22 +191,19 @@ async def add_agent_command(
         options.broker,
         options.metal,
     )
-    return await add_agent(cli, agent, management, rabbitmqctl)
+    return await add_agent(cli, agent, tool)
 
 
 @commands.command("remove-agent")
-async def remove_agent(
-    cli: Cli, cell: CellOfAgent, name: NameOfAgent, management: Management = "", rabbitmqctl: Ctl = ""
-) -> int:
+async def remove_agent(cli: Cli, cell: CellOfAgent, name: NameOfAgent, *, tool: BrokerTool) -> int:
     """Delete the RabbitMQ user of an agent, which closes its connections, and the agent's queues."""
     need_service_mode(cli.settings, "remove")
-    from berth.broker_users import broker_users
     from bus.rabbit.inspection import delete_queues
     from bus.rabbit.permissions import queue_policy
 
     check_name(cell)
     check_agent(name)
-    admin = await broker_users(cli.settings.bus.amqp_url, management, rabbitmqctl)
+    admin = await tool.users(cli.settings)
     user = agent_user_of(cli.settings, cell, name)
     if user not in await admin.users():
         raise OperationRefused(f"there is no RabbitMQ user {user}")
@@ -240,14 +235,13 @@ class NewAgent:
         return agent_user_of(self.settings, self.cell, self.name)
 
 
-async def add_agent(cli: Cli, what: NewAgent, management: str, rabbitmqctl: str) -> int:
-    from berth.broker_users import broker_users  # RabbitMQ's modules take long to load
+async def add_agent(cli: Cli, what: NewAgent, tool: BrokerTool) -> int:
     from bus.rabbit.permissions import BrokerUser, queue_policy
 
     settings = what.settings
     check_name(what.cell)
     check_agent(what.name)
-    admin = await broker_users(settings.bus.amqp_url, management, rabbitmqctl)
+    admin = await tool.users(settings)
     known = read_cell_file(what.file, what.cell)
     password = await broker_password(what, known, admin)
     may = permissions_of_agent(settings, what.cell, what.name, metal=what.metal)

@@ -16,8 +16,7 @@ from msgspec import structs
 
 from berth.cell_file import CellFile, as_user, password_of, read_cell_file, write_cell_file
 from berth.commands.cell_permissions import (
-    Ctl,
-    Management,
+    BrokerTool,
     NameOfCell,
     check_agent,
     check_identifiers,
@@ -73,9 +72,7 @@ class CellOptions:
 
 
 @commands.command("add")
-async def add_command(
-    cli: Cli, name: NameOfCell, options: CellOptions, management: Management = "", rabbitmqctl: Ctl = ""
-) -> int:
+async def add_command(cli: Cli, name: NameOfCell, options: CellOptions, *, tool: BrokerTool) -> int:
     """Create a cell: a RabbitMQ user with its conductor's permissions, a PostgreSQL login with a database,
     limits for both (settings cell_*), a settings file with their passwords (mode 0600), and its registration.
 
@@ -99,7 +96,7 @@ async def add_command(
         options.with_agent or (),
     )
     edit = RegisterCell(cell=name, enabled=False if options.disabled else None, note=options.note)
-    return await add(cli, what, edit, management, rabbitmqctl)
+    return await add(cli, what, edit, tool)
 
 
 @dataclass(frozen=True)
@@ -121,15 +118,14 @@ class NewCell:
         return login_of(self.settings, self.name)
 
 
-async def add(cli: Cli, what: NewCell, edit: RegisterCell, management: str, rabbitmqctl: str) -> int:
-    from berth.broker_users import broker_users  # they and RabbitMQ take long to load
+async def add(cli: Cli, what: NewCell, edit: RegisterCell, tool: BrokerTool) -> int:
     from bus.rabbit.permissions import BrokerUser, flood_policy, queue_policy
 
     settings = what.settings
     check_identifiers(settings, what.name)
     for agent in what.agents:
         check_agent(agent)
-    admin = await broker_users(settings.bus.amqp_url, management, rabbitmqctl)
+    admin = await tool.users(settings)
     known = read_cell_file(what.file, what.name)
     password = await broker_password(what, known, admin)
     database_password = await _database_password(what, known)

@@ -22,6 +22,7 @@ from bus.cells import CellEditRequested, DropCell, RegisterCell
 from bus.errors import OperationRefused
 
 if TYPE_CHECKING:  # RabbitMQ takes long to load
+    from berth.broker_users import BrokerUsers
     from bus.rabbit.permissions import BrokerUser, Permissions, UserLimits
 
 _IDENTIFIER_BYTES = 63  # of a PostgreSQL name
@@ -29,17 +30,31 @@ _IDENTIFIER_BYTES = 63  # of a PostgreSQL name
 commands = Commands()
 
 NameOfCell = Annotated[str, typer.Argument(metavar="CELL", help="Its name: letters, digits, _ and -.")]
-Management = Annotated[
-    str,
-    typer.Option(
-        metavar="URL",
-        help="RabbitMQ's management API, http://user:password@host:15672 (default: where it usually is, as"
-        " whom amqp_url names).",
-    ),
-]
-Ctl = Annotated[
-    str, typer.Option("--rabbitmqctl", metavar="COMMAND", help="Use this on the broker's machine, instead.")
-]
+
+
+@dataclass(frozen=True)
+class BrokerTool:
+    """The options that say with which tool RabbitMQ's users are administered."""
+
+    management: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="RabbitMQ's management API, http://user:password@host:15672 (default: where it usually is,"
+            " as whom amqp_url names).",
+        ),
+    ] = ""
+    rabbitmqctl: Annotated[
+        str,
+        typer.Option("--rabbitmqctl", metavar="COMMAND", help="Use this on the broker's machine, instead."),
+    ] = ""
+
+    async def users(self, settings: Settings) -> BrokerUsers:
+        from berth.broker_users import broker_users  # it takes long to load
+
+        return await broker_users(settings.bus.amqp_url, self.management, self.rabbitmqctl)
+
+
 Form = Annotated[
     str,
     typer.Option("--as", metavar="FORM", help="text, rabbitmqctl (lines for a shell) or json (definitions)."),

@@ -6,13 +6,11 @@ from typing import Annotated
 
 import typer
 from msgspec import structs
-from rich.table import Table
-from rich.text import Text
 
 from berth.commands import cell_ending, cell_making, cell_permissions
 from berth.commands.instances import instances_of, instances_table
 from berth.commands.options import Commands
-from berth.commands.terminal import Cli, complain, progress_bar, write_json
+from berth.commands.terminal import Cli, complain, plain_table, progress_bar, write_json
 from berth.operations.cells import (
     cells_by_name,
     conductor_answers,
@@ -27,7 +25,6 @@ from bus.cells import RegisterCell
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
 from bus.host_health import not_up
-from bus.masking import printable
 
 _LOOK_SECONDS = 1.0
 _SHOWN = 50  # instances that are left
@@ -60,25 +57,18 @@ async def list_cells(cli: Cli) -> int:
         heard = dict(
             zip(names, await asyncio.gather(*(conductor_answers(bus, name) for name in names)), strict=True)
         )
-    table = Table("cell", "state", "hosts", "instances", "conductor", "note", box=None, pad_edge=False)
+    facts, rows = [], []
     for name in names:
-        hosts, instances = found.hosts.get(name, 0), found.instances.get(name, 0)
-        if cli.as_json:
-            facts = {"state": state_of(cells[name]), "hosts": hosts, "instances": instances}
-            facts |= {"host_states": states.get(name, {}) if states is not None else None}
-            write_json({"cell": name, **facts, "conductor": heard[name], "note": cells[name].note})
-            continue
-        row = (
-            name,
-            state_of(cells[name]),
-            _hosts_in_words(hosts, states if states is None else states.get(name, {})),
-            str(instances),
-            "heard" if heard[name] else "not heard",
-            cells[name].note,
-        )
-        table.add_row(*(Text(printable(one)) for one in row))
-    if not cli.as_json:
-        cli.say.print(table if names else "no cells")
+        cell, hosts, instances = cells[name], found.hosts.get(name, 0), found.instances.get(name, 0)
+        of_cell = states if states is None else states.get(name, {})
+        facts.append({
+            "cell": name, "state": state_of(cell), "hosts": hosts, "instances": instances,
+            "host_states": of_cell, "conductor": heard[name], "note": cell.note,
+        })  # fmt: skip
+        conductor = "heard" if heard[name] else "not heard"
+        rows.append((name, state_of(cell), _hosts_in_words(hosts, of_cell), instances, conductor, cell.note))
+    table = plain_table(("cell", "state", "hosts", "instances", "conductor", "note"), rows)
+    cli.rows(facts, table if names else "no cells")
     return 0
 
 

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from berth.cell_file import as_user, vhost_of, write_secret
 from berth.commands.cell_making import undone_on_failure
-from berth.commands.cell_permissions import Ctl, Management
+from berth.commands.cell_permissions import BrokerTool
 from berth.commands.options import Commands
-from berth.commands.terminal import Cli, write_json
+from berth.commands.terminal import Cli, plain_table, write_json
 from berth.operations.publishing import checked
 from berth.settings import BadSetting, Settings
 from bus import topics
@@ -60,9 +59,7 @@ class ClientOptions:
 
 
 @commands.command("add")
-async def add_command(
-    cli: Cli, name: NameOfClient, options: ClientOptions, management: Management = "", rabbitmqctl: Ctl = ""
-) -> int:
+async def add_command(cli: Cli, name: NameOfClient, options: ClientOptions, *, tool: BrokerTool) -> int:
     """Create a client: a RabbitMQ user that may publish only to its key, bound to the named projects.
 
     A new password is printed once, in the URL, or written to --url-file. A repeated `add` changes the
@@ -78,7 +75,7 @@ async def add_command(
         options.url_file,
         options.broker,
     )
-    return await add(cli, what, management, rabbitmqctl)
+    return await add(cli, what, tool)
 
 
 @commands.command("list")
@@ -96,16 +93,14 @@ async def show_command(cli: Cli, name: NameOfClient) -> int:
 
 
 @commands.command("remove")
-async def remove_command(
-    cli: Cli, name: NameOfClient, management: Management = "", rabbitmqctl: Ctl = ""
-) -> int:
+async def remove_command(cli: Cli, name: NameOfClient, *, tool: BrokerTool) -> int:
     """Remove a client: its requests are refused immediately, its connections closed, its queues deleted.
 
     Builds of its projects stay as they are.
     """
     _in_service_mode(cli.settings)
     order = checked(ClientEditRequested(client=name))
-    return await remove(cli, order, management, rabbitmqctl)
+    return await remove(cli, order, tool)
 
 
 @dataclass(frozen=True)
@@ -129,14 +124,13 @@ def user_of(settings: Settings, client: str) -> str:
     return f"{settings.bus.exchange}.client.{client}"
 
 
-async def add(cli: Cli, what: NewClient, management: str, rabbitmqctl: str) -> int:
-    from berth.broker_users import broker_users  # they and RabbitMQ take long to load
+async def add(cli: Cli, what: NewClient, tool: BrokerTool) -> int:
     from bus.rabbit import permissions
 
     settings, order = what.settings, what.order
     if what.url_file is not None and not what.url_file.parent.is_dir():
         raise BadSetting(f"--url-file {what.url_file}: there is no such directory")
-    admin = await broker_users(settings.bus.amqp_url, management, rabbitmqctl)
+    admin = await tool.users(settings)
     is_new = what.user not in await admin.users()
     async with cli.bus("client") as bus:
         before = await _registered(bus, order.client)
@@ -177,22 +171,13 @@ async def show(cli: Cli, name: str) -> int:
         found = (await bus.asker(topics.CLIENTS)(FindClients(names=(name,) if name else ()))).clients
     if name and not found:
         raise OperationRefused(f"client {name} is not registered")
-    if cli.as_json:
-        for client in found:
-            write_json(
-                {
-                    "client": client.name,
-                    "user": user_of(cli.settings, client.name),
-                    "projects": client.projects,
-                }
-            )
-        return 0
-    table = Table("client", "RabbitMQ user", "projects", box=None)
-    for client in found:
-        projects = ", ".join(printable(project) for project in client.projects)
-        table.add_row(client.name, user_of(cli.settings, client.name), projects)
-    cli.say.print(table)
-    if name:
+    users = {client.name: user_of(cli.settings, client.name) for client in found}
+    rows = ((client.name, users[client.name], ", ".join(client.projects)) for client in found)
+    facts = (
+        {"client": client.name, "user": users[client.name], "projects": client.projects} for client in found
+    )
+    cli.rows(facts, plain_table(("client", "RabbitMQ user", "projects"), rows))
+    if name and not cli.as_json:
         may = permissions.of_client(name, cli.settings.bus.exchange)
         cli.say.print(f"declares and reads queues {may.configure}", markup=False)
         cli.say.print(f"publishes with keys       {may.keys[0].write}", markup=False)
@@ -200,13 +185,12 @@ async def show(cli: Cli, name: str) -> int:
     return 0
 
 
-async def remove(cli: Cli, order: ClientEditRequested, management: str, rabbitmqctl: str) -> int:
-    from berth.broker_users import broker_users
+async def remove(cli: Cli, order: ClientEditRequested, tool: BrokerTool) -> int:
     from bus.rabbit import permissions
     from bus.rabbit.inspection import delete_queues
 
     user = user_of(cli.settings, order.client)
-    admin = await broker_users(cli.settings.bus.amqp_url, management, rabbitmqctl)
+    admin = await tool.users(cli.settings)
     async with cli.bus("client") as bus:
         before = (await bus.asker(topics.EDIT_CLIENT)(order)).before
     had_user = user in await admin.users()

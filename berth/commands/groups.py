@@ -5,10 +5,9 @@ from typing import Annotated, get_args
 
 import msgspec
 import typer
-from rich.table import Table
 
 from berth.commands.options import Commands
-from berth.commands.terminal import Cli, write_json
+from berth.commands.terminal import Cli, plain_table, write_json
 from berth.operations.names import group_named
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
@@ -72,26 +71,17 @@ async def list_groups(
     """All server groups, by name, with how many members each has and on how many hosts."""
     async with cli.bus("group") as bus:
         groups = await _all(bus, project)
-    if cli.as_json:
-        for group in groups:
-            write_json(group)
-        return 0
-    if not groups:
-        cli.say.print("no server groups")
-        return 0
-    table = Table("name", "uuid", "policy", "members", "hosts", "project", box=None)
-    for group in groups:
-        hosts = {root for roots in group.members.values() for root in roots}
-        table.add_row(
-            printable(group.name),
-            group.id,
-            _policy(group),
-            str(len(group.members)),
-            str(len(hosts)),
-            printable(group.project),
-        )
-    cli.say.print(table)
+    rows = (
+        (group.name, group.id, _policy(group), len(group.members), _count_hosts(group), group.project)
+        for group in groups
+    )
+    titles = ("name", "uuid", "policy", "members", "hosts", "project")
+    cli.rows(groups, plain_table(titles, rows) if groups else "no server groups")
     return 0
+
+
+def _count_hosts(group: ServerGroup) -> int:
+    return len({root for roots in group.members.values() for root in roots})
 
 
 @commands.command("show")

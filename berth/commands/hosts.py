@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree as Picture
 
 from berth.commands.options import Commands
-from berth.commands.terminal import Cli, write_json
+from berth.commands.terminal import Cli, plain_table
 from berth.operations.host_states import (
     HostStandings,
     Marking,
@@ -49,27 +48,21 @@ async def show_all(
     closed: Annotated[bool, typer.Option("--closed", help="Only those that are not up.")] = False,
 ) -> int:
     """List every host and Ironic node that an agent builds on, with its state as a scheduler judges it."""
-    table = Table("host", "cell", "agent", "zone", "state", "uuid", box=None, pad_edge=False)
     async with cli.bus("host") as bus:
         found = [host async for host in reported_hosts(bus, agent) if not cell or host.cell == cell]
         standings = await HostStandings.ask(bus)
-    for provider in sorted(found, key=lambda each: (each.cell, each.host)):
-        now = standings.of(provider)
-        if closed and now.state == "up":
-            continue
-        if cli.as_json:
-            facts: dict[str, object] = {
-                "cell": provider.cell,
-                "agent": provider.agent,
-                "zone": provider.zone,
-                "state": now.state,
-            }
-            facts |= {"why": now.why, "since": now.since or None}
-            write_json({"host": provider.host, "uuid": provider.id, **facts})
-        cells = (provider.host, provider.cell, provider.agent, provider.zone or "-", str(now), provider.id)
-        table.add_row(*(Text(printable(cell)) for cell in cells))
-    if not cli.as_json:
-        cli.say.print(table if table.row_count else "no such host")
+    hosts = [(host, standings.of(host)) for host in sorted(found, key=lambda each: (each.cell, each.host))]
+    shown = [(host, now) for host, now in hosts if not closed or now.state != "up"]
+    facts = (
+        {
+            "host": host.host, "uuid": host.id, "cell": host.cell, "agent": host.agent, "zone": host.zone,
+            "state": now.state, "why": now.why, "since": now.since or None,
+        }
+        for host, now in shown
+    )  # fmt: skip
+    rows = ((host.host, host.cell, host.agent, host.zone or "-", now, host.id) for host, now in shown)
+    table = plain_table(("host", "cell", "agent", "zone", "state", "uuid"), rows)
+    cli.rows(facts, table if shown else "no such host")
     return 0
 
 
@@ -81,12 +74,8 @@ async def show(cli: Cli, host: Annotated[str, typer.Argument(help="Its name, or 
         query = FindProviders(in_tree=root.id, parts=("inventories", "traits", "aggregates", "owner"))
         tree = (await bus.asker(topics.PROVIDERS)(query)).providers
         now = (await HostStandings.ask(bus, (root.id,))).of(root)
-    if cli.as_json:
-        for provider in tree:
-            write_json(provider)
-        return 0
     owner = f"  {root.agent} in cell {root.cell}  {now}" if root.agent else "  nobody reports it"
-    cli.say.print(picture(tree, owner))
+    cli.rows(tree, picture(tree, owner))
     return 0
 
 

@@ -10,7 +10,7 @@ from msgspec import structs
 from rich.table import Table
 
 from berth.commands.options import Commands
-from berth.commands.terminal import Cli, coloured, complain, progress_bar, write_json
+from berth.commands.terminal import Cli, coloured, complain, progress_bar
 from berth.operations.cells import all_shown, chosen_cells
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
@@ -81,13 +81,7 @@ async def show_instances(
         asking = _Asking(bus, question, most)
         await asking.ask(cells)
     found = sorted(asking.found, key=lambda one: (getattr(one, sort), one.build))
-    if cli.as_json:
-        for instance in found:
-            write_json(instance)
-    elif found:
-        cli.say.print(instances_table(found))
-    else:
-        cli.say.print("none")
+    cli.rows(found, instances_table(found) if found else "none")
     if asking.there > len(found):
         complain.print(f"... and {asking.there - len(found)} more: --all shows them", style="dim")
     all_shown(sorted(asking.silent))

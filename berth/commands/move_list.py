@@ -63,15 +63,8 @@ async def list_moves(cli: Cli, only: Sequence[str], question: FindMoves) -> int:
     async with cli.bus("moves") as bus:
         found, silent = await _ask(bus, await chosen_cells(bus, cli.settings, only), question)
     found.sort(key=lambda one: (-one.since, one.move))
-    if cli.as_json:
-        for move in found:
-            write_json(move)
-    elif found:
-        cli.say.print(moves_table(found, Clock().now()))
-    else:
-        cli.say.print(
-            "none" if not question.under_way else "none is under way (--all shows those that are over)"
-        )
+    none = "none is under way (--all shows those that are over)" if question.under_way else "none"
+    cli.rows(found, moves_table(found, Clock().now()) if found else none)
     all_shown(silent)
     return 0
 

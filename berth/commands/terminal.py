@@ -11,6 +11,8 @@ from typing import IO, TYPE_CHECKING, Any
 import msgspec
 import typer
 from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from berth import logs
 from berth.configuration import Effective, read
@@ -128,6 +130,14 @@ class Cli:
                 write_json(record)
         else:
             self.say.print(table)
+
+
+def plain_table(titles: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:
+    """Return a table without borders, whose cells contain text of other programs and no markup."""
+    table = Table(*titles, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(Text(printable(str(cell))) for cell in row))
+    return table
 
 
 def coloured(status: str) -> str:

@@ -15,7 +15,7 @@ from berth.cell_file import password_of, read_cell_file
 from berth.commands import cell_making
 from berth.commands.cell_ending import remove
 from berth.commands.cell_making import NewCell, add
-from berth.commands.cell_permissions import ferry_user_of, user_of
+from berth.commands.cell_permissions import BrokerTool, ferry_user_of, user_of
 from berth.commands.terminal import Cli
 from berth.settings import BadSetting, Settings
 from bus import topics
@@ -70,13 +70,16 @@ class Making:
         told = io.StringIO()
         what = NewCell(SETTINGS, "c9", self.file, rotate, "", "")
         edit = RegisterCell(cell="c9", **said)
-        assert await add(Cli(SETTINGS, False, Console(file=told, width=200)), what, edit, "", "") == 0
+        assert await add(Cli(SETTINGS, False, Console(file=told, width=200)), what, edit, BrokerTool()) == 0
         return told.getvalue()
 
     async def remove(self, *, force: bool = False, keep_user: bool = False) -> str:
         told = io.StringIO()
         out = Console(file=told, width=200)
-        assert await plainly(remove(Cli(SETTINGS, False, out), "c9", force, False, keep_user, "", "")) == 0
+        assert (
+            await plainly(remove(Cli(SETTINGS, False, out), "c9", force, False, keep_user, tool=BrokerTool()))
+            == 0
+        )
         return told.getvalue()
 
     @property
@@ -127,7 +130,10 @@ async def test_a_name_too_long_for_postgresql_is_refused_before_anything_is_crea
     refused = "Connect call failed" if fits else "take a name of at most 57 characters"
     with pytest.raises((BadSetting, Unavailable), match=refused):
         await add(
-            Cli(SETTINGS, False, Console(file=io.StringIO())), what, RegisterCell(cell=what.name), "", ""
+            Cli(SETTINGS, False, Console(file=io.StringIO())),
+            what,
+            RegisterCell(cell=what.name),
+            BrokerTool(),
         )
     assert not making.file.exists() and not making.broker.known
 
@@ -191,7 +197,9 @@ async def test_a_placement_that_does_not_hear_it_is_said(
     monkeypatch.setattr(cell_making, "_placement_hears", deaf)
     what = NewCell(SETTINGS, "c9", making.file, False, "", "")
     assert (
-        await add(Cli(SETTINGS, True, Console(file=io.StringIO())), what, RegisterCell(cell="c9"), "", "")
+        await add(
+            Cli(SETTINGS, True, Console(file=io.StringIO())), what, RegisterCell(cell="c9"), BrokerTool()
+        )
         == 1
     )
     assert json.loads(capsys.readouterr().out)["heard"] is False

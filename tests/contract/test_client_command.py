@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from berth import broker_users, wiring
+from berth.commands.cell_permissions import BrokerTool
 from berth.commands.clients import PASSWORD, NewClient, add, given_password, remove
 from berth.commands.terminal import Cli
 from berth.operations.publishing import checked
@@ -78,12 +79,12 @@ class Clients:
         out = io.StringIO()
         order = ClientEditRequested(client="shop", projects=projects)
         what = NewClient(SETTINGS, order, url_file=self.file if file else None, **given)
-        assert await plainly(add(Cli(SETTINGS, False, Console(file=out, width=300)), what, "", "")) == 0
+        assert await plainly(add(Cli(SETTINGS, False, Console(file=out, width=300)), what, BrokerTool())) == 0
         return out.getvalue()
 
     async def remove(self) -> None:
         order, out = ClientEditRequested(client="shop"), Console(file=io.StringIO())
-        assert await plainly(remove(Cli(SETTINGS, False, out), order, "", "")) == 0
+        assert await plainly(remove(Cli(SETTINGS, False, out), order, BrokerTool())) == 0
 
 
 @pytest.fixture

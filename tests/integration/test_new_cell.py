@@ -19,6 +19,7 @@ from sqlalchemy.engine import make_url
 from berth import wiring, worker_roles
 from berth.commands.cell_ending import NewAgent, add_agent, remove
 from berth.commands.cell_making import NewCell, add
+from berth.commands.cell_permissions import BrokerTool
 from berth.commands.cells import drain, mark
 from berth.commands.terminal import Cli
 from berth.configuration import read
@@ -59,8 +60,7 @@ class CellMakersSite:
                 Cli(self.settings, False, Console(file=told)),
                 what,
                 RegisterCell(cell=CELL),
-                "",
-                self.rabbitmqctl,
+                BrokerTool(rabbitmqctl=self.rabbitmqctl),
             )
             == 0
         )
@@ -73,8 +73,7 @@ class CellMakersSite:
             await add_agent(
                 Cli(self.settings, False, quiet),
                 NewAgent(self.settings, CELL, name, file),
-                "",
-                self.rabbitmqctl,
+                BrokerTool(rabbitmqctl=self.rabbitmqctl),
             )
             == 0
         )
@@ -177,8 +176,7 @@ async def test_a_cell_is_made_lived_in_closed_opened_emptied_and_ended(site: Cel
         False,
         True,
         False,
-        "",
-        site.rabbitmqctl,
+        tool=BrokerTool(rabbitmqctl=site.rabbitmqctl),
     )
     assert ended == 0 and "still read" not in told.getvalue()
     found = await site.bus.asker(topics.CELLS)(FindCells())
