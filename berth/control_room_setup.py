@@ -7,11 +7,10 @@ The HTTP server and the pages are imported when it runs: its table alone needs n
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from berth import dead_letters
-from berth.settings import BadSetting, Settings
+from berth.settings import Settings
 from berth.worker_roles import Role
 from bus.delivery.runner import Bus
 from bus.protocol import QueueSpec
@@ -158,15 +157,10 @@ def access(settings: Settings) -> AccessRules:
 
     Without a token file every client may read, and any name is accepted at sign-in, as in that API.
     """
-    from placement_worker.http import auth, policy
+    from berth.placement_http import access_of
+    from placement_worker.http import auth
 
-    door = settings.placement
-    try:
-        tokens = auth.TokenFile(Path(door.tokens)) if door.auth == "tokens" else None
-        own = policy.load(Path(door.policy)) if door.policy else {}
-        rules = policy.AccessPolicy(own, enforce_new_defaults=door.enforce_new_defaults)
-    except (auth.BadTokens, policy.BadPolicy) as problem:
-        raise BadSetting(str(problem)) from None
+    tokens, rules = access_of(settings)
     is_open = tokens is None
 
     def credential(token: str) -> Credential:

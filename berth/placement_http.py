@@ -33,12 +33,16 @@ def placement_http(placement: Placement, settings: Settings) -> Callable[[], Cor
 
 
 def _options(settings: Settings) -> Options:
+    tokens, rules = access_of(settings)
+    return Options(authenticate=tokens or auth.noauth2, policy=rules, origins=settings.placement.cors_origins)
+
+
+def access_of(settings: Settings) -> tuple[auth.TokenFile | None, policy.AccessPolicy]:
+    """Return the token file of the Placement API, if it has one, and its policy; or raise BadSetting."""
+    door = settings.placement
     try:
-        known: auth.Authenticate = auth.noauth2
-        if settings.placement.auth == "tokens":
-            known = auth.TokenFile(Path(settings.placement.tokens))
-        own = policy.load(Path(settings.placement.policy)) if settings.placement.policy else {}
-        rules = policy.AccessPolicy(own, enforce_new_defaults=settings.placement.enforce_new_defaults)
+        tokens = auth.TokenFile(Path(door.tokens)) if door.auth == "tokens" else None
+        own = policy.load(Path(door.policy)) if door.policy else {}
+        return tokens, policy.AccessPolicy(own, enforce_new_defaults=door.enforce_new_defaults)
     except (auth.BadTokens, policy.BadPolicy) as problem:
         raise BadSetting(str(problem)) from None
-    return Options(authenticate=known, policy=rules, origins=settings.placement.cors_origins)

@@ -86,15 +86,7 @@ async def remove(
             ]:
                 await admin.drop(agent, permissions.queue_policy(agent))
             done.append(f"RabbitMQ user {user} is no more, by {admin.by}")
-        match (await bus.asker(topics.EDIT_CELL)(edit_of(DropCell(cell=name, force=force)))).result:
-            case CellEdited():
-                done.append("its hosts are gone, and it is out of the registry")
-            case Missing():
-                done.append("it was not registered, and had no hosts")
-            case CellInUse() as inhabited:
-                raise OperationRefused(f"{inhabited}; it is closed. Say the same again when that is over")
-            case _:
-                raise OperationRefused("others are at work on it just now: say the same again")
+        done.append(await _unregister(bus, name, force))
     if admin is not None:
         done += await _drop_queues(cli.settings, name, admin)
     if drop_database and (login := login_of(cli.settings, name)):
@@ -109,6 +101,18 @@ async def remove(
         for line in done:
             cli.say.print(f"cell {name}: {line}", markup=False)
     return 0
+
+
+async def _unregister(bus: Bus, name: str, force: bool) -> str:
+    match (await bus.asker(topics.EDIT_CELL)(edit_of(DropCell(cell=name, force=force)))).result:
+        case CellEdited():
+            return "its hosts are gone, and it is out of the registry"
+        case Missing():
+            return "it was not registered, and had no hosts"
+        case CellInUse() as inhabited:
+            raise OperationRefused(f"{inhabited}; it is closed. Say the same again when that is over")
+        case _:
+            raise OperationRefused("others are at work on it just now: say the same again")
 
 
 async def _refuse_the_inhabited(bus: Bus, name: str, force: bool) -> None:

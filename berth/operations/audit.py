@@ -49,16 +49,7 @@ async def audit(
     """Compare the databases of placement and cells. `settled`: no boot is in progress, so everything must
     match.
     """
-    from placement_worker import (
-        breaches,
-        custom_classes,
-        holdings,
-        in_two_zones,
-        registered_cells,
-        retired,
-        stored_holders,
-        trees_of_consumers,
-    )
+    import placement_worker as stored  # databases take long to load, and few commands read them
 
     clock = clock or Clock()
     await refuse_the_unmade(settings, placement_only=placement_only)
@@ -69,27 +60,21 @@ async def audit(
         # The cells are read first: a build seen there must have allocations in placement afterwards,
         before = await builds_by_cell(settings, cells)
         places = await places_by_cell(settings, cells)
-        found.breaches += await breaches(placement)
-        found.notes += await in_two_zones(placement)
-        found.classes = await custom_classes(placement)
-        kept = await stored_holders(placement)
-        held = await trees_of_consumers(placement)
-        exactly = {} if placement_only else await holdings(placement)
-        gone = await retired(placement)
-        unread = await registered_cells(placement) - {*settings.cell_names}
+        found.breaches += await stored.breaches(placement)
+        found.notes += await stored.in_two_zones(placement)
+        found.classes = await stored.custom_classes(placement)
+        kept = await stored.stored_holders(placement)
+        held = await stored.trees_of_consumers(placement)
+        exactly = {} if placement_only else await stored.holdings(placement)
+        gone = await stored.retired(placement)
+        unread = await stored.registered_cells(placement) - {*settings.cell_names}
         after = await builds_by_cell(settings, cells)
-        keeping = await _keeping(
-            settings, cells, {holder_consumer.build for holder_consumer in kept.values()}
-        )
-        still = await stored_holders(placement)
+        keeping = await _keeping(settings, cells, {holder.build for holder in kept.values()})
+        still = await stored.stored_holders(placement)
     finally:
         await placement.close()
-    found.consumers = len(held)
-    found.builds = dict(Counter(after.statuses()))
-    found.types = dict(Counter(what.type or "unknown" for what in held.values()))
-    found.breaches += [
-        f"{consumer}: retired, and yet holds resources" for consumer in held if consumer in gone
-    ]
+    _count(found, held, after)
+    found.breaches += [f"{one}: retired, and yet holds resources" for one in held if one in gone]
     if placement_only:
         found.notes.append("placement alone was checked: not whether what is held has an owner")
         return found
@@ -103,27 +88,14 @@ async def audit(
     found.breaches += map(str, found.misheld)
     found.breaches += _unheld(before, after, held, places)
     old = clock.now() - (0 if settled else _UNDER_WAY)
-    kept = {
-        name: holder_consumer for name, holder_consumer in kept.items() if still.get(name) == holder_consumer
-    }
-    found.leaks = list(leaks(kept.values(), keeping, all_read=not unread, old=old))
+    unchanged = [holder for name, holder in kept.items() if still.get(name) == holder]
+    found.leaks = list(leaks(unchanged, keeping, all_read=not unread, old=old))
     found.breaches += map(str, found.leaks)
-    leaking = {leak.consumer for leak in found.leaks}
-    for consumer, what in _without_a_build(after, held):
-        if consumer in leaking:
-            continue
-        found.others += what.type == _BUILD
-        if (why := _not_ours(what, settings, unread)) is not None:
-            found.notes.append(f"{consumer}: {why}")
-        elif what.since <= old:
-            found.breaches.append(f"{consumer}: holds resources, and no cell knows it")
+    ownerless = {consumer: what for consumer, what in held.items() if consumer not in after.builds}
+    _judge_ownerless(found, ownerless, settings, unread, old)
     found.breaches += _held_after_the_end(after, held)
     if settled:
-        found.breaches += [
-            f"{id_}: still {known.status} in cell {known.cell}"
-            for id_, known in after.builds.items()
-            if known.status not in _SETTLED
-        ]
+        found.breaches += _unsettled(after)
     return found
 
 
@@ -254,10 +226,31 @@ def _unheld(
             yield f"{id_}: {known.status} on {known.root}, but holds resources of {where}"
 
 
-def _without_a_build(
-    after: BuildsByCell, held: Mapping[str, TreesOfConsumer]
-) -> Iterator[tuple[str, TreesOfConsumer]]:
-    return ((consumer, what) for consumer, what in held.items() if consumer not in after.builds)
+def _count(found: Audit, held: Mapping[str, TreesOfConsumer], after: BuildsByCell) -> None:
+    found.consumers = len(held)
+    found.builds = dict(Counter(after.statuses()))
+    found.types = dict(Counter(what.type or "unknown" for what in held.values()))
+
+
+def _judge_ownerless(
+    found: Audit, held: Mapping[str, TreesOfConsumer], settings: Settings, unread: set[str], old: float
+) -> None:
+    """Add notes or breaches of consumers without a build, except leaks, which are breaches already."""
+    leaking = {leak.consumer for leak in found.leaks}
+    for consumer, what in held.items():
+        if consumer in leaking:
+            continue
+        found.others += what.type == _BUILD
+        if (why := _not_ours(what, settings, unread)) is not None:
+            found.notes.append(f"{consumer}: {why}")
+        elif what.since <= old:
+            found.breaches.append(f"{consumer}: holds resources, and no cell knows it")
+
+
+def _unsettled(after: BuildsByCell) -> Iterator[str]:
+    for id_, known in after.builds.items():
+        if known.status not in _SETTLED:
+            yield f"{id_}: still {known.status} in cell {known.cell}"
 
 
 def _not_ours(held: TreesOfConsumer, settings: Settings, unread: set[str]) -> str | None:
