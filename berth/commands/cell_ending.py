@@ -71,20 +71,13 @@ async def remove(
     --drop-database is given.
     """
     need_service_mode(cli.settings, "remove")
-    from bus.rabbit import permissions
-
     check_name(name)
     admin = None if keep_user else await tool.users(cli.settings)
     user, done = user_of(cli.settings, name), list[str]()
     async with cli.bus("cell") as bus:
         await _refuse_the_inhabited(bus, name, force)
         if admin is not None:  # before its hosts go, or its agents would report them again
-            flood = permissions.flood_policy(name, cli.settings.bus.exchange)
-            await admin.drop(user, flood, permissions.queue_policy(user))
-            for agent in [
-                one for one in await admin.users() if one.startswith(agent_user_of(cli.settings, name, ""))
-            ]:
-                await admin.drop(agent, permissions.queue_policy(agent))
+            await _drop_users(cli.settings, name, admin)
             done.append(f"RabbitMQ user {user} is no more, by {admin.by}")
         done.append(await _unregister(bus, name, force))
     if admin is not None:
@@ -101,6 +94,16 @@ async def remove(
         for line in done:
             cli.say.print(f"cell {name}: {line}", markup=False)
     return 0
+
+
+async def _drop_users(settings: Settings, name: str, admin: BrokerUsers) -> None:
+    from bus.rabbit.permissions import flood_policy, queue_policy
+
+    user = user_of(settings, name)
+    await admin.drop(user, flood_policy(name, settings.bus.exchange), queue_policy(user))
+    of_agents = agent_user_of(settings, name, "")
+    for agent in [known for known in await admin.users() if known.startswith(of_agents)]:
+        await admin.drop(agent, queue_policy(agent))
 
 
 async def _unregister(bus: Bus, name: str, force: bool) -> str:

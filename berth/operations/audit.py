@@ -46,9 +46,7 @@ class Audit:
 async def audit(
     settings: Settings, *, settled: bool = False, placement_only: bool = False, clock: Clock | None = None
 ) -> Audit:
-    """Compare the databases of placement and cells. `settled`: no boot is in progress, so everything must
-    match.
-    """
+    """Compare the databases of placement and cells; `settled`: nothing is in progress, so all must match."""
     import placement_worker as stored  # databases take long to load, and few commands read them
 
     clock = clock or Clock()
@@ -78,10 +76,8 @@ async def audit(
     if placement_only:
         found.notes.append("placement alone was checked: not whether what is held has an owner")
         return found
-    found.notes += [
-        f"cell {cell}: registered, and not looked at: its database is not in these settings"
-        for cell in sorted(unread)
-    ]
+    why = "registered, and not looked at: its database is not in these settings"
+    found.notes += [f"cell {cell}: {why}" for cell in sorted(unread)]
     found.breaches += after.doubled
     places = {id_: cell for id_, cell in places.items() if _unchanged(cell, before, after)}
     found.misheld = list(misheld(places, held, exactly, _moving(places, (*kept.values(), *still.values()))))
