@@ -20,7 +20,7 @@ _MODULES = {
     },
     "Builds": {
         "load": "load", "boot": "builds", "delete": "builds", "instances": "instances",
-        "waiting": "waiting", "why": "why", "what-if": "what_if", "node": "nodes", "group": "groups",
+        "waiting": "instances", "why": "why", "what-if": "what_if", "node": "nodes", "group": "groups",
     },
     "Moves": {
         "move": "moves", "resize": "moves", "shelve": "moves", "unshelve": "moves", "rebuild": "moves",
@@ -32,7 +32,7 @@ _MODULES = {
         "provider": "providers",
     },
     "Look and check": {
-        "audit": "audit", "heal": "audit", "doctor": "doctor", "topology": "descriptions",
+        "audit": "audit", "heal": "audit", "doctor": "audit", "topology": "descriptions",
         "asyncapi": "descriptions", "metrics": "descriptions", "rules": "descriptions",
         "reasons": "descriptions", "http": "descriptions", "settings": "descriptions",
         "completion": "descriptions", "dead": "dead",

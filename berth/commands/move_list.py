@@ -8,8 +8,7 @@ import typer
 from msgspec import structs
 from rich.markup import escape
 
-from berth.commands.funnel import print_funnel
-from berth.commands.move_output import moves_table, phases_table
+from berth.commands.move_output import moves_table, phases_table, print_funnel
 from berth.commands.options import Commands
 from berth.commands.terminal import Cli, write_json
 from berth.operations.cells import all_shown, chosen_cells, uuid_of

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from berth.commands.builds import BOOT_OPTIONS, tell_notes
-from berth.commands.funnel import print_funnel
+from berth.commands.move_output import print_funnel
 from berth.commands.options import Commands
 from berth.commands.terminal import Cli, write_json
 from berth.operations.boot_options import BootOptions, boot_request, names_of

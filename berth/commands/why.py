@@ -10,9 +10,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from berth.commands.funnel import print_funnel
 from berth.commands.move_list import facts_of
-from berth.commands.move_output import tell_supposed
+from berth.commands.move_output import print_funnel, tell_supposed
 from berth.commands.options import Commands
 from berth.commands.terminal import Cli, write_json
 from berth.commands.what_if import show_answer

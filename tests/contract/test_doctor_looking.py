@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from berth import wiring, worker_roles
-from berth.commands.doctor import examine
+from berth.commands.audit import examine
 from berth.commands.run import ready
 from berth.commands.terminal import Cli
 from berth.doctor import looking

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from berth import wiring
-from berth.commands import builds, draining, hosts, move_list, moves, steering, waiting, why
+from berth.commands import builds, draining, hosts, instances, move_list, moves, steering, why
 from berth.commands.run import ready
 from berth.embedded import embedded
 from berth.operations.audit import audit
@@ -25,7 +25,7 @@ from tests.support.waiting import until
 
 HOMES: dict[str, ModuleType] = {
     "boot": builds, "delete": builds, "drain": draining, "evacuate": draining, "host": hosts,
-    "moves": move_list, "confirm": steering, "revert": steering, "abort": steering, "waiting": waiting,
+    "moves": move_list, "confirm": steering, "revert": steering, "abort": steering, "waiting": instances,
     "why": why,
 }  # fmt: skip
 
