@@ -1,4 +1,4 @@
-"""`berth audit` checks the guarantees, `berth heal` repairs what is proven, `berth doctor` checks services."""
+"""`berth audit` checks guarantees, `berth heal` repairs what is proven, `berth doctor` checks services."""
 
 import json
 import sys

@@ -10,7 +10,7 @@ from rich.console import Console
 from sqlalchemy import text
 
 from berth import wiring
-from berth.commands import instances
+from berth.commands import instances, terminal
 from berth.commands.instances import show_instances
 from berth.commands.terminal import Cli
 from berth.settings import Cell, Settings
@@ -157,7 +157,7 @@ async def test_every_cell_is_asked_and_one_that_is_away_is_named(
     monkeypatch.setattr(wiring, "transport", lambda settings, name: LocalTransport(broker))
     monkeypatch.setattr(instances, "SECONDS", 0.5)
     monkeypatch.setattr(instances, "_PAGE", 2)
-    monkeypatch.setattr(instances, "write_json", lambda one: told.write(f"{one.build} "))
+    monkeypatch.setattr(terminal, "write_json", lambda one: told.write(f"{one.build} "))
     store = Database("sqlite+aiosqlite://", inline=True)
     await migrate(store, "cell_conductor")
     await six_builds(store)
