@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Adoptions:
-    """Adoptions in one cell."""
+    """The adoption of existing instances in one cell."""
 
     def __init__(self, builds: Builds) -> None:
         self._builds = builds
@@ -86,7 +86,7 @@ class Adoptions:
         return list(adoptions.values())
 
     async def _ask(self, questions: Sequence[ClaimRequested]) -> Sequence[ClaimResult | str]:
-        """Return placement's answers, or why it does not judge."""
+        """Return placement's answers about the instances' allocations, or why placement cannot answer."""
         if not questions:
             return []
         try:

@@ -33,7 +33,7 @@ MOVE_LATER = 5.0  # seconds, while the build is in another move
 
 
 class EventApplier:
-    """Applies events to the builds of one cell."""
+    """The application of events to the builds of one cell, and the cache of stored builds."""
 
     def __init__(self, database: Database, limits: AttemptLimits, clock: Clock) -> None:
         self.database = database
@@ -148,7 +148,9 @@ def _ended_elsewhere(known: Mapping[str, Build], events: Mapping[str, Event]) ->
 def _moves_of(
     before: Build | None, after: Build | None, effects: Effects, placed: MovePlaced | None, now: float
 ) -> list[tuple[BuildMove, MovePlaced]]:
-    """Return the changed move with its placement, or one that ends here without having begun."""
+    """Return the changed move of a build with its placement, or a move that ends here without having
+    begun.
+    """
     move = after.move if after is not None else None
     if move is not None and (before is None or before.move is not move):
         return [(move, placed if placed is not None and placed.move == move.id else move.placed)]
@@ -182,7 +184,7 @@ def _log_contradiction(build: Build, event: Event) -> None:
 
 
 def _postponed(events: Mapping[str, Event]) -> AppliedEvents:
-    """Postpone events after every attempt met a concurrent writer."""
+    """Postpone events whose every attempt met a concurrent writer."""
     return {id_: Retry(0.5, "its build is being changed by others") for id_ in events}
 
 

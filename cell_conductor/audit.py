@@ -72,7 +72,7 @@ class HeldByCell(Compact, frozen=True):
 
 
 async def keeping(database: Database, builds: Collection[str]) -> dict[str, HeldByCell]:
-    """Return the resources that this conductor's cell holds for each of these builds."""
+    """Return the resources held for each build of this conductor."""
     async with database.read() as tx:
         rows = await _SELECT(tx, [(build,) for build in builds])
     found = {}
@@ -132,7 +132,7 @@ _WANTED = {
 
 
 class Listing:
-    """Answers queries for builds."""
+    """The answers to queries for builds of a cell."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -59,7 +59,7 @@ KEEP = 7 * 86400.0
 
 
 class Builds:
-    """The builds of one cell, in its database."""
+    """The builds of one cell: events are applied and stored in the cell's database."""
 
     def __init__(
         self,
@@ -106,7 +106,9 @@ class Builds:
         return await self.addressed(outcomes)
 
     async def report_many(self, reports: Sequence[AgentReported]) -> Sequence[Outcome]:
-        """Apply reports. If the agent has lost the node, repeat the orders to its new owner instead."""
+        """Apply reports of agents. If an agent has lost its node, repeat the orders to the node's new owner
+        instead.
+        """
         outdated = await self.ring.outdated(reports) if self.ring is not None else set()
         for report in (reports[position] for position in sorted(outdated)):
             log.warning(
@@ -123,7 +125,7 @@ class Builds:
         return await self.addressed(await self.handle([(request.build, request) for request in requests]))
 
     async def addressed(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
-        """Address orders to the current owner of each host."""
+        """Address orders to the agents that own the hosts now."""
         lists = [[*outcome] if isinstance(outcome, Sequence) else [] for outcome in outcomes]
         count_ends(message for listed in lists for message in listed)
         if self.ring is None:
@@ -135,7 +137,9 @@ class Builds:
         ]
 
     async def reshape_many(self, reshapes: Sequence[BuildReshaped]) -> Sequence[Outcome]:
-        """Apply reshapes. A recent one of an unknown build is retried: the build may be on its way here."""
+        """Apply reshapes of hosts. A recent one of an unknown build is retried: the build may be on its way
+        here.
+        """
         async with self.database.read() as tx:
             known = await store.load(tx, {reshaped.build for reshaped in reshapes})
         young = self.clock.now() - AWAITED_SECONDS
@@ -216,7 +220,9 @@ class Builds:
         self._applier.forget()
 
     async def handle(self, events: Sequence[tuple[str, Event]]) -> list[Outcome]:
-        """Return one outcome for each event. Events of the same build are handled one after another."""
+        """Return one outcome for each event of a build. Events of the same build are handled one after
+        another.
+        """
         outcomes: list[Outcome] = [None] * len(events)
         waiting = list(enumerate(events))
         while waiting:
@@ -234,7 +240,7 @@ class Builds:
         return outcomes
 
     async def _advance(self, events: Mapping[str, Event]) -> Mapping[str, list[Message] | Retry]:
-        """Apply and store the events, ask placement, and apply its answers."""
+        """Apply and store events, ask placement, and apply its answers."""
         said: dict[str, list[Message]] = {id_: [] for id_ in events}
         fates: dict[str, list[Message] | Retry] = dict(said)
         for _ in range(ROUNDS):
@@ -310,7 +316,7 @@ def _asked_in(build: Build) -> str:
 
 
 def _to_be_placed(known: Build | None, reshape: BuildReshaped) -> bool:
-    """Return whether the placement, of a build or of its next move, has not arrived."""
+    """Return whether the placement of a build, or of its next move, has not arrived."""
     if known is None:
         return True
     later = known.generation is not None and reshape.generation > known.generation

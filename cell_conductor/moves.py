@@ -19,14 +19,14 @@ METAL = "an instance on bare metal does not move: its node is all of it"
 
 
 class CellMoves:
-    """The moves of one cell."""
+    """The moves of the builds of one cell."""
 
     def __init__(self, builds: Builds) -> None:
         self.builds = builds
         self.database = builds.database
 
     async def place_many(self, placed: Sequence[MovePlaced]) -> Sequence[Outcome]:
-        """Begin each move; a move that is over repeats its end."""
+        """Begin each placed move; a move that has ended repeats its end."""
         async with self.database.read() as tx:
             known = await store.load(tx, {move.build for move in placed})
             ever = {build.id for build in known.values() if build.placed is not None}

@@ -43,7 +43,7 @@ _PRUNE = Statement(
 
 
 async def save(tx: Transaction, moves: Iterable[tuple[BuildMove, MovePlaced]]) -> None:
-    """Store moves as their builds have them; the placement is stored with the first version."""
+    """Store moves with the state in their builds; the placement is stored with the first version."""
     values = [
         (
             move.id,

@@ -63,7 +63,7 @@ class Ring:
         self.settle = retrying(self.clock, otherwise=lambda pool: None)(self._settle_once)
 
     async def lend(self, asked: LeaseAsked) -> LeaseAnswered:
-        """Return a lease, and the changes of the agent's nodes."""
+        """Return the lease of an agent, and the changes of its nodes."""
         now = self.clock.monotonic()
         self._sightings.renewed(now)
         return await self._lend(asked)
@@ -190,7 +190,9 @@ class Ring:
             await store.FORGET(tx, before=self.clock.now() - FORGOTTEN_AFTER)
 
     async def addressed(self, messages: Sequence[Message]) -> list[Message]:
-        """Address orders to the current owners, whichever agent was named when the host was chosen."""
+        """Address orders to the agents that own the nodes now, whichever agent was named when the host was
+        chosen.
+        """
         orders = [message for message in messages if isinstance(message, BuildOrdered | DestroyOrdered)]
         pools = await self._known_pools() if orders else None
         if not pools:
@@ -232,7 +234,7 @@ class Ring:
         }
 
     async def owned(self, roots: Iterable[str]) -> set[str]:
-        """Return those of these roots that are bare-metal nodes shared by agents."""
+        """Return those of these root providers that are bare-metal nodes shared by agents."""
         return set(await self._owners(set(roots))) if await self._known_pools() else set()
 
     async def _owners(self, roots: Iterable[str]) -> dict[str, tuple[str, int]]:

@@ -119,7 +119,7 @@ _ON = Statement(
 
 
 async def renew(tx: Transaction, asked: LeaseAsked, now: float) -> RingMember | None:
-    """Extend the agent's lease; return None if it has none under this run."""
+    """Extend the lease of an agent; return None if it has none under this run."""
     rows = await _RENEW(
         tx, agent=asked.agent, pool=asked.pool, run=asked.run, epoch=asked.epoch, seen=asked.seen, now=now
     )

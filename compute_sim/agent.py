@@ -62,13 +62,13 @@ class SimulatedAgent:
 
     @property
     def ready(self) -> bool:
-        """Whether there is power and the guests' ownership is known."""
+        """Return whether the agent has power and knows which guests are its own."""
         self._look_at_the_clock()
         return self._home.is_set()
 
     @property
     def absences(self) -> int:
-        """The number of power failures and stalls. Questions asked before the last time are void."""
+        """Return the number of power failures and stalls. Questions asked before the last one are void."""
         self._look_at_the_clock()
         return self.power.failed + self._absences
 
@@ -78,7 +78,7 @@ class SimulatedAgent:
             await self._home.wait()
 
     def confirm_guests(self) -> None:
-        """Note that the ownership of all remaining guests is known."""
+        """Note that the agent knows which of the remaining guests are its own."""
         self._home.set()
 
     async def build(self, order: BuildOrdered) -> AgentReported | None:
@@ -172,7 +172,7 @@ class SimulatedAgent:
         )
 
     def drop(self, guest: GuestRecord) -> AgentReported:
-        """Destroy this guest and no other guest of its build."""
+        """Destroy one guest and no other guest of its build."""
         return self._destroy(DestroyOrdered(**guest.address, above=guest.attempt - 1))
 
     def _destroy(self, order: DestroyOrdered) -> AgentReported:

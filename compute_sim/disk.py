@@ -43,7 +43,7 @@ class AgentDisk:
 
     @property
     def guests(self) -> dict[str, dict[int, str]]:
-        """The roots of all guests, by build and attempt."""
+        """Return the hosts of all guests, by build and attempt."""
         return {
             build: {attempt: guest.root for attempt, guest in attempts.items()}
             for build, attempts in self.hosted.there.items()
@@ -72,7 +72,7 @@ class AgentDisk:
         self.asleep.discard((guest.build, guest.attempt))
 
     def begin(self, order: BuildOrdered | MoveOrdered) -> None:
-        """Note that a guest, perhaps partial, exists until it is removed."""
+        """Note that a guest exists from now on, perhaps partially, until it is removed."""
         self._enter(guest_of(order))
 
     def become(self, guest: GuestRecord, state: GuestState) -> GuestRecord:
@@ -85,7 +85,7 @@ class AgentDisk:
         return now
 
     def rename(self, guest: GuestRecord, attempt: int, spec: BuildSpec | None = None) -> GuestRecord:
-        """Give the guest another attempt number, in place; with a spec it is rebuilt from that image."""
+        """Give a guest another attempt number, in place; with a spec it is rebuilt from that image."""
         image, properties = image_of(spec) if spec is not None else (guest.image, guest.properties)
         now = replace(guest, attempt=attempt, image=image, properties=properties)
         self._rename(now, guest.attempt)
@@ -110,7 +110,7 @@ class AgentDisk:
             self.wake(guest)
 
     def move(self, guest: GuestRecord, allocations: Allocations) -> None:
-        """Replace the guest's allocations after a reshape of its host."""
+        """Replace the allocations of a guest after a reshape of its host."""
         mappings = reshaped_mappings(guest.mappings, guest.allocations, allocations)
         now = replace(guest, allocations=allocations, mappings=mappings)
         self._change(now)

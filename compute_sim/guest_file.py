@@ -33,7 +33,7 @@ class GuestThere(Compact, frozen=True, tag=True):
 
 
 class OrderFailed(Compact, frozen=True, tag=True):
-    """The outcome of a failed attempt."""
+    """A line of the agent's file: an attempt of a build has failed."""
 
     build: str
     attempt: int
@@ -47,7 +47,9 @@ class OrderFailed(Compact, frozen=True, tag=True):
 
 
 class OrdersVoid(Compact, frozen=True, tag=True):
-    """All guests of a build with attempts above `above` and up to this attempt are destroyed."""
+    """A line of the agent's file: all guests of a build with attempts above `above` and up to this attempt
+    are destroyed.
+    """
 
     build: str
     attempt: int
@@ -55,21 +57,21 @@ class OrdersVoid(Compact, frozen=True, tag=True):
 
 
 class GuestRenamed(Compact, frozen=True, tag=True):
-    """A guest has a new attempt number."""
+    """A line of the agent's file: a guest has a new attempt number."""
 
     guest: GuestRecord
     was: int
 
 
 class GuestGone(Compact, frozen=True, tag=True):
-    """A guest disappeared without an order, because a phase of a move failed."""
+    """A line of the agent's file: a guest disappeared without an order, because a phase of a move failed."""
 
     build: str
     attempt: int
 
 
 class MovePhaseSaid(MoveReported, frozen=True, tag=True, array_like=True):
-    """The outcome of a phase of a move."""
+    """A line of the agent's file: the outcome of a phase of a move."""
 
 
 GuestLine = GuestThere | OrderFailed | OrdersVoid | GuestRenamed | GuestGone | MovePhaseSaid
@@ -78,7 +80,7 @@ _decode = msgspec.json.Decoder(GuestLine).decode
 
 
 class GuestFile:
-    """The file; one process may have it open at a time."""
+    """The append-only file of an agent; one process may have it open at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -124,7 +126,7 @@ class GuestFile:
         os.ftruncate(self._file, sound)
 
     def shorten_by(self, snapshot: Callable[[], Iterable[GuestLine]]) -> None:
-        """Set the function that returns the lines of a compacted file."""
+        """Set the function that returns the lines of the compacted file."""
         self._snapshot = snapshot
 
     def add(self, *lines: GuestLine) -> None:
@@ -207,7 +209,7 @@ def _line(line: GuestLine) -> bytes:
 
 
 def _read(text: bytes) -> tuple[list[GuestLine], int]:
-    """Return the lines, and the offset of the first incomplete line."""
+    """Return the lines of the file, and the offset of the first incomplete line."""
     found: list[GuestLine] = []
     sound = 0
     while (end := text.find(b"\n", sound)) >= 0:

@@ -35,12 +35,14 @@ class GuestRecord(Compact, frozen=True):
 
     @property
     def consumers(self) -> tuple[str, str]:
-        """The consumers that may hold the guest's allocations: its build, and the holder of its attempt."""
+        """Return the consumers that may hold the guest's allocations: its build, and the holder consumer of
+        its attempt.
+        """
         return self.build, holder_consumer(self.build, self.attempt)
 
     @property
     def address(self) -> dict[str, Any]:
-        """The fields that orders and reports about the guest have in common."""
+        """Return the fields that orders and reports about the guest have in common."""
         return {name: getattr(self, name) for name in ("build", "attempt", "cell", "agent", "root", "host")}
 
 
@@ -55,7 +57,7 @@ def guest_of(order: BuildOrdered | MoveOrdered) -> GuestRecord:
 
 
 def image_of(spec: BuildSpec) -> tuple[str, tuple[str, ...]]:
-    """Return the image's name and properties."""
+    """Return the name and the properties of a guest's image."""
     if spec.image is None:
         return "", ()
     some = list(spec.image.properties.items())[:MAX_PROPERTIES]
@@ -64,7 +66,7 @@ def image_of(spec: BuildSpec) -> tuple[str, tuple[str, ...]]:
 
 @dataclass(eq=False)
 class HostGuests:
-    """The guests and image cache of one host."""
+    """The guests and the image cache of one simulated host."""
 
     instances: int = 0
     changes: int = 0  # changes of reported values, ever
@@ -75,7 +77,7 @@ class HostGuests:
 
 
 class Guests:
-    """All guests by build and attempt, and by host."""
+    """All guests of an agent, by build and attempt, and by host."""
 
     def __init__(self) -> None:
         self.there: dict[str, dict[int, GuestRecord]] = {}
@@ -105,7 +107,7 @@ class Guests:
         return [there[key] for key in sorted(there)]
 
     def is_there(self, guest: GuestRecord) -> bool:
-        """Return whether exactly this record is current."""
+        """Return whether exactly this record of a guest is the current one."""
         return self.there.get(guest.build, {}).get(guest.attempt) is guest
 
     def change(self, guest: GuestRecord) -> None:
@@ -114,7 +116,7 @@ class Guests:
         self.there[guest.build][guest.attempt] = self.on[guest.root].there[key] = guest
 
     def remove(self, build: str, attempts: range) -> list[GuestRecord]:
-        """Remove guests with these attempts, and return the removed guests."""
+        """Remove the guests of these attempts, and return them."""
         there = self.there.get(build, {})
         gone = [there.pop(attempt) for attempt in list(there) if attempt in attempts]
         for guest in gone:

@@ -24,7 +24,7 @@ _COMPARED = (  # the fields of a provider that decide whether its host is report
 
 
 class HostTrees:
-    """The trees of the hosts that the agent reports itself; Ironic's nodes are excluded."""
+    """The provider trees of the hosts that an agent reports itself; Ironic's nodes are excluded."""
 
     def __init__(self, who: SimAgent, disk: AgentDisk) -> None:
         self.cell, self.agent = who.cell, who.agent
@@ -52,7 +52,7 @@ class HostTrees:
         return tuple(self._hosts)
 
     def report(self, root: str, sequence: int) -> tuple[tuple[ProviderReport, ...], Reshaping | None]:
-        """Return the current report of this host, and the reshape that it causes."""
+        """Return the present report of a host's tree, and the reshape that it causes."""
         self._told[root] = sequence
         self._changed.pop(root, None)
         return self._trees[root].report(), self._reshaping(root)
@@ -82,7 +82,7 @@ class HostTrees:
     def compare(
         self, providers: Iterable[Provider], owners: Mapping[str, Provider]
     ) -> Iterator[tuple[str, bool]]:
-        """Yield each host and whether its stored tree differs, so that it must be reported.
+        """Yield each host and whether its tree in placement differs, so that it must be reported.
 
         Many hosts take long: the caller should let other tasks run in between.
         """
@@ -134,7 +134,9 @@ class HostTrees:
         return {root for root in later if not self._was_applied(root, owners.get(root))}
 
     def misplaced(self) -> list[GuestRecord]:
-        """Return guests with allocations that their host lacks, if placement has the host's current tree."""
+        """Return guests with allocations that their host lacks, if placement has the current tree of the
+        host.
+        """
         found = []
         for root in [root for root in self._to_fit if root in self._stored]:
             tree, guests = self._trees[root], self._disk.hosted.of(root)

@@ -19,7 +19,9 @@ LONGEST_ROUND = 0.1  # maximum of the same: each round costs a write and wakes o
 
 @dataclass(eq=False, slots=True)
 class AgentJob:
-    """A running job. The latest delivery of its order waits for its end; earlier deliveries do not."""
+    """A running build or phase of a move. The latest delivery of its order waits for its end; earlier
+    deliveries do not.
+    """
 
     build: str
     attempt: int  # of the guest
@@ -33,7 +35,7 @@ class AgentJob:
 
     @property
     def told(self) -> bool:
-        """Whether no delivery waits for the end."""
+        """Return whether no delivery waits for the job's end."""
         return self.waiter is None or self.waiter.done()
 
     def tell(self, how: How) -> None:
@@ -86,7 +88,7 @@ class DueJobs:
 
 
 class AgentJobs:
-    """All running jobs by build, and their number by host."""
+    """All running jobs of an agent by build, and their number by host."""
 
     def __init__(self) -> None:
         self.on: Counter[str] = Counter()  # by root
@@ -105,7 +107,7 @@ class AgentJobs:
         return self._of.get(build, {}).get(key)
 
     def end(self, job: AgentJob) -> asyncio.Future[How]:
-        """Return the future of the job's end; the previous waiter receives `handed over`."""
+        """Return the future of a job's end; the previous waiter receives `handed over`."""
         job.tell("handed over")
         job.waiter = asyncio.get_running_loop().create_future()
         if job.lost:
@@ -117,7 +119,7 @@ class AgentJobs:
         return job.waiter
 
     def over(self, job: AgentJob) -> bool:
-        """Remove the job; return False if it was destroyed or replaced before."""
+        """Remove a job that has ended; return False if it was destroyed or replaced before."""
         if self.get(job.build, job.key) is not job:
             return False
         jobs = self._of[job.build]
@@ -156,7 +158,7 @@ class PowerSupply:
                 self.fail()
 
     def fail(self) -> None:
-        """Turn the power off for a while: all running jobs are lost."""
+        """Fail the power supply: all running jobs are lost."""
         self.on = False
         self._back.clear()
         for job in self._jobs:

@@ -49,7 +49,9 @@ class BadMachine(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A type of host. Without a driver for processors the root has the inventory of flat hosts."""
+    """A type of simulated host. Without a driver for processors the root provider has the inventory of flat
+    hosts.
+    """
 
     drivers: tuple[Driver, ...] = ()
 
@@ -167,7 +169,7 @@ X86 = "x86_64"
 
 @dataclass(frozen=True, slots=True)
 class SimHost:
-    """One host: a root provider and its hardware."""
+    """One simulated host: a root provider and its hardware."""
 
     root: str
     host: str
@@ -188,7 +190,7 @@ class SimHost:
 
 @dataclass(frozen=True, slots=True)
 class SimAgent:
-    """One agent and its hosts."""
+    """One simulated agent with its hosts."""
 
     agent: str
     cell: str
@@ -210,7 +212,7 @@ class Hardware:
 
     @property
     def inventory(self) -> dict[str, Inventory]:
-        """The inventory of a flat host."""
+        """Return the inventory of a flat host."""
         return {
             "VCPU": Inventory(total=self.vcpus, max_unit=self.vcpus, allocation_ratio=self.vcpu_ratio),
             "MEMORY_MB": Inventory(total=self.memory_mb, reserved=512, max_unit=self.memory_mb),
@@ -265,5 +267,5 @@ def fleet(
 
 
 def agent_name(cell: str, number: int) -> str:
-    """Return the name of an agent of this cell, counted from 1."""
+    """Return the name of an agent of a cell, by its number from 1."""
     return f"{cell}-agent{number}"

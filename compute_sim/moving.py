@@ -25,7 +25,7 @@ _CAUSES: dict[PhaseEnd, str] = {"lost": "the agent lost power meanwhile", "hung"
 
 
 class SimulatedMoves:
-    """Executes the phases of moves with one agent's guests and power."""
+    """The phases of moves on a simulated agent, executed with the agent's guests and power."""
 
     def __init__(self, agent: SimulatedAgent) -> None:
         self._agent = agent
@@ -73,7 +73,7 @@ class SimulatedMoves:
         return await self._store_outcome(self._outcome(order, fate, lost=how == "lost"))
 
     async def progress(self) -> Sequence[MoveReported]:
-        """Return the progress of running phases, except of hanging ones."""
+        """Return reports of running phases, except of hanging ones."""
         if not self._agent.ready:
             return []
         now = asyncio.get_running_loop().time()

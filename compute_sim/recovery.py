@@ -31,7 +31,9 @@ QUIET_SECONDS = 10.0  # placement may be starting too: warn only afterwards
 
 
 class GuestRecovery:
-    """Determines the ownership of an agent's guests: all of them after a return, later the stopped ones."""
+    """The check which guests are still an agent's own: of all guests after a return, later of the stopped
+    ones.
+    """
 
     def __init__(
         self,

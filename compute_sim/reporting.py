@@ -34,7 +34,7 @@ FIRST_GAP = 10.0  # first interval between announcements, doubled each time: pla
 
 
 class HostReports:
-    """Reports of one agent's hosts, while there is power.
+    """The reports of one agent's hosts, sent while there is power.
 
     If placement can be asked, differences are reported periodically; else everything is.
     """
@@ -72,11 +72,13 @@ class HostReports:
 
     @property
     def beat_every(self) -> float:
-        """Seconds between heartbeats; each has a part of the hosts, as a long one blocks a scheduler."""
+        """Return the seconds between heartbeats; each has a part of the hosts, because a long one would
+        block a scheduler.
+        """
         return self.period / max(1, len(self._shares))
 
     async def beat(self) -> Sequence[HostReported]:
-        """Return the state of some hosts in turn, or of all after an absence, if the agent is ready."""
+        """Return heartbeats of some hosts in turn, or of all after an absence, if the agent is ready."""
         if not self._does.ready or not self._shares:
             return []
         if self._told_while != (away := self._does.absences):

@@ -25,7 +25,7 @@ _ID = re.compile(r"[\w-]{32}", re.ASCII)
 
 
 class Visitor(msgspec.Struct, frozen=True):
-    """The user of a token."""
+    """The user who signed in to the control room, with the roles of the token."""
 
     user: str
     project: str
@@ -47,7 +47,7 @@ class AccessRules:
 
 @dataclass(eq=False)
 class EventStream:
-    """One open event stream."""
+    """One open stream of server-sent events to a browser."""
 
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     wake: asyncio.Event = field(default_factory=asyncio.Event)  # for news, or because it has ended
@@ -61,7 +61,7 @@ class EventStream:
 
     @contextmanager
     def endable(self, working: asyncio.Timeout) -> Iterator[None]:
-        """Let `end` interrupt what is awaited in the block."""
+        """Let a call of `end` interrupt the awaits within the block."""
         self.working = working
         try:
             yield
@@ -122,7 +122,7 @@ class Sessions:
         return session
 
     def end(self, id_: str) -> None:
-        """End a session and its event streams."""
+        """End a session and its open event streams."""
         if self._signed_in.pop(id_, None) is not None:
             for stream in self._streams.get(id_, ()):
                 stream.end()
@@ -135,7 +135,7 @@ class Sessions:
     # Forms
 
     def form_token(self, session: WebSession) -> str:
-        """Return what each form of this session sends with it, against requests forged by other sites."""
+        """Return the secret that each form of a session contains, so that other sites cannot forge forms."""
         return hmac.new(self._key, session.id.encode(), hashlib.sha256).hexdigest()
 
     def is_form_token(self, session: WebSession, given: str) -> bool:
@@ -172,7 +172,7 @@ class Sessions:
 
 
 async def sweep(sessions: Sessions, clock: Clock) -> None:
-    """End invalid sessions again and again: an open event stream makes no request that would be refused."""
+    """End invalid sessions periodically: an open event stream makes no request that would be refused."""
     while True:
         sessions.end_invalid(clock.now())
         await asyncio.sleep(SWEEP)
@@ -208,7 +208,7 @@ def theme_cookie(scope: Scope) -> str:
 
 
 def set_session(answer: Response, scope: Scope, session: WebSession) -> None:
-    """Send this session with the answer, in place of the request's."""
+    """Set the cookie of a session in the answer, in place of the request's."""
     scope["session"], scope["session.new"] = session, False
     _set(answer, scope, session_cookie(scope), session.id, int(SECONDS))
 

@@ -11,14 +11,14 @@ from bus.topics import QUERIES, TOPICS
 
 @dataclass(frozen=True, slots=True)
 class KnownQueue:
-    """A durable queue, and the worker that reads it."""
+    """A durable queue, with the worker that reads it."""
 
     name: str
     worker: str
 
 
 class Route(NamedTuple):
-    """A topic or a query."""
+    """A topic or a query with the queues that carry its messages."""
 
     name: str
     is_query: bool
@@ -80,11 +80,12 @@ class BusLoad:
 
     @property
     def unread(self) -> list[QueueLoad]:
-        """Return the queues without a consumer."""
+        """Return the queues that no consumer reads."""
         return [queue for queue in self.queues if queue.unread]
 
     @property
     def fullest(self) -> list[QueueLoad]:
+        """Return the queues that hold messages, the fullest first."""
         return [queue for queue in self.queues if queue.messages]
 
 
@@ -102,7 +103,9 @@ def all_routes() -> tuple[Route, ...]:
 
 @cache
 def route_of(queue: str) -> Route | None:
-    """Return what a queue of this name carries: `reader:key`, or `ask:key` of a query."""
+    """Return the topic or query that a queue carries, by the queue's name: `reader:key`, or `ask:key` for a
+    query.
+    """
     reader, _, key = queue.partition(":")
     words = key.split(".")
     for route in all_routes():

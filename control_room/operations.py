@@ -37,10 +37,10 @@ class Drains(Protocol):
 
 
 class ChangeSubscription(Protocol):
-    """Placement's changes, as they are published."""
+    """A subscription to placement's changes as they are published."""
 
     async def get(self) -> Sequence[tuple[str, bool]]:
-        """Return the next changed roots, each with whether more than its usage changed."""
+        """Return the roots of the next change of placement, each with whether more than its usage changed."""
 
     async def stop(self) -> None: ...
 

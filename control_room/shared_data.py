@@ -66,7 +66,7 @@ _MOST = 64  # values that are kept
 
 
 class Changes:
-    """A signal that counts changes."""
+    """A counter of changes that wakes its waiters."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -173,8 +173,8 @@ class SharedData(Generic[K, V]):
         return await self._joined(key)
 
     async def latest(self, key: K) -> V:
-        """Return the value for an open page, with all changes; reads for open pages are spaced by their
-        cost.
+        """Return the value for an open page, with all changes included; reads for open pages are spaced by
+        their cost.
         """
         if (known := self._known.get(key)) is not None and self._is_fresh(known):
             return known.value
@@ -187,7 +187,7 @@ class SharedData(Generic[K, V]):
             return await self._joined(key)
 
     def known(self, key: K) -> V | None:
-        """Return the last value, whatever its age."""
+        """Return the value that was read last, whatever its age."""
         known = self._known.get(key)
         return known.value if known is not None else None
 
@@ -203,7 +203,7 @@ class SharedData(Generic[K, V]):
         return read.task
 
     def forget(self) -> None:
-        """Read again for the next reader, after an operation changed the data."""
+        """Discard all values after an operation changed the data, so that the next reader reads again."""
         self._known.clear()
         self._reads.clear()
 
@@ -236,7 +236,7 @@ class SharedData(Generic[K, V]):
         return read
 
     async def _run(self, key: K, read: _Read[V]) -> V | Exception:
-        """Read and keep the value. An error is returned, because it concerns only the readers."""
+        """Read a value and keep it. An error is returned, because it concerns only the readers."""
         began = self._clock.monotonic()
         try:
             with self.interval.querying():

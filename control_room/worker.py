@@ -28,7 +28,7 @@ from control_room.shared_data import Changes
 
 
 class NodeChanges(Changes):
-    """Bare-metal nodes with messages since they were read, while a page is open."""
+    """The bare-metal nodes about which messages arrived since they were read, while a page is open."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class NodeChanges(Changes):
         self.of_all = Changes()  # too many nodes to name them
 
     def add(self, nodes: Collection[str]) -> None:
-        """Record messages about the nodes. No names: any node may have changed."""
+        """Record messages about bare-metal nodes. Without names, any node may have changed."""
         if self.is_watched:
             self.nodes.update(dict.fromkeys(nodes))
             if not nodes:

@@ -20,7 +20,7 @@ Refusals = tuple[claims.Refusal, ...]
 
 
 def swapped(build: Build, result: claims.ClaimResult, now: float, limits: AttemptLimits) -> Stepped:
-    """Apply the answer to a claim of the next host."""
+    """Apply placement's answer to a claim of the next host for a build."""
     match result:
         case claims.Claimed():
             return _moved(build, result.choice, result.generation, result.refused, now, limits)
@@ -85,7 +85,7 @@ def refused_attempts(spares: tuple[Selection, ...], refusals: Refusals, now: flo
 
 
 def release_answered(build: Build, result: claims.ReleaseResult) -> Stepped:
-    """Apply the answer to a release: nothing is held any more, so the end can be reported."""
+    """Apply placement's answer to a release: the build holds nothing any more, so its end can be reported."""
     match result:
         case claims.Held():  # release it, whichever claim changed it
             build, said = _caught_up(build, result)
@@ -155,7 +155,7 @@ def reshaped(build: Build, reshape: BuildReshaped) -> Build:
 
 
 def position_of(build: Build, held: claims.Held) -> int | None:
-    """Return the position of the host that placement has, from the current one on, if any."""
+    """Return the position of the host that placement has for the build, from its current host on, if any."""
     if not held.allocations:
         return None
     hosts = build.hosts
@@ -180,7 +180,7 @@ def holding(build: Build, position: int, allocations: Allocations) -> Build:
 
 
 def stale_report(build: Build, report: AgentReported) -> Effects:
-    """Repeat what a stale report led to, and clean up its leftover."""
+    """Repeat the messages that an outdated report of an agent led to, and clean up its leftover guest."""
     left = next((left for left in build.leftovers if left.attempt == report.attempt), None)
     if build.move is not None and build.move.goal and report.attempt >= build.move.first:
         return () if report.outcome == "progress" else repeated_move_end(build)

@@ -78,7 +78,9 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def spares(self) -> tuple[messages.Selection, ...]:
-        """Return the alternates not tried yet. A refused alternate is not tried again."""
+        """Return the alternates of a build that were not tried yet. A refused alternate is not tried
+        again.
+        """
         return self.hosts[self.at + 1 :]
 
     @property
@@ -87,7 +89,7 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def moving(self) -> BuildMove | None:
-        """Return the move in progress, if any."""
+        """Return the build's move in progress, if any."""
         return self.move if self.move is not None and self.move.is_open else None
 
     @property
@@ -106,7 +108,7 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stands(build: Build) -> BuildStands:
-    """Return the answer to a query about the build."""
+    """Return the answer to a query about a build."""
     return BuildStands(
         build=build.id,
         status=build.status,
@@ -136,7 +138,7 @@ def overdue(build: Build) -> messages.AgentReported:
 
 
 def question(build: Build) -> ClaimRequested | ReleaseRequested:
-    """Return the question to placement: for the next host, or for the release."""
+    """Return the question of a build to placement: a claim of the next host, or a release."""
     keep = leftover_holder(build)
     if build.status == "deleting":
         return ReleaseRequested(consumer=build.id, generation=build.generation, retire="deleted", keep=keep)
@@ -225,7 +227,7 @@ def host_failed(build: Build, cause: str, ours: bool = True) -> messages.HostFai
 
 
 def ended(build: Build) -> messages.BuildEnded:
-    """Return the end of the build; always the same message."""
+    """Return the message about the end of a build; always the same message."""
     assert build.end, f"{build.id} has not ended"
     active = build.end == "active"
     there = _built_on(build)
@@ -314,7 +316,7 @@ def leftover_orders_on(build: Build, roots: Collection[str]) -> Effects:
 
 
 def undone(build: Build, attempt: int | None = None) -> Effects:
-    """Return orders to destroy the unconfirmed leftovers, of all attempts or of one."""
+    """Return orders to destroy the unconfirmed leftovers of a build, of all attempts or of one."""
     return tuple(
         destroy_left(build, left)
         for left in build.leftovers

@@ -11,7 +11,7 @@ from cell_conductor.core.build import Status
 
 @dataclass(frozen=True, slots=True)
 class SwapAnswered:
-    """Placement's answer to the claim after this attempt."""
+    """The event that placement answered the claim of the next host after this attempt."""
 
     attempt: int
     result: ClaimResult
@@ -20,7 +20,7 @@ class SwapAnswered:
 
 @dataclass(frozen=True, slots=True)
 class SwapImpossible:
-    """Placement refused to judge the claim."""
+    """The event that placement cannot judge the claim of a build."""
 
     attempt: int
     why: str
@@ -29,7 +29,7 @@ class SwapImpossible:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseAnswer:
-    """Placement's answer to the release that was asked for in this status."""
+    """The event that placement answered the release that was asked for in this status of the build."""
 
     asked_in: Status
     result: ReleaseResult
@@ -37,7 +37,7 @@ class ReleaseAnswer:
 
 @dataclass(frozen=True, slots=True)
 class CleanedUp:
-    """Placement's answer to the release of a leftover's holder."""
+    """The event that placement answered the release of a leftover's holder consumer."""
 
     consumer: str
     result: ReleaseResult
@@ -45,7 +45,7 @@ class CleanedUp:
 
 @dataclass(frozen=True, slots=True)
 class MoveImpossible:
-    """A placed move that cannot be done here; it goes back before anything is ordered."""
+    """The event that a placed move cannot be done here; it goes back before anything is ordered."""
 
     placed: MovePlaced
     why: str
@@ -53,7 +53,7 @@ class MoveImpossible:
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """An adoption with the allocations in placement, or the reason why it is impossible."""
+    """The event of an adoption with the allocations in placement, or the reason why it is impossible."""
 
     asked: BuildAdoptRequested
     held: Held | None = None  # empty: the cell knows them already
@@ -62,7 +62,9 @@ class Adoption:
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """A restart or a long silence, after which the messages that a build waits for are repeated."""
+    """The event of a restart or a long silence, after which the messages that a build waits for are
+    repeated.
+    """
 
 
 Event = (

@@ -97,7 +97,9 @@ def _leaving(build: Build, order: HandoverProgress, now: float) -> BuildMove:
 
 
 def _deleted_before(build: Build, order: HandoverProgress, now: float, limits: AttemptLimits) -> Stepped:
-    """End the move; what the holder holds here is released when its guest is destroyed."""
+    """End the move of a deleted build; the resources that the holder consumer holds here are released when
+    its guest is destroyed.
+    """
     move = replace(_leaving(build, order, now), goal="deleted", phase="recall")
     build = replace(build, move=closed(move, "deleted", DELETED, "", "", now))
     if order.kind in KEPT and build.placed is not None:
@@ -139,7 +141,9 @@ def step_of_leaving(build: Build, event: Event, now: float, limits: AttemptLimit
 
 
 def recalled(build: Build, goal: Goal, cause: str, now: float, limits: AttemptLimits) -> Stepped:
-    """Cancel the departure of a build. Its resources are in the other cell, and the scheduler's to change."""
+    """Cancel the departure of a build to another cell. Its resources are in the other cell, and the
+    scheduler's to change.
+    """
     build = replace(build, move=replace(phases.open_move(build), goal=goal, cause=cause))
     return phases.enter(build, "recall", now, limits)
 
@@ -189,7 +193,7 @@ def deleted_elsewhere(move: BuildMove, event: BuildDeleteRequested) -> HandoverR
 def _left_cell(
     build: Build, now: float, limits: AttemptLimits, status: Literal["moved", "deleted"]
 ) -> Stepped:
-    """End the move: the build left this cell, and its leftovers here are destroyed."""
+    """End the move of a build that left this cell; its leftovers here are destroyed."""
     move = phases.open_move(build)
     if move.kept:
         build = phases.source_left(build, now, limits)
@@ -200,7 +204,7 @@ def _left_cell(
 
 
 def _back(build: Build, told: HandoverProgress, now: float, limits: AttemptLimits) -> Stepped:
-    """Return the build to this cell with its old resources, or with the reason why they are lost."""
+    """Return a build to this cell with its old resources, or with the reason why they are lost."""
     move = phases.open_move(build)
     deleted = move.goal == "deleted"
     move = replace(
@@ -222,7 +226,7 @@ def _back(build: Build, told: HandoverProgress, now: float, limits: AttemptLimit
 
 
 def arrives(build: Build | None, placed: MovePlaced, now: float, limits: AttemptLimits) -> Stepped | None:
-    """Take the build in. Return None if the message does not describe the build."""
+    """Take a build of another cell in. Return None if the message does not describe the build."""
     if build is not None and build.move is not None and build.move.id == placed.move:
         return build, phases.ended_before(build)
     if placed.booted is None or placed.chosen is None:

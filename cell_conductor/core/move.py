@@ -88,34 +88,36 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def kept(self) -> bool:
-        """Whether a holder in this cell holds the source's resources."""
+        """Return whether a holder consumer in this cell holds the source's resources."""
         return self.kind in KEPT and self.half != "arriving"
 
     @property
     def asks(self) -> str:
-        """The name of the open question to placement; answers to earlier questions carry other names."""
+        """Return the name of the move's open question to placement; answers to earlier questions carry other
+        names.
+        """
         return f"{self.phase} afresh" if self.afresh else self.phase
 
     @property
     def leaves(self) -> bool:
-        """Whether the build is leaving its cell, or has left and may return."""
+        """Return whether the build is leaving its cell, or has left and may return."""
         return self.half == "leaving" and (self.phase == "send" or self.phase in HALF)
 
     @property
     def elsewhere(self) -> str:
-        """The cell that knows the rest of the move, or an empty string for this one."""
+        """Return the cell that knows the rest of the move, or an empty string for this one."""
         if self.half == "leaving":
             return self.to_cell if self.silent or (self.is_open and self.phase == "away") else ""
         return self.placed.out_of if self.silent else ""
 
     @property
     def is_returning(self) -> bool:
-        """Whether the move is on its way back; otherwise an undo precedes the next destination."""
+        """Return whether the move is on its way back; otherwise an undo precedes the next destination."""
         return self.phase in moves.WAY_BACK and (self.phase != "undo" or bool(self.goal))
 
     @property
     def shown(self) -> str:
-        """The phase or end, as displayed."""
+        """Return the phase or the end of the move for lists."""
         if self.end:
             return self.end
         if self.phase == "undo":
@@ -126,7 +128,9 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def without_record(placed: moves.MovePlaced) -> moves.MovePlaced:
-    """Return the message as stored, without the record of the decision and without the boot."""
+    """Return the message of a placed move as stored, without the record of the decision and without the boot
+    request.
+    """
     if placed.booted is not None:
         placed = replace(placed, booted=None)
     if placed.decision.record is None:
@@ -146,7 +150,7 @@ def never_begun(placed: moves.MovePlaced, end: moves.MoveEnd, why: str, now: flo
 
 
 def ended(move: BuildMove) -> moves.MoveEnded:
-    """Return the end of the move; always the same message."""
+    """Return the message about the end of a move; always the same message."""
     assert move.end, f"move {move.id} is not over"
     placed = move.placed
     return moves.MoveEnded(
@@ -195,7 +199,7 @@ def end_messages(move: BuildMove) -> tuple[Message, ...]:
 
 
 def move_state(move: BuildMove) -> moves.MoveStands:
-    """Return the answer to a query about the move."""
+    """Return the answer to a query about a move."""
     return moves.MoveStands(
         move=move.id,
         build=move.placed.build,

@@ -246,7 +246,7 @@ def _refused(build: Build, event: MoveSteered, why: str) -> Stepped:
 
 
 def undoing(build: Build, now: float, limits: AttemptLimits) -> Stepped:
-    """Continue after silence about a destruction. Only a guest that may run is awaited."""
+    """Repeat the orders of a move on its way back after a silence. Only a guest that may run is awaited."""
     move = phases.open_move(build)
     waits = phases.pending(build)
     if not move.goal:

@@ -40,7 +40,7 @@ AWAY_SECONDS = 60.0  # after which the departure is reported again
 
 
 def enter(build: Build, phase: moves.Phase, now: float, limits: AttemptLimits, *said: Message) -> Stepped:
-    """Begin a phase of the move: return the given messages, the move's state, and the phase's orders."""
+    """Begin a phase of a move: return the given messages, the state of the move, and the phase's orders."""
     move = open_move(build)
     deadline = {
         "verify": now + moves.verify_seconds(move) if moves.verify_seconds(move) else 0.0,
@@ -65,7 +65,7 @@ def enter(build: Build, phase: moves.Phase, now: float, limits: AttemptLimits, *
 
 
 def over(build: Build, outcome: moves.Over, cause: str, now: float) -> Build:
-    """Record the end of the move's current phase, with its outcome and cause."""
+    """Record the end of the current phase of a move."""
     move = open_move(build)
     sends = move.phase == "send"
     host = build.hosts[move.source] if sends else build.host
@@ -74,14 +74,14 @@ def over(build: Build, outcome: moves.Over, cause: str, now: float) -> Build:
 
 
 def tried(build: Build, outcome: Literal["built", "failed", "timed out"], cause: str, now: float) -> Build:
-    """Record the end of the attempt at the move's current destination."""
+    """Record the end of the attempt at this destination of a move."""
     move = open_move(build)
     attempt = say.attempt_over(build, outcome, cause, now)
     return replace(build, move=replace(move, attempts=(*move.attempts, attempt)))
 
 
 def close(build: Build, end: MoveEnd, reason: str, now: float, status: Status, *said: Message) -> Stepped:
-    """End the move with this reason, and give its build this status."""
+    """End a move."""
     host = build.host if status == "active" else None
     move = moves.closed(
         open_move(build), end, reason, host.host if host else "", host.root if host else "", now
@@ -91,7 +91,7 @@ def close(build: Build, end: MoveEnd, reason: str, now: float, status: Status, *
 
 
 def arrived(build: Build, now: float, limits: AttemptLimits, end: MoveEnd = "done", why: str = "") -> Stepped:
-    """End the move at its destination; the guest left at the source is destroyed."""
+    """End a move at its destination; the leftover at the source is destroyed."""
     move = open_move(build)
     if move.kept:
         build = source_left(build, now, limits)
@@ -99,7 +99,9 @@ def arrived(build: Build, now: float, limits: AttemptLimits, end: MoveEnd = "don
 
 
 def deleting(build: Build, reply_to: str | None, now: float, limits: AttemptLimits, why: str) -> Stepped:
-    """Delete the build, at any phase: destroy and release its own place; the source becomes a leftover."""
+    """Delete a build in any phase of its move: destroy the guest and release its own resources; the source
+    becomes a leftover.
+    """
     move = open_move(build)
     build = over(build, "given up", why, now)
     if move.kept and move.phase != "resume":
@@ -118,7 +120,7 @@ def source_left(build: Build, now: float, limits: AttemptLimits) -> Build:
 
 
 def trimmed(build: Build) -> Build:
-    """Return the build without hosts of earlier moves that no message mentions any more."""
+    """Return a build without hosts of earlier moves that no message mentions any more."""
     first = len(build.hosts) - len(build.moved)
     used = {build.at, *(left.at for left in build.leftovers)}
     stay = [at for at in range(first, len(build.hosts)) if at in used]
@@ -141,7 +143,7 @@ def failed_there(
     limits: AttemptLimits,
     report: MoveReported | AgentReported | None = None,
 ) -> Stepped:
-    """Try the next destination of the move, or go back to the source."""
+    """Try the next destination of a move, or go back to the source."""
     retry = report is None or report.retry
     failed = say.host_failed(build, cause, ours=retry)
     build = over(build, outcome, cause, now)
@@ -166,7 +168,7 @@ def failed_there(
 def way_back(
     build: Build, goal: MoveEnd, why: str, now: float, limits: AttemptLimits, *said: Message
 ) -> Stepped:
-    """Restore the state before the move; a guest at the destination is a leftover by now."""
+    """Restore the state before a move; a guest at the destination is a leftover by now."""
     assert goal in ("error", "reverted", "aborted")
     move = open_move(build)
     chain = "; ".join(f"{attempt.host} {attempt.outcome}: {attempt.cause}" for attempt in move.attempts)
@@ -184,7 +186,9 @@ def way_back(
 
 
 def phase_without_guest(build: Build) -> moves.Phase:
-    """Return the phase after no guest is at the destination: towards the next destination, or the source."""
+    """Return the phase of a move after no guest is at the destination: the next destination, or the
+    source.
+    """
     move = open_move(build)
     if not move.goal:
         return "swap"
@@ -192,7 +196,9 @@ def phase_without_guest(build: Build) -> moves.Phase:
 
 
 def returned(build: Build, now: float, limits: AttemptLimits, problem: str = "") -> Stepped:
-    """Continue the move's way back with the source's resources, or with the reason why they are lost."""
+    """Continue a build after its move was undone, with the source's resources or with the reason why they are
+    lost.
+    """
     move = open_move(build)
     if problem:
         cause = f"{move.cause}; its room at {move.left} could not be had back: {problem}"[:MAX_CAUSE]
@@ -206,7 +212,7 @@ def returned(build: Build, now: float, limits: AttemptLimits, problem: str = "")
 
 
 def resume(build: Build, now: float, limits: AttemptLimits, *said: Message) -> Stepped:
-    """Start the guest at the move's source under a new attempt number."""
+    """Start the guest of a build at the source of its move again, under a new attempt number."""
     move = open_move(build)
     number = move.highest + 1
     build = replace(build, attempt=number, move=replace(move, highest=number))
@@ -219,7 +225,7 @@ def open_move(build: Build) -> moves.BuildMove:
 
 
 def waited_for(build: Build) -> Effects:
-    """Return the messages whose results the current phase of the move waits for."""
+    """Return the messages whose result the present phase of a move waits for."""
     move = open_move(build)
     match move.phase:
         case "prepare" | "send" | "start" | "resume" | "rebuild":

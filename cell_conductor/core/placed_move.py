@@ -26,7 +26,9 @@ def placed_by(event: Event) -> MovePlaced | None:
 
 
 def postpone_reason(build: Build | None, placed: MovePlaced) -> str:
-    """Return why the move cannot be judged yet, or an empty string. A move without a claim need not wait."""
+    """Return why a placed move cannot be judged yet, or an empty string. A move without a claim need not
+    wait.
+    """
     if build is None or (build.move is not None and build.move.id == placed.move):
         return ""
     if build.moving is not None and placed.kind not in ("shelve", "rebuild"):
@@ -61,7 +63,7 @@ def _never(build: Build, placed: MovePlaced, now: float) -> Stepped:
 
 
 def _after(last: BuildMove | None, move: BuildMove) -> BuildMove:
-    """Continue the attempt and step numbers of the last move."""
+    """Continue the attempt and step numbers of a build's last move."""
     if last is None:
         return move
     return replace(move, step=last.step, highest=max(last.highest, move.highest))
@@ -174,7 +176,9 @@ def stale_move_report(build: Build, report: MoveReported) -> Effects:
 def answered(
     build: Build, result: claims.ClaimResult | None, now: float, limits: AttemptLimits, why: str = ""
 ) -> Stepped:
-    """Apply placement's answer to the claim of a destination or the source (None: it did not judge)."""
+    """Apply placement's answer to the claim of a move's destination or source (None: placement did not
+    judge).
+    """
     move = phases.open_move(build)
     if move.phase != "swap":
         return _taken_over(build, result, now, limits, why)
@@ -249,7 +253,7 @@ def _held(build: Build, held: claims.Held, now: float, limits: AttemptLimits) ->
 
 
 def released(build: Build, result: claims.ReleaseResult, now: float, limits: AttemptLimits) -> Stepped:
-    """End the move after the release: the build is shelved, or shelved again."""
+    """End a move after placement's answer to its release: the build is shelved, or shelved again."""
     move = phases.open_move(build)
     problem = ""
     match result:

@@ -30,7 +30,9 @@ Preference = Callable[[str], tuple[str, ...]]
 
 
 def preference(agents: Collection[str]) -> Preference:
-    """Return a function from a node to its order of these agents; an agent less keeps the rest in order."""
+    """Return a function from a node to its order of the given agents; without one of the agents the order of
+    the others is the same.
+    """
     return _preference(tuple(sorted(agents)))
 
 
@@ -48,7 +50,7 @@ def _preference(agents: tuple[str, ...]) -> Preference:
 
 
 def dealt(owners: Mapping[str, str], agents: Collection[str], order: Preference) -> dict[str, str]:
-    """Return the new owner of each node, given the current one (empty: unowned), among these agents."""
+    """Return the new owner of each node among these agents, given the present owners (empty: none)."""
     if not agents:
         return dict(owners)
     even = len(owners) / len(agents)
@@ -142,7 +144,7 @@ class RingNode(msgspec.Struct, frozen=True, kw_only=True):
 def moves(
     nodes: Collection[RingNode], members: Iterable[RingMember], uses: Mapping[str, Use]
 ) -> list[RingNode]:
-    """Return the pool's nodes whose owner changes or has to stop, with their new values."""
+    """Return the nodes of a pool whose owner changes or has to stop, in their new state."""
     known = {member.agent: member for member in members}
     takers = [agent for agent, member in known.items() if member.takes]
     free = {node.root: node.owner for node in nodes if node.root not in uses and node.leaving in ("", "free")}
@@ -184,7 +186,7 @@ def _moved(
 
 
 def forgotten(nodes: Iterable[RingNode], members: Iterable[RingMember]) -> list[str]:
-    """Return deleted nodes that no agent acts on any more; a node that returns starts anew."""
+    """Return the deleted nodes on which no agent acts any more; a node that returns starts again."""
     known = {member.agent: member for member in members}
     gone = [node for node in nodes if node.leaving == "gone"]
     return [node.root for node in gone if node.owner not in known or _has_stopped(node, known[node.owner])]
@@ -195,7 +197,7 @@ def _has_stopped(node: RingNode, owner: RingMember) -> bool:
 
 
 def rehomed(nodes: Iterable[RingNode], to: str) -> list[RingNode]:
-    """Return the nodes marked to get another agent, whatever is on them."""
+    """Return the nodes marked to get another agent, whatever instances they have."""
     return [replace(node, leaving="all", to=to) for node in nodes]
 
 
@@ -210,13 +212,7 @@ Mark = tuple[int, int]  # the epoch of a lease, and its number of renewals
 
 
 class Sightings:
-    """The last beats of agents: they show by this conductor's clock alone that a lease has expired.
-
-    An agent counts its lease from its question, which precedes the storing of its beat, which precedes the
-    moment at which this conductor first saw that beat. If the lease's duration has passed since that moment
-    with the same beat, the lease has expired whatever other clocks show. Clocks only need similar speed
-    (DRIFT). Times are monotonic and go on while the process is stopped.
-    """
+    """The last heartbeats of agents: they show by this conductor's clock alone that a lease has expired."""
 
     def __init__(self, deaf_after: float) -> None:
         self._deaf_after = deaf_after
@@ -224,7 +220,7 @@ class Sightings:
         self._news = float("-inf")  # time of the last beat of any agent
 
     def note(self, marks: Mapping[str, Mark], now: float) -> None:
-        """Note the stored beats of agents. After a long silence of all agents all leases start anew."""
+        """Note the stored heartbeats of agents. After a long silence of all agents all leases start again."""
         known = {agent: seen[0] for agent, seen in self._seen.items()}
         same = {agent for agent, mark in marks.items() if known.get(agent) == mark}
         if len(same) < len(marks):
@@ -236,13 +232,13 @@ class Sightings:
         }
 
     def renewed(self, now: float) -> None:
-        """Note that some agent has asked for its lease, so that this conductor is not the one cut off."""
+        """Note a question of any agent, which shows that agents can reach the conductor."""
         if now - self._news > self._deaf_after:
             self._seen = {agent: (mark, now) for agent, (mark, _) in self._seen.items()}
         self._news = now
 
     def left(self, agent: str, mark: Mark, lease: float, now: float) -> float:
-        """Return the seconds until the lease has expired for certain; 0 or less if it has."""
+        """Return the seconds until an agent's lease has expired for certain; 0 or less if it has."""
         seen = self._seen.get(agent)
         since = seen[1] if seen is not None and seen[0] == mark else now
         return since + lease * (1 + DRIFT) + GRACE - now

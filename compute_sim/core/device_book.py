@@ -1,4 +1,4 @@
-"""Device usage by guest, as the agent knows it; refuses what does not fit.
+"""The devices that each guest uses, as the agent knows it. Orders for devices that are not free are refused.
 
 Placement decides first. An order that does not fit was claimed for hardware that has changed meanwhile, or
 that a guest unknown to placement still uses.
@@ -16,7 +16,9 @@ _NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 class DeviceBook:
-    """The providers of all hosts of one agent. Unknown providers are shared pools of other owners."""
+    """The providers of all hosts of one agent with the guests that use them. Unknown providers are shared
+    pools of other owners.
+    """
 
     def __init__(self) -> None:
         self.held: dict[GuestKey, Allocations] = {}
@@ -28,8 +30,8 @@ class DeviceBook:
         self._departed: dict[str, str] = {}  # provider → name, for providers that were removed
 
     def furnish(self, tree: ProviderTree, moving: Collection[str] = ()) -> None:
-        """Replace the host's tree; placement moves the allocations of `moving` providers when it applies the
-        report.
+        """Replace the provider tree of a host; placement moves the allocations of `moving` providers when it
+        applies the report.
         """
         now = {provider.id: provider for provider in tree.providers}
         for id_ in self._of_root.get(tree.root, ()):
@@ -65,12 +67,14 @@ class DeviceBook:
         )
 
     def on_root(self, root: str, allocations: Allocations) -> bool:
-        """Return whether any of it may be on this host."""
+        """Return whether any of these allocations may be on this host."""
         here = self._of_root.get(root, ())
         return any(provider in here or provider in self._departed for provider in allocations)
 
     def refusal(self, guest: GuestKey, wanted: Allocations) -> str:
-        """Return why this guest cannot have it, or an empty string if it can or has it already."""
+        """Return why a guest cannot have these allocations, or an empty string if it can or has them
+        already.
+        """
         if guest in self.held:
             return ""
         for provider, amounts in wanted.items():
@@ -93,7 +97,7 @@ class DeviceBook:
             self._count(allocations, 1)
 
     def move(self, guest: GuestKey, allocations: Allocations) -> None:
-        """Replace what the guest holds."""
+        """Replace the allocations of a guest."""
         self.release(guest)
         self.hold(guest, allocations)
 
@@ -115,11 +119,11 @@ Held = tuple[tuple[str, int], Allocations]  # a guest (build and attempt) and it
 
 
 def reshaping(stored: Sequence[TreeProvider], tree: ProviderTree, guests: Iterable[Held]) -> Reshaping | None:
-    """Return the inventory that a report of this tree moves, and where guests' allocations go; None if none
-    is used.
+    """Return the inventory that a report of this tree moves, and the new providers of guests' allocations;
+    None if none is used.
 
     A class that a provider lost goes to the providers that gained it. A guest goes to one of them as a whole
-    if it fits, so that it stays within a NUMA cell; else it is spread.
+    if it fits.
     """
     moves = tuple(_moves(stored, tree))
     if not moves:

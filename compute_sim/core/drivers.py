@@ -16,15 +16,15 @@ InUse = Callable[[str], Mapping[str, int]]  # provider id → amounts that guest
 
 
 class Driver(Protocol):
-    """Adds its hardware to a tree."""
+    """The interface of a driver, which adds one type of hardware to the provider tree of a host."""
 
     @property
     def follows_use(self) -> bool:
-        """Whether the driver's output depends on what guests use."""
+        """Return whether the driver's part of the tree depends on the devices that guests use."""
         ...
 
     def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
-        """Add all hardware of the driver's type; drivers run one after another."""
+        """Add all hardware of the driver's type to the tree; drivers run one after another."""
         ...
 
 
@@ -56,7 +56,7 @@ def device_parent(tree: ProviderTree, number: int, device: str) -> str:
 
 @dataclass(frozen=True)
 class FlatDriver:
-    """The given inventory, traits and aggregates of the root."""
+    """A driver that gives the root provider the configured inventory, traits and aggregates."""
 
     inventory: Mapping[str, Inventory] = field(default_factory=dict)
     traits: tuple[str, ...] = ()
@@ -73,7 +73,9 @@ _UNITS = ("KB", "MB", "GB")
 
 
 class NumaDriver(DriverOptions, frozen=True, kw_only=True):
-    """NUMA cells with processors, memory and pages. All figures but the disk are for one cell."""
+    """A driver that adds NUMA cells with processors, memory and pages. All figures but the disk are for one
+    cell.
+    """
 
     cells: Annotated[int, Meta(le=64)] = 2
     vcpus: Count = 12  # shared processors
@@ -115,7 +117,7 @@ VF = "SRIOV_NET_VF"
 
 
 class PhysicalFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A port of a card."""
+    """A port of a simulated network card."""
 
     device: str
     vfs: Count = 8
@@ -154,7 +156,9 @@ class SriovDriver(DriverOptions, frozen=True, kw_only=True):
 
 
 def with_vfs(count: int) -> str:
-    """Return the trait of a PF with so many VFs; a request for the whole PF requires it."""
+    """Return the trait of a physical function with so many virtual functions; a request for the whole
+    function requires it.
+    """
     return f"CUSTOM_PF_WITH_{count}_VFS"
 
 
@@ -215,7 +219,9 @@ _DEVICES = (
 
 
 class DeviceDriver(DriverOptions, frozen=True, kw_only=True):
-    """Accelerators and other devices, each a provider: an FPGA, a whole GPU, a dongle."""
+    """A driver that adds accelerators and other devices, each as a provider: an FPGA, a whole GPU, a
+    dongle.
+    """
 
     devices: tuple[HostDevice, ...] = _DEVICES
 
@@ -237,7 +243,9 @@ def build_tree(
     *,
     disabled: bool = False,
 ) -> ProviderTree:
-    """Return the tree that the drivers report now, together with content added by operators."""
+    """Return the provider tree that the drivers of a host report now, together with content added by
+    operators.
+    """
     tree = ProviderTree(root, host, stored)
     for driver in drivers:
         driver.update_provider_tree(tree, in_use)

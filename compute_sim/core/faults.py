@@ -26,14 +26,16 @@ _ABORT = ("the image is corrupt: checksum mismatch", "the volume could not be pr
 
 
 def draw(*words: object) -> float:
-    """Return a number in [0, 1) that depends only on the words."""
+    """Return a number in [0, 1) that depends only on the given words."""
     digest = blake2b("|".join(map(str, words)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64
 
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """Duration of builds: constant:s, uniform:from,to, exponential:mean or lognormal:median,sigma."""
+    """The random duration of builds: constant:s, uniform:from,to, exponential:mean or
+    lognormal:median,sigma.
+    """
 
     name: str
     values: tuple[float, ...]
@@ -54,7 +56,7 @@ class Durations:
         return Durations(name, values)
 
     def at(self, first: float, second: float) -> float:
-        """Return the duration for two random numbers."""
+        """Return the duration that belongs to two random numbers."""
         match self.name:
             case "uniform":
                 low, high = self.values
@@ -79,7 +81,7 @@ class Fate:
 
 @dataclass(frozen=True, slots=True)
 class MoveFaults:
-    """The share of each phase that fails, and the share of all phases that never end."""
+    """The share of each phase of moves that fails, and the share of all phases that never end."""
 
     prepare: float = 0.0
     send: float = 0.0
@@ -95,7 +97,9 @@ class MoveFaults:
 
     @staticmethod
     def of_each(share: float, hang: float = 0.0) -> "MoveFaults":
-        """Return the same share for every phase of the way there; the way back always succeeds."""
+        """Return the same share for every phase towards the destination; phases of the way back always
+        succeed.
+        """
         return MoveFaults(prepare=share, send=share, start=share, rebuild=share, hang=hang)
 
 
@@ -147,7 +151,7 @@ class FaultPlan:
 
 @dataclass(frozen=True, slots=True)
 class CrashPlan:
-    """Power failures after about so many orders, repeatedly, each for `away` seconds."""
+    """Planned power failures of an agent after about so many orders, repeatedly, each for `away` seconds."""
 
     seed: int = 0
     orders: int = 0  # 0: never
@@ -177,5 +181,5 @@ class SimOptions:
 
     @property
     def absent_after(self) -> float:
-        """The seconds without activity after which the hosts may have been evacuated."""
+        """Return the seconds without activity of an agent after which its hosts may have been evacuated."""
         return max(self.period, LEAST_ABSENCE)

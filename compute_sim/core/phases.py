@@ -21,7 +21,9 @@ REMEMBERED = 100_000  # builds
 
 
 def refusal(order: MoveOrdered, here: Mapping[int, GuestState]) -> str:
-    """Return why the phase cannot begin with these guests of its build (by attempt), or an empty string."""
+    """Return why a phase of a move cannot begin with these guests of its build (by attempt), or an empty
+    string.
+    """
     match order.phase:
         case "prepare":
             return ""
@@ -39,12 +41,12 @@ def refusal(order: MoveOrdered, here: Mapping[int, GuestState]) -> str:
 
 
 def meanwhile(order: MoveOrdered, state: GuestState) -> GuestState:
-    """Return the guest's state during the phase."""
+    """Return the state of a guest during a phase of a move."""
     return "stopped" if order.phase == "send" and order.kind != "live" else state
 
 
 def afterwards(order: MoveOrdered, state: GuestState, end: PhaseEnd) -> GuestState | None:
-    """Return the guest's state after the phase, or None if no guest is left."""
+    """Return the state of a guest after a phase of a move, or None if no guest is left."""
     match order.phase, end:
         case "start" | "resume" | "rebuild", "done":
             return "running"
@@ -76,13 +78,13 @@ class MoveSteps:
         self._put(order.build, order.root, order.step, None)
 
     def finished(self, outcome: MoveReported) -> None:
-        """Note an outcome that was reported, now or in an earlier process."""
+        """Note the outcome of a move order that was reported, now or in an earlier process."""
         step, _ = self._known.get(outcome.build, {}).get(outcome.root, (0, None))
         if outcome.step >= step:
             self._put(outcome.build, outcome.root, outcome.step, outcome)
 
     def last(self, build: str, root: str) -> MoveReported | None:
-        """Return the last outcome of this build on this host, if its phase has ended."""
+        """Return the outcome of the last move order of this build on this host, if its phase has ended."""
         return self._known.get(build, {}).get(root, (0, None))[1]
 
     def known(self) -> Iterable[MoveReported]:
@@ -100,11 +102,10 @@ NOTHING = "nothing"  # the holder has no allocation on the guest's host
 
 
 def ownership(build_here: bool, holder_type: str | None, kept_otherwise: bool = False) -> Ownership:
-    """Return the ownership of a guest, from the allocations of its build and of its holder on its host.
+    """Return whether a guest belongs to this agent, from the allocations of its build and of its holder
+    consumer on its host.
 
-    A guest held by a migration may run on another host, so it is left alone until an order decides; also
-    if a migration holds it under another attempt number (`kept_otherwise`), from before a rebuild or a newer
-    one. A guest held by a clean-up is obsolete. Without any allocation the guest may have lost its own.
+    A guest held by a migration may run on another host, so it is left alone until an order decides.
     """
     if holder_type != NOTHING:
         return "kept" if holder_type == MIGRATION else "gone"

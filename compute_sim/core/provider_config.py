@@ -68,7 +68,7 @@ _FIELDS = {"": {"meta", "providers"}, "providers": {"identification", "inventori
 
 
 def provider_config(said: Any) -> tuple[ConfiguredProvider, ...]:
-    """Return the validated content of a parsed file."""
+    """Return the validated content of a parsed provider.yaml."""
     try:
         file = msgspec.convert(said, _File)
     except msgspec.ValidationError as problem:
@@ -132,7 +132,7 @@ def _wrong(provider: ConfiguredProvider) -> str:
 
 @dataclass(frozen=True)
 class ProviderConfigDriver:
-    """Adds the content of the file; the last of a host's drivers."""
+    """A driver that adds the content of provider.yaml; the last of a host's drivers."""
 
     providers: tuple[ConfiguredProvider, ...]
     follows_use: bool = False

@@ -27,7 +27,7 @@ class TreeMistake(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class OthersContents:
-    """Content that operators added to a provider: known here and never reported."""
+    """Content of a provider that operators added: known to the agent and never reported."""
 
     classes: frozenset[str] = frozenset()
     traits: frozenset[str] = frozenset()
@@ -39,7 +39,7 @@ NOTHING_OF_OTHERS = OthersContents()
 
 @dataclass(frozen=True, slots=True)
 class TreeProvider:
-    """A provider of the tree, with its drivers' content and its operators' content."""
+    """A provider of a host's tree, with the content from drivers and from operators."""
 
     id: str
     name: str
@@ -53,7 +53,9 @@ class TreeProvider:
 
 
 class ProviderTree:
-    """A root and its descendants. Names are resolved here; ids are derived from the root and the name."""
+    """The provider tree of a host. Providers are added by name; their ids are derived from the root and the
+    name.
+    """
 
     def __init__(self, root: str, name: str, known: Iterable[TreeProvider] = ()) -> None:
         self.root = root
@@ -65,12 +67,12 @@ class ProviderTree:
 
     @property
     def providers(self) -> tuple[TreeProvider, ...]:
-        """The providers added by drivers, parents before children."""
+        """Return the providers added by drivers, parents before children."""
         return tuple(self._known[id_] for id_ in self._named.values())
 
     @property
     def others(self) -> tuple[TreeProvider, ...]:
-        """The providers known from placement only: operators' providers and removed hardware."""
+        """Return the providers known from placement only: operators' providers and removed hardware."""
         return tuple(provider for provider in self._known.values() if not provider.said)
 
     def __contains__(self, name: str) -> bool:
@@ -100,7 +102,7 @@ class ProviderTree:
         return name
 
     def give(self, name: str, **inventories: Inventory) -> None:
-        """Add inventories to the named provider; each resource class may be added once."""
+        """Add inventories to a provider; a class may be added once."""
         one = self[name]
         for class_, inventory in inventories.items():
             at = f"{name}: inventories.{class_}"
@@ -116,6 +118,7 @@ class ProviderTree:
         self._known[one.id] = replace(one, inventories={**one.inventories, **inventories})
 
     def mark(self, name: str, *traits: str) -> None:
+        """Add traits to a provider."""
         one = self[name]
         for trait in traits:
             if trait not in _TRAITS and not _CUSTOM.fullmatch(trait):
@@ -125,11 +128,12 @@ class ProviderTree:
         self._known[one.id] = replace(one, traits=one.traits.union(traits))
 
     def gather(self, name: str, *aggregates: str) -> None:
+        """Add a provider to aggregates."""
         one = self[name]
         self._known[one.id] = replace(one, aggregates=one.aggregates.union(aggregates))
 
     def report(self) -> tuple[ProviderReport, ...]:
-        """Return what the drivers found as a report to placement."""
+        """Return the content from drivers as a report for placement."""
         return tuple(
             ProviderReport(
                 id=provider.id,
@@ -144,12 +148,12 @@ class ProviderTree:
 
 
 def child_id(root: str, name: str) -> str:
-    """Return the id for a root and a name; always the same."""
+    """Return the id of a provider for its root and its name; always the same."""
     return str(uuid5(UUID(root), name))
 
 
 def answered(providers: Iterable[Provider]) -> dict[str, tuple[TreeProvider, ...]]:
-    """Return root → tree, from placement's answer with all parts."""
+    """Return the tree of each root in placement's answer with all parts."""
     trees: dict[str, list[TreeProvider]] = {}
     for provider in providers:
         kept = (provider.kept_classes, provider.kept_traits, provider.kept_aggregates)

@@ -113,7 +113,7 @@ class Api:
     async def change_traits(
         self, ident: str, request: str, traits: object = None, *, add: str = "", missing: str | None = None
     ) -> None:
-        """Replace all traits of the node, or add one, or remove the one that will be `missing`."""
+        """Replace all traits of a node, or add one, or remove the one that will be `missing`."""
         node = self._conductor.find(ident)
         if add:
             traits = [*node.traits, *_traits([add])]
@@ -169,7 +169,7 @@ class Api:
 
     @contextmanager
     def _asked(self, action: Action, wanted: SimNode, node: SimNode, request: str) -> Iterator[None]:
-        """Notify a request before the block, and its refusal by the block."""
+        """Notify a request before the block, and its refusal if the block refuses it."""
         self._conductor.notify(action, "start", node, request, shown=wanted, sort="asked")
         try:
             yield

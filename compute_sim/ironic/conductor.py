@@ -40,7 +40,7 @@ NO_DELAY = Durations("constant", (0.0,))
 
 @dataclass(frozen=True, slots=True)
 class SimPlan:
-    """Behaviour of a simulated Ironic. Times are in seconds."""
+    """The planned behaviour of a simulated Ironic. Times are in seconds."""
 
     seed: int = 0
     step_time: Durations = NO_DELAY
@@ -57,7 +57,7 @@ class SimPlan:
             raise ValueError(f"fail is a share of all works, not {self.fail}")
 
     def seconds(self, node: str, number: int) -> float:
-        """Return the duration of the node's work with this number."""
+        """Return the duration of a node's work with this number."""
         if self.step_time.name == "constant":
             return self.step_time.values[0]
         return self.step_time.at(
@@ -65,12 +65,14 @@ class SimPlan:
         )
 
     def fault(self, node: str, number: int) -> Fault | None:
-        """Return the fault of that work, if it fails."""
+        """Return the fault of a node's work with this number, if it fails."""
         return "step" if self.fail and draw(self.seed, "fate", node, number) < self.fail else None
 
 
 class Conductor:
-    """The nodes. `emit` receives notifications; `room` returns when more notifications can be accepted."""
+    """The conductor of a simulated Ironic with its nodes. `emit` receives notifications; `room` returns when
+    more can be accepted.
+    """
 
     host = "localhost"
 
@@ -153,7 +155,7 @@ class Conductor:
             self._instances[node.instance_uuid] = node.uuid
 
     async def free(self, uuid: str) -> SimNode:
-        """Return the node when it is unlocked. Raise ApiRefusal if that takes too long."""
+        """Return a node when it is unlocked. Raise ApiRefusal if that takes too long."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.plan.patience
         while True:

@@ -53,7 +53,7 @@ _CONTEXT: Json = {
 
 @dataclass(frozen=True, slots=True)
 class SentNotification:
-    """An event of a node: a change, a request or a refusal."""
+    """A notification about a node: a change, a request or a refusal."""
 
     action: Action
     phase: Phase
@@ -67,7 +67,7 @@ class SentNotification:
 
 @dataclass(frozen=True, slots=True)
 class AllocationNotification:
-    """An event of an allocation; `data` is the payload."""
+    """A notification about an allocation of Ironic's API; `data` is the payload."""
 
     phase: Phase
     action: Literal["create", "delete"]
@@ -81,7 +81,7 @@ def event_type(told: SentNotification | AllocationNotification) -> str:
 
 
 def payload(told: SentNotification | AllocationNotification) -> Json:
-    """Return the versioned object inside the message."""
+    """Return the versioned object inside a notification."""
     if isinstance(told, AllocationNotification):
         return _versioned("AllocationCRUDPayload", "1.1", told.data)
     name, version, beside = _PAYLOADS[told.action]
@@ -114,7 +114,9 @@ class Envelopes:
         self._last = 0  # microseconds
 
     def of(self, told: SentNotification | AllocationNotification) -> list[tuple[str, bytes]]:
-        """Return routing key and body for each topic; all carry the same message id."""
+        """Return the routing key and the body of a notification for each topic; all carry the same message
+        id.
+        """
         self._last = max(self._last + 1, int(self._clock.now() * 1_000_000))
         seconds, micros = divmod(self._last, 1_000_000)
         level = "error" if told.phase == "error" else "info"

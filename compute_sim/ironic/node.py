@@ -24,7 +24,9 @@ TIMES = frozenset({
 
 
 class SimNode(msgspec.Struct, kw_only=True):
-    """A node. Times are seconds since the epoch; containers are replaced as a whole."""
+    """A node of the simulated Ironic. Times are seconds since the epoch; containers are replaced as a
+    whole.
+    """
 
     uuid: str
     name: str | None = None
@@ -104,12 +106,12 @@ FIELDS = SimNode.__struct_fields__
 
 @lru_cache(maxsize=4096)
 def iso(seconds: int, zone: str) -> str:
-    """Return a time as Ironic writes it: with `Z` in notifications, with `+00:00` in the API."""
+    """Return a time in Ironic's format: with `Z` in notifications, with `+00:00` in the API."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S") + zone
 
 
 def fields_of_node(node: SimNode, fields: Sequence[str], zone: str) -> Json:
-    """Return the fields as JSON values."""
+    """Return the fields of a node as JSON values."""
     values: Json = {field: getattr(node, field) for field in fields}
     for field in TIMES & values.keys():
         if values[field] is not None:
@@ -118,7 +120,7 @@ def fields_of_node(node: SimNode, fields: Sequence[str], zone: str) -> Json:
 
 
 def masked(info: Json) -> Json:
-    """Hide passwords."""
+    """Return a node's fields with passwords hidden."""
     if any("password" in key for key in info):
         return {key: "******" if "password" in key else value for key, value in info.items()}
     return info
@@ -259,13 +261,15 @@ class Move(NamedTuple):
 
 
 def event_of(target: str, state: str) -> str | None:
-    """Return the event for this target in this state, or None if it is impossible."""
+    """Return the event of the state machine for this target in this state, or None if it is impossible."""
     event = VERBS.get(target)
     return event if event in PATHS[state] else None
 
 
 def move(state: str, event: str, *, working: bool = False, bound_for: str | None = None) -> Move:
-    """Return the transition of an event. While work continues on the node (`working`), its target stays."""
+    """Return the state of a node after an event. While work continues on the node (`working`), its target
+    state stays.
+    """
     new = PATHS[state][event]
     target = bound_for if bound_for is not None else _BOUND_FOR.get(new)
     if new in STABLE and not working:
@@ -274,7 +278,7 @@ def move(state: str, event: str, *, working: bool = False, bound_for: str | None
 
 
 def phase(state: str, new: str, event: str) -> Phase:
-    """Return the notification phase of a transition."""
+    """Return the phase of the notification about a transition."""
     if event == "fail":
         return "error"
     before, after = state in UNSTABLE, new in UNSTABLE

@@ -26,7 +26,7 @@ BATCH = 256
 
 
 class NotificationSink(Protocol):
-    """Receives notifications of the conductor and sends them."""
+    """The interface of a destination of notifications."""
 
     def __call__(self, told: Notification, /) -> None: ...
 
@@ -38,7 +38,7 @@ class NotificationSink(Protocol):
 
 
 class Backlog(Generic[T]):
-    """A queue of unsent items."""
+    """A queue of notifications that were not sent yet."""
 
     def __init__(self, most: int = ROOM) -> None:
         self._waiting: deque[T] = deque()
@@ -61,7 +61,7 @@ class Backlog(Generic[T]):
         await self._roomy.wait()
 
     async def batch(self) -> list[T]:
-        """Return waiting items, once there are any; they stay in the queue until `sent`."""
+        """Return waiting notifications, once there are any; they stay in the queue until `sent`."""
         while not self._waiting:
             self._stirred.clear()
             await self._stirred.wait()
@@ -104,7 +104,7 @@ class IronicExchange:
 
     @property
     def place(self) -> str:
-        """Return the address, for messages to people."""
+        """Return the address of the exchange, for messages to people."""
         return self._publisher.place
 
     def __call__(self, told: Notification) -> None:
@@ -168,7 +168,7 @@ class BusNotifier:
             self._backlog.put(self._changed(told.node, told.action, deleted=told.action == "delete"))
 
     def introduce(self, nodes: Iterable[SimNode]) -> None:
-        """Publish these nodes, as without the REST API there is no other way to know them."""
+        """Publish the given nodes: without the REST API there is no other way to know them."""
         for node in nodes:
             self._backlog.put(self._changed(node, "create"))
 

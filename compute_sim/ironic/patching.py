@@ -14,7 +14,7 @@ from compute_sim.ironic.node import Json, SimNode
 
 
 class SimRequest:
-    """One request with its version, id and body."""
+    """One request to the simulated Ironic, with its version, id and body."""
 
     __slots__ = ("id", "minor", "request", "url")
 
@@ -49,7 +49,7 @@ class SimRequest:
 
 
 def text_of(body: Json, name: str) -> str:
-    """Return a mandatory text field of a request's body."""
+    """Return a mandatory parameter of a request."""
     value = body.get(name)
     if not isinstance(value, str):
         raise ApiRefusal(400, f"Missing mandatory parameter: {name}")
@@ -135,14 +135,14 @@ def good_name(name: object) -> bool:
 
 
 def good_trait(name: object, standard: frozenset[str]) -> bool:
-    """Return whether it is a standard trait or a valid custom trait."""
+    """Return whether a text is a standard trait or a valid custom trait."""
     if not isinstance(name, str) or _TRAIT.fullmatch(name) is None:
         return False
     return name.startswith("CUSTOM_") or name in standard
 
 
 def new_node(given: Mapping[str, Any]) -> Json:
-    """Return the checked fields of a request to create a node."""
+    """Return the fields of a new node from a request."""
     unknown = sorted(given.keys() - set(CREATABLE))
     if unknown:
         raise ApiRefusal(
@@ -157,7 +157,7 @@ def new_node(given: Mapping[str, Any]) -> Json:
 
 
 def patched(node: SimNode, operations: object) -> Json:
-    """Return the fields that a JSON patch changes, with their new values."""
+    """Return the fields of a node that a JSON patch changes, with their new values."""
     whole: Json = {field: getattr(node, field) for field in PATCHABLE}
     for operation, path, value in _operations(operations):
         whole = _applied(whole, operation, path, value)
@@ -170,7 +170,7 @@ def patched(node: SimNode, operations: object) -> Json:
 
 
 def names_in(operations: object) -> list[Any]:
-    """Return the names that a patch sets. Raise ApiRefusal if the patch is invalid."""
+    """Return the names of the fields that a JSON patch sets. Raise ApiRefusal if the patch is invalid."""
     return [
         value
         for operation, path, value in _operations(operations)

@@ -18,14 +18,14 @@ _ERROR = "Power driver returned ERROR state while trying to sync power state."
 
 @dataclass(slots=True)
 class _Board:
-    """A BMC with a state that differs from the one Ironic assumes."""
+    """A management controller (BMC) with a power state that differs from the one Ironic assumes."""
 
     says: Bmc
     tries: int = 0
 
     @property
     def power(self) -> str | None:
-        """The state that Ironic would read, or None if the BMC is unreachable."""
+        """Return the power state that Ironic would read, or None if the controller is unreachable."""
         if self.says == "unreachable":
             return None
         return self.says.replace("stuck", "power")
@@ -52,7 +52,9 @@ class Power:
         self._conductor.later(self._conductor.plan.sync_every, self._check_power)
 
     def tamper(self, node: SimNode, says: Bmc | None) -> None:
-        """Set what the node's BMC reports; without a value it reports what Ironic assumes."""
+        """Set the power state that a node's controller reports; without a value it reports what Ironic
+        assumes.
+        """
         if says is not None:
             self._boards[node.uuid] = _Board(says)
             return

@@ -36,7 +36,9 @@ Handler = Callable[[SimRequest], Awaitable[Any]]
 def rest_app(
     conductor: Conductor, works: Works, power: Power, login: tuple[str, str] = ("", "")
 ) -> Starlette:
-    """Return the application. With a user in `login`, requests need that user and password."""
+    """Return the REST API of the simulated Ironic as a web app. With a user in `login`, requests need that
+    user and password.
+    """
     nodes, trouble = _Handlers(conductor, works, power), FaultHandlers(conductor, works, power)
     api, allocations = nodes.api, nodes.allocations
     token = base64.b64encode(":".join(login).encode()).decode() if login[0] else ""

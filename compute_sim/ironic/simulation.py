@@ -24,7 +24,9 @@ from compute_sim.ironic.transitions import Works
 
 
 class Simulation:
-    """An Ironic with these nodes: call `run`, or serve its `worker`. Without a voice it sends nothing."""
+    """A simulated Ironic with the given nodes: call `run`, or serve its `worker`. Without a sink it sends no
+    notifications.
+    """
 
     def __init__(
         self,
@@ -50,7 +52,7 @@ class Simulation:
 
     @property
     def url(self) -> str:
-        """The listening address, or an empty string."""
+        """Return the address at which the REST API listens, or an empty string."""
         return "" if self._listener is None else url_of(self._listener)
 
     async def run(self) -> None:
@@ -110,7 +112,7 @@ class Churn:
             await asyncio.sleep(_PERIOD)
 
     async def _something(self) -> bool:
-        """Take one small step on some node; return False if there is nothing to do."""
+        """Take one small random step on some node; return False if there is nothing to do."""
         if not (pool := self._conductor.nodes):
             return False
         most = max(1, int(_MOST * len(pool)))

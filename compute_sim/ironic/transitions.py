@@ -41,7 +41,7 @@ _ABORTED = {
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """A work on a node. A newer work replaces it."""
+    """A running work on a node. A newer work of the node replaces it."""
 
     node: SimNode
     kind: Kind
@@ -59,7 +59,7 @@ class Works:
         self._jobs: dict[str, Job] = {}
 
     def begin(self, node: SimNode, event: str, request: str, *, hold: bool = False) -> None:
-        """Start the work for this event on an unlocked node in a state that allows it."""
+        """Start the work of an event on an unlocked node, in a state that allows it."""
         if event == "abort":
             self._abort(node, request)
         elif event == "unhold":

@@ -53,7 +53,7 @@ Matches = Callable[[SimNode], bool]
 
 
 class Asked(NamedTuple):
-    """A request for a list of nodes."""
+    """A checked request for a list of nodes."""
 
     matches: Sequence[Matches]
     fields: tuple[str, ...] | None
@@ -65,7 +65,7 @@ class Asked(NamedTuple):
 
 
 def whole(node: SimNode, minor: int, url: str) -> Json:
-    """Return all fields that this version has."""
+    """Return all fields of a node that this API version has."""
     told = visible_fields(node, FIELDS, minor)
     place = f"nodes/{node.uuid}"
     told["links"] = _links(url, place)
@@ -75,7 +75,7 @@ def whole(node: SimNode, minor: int, url: str) -> Json:
 
 
 def visible_fields(node: SimNode, fields: Iterable[str], minor: int) -> Json:
-    """Return the fields, without fields newer than the version."""
+    """Return the given fields without those that are newer than the API version."""
     told = fields_of_node(node, [field for field in fields if _SINCE.get(field, 0) <= minor], "+00:00")
     if minor < 2 and told.get("provision_state") == "available":
         told["provision_state"] = None
@@ -103,7 +103,7 @@ def states(node: SimNode, minor: int) -> Json:
 
 
 def fields_of(text: str | None, minor: int) -> tuple[str, ...] | None:
-    """Return the requested fields. Raise if one is unknown or newer than the version."""
+    """Return the requested fields. Raise if one is unknown or newer than the API version."""
     if text is None:
         return None
     fields = tuple(field for field in text.split(",") if field)
@@ -121,7 +121,7 @@ def check_verb(target: str, minor: int) -> None:
 
 
 def asked(query: Mapping[str, str], minor: int) -> Asked:
-    """Return the checked query of a request for a list of nodes."""
+    """Return the checked query of a list of nodes."""
     matches: list[Matches] = []
     for name, value in query.items():
         since = _FILTER_SINCE.get(name, 0)

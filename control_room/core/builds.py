@@ -64,7 +64,7 @@ class AttemptShown:
 
 
 def timeline(attempts: Sequence[Attempt]) -> list[AttemptShown]:
-    """Return a row for each attempt; an attempt with times has a bar."""
+    """Return a row for each attempt of a build; an attempt with times has a bar."""
     began = min((attempt.started for attempt in attempts if attempt.started), default=0.0)
     ended = max((attempt.ended for attempt in attempts if attempt.ended), default=began)
     scale = 100 / max(ended - began, 1e-6)

@@ -14,7 +14,9 @@ MOST_CLASSES = 40
 
 @dataclass
 class Fleet:
-    """All hosts by their roots, as reported by placement; `number` is that of the last change included."""
+    """All hosts by their roots, as placement reports them; `number` is that of the last change of placement
+    included.
+    """
 
     number: int = 0
     hosts: dict[str, KnownHost] = field(default_factory=dict)
@@ -36,7 +38,7 @@ class Fleet:
                 self.moved.pop(tree.root or "", None)
 
     def set_down(self, down: frozenset[str]) -> None:
-        """Take over which hosts are down; browsers draw all hosts anew if that has changed."""
+        """Set which hosts are down; browsers draw all hosts again if that has changed."""
         self.layout += down != self.down
         self.down = down
 
@@ -47,7 +49,7 @@ class Fleet:
         return 0 if host.root in self.down else host.fits(flavor)
 
     def in_order(self) -> list[KnownHost]:
-        """Return the hosts by cell, zone and name, as they are drawn."""
+        """Return the hosts by cell, zone and name, in the order of the heat map."""
         layout, roots, _ = self._drawn
         if layout != self.layout:
             hosts = sorted(self.hosts.values(), key=lambda host: (host.cell, host.zone, natural(host.name)))
@@ -62,7 +64,7 @@ class Fleet:
 
 
 def classes_of(hosts: Sequence[KnownHost]) -> list[str]:
-    """Return the classes that most hosts have: each of them is a column for every host."""
+    """Return the resource classes that most hosts have: each of them is a column of the heat map."""
     found = Counter(name for host in hosts for name in {stock.resource_class for stock in host.stocks})
     first = {name: place for place, name in enumerate(("VCPU", "MEMORY_MB", "DISK_GB", "PCPU"))}
     names = (name for name, _ in found.most_common(MOST_CLASSES))
@@ -120,7 +122,9 @@ def natural(name: str) -> tuple[str, int, str]:
 
 
 def parse_flavor(text: str) -> dict[str, int]:
-    """Return the amounts of `VCPU:2,MEMORY_MB:4096`. Raise ValueError with a description of the mistake."""
+    """Return the amounts of a text such as `VCPU:2,MEMORY_MB:4096`. Raise ValueError with a description of
+    the mistake.
+    """
     flavor = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, colon, amount = (word.strip() for word in part.partition(":"))

@@ -39,12 +39,12 @@ class KnownHost:
 
     @property
     def layout(self) -> object:
-        """Return what a heat map draws, without usage and whether the host is closed."""
+        """Return the properties of a host that its position and frame in the heat map depend on."""
         amounts = [(stock.resource_class, stock.capacity, stock.max_unit) for stock in self.stocks]
         return self.name, self.cell, self.zone, amounts
 
     def amounts(self, resource_class: str) -> tuple[int, int]:
-        """Return capacity and usage over the whole tree."""
+        """Return the capacity and the usage of each resource class over the whole tree of a host."""
         found = [stock for stock in self.stocks if stock.resource_class == resource_class]
         return sum(stock.capacity for stock in found), sum(stock.capacity - stock.free for stock in found)
 
@@ -121,7 +121,7 @@ Counts = NDArray[np.int64]
 
 
 class StockColumns:
-    """All stocks of one class, in the order of their hosts."""
+    """The inventories of one resource class as arrays, in the order of their hosts."""
 
     def __init__(self, hosts: Sequence[KnownHost], resource_class: str) -> None:
         found = [
@@ -145,25 +145,25 @@ class StockColumns:
         self._ends = np.searchsorted(self.host, numbers, side="right")
 
     def by_host(self, values: Counts) -> Counts:
-        """Return the sums over each host's stocks."""
+        """Return the sums of values over the inventories of each host."""
         sums = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(values)))
         found: Counts = sums[self._ends] - sums[self._begins]
         return found
 
     def gives(self, amount: int) -> NDArray[np.bool_]:
-        """Return which stocks give this amount to one consumer."""
+        """Return which inventories can give this amount to one consumer."""
         gives: NDArray[np.bool_] = (
             (amount <= self._most) & (amount >= self._least) & (amount % self._step == 0)
         )
         return gives
 
     def pieces(self, amount: int, free: Counts) -> Counts:
-        """Return how many times each stock has this amount, if it gives it to one consumer."""
+        """Return how many times each inventory has this amount, if it can give the amount to one consumer."""
         pieces: Counts = np.where(self.gives(amount), free // amount, 0)
         return pieces
 
     def take(self, free: Counts, amount: int, pieces: Counts, here: Counts) -> None:
-        """Take this amount `here` times from each host, from its stocks in their order."""
+        """Subtract this amount, `here` times, from each host, from its inventories in their order."""
         before = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(pieces)))
         on_host = before[:-1] - before[self._begins][self.host]
         free -= np.clip(here[self.host] - on_host, 0, pieces) * amount

@@ -8,7 +8,7 @@ from control_room.core.words import duration
 
 @dataclass(frozen=True, kw_only=True)
 class IronicState:
-    """Ironic's state of a node when it was read."""
+    """The state of a bare-metal node in Ironic when it was read."""
 
     state: str
     target: str = ""
@@ -21,7 +21,7 @@ class IronicState:
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementRecord:
-    """Placement's record of a node."""
+    """The provider of a bare-metal node in placement."""
 
     closed: bool  # all of it is reserved, or it has nothing
     updated: float  # when placement's record was made; 0: unknown
@@ -44,7 +44,7 @@ class BoardNode:
 
 @dataclass(frozen=True, kw_only=True)
 class MetalNodes:
-    """All nodes, as they were read."""
+    """All bare-metal nodes as they were read from Ironic and from placement."""
 
     at: float
     nodes: tuple[BoardNode, ...] = ()
@@ -162,7 +162,9 @@ class BoardColumn:
 def board(
     nodes: MetalNodes, now: float, wanted: str = "", column: str = "", most: int = 40
 ) -> list[BoardColumn]:
-    """Return the columns that have nodes with the text `wanted`; nodes whose two states differ come first."""
+    """Return the columns of the board that have nodes with the text `wanted`; nodes whose two states differ
+    come first.
+    """
     by_column: dict[str, list[NodeShown]] = {}
     for node in sorted(nodes.nodes, key=lambda node: (not node.differs, node.name or node.id)):
         if not wanted or _matches(node, wanted.lower()):

@@ -79,7 +79,9 @@ def _may(move: MoveStands, waits: bool) -> tuple[str, ...]:
 
 
 def merged_moves(found: Iterable[MoveStands]) -> list[MoveStands]:
-    """Return each move once, newest first; if two cells report it, as the cell that runs it does."""
+    """Return each move once, the newest first; if two cells report a move, the report of the cell that runs
+    it.
+    """
     every = list(found)
     known = {move.move for move in every if not move.in_cell}
     one_each = {move.move: move for move in every if not move.in_cell or move.move not in known}
@@ -104,15 +106,15 @@ class DrainShown:
 
     @property
     def share(self) -> float:
-        """Return the share of guests that have left."""
+        """Return the share of a host's guests that have left."""
         if self.left is None:
             return 0.0
         return self.moved / (self.moved + self.left) if self.left else 1.0
 
 
 def moved_away(host: str, moves: Sequence[MoveStands], now: float) -> int:
-    """Return how many of the moves, newest first, left the host within a day and since a guest last came
-    there.
+    """Return how many of the moves left the host within a day and since a guest last came there; the moves
+    are given newest first.
     """
     count = 0
     for move in moves:

@@ -27,7 +27,7 @@ class Chart:
 
 
 def chart(series: Sequence[tuple[str, Sequence[float | None]]], least: float = 0.0) -> Chart:
-    """Return lines over one scale from 0 to a round number, with a gap for each None."""
+    """Return the lines of a chart over one scale from 0 to a round number, with a gap for each None."""
     known = [value for _, values in series for value in values if value is not None]
     top = rounded_up(max([*known, least]))
     lines = tuple(DrawnLine(name, _path(values, top)) for name, values in series)
@@ -72,7 +72,7 @@ class AgentHeartbeat:
     instances: int
 
     def lag(self, now: float) -> float:
-        """Return the seconds since the last heartbeat."""
+        """Return the seconds since the agent's last heartbeat."""
         return max(0.0, now - self.at)
 
     def late(self, now: float) -> bool:
@@ -102,7 +102,7 @@ class Heartbeats:
             self._agents.popitem(last=False)
 
     def add_scheduler(self, name: str, now: float, waits: int = 0) -> bool:
-        """Record a heartbeat. Return whether the number of requests that wait with it has changed."""
+        """Record a heartbeat of a scheduler. Return whether its number of waiting requests has changed."""
         before = self._schedulers.get(name)
         self._schedulers[name] = now, waits
         self._schedulers.move_to_end(name)
@@ -117,7 +117,7 @@ class Heartbeats:
         return [self._agents[key] for key in sorted(self._agents)]
 
     def schedulers(self, now: float) -> dict[str, float]:
-        """Return name → seconds since the last heartbeat."""
+        """Return the seconds since the last heartbeat of each scheduler."""
         while self._schedulers and now - next(iter(self._schedulers.values()))[0] > EXPIRY:
             self._schedulers.popitem(last=False)
         return {name: max(0.0, now - at) for name, (at, _) in sorted(self._schedulers.items())}
@@ -136,7 +136,7 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessReply:
-    """A process that was queried: the time that its answer took, or why there was none."""
+    """The answer of a queried process: the time it took, or why there was none."""
 
     name: str
     seconds: float = 0.0
@@ -151,7 +151,9 @@ def alarms(
     rescued: int,
     now: float,
 ) -> list[Alarm]:
-    """Return the alarms. `minute` counts the ends of about the last minute."""
+    """Return sentences about problems that an operator should solve. `minute` has the counts of builds that
+    ended in about the last minute.
+    """
     return [*_silent(replies, agents, now), *_ends(minute), *_warnings(replies, disabled_cells, rescued)]
 
 
@@ -223,7 +225,9 @@ class WorkerNow:
 
 @dataclass(frozen=True)
 class TenMinutes:
-    """Figures of the complete ticks; they stay until the next tick is complete."""
+    """The figures of the last ten minutes, in complete ticks; they stay the same until the next tick is
+    complete.
+    """
 
     number: int
     whole: Tick

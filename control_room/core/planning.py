@@ -21,7 +21,7 @@ FreeByClass = dict[str, Counts]  # class → free amounts by stock
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassCapacity:
-    """One class after as many of one flavor as fit are packed."""
+    """The free amount of one resource class after as many instances of one flavor as fit are packed."""
 
     resource_class: str
     amount: int  # that one takes
@@ -51,7 +51,7 @@ class FlavorCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOver:
-    """One class after all mixes that fit are packed."""
+    """The free amount of one resource class after all mixes that fit are packed."""
 
     resource_class: str
     free: int
@@ -60,7 +60,7 @@ class LeftOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSide:
-    """The cloud as it is, or with the plan's changes."""
+    """The result of a capacity plan for the cloud as it is, or with the plan's changes."""
 
     hosts: int
     closed: int  # further hosts, which take nothing
@@ -91,7 +91,7 @@ class PlanStopped(Exception):
 def planned(
     hosts: Sequence[KnownHost], plan: Plan, stopped: Callable[[], bool] = lambda: False
 ) -> PlanAnswer:
-    """Return how much fits, now and with the plan's changes.
+    """Return how many flavors and mixes fit, now and with the plan's changes.
 
     Raise InvalidPlan if a host that the plan names does not exist, and PlanStopped soon after `stopped`
     returns True.
@@ -214,7 +214,7 @@ class _Packing:
         }
 
     def fits(self, flavor: PlannedFlavor, free: FreeByClass) -> Counts:
-        """Return how many of the flavor fit on each host."""
+        """Return how many instances of a flavor fit on each host."""
         if self._stopped():
             raise PlanStopped
         found = np.where(self._admits[id(flavor)], MAX_CAPACITY, 0).astype(np.int64)
@@ -260,7 +260,7 @@ class _Packing:
         )
 
     def mixes(self) -> tuple[int, FreeByClass]:
-        """Return the most mixes that a packing was found for, and what it leaves."""
+        """Return the largest number of mixes for which a packing was found, and the free amounts after it."""
         most = min(int(self.fits(flavor, self.free).sum()) // flavor.parts for flavor in self.mix)
         most = min(most, self.mixes_in_sum())
         best, left = 0, self.free
@@ -282,7 +282,7 @@ class _Packing:
         return low, left
 
     def _packed(self, mixes: int, together: bool) -> FreeByClass | None:
-        """Pack so many mixes, the largest flavor first; before that, if `together`, whole mixes on a host."""
+        """Pack so many mixes, the largest flavor first; if `together`, first whole mixes on single hosts."""
         free = {name: amounts.copy() for name, amounts in self.free.items()}
         done = self._pack_whole(mixes, free) if together else 0
         sums = {name: max(1, int(amounts.sum())) for name, amounts in self.free.items()}

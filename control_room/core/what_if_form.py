@@ -51,7 +51,7 @@ NAMES = tuple(field.name for field in (*FIELDS, *MORE_FIELDS))
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIfRequest:
-    """A request as entered: names, not ids."""
+    """A what-if request as entered in a form: with names in place of ids."""
 
     vcpus: int
     memory_mb: int
@@ -69,7 +69,7 @@ class WhatIfRequest:
 
 
 def form_texts(params: Mapping[str, str]) -> dict[str, str]:
-    """Return the text of each field that was filled in."""
+    """Return the text of each filled-in field of a form."""
     return {name: params.get(name, "").strip() for name in NAMES}
 
 
@@ -182,7 +182,7 @@ class InvalidPlan(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedFlavor:
-    """An instance by amounts and traits; `parts` of it are in one mix."""
+    """A flavor in a capacity plan: amounts and traits; `parts` instances of it are in one mix."""
 
     name: str
     amounts: Mapping[str, int]
@@ -288,7 +288,9 @@ def _times(text: str, most: int) -> tuple[int, str]:
 
 
 class _Terms:
-    """CLASS:AMOUNT, TRAIT, !TRAIT and zone=NAME, separated by commas."""
+    """The terms of a line of a capacity plan, separated by commas: CLASS:AMOUNT, TRAIT, !TRAIT and
+    zone=NAME.
+    """
 
     def __init__(self, text: str) -> None:
         self.amounts: dict[str, int] = {}

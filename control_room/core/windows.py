@@ -21,7 +21,7 @@ EndStatus = Literal["active", "error", "no host"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedBuild:
-    """An end of a build, as lists show it."""
+    """A build that has ended, with the fields that lists show."""
 
     build: str
     status: EndStatus
@@ -35,7 +35,7 @@ class EndedBuild:
 
 @dataclass(slots=True)
 class Tick:
-    """Counts of one stretch of time."""
+    """The numbers of builds that ended within one period of some seconds."""
 
     number: int
     ends: Counter[str] = field(default_factory=Counter)  # by status
@@ -46,7 +46,7 @@ class Tick:
 
 
 class BuildHistory:
-    """Counts of the last ten minutes by tick, and the last ended builds."""
+    """The numbers of ended builds of the last ten minutes by tick, and the last ended builds."""
 
     def __init__(self) -> None:
         self._ticks: deque[Tick] = deque()
@@ -104,12 +104,14 @@ class BuildHistory:
 
 
 def without_details(cause: str) -> str:
-    """Return the cause without ids, numbers and names with numbers, to count equal causes together."""
+    """Return the cause of a failure without ids, numbers and names with numbers, so that equal causes are
+    counted together.
+    """
     return _CHANGING.sub("…", cause)[:120]
 
 
 def summed(ticks: Sequence[Tick]) -> Tick:
-    """Return one tick with the sums of the counts of these ticks."""
+    """Return the sums of several ticks."""
     whole = Tick(ticks[-1].number if ticks else 0)
     for tick in ticks:
         if not tick.ends and not tick.moves and not tick.host_failures:
@@ -123,7 +125,7 @@ def summed(ticks: Sequence[Tick]) -> Tick:
 
 
 def latest(recent: Sequence[EndedBuild], failed_only: bool, limit: int) -> Iterator[EndedBuild]:
-    """Return the last builds, newest first."""
+    """Return the last ended builds, the newest first."""
     for end in reversed(recent):
         if limit <= 0:
             return
@@ -137,8 +139,8 @@ def bucket(seconds: float) -> int:
 
 
 def percentiles(counts: Mapping[int, int], shares: Iterable[float]) -> list[float | None]:
-    """Return for each share, such as 0.95, the duration that this share of the builds did not exceed, or
-    None.
+    """Return for each share, such as 0.95, the duration within which this share of the builds ended, or None
+    without builds.
     """
     numbers = sorted(counts)
     passed = list(accumulate(counts[number] for number in numbers))

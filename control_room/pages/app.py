@@ -105,7 +105,7 @@ _TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=ut
 
 @cache
 def _files() -> dict[str, tuple[bytes, str, str]]:
-    """Return name → content, media type and entity tag."""
+    """Return the content, the media type and the entity tag of each static file."""
     found = {}
     for path in (HERE / "static").iterdir():
         if path.suffix in _TYPES:

@@ -34,7 +34,7 @@ class LetterDetails:
 
 
 def letter_row(letter: DeadLetter) -> DeadLetter:
-    """Return the letter with escaped texts except its id, a short reason, and 0 for invalid times."""
+    """Return a dead letter for a page, with escaped texts, a short reason, and 0 for invalid times."""
     reason = " ".join(letter.reason.split())
     return replace(
         letter,
@@ -76,7 +76,7 @@ def _about(body: bytes) -> tuple[tuple[str, str], ...]:
 
 
 def _moment(seconds: float) -> float:
-    """Return the time, or 0 if it is not valid: it was sent by others."""
+    """Return a time in a dead letter, or 0 if it is invalid: other programs may have set it."""
     return seconds if 0 < seconds < 2.0**32 else 0.0
 
 
@@ -162,7 +162,7 @@ class DeadLetterPages(PageGroup):
         )
 
     async def _listed(self, queue: str, after: str) -> tuple[list[DeadLetter], bool]:
-        """Return a page of the letters of this queue, or of all, and whether there are more."""
+        """Return a page of the dead letters of this queue, or of all, and whether there are more."""
         found: list[DeadLetter] = []
         with _available():
             async with aclosing(self._context.operations.bus.letters(after=after)) as letters:

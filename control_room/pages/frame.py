@@ -48,7 +48,7 @@ class PageRefused(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class PageContext:
-    """All that pages work with."""
+    """The collaborators that all pages share: queries, operations, sessions, clock and templates."""
 
     queries: Queries
     events: Events
@@ -94,7 +94,7 @@ class Renderer:
         return HTMLResponse(self.part(template, **common, **values), status_code=status)
 
     def of_visitor(self, request: Request) -> dict[str, Any]:
-        """Return the values about the visitor for parts with forms."""
+        """Return the template values about the visitor, for parts of pages with forms."""
         session = session_of(request)
         return {
             "visitor": session.visitor,
@@ -103,7 +103,7 @@ class Renderer:
         }
 
     async def form(self, request: Request) -> dict[str, str]:
-        """Return the fields of a form of this session; its visitor may act."""
+        """Return the fields of a submitted form of this session, whose visitor must be allowed to act."""
         fields = await self.open_form(request)
         if not self._access.may_act(session_of(request).visitor):
             text = "To change something, sign in with a token whose role may."
@@ -111,7 +111,7 @@ class Renderer:
         return fields
 
     async def open_form(self, request: Request) -> dict[str, str]:
-        """Return the fields of a form of this session, whether its visitor may act or not."""
+        """Return the fields of a submitted form of this session, whether its visitor may act or not."""
         body = (await request.body()).decode("utf-8", "replace")
         try:
             fields = dict(parse_qsl(body, keep_blank_values=True, max_num_fields=MOST_FIELDS))
@@ -132,7 +132,7 @@ class PageGroup:
 
 
 def _bar(width: float, left: float = 0.0) -> Markup:
-    """Return a horizontal bar; width and left edge are of 100."""
+    """Return a horizontal bar; its width and left edge are percentages."""
     return Markup(
         '<svg viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true">'
         '<rect x="{:.2f}" width="{:.2f}" height="4"/></svg>'
@@ -155,6 +155,7 @@ def address_of(scope: Scope) -> str:
 
 
 def user_of(request: Request) -> str:
+    """Return the name of the request's user for the log."""
     visitor = session_of(request).visitor
     return visitor.user if visitor else "?"
 
@@ -165,7 +166,7 @@ def theme_of(request: Request) -> str:
 
 
 def redirect_to(path: str) -> Response:
-    """Redirect to a page of this site; to the first page if the path leads elsewhere."""
+    """Return a redirection to a page of this site; to the first page if the path leads elsewhere."""
     safe = path if path.startswith("/") and not path.startswith(("//", "/\\")) else "/"
     return RedirectResponse(safe, status_code=303)
 
@@ -175,7 +176,7 @@ def parameter(request: Request, name: str) -> str:
 
 
 def uuid_in(text: str) -> str:
-    """Return the id in the form of the bus, or an empty text if it is no id."""
+    """Return a UUID in a text as lower case with dashes, or an empty text if it is none."""
     try:
         return str(uuid.UUID(text.strip()))
     except ValueError:

@@ -50,7 +50,7 @@ class HeatPages(PageGroup):
         return self._renderer.page(request, "hosts.html", flavor=flavor)
 
     async def events(self, request: Request) -> Response:
-        """Send only that something has changed: the browser then reads the changed hosts."""
+        """Send an event whenever hosts have changed: the browser then reads the changed hosts."""
 
         async def count() -> str:
             return str(self._changes.count)
@@ -58,7 +58,7 @@ class HeatPages(PageGroup):
         return self._updates.stream(request, count)
 
     async def data(self, request: Request) -> Response:
-        """Return all hosts, or only the changes if the browser names what it has."""
+        """Return all hosts for the heat map, or only the changes since the state that the browser names."""
         clock, parameters = self._context.clock, request.query_params
         began = clock.monotonic()
         try:

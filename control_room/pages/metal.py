@@ -23,7 +23,7 @@ _RETRY_SECONDS = 1.0  # until placement's changes are received again after the b
 
 
 class MetalReader:
-    """The nodes for all pages."""
+    """The bare-metal nodes for all pages, read from Ironic periodically and after messages about them."""
 
     def __init__(
         self, operations: MetalOperations, tasks: BackgroundTasks, changes: NodeChanges, seconds: float
@@ -44,12 +44,12 @@ class MetalReader:
         self.interval = self._some.interval
 
     async def nodes(self) -> MetalNodes:
-        """Return the nodes for a page that is loaded."""
+        """Return the bare-metal nodes for a page that is loaded."""
         await self._all.get(None, float("inf") if self._open else _UNWATCHED_SECONDS)
         return self._nodes
 
     async def latest(self) -> MetalNodes:
-        """Return the nodes for an open page, after nodes with a message were read again."""
+        """Return the bare-metal nodes for an open page, after nodes with a message were read again."""
         if not self._nodes.at:
             return await self.nodes()
         if (reading := self._all.refresh(None)) is not None:
@@ -108,8 +108,8 @@ class MetalReader:
             await asyncio.sleep(_RETRY_SECONDS)
 
     def _add(self, changes: Iterable[tuple[str, bool]]) -> None:
-        """Record changed roots, each with whether more than its usage changed; an unknown root may be a new
-        node.
+        """Record changed providers, each with whether more than its usage changed; an unknown provider may
+        be a new node.
         """
         nodes = [root for root, reshaped in changes if reshaped or root in self._ids]
         if nodes:
