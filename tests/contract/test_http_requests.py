@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 from starlette.routing import Route
 
+from placement_worker.http.errors import BAD_VALUE, UNDEFINED
 from placement_worker.http.policy import DEFAULTS
 from placement_worker.http.routes import Resource
 from tests.support.http_placement import HttpPlacement
@@ -60,3 +61,19 @@ async def test_a_body_over_the_limit_is_refused_with_or_without_content_length(
         answer = await near.client.post(path, headers=JSON, content=content)
         assert answer.status_code == 413
         assert f"{limit} bytes" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        ("resources1=VCPU:1&required1=CUSTOM_NOPE&group_policy=none", UNDEFINED),
+        ("resources1=CUSTOM_NOPE:1&group_policy=none", UNDEFINED),
+        ("root_required=HW_CPU_X86_AVX2,!HW_CPU_X86_AVX2", BAD_VALUE),
+        ("same_subtree=_X", BAD_VALUE),
+    ],
+)
+async def test_a_wrong_query_for_candidates_is_refused_though_there_are_no_providers(
+    near: HttpPlacement, query: str, code: str
+) -> None:
+    answer = await near("GET", f"/allocation_candidates?resources=VCPU:1&{query}")
+    assert (answer.status_code, answer.json()["errors"][0]["code"]) == (400, code)

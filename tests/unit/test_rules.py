@@ -394,6 +394,12 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
             "hypervisor_type is to be s== qemu; it is kvm",
         ),
         ("missing", SAYS, wants(capabilities__gpu="1"), "gpu is to be 1; it does not say"),
+        (
+            "empty",
+            the_facts(hypervisor=""),
+            wants(capabilities__hypervisor_type="xen"),
+            "hypervisor_type is to be xen; it does not say",
+        ),
         ("without a scope: not meant for it", SAYS, wants(gpu="1"), None),
         (
             "without a scope, and the host says it",
