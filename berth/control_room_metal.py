@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from berth.operations.host_states import every_provider
 from berth.settings import Settings
 from bus import topics
 from bus.chunks import portions
@@ -128,14 +129,12 @@ async def _placed_alone(settings: Settings, bus: Bus, now: float, wanted: Sequen
     from berth.worker_roles import metal_agent
 
     agents = tuple(sorted({metal_agent(settings, cell) for cell in settings.cell_names}))
-    ask, found, after, more = bus.asker(topics.PROVIDERS), list[Provider](), "", wanted is None
-    if wanted:
-        found += (await ask(FindProviders(ids=tuple(wanted), parts=_PARTS))).providers
-    while more:
-        query = FindProviders(agents=agents, parts=_PARTS, after=after, limit=_A_QUESTION)
-        page = (await ask(query)).providers
-        found += page
-        after, more = max((provider.id for provider in page), default=""), len(page) == _A_QUESTION
+    if wanted is None:
+        query = FindProviders(agents=agents, parts=_PARTS)
+        found = [provider async for provider in every_provider(bus, query)]
+    else:
+        query = FindProviders(ids=tuple(wanted), parts=_PARTS)
+        found = [*(await bus.asker(topics.PROVIDERS)(query)).providers] if wanted else []
     placed = {provider.id: provider for provider in found if _is_node(provider) and provider.agent in agents}
     holders = await _holders(bus, placed)
     nodes = [

@@ -9,6 +9,7 @@ import typer
 from berth.commands.options import Commands
 from berth.commands.terminal import Cli, write_json
 from berth.operations.cells import chosen_cells
+from berth.operations.host_states import every_provider
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
 from bus import topics
@@ -22,7 +23,6 @@ from bus.vocabulary import Missing
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 _AT_ONCE = 100  # roots
-_PAGE = 500
 _SHOWN = 10
 SHARES = "MISC_SHARES_VIA_AGGREGATE"  # the trait of a pool
 
@@ -120,14 +120,9 @@ async def reset_the_ownerless(cli: Cli, cell: str, match: str, dry_run: bool) ->
 
 async def _ownerless(bus: Bus) -> list[Provider]:
     """Return the roots without a cell, by name, except shared pools."""
-    found, after, more = list[Provider](), "", True
-    while more:
-        query = FindProviders(parts=("owner", "traits"), after=after, limit=_PAGE)
-        page = (await bus.asker(topics.PROVIDERS, timeout=60.0)(query)).providers
-        found += [
-            provider
-            for provider in page
-            if provider.parent is None and not provider.cell and SHARES not in provider.traits
-        ]
-        after, more = max((provider.id for provider in page), default=""), len(page) == _PAGE
+    found = [
+        provider
+        async for provider in every_provider(bus, FindProviders(parts=("owner", "traits")), timeout=60.0)
+        if provider.parent is None and not provider.cell and SHARES not in provider.traits
+    ]
     return sorted(found, key=lambda one: one.name)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from berth.operations.adoptable import Judged, OldServer, judge
 from berth.operations.cells import ask_cells, known_cells, named
-from berth.operations.host_states import host_named
+from berth.operations.host_states import every_provider, host_named
 from berth.operations.publishing import checked, publish
 from berth.settings import Settings
 from bus import topics
@@ -89,11 +89,8 @@ async def _on_hosts(bus: Bus, hosts: Sequence[str]) -> dict[str, Consumer]:
     for host in hosts:
         root = await host_named(bus, host)
         ids += [provider.id for provider in (await ask(FindProviders(in_tree=root.id, parts=()))).providers]
-    after, more = "", not hosts
-    while more:
-        page = (await ask(FindProviders(parts=(), after=after, limit=PAGE))).providers
-        ids += [provider.id for provider in page]
-        after, more = max((provider.id for provider in page), default=""), len(page) == PAGE
+    if not hosts:
+        ids = [provider.id async for provider in every_provider(bus, FindProviders(parts=()), _SECONDS)]
     holders: dict[str, None] = {}
     holding = bus.asker(topics.ALLOCATIONS, timeout=_SECONDS)
     for some in portions(ids, PAGE):

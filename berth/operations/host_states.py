@@ -4,6 +4,8 @@ import re
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
+from msgspec import structs
+
 from berth.settings import BadSetting
 from bus import topics
 from bus.delivery.runner import Bus
@@ -34,18 +36,22 @@ Marking = Callable[[Bus, Provider], Awaitable[str]]  # marks a root, and returns
 # Which hosts
 
 
-async def reported_hosts(bus: Bus, agent: str = "") -> AsyncIterator[Provider]:
-    """Yield the roots that agents report, page by page."""
-    after, more = "", True
+async def every_provider(bus: Bus, query: FindProviders, timeout: float = 10.0) -> AsyncIterator[Provider]:
+    """Yield all providers that the query finds, page by page."""
+    ask, after, more = bus.asker(topics.PROVIDERS, timeout), "", True
     while more:
-        query = FindProviders(
-            parts=("traits", "owner"), agents=(agent,) if agent else (), after=after, limit=A_PAGE
-        )
-        page = (await bus.asker(topics.PROVIDERS)(query)).providers
+        page = (await ask(structs.replace(query, after=after, limit=A_PAGE))).providers
         for provider in page:
-            if provider.parent is None and provider.agent:
-                yield provider
+            yield provider
         after, more = max((provider.id for provider in page), default=""), len(page) == A_PAGE
+
+
+async def reported_hosts(bus: Bus, agent: str = "") -> AsyncIterator[Provider]:
+    """Yield the roots that agents report, or that this agent reports."""
+    query = FindProviders(parts=("traits", "owner"), agents=(agent,) if agent else ())
+    async for provider in every_provider(bus, query):
+        if provider.parent is None and provider.agent:
+            yield provider
 
 
 async def host_named(bus: Bus, name: str) -> Provider:

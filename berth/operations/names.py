@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from berth.operations.host_states import every_provider
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
 from bus import topics
@@ -18,8 +19,6 @@ from bus.groups import FindGroups, ServerGroup
 from bus.messages import BuildRequested
 from bus.requests import ResourceGroup
 from bus.resources import FindProviders, Provider
-
-PROVIDERS_A_PAGE = 1000
 
 
 async def find_aggregates(bus: Bus, **query: Any) -> list[tuple[Aggregate, int]]:
@@ -36,15 +35,8 @@ async def find_aggregates(bus: Bus, **query: Any) -> list[tuple[Aggregate, int]]
 
 async def hosts_inside(bus: Bus, id_: str) -> list[Provider]:
     """Return the roots in the aggregate."""
-    found: list[Provider] = []
-    like = ResourceGroup(member_of=((id_,),))
-    while True:
-        after = found[-1].id if found else ""
-        query = FindProviders(like=like, parts=("aggregates", "owner"), after=after, limit=PROVIDERS_A_PAGE)
-        page = (await bus.asker(topics.PROVIDERS)(query)).providers
-        found += page
-        if len(page) < PROVIDERS_A_PAGE:
-            return [provider for provider in found if provider.parent is None]
+    query = FindProviders(like=ResourceGroup(member_of=((id_,),)), parts=("aggregates", "owner"))
+    return [provider async for provider in every_provider(bus, query) if provider.parent is None]
 
 
 async def aggregate_named(bus: Bus, name: str) -> Aggregate:

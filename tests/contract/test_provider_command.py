@@ -13,6 +13,7 @@ from berth.__main__ import app
 from berth.commands import providers
 from berth.commands.providers import reset, reset_the_ownerless
 from berth.commands.terminal import Cli
+from berth.operations import host_states
 from berth.settings import BadSetting, Cell, Settings
 from bus import topics
 from bus.delivery.runner import Bus
@@ -74,7 +75,7 @@ async def test_all_that_came_over_goes_to_a_cell_at_once_and_pools_stay(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hosts 2 to 6 were imported, 7 is a pool that an operator made; host 1 has a cell already."""
-    monkeypatch.setattr(providers, "_PAGE", 2)
+    monkeypatch.setattr(host_states, "A_PAGE", 2)
     monkeypatch.setattr(providers, "_AT_ONCE", 2)
     for number in range(2, 8):
         name = "pool" if number == 7 else f"rack{number % 2}-{number}"
