@@ -84,12 +84,7 @@ class ReportOperations(PlacementOperations):
                 before = owned | await tree_reads.read(tx, self.book, roots)
             walled = _barred(before, reports, now)
             reports = [report for report in reports if report.root not in walled]
-            moving = [
-                report
-                for report in reports
-                if report.reshape is not None
-                or reported(before[report.root], report).providers != before[report.root].providers
-            ]
+            moving = [report for report in reports if _reshapes(before[report.root], report)]
             goes: dict[str, Moves] = {}
             if moving:
                 if not few:  # what is to be changed is locked, and read again under the lock
@@ -278,3 +273,7 @@ def _barred(before: Mapping[str, Tree], reports: Sequence[InventoryReported], no
 def _free_name(report: ProviderReport, names: Sequence[str], taken: Mapping[str, tuple[str, str]]) -> str:
     """Return the first free name, or the last one, which is then reported as a clash."""
     return next((name for name in names if taken.get(name, (report.id,))[0] == report.id), names[-1])
+
+
+def _reshapes(before: Tree, report: InventoryReported) -> bool:
+    return report.reshape is not None or reported(before, report).providers != before.providers
