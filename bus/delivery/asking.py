@@ -70,23 +70,19 @@ class PendingQuestions:
             self._waiting[envelope.reply_to, envelope.id] = future
         try:
             async with asyncio.timeout(timeout):
-                await self._publish(query, envelopes)
+                await self._transport.publish(envelopes, expected=[True] * len(envelopes))
                 for future in futures:
                     await future
+        except Unroutable as unrouted:
+            if not query.within:
+                raise
+            raise NoAnswer(f"{query.name}: {unrouted}") from None
         except TimeoutError:
             raise NoAnswer(f"{query.name}: no answer within {timeout} s") from None
         finally:
             for envelope in envelopes:
                 self._waiting.pop((envelope.reply_to, envelope.id), None)
         return [_answer(query, future.result()) for future in futures]
-
-    async def _publish(self, query: Query[A, R], envelopes: Sequence[Envelope]) -> None:
-        try:
-            await self._transport.publish(envelopes, expected=[True] * len(envelopes))
-        except Unroutable as nobody:
-            if not query.within:
-                raise
-            raise NoAnswer(f"{query.name}: {nobody}") from None
 
     def _envelope(self, query: Query[A, R], question: A, traceparent: str) -> Envelope:
         envelope = follow(question, f"ask.{query.key(question)}", self._clock, framed=True)

@@ -176,10 +176,36 @@ def of_cell(cell: str, workers: Sequence[Worker], exchange: str = "berth") -> Pe
     Durable queues are named exactly, because RabbitMQ has no limit for the number of a user's queues.
     """
     names = BrokerNames(exchange)
-    rows = [(worker, row) for worker in workers for row in worker.consumes]
     suspects = {suspects_queue(worker.name).name for worker in workers}
-    owned = sorted(map(re.escape, suspects | {worker.queue_of(row).name for worker, row in rows}))
-    return _permissions(names, cell, workers, owned)
+    declared = {worker.queue_of(row).name for worker in workers for row in worker.consumes}
+    answered = [row for worker in workers for row in worker.answers]
+    replies = _replies_to(cell, [asks_as(worker.name) for worker in workers])
+    queues = _named(
+        names,
+        [
+            *sorted(map(re.escape, suspects | declared)),
+            *(rf"ask:{re.escape(row.key)}" for row in answered),
+            replies,
+        ],
+    )
+    emitted = {message for worker in workers for message in worker.emits}
+    writes = sorted(_published_by(TOPIC_OF[message], cell) for message in emitted)
+    writes += sorted({_asked_by(query, cell) for worker in workers for query in worker.asks})
+    writes += sorted({rf"{re.escape(reply_prefix(row.query, row.cell))}{_WORD}\.{_WORD}" for row in answered})
+    reads = sorted({re.escape(row.address.key) for worker in workers for row in worker.consumes})
+    reads += sorted(re.escape(f"ask.{row.key}") for row in answered)
+    to = rf"[0-9]+\.({'|'.join(queues)})"
+    return Permissions(
+        configure=_any_of(queues),
+        write=_any_of([*queues, *_exchanges(names, "", "queues", "delay", "dead")]),
+        read=_any_of([*queues, *_exchanges(names, "", "queues")]),
+        keys=(
+            KeyPatterns(names.exchange, _any_of(writes), _any_of([*reads, replies])),
+            KeyPatterns(names.queues, _any_of([to]), _any_of([rf"\*\.{name}" for name in queues])),
+            KeyPatterns(names.delay, _any_of([to]), _NONE),
+            KeyPatterns(names.dead, _any_of([re.escape(letter_key(cell))]), _NONE),
+        ),
+    )
 
 
 def queues_within(cell: str, exchange: str = "berth") -> str:
@@ -198,11 +224,12 @@ def of_ferry(crossings: Sequence[Crossing], *, own: bool = False, exchange: str 
     names = BrokerNames(exchange)
     (cell,) = {crossing.cell for crossing in crossings}
     owned = _named(names, [rf"ferry\.{re.escape(cell)}:.+"])
-    made = _made_by_the_middle(names) if own else []
-    heard = [one for one in crossings if one.way is (Way.OUT if own else Way.IN)]
-    published = [one for one in crossings if one not in heard]
-    writes = sorted({_carried_by(one) for one in published})
-    reads = [re.escape(key) for one in heard for key in one.keys]
+    # the exchanges and queues that all workers of the broker share
+    made = [re.escape(names.exchange) + r"(\.(queues|delay|dead)(\.[0-9]+)?)?"] if own else []
+    letters = _any_of([LETTER, rf"{LETTER}\.\*", r"[0-9]+\.#"]) if own else _NONE
+    consumed = [crossing for crossing in crossings if crossing.way is (Way.OUT if own else Way.IN)]
+    writes = sorted({_carried_by(crossing) for crossing in crossings if crossing not in consumed})
+    reads = [re.escape(key) for crossing in consumed for key in crossing.keys]
     to = rf"[0-9]+\.({'|'.join(owned)})"
     return Permissions(
         configure=_any_of([*owned, *made]),
@@ -212,7 +239,7 @@ def of_ferry(crossings: Sequence[Crossing], *, own: bool = False, exchange: str 
             KeyPatterns(names.exchange, _any_of(writes), _any_of(reads)),
             KeyPatterns(names.queues, _any_of([to]), _any_of([rf"\*\.{name}" for name in owned])),
             KeyPatterns(names.delay, _NONE, _any_of([r"[0-9]+\.#"]) if own else _NONE),
-            KeyPatterns(names.dead, _any_of([re.escape(letter_key(cell))]), _letters_read(keeps=own)),
+            KeyPatterns(names.dead, _any_of([re.escape(letter_key(cell))]), letters),
         ),
     )
 
@@ -226,67 +253,21 @@ def of_client(name: str, exchange: str = "berth") -> Permissions:
     queues = _named(names, [rf"client\.{re.escape(name)}\.[0-9]{{1,2}}"])
     word = rf"{re.escape(name)}(_{_WORD})?"
     keys = [rf"client\.{re.escape(name)}", rf"ask\.scheduler\.client\.{re.escape(name)}"]
-    heard = [rf"{_bound_by(topic)}\.{word}" for topic in TOLD_TO_CLIENTS]
+    any_cell = rf"({_WORD}|\\*)"
+    patterns = [_FIELD.sub(any_cell, topic.pattern.replace(".", r"\.")) for topic in TOLD_TO_CLIENTS]
+    results = [rf"{pattern}\.{word}" for pattern in patterns]
     return Permissions(
         configure=_any_of(queues),
         write=_any_of([*queues, *_exchanges(names, "")]),
         read=_any_of([*queues, *_exchanges(names, "")]),
         keys=(
-            KeyPatterns(names.exchange, _any_of(keys), _any_of([*heard, below])),
+            KeyPatterns(names.exchange, _any_of(keys), _any_of([*results, below])),
             *(
                 KeyPatterns(exchange_name, _NONE, _NONE)
                 for exchange_name in (names.queues, names.delay, names.dead)
             ),
         ),
     )
-
-
-def _permissions(
-    names: BrokerNames,
-    cell: str,
-    workers: Sequence[Worker],
-    owned: Sequence[str],
-    made: Sequence[str] = (),
-) -> Permissions:
-    answered = [row for worker in workers for row in worker.answers]
-    asked = [query for worker in workers for query in worker.asks]
-    replies = _replies_to(cell, [asks_as(worker.name) for worker in workers] if cell else ())
-    queues = _named(names, [*owned, *(rf"ask:{re.escape(row.key)}" for row in answered), replies])
-    emitted = {message for worker in workers for message in worker.emits}
-    writes = sorted(_published_by(TOPIC_OF[message], cell) for message in emitted)
-    writes += sorted({_asked_by(query, cell) for query in asked})
-    writes += sorted({_answered_at(row.query, row.cell) for row in answered})
-    reads = sorted({re.escape(row.address.key) for worker in workers for row in worker.consumes})
-    reads += sorted(re.escape(f"ask.{row.key}") for row in answered)
-    to = rf"[0-9]+\.({'|'.join(queues)})"
-    return Permissions(
-        configure=_any_of([*queues, *made]),
-        write=_any_of([*queues, *_exchanges(names, "", "queues", "delay", "dead"), *made]),
-        read=_any_of([*queues, *_exchanges(names, "", "queues"), *made]),
-        keys=(
-            KeyPatterns(names.exchange, _any_of(writes), _any_of([*reads, replies])),
-            KeyPatterns(
-                names.queues,
-                _any_of([r"[0-9]+\..+"]) if made else _any_of([to]),  # see bus.rabbit.dead_letters
-                _any_of([rf"\*\.{name}" for name in queues]),
-            ),
-            KeyPatterns(names.delay, _any_of([to]), _any_of([r"[0-9]+\.#"]) if made else _NONE),
-            KeyPatterns(
-                names.dead,
-                rf"^{LETTER}(\..+)?$" if made else _any_of([re.escape(letter_key(cell))]),
-                _letters_read(keeps=bool(made)),
-            ),
-        ),
-    )
-
-
-def _made_by_the_middle(names: BrokerNames) -> list[str]:
-    """Return patterns of the names of the exchanges and queues that all workers share."""
-    return [re.escape(names.exchange) + r"(\.(queues|delay|dead)(\.[0-9]+)?)?"]
-
-
-def _letters_read(*, keeps: bool) -> str:
-    return _any_of([LETTER, rf"{LETTER}\.\*", r"[0-9]+\.#"]) if keeps else _NONE
 
 
 def _carried_by(crossing: Crossing) -> str:
@@ -303,26 +284,15 @@ def _published_by(topic: Topic[Any], cell: str) -> str:
     return rf"{keys}(\.{_WORD})?" if topic.outsiders else keys
 
 
-def _bound_by(topic: Topic[Any]) -> str:
-    """Return the binding keys of a topic, and the patterns that match any cell."""
-    return _FIELD.sub(rf"({_WORD}|\\*)", topic.pattern.replace(".", r"\."))
-
-
 def _asked_by(query: Query[Any, Any], cell: str) -> str:
     return rf"ask\.{_filled(query.name, cell)}"
 
 
-def _answered_at(query: Query[Any, Any], cell: str) -> str:
-    return rf"{re.escape(reply_prefix(query, cell))}{_WORD}\.{_WORD}"
-
-
 def _replies_to(cell: str, askers: Sequence[str] = ()) -> str:
-    """Return the pattern of reply addresses: of the given workers of a cell, of any worker of it, or outside
-    of cells.
-    """
+    """Return the pattern of a cell's reply addresses: of the named workers, or of any worker of the cell."""
     if askers:
         return rf"reply\.{re.escape(cell)}\.({'|'.join(map(re.escape, askers))})-{_RANDOM}\.{_RANDOM}"
-    return rf"reply\.{re.escape(cell) if cell else f'-({_WORD})?'}\.{_WORD}\.{_WORD}"
+    return rf"reply\.{re.escape(cell)}\.{_WORD}\.{_WORD}"
 
 
 def _filled(pattern: str, cell: str) -> str:

@@ -244,7 +244,8 @@ class Link:
         session = Session(connection, topology, self._declared, self._look_seconds)
         try:
             async with asyncio.timeout(_RESTORING):
-                await self._restore(session)
+                await session.open_publisher()  # before other callers, so that messages keep their order
+                await session.settle_in()
         except BaseException as problem:
             await hang_up(connection)
             if isinstance(problem, (*BROKEN, ExchangeMissing, RequestRefused)) and not cancelled_by_us(
@@ -254,10 +255,6 @@ class Link:
             raise
         log.info("connected to RabbitMQ at %s", self.place)
         return session
-
-    async def _restore(self, session: Session) -> None:
-        await session.open_publisher()  # before other callers, so that messages keep their order
-        await session.settle_in()
 
     async def _live(self, session: Session, started: asyncio.Event) -> None:
         connections = CONNECTIONS.labels(self.place)

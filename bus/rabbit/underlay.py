@@ -96,7 +96,16 @@ class BulkChannel:
         """Return the next message of a queue if it has one, without waiting."""
         async with answered():
             message = await self._under.basic_get(queue)
-        return None if message.delivery_tag is None else _arrived(message)
+        if message.delivery_tag is None:
+            return None
+        return arrived(
+            message.delivery_tag,
+            message.exchange or "",
+            message.routing_key or "",
+            bool(message.redelivered),
+            message.body,
+            message.header.properties,
+        )
 
     async def ready(self, queue: str) -> int:
         """Return the number of messages in the queue that no consumer holds."""
@@ -117,17 +126,6 @@ class BulkChannel:
 
 async def _never(_: object) -> None:
     """Ignore a delivery from aio-pika: deliveries do not pass through it."""
-
-
-def _arrived(message: Any) -> Arrived:
-    return arrived(
-        message.delivery_tag or 0,
-        message.exchange or "",
-        message.routing_key or "",
-        bool(message.redelivered),
-        message.body,
-        message.header.properties,
-    )
 
 
 async def ended(connection: AbstractConnection) -> str:

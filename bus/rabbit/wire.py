@@ -236,7 +236,10 @@ class FramesOfChannel:
             self._coming = _Coming(consumer, tag, exchange, key, bool(redelivered))
         elif method in (_ACK, _NACK):
             tag, how = _SETTLED.unpack_from(data, at)
-            self._confirm(tag, bool(how & 1), None if method == _ACK else NotTaken())
+            problem = None if method == _ACK else NotTaken()
+            several = how & 1  # this message and all before it
+            for confirmed in list(takewhile(tag.__ge__, self._unconfirmed)) if several else (tag,):
+                self._settled(confirmed, problem)
         elif method == _RETURN:
             self._coming = _Coming(None, 0, "", "", False)
         else:
@@ -245,10 +248,6 @@ class FramesOfChannel:
                 self._channels.pop(self._number, None)
             return False
         return True
-
-    def _confirm(self, tag: int, before_it_too: bool, problem: Exception | None) -> None:
-        for confirmed in list(takewhile(tag.__ge__, self._unconfirmed)) if before_it_too else (tag,):
-            self._settled(confirmed, problem)
 
     def _settled(self, tag: int, problem: BaseException | None) -> None:
         confirmed, id_ = self._unconfirmed.pop(tag, _NONE)

@@ -69,7 +69,7 @@ async def migrate(database: Database, package: str) -> list[str]:
                 )
             missing = names[names.index(before) + 1 :] if before is not None else names
             if missing:
-                async with _op_lock():
+                async with _turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
                     oldest = await tx.connection.run_sync(_upgrade, folder, names)
                 await tx.execute(_SET_OLDEST, {"oldest": oldest})
         database.revision = names[-1]
@@ -117,10 +117,6 @@ async def _make_version_table(database: Database) -> None:
                 await tx.execute(_ADD_VERSION)
     except IntegrityError:  # IF NOT EXISTS is not atomic: another process has just created the same
         log.debug("%s: the version table was created concurrently", database.name)
-
-
-def _op_lock() -> asyncio.Lock:
-    return _turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
 
 def _upgrade(connection: Connection, folder: Path, names: list[str]) -> str:
