@@ -62,12 +62,12 @@ class Relay:
         self._logged: set[int] = set()
 
     def wake(self) -> None:
-        """Publish changes from the database."""
+        """Publish the changes that the database holds and that were not published yet."""
         self._look = True
         self._woken.set()
 
     def committed(self, messages: Sequence[PlacementChanged]) -> None:
-        """Publish the changes of this process."""
+        """Publish the changes that this process has just committed."""
         new = [message for message in messages if message.number not in self._logged]
         # If an older database was restored, only the log knows.
         if any(change.number <= self._told for change in new):
@@ -174,7 +174,7 @@ class Relay:
 
 
 class ReshapedBuilds(Relay):
-    """Informs conductors of builds on reshaped hosts; two processes may publish a message twice."""
+    """Informs conductors of builds on reshaped hosts. Two processes may publish a message twice."""
 
     tells = "reshaped builds"
 
@@ -213,9 +213,11 @@ class ChangeLog:
         writes: Sequence[BoundStatement] = (),
         edition: int | None = None,
     ) -> int:
-        """Execute the last statements, and log the changes. Return the change number, 0 without one.
+        """Execute the last statements of a transaction and log its changes. Return the change number, 0
+        without one.
 
-        `shaped` are created or reshaped trees; `edition` is a new edition of the names, if any.
+        `shaped` are created or reshaped trees; `edition` is the new number of the lists of names, if names
+        changed.
         """
         if not altered:
             for write in writes:
@@ -237,7 +239,7 @@ class ChangeLog:
         beside: Sequence[BoundStatement] = (),
         last: Sequence[BoundStatement] = (),
     ) -> int:
-        """Write the trees, given as read and as changed, and log the change. Return its number.
+        """Write provider trees, given as read and as changed, and log the change. Return its number.
 
         `beside` is written after the inventories; `last` with the number, and must not depend on the rest.
         """
@@ -261,7 +263,7 @@ class ChangeLog:
         return message.number
 
     async def trim(self) -> None:
-        """Forget the changes of long ago."""
+        """Delete old entries of the change log."""
         async with self._database.write() as tx:
             await changes.TRIM(tx, keep=changes.KEEP, untold=changes.KEEP_UNTOLD)
 

@@ -28,7 +28,9 @@ CLAIMS_A_TRANSACTION = 500
 
 
 class ClaimOperations(PlacementOperations):
-    """Retry outside, transaction inside: a claim is judged by what is stored, never by the memory."""
+    """Claims and releases. Each is judged by the stored data, never by the index, and retried after a lost
+    race.
+    """
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
@@ -38,7 +40,7 @@ class ClaimOperations(PlacementOperations):
     async def claim_many(
         self, orders: Sequence[ClaimRequested], *, cell: str = ""
     ) -> Sequence[ClaimAnswered]:
-        """Judge the orders; the claims of one order succeed together or not at all."""
+        """Judge claims of several orders; the claims of one order succeed together or not at all."""
         results: list[tuple[ClaimResult, ...]] = []
         for part in portions_by_size(orders, lambda order: len(order.claims), CLAIMS_A_TRANSACTION):
             results += await self._claim_part(part, cell)
@@ -109,7 +111,7 @@ class ClaimOperations(PlacementOperations):
         return await self._log.write(tx, altered, {}, writes)
 
     async def prune(self, before: float) -> None:
-        """Delete retired consumers from before this time."""
+        """Delete retired consumers that ended before this time."""
         async with self.database.write() as tx:
             await claims.PRUNE_RETIRED(tx, before=before)
 

@@ -95,7 +95,7 @@ class Lookups(PlacementOperations):
         await book.aggregates.look_up(database, aggregates)
 
     async def trees(self, query: FindTrees) -> TreesFound:
-        """Return whole trees, as many as fit into an answer."""
+        """Return whole provider trees, as many as fit into an answer."""
         packing = Packing(ROOM)
         if query.roots:
             async with self.database.read() as tx:

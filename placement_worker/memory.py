@@ -36,16 +36,18 @@ class News(NamedTuple):
 
 
 class MemoryReader(Protocol):
-    """Source of the index: the database, or placement over the bus. Its data includes all earlier commits."""
+    """The interface of the source of an index: the database, or placement over the bus. Its data includes all
+    earlier commits.
+    """
 
     async def last(self) -> int:
-        """Return the number of the last change."""
+        """Return the number of the last change of placement."""
 
     async def changes(self, after: int, most: int) -> News:
         """Return at most this many changes after the number; raise Forgotten if the next one was deleted."""
 
     async def trees(self, roots: Collection[str]) -> Mapping[str, Tree]:
-        """Return the trees; a missing one has no providers."""
+        """Return provider trees by their roots; a missing one has no providers."""
 
     async def described(self) -> Iterable[Aggregate]:
         """Return the aggregates with names or metadata."""
@@ -54,7 +56,7 @@ class MemoryReader(Protocol):
         """Return the registered cells."""
 
     async def each(self, take: Take) -> None:
-        """Hand over all there are, page by page."""
+        """Pass all provider trees to the caller's function, page by page."""
 
 
 class StoreReader:
@@ -108,7 +110,7 @@ LOOK_SECONDS = 1.0  # interval of checks for changes of processes whose messages
 
 
 class Memory:
-    """Holds the index. `fresh` brings it level with what was committed."""
+    """The index of placement in a process; `fresh` applies all changes that were committed."""
 
     def __init__(self, reader: MemoryReader) -> None:
         self.index = Index()
@@ -121,11 +123,15 @@ class Memory:
         self._watchers: list[Heard] = []
 
     def watch(self, heard: Heard) -> None:
-        """Call this with the roots that changed and what is described anew; after a reload with all."""
+        """Register a function to call with the changed roots and the changed descriptions of aggregates;
+        after a reload with all.
+        """
         self._watchers.append(heard)
 
     def learn(self, messages: Sequence[PlacementChanged], shaped: Mapping[str, Tree]) -> None:
-        """Take in what was committed; `shaped` are the trees it made or changed, as they are now."""
+        """Apply a commit of this process to the index; `shaped` are the trees that it created or changed, as
+        they are now.
+        """
         touched: dict[str, None] = {}
         told: dict[str, None] = {}
         for message in messages:
@@ -146,7 +152,7 @@ class Memory:
                 heard(tuple(touched), tuple(told))
 
     async def handle_many(self, messages: Sequence[PlacementChanged]) -> Sequence[None]:
-        """Apply commits of any process; the reshaped trees of all are read together."""
+        """Apply commits of any process to the index; the reshaped trees of all are read together."""
         unknown = [message for message in messages if not self.index.knows(message.number)]
         if self.loads:
             unknown = await self._committed(self.index, unknown)
@@ -158,7 +164,9 @@ class Memory:
         return [None] * len(messages)
 
     async def _committed(self, index: Index, messages: list[PlacementChanged]) -> list[PlacementChanged]:
-        """Return the messages without change numbers that cannot exist: placement knows its last number."""
+        """Return the messages without those whose change numbers cannot exist: placement knows its last
+        number.
+        """
         if all(message.number <= index.seen + FAR_AHEAD for message in messages):
             return messages
         last = await self._reader.last()
@@ -210,11 +218,11 @@ class Memory:
         self.learn(messages, {root: tree for root, tree in shaped.items() if tree is not None})
 
     async def loaded(self) -> None:
-        """Wait until everything has been read once."""
+        """Wait until the whole index has been read once."""
         await self._loaded.wait()
 
     async def reload(self) -> None:
-        """Fill the index anew, once however many ask meanwhile."""
+        """Read the whole index again, once for all callers that request it meanwhile."""
         loads = self.loads
         async with self._loading:
             if self.loads != loads:
@@ -259,7 +267,9 @@ class Memory:
 
 
 def _reshaped_trees(messages: Iterable[PlacementChanged]) -> dict[str, Tree | None]:
-    """Return root → its tree in the last message, or None: not included. The order decides rows."""
+    """Return, for each root, its tree in the last message that has it, or None. The order of the result
+    decides the rows.
+    """
     shaped: dict[str, Tree | None] = {}
     for message in sorted(messages, key=lambda one: one.number):
         told = _trees_beside(message)

@@ -40,11 +40,11 @@ class Searches:
         self._turn = asyncio.Lock()  # first come, first served
 
     async def page(self, query: FindCandidates) -> CandidatesFound:
-        """Return one page of the hosts that fit."""
+        """Return one page of the hosts that fit a query."""
         return await self._run(page_steps, query)
 
     async def fits(self, query: FindCandidates) -> SearchResult:
-        """Return at most `limit` complete allocations; a host can have several."""
+        """Return at most `limit` complete allocations for a query; a host can have several."""
         return await self._run(search_steps, query)
 
     async def _run(self, begin: Callable[[Snapshot, FindCandidates], Steps[T]], query: FindCandidates) -> T:
@@ -97,7 +97,7 @@ class Placement:
         self._open = again(clock, self.book.open)
 
     async def start(self) -> None:
-        """Make the standard names and fill the memory. The database has been migrated."""
+        """Create the standard names and load the index. The database has been migrated before."""
         await self._open(self.database, self.clock.now())
         await self.memory.reload()
 

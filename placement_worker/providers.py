@@ -52,7 +52,7 @@ class ProviderOperations(PlacementOperations):
         return answer
 
     async def edit_many(self, orders: Sequence[EditRequested]) -> Sequence[EditAnswered]:
-        """Judge the edits one after another, many in a transaction; a refused edit changes nothing."""
+        """Apply edits one after another, many in a transaction; a refused edit changes nothing."""
         results: list[EditResult] = []
         for part in _apart([order.edit for order in orders]):
             if isinstance(part, Reshape):
@@ -148,7 +148,7 @@ class ProviderOperations(PlacementOperations):
 
 
 def _apart(orders: Sequence[Edit]) -> Iterator[Sequence[EditOfOne] | Reshape]:
-    """Split the edits into transactions: no provider twice in one, and each reshape alone."""
+    """Split edits into transactions: no provider twice in one, and each reshape alone."""
     part: dict[str, EditOfOne] = {}
     for order in orders:
         if part and (

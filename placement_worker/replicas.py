@@ -1,4 +1,4 @@
-"""Placement's memory in another process: read and followed over the bus, and nothing else."""
+"""A copy of placement's index in another process, which reads and follows placement over the bus only."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ SHORTEST_WAIT, LONGEST_WAIT = 0.1, 2.0
 
 
 class PutBack(Forgotten):
-    """Placement's last number is lower than a published one: its database was replaced or restored."""
+    """Placement's last change number is lower than a published one: its database was replaced or restored."""
 
     def __init__(self, after: int, last: int) -> None:
         super().__init__(after, last + 1)
@@ -41,7 +41,7 @@ class PutBack(Forgotten):
 
 
 class BusReader:
-    """Reads from placement over the bus. While there is no answer it retries, and logs that once."""
+    """The source of an index over the bus. While placement does not answer it retries, and logs that once."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class BusReader:
                 await take([await self._whole(part, left_out) for part, left_out in unpacked(answer)])
 
     async def _whole(self, tree: Tree, left_out: int) -> Tree:
-        """Return the tree with the providers that did not fit into the message."""
+        """Return a tree with the providers that did not fit into the message."""
         while left_out:
             question = FindTrees(roots=(tree.root,), skip=len(tree.providers))
             ((part, left_out),) = unpacked(await self._answer(self._ask_trees, question))
@@ -153,7 +153,7 @@ class Replica:
         self._memory.watch(heard)
 
     async def loaded(self) -> None:
-        """Wait until all has been read."""
+        """Wait until the whole index has been read once."""
         await self._memory.loaded()
 
     async def fresh(self) -> None:
@@ -162,7 +162,7 @@ class Replica:
         await self._memory.fresh()
 
     async def keep(self) -> None:
-        """Read everything, as soon as placement answers."""
+        """Read the whole index, as soon as placement answers."""
         await self._memory.reload()
         log.info(
             "placement's memory here: %d providers, as of change %d", len(self.index.rows), self.index.seen
@@ -182,7 +182,7 @@ class Replica:
         return [None] * len(messages)
 
     async def look(self) -> None:
-        """Query the last number if no change arrived."""
+        """Query placement's last change number if no change arrived for some time."""
         if self._memory.loads and self._clock.monotonic() - self._heard_at >= LOOK_SECONDS:
             await self._memory.fresh()
 

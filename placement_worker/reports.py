@@ -43,7 +43,7 @@ class ReportOperations(PlacementOperations):
     async def report_many(
         self, reports: Sequence[InventoryReported], *, cell: str = ""
     ) -> Sequence[Poison | None]:
-        """Apply reports of whole trees; of one root the highest sequence counts.
+        """Apply reports of whole trees; of one root the report with the highest sequence counts.
 
         `cell` is the cell in the routing key: it may report only its hosts.
         """
@@ -148,7 +148,7 @@ class ReportOperations(PlacementOperations):
         number: int,
         goes: Mapping[str, Moves],
     ) -> Sequence[tree_reads.Judged]:
-        """Rename each provider whose name another cell uses; the new names are added to `taken`."""
+        """Rename each reported provider whose name another cell uses; the new names are added to `taken`."""
         others: dict[tuple[str, str], tuple[str, ...]] = {}
         for _, report, _ in pairs:
             for provider in report.providers:
@@ -173,7 +173,7 @@ class ReportOperations(PlacementOperations):
         return apart
 
     async def give(self, order: OwnerEditRequested) -> OwnerEditAnswered:
-        """Assign a root to a cell by an operator's order; its sequence restarts."""
+        """Assign a root provider to a cell by an operator's order; the sequence of its reports restarts."""
         return OwnerEditAnswered(result=await self._give(order))
 
     async def _give_once(self, order: OwnerEditRequested) -> OwnerResult:
@@ -197,7 +197,9 @@ class ReportOperations(PlacementOperations):
             await self._change(part, lambda tree: swept(tree) if tree.gone else settled(tree))
 
     async def end(self, cell: str, roots: Sequence[str], *, in_use_too: bool) -> None:
-        """Delete the roots of a cell by an operator's order; roots in use stay or are closed."""
+        """Delete the hosts of a cell by an operator's order; hosts in use stay or are closed to new
+        instances.
+        """
 
         def ended(tree: Tree) -> Tree:
             is_ending = tree.cell == cell and (in_use_too or not tree.in_use)
@@ -239,7 +241,7 @@ class ReportOperations(PlacementOperations):
             tx.after_commit(self.reshaped_builds.wake)
 
     async def prune(self, before: float) -> None:
-        """Delete the owners of trees that were deleted before this time."""
+        """Delete the owners of provider trees that were deleted before this time."""
         async with self.database.write() as tx:
             await hosts.PRUNE(tx, before=before)
 
@@ -271,7 +273,7 @@ def _barred(before: Mapping[str, Tree], reports: Sequence[InventoryReported], no
 
 
 def _free_name(report: ProviderReport, names: Sequence[str], taken: Mapping[str, tuple[str, str]]) -> str:
-    """Return the first free name, or the last one, which is then reported as a clash."""
+    """Return the first free name of a provider, or the last one, which is then reported as a clash."""
     return next((name for name in names if taken.get(name, (report.id,))[0] == report.id), names[-1])
 
 

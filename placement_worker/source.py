@@ -37,7 +37,7 @@ from placement_worker.core.ways import BREATH
 
 
 class KeepsIndex(Protocol):
-    """A memory, or a replica of one. Its index may be replaced by another."""
+    """The interface of an object that has an index: the index itself may be replaced by another."""
 
     @property
     def index(self) -> Index: ...
@@ -153,7 +153,7 @@ class IndexedSource:
 
 
 class HostSearch:
-    """One query, evaluated for all hosts of an index."""
+    """One query for candidates, evaluated for all hosts of an index."""
 
     def __init__(
         self,
@@ -250,7 +250,9 @@ class HostSearch:
         return [candidate(fit, free, capacity) for fit in found]
 
     def _fits(self, anchor: Row, most: int) -> tuple[list[Fit], bool]:
-        """Return up to this number of fits, and whether the search of the host was complete."""
+        """Return up to this number of allocations on a host, and whether the search of the host was
+        complete.
+        """
         found: list[Fit] = []
         if self._spent >= 2 * PATIENCE:
             return found, False
@@ -268,7 +270,9 @@ class HostSearch:
         return found, spent <= patience
 
     def removals(self) -> Sequence[Removal]:
-        """Return the removals. Constraints on combinations are included after `ways` was called."""
+        """Return how many hosts each constraint removed. Constraints on combinations are included after
+        `ways` was called.
+        """
         made = self._as_it_is()
         fitting = self._fitting(made)
         if not fitting:

@@ -38,7 +38,8 @@ class Parts:
 
 
 class Batched(Generic[A, R]):
-    """Answers `await together(order)` from `work(orders)`, which returns one answer for each order.
+    """Joins concurrent calls: answers `await together(order)` from `work(orders)`, which returns one answer
+    for each order.
 
     While `AT_ONCE` batches are in progress, new orders wait for the next one. Works while `run` runs.
     """
@@ -104,7 +105,9 @@ class PlacementOperations:
 def again(
     clock: Clock, work: Callable[P, Awaitable[T]], otherwise: Callable[..., T] | None = None
 ) -> Callable[P, Awaitable[T]]:
-    """Return the function with retries after lost races; after the last one `otherwise` answers, if given."""
+    """Return a function that repeats this one after lost races; after the last try `otherwise` answers, if
+    given.
+    """
 
     def unavailable(*_: Any, **__: Any) -> T:
         raise Unavailable("placement lost the same race too often")
@@ -113,13 +116,13 @@ def again(
 
 
 def contended(*_: Any) -> Contended:
-    """Return the answer to an edit that lost a race too often."""
+    """Return the answer to an edit that lost a race with other writers too often."""
     return Contended()
 
 
 @asynccontextmanager
 async def changing(database: Database, book: Book) -> AsyncIterator[Transaction]:
-    """Yield a transaction; raise Conflict, to be retried, if names that it uses have changed."""
+    """Yield a transaction; raise Conflict, to be retried, if names that it uses have changed meanwhile."""
     reading = book.reading
     try:
         async with database.write() as tx:

@@ -23,7 +23,7 @@ AGAIN_SECONDS = 5.0  # after the broker would not let us read a cell's queues
 
 
 def reported_in(placement: Placement, cell: str) -> On:
-    """Return the rows for reports of a cell's agents and of its Ironic sync."""
+    """Return the rows of the worker's table for reports of a cell's agents and of its Ironic sync."""
 
     async def report_many(reports: Sequence[InventoryReported]) -> Sequence[Poison | None]:
         return await placement.reports.report_many(reports, cell=cell)
@@ -32,7 +32,7 @@ def reported_in(placement: Placement, cell: str) -> On:
 
 
 def asked_in(placement: Placement, cell: str) -> Sequence[Answers]:
-    """Return the rows for queries from inside a cell."""
+    """Return the rows of the worker's table for queries from inside a cell."""
 
     async def claim_many(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
         return await placement.claims.claim_many(orders, cell=cell)
@@ -55,7 +55,7 @@ def asked_in(placement: Placement, cell: str) -> Sequence[Answers]:
 
 
 class RegisteredCells:
-    """Serves each cell from when it is registered until it is dropped."""
+    """The rows of the worker's table that serve each cell from its registration until its removal."""
 
     def __init__(self, placement: Placement, besides: Collection[str]) -> None:
         """Serve registered cells; the cells in `besides` are served elsewhere."""

@@ -26,7 +26,7 @@ Described = Mapping[str, Aggregate]
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """The properties and members after an edit, before hosts are checked."""
+    """The properties and members of an aggregate after an edit, before its hosts are checked."""
 
     was: Aggregate
     now: Aggregate
@@ -46,7 +46,7 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class AggregateScene:
-    """The stored state that an edit depends on."""
+    """The stored data that an edit of an aggregate depends on."""
 
     described: Described
     known: bool  # its id was named at some time
@@ -55,7 +55,7 @@ class AggregateScene:
 
 
 def as_change(edit: AggregateEdit) -> ChangeAggregate:
-    """Return the edit as a change of an aggregate: its metadata, and the hosts that it names."""
+    """Return the edit of an aggregate as its new metadata and the hosts that it names."""
     match edit:
         case MakeAggregate(aggregate=id_, name=name, metadata=metadata, hosts=hosts, force=force):
             return ChangeAggregate(aggregate=id_, name=name, set=metadata, add=hosts, force=force)
@@ -66,7 +66,7 @@ def as_change(edit: AggregateEdit) -> ChangeAggregate:
 
 
 def intent(edit: AggregateEdit, scene: AggregateScene) -> Intent | AggregateRefusal:
-    """Return the result of the edit. A repeated edit changes nothing."""
+    """Return the properties and members of an aggregate after an edit. A repeated edit changes nothing."""
     was = scene.described.get(edit.aggregate) or Aggregate(id=edit.aggregate)
     there = edit.aggregate in scene.described or bool(scene.members)
     deleted = Aggregate(id=was.id, name=was.name, gone=True)
@@ -115,7 +115,7 @@ def _changed(
 
 
 def move_in_and_out(wanted: Intent, working: WorkingTrees) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Add and remove the providers. Return the added ids and the removed ids."""
+    """Add providers to an aggregate and remove others. Return the ids of both."""
     id_ = wanted.now.id
     added = []
     for uuid in sorted(wanted.add):
@@ -141,7 +141,8 @@ def _with(state: ProviderState, working: WorkingTrees, aggregates: set[str]) -> 
 def zone_trouble(
     wanted: Intent, described: Described, pairs: Iterable[tuple[Tree, Tree]]
 ) -> TwoZones | ZoneInUse | None:
-    """Return why the hosts of these trees, given before and after the edit, cannot be in their new zones.
+    """Return why the hosts of these trees, given before and after an edit, cannot be in their new
+    availability zones.
 
     A host that was in two zones before may stay there: only a new zone counts.
     """
@@ -167,7 +168,7 @@ def zone_trouble(
 
 
 def zones(tree: Tree, described: Described) -> dict[str, str]:
-    """Return the zones of a host, each with its source: a report or an aggregate."""
+    """Return the availability zones of a host, each with its source: a report or an aggregate."""
     found = {tree.zone: "what its owner reports"} if tree.zone else {}
     for id_ in tree.providers[0].aggregates:
         said = described.get(id_)
@@ -215,7 +216,7 @@ def _number(value: str) -> bool:
 
 
 def coming_back(wanted: Intent, trees: Mapping[str, Tree]) -> list[str]:
-    """Return the removed hosts that their agents report in the aggregate."""
+    """Return the hosts that an edit removes from an aggregate and that their agents report in it."""
     return [
         f"{tree.host or provider.name}: its owner reports it in this aggregate, and will put it back"
         for tree in trees.values()

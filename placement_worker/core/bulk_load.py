@@ -14,7 +14,7 @@ Item = tuple[int, ProviderLoad]  # with its position in the whole load, for peop
 
 
 class _Whole(ProviderReport, frozen=True, kw_only=True):
-    """A provider after the load; fields that the load omits are as stored."""
+    """A provider after a bulk load; fields that the load omits are as stored."""
 
     generation: int | None
 
@@ -23,7 +23,9 @@ _WholeItem = tuple[int, _Whole]
 
 
 def wrong(items: Iterable[Item], known: Callable[[str, str], bool]) -> dict[int, str]:
-    """Return position → what is wrong with the item regardless of stored data, naming the field."""
+    """Return by position what is wrong with each item of a bulk load regardless of stored data, naming the
+    field.
+    """
     found: dict[int, str] = {}
     ids: set[str] = set()
     names: set[str] = set()
@@ -44,7 +46,9 @@ def wrong(items: Iterable[Item], known: Callable[[str, str], bool]) -> dict[int,
 
 
 def trees_of(items: Iterable[Item], homes: Mapping[str, str]) -> list[list[Item]]:
-    """Group the items by tree. `homes`: provider → the root under which it is stored."""
+    """Group the items of a bulk load by provider tree. `homes` has the root under which each provider is
+    stored.
+    """
     above: dict[str, str] = {}
 
     def top(provider: str) -> str:
@@ -65,7 +69,7 @@ def trees_of(items: Iterable[Item], homes: Mapping[str, str]) -> list[list[Item]
 
 
 def load(items: Sequence[Item], working: WorkingTrees) -> list[LoadResult]:
-    """Load all providers of one tree, or no provider. Return one result each, in order."""
+    """Load all providers of one tree, or none. Return one result for each, in order."""
     whole = [(position, _filled(load, working.find(load.id))) for position, load in items]
     if why := _objection(whole, working):
         return refused(items, why)
@@ -84,7 +88,6 @@ def refused(items: Iterable[Item], why: str) -> list[LoadResult]:
 
 
 def _filled(load: ProviderLoad, state: ProviderState | None) -> _Whole:
-    """Return the item of a load with the stored values, or empty ones, in the fields that it omits."""
     parent, traits, aggregates = (
         (None, (), ()) if state is None else (state.parent, state.traits, state.aggregates)
     )

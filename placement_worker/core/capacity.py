@@ -39,7 +39,8 @@ _Before = dict[tuple[str, str], int]
 
 
 def claim(order: ClaimRequested, world: ClaimWorld) -> tuple[ClaimResult, ...] | None:
-    """Return a result for each claim of the order, all or none of them Claimed; None: more must be read.
+    """Return a result for each claim of an order, all or none of them Claimed; None if more data must be
+    read.
 
     All consumers first release what they hold, so two of them can exchange places on full providers.
     """
@@ -130,7 +131,7 @@ def _judge(order: ClaimRequested, world: ClaimWorld, steps: _Steps) -> list[Clai
 def _take(
     claim: ConsumerClaim, holder: Holder, generation: int, before: _Before, steps: _Steps, world: ClaimWorld
 ) -> Claimed | Refused:
-    """Claim the first choice that fits, or all that a holder consumer holds, which needs no check."""
+    """Claim the first choice that fits, or the allocations of a holder consumer, which need no check."""
     held_for = world.holders[claim.take_over] if claim.take_over else None
     group = held_for.group if held_for is not None and holder.group is None else holder.group
     if claim.group is not None:
@@ -210,7 +211,7 @@ def _roots(world: ClaimWorld, allocations: Allocations) -> frozenset[str]:
 
 
 def broken_limit(asked: int, min_unit: int, max_unit: int, step_size: int) -> str:
-    """Return the unit rule that this amount violates, or an empty string."""
+    """Return the rule (min_unit, max_unit or step_size) that this amount violates, or an empty string."""
     if asked < min_unit:
         return "min_unit"
     if asked > max_unit:
@@ -261,7 +262,9 @@ def _remember(steps: _Steps, holder: Holder) -> None:
 
 
 def _undo(world: ClaimWorld, steps: _Steps) -> None:
-    """Undo the steps in reverse order: a consumer claimed twice in one order gets its first state back."""
+    """Undo the changes of a refused order in reverse: a consumer claimed twice in one order gets its first
+    state back.
+    """
     for holder, generation, held, by, group, keeps_for in reversed(steps):
         holder.keeps_for = keeps_for
         _hold(world, holder, generation, held, by, group)
@@ -273,7 +276,7 @@ def _touch(world: ClaimWorld, providers: Iterable[str]) -> None:
 
 
 def providers_of(orders: Sequence[ClaimRequested], *, all_choices: bool) -> set[str]:
-    """Return the providers of the orders: of their first choices, or of all choices."""
+    """Return the providers that claims name in their first choices, or in all choices."""
     return {
         provider
         for order in orders

@@ -16,14 +16,18 @@ MOST_ATTEMPTS = 1000  # recognized attempts of one build, for the names of holde
 
 @dataclass(frozen=True, slots=True)
 class CellLimits:
-    """Around one cell, as its claims and releases are judged. A root that has no cell is an operator's."""
+    """The restrictions of one cell for its claims and releases. A root without a cell belongs to
+    operators.
+    """
 
     cell: str
     cells: Mapping[str, str]  # root → its cell
     sharing: Collection[str]  # providers of operators that share with other trees
 
     def bars_holder(self, consumer: str, places: Iterable[tuple[str, str]]) -> str:
-        """Return why a cell cannot act for a consumer on these (provider, root), or an empty text."""
+        """Return why a cell cannot act for a consumer with allocations on these (provider, root), or an empty
+        text.
+        """
         cells = {self.cells.get(root, "") for _, root in places}
         if self.cell in cells and cells <= {self.cell, ""}:
             return ""
@@ -40,9 +44,10 @@ class CellLimits:
         return "" if at_home else f"nothing of it is in cell {self.cell}"
 
     def refuses_holder(self, consumer: str, keep: str) -> str:
-        """Return why the allocations cannot move to that holder consumer, or an empty text.
+        """Return why a cell cannot give allocations to a holder consumer of this id, or an empty text.
 
-        A cell may only create ids derived from the build's, so that it cannot occupy the id of another build.
+        A cell may only create ids derived from the build's, so that it cannot occupy the id of another
+        build.
         """
         if any(keep == holder_consumer(consumer, attempt) for attempt in range(1, MOST_ATTEMPTS + 1)):
             return ""
@@ -50,7 +55,9 @@ class CellLimits:
 
 
 def ended(retired: Retired, cell: str) -> Retired:
-    """Return a retired consumer as a cell may see it (empty: no cell): reasons of other cells are hidden."""
+    """Return the reason why a consumer is retired, as this cell may see it (empty: no cell); reasons of other
+    cells are hidden.
+    """
     if not cell:
         return retired
     if retired.cell == cell:
@@ -63,7 +70,9 @@ HARD: tuple[GroupPolicy, ...] = ("affinity", "anti-affinity")  # soft policies o
 
 @dataclass(slots=True)
 class _Headcount:
-    """The number of consumers of each instance on each root: an instance may have several."""
+    """The number of consumers of each instance on each root provider: an instance may have several
+    consumers.
+    """
 
     on: dict[str, dict[str, int]] = field(default_factory=dict)
 
@@ -98,7 +107,9 @@ class GroupPlaces:
     _members: _Headcount = field(default_factory=_Headcount)
 
     def put(self, consumer: str, roots: frozenset[str], keeps_for: str | None = None) -> None:
-        """Set the hosts of this consumer, as a member or as a holder consumer of one."""
+        """Set the hosts of a consumer, as a member of the server group or as a holder consumer of a
+        member.
+        """
         self.drop(consumer)
         self.places[consumer] = roots
         self._all.count(keeps_for or consumer, roots, +1)
@@ -115,7 +126,9 @@ class GroupPlaces:
             self._members.count(consumer, roots, -1)
 
     def refusal(self, roots: frozenset[str], who: str) -> GroupPolicyViolated | None:
-        """Return why this consumer may not use the roots."""
+        """Return why the policy of the server group forbids this consumer on the given roots, or an empty
+        text.
+        """
         if self.policy == "anti-affinity":
             for root in sorted(roots):
                 there = self._all.on.get(root, {})
@@ -126,7 +139,7 @@ class GroupPlaces:
         return None
 
     def breaches(self) -> Iterator[str]:
-        """Yield a sentence for each violation of a hard policy."""
+        """Yield a sentence for each violation of the group's policy, if it must not be violated."""
         if self.policy == "anti-affinity":
             for root, there in sorted(self._all.on.items()):
                 if len(there) > self.max_per_host:
@@ -141,7 +154,7 @@ class GroupPlaces:
 
 
 def roots_of(places: Iterable[tuple[str, bool]]) -> frozenset[str]:
-    """Return the roots of allocations, given as root and whether its provider shares with other trees."""
+    """Return the root providers of allocations, each with whether its provider shares with other trees."""
     listed = list(places)
     own = frozenset(root for root, shares in listed if not shares)
     return own or frozenset(root for root, _ in listed)
@@ -149,7 +162,7 @@ def roots_of(places: Iterable[tuple[str, bool]]) -> frozenset[str]:
 
 @dataclass(slots=True)
 class Stock:
-    """The inventory and usage of one class at a provider."""
+    """The inventory and the usage of one resource class at a provider."""
 
     class_id: int
     capacity: int
@@ -162,7 +175,7 @@ class Stock:
 
 @dataclass(slots=True)
 class ClaimedProvider:
-    """A provider as claims see it."""
+    """A provider as claims are judged by it."""
 
     id: int
     uuid: str
@@ -180,7 +193,7 @@ class ClaimedProvider:
 
 @dataclass(slots=True)
 class Holder:
-    """A consumer; without allocations its `generation` is 0."""
+    """A consumer with its allocations; without allocations its `generation` is 0."""
 
     uuid: str
     id: int
@@ -196,7 +209,7 @@ class Holder:
 
 @dataclass(slots=True)
 class ClaimWorld:
-    """The data as read, then as changed. A missing provider has no state."""
+    """The data by which claims and releases are judged, as read and then as changed."""
 
     providers: dict[str, ClaimedProvider | None]
     holders: dict[str, Holder]
@@ -234,11 +247,11 @@ class ClaimWorld:
 
 
 class Unread(Exception):
-    """The world holds no answer: something that matters was not read."""
+    """A claim cannot be judged, because data that matters was not read."""
 
 
 def as_held(holder: Holder, world: ClaimWorld) -> Held:
-    """Return the consumer's state, for a caller that expected another generation."""
+    """Return the consumer's generation and allocations, for a caller that expected another generation."""
     held = [world.providers.get(uuid) for uuid in holder.held]
     roots = {provider.root for provider in held if provider is not None}
     return Held(generation=holder.generation, allocations=holder.held, roots=tuple(sorted(roots)))

@@ -19,7 +19,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Packing:
-    """An answer while it is being made."""
+    """A list of provider trees in the compact format while it is being made."""
 
     def __init__(self, room: int) -> None:
         self._room = room
@@ -31,7 +31,9 @@ class Packing:
         self._owners = _Table()
 
     def add(self, tree: Tree, skip: int = 0) -> bool:
-        """Pack a tree without its first `skip` providers, the first as far as it fits; False: no space."""
+        """Add a tree without its first `skip` providers; the first tree is added as far as it fits. Return
+        False if there is no space.
+        """
         spent = 0
         providers: list[KnownProvider] = []
         tables = self._inventories, self._stocks, self._traits, self._aggregates, self._owners
@@ -81,7 +83,7 @@ class Packing:
         return TreesFound(**structs.asdict(self.beside()), more=more)
 
     def beside(self) -> KnownTrees:
-        """Return only the packed trees, to be sent with other data."""
+        """Return the packed trees without the tables, to be sent with other data."""
         return KnownTrees(
             trees=tuple(self._trees),
             inventories=tuple(self._inventories),
@@ -93,7 +95,7 @@ class Packing:
 
 
 class _Table:
-    """Distinct values, each with its position."""
+    """The distinct values of one type in the compact format, each with its position."""
 
     def __init__(self) -> None:
         self._places: dict[Hashable, int] = {}
@@ -122,7 +124,7 @@ def carried(trees: Collection[Tree]) -> KnownTrees | None:
 
 
 def unpacked(found: KnownTrees) -> Iterator[tuple[Tree, int]]:
-    """Yield the trees, each with the number of its omitted providers."""
+    """Yield the trees of the compact format, each with the number of its omitted providers."""
     inventories = []
     for known in found.inventories:
         name, *figures = structs.astuple(known)

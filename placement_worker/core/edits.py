@@ -39,7 +39,7 @@ Refused = Missing | Stale | Taken | InUse | HasChildren | Tangled
 
 
 def apply(edit: EditOfOne, working: WorkingTrees, known: KnownNames) -> ProviderState | Refused | None:
-    """Return the provider after the edit (None: deleted), or a refusal, which leaves the trees unchanged."""
+    """Return a provider after an edit (None: deleted), or the refusal, which leaves the trees unchanged."""
     if isinstance(edit, MakeProvider):
         return _make(edit, working)
     state = working.find(edit.provider)
@@ -183,7 +183,9 @@ def _set_aggregates(edit: SetAggregates, state: ProviderState, working: WorkingT
 
 
 def widen(edit: Reshape, working: WorkingTrees, known: KnownNames) -> Refused | None:
-    """Give each provider its old and its new inventory, or return why the reshape cannot begin."""
+    """Give each provider of a reshape its old and its new inventory, or return why the reshape cannot
+    begin.
+    """
     for inventory in edit.inventories:
         state = working.find(inventory.provider)
         if state is None:
@@ -204,7 +206,7 @@ def widen(edit: Reshape, working: WorkingTrees, known: KnownNames) -> Refused | 
 
 
 def settle(edit: Reshape, working: WorkingTrees, known: KnownNames) -> InUse | None:
-    """Leave the new inventory; or why it cannot be."""
+    """Leave each provider of a reshape only its new inventory, or return why that is impossible."""
     for inventory in edit.inventories:
         state = working.there(inventory.provider)
         if refusal := _in_use(state, inventory.inventories, known):

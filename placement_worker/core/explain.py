@@ -29,7 +29,7 @@ Why = tuple[tuple[Removal, ...], tuple[NearMiss, ...]]
 
 
 def explain(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, Why]:
-    """Return why no host fits. The search can pause wherever this generator yields."""
+    """Return why no host fits a query. The search can pause wherever this generator yields."""
     if not made.count:
         return tuple(made.removals), nearest(snapshot, made)
     return (yield from _merged(snapshot, made))
@@ -122,7 +122,7 @@ def _lack(snapshot: Snapshot, root: Row, demand: Demand) -> str:
 
 @dataclass(slots=True)
 class _Step:
-    """A further constraint on the combination of providers."""
+    """A further constraint on the combination of providers that satisfy a query."""
 
     says: str
     rules: JointRules
@@ -130,7 +130,9 @@ class _Step:
 
 
 def _merged(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, Why]:
-    """Apply the constraints one by one; for each host, find the first that leaves no assignment."""
+    """Apply the constraints on combinations one by one; for each host, find the first that leaves no
+    assignment.
+    """
     steps = list(_steps(made))
     removed = [0] * (len(steps) + 1)  # the last one counts hosts with too many combinations
     misses: list[list[NearMiss]] = [[] for _ in removed]
@@ -187,7 +189,9 @@ def _steps(made: SearchPlan) -> Iterator[_Step]:
 def _breaking(
     snapshot: Snapshot, made: SearchPlan, options: Sequence[Sequence[Row]], steps: list[_Step]
 ) -> Generator[None, None, tuple[int, int]]:
-    """Return the position of the first constraint that leaves no assignment, and the steps of the search."""
+    """Return the position of the first constraint that leaves a host no assignment, and the steps of the
+    search.
+    """
     spent = 1
     for number, step in enumerate(steps):
         ways = AssignmentSearch(snapshot, made.slots, step.rules, options)

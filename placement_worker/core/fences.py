@@ -22,7 +22,9 @@ from placement_worker.core.claim_world import ClaimWorld, Holder, Unread, as_hel
 
 
 def fence(claim: ConsumerClaim, world: ClaimWorld) -> ClaimResult | None:
-    """Return why this consumer cannot claim at all, if so."""
+    """Return the result of a claim that cannot be made whatever the capacity (generation, retired consumer,
+    cell), or None.
+    """
     for name in (claim.begins, claim.consumer, claim.keep):
         if name and name in world.retired and not (name == claim.consumer and wakes(claim, world)):
             return world.retired[name]
@@ -46,7 +48,7 @@ def fence(claim: ConsumerClaim, world: ClaimWorld) -> ClaimResult | None:
 
 
 def wakes(claim: ConsumerClaim, world: ClaimWorld) -> bool:
-    """Return whether the claim begins a move of a shelved instance, the only way to reactivate it."""
+    """Return whether a claim begins a move of a shelved instance, the only way to reactivate it."""
     ended = world.retired.get(claim.consumer)
     return claim.begins is not None and ended is not None and ended.why == SHELVED
 
@@ -54,7 +56,7 @@ def wakes(claim: ConsumerClaim, world: ClaimWorld) -> bool:
 def fenced_off(
     order: ClaimRequested, world: ClaimWorld, fences: Sequence[ClaimResult | None]
 ) -> list[ClaimResult]:
-    """Return the refusals of fenced claims and of duplicate consumers; other claims are not judged."""
+    """Return the refusals of fenced claims and of duplicate consumers; other claims are not judged here."""
     results: list[ClaimResult] = []
     beside = Counter(name for claim in order.claims for name in _further_consumers(claim))
     seen = {*beside}

@@ -1,4 +1,4 @@
-"""From anchors to fits: the complete allocations that one anchor offers, one after another."""
+"""The complete allocations that one host (an anchor of the search) offers for a query, one after another."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from placement_worker.core.ways import BREATH, AssignmentSearch, Choice, shares,
 
 
 def options_at(trees: Snapshot, plan: SearchPlan, anchor: Row) -> list[list[Row]]:
-    """Return the providers that can satisfy each slot at this anchor."""
+    """Return the providers that can satisfy each slot of the query at this host."""
     rows = trees.tree(anchor)
     others: list[Row] = []
     if plan.reached is not None and plan.reached[anchor.position]:
@@ -45,7 +45,7 @@ UNSIGNED = 2**64
 
 @dataclass(slots=True)
 class Fit:
-    """One complete allocation. Its dicts are shared with other fits: never change them."""
+    """One complete allocation for a query. Its dicts are shared with other fits: never change them."""
 
     anchor: Row
     allocations: dict[str, Resources]
@@ -54,7 +54,7 @@ class Fit:
 
 
 class FitFinder:
-    """One search; `start` is where it begins to go round."""
+    """A search for complete allocations over many hosts; `start` is the row at which it begins."""
 
     def __init__(self, snapshot: Snapshot, made: SearchPlan, start: int) -> None:
         index = snapshot.index
@@ -70,7 +70,9 @@ class FitFinder:
                 self.anchors = made.left & shared.not_alone()
 
     def alone(self, anchor: Row) -> bool:
-        """Return whether the tree is a single provider without sharing providers; then it is the only fit."""
+        """Return whether the host is a single provider without sharing providers; then it offers exactly one
+        allocation.
+        """
         plan = self._plan
         if not plan.slots:
             return True
@@ -86,7 +88,8 @@ class FitFinder:
         return Fit(anchor, {uuid: group.resources}, (anchor,), {group.suffix: (uuid,)})
 
     def fits(self, anchor: Row, *, looking_again: bool = False) -> Iterator[Fit | None]:
-        """Yield the fits of this host; `None` after BREATH steps without a fit, where the search can pause.
+        """Yield the complete allocations that a host offers; `None` after BREATH steps without one, where the
+        search can pause.
 
         `looking_again`: less may be free now than when the search was planned.
         """
@@ -104,11 +107,13 @@ class FitFinder:
                 yield self._fit(anchor, way) if way is not None else None
 
     def is_dead(self, anchor: Row) -> bool:
-        """Return whether the anchor cannot fit at all, rather than having offered its fits before."""
+        """Return whether a host offers no allocation at all, rather than having offered all of them
+        before.
+        """
         return self._shared is None or anchor.position not in self._shared.doubles
 
     def cost(self, anchor: Row) -> int:
-        """Return about how many steps a search takes to find that an anchor has no fit."""
+        """Return about how many steps a search takes to find that a host offers no allocation."""
         return BREATH // 8 + len(self._snapshot.members(anchor.uuid))
 
     def _fit(self, anchor: Row, way: Choice) -> Fit:
@@ -132,7 +137,6 @@ class FitFinder:
         return Fit(anchor, allocations, tuple(rows), mappings)
 
     def _sum(self, resources: Resources, other: Resources) -> Resources:
-        """Return the sum of two amounts; the same arguments give the same object, which is rendered once."""
         key = id(resources), id(other)
         total = self._sums.get(key)
         if total is None:
@@ -143,10 +147,10 @@ class FitFinder:
 
 
 class _Shared:
-    """Fits that use only sharing providers: they are equal for many anchors, and offered once.
+    """Allocations that use only sharing providers: they are equal for many hosts, and offered once.
 
-    Anchors with the same sharing options are equal, and only the first of them counts. A fit that two
-    different anchors offer counts for the first.
+    Hosts with the same sharing providers are equal, and only the first of them counts. An allocation that
+    two different hosts offer counts for the first.
     """
 
     def __init__(self, snapshot: Snapshot, made: SearchPlan, start: int) -> None:
@@ -158,7 +162,6 @@ class _Shared:
         self._having: dict[int, list[tuple[int, list[set[int]]]]] | None = None
 
     def not_alone(self) -> Bools:
-        """Return the anchors, and those with a provider that does not share."""
         index, high = self._snapshot.index, len(self._plan.left)
         others = ~index.traits[SHARES].mask(high)
         rows = np.flatnonzero(np.logical_or.reduce([slot.own for slot in self._plan.slots]) & others)

@@ -34,7 +34,9 @@ ZONE = "availability_zone"  # what an aggregate's metadata call it
 
 @dataclass(slots=True)
 class Demand:
-    """One requirement with the rows, or later the root rows, that satisfy it (None: none does)."""
+    """One requirement of a query, with the rows, or later the root rows, that satisfy it (None: none
+    does).
+    """
 
     says: str
     met: Bools | None
@@ -48,7 +50,9 @@ class Demand:
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """One provider to be chosen."""
+    """A part of a query that one provider must satisfy: a request group, or one resource class of the group
+    without a suffix.
+    """
 
     suffix: str
     asks: Resources
@@ -58,7 +62,7 @@ class Slot:
 
 @dataclass(slots=True)
 class JointRules:
-    """Constraints on the combination of providers, in addition to those of each slot."""
+    """Constraints of a query on the combination of providers, in addition to those of each slot."""
 
     isolate: frozenset[str] = frozenset()  # suffixes of groups that must not share a provider
     subtrees: tuple[tuple[int, ...], ...] = ()  # slots of which one is the ancestor of the rest
@@ -69,7 +73,9 @@ class JointRules:
 
 
 class SlotPlanner:
-    """Goes through a query: its demands, what is cheap and telling first, and its slots."""
+    """The preparation of a query: evaluates its requirements, the cheap and selective ones first, and
+    determines its slots.
+    """
 
     def __init__(self, trees: Snapshot, query: FindCandidates) -> None:
         self.index = index = trees.index

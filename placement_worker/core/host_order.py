@@ -1,4 +1,4 @@
-"""Orders in which hosts are visited: round the rows from a place given by a seed, or by a score."""
+"""Orders in which a search visits hosts: from a row given by a seed once round all rows, or by a score."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class BestFirst:
     numbers: npt.NDArray[np.int64]  # one for each of the positions
 
     def anchors(self) -> Iterator[Row | None]:
-        """Yield hosts, best first, and `None` as a place where the search may pause."""
+        """Yield hosts, the best first, and `None` as a place where the search may pause."""
         numbers, positions, block = self.numbers, self.positions, FIRST
         while positions.size:
             if positions.size > block:
@@ -60,7 +60,7 @@ _NOBODY = np.zeros(0, np.intp)
 
 
 def in_order(snapshot: Snapshot, query: FindCandidates, left: Bools) -> BestFirst:
-    """Return the remaining hosts after the position `after`."""
+    """Return the hosts after the position `after`, in the order of the search."""
     positions = np.flatnonzero(left)
     order, scores = scored(snapshot, query.order, positions)
     numbers = _steps(order, scores) * STEPS + _shuffled(positions, query.seed)
@@ -73,7 +73,7 @@ def in_order(snapshot: Snapshot, query: FindCandidates, left: Bools) -> BestFirs
 def scored(
     snapshot: Snapshot, order: Sequence[OrderBy], positions: Ints
 ) -> tuple[tuple[OrderBy, ...], npt.NDArray[np.float64]]:
-    """Return the scale over the hosts, and the score of each."""
+    """Return the scale over all hosts, and the score of each host."""
     scores = np.zeros(positions.size)
     used = []
     for by in order:
@@ -102,7 +102,7 @@ def _steps(order: Sequence[OrderBy], scores: npt.NDArray[np.float64]) -> npt.NDA
 
 
 def _shuffled(positions: Ints, seed: str) -> npt.NDArray[np.int64]:
-    """Return a distinct number for each position: shuffled by the seed, or in the order of rows."""
+    """Return a distinct number for each host: shuffled by the seed, or in the order of rows."""
     if not seed:
         return positions.astype(np.int64)
     salt = crc32(seed.encode())
@@ -118,7 +118,9 @@ IN_A_ROW = 64  # hosts examined before a search may pause
 
 @dataclass(slots=True)
 class Round:
-    """From a row on once round the end of the arrays; a place is so many rows beyond the start."""
+    """The order of a search that visits all rows once, from a start row on round the end of the arrays; a
+    position is the number of rows beyond the start.
+    """
 
     snapshot: Snapshot
     left: Bools
@@ -127,7 +129,7 @@ class Round:
     size: int
 
     def anchors(self) -> Iterator[Row | None]:
-        """Yield the remaining hosts, and `None` as a place where the search may pause."""
+        """Yield the remaining hosts in order, and `None` as a place where the search may pause."""
         at, kept = self.snapshot.index.at, self.snapshot.kept_at
         for positions in _walk(self.left, self.start, self.after, self.size):
             for low in range(0, len(positions), IN_A_ROW):
@@ -149,7 +151,7 @@ def first_row(seed: str, high: int, size: int) -> int:
 
 
 def _walk(fitting: Bools, start: int, after: int, size: int) -> Iterator[list[int]]:
-    """Yield the fitting positions in blocks: once round all rows, from `after` rows beyond the start on."""
+    """Yield the fitting hosts in blocks, once round all rows, from `after` rows beyond the start on."""
     block = FIRST_BLOCK
     for low, end in ((start + after, size), (max(start + after - size, 0), start)):
         end = min(end, len(fitting))

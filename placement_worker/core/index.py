@@ -37,7 +37,7 @@ class Index(RowTable):
 
     @property
     def whole(self) -> bool:
-        """Return whether no change number is missing."""
+        """Return whether the index has every change up to the last one."""
         return not self._ahead
 
     def accept(
@@ -107,7 +107,7 @@ class Index(RowTable):
         return True
 
     def use(self, change: ProviderChange, number: int) -> bool:
-        """Set the usage of a provider; return whether more of any class is free than before."""
+        """Set the usage of a provider; return whether more of any resource class is free than before."""
         row = self.rows.get(change.provider)
         if row is None:
             known = self._early.get(change.provider)
@@ -126,7 +126,7 @@ class Index(RowTable):
             self.gave[root] = self.gives
 
     def put(self, tree: Tree, number: int) -> None:
-        """Replace the tree: create, change and delete its rows."""
+        """Replace a provider tree: create, change and delete its rows."""
         if number < self._put_at.get(tree.root, 0):
             return
         if number > self.seen:  # nothing older than what is seen will come

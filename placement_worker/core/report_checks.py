@@ -12,7 +12,7 @@ MAX_NAMES = 100_000  # characters; every candidate contains the names of its pro
 
 
 def complaint(report: InventoryReported, known: Callable[[str, str], bool]) -> str:
-    """Return what is wrong with this report, naming the field, or an empty text."""
+    """Return what is wrong with a report of a provider tree, naming the field, or an empty text."""
     if report.gone:
         return "reshape: of a tree that is gone" if report.reshape else ""
     if not report.providers:
@@ -53,7 +53,7 @@ def wrong_contents(provider: ProviderReport | ProviderLoad, known: Callable[[str
 
 
 def is_custom(name: str) -> bool:
-    """Return whether a class or trait of this name can be created."""
+    """Return whether clients may create a resource class or trait of this name."""
     return _CUSTOM.fullmatch(name) is not None
 
 
@@ -110,7 +110,9 @@ DAY = 24 * 3600.0
 
 
 def bars_report(cell: str, owner: str, *, known: bool, sequence: int, now: float) -> str:
-    """Return why a cell cannot report a root that `owner` owns (`known`: it exists), or an empty text."""
+    """Return why a cell cannot report a root provider that `owner` owns (`known`: it exists), or an empty
+    text.
+    """
     if owner and owner != cell:
         return f"root: it is of cell {owner}; reports of cell {cell} are not believed"
     if known and not owner:
@@ -121,7 +123,7 @@ def bars_report(cell: str, owner: str, *, known: bool, sequence: int, now: float
 
 
 def names_apart(name: str, cell: str, provider: str) -> tuple[str, ...]:
-    """Yield names for a provider whose name another cell uses; the first free one is taken."""
+    """Yield other names for a provider whose name another cell uses; the first free name is taken."""
     at = f"@{cell}"
     long = f"{at}@{provider}"
     return f"{name[: 200 - len(at)]}{at}", f"{name[: 200 - len(long)]}{long}"

@@ -17,7 +17,9 @@ from placement_worker.core.trees import ProviderState, Reported, Tree
 
 
 def withheld(before: Tree, after: Tree) -> Tree:
-    """Return `after` with so much withheld that no class has more used and free amounts than capacity."""
+    """Return the tree `after` with so much withheld that no resource class has more used and free amounts
+    than capacity.
+    """
     beyond = _beyond_capacity(after)
     if not beyond:
         return after
@@ -43,12 +45,12 @@ def withheld(before: Tree, after: Tree) -> Tree:
 
 
 def released(tree: Tree) -> Tree:
-    """Return the tree with no more withheld than is still allocated beyond capacity."""
+    """Return the tree with no more withheld than is still allocated beyond its capacity."""
     return withheld(tree, replace(tree, providers=tuple(map(opened, tree.providers))))
 
 
 def opened(provider: ProviderState) -> ProviderState:
-    """Return the provider without withheld amounts."""
+    """Return a provider without withheld amounts."""
     if not provider.withheld:
         return provider
     inventories = dict(provider.inventories)
@@ -58,7 +60,7 @@ def opened(provider: ProviderState) -> ProviderState:
 
 
 def _beyond_capacity(tree: Tree) -> Counter[str]:
-    """Return class → by how much its usage exceeds its capacity, over the whole tree."""
+    """Return by how much the usage of each resource class exceeds its capacity, over a whole tree."""
     beyond: Counter[str] = Counter()
     for provider, name, inventory in _inventories(tree):
         beyond[name] += max(provider.used.get(name, 0) - inventory.capacity, 0)
@@ -84,7 +86,9 @@ def with_reserved(inventory: Inventory, reserved: int) -> Inventory:
 
 
 def reported(before: Tree, report: InventoryReported, number: int = 0, moves: Moves = NO_MOVES) -> Tree:
-    """Return the tree after this report; an older report changes nothing. `number`: the last change."""
+    """Return the tree after a report by its owner; an older report changes nothing. `number` is the number of
+    the last change.
+    """
     if report.sequence <= before.sequence:
         return before
     if report.gone:
@@ -100,7 +104,7 @@ def reported(before: Tree, report: InventoryReported, number: int = 0, moves: Mo
 
 
 def given(tree: Tree, cell: str) -> Tree:
-    """Return the tree as owned by this cell, whose next report counts, whatever its sequence."""
+    """Return the tree with this cell as its owner, whose next report counts, whatever its sequence."""
     same = tree if tree.cell == cell else replace(tree, host="", cell=cell, agent="", zone="")
     return _advanced(tree, replace(same, sequence=0, gone=False), root_too=True)
 
@@ -113,7 +117,7 @@ def swept(tree: Tree) -> Tree:
 
 
 def settled(tree: Tree) -> Tree:
-    """Return the tree with less withheld, as far as the old inventory has been released."""
+    """Return the tree with less withheld, as far as allocations of the old inventory have been released."""
     return _advanced(tree, released(tree))
 
 
@@ -158,7 +162,9 @@ def _named(was: ProviderState | None, now: ProviderReport, shape: int) -> Provid
 
 
 def _left_out(left: dict[str, ProviderState], named: Collection[str], root: str) -> list[ProviderState]:
-    """Return the providers that stay although the report lacks them: those in use, and those of operators."""
+    """Return the providers that stay although the report lacks them: providers in use, and those of
+    operators.
+    """
     stay = {uuid for uuid, provider in left.items() if provider.in_use}
     for provider in left.values():
         here = None if provider.reported.provider else provider.uuid
@@ -177,7 +183,7 @@ def _left_out(left: dict[str, ProviderState], named: Collection[str], root: str)
 
 
 def _advanced(before: Tree, after: Tree, *, root_too: bool = False) -> Tree:
-    """Advance generation and shape of changed providers; for a changed usage only the generation."""
+    """Increase the generation of changed providers, and their shape number unless only the usage changed."""
     old = {provider.uuid: provider for provider in before.providers}
     providers = []
     for provider in after.providers:

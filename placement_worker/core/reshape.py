@@ -21,12 +21,12 @@ _Amounts = dict[_At, int]
 
 
 class Unmovable(ValueError):
-    """Allocations cannot move as the report requires; the text names the field and the reason."""
+    """Allocations cannot move as a reshape requires; the text names the field and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class TreeHolder:
-    """A consumer that holds something of a tree."""
+    """A consumer with allocations in a tree that is reshaped."""
 
     id: int
     uuid: str
@@ -44,18 +44,20 @@ class MovedHolder:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """The new allocations of each consumer, and the resulting usage of each provider."""
+    """The result of a reshape: the new allocations of each consumer, and the resulting usage of each
+    provider.
+    """
 
     moved: Sequence[MovedHolder] = ()
     leave: Mapping[_At, int] = field(default_factory=dict)
     come: Mapping[_At, int] = field(default_factory=dict)
 
     def left(self, providers: Sequence[ProviderState]) -> list[ProviderState]:
-        """Return the previous providers without the deleted ones."""
+        """Return the providers before the reshape, without the deleted ones."""
         return [_used_by(provider, self.leave, -1) for provider in providers]
 
     def arrived(self, providers: Sequence[ProviderState]) -> tuple[ProviderState, ...]:
-        """Return the providers with the arriving usage."""
+        """Return the providers with the usage that moves to them."""
         return tuple(_used_by(provider, self.come, +1) for provider in providers)
 
 
@@ -63,7 +65,7 @@ NO_MOVES = Moves()
 
 
 def moves(before: Tree, report: InventoryReported, holders: Sequence[TreeHolder]) -> Moves:
-    """Return the moves of allocations by this report, or raise Unmovable."""
+    """Return the moves of allocations that a report requires, or raise Unmovable."""
     if report.reshape is None or report.sequence <= before.sequence:
         return NO_MOVES
     by_source = {(move.provider, move.resource_class): move for move in report.reshape.moves}
@@ -92,7 +94,9 @@ def moves(before: Tree, report: InventoryReported, holders: Sequence[TreeHolder]
 
 
 class _Destinations:
-    """Where inventory of a tree moves to, and what is free there before any amount is withheld."""
+    """The providers to which inventory of a tree moves, and what is free there before any amount is
+    withheld.
+    """
 
     def __init__(
         self, before: Tree, report: InventoryReported, by_source: Mapping[_At, InventoryMove]
@@ -109,7 +113,7 @@ class _Destinations:
         }
 
     def lacks(self, at: _At, amount: int) -> str:
-        """Return why this amount cannot be taken there; empty if it can."""
+        """Return why this amount cannot be allocated at a destination; empty if it can."""
         provider, name = at
         one = self.has[provider][name]
         if amount > self.free[at]:
@@ -123,7 +127,9 @@ class _Destinations:
             self.free[at] -= amount
 
     def share(self, held: _Amounts) -> float:
-        """Return the size of the allocations: the largest share of a class's total at its destinations."""
+        """Return the size of allocations for their order: the largest share of a class's total at its
+        destinations.
+        """
         shares = [0.0]
         for at, amount in held.items():
             move = self._by_source[at]
@@ -132,7 +138,7 @@ class _Destinations:
         return max(shares)
 
     def what_goes(self, held: Allocations) -> _Amounts:
-        """Return the allocations that move."""
+        """Return those of the allocations that move."""
         return {
             (provider, name): amount
             for provider, resources in held.items()
@@ -165,7 +171,9 @@ class _Destinations:
         return place
 
     def where_it_fits(self, holder: TreeHolder, held: _Amounts) -> _Amounts:
-        """Return new places; classes that may move to the same providers stay together on one of them."""
+        """Return new providers for allocations; classes that may move to the same providers stay together on
+        one of them.
+        """
         together: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
         for source, amount in held.items():
             move = self._by_source[source]
@@ -189,7 +197,9 @@ class _Destinations:
 
 
 def _reported_guests(guests: Sequence[GuestPlace], holders: set[str]) -> dict[str, tuple[int, GuestPlace]]:
-    """Return the places that the agent reports, by consumer: builds, and clean-ups of attempts."""
+    """Return the providers of guests as their agent reports them, by consumer: builds, and clean-ups of
+    attempts.
+    """
     found: dict[str, tuple[int, GuestPlace]] = {}
     for position, place in sorted(enumerate(guests), key=lambda pair: pair[1].attempt):
         kept = holder_consumer(place.build, place.attempt)

@@ -74,7 +74,7 @@ FEW = 512  # share of the rows below which a Python set is smaller than an array
 
 
 class RowSet:
-    """A set of rows that soon is an array: most traits are everybody's, most aggregates a rack's."""
+    """A set of rows: a Python set while it is small, then an array, because most traits are on all hosts."""
 
     __slots__ = ("_few", "_many", "count")
 
@@ -84,7 +84,6 @@ class RowSet:
         self._many: Bools | None = None
 
     def add(self, row: int, size: int) -> None:
-        """Add a missing row. `size` is the number of rows that may exist."""
         self.count += 1
         if self._many is not None:
             self._many[row] = True
@@ -94,7 +93,6 @@ class RowSet:
                 self._many, self._few = self.mask(size), set()
 
     def discard(self, row: int) -> None:
-        """Remove a present row."""
         self.count -= 1
         if self._many is not None:
             self._many[row] = False
@@ -102,7 +100,6 @@ class RowSet:
             self._few.discard(row)
 
     def grow(self, size: int) -> None:
-        """Make space for rows up to this number."""
         if self._many is None:
             return
         if self.count * FEW > size:
@@ -116,7 +113,7 @@ class RowSet:
         return np.fromiter(self._few, np.intp, len(self._few))
 
     def mask(self, high: int) -> Bools:
-        """Return the mask of the rows below `high`. Do not write to it."""
+        """Return the rows below `high` as an array of booleans. Do not write to it."""
         if self._many is not None:
             return self._many[:high]
         mask = np.zeros(high, np.bool_)
@@ -161,7 +158,7 @@ class ClassArrays:
             self.step[position] = inventory.step_size
 
     def clear(self, position: int, inventory: Inventory, capacity: int) -> None:
-        """Undo `mark` for this inventory."""
+        """Remove the inventory of one provider from the arrays."""
         self.top[position] = 0
         self.left[position] = self.whole[position] = 0.0
         self.there[position] = False

@@ -46,7 +46,7 @@ class RowTable:
         self.shaped = 0  # and whenever one is anything else than it was
 
     def reach(self, position: int) -> Ints:
-        """Return the roots of the other trees that this provider shares with."""
+        """Return the roots of the other trees with which this provider shares its resources."""
         roots = self._reach.get(position)
         if roots is None:
             row = self.at[position]
@@ -58,7 +58,7 @@ class RowTable:
         return roots
 
     def excluded_by(self, row: Row) -> list[Row]:
-        """Return the siblings of which none may be in use when this provider is claimed."""
+        """Return the sibling providers of which none may be in use when this provider is claimed."""
         known = [self.rows.get(uuid) for uuid in self.trees.get(row.root, ())]
         return [
             one
@@ -245,7 +245,6 @@ class RowTable:
             kind.grow(more)
 
     def _same(self, value: Any) -> Any:
-        """Return one shared object for equal values of many hosts."""
         if len(self._interned) > INTERNED:
             self._interned.clear()
         key = (type(value), tuple(value.items()) if isinstance(value, dict) else value)

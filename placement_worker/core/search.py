@@ -31,7 +31,7 @@ _NOTHING: dict[str, Any] = {}  # never changed
 
 @dataclass(slots=True)
 class SearchResult:
-    """The candidates; if there is no candidate, the reasons."""
+    """The candidates that a search found; if there are none, the reasons."""
 
     snapshot: Snapshot  # the trees it was found in
     seen: int  # the last change the index knows of
@@ -44,7 +44,7 @@ class SearchResult:
 
 
 def search(index: Index, query: FindCandidates) -> SearchResult:
-    """Return at most `limit` fits; a host can have several."""
+    """Return at most `limit` complete allocations that satisfy the query; a host can have several."""
     return at_once(search_steps(Snapshot(index), query))
 
 
@@ -73,7 +73,7 @@ def search_steps(snapshot: Snapshot, query: FindCandidates) -> Generator[None, N
 
 
 def page_steps(snapshot: Snapshot, query: FindCandidates) -> Generator[None, None, CandidatesFound]:
-    """Search one page in steps."""
+    """Search one page of hosts in steps: the search can pause wherever this generator yields."""
     index = snapshot.index
     seen, made = index.seen, plan(snapshot, query)
     got = yield from _page(snapshot, made)
@@ -140,7 +140,7 @@ def _rounds(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, tuple
 
 @dataclass(slots=True)
 class _AnchorProgress:
-    """An anchor, and the progress of the search in its combinations."""
+    """A host with the progress of the search for allocations on it."""
 
     row: Row
     found: int = 0
@@ -148,7 +148,9 @@ class _AnchorProgress:
     ways: Iterator[Fit | None] | None = None  # unset before the first step
 
     def go_on(self, finder: FitFinder, end: int, fits: list[Fit]) -> Generator[None, None, int]:
-        """Search until enough fits are found or the turn is over. Return the steps without a fit."""
+        """Search the host until enough allocations are found or the turn is over. Return the steps without
+        one.
+        """
         skip = 0
         if self.ways is None:
             self.ways, skip = finder.fits(self.row), self.found
@@ -227,7 +229,9 @@ def _page(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, _Page]:
 
 
 def _some(finder: FitFinder, anchor: Row, most: int) -> Generator[None, None, tuple[list[Fit], int, bool]]:
-    """Return some fits of this host, the steps without a fit, and whether its search was complete."""
+    """Return some allocations on this host, the steps without one, and whether the search of the host was
+    complete.
+    """
     fits: list[Fit] = []
     spent = 0
     for fit in finder.fits(anchor):
@@ -284,7 +288,7 @@ def candidate(fit: Fit, free: dict[str, int], capacity: dict[str, int]) -> Candi
 
 
 def sums(rows: list[Row]) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the free and the total amounts of a tree."""
+    """Return the free and the total amounts in the tree of a host, by resource class."""
     if len(rows) == 1:
         return rows[0].free, rows[0].capacity
     free: dict[str, int] = {}

@@ -31,7 +31,7 @@ class Snapshot:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep the present state while the search pauses, from before the first pause on."""
+        """Keep the present state of the index while the search pauses, from before the first pause on."""
         self.sharers = {uuid: set(positions) for uuid, positions in self.index.sharers.items()}
         self.index.snapshots.append(self.keep)
         try:
@@ -40,7 +40,7 @@ class Snapshot:
             self.index.snapshots.remove(self.keep)
 
     def keep(self, root: str) -> None:
-        """Copy the tree before it changes."""
+        """Copy a provider tree before it changes."""
         if root in self._trees:
             return
         self._trees[root] = self.index.trees.get(root, ())
@@ -52,25 +52,29 @@ class Snapshot:
         return self.rows_of(root.uuid)
 
     def rows_of(self, root: str) -> list[Row]:
-        """Return the providers of this tree, the root first, or an empty list if there is no such root."""
+        """Return the providers of a tree, the root first, or an empty list if there is no such root."""
         kept, rows = self._rows, self.index.rows
         return [kept.get(uuid) or rows[uuid] for uuid in self.members(root)]
 
     def members(self, root: str) -> tuple[str, ...]:
-        """Return the ids of the tree's providers."""
+        """Return the ids of the providers of a tree."""
         kept = self._trees.get(root)
         return self.index.trees.get(root, ()) if kept is None else kept
 
     def top(self, name: str) -> Tops:
-        """Return, for each row, the largest amount of the class that one claim could take."""
+        """Return for each row the largest amount of a resource class that one claim could take."""
         return self.index.classes[name].top
 
     def gives(self, name: str, asked: int) -> Bools:
-        """Return the rows that have this amount of the class for one claim. The caller owns the array."""
+        """Return the rows that have this amount of a resource class for one claim. The caller owns the
+        array.
+        """
         return self.index.classes[name].top[: self.index.high] >= asked
 
     def left(self, name: str) -> Sums:
-        """Return the free amount of each row, negative if overcommitted. Do not write to it."""
+        """Return the free amount of a resource class in each row, negative if overcommitted. Do not write to
+        the array.
+        """
         return self.index.classes[name].left
 
     def row_at(self, position: int) -> Row | None:
@@ -81,7 +85,8 @@ class Snapshot:
 
 
 def free_of_trees(trees: Snapshot, name: str) -> Sums:
-    """Return the free amounts at roots, valid until the next change; do not write to the array.
+    """Return the free amounts of a resource class in whole trees, valid at roots until the next change. Do
+    not write to the array.
 
     In a tree of several providers an overcommitted one counts as 0.
     """
@@ -101,7 +106,9 @@ def free_of_trees(trees: Snapshot, name: str) -> Sums:
 
 
 def capacity_of_trees(index: Index, name: str) -> Sums:
-    """Return the total amounts; only the values at roots are meaningful."""
+    """Return the total amounts of a resource class in whole trees; only the values at roots are
+    meaningful.
+    """
     kind = index.classes.get(name)
     if kind is None:
         return np.zeros(index.high)
@@ -121,7 +128,7 @@ _NOTHING: Promised = {}
 
 
 class AlteredSnapshot(Snapshot):
-    """A snapshot that alters the rows it gives out, for searches that do not pause."""
+    """A snapshot that alters the amounts it returns, for searches that do not pause."""
 
     def alter(self, row: Row) -> Row:
         raise NotImplementedError
@@ -171,7 +178,7 @@ class ReservedAmounts:
                 of[uuid] = held
 
     def withdraw(self, allocations: Allocations) -> None:
-        """Release reserved allocations."""
+        """Release reserved allocations of the scheduler."""
         self.changes += 1
         of, count, unwritten = self.of, self._count, self._unwritten
         for uuid, resources in allocations.items():
@@ -189,7 +196,7 @@ class ReservedAmounts:
                 del of[uuid]
 
     def arrays(self, index: Index) -> Mapping[str, Sums]:
-        """Return the reserved amounts of each class by row, after writing pending ones."""
+        """Return the reserved amounts of each resource class by row, after applying pending reservations."""
         if index is not self._index or index.layout != self._layout:
             self._index, self._layout = index, index.layout
             self._arrays = {}

@@ -11,7 +11,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """The parts of a provider that reports of its agent created; all other parts are an operator's."""
+    """The inventories, traits and aggregates of a provider that a report of its agent created. All others
+    were created by operators.
+    """
 
     provider: bool = False
     classes: frozenset[str] = frozenset()
@@ -24,7 +26,7 @@ BY_OPERATORS = Reported()
 
 @dataclass(frozen=True, slots=True)
 class ProviderState:
-    """A provider as it is kept. `id` is 0 until it is."""
+    """A provider as it is stored; `id` is 0 until then."""
 
     id: int
     uuid: str
@@ -55,7 +57,9 @@ class ProviderState:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A root with all its descendants and its owner; without providers it is deleted, or never existed."""
+    """A root provider with its descendants and its owner; without providers it is deleted, or never
+    existed.
+    """
 
     root: str
     host: str = ""
@@ -72,7 +76,7 @@ class Tree:
 
 
 def renamed(tree: Tree, old: str, new: str) -> Tree:
-    """Return the tree with a resource class renamed."""
+    """Return a tree with a resource class renamed."""
 
     def with_new(things: dict[str, T]) -> dict[str, T]:
         return {new if name == old else name: thing for name, thing in things.items()}
@@ -98,7 +102,7 @@ def renamed(tree: Tree, old: str, new: str) -> Tree:
 
 @dataclass(frozen=True, slots=True)
 class KnownNames:
-    """The resource classes and traits there are, by number."""
+    """The existing resource classes and traits, by number."""
 
     classes: Mapping[str, int]
     traits: Mapping[str, int]
@@ -143,7 +147,7 @@ class WorkingTrees:
         return self.number + 1 if was is None else was.shape + 1
 
     def with_contents(self, state: ProviderState, **contents: Any) -> ProviderState:
-        """Return the provider with other inventories, traits or aggregates, and the next generation."""
+        """Return a provider with other inventories, traits or aggregates, and the next generation."""
         if "inventories" in contents:
             inventories = contents["inventories"]
             contents["used"] = {name: state.used.get(name, 0) for name in inventories}
@@ -152,7 +156,7 @@ class WorkingTrees:
         return replace(state, generation=state.generation + 1, shape=shape, **contents)
 
     def below(self, provider: str) -> list[str]:
-        """Return the provider and all its descendants."""
+        """Return a provider and all its descendants."""
         children: dict[str | None, list[str]] = {}
         for state in self.members[self.homes[provider]].values():
             children.setdefault(state.parent, []).append(state.uuid)
@@ -162,7 +166,7 @@ class WorkingTrees:
         return found
 
     def is_above(self, provider: str, other: str | None) -> bool:
-        """Return whether the provider is `other` or an ancestor of it."""
+        """Return whether a provider is `other` or an ancestor of it."""
         while other is not None and other != provider:
             other = self.there(other).parent
         return other is not None
@@ -186,7 +190,7 @@ class WorkingTrees:
             del self.owners[state.name]
 
     def move(self, moved: ProviderState) -> None:
-        """Give the provider another parent; moved to another tree, it counts as an operator's."""
+        """Give a provider another parent; if it moves to another tree, it counts as an operator's."""
         before = self.homes[moved.uuid]
         root = moved.uuid if moved.parent is None else self.homes[moved.parent]
         if root == before:
@@ -200,7 +204,7 @@ class WorkingTrees:
             self.put(replace(state, shape=self.next_shape(uuid), reported=put), root)
 
     def changed(self) -> list[tuple[Tree, Tree]]:
-        """Return the trees that differ from the read ones, as (before, after)."""
+        """Return the trees that differ from those read, each as a pair (before, after)."""
         pairs = []
         for root in self.touched:
             before = self.read.get(root) or Tree(root)

@@ -35,7 +35,7 @@ from placement_worker.transactions import Batched
 
 
 class AllocationHandlers:
-    """Claims and releases that come at the same time share transactions."""
+    """The handlers of allocations. Claims and releases that arrive at the same time share transactions."""
 
     def __init__(
         self,
@@ -133,7 +133,9 @@ class AllocationHandlers:
     async def _denied(
         self, results: Sequence[ClaimResult], claims: Sequence[ConsumerClaim], doing: str
     ) -> Problem:
-        """Return the first refusal by importance: missing objects, generations, capacity."""
+        """Return the first refusal of several claims by importance: missing objects, generations,
+        capacity.
+        """
         problem = denied(results, claims)
         named = {
             provider: None for claim in claims for choice in claim.choices for provider in choice.allocations

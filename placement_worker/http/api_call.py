@@ -31,7 +31,9 @@ def version_text(minor: int) -> str:
 
 
 def negotiated(header: str) -> int:
-    """Return the minor version that the header requests; it may name several services."""
+    """Return the minor version that the header with the API version requests; the header may name several
+    services.
+    """
     asked = ""
     for part in header.split(","):
         service, _, version = part.strip().partition(" ")
@@ -64,7 +66,9 @@ encode = msgspec.json.Encoder().encode
 
 @dataclass(slots=True)
 class ApiAnswer:
-    """`updated` is the time of the last change (0: now), for Last-Modified; None: not cacheable."""
+    """The answer to an API call. `updated` is the time of the last change (0: now), for Last-Modified; None:
+    not cacheable.
+    """
 
     status: int = 200
     body: bytes | None = None
@@ -83,7 +87,7 @@ def empty_answer(status: int = 204, **headers: str) -> ApiAnswer:
 
 
 def last_change(things: Iterable[Provider | Named | Consumer]) -> float:
-    """Return the time of the last change among the things; 0.0 without any."""
+    """Return the time of the last change of the given objects; 0.0 without any."""
     return max((thing.updated for thing in things), default=0.0)
 
 
@@ -91,7 +95,9 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class ApiCall:
-    """`minor` is the version asked for; -1 until that is known."""
+    """A call of the API as handlers see it. `minor` is the requested minor version; -1 until that is
+    known.
+    """
 
     __slots__ = (
         "_receive", "accept", "clock", "headers", "id", "limit", "method", "minor", "path", "pattern",
@@ -126,7 +132,7 @@ class ApiCall:
         return str(self.scope.get("root_path", ""))
 
     def location(self, path: str) -> str:
-        """Return the absolute URL of the path."""
+        """Return the absolute URL of a path of the API."""
         host, port = self.scope.get("server") or ("localhost", None)
         named = self.headers.get("host") or (f"{host}:{port}" if port else host)
         return f"{self.scope['scheme']}://{named}{self.mount}{path}"
@@ -146,11 +152,11 @@ class ApiCall:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def json(self, schema: Schema) -> Any:
-        """Return the body, checked against the schema."""
+        """Return the JSON body of the call, checked against the schema."""
         return schema.read(await self.body())
 
     async def decoded(self, decoder: msgspec.json.Decoder[T]) -> T:
-        """Return the body as a value of the decoder's type; raise 400 if it is none."""
+        """Return the JSON body of the call as a value of the decoder's type; raise 400 if it is none."""
         body = await self.body()
         try:
             value = decoder.decode(body)
@@ -183,13 +189,13 @@ class ApiCall:
         await send({"type": "http.response.body", "body": body})
 
     async def refuse(self, problem: Problem, send: Send) -> None:
-        """Send the problem, unless a response has begun."""
+        """Send a refusal, unless a response has begun."""
         if not self.status:
             kind, body = problem.rendered(self.accept, self.id, self.minor)
             await self.send(ApiAnswer(problem.status, body, headers=problem.headers, kind=kind), send)
 
     def own_headers(self) -> Headers:
-        """Return the headers of every response to this call."""
+        """Return the headers that every response to this call has."""
         headers = [(b"x-openstack-request-id", self.id.encode())]
         if self.minor >= 0:
             headers.append((b"openstack-api-version", version_text(self.minor).encode()))

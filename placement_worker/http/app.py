@@ -1,4 +1,6 @@
-"""The Placement API over HTTP: what every request goes through before it comes to its route."""
+"""The Placement API over HTTP: the steps of every request before its route (identity, version, length,
+limits).
+"""
 
 import asyncio
 import logging
@@ -46,7 +48,9 @@ _METHODS = frozenset(("GET", "HEAD", "OPTIONS", "PUT", "POST", "DELETE", "PATCH"
 
 
 def count(method: str, route: str, status: int, seconds: float) -> None:
-    """Count a request. `route` is the pattern of the address, so that clients cannot create metric series."""
+    """Count a request in the metrics. `route` is the pattern of the address, so that clients cannot create
+    metric series.
+    """
     requests, histogram = _series(method if method in _METHODS else "other", route, status)
     requests.inc()
     histogram.observe(seconds)

@@ -48,7 +48,7 @@ _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 
 
 class _Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Either the token itself or, better, its SHA-256 in hexadecimal."""
+    """An entry of a token file: the token itself or, better, its SHA-256 in hexadecimal."""
 
     token: Annotated[str, msgspec.Meta(min_length=1)] = ""
     sha256: Annotated[str, msgspec.Meta(pattern="^([0-9a-fA-F]{64})?$")] = ""
@@ -81,7 +81,7 @@ class TokenFile:
         return self.holder(_given(headers))
 
     def holder(self, digest: bytes) -> Identity | None:
-        """Return the identity of a token by its SHA-256, or None if it is not in the file."""
+        """Return the identity of a token by the token's SHA-256, or None if it is not in the file."""
         if (stamp := self._stat()) != self._stamp:
             self._stamp = stamp
             try:

@@ -86,7 +86,9 @@ def allocations_of_consumer(consumer: Consumer | None, generations: Mapping[str,
 def usages(
     used: Mapping[str, Mapping[str, int]], consumers: Mapping[str, int], kind: str, minor: int
 ) -> Json:
-    """Return the usages of a project of one consumer type, of `all` in one sum, or (empty) of each type."""
+    """Return the usages of a project for one consumer type, for `all` types in one sum, or (empty) for each
+    type.
+    """
     if minor < 38:
         return {"usages": _summed(used)}
     if kind == "all":

@@ -129,7 +129,6 @@ def _requests(fits: Iterable[Fit], minor: int) -> str:
 
 
 def _mappings(mappings: Mapping[str, Sequence[str]]) -> str:
-    """Render the mappings without escaping: suffixes and ids contain no character that JSON escapes."""
     listed = [f'"{suffix}":["{_BETWEEN.join(uuids)}"]' for suffix, uuids in mappings.items()]
     return f"{{{','.join(listed)}}}"
 

@@ -46,7 +46,7 @@ _OFFERS = (JSON, HTML)
 
 
 class Problem(Exception):
-    """A refused request: status, reason, and the code for clients."""
+    """A refusal of an API request: status, reason, and the error code for clients."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Problem(Exception):
         return HTTPStatus(self.status).phrase
 
     def rendered(self, accept: str, request_id: str, minor: int) -> tuple[str, bytes]:
-        """Return the content type and the body."""
+        """Return the content type and the body of the refusal."""
         title = self.title
         general = self._general.replace("{accept}", accept)
         kind = best(accept) or TEXT
@@ -116,7 +116,9 @@ def takes_json(accept: str) -> bool:
 
 
 def best(accept: str) -> str | None:
-    """Return the preferred type of JSON and HTML, JSON if both are equal; None: neither."""
+    """Return the preferred one of the types JSON and HTML, JSON if both are equal; None: neither is
+    accepted.
+    """
     if accept in ("", "*/*", JSON):
         return JSON
     liked = max(_OFFERS, key=lambda offer: _quality(accept, offer))

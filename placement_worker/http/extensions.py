@@ -33,7 +33,7 @@ class ExtensionHandlers:
         return json_answer({"status": "alive"})
 
     async def ready(self, call: ApiCall) -> ApiAnswer:
-        """Check that the database answers and that the index is complete."""
+        """Answer the readiness check: whether the database answers and the index is complete."""
         if self.closing.is_set():
             raise Problem(503, "it is being stopped")
         await self.placement.memory.fresh()

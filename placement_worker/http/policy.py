@@ -77,12 +77,12 @@ class AccessPolicy:
         _refuse_unknown(rules, texts)
 
     def allows(self, rule: str, who: Identity, target: Target) -> bool:
-        """Return whether the identity may do this; a system-scoped token may do nothing."""
+        """Return whether the identity may perform this operation; a system-scoped token may perform none."""
         return not who.system and self._rules[rule](who, target)
 
 
 def load(path: Path) -> dict[str, str]:
-    """Return the rules of a file: JSON, TOML, or lines of `name: rule`."""
+    """Return the rules of a policy file: JSON, TOML, or lines of `name: rule`."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
@@ -123,7 +123,7 @@ _TARGET = re.compile(r"%\((\w+)\)s")
 
 @dataclass
 class _Parser:
-    """Recursive descent: or, and, not, parentheses, a check."""
+    """A parser of policy rules by recursive descent: or, and, not, parentheses, a check."""
 
     text: str
     rules: Mapping[str, Check]
@@ -197,7 +197,7 @@ def _used(text: str) -> list[str]:
 
 
 def _refuse_unknown(rules: Mapping[str, str], texts: Mapping[str, str]) -> None:
-    """Refuse a rule that is no operation and that no other rule uses: it is probably misspelled."""
+    """Refuse a policy rule that is no operation and that no other rule uses: it is probably misspelled."""
     known = {*_OWN, *CONTROL_ROOM, *DEFAULTS}
     used = {name for text in texts.values() for name in _used(text)}
     for name in rules:

@@ -38,7 +38,7 @@ EditOne = Callable[[Edit], Awaitable[EditResult]]
 
 
 async def provider_of(placement: Placement, id_: str, *parts: Part) -> Provider:
-    """Return this provider with the requested parts, or raise 404."""
+    """Return the provider of this id with the requested parts, or raise 404."""
     answer = await placement.lookups.providers(FindProviders(ids=(id_,), parts=parts))
     if not answer.providers:
         raise no_provider(id_)

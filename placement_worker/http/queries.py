@@ -27,7 +27,7 @@ _TYPE: Json = _OWNER | {"pattern": "^[A-Z0-9_]+$|^all|^unknown$"}
 
 @dataclass(frozen=True, slots=True)
 class Wanted(Generic[Q]):
-    """A query with the names in it that must exist."""
+    """A query that was read from a query string, with the names in it that must exist."""
 
     query: Q
     classes: frozenset[str]
@@ -57,7 +57,7 @@ def _candidates_schema(minor: int) -> tuple[Schema, re.Pattern[str]]:
 
 @lru_cache(maxsize=2048)
 def candidates(query_string: bytes, minor: int) -> Wanted[FindCandidates]:
-    """Return the search of a query string; repeated query strings are parsed once."""
+    """Return the candidate search of a query string; repeated query strings are parsed once."""
     form, keys = _candidates_schema(minor)
     pairs = pairs_of(query_string)
     values = checked(form, pairs)
@@ -232,7 +232,7 @@ def traits(query_string: bytes) -> FindNames:
 
 
 def usages(query_string: bytes, minor: int) -> tuple[FindUsages, str]:
-    """Return the query, and the requested consumer type; an empty type stands for all types."""
+    """Return the query for usages and the requested consumer type; an empty type stands for all types."""
     values = checked(at(minor, _USAGES), pairs_of(query_string))
     return (
         FindUsages(project=values["project_id"], user=values.get("user_id", "")),

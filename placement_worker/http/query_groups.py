@@ -1,4 +1,4 @@
-"""The words of query strings: resources, traits and aggregates, as groups of a search are made of them."""
+"""The parts of query strings that make request groups: resources, traits and aggregates."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ def schema(properties: Json, required: Sequence[str] = (), patterns: Json | None
 
 
 def pairs_of(query_string: bytes) -> Pairs:
-    """Return keys and values in their order."""
+    """Return the keys and values of a query string in their order."""
     try:
         return parse_qsl(query_string.decode("latin-1"), keep_blank_values=True, max_num_fields=_MOST_KEYS)
     except ValueError:
@@ -36,7 +36,7 @@ def pairs_of(query_string: bytes) -> Pairs:
 
 
 def checked(schema: Schema, pairs: Pairs) -> dict[str, str]:
-    """Return the last value of each key, checked against the schema."""
+    """Return the last value of each key of a query string, checked against the schema."""
     values = dict(pairs)
     if any("\0" in key or "\0" in value for key, value in pairs):
         raise invalid("there is a character U+0000")
@@ -51,7 +51,7 @@ def invalid(why: str) -> Problem:
 
 @dataclass(slots=True)
 class Group:
-    """A request group while it is read."""
+    """A request group of a query string while it is read."""
 
     resources: dict[str, int] = field(default_factory=dict)
     required: list[str] = field(default_factory=list)
@@ -79,7 +79,7 @@ class Group:
 
     @property
     def torn(self) -> list[str]:
-        """Return the traits that are both required and forbidden."""
+        """Return the traits that the request group both requires and forbids."""
         forbidden = set(self.forbidden)
         torn = forbidden & set(self.required)
         for choice in self.required_any:

@@ -61,7 +61,9 @@ def no_traits(names: Sequence[str]) -> str:
 def refused(
     result: EditResult | NameResult, doing: str = "", conflicts: str = "update conflict: "
 ) -> Problem:
-    """Return why an edit was refused. `doing` and `conflicts` are the prefixes of the API's messages."""
+    """Return the HTTP refusal for the reason why an edit was refused. `doing` and `conflicts` are the
+    prefixes of the API's messages.
+    """
     doing = f"{doing}: " if doing else ""
     match result:
         case Missing(what="provider", names=names):
@@ -158,7 +160,7 @@ def _insufficient_capacity(refusal: Refusal) -> Problem:
 
 
 async def unknown(placement: Placement, kind: NameKind, names: Collection[str]) -> list[str]:
-    """Return the classes or traits that do not exist."""
+    """Return those of the resource classes or traits that do not exist."""
     missing = [name for name in names if not placement.book.known(kind, name)]
     if missing:
         answer = await placement.classes_and_traits.find(FindNames(kind=kind, names=tuple(missing)))
@@ -170,7 +172,7 @@ async def unknown(placement: Placement, kind: NameKind, names: Collection[str]) 
 async def check_query(
     placement: Placement, classes: Collection[str], traits: Collection[str], doing: str = ""
 ) -> None:
-    """Refuse a query that names what does not exist."""
+    """Refuse a query that names a resource class, trait or aggregate that does not exist."""
     if absent := await unknown(placement, "resource class", classes):
         raise bad_request(f"Invalid resource class in resources parameter: {no_class(', '.join(absent))}")
     if absent := await unknown(placement, "trait", traits):

@@ -40,7 +40,6 @@ def is_uuid(value: str) -> bool:
 
 
 def _unique(_: Any, wanted: bool, instance: Any, __: Any) -> Iterator[ValidationError]:
-    """Check uniqueness in one pass; the type check refuses items that are no strings."""
     if wanted and isinstance(instance, list):
         texts = [one for one in instance if isinstance(one, str)]
         if len(set(texts)) < len(texts):
@@ -48,7 +47,7 @@ def _unique(_: Any, wanted: bool, instance: Any, __: Any) -> Iterator[Validation
 
 
 def _pattern(_: Any, pattern: str, instance: Any, __: Any) -> Iterator[ValidationError]:
-    """Match the pattern against the whole text: `$` alone would permit a final newline."""
+    """Match a pattern against the whole text: `$` alone would permit a final newline."""
     if isinstance(instance, str) and not re.fullmatch(pattern, instance):
         yield ValidationError(f"{instance!r} does not match {pattern!r}")
 
@@ -71,7 +70,7 @@ def at(minor: int, schemas: ByVersion) -> "Schema":
 
 
 class Schema:
-    """A JSON schema; `plain` is a type that takes only what the schema takes too."""
+    """A JSON schema; `plain` is a type that accepts only values which the schema accepts too."""
 
     def __init__(self, schema: Json, plain: Any = None, *, query: bool = False) -> None:
         formats = _query_formats if query else _formats
@@ -96,7 +95,7 @@ class Schema:
         return value
 
     def complaint(self, value: Any) -> str:
-        """Return the most relevant error, or an empty string."""
+        """Return the most relevant error of a body, or an empty string."""
         try:
             worst = best_match(islice(self._validator.iter_errors(value), _ERRORS))
         except RecursionError:

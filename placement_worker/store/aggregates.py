@@ -58,12 +58,12 @@ def _find(among: bool) -> Statement:
 
 
 async def described(tx: Transaction) -> dict[str, Aggregate]:
-    """Return id → aggregate, for aggregates with a name or metadata."""
+    """Return the aggregates with a name or metadata, by id."""
     return {row["uuid"]: _aggregate(row) for row in await _DESCRIBED(tx)}
 
 
 async def named_hosts(tx: Transaction, names: Collection[str]) -> dict[str, list[str]]:
-    """Return name → roots, for names of hosts, of roots, or ids of roots."""
+    """Return the root providers by name, for names of hosts, of roots, or ids of roots."""
     found: dict[str, list[str]] = {}
     if names:
         for called, root in await _HOSTS(tx, [(name,) for name in dict.fromkeys(names)]):
@@ -72,7 +72,7 @@ async def named_hosts(tx: Transaction, names: Collection[str]) -> dict[str, list
 
 
 async def of_roots(tx: Transaction, roots: Collection[str]) -> list[str]:
-    """Return the aggregates of the roots."""
+    """Return the aggregates of root providers."""
     return [uuid for (uuid,) in await _OF_ROOTS(tx, [(root,) for root in roots])] if roots else []
 
 

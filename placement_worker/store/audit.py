@@ -171,7 +171,7 @@ async def breaches(database: Database) -> list[str]:
 
 
 async def holdings(database: Database) -> dict[str, tuple[int, Allocations, float]]:
-    """Return consumer → its generation, its allocations, and their time."""
+    """Return the generation, the allocations and their time for each consumer."""
     held: dict[str, tuple[int, Allocations, float]] = {}
     async with database.read() as tx:
         for row in await _HOLDINGS(tx):
@@ -181,7 +181,7 @@ async def holdings(database: Database) -> dict[str, tuple[int, Allocations, floa
 
 
 async def trees_of_consumers(database: Database) -> dict[str, TreesOfConsumer]:
-    """Return all consumers with allocations."""
+    """Return all consumers with allocations, each with the trees of its allocations."""
     found: dict[str, TreesOfConsumer] = {}
     served: dict[str, set[str]] = {}
     async with database.read() as tx:
@@ -227,7 +227,7 @@ async def registered_cells(database: Database) -> set[str]:
 
 
 async def agents(database: Database) -> set[tuple[str, str]]:
-    """Return cell and name of the agents that report hosts."""
+    """Return the cell and the name of each agent that reports hosts."""
     async with database.read() as tx:
         return {(cell, agent) for cell, agent in await _AGENTS(tx)}
 
@@ -252,7 +252,9 @@ _CUSTOM = sql("""
 
 @dataclass(frozen=True)
 class StoredHolder:
-    """A consumer that holds the place an instance has left, or may be left in."""
+    """A holder consumer, which keeps the resources of an instance that has left a host or may be left
+    there.
+    """
 
     consumer: str
     generation: int
@@ -273,6 +275,6 @@ async def stored_holders(database: Database) -> dict[str, StoredHolder]:
 
 
 async def custom_classes(database: Database) -> dict[str, tuple[int, int]]:
-    """Return custom class → (used amount, total amount)."""
+    """Return the used and the total amount of each custom resource class."""
     async with database.read() as tx:
         return {row["name"]: (int(row["used"]), int(row["total"])) for row in await _CUSTOM(tx)}

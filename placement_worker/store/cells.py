@@ -39,7 +39,7 @@ async def registered(tx: Transaction) -> list[RegisteredCell]:
 
 
 async def enter(tx: Transaction, cell: str, now: float) -> tuple[RegisteredCell, bool]:
-    """Return the cell, locked, and whether this call created it."""
+    """Return a registered cell, locked, and whether this call created its row."""
     new = bool(await _ENTER(tx, cell=cell, now=now))
     [row] = await LOCK(tx, cell=cell)
     return _cell(row), new

@@ -79,7 +79,9 @@ _cells = msgspec.json.Decoder(tuple[RegisteredCell, ...])
 async def announce(
     tx: Transaction, changes: Sequence[ProviderChange], writes: Sequence[BoundStatement] = ()
 ) -> tuple[list[PlacementChanged], int]:
-    """Execute the writes, number and log the changes. Return the messages and the edition of names."""
+    """Execute the last writes of a transaction, and number and log its changes. Return the messages and the
+    edition of names.
+    """
     parts = list(portions(changes, CHANGES_A_MESSAGE))
     kept = [(nth, _encode(part).decode()) for nth, part in enumerate(parts, 1)]
     if tx.dialect == "postgresql":
@@ -114,7 +116,7 @@ async def last_number(tx: Transaction) -> int:
 
 
 async def after(tx: Transaction, number: int, most: int) -> list[PlacementChanged]:
-    """Return the stored changes after this number, in order."""
+    """Return the stored changes of placement after this number, in order."""
     return _messages(await _AFTER(tx, after=number, most=most))
 
 
@@ -133,7 +135,9 @@ async def news(tx: Transaction, number: int, most: int) -> ChangesFound:
 
 
 async def untold(tx: Transaction, most: int, known: int = 0) -> list[PlacementChanged]:
-    """Return unpublished changes after the `known` one; on PostgreSQL concurrent callers wait."""
+    """Return the changes that are not published and come after the `known` one; on PostgreSQL concurrent
+    callers wait.
+    """
     return _messages(await _UNTOLD(tx, most=most, known=known))
 
 
@@ -166,7 +170,7 @@ class ProviderNumbers:
 
     @asynccontextmanager
     async def taken(self, most: int) -> AsyncIterator[Iterator[int]]:
-        """Yield up to this many numbers; unused ones are kept for the next caller."""
+        """Yield up to this many numbers for new providers; unused ones are kept for the next caller."""
         numbers = iter(await self._take(most))
         try:
             yield numbers
@@ -191,17 +195,17 @@ _builds = msgspec.json.Decoder(tuple[BuildReshaped, ...]).decode
 
 
 async def keep_reshaped(tx: Transaction, number: int, told: Sequence[BuildReshaped]) -> None:
-    """Store the messages for this change."""
+    """Store the messages about builds on reshaped hosts for this change."""
     await _KEEP_RESHAPED(tx, number=number, builds=_encode(told).decode())
 
 
 async def untold_reshaped(tx: Transaction, most: int) -> tuple[list[int], list[BuildReshaped]]:
-    """Return the numbers of the oldest unpublished changes, and their messages."""
+    """Return the oldest unpublished messages about builds on reshaped hosts, with their change numbers."""
     rows = await _UNTOLD_RESHAPED(tx, most=most)
     said = [replace(reshaped, number=number) for number, builds in rows for reshaped in _builds(builds)]
     return [number for number, _ in rows], said
 
 
 async def forget_reshaped(tx: Transaction, numbers: Sequence[int]) -> None:
-    """Delete published entries."""
+    """Delete published messages about builds on reshaped hosts."""
     await _FORGET_RESHAPED(tx, [(number,) for number in numbers])

@@ -129,7 +129,7 @@ class ClaimScope:
 
 
 def claim_scope(claims: Collection[ConsumerClaim], providers: Collection[str]) -> ClaimScope:
-    """Return the consumers of the claims, with these providers."""
+    """Return the consumers, providers and server groups that claims name."""
     scope = ClaimScope({}, set(), providers)
     for claim in claims:
         if claim.generation is None or not claim.fenced:
@@ -147,14 +147,14 @@ def claim_scope(claims: Collection[ConsumerClaim], providers: Collection[str]) -
 
 @dataclass(slots=True)
 class Opened:
-    """The data, and the holders whose rows were inserted as placeholders."""
+    """The data read for claims, and the consumers whose rows were inserted as placeholders."""
 
     world: ClaimWorld
     placeholders: dict[str, ConsumerClaim | None]
 
 
 async def open_world(tx: Transaction, book: Book, scope: ClaimScope, now: float) -> Opened:
-    """Lock and read the data; for a cell also the owners of all providers."""
+    """Lock and read the data for claims and releases; for a cell also the owners of all providers."""
     reading, newcomers = book.reading, scope.newcomers
     everyone = {*newcomers, *scope.others}
     # Existing consumers are excluded: their groups and allocations come before the providers.
@@ -256,7 +256,7 @@ async def _read_providers(
 
 
 async def siblings(tx: Transaction, providers: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Return, for each of the providers with the trait EXCLUDES_SIBLINGS, the siblings that it excludes."""
+    """Return the siblings that each of the providers with the trait EXCLUDES_SIBLINGS excludes."""
     found: dict[str, tuple[str, ...]] = {}
     for uuid, sibling in await _SIBLINGS(
         tx, [(provider,) for provider in providers], excludes=EXCLUDES_SIBLINGS
@@ -268,7 +268,9 @@ async def siblings(tx: Transaction, providers: Collection[str]) -> dict[str, tup
 async def save_world(
     tx: Transaction, book: Book, opened: Opened, now: float
 ) -> tuple[list[ProviderChange], list[BoundStatement]]:
-    """Write what judging changed. Return the changes to log, and the statements still to be executed."""
+    """Write the results of claims and releases. Return the changes to log, and the statements still to be
+    executed.
+    """
     world, touched = opened.world, opened.world.touched.values()
     rows = _changed_rows(book, opened)
     for provider in touched:

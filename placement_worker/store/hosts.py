@@ -35,7 +35,7 @@ LEFTOVERS = sql("SELECT h.root FROM hosts h JOIN resource_providers p ON p.uuid 
 
 
 async def enter(tx: Transaction, roots: Collection[str], now: float) -> dict[str, Tree]:
-    """Lock the owners of the roots, and insert unknown ones. Return each as a tree without providers."""
+    """Lock the owners of root providers, and insert unknown ones. Return each as a tree without providers."""
     listed = [(root,) for root in roots]
     found = await _LOCK_HOSTS(tx, listed)
     if len(found) < len({*roots}):
@@ -45,17 +45,17 @@ async def enter(tx: Transaction, roots: Collection[str], now: float) -> dict[str
 
 
 def owned(root: str, row: Mapping[str, Any]) -> Tree:
-    """Return the owner as a tree without providers."""
+    """Return the owner of a root provider as a tree without providers."""
     return Tree(root, row["host"], row["cell"], row["agent"], row["zone"], row["sequence"], bool(row["gone"]))
 
 
 async def leave(tx: Transaction, roots: Collection[str]) -> None:
-    """Delete placeholder rows that were not needed."""
+    """Delete placeholder rows of owners that were not needed."""
     await _LEAVE(tx, [(root,) for root in roots])
 
 
 def saving(trees: Sequence[Tree], now: float) -> BoundStatement:
-    """Return the statement that stores the owners."""
+    """Return the statement that stores the owners of trees."""
     rows = [
         (tree.root, tree.cell, tree.agent, tree.host, tree.zone, tree.sequence, tree.gone) for tree in trees
     ]
@@ -68,7 +68,7 @@ _CELLS = sql("SELECT h.root, h.cell FROM {n: root str} JOIN hosts h ON h.root = 
 async def limits_around(
     tx: Transaction, cell: str, rooms: Mapping[str, ClaimedProvider | None]
 ) -> CellLimits:
-    """Return the restrictions of this cell for the locked providers."""
+    """Return the restrictions of a cell for the locked providers."""
     there = [room for room in rooms.values() if room is not None]
     roots = {room.root for room in there}
     cells = dict(await _CELLS(tx, [(root,) for root in roots])) if roots else {}
@@ -77,6 +77,6 @@ async def limits_around(
 
 
 async def limits_of(tx: Transaction, cell: str, roots: Iterable[str]) -> CellLimits:
-    """Return the restrictions of this cell for the roots."""
+    """Return the restrictions of a cell for the given roots."""
     listed = [(root,) for root in dict.fromkeys(roots)]
     return CellLimits(cell, dict(await _CELLS(tx, listed)) if listed else {}, ())

@@ -138,7 +138,7 @@ async def providers(
     values: Iterable[Sequence[Any]] = (),
     **given: str | int,
 ) -> list[tuple[int, Provider]]:
-    """Return the providers with their numbers, ordered by number."""
+    """Return the providers that satisfy a query with their numbers, ordered by number."""
     rows = await _providers(which, frozenset(parts))(tx, values, **given)
     if not rows:
         return []
@@ -189,7 +189,7 @@ async def _named(
 
 
 async def fitting(tx: Transaction, book: Book, wanted: Resources) -> set[int]:
-    """Return the providers with all of the amounts free."""
+    """Return the providers that have all of the given amounts free."""
     if any(name not in book.classes.ids or amount > MAX_INT for name, amount in wanted.items()):
         return set()
     rows = [(book.classes.ids[name], amount) for name, amount in wanted.items()]
@@ -197,7 +197,7 @@ async def fitting(tx: Transaction, book: Book, wanted: Resources) -> set[int]:
 
 
 async def matching(tx: Transaction, book: Book, like: ResourceGroup) -> set[int] | None:
-    """Return the providers that satisfy all requirements of the group, or None without requirements."""
+    """Return the providers that satisfy all requirements of a request group, or None without requirements."""
     found: set[int] | None = None
     if like.resources:
         found = await fitting(tx, book, like.resources)
@@ -216,7 +216,7 @@ async def matching(tx: Transaction, book: Book, like: ResourceGroup) -> set[int]
 
 
 async def shunned(tx: Transaction, book: Book, like: ResourceGroup) -> set[int]:
-    """Return the providers with a forbidden trait or aggregate."""
+    """Return the providers that have a forbidden trait or aggregate."""
     found: set[int] = set()
     for statement, known, names in (
         (_TRAITED, book.traits.ids, like.forbidden),
@@ -240,7 +240,7 @@ async def _having(
 async def holdings(
     tx: Transaction, book: Book, consumers: Collection[str], of: Collection[str]
 ) -> tuple[list[Consumer], dict[str, int]]:
-    """Return the consumers' allocations, and the generations of the named providers."""
+    """Return the allocations of consumers, and the generations of the providers in them."""
     if consumers:
         rows = await _HELD_BY(tx, [(uuid,) for uuid in consumers])
     else:
@@ -283,7 +283,7 @@ async def holdings(
 async def usages(
     tx: Transaction, book: Book, project: str, user: str
 ) -> tuple[dict[str | None, dict[str, int]], dict[str | None, int]]:
-    """Return consumer type → class → used amount, and consumer type → number of consumers."""
+    """Return, for each consumer type, the used amount of each class, and the number of consumers."""
     rows = await _USED(tx, project=project, owner=user)
     if not rows:
         return {}, {}

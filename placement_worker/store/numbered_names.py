@@ -34,14 +34,16 @@ Again = Callable[[Database], Awaitable[None]]  # how a book is read again
 
 
 class _Numbers(dict[str, int]):
-    """Name → number; a name deleted since the lookup raises an error that leads to another lookup."""
+    """A cache of numbers by name; a name that was deleted since raises an error that leads to another
+    lookup.
+    """
 
     def __missing__(self, name: str) -> int:
         raise Conflict(f"{name} was dropped or renamed by another process")
 
 
 class NumberedNames:
-    """One table of names, remembered."""
+    """One table of names, with a cache of their numbers."""
 
     def __init__(self, again: Again, table: str, column: str = "name") -> None:
         self._again = again
@@ -58,7 +60,7 @@ class NumberedNames:
         """)
 
     async def read_all(self, tx: Transaction) -> None:
-        """Read all names again."""
+        """Read all names of the table again."""
         before = dict(self.names)
         found = await self._all(tx)
         there = {id_ for id_, _ in found}
@@ -66,7 +68,7 @@ class NumberedNames:
         self.learn(found)
 
     def learn(self, found: Iterable[tuple[int, str]]) -> None:
-        """Add names that are committed, or that the caller is about to commit."""
+        """Add names to the cache that are committed, or that the caller is about to commit."""
         for id_, name in found:
             if self.names.get(id_, name) != name:
                 self.forget([id_])
@@ -81,7 +83,9 @@ class NumberedNames:
                 del self.ids[name]
 
     async def make(self, tx: Transaction, names: Collection[str], now: float) -> tuple[dict[str, int], int]:
-        """Insert what is missing; gives all, and how many are new. Only what is committed may be learned."""
+        """Insert missing names; return all names, and how many are new. Only committed names may be added to
+        the cache.
+        """
         new = await self._insert_names(tx, names, now)
         found = {name: id_ for id_, name in await self._find(tx, [(name,) for name in names])}
         if len(found) < len(set(names)):  # another process took the numbers we chose
@@ -89,7 +93,7 @@ class NumberedNames:
         return found, new
 
     async def look_up(self, database: Database, names: Iterable[str]) -> list[str]:
-        """Read the existing ones of the names; return the missing ones."""
+        """Read those of the names that exist; return the missing ones."""
         missing = sorted({name for name in names if name not in self.ids})
         if not missing:
             return missing
@@ -100,14 +104,14 @@ class NumberedNames:
         return [name for name in missing if name not in there]
 
     async def agree(self, database: Database, found: Sequence[tuple[int, str]]) -> None:
-        """Add the names; if they contradict the known ones, read all names again."""
+        """Add names to the cache; if they contradict cached ones, read all names again."""
         if any(self.names.get(id_, name) != name for id_, name in found):
             await self._again(database)
         else:
             self.learn(found)
 
     async def ensure(self, database: Database, names: Iterable[str], now: float) -> None:
-        """Read the names, and create the missing ones."""
+        """Read names, and create the missing ones."""
         missing = await self.look_up(database, names)
         if missing:
             async with database.write() as tx:
@@ -119,7 +123,9 @@ class NumberedNames:
 
 
 class ClassNames(NumberedNames):
-    """Resource classes: standard ones have fixed numbers, custom ones begin at FIRST_CUSTOM_CLASS."""
+    """The names of resource classes: standard ones have fixed numbers, custom ones begin at
+    FIRST_CUSTOM_CLASS.
+    """
 
     _insert_numbered = sql("""
         INSERT INTO resource_classes (id, name, created_at, updated_at)
@@ -141,7 +147,7 @@ class ClassNames(NumberedNames):
 
 
 class Book:
-    """All names placement goes by."""
+    """All numbered names of placement: classes, traits, aggregates, projects, users and consumer types."""
 
     def __init__(self) -> None:
         self.edition = 0  # of class and trait names, as they are remembered here
@@ -159,7 +165,9 @@ class Book:
         return self.edition, self.classes.forgotten, self.traits.forgotten
 
     async def open(self, database: Database, now: float) -> None:
-        """Make the standard names and read what there is. Projects and users are learned as they come."""
+        """Create the standard names and read the existing ones. Projects and users are read when they
+        occur.
+        """
         async with database.write() as tx:
             await _OPEN(tx, [(NAMES_EDITION,), (CLASS_NUMBERS,), (AGGREGATES_TURN,)])
             await self.classes.make_standard(tx, now)
@@ -177,12 +185,16 @@ class Book:
         self.edition = max(self.edition, edition)
 
     async def turn_to(self, tx: Transaction, edition: int) -> None:
-        """Read all names of classes and traits again if this edition of them is newer than the known one."""
+        """Read all names of resource classes and traits again if another process has created, renamed or
+        deleted some since.
+        """
         if edition > self.edition:
             await self.read_all(tx)
 
     async def new_edition(self, tx: Transaction) -> int:
-        """Return a new edition of the names, to be learned after the commit: a name is deleted or renamed."""
+        """Return the next number of the lists of names, to be used after the commit that deletes or renames a
+        name.
+        """
         [(edition,)] = await _NEW_EDITION(tx, id=NAMES_EDITION)
         return int(edition)
 
@@ -213,7 +225,9 @@ class Book:
         return name in (self.classes if kind == "resource class" else self.traits).ids
 
     async def class_names(self, tx: Transaction, ids: Collection[int]) -> dict[int, str]:
-        """Return the names of the classes, and read again if another process created one."""
+        """Return the names of resource classes by number; names are read again if another process created
+        one.
+        """
         if any(id_ not in self.classes.names for id_ in ids):
             await self.classes.read_all(tx)
         return self.classes.names
@@ -228,7 +242,7 @@ _USED = {
 
 @dataclass(frozen=True)
 class StoredName:
-    """A name as it is stored."""
+    """A name with its number, as stored."""
 
     id: int
     name: str
@@ -277,7 +291,7 @@ async def entries(
     used: bool = False,
     locking: bool = False,
 ) -> Sequence[StoredName]:
-    """Return the names, or all, by number. If locked, no transaction can begin to use one."""
+    """Return the given names, or all, by number. If locked, no other transaction can begin to use one."""
     statement = _entries(kind, names is not None, used, locking)
     rows = await statement(tx, [(name,) for name in dict.fromkeys(names or ())])
     return [StoredName(row["id"], row["name"], row["updated_at"], bool(row["used"])) for row in rows]

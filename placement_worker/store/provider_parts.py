@@ -60,7 +60,7 @@ class StoredNames(msgspec.Struct, frozen=True):
 
 
 class Stocks(NamedTuple):
-    """The inventories of a provider, by class, with usage, withheld amounts and reported classes."""
+    """The inventories of a provider by resource class, with usage, withheld amounts and reported classes."""
 
     inventories: Inventories
     used: dict[str, int]
@@ -78,7 +78,7 @@ def stored_inventories(column: str | None) -> tuple[StoredInventory, ...]:
 
 @cache
 def stored_names(column: str | None) -> StoredNames:
-    """Decode the column. Cached: most hosts of a fleet have the same traits."""
+    """Decode the column of a provider's traits or aggregates. Cached: most hosts have the same traits."""
     return _decode_names(column) if column else StoredNames()
 
 
@@ -101,7 +101,6 @@ def stocks_of(rows: Iterable[StoredInventory], classes: Mapping[int, str]) -> St
 def _inventory(
     total: int, reserved: int, min_unit: int, max_unit: int, step_size: int, allocation_ratio: str
 ) -> Inventory:
-    """Return the inventory, with amounts that no message can carry replaced by the nearest permitted ones."""
     ratio = float(allocation_ratio)
     return Inventory(
         total=_within(total, 0),

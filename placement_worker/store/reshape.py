@@ -24,7 +24,7 @@ from placement_worker.store.tree_writes import writes_between
 
 
 class Undone(Exception):
-    """The reshape cannot be: nothing of it may be committed."""
+    """A reshape is impossible: nothing of it may be committed."""
 
     def __init__(self, why: EditResult) -> None:
         super().__init__(str(why))
@@ -33,7 +33,7 @@ class Undone(Exception):
 
 @dataclass(frozen=True)
 class Reshaped:
-    """The messages of a reshape."""
+    """The messages about builds on a reshaped host."""
 
     changes: Sequence[ProviderChange]
     shaped: Mapping[str, Tree]
@@ -41,7 +41,9 @@ class Reshaped:
 
 
 async def reshape(tx: Transaction, book: Book, known: KnownNames, order: Reshape, now: float) -> Reshaped:
-    """Widen, claim, settle; Undone when any of it cannot be."""
+    """Give providers old and new inventories, move the allocations, and leave the new inventories. Raise
+    Undone if any step fails.
+    """
     opened, working = await _open(tx, book, order, now)
     _must(edits.widen(order, working, known))
     rooms = opened.world.providers
@@ -143,7 +145,9 @@ _SET_USED = sql("""
 
 
 async def read_holders(tx: Transaction, book: Book, root: str) -> list[TreeHolder]:
-    """Return the consumers of this tree, whose providers are locked, so its allocations cannot change."""
+    """Return the consumers with allocations in a tree, whose providers are locked, so its allocations cannot
+    change.
+    """
     found = [(id_,) for (id_,) in await _HOLDERS(tx, [(root,)])]
     rows = await _HOLDINGS(tx, found) if found else ()
     names = await book.class_names(tx, {row["resource_class_id"] for row in rows})
@@ -161,7 +165,7 @@ async def read_holders(tx: Transaction, book: Book, root: str) -> list[TreeHolde
 def holder_writes(
     book: Book, before: Tree, after: Tree, moved: Sequence[MovedHolder], now: float
 ) -> Iterator[BoundStatement]:
-    """Yield the statements that store the moved allocations."""
+    """Yield the statements that store the allocations moved by a reshape."""
     if not moved:
         return
     ids = {provider.uuid: provider.id for provider in before.providers}

@@ -77,7 +77,9 @@ SOME = 20  # members that are named where they are in the way
 
 
 async def lock(tx: Transaction, world: ClaimWorld, named: Collection[str], joined: Collection[int]) -> None:
-    """Lock the groups that claims name, or their consumers are in, and read the members' hosts."""
+    """Lock the server groups that claims name, or that their consumers are in, and read the members'
+    hosts.
+    """
     wanted = [*((uuid, None) for uuid in named), *((None, number) for number in joined)]
     for row in await _LOCK(tx, wanted):
         world.groups[row["id"]] = _places(row)
@@ -89,7 +91,7 @@ async def lock(tx: Transaction, world: ClaimWorld, named: Collection[str], joine
 
 
 async def sharing(tx: Transaction, providers: Iterable[str]) -> set[str]:
-    """Return the providers that share with other trees."""
+    """Return those of the providers that share with other trees."""
     return {uuid for (uuid,) in await _SHARING(tx, [(uuid,) for uuid in providers], shares=SHARES)}
 
 
@@ -112,7 +114,7 @@ def _places(row: Mapping[str, Any]) -> GroupPlaces:
 
 
 async def find(tx: Transaction, query: FindGroups) -> list[ServerGroup]:
-    """Return the groups in the order of their ids."""
+    """Return server groups in the order of their ids."""
     after, most, members, ids = query.after, query.limit or MAX_INT, query.members, query.ids
     if ids or members:
         statement = _FIND_OF if members else _FIND_THESE
@@ -145,20 +147,20 @@ def _server_group(group: GroupPlaces) -> ServerGroup:
 
 
 async def hard(tx: Transaction) -> list[GroupPlaces]:
-    """Return the groups with a policy that can be violated."""
+    """Return the server groups with a policy that must not be violated."""
     groups = {row["id"]: _places(row) for row in await _FIND_HARD(tx)}
     await _read_places(tx, groups)
     return list(groups.values())
 
 
 async def make(tx: Transaction, group: ServerGroup, now: float) -> bool:
-    """Create the group; return False if its id, or its name in its project, is in use."""
+    """Create a server group; return False if its id, or its name in its project, is in use."""
     row = (group.id, group.name, group.project, group.policy, group.max_per_host)
     return bool(await _MAKE(tx, [row], now=now))
 
 
 async def drop(tx: Transaction, id_: str, *, force: bool) -> list[str] | None:
-    """Delete the group. Return members that prevent it, or None if it did not exist."""
+    """Delete a server group. Return members that prevent it, or None if it did not exist."""
     rows = await _LOCK_ONE(tx, uuid=id_)
     if not rows:
         return None

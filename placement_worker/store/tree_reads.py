@@ -105,20 +105,20 @@ async def roots_after(tx: Transaction, after: int, most: int) -> list[tuple[int,
 
 
 async def load(tx: Transaction, book: Book, roots: Collection[str]) -> dict[str, Tree]:
-    """Return the trees; a missing one has no providers."""
+    """Return provider trees by their roots; a missing one has no providers."""
     found = await read(tx, book, roots)
     return {root: found.get(root) or Tree(root) for root in roots}
 
 
 async def read_locked(tx: Transaction, book: Book, providers: Collection[str]) -> dict[str, Tree]:
-    """Return the whole trees of the providers by root, locked."""
+    """Return the whole trees of these providers by root, with their rows locked."""
     return (await read_locked_at(tx, book, providers))[0]
 
 
 async def read_locked_at(
     tx: Transaction, book: Book, providers: Collection[str]
 ) -> tuple[dict[str, Tree], int]:
-    """Return the locked trees, and the number of the last change at that moment; 0 without trees."""
+    """Return locked trees, and the number of the last change at that moment; 0 without trees."""
     if tx.dialect == "sqlite" or not providers:  # a writer of SQLite has the database exclusively
         return await read_at(tx, book, providers)
     for _ in range(_LOCK_ATTEMPTS):
@@ -130,12 +130,12 @@ async def read_locked_at(
 
 
 async def read(tx: Transaction, book: Book, providers: Collection[str]) -> dict[str, Tree]:
-    """Return the whole trees of the providers by root."""
+    """Return the whole trees of these providers by root, without locks."""
     return (await read_at(tx, book, providers))[0]
 
 
 async def read_at(tx: Transaction, book: Book, providers: Collection[str]) -> tuple[dict[str, Tree], int]:
-    """Return the trees, and the number of the last change at that moment; 0 without trees."""
+    """Return whole trees, and the number of the last change at that moment; 0 without trees."""
     rows = await _READ(tx, [(uuid,) for uuid in providers]) if providers else ()
     if not rows:
         return {}, 0
@@ -182,7 +182,6 @@ async def read_at(tx: Transaction, book: Book, providers: Collection[str]) -> tu
 async def _names_by_column(
     tx: Transaction, names: NumberedNames, columns: Collection[str | None]
 ) -> dict[str | None, tuple[tuple[str, ...], frozenset[str]]]:
-    """Return, for each JSON column, all its names, sorted, and the names that reports created."""
     await read_unknown(tx, names, columns)
     found = {}
     for column in columns:
@@ -193,14 +192,14 @@ async def _names_by_column(
 
 
 async def read_unknown(tx: Transaction, names: NumberedNames, columns: Collection[str | None]) -> None:
-    """Read all names again if a JSON column has one that another process has made."""
+    """Read all names of classes and traits again if a provider has one that another process has created."""
     if any(id_ not in names.names for column in columns for id_ in stored_names(column).all):
         await names.read_all(tx)
 
 
 @dataclass(slots=True)
 class Look:
-    """Data beyond the trees: owners, counters, existing ids and names."""
+    """Data that edits of trees need beyond the trees: owners, counters, existing ids and names."""
 
     owned: dict[str, Tree]  # root → its owner, without providers
     number: int  # of the last change
@@ -231,14 +230,14 @@ Judged = tuple[Tree, InventoryReported, Tree]  # before, the report, after
 
 
 async def names_taken(tx: Transaction, names: Collection[str]) -> dict[str, tuple[str, str]]:
-    """Return name → (provider, cell), for the names in use."""
+    """Return the provider and the cell that use each of the given names."""
     if not names:
         return {}
     return {name: (uuid, cell) for name, uuid, cell in await _NAMED(tx, [(name,) for name in names])}
 
 
 def new_names(pairs: Iterable[Judged]) -> set[str]:
-    """Return the names that providers did not have before."""
+    """Return the names of classes, traits and aggregates that providers did not have before."""
     found: set[str] = set()
     for before, _, after in pairs:
         old = {provider.uuid: provider.name for provider in before.providers}
@@ -247,7 +246,7 @@ def new_names(pairs: Iterable[Judged]) -> set[str]:
 
 
 async def clashes(tx: Transaction, pairs: Sequence[Judged], owners: dict[str, str]) -> dict[str, str]:
-    """Return root → why its report is refused: an id or name of it belongs to another provider."""
+    """Return by root why its report is refused: an id or name in it belongs to another provider."""
     new_ids: set[str] = set()
     for before, _, after in pairs:
         new_ids.update(
@@ -278,7 +277,9 @@ async def clashes(tx: Transaction, pairs: Sequence[Judged], owners: dict[str, st
 
 
 def changes_between(pairs: Sequence[tuple[Tree, Tree]]) -> list[ProviderChange]:
-    """Return the changes to log: first providers that left a tree, then all others."""
+    """Return the changes to log between trees before and after: first providers that left a tree, then all
+    others.
+    """
     left, changed = [], []
     for before, after in pairs:
         old = {provider.uuid: provider for provider in before.providers}
@@ -296,5 +297,5 @@ def _change(state: ProviderState, tree: Tree, used: dict[str, int], *, gone: boo
 
 
 async def homes(tx: Transaction, providers: Collection[str]) -> dict[str, str]:
-    """Return provider → its root, for existing providers."""
+    """Return the root of each existing provider."""
     return dict(await _FOREIGN(tx, [(uuid,) for uuid in providers]))

@@ -1,4 +1,4 @@
-"""Writing provider trees: the difference between what they were and what they become, set by set."""
+"""Writing provider trees: statements for the difference between the stored trees and the new ones."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -95,7 +95,9 @@ _NEVER = ProviderState(0, "", "", None, 0, 0, {}, {}, (), ())
 
 @dataclass(frozen=True, slots=True)
 class Writes:
-    """The statements that write trees: first, then the inventories of new providers, then the last."""
+    """The statements that write trees: first those of new providers, then their inventories, then the last
+    ones.
+    """
 
     first: Sequence[BoundStatement]
     stocks: Sequence[BoundStatement]
