@@ -28,7 +28,7 @@ _DEALT = "Dealt out over the nodes"
 
 
 @dataclass(frozen=True)
-class SimOptions:
+class SimulatedIronicOptions:
     """The options of a simulated Ironic."""
 
     nodes: Annotated[int, typer.Option(min=0, help="How many nodes it has at first.")] = 100
@@ -124,7 +124,7 @@ async def sweep_command(
 
 
 @ironic.command("sim")
-async def sim(options: SimOptions) -> int:
+async def sim(options: SimulatedIronicOptions) -> int:
     """Run a simulated Ironic until Ctrl-C: a real one's states, API and notifications, without metal."""
     from compute_sim.ironic.node import PATHS
 
@@ -145,7 +145,7 @@ async def sim(options: SimOptions) -> int:
     return await _until_stopped(simulation)
 
 
-def _simulation(options: SimOptions, broker: str) -> tuple["Simulation", str]:
+def _simulation(options: SimulatedIronicOptions, broker: str) -> tuple["Simulation", str]:
     """Return the simulated Ironic, and where it publishes its notifications."""
     from bus.http import listen
     from compute_sim.ironic import IronicExchange, SimPlan, Simulation, enrolled
@@ -175,7 +175,7 @@ def _simulation(options: SimOptions, broker: str) -> tuple["Simulation", str]:
     return simulation, voice.place if voice else ""
 
 
-def _lines(url: str, place: str, options: SimOptions) -> Iterator[str]:
+def _lines(url: str, place: str, options: SimulatedIronicOptions) -> Iterator[str]:
     if url:
         yield f"API: {url}, for {options.user or 'everybody'}"
         yield f"look: berth ironic node list --url {url}"
