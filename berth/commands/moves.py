@@ -93,13 +93,11 @@ class _Followed:
     ] = 3600.0
     cell: Annotated[str, typer.Option(help="The cell it is in, if you know: then nobody else is asked.")] = ""
 
+    dry_run = False  # only moves that may wait for capacity have this option
+
     @property
     def follows(self) -> bool:
         raise NotImplementedError
-
-    @property
-    def only_supposes(self) -> bool:
-        return False
 
 
 @dataclass(frozen=True)
@@ -144,10 +142,6 @@ class Waiting(_Followed):
     @property
     def follows(self) -> bool:
         return self.wait is not None
-
-    @property
-    def only_supposes(self) -> bool:
-        return self.dry_run
 
     def of(self, request: MoveRequested) -> MoveRequested:
         return structs.replace(request, wait=waiting_time(self.wait), priority=self.priority)
@@ -205,7 +199,7 @@ async def move_command(
     asked = structs.replace(
         asked,
         verify=options.verify or bool(options.verify_for),
-        verify_for=_time("--verify-for", options.verify_for),
+        verify_for=_verify_for(options.verify_for),
     )
     return await request_moves(cli, builds, lambda stands: asked, how)
 
@@ -243,7 +237,7 @@ async def resize_command(
         asked,
         same_host=options.same_host,
         verify=options.verify,
-        verify_for=_time("--verify-for", options.verify_for),
+        verify_for=_verify_for(options.verify_for),
     )
     specs = pairs("--extra-spec", size.extra_spec or ())
 
@@ -311,12 +305,12 @@ def _request(kind: MoveKind) -> MoveRequested:
     return MoveRequested(move=ANY, build=ANY, kind=kind)
 
 
-def _time(option: str, given: str) -> str:
+def _verify_for(given: str) -> str:
     if given:
         try:
             waiting_time(given)
         except BadSetting:
-            raise BadSetting(f"{option} {given}: takes a time: 90s, 30m, 12h, 7d") from None
+            raise BadSetting(f"--verify-for {given}: takes a time: 90s, 30m, 12h, 7d") from None
     return given
 
 
@@ -325,7 +319,7 @@ async def request_moves(cli: Cli, builds: Sequence[str], making: Making, how: _F
     async with cli.bus("move") as bus:
         name = f"move-{Clock().uuid()[:8]}"
         requests = await prepare_moves(bus, cli.settings, ids, how.cell, making, name if how.follows else "")
-        if how.only_supposes:
+        if how.dry_run:
             return tell_supposed(cli, requests, await supposed(bus, requests))
         if how.follows:
             return await _follow(bus, name, requests, cli, how)
