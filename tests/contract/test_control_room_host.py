@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from bus.cells import CellsFound, RegisteredCell
 from bus.host_health import DISABLED, FORCED_DOWN, HostHealth, HostHealthFound
 from bus.queries import Instance, InstancesFound
 from placement_worker import Placement
@@ -92,3 +93,10 @@ async def test_the_state_of_a_host_is_the_one_that_the_scheduler_reports(placeme
 async def test_the_page_of_a_host_names_placement_if_it_does_not_answer() -> None:
     async with a_visited_room() as alone:
         assert "Placement does not answer" in await alone.page(HOST, 503)
+
+
+async def test_the_first_page_shows_the_states_of_the_hosts_of_each_cell() -> None:
+    registered = CellsFound(seen=0, cells=(RegisteredCell(name="c1"),))
+    health = HostHealthFound(hosts=(), counts={"c1": {"up": 1, "down": 2, "disabled": 1}})
+    async with a_visited_room(told={"cells": registered, "health": health}) as room:
+        assert "1 disabled, 2 down" in await room.page("/")
