@@ -1,4 +1,6 @@
-"""Heartbeats of agents, and the permitted silence of each: in arrays, so that all are judged together."""
+"""Heartbeats of agents, and the permitted silence of each agent, in arrays, so that all agents are judged
+together.
+"""
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
@@ -19,7 +21,8 @@ AgentKey = tuple[str, str]  # cell and name: a cell cannot report for another ce
 
 
 class Listening:
-    """Seconds during which messages could be received: silence counts only while the broker was reachable.
+    """The time during which this process could receive messages: silence of an agent counts only while the
+    broker was reachable.
 
     A period without any message may be a failure of this process or of the broker, which cannot be
     distinguished. Such a period counts only until the next report was due.
@@ -31,18 +34,20 @@ class Listening:
         self._last = now
 
     def heard(self, now: float) -> None:
-        """Record that any message arrived: a report, a request or an answer."""
+        """Record the arrival of any message: a report, a request or an answer."""
         self.seconds += min(max(now - self._last, 0.0), self.due)
         self._last = now
 
     def deaf_until(self, now: float) -> None:
-        """Ignore the time since the last message up to now: silence in it does not count."""
+        """Exclude the time since the last message up to now from the time in which messages could be
+        received.
+        """
         self._last = now
 
 
 @dataclass(slots=True)
 class ReportedAgent:
-    """The last report of an agent."""
+    """The last heartbeat of an agent, with its period and run number."""
 
     number: int
     heard: float  # in seconds of listening
@@ -70,7 +75,7 @@ class ReportedAgent:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Why and since when a host is down."""
+    """The reason why a host is down, and since when."""
 
     why: str
     at: float | None = None  # the last heartbeat, by the monotonic clock
@@ -91,7 +96,7 @@ class AgentsNow:
 
 
 class Agents:
-    """All agents with heartbeats, the latest last, and the agents that placement names."""
+    """All agents with heartbeats, the latest last, and all agents that placement names."""
 
     def __init__(self, listening: Listening, grace: float) -> None:
         self.grace = grace
@@ -109,7 +114,7 @@ class Agents:
         return len(self._known)
 
     def handle(self, report: HostReported, now: float) -> ReportedAgent:
-        """Return the agent of this report, with the time of its heartbeat unless this is an older report.
+        """Return the agent of a report, with the time of this heartbeat unless the report is an older one.
 
         A new run of an agent starts at the beginning. An agent without a run number may do so too, after a
         silence as long as a restart.
@@ -200,13 +205,13 @@ class Agents:
             self._write(agent)
 
     def keep(self, most: int) -> None:
-        """Forget the oldest agents beyond this number, of the cell that has the most."""
+        """Delete the oldest agents beyond this number, of the cell that has the most."""
         while len(self._known) > most:
             [(most_of, _)] = self._of_cell.most_common(1)
             self._forget(next(key for key in self._known if key[0] == most_of))
 
     def tidy(self) -> None:
-        """Forget agents after a long silence, and compute when the next report is due."""
+        """Delete agents after a long silence, and compute when the next report is due."""
         listened = self._listening.seconds
         while self._known:
             name, agent = next(iter(self._known.items()))

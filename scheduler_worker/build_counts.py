@@ -22,7 +22,7 @@ class BuildCounts:
         self._whole = now  # a failure at this time counts 1; later ones count more, so that all fade together
 
     def _place_new(self) -> None:
-        """Look up the positions of hosts that have got a slot since the last call."""
+        pass
 
     def chose(self, cell: str, root: str, now: float) -> None:
         key = cell, root
@@ -34,7 +34,7 @@ class BuildCounts:
         self._columns.recent[slot] += 1
 
     def unchose(self, cell: str, root: str, at: float) -> None:
-        """Undo a choice made at this time, unless it has expired already."""
+        """Undo the count of a build chosen at this time, unless it has expired already."""
         if at + RECENT <= self._counted_until:
             return
         key = cell, root
@@ -42,7 +42,7 @@ class BuildCounts:
         self._taken_back[key] += 1
 
     def recent(self, cell: str, root: str, now: float) -> int:
-        """Return the number of builds sent to the host that its report may not include yet."""
+        """Return the number of builds sent to a host that its last report may not include yet."""
         self._past(now)
         return int(self._columns.recent[self._columns.slots.get((cell, root), NOBODY)])
 
@@ -51,12 +51,12 @@ class BuildCounts:
         self._columns.failures[slot] += weight
 
     def built(self, cell: str, root: str) -> None:
-        """Record a new instance: half of the host's failures are forgiven."""
+        """Record a new instance on a host: half of the host's failed builds are forgiven."""
         slot = self._columns.slots.get((cell, root), NOBODY)
         self._columns.failures[slot] /= 2
 
     def failures(self, cell: str, root: str, now: float) -> float:
-        """Return the number of failed builds, each halved repeatedly with time."""
+        """Return the number of failed builds on a host, each halved repeatedly with time."""
         weight = self._weight(now)
         return float(self._columns.failures[self._columns.slots.get((cell, root), NOBODY)]) / weight
 

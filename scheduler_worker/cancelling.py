@@ -27,7 +27,7 @@ Deletes = Sequence[BuildDeleteRequested]
 
 
 class _Fenced(msgspec.Struct):
-    """Placement's answers for builds to cancel."""
+    """Placement's answers about the builds to cancel."""
 
     ended: list[Id] = msgspec.field(default_factory=list)  # they will never have a host
     held: dict[Id, Held] = msgspec.field(default_factory=dict)
@@ -38,7 +38,7 @@ class _Fenced(msgspec.Struct):
 
 
 class Cancelling:
-    """Handles `build.cancel`."""
+    """The handler of cancellations of builds and moves."""
 
     def __init__(self, waiting: WaitingStore, ending: Ending, placement: PlacementQueries, say: Says) -> None:
         self._store = waiting
@@ -47,7 +47,7 @@ class Cancelling:
         self._say = say
 
     async def cancel(self, asked: BuildCancelRequested) -> Deletes:
-        """End a build: fence it first, so that a later claim fails; an earlier claim has won."""
+        """End a build: it is fenced first, so that a later claim of it fails; an earlier claim has won."""
         one = await self._waiting(asked.build)
         if one is not None:
             return await self._end_wait(asked, one)
@@ -114,7 +114,7 @@ class Cancelling:
         return unplaceable
 
     async def _pass_on(self, asked: BuildCancelRequested, fenced: _Fenced, waited: bool, why: str) -> Deletes:
-        """Forward the cancellation to the cells, even if a conductor has no record of the build yet."""
+        """Forward a cancellation to the cells, even if a conductor has no record of the build yet."""
         providers = await self._ending.look_up(list(fenced.held.values()))
         places = {build: place_of(held, providers) for build, held in fenced.held.items()}
         cells = {build: place.cell for build, place in places.items() if place is not None} | fenced.shelved
@@ -154,7 +154,7 @@ class Cancelling:
         return (await self._placement.release(question)).result
 
     async def _remove_request(self, one: FoundParked, gone: set[Id]) -> None:
-        """Remove the request, or some of its builds. The row tells another owner."""
+        """Remove a waiting request, or some of its builds, from the database, where its owner sees that."""
         store, kept, left = self._store, one.parked, None
         ours = one.owner in (store.name, "")
         async with store.database.write() as tx:

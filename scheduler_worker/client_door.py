@@ -56,7 +56,7 @@ Published = (
 
 
 class NotAllowed(Exception):
-    """The client may not do this. The text gives the reason and does not name other projects."""
+    """The client may not do what it requested. The text gives the reason and does not name other projects."""
 
 
 Projects = Mapping[Id, str]  # the project of each id that is known
@@ -86,7 +86,9 @@ class ClientDoor:
     # Acts
 
     async def request_many(self, asked: Sequence[ClientRequested]) -> Sequence[Published | Poison]:
-        """Return what each request becomes: the operator's message, or its refusal to the client."""
+        """Return what each request of a client becomes: the message of an operator, or the refusal for the
+        client.
+        """
         clients = await self._registered({client.client for client in asked})
         boots = [one.boot for one in asked if one.boot is not None]
         new = {id_ for boot in boots for id_ in (boot.request, *boot.instances)}
@@ -218,7 +220,9 @@ class ClientDoor:
             return {client.name: client for client in await store.registered(tx, names)}
 
     async def _known(self, new: Collection[Id], existing: Collection[Id]) -> Projects:
-        """Return the projects of the ids. Cells are queried only for the `existing` ones."""
+        """Return the projects of builds and requests by their ids. Cells are queried only for the `existing`
+        ones.
+        """
         ids = sorted({*new, *existing})
         if not ids:
             return {}
@@ -239,7 +243,7 @@ class ClientDoor:
         return projects
 
     async def _in_cell(self, cell: str, ids: Sequence[Id]) -> dict[Id, str]:
-        """Return the projects of the builds that the cell knows; none if the cell does not answer."""
+        """Return the projects of the builds that a cell knows; none if the cell does not answer."""
         found: dict[Id, str] = {}
         try:
             for some in portions(ids, BUILDS_ASKED):

@@ -61,7 +61,7 @@ class SchedulerOptions:
 
 
 async def together(asks: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run all in parallel; raise the first failure itself, not a group."""
+    """Run all coroutines in parallel, and raise the first failure itself, not a group of exceptions."""
     if len(asks) <= 1:
         return [await ask for ask in asks]
     try:
@@ -75,7 +75,7 @@ async def together(asks: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 async def claim_each(
     placement: PlacementQueries, questions: list[ClaimRequested]
 ) -> Sequence[ClaimAnswered | AnswerRefused]:
-    """Return one answer for each question; each is asked alone if placement refuses them together."""
+    """Return one answer for each claim; each is sent alone if placement refuses the list."""
     try:
         return await placement.claim_many(questions)
     except AnswerRefused as problem:

@@ -1,6 +1,7 @@
-"""Moves from one cell to another: consumes the reports of both halves, decides, and orders both.
+"""Moves from one cell to another: receives the reports of the source cell and the destination cell, decides,
+and orders both.
 
-Each decision is stored before it is published, and published again for a repeated report: each half repeats
+Each decision is stored before it is published, and published again for a repeated report: each cell repeats
 its report until it gets an answer.
 """
 
@@ -43,7 +44,7 @@ PAGE = 500
 
 
 class Handovers:
-    """The orders of all schedulers, in their database."""
+    """The state of all moves between cells, in the schedulers' database."""
 
     def __init__(self, database: Database, placement: PlacementQueries, ending: Ending, clock: Clock) -> None:
         self._database = database
@@ -52,7 +53,7 @@ class Handovers:
         self._clock = clock
 
     async def keep(self, orders: Sequence[Handover]) -> dict[Id, Handover]:
-        """Store new handovers; an existing one is returned with its present state."""
+        """Store new moves between cells; an existing one is returned with its present state."""
         async with self._database.write() as tx:
             await store.add(tx, orders, self._clock.now())
         return await self.known([order.placed.move for order in orders])
@@ -110,8 +111,8 @@ class Handovers:
     # What it held before
 
     async def _take_back(self, order: Handover, by: HandoverReported) -> tuple[int | None, str]:
-        """Return the generation after the instance has its former allocations again, or why that is
-        impossible.
+        """Return the generation of the instance's consumer after it has its former allocations again, or why
+        that is impossible.
         """
         generation = order.placed.generation if by.half == "leaving" else None
         for _ in range(TRIES):
@@ -145,7 +146,9 @@ class Handovers:
     # Orders without a conductor
 
     async def unheard(self, said: Message) -> Sequence[Outgoing]:
-        """Handle an order without a conductor: retry for a limited time; then that half counts as failed."""
+        """Handle an order to a cell without a conductor: retry for a limited time; then the cell's half of
+        the move counts as failed.
+        """
         if not isinstance(said, MovePlaced | HandoverProgress):
             return ()
         self._ending.wait_for_ears(said.move, said.cell)
@@ -157,7 +160,9 @@ class Handovers:
     # What is done again and again
 
     async def tell_again(self) -> Sequence[HandoverProgress]:
-        """Return the orders to source cells that have not reported about their handover so far."""
+        """Return the orders to source cells that have not reported about their move to another cell so
+        far.
+        """
         now = self._clock.now()
         async with self._database.write() as tx:
             orders = await store.untold(tx, now - TELL_AGAIN_SECONDS, now, PAGE)

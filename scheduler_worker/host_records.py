@@ -22,7 +22,9 @@ PAGE = 1000  # rows in one transaction
 
 
 class HostRecords:
-    """Stores which hosts one scheduler found down or closed, and reads the records of all."""
+    """The stored health of hosts: writes which hosts this scheduler found down or disabled, and reads the
+    records of all schedulers.
+    """
 
     def __init__(self, book: HostBook, source: CandidateSource, database: Database, clock: Clock) -> None:
         self._book = book
@@ -32,7 +34,7 @@ class HostRecords:
         self._stored: dict[HostKey, HostHealth] = {}
 
     async def load(self) -> None:
-        """Read the records of all schedulers, before the first request is handled."""
+        """Read the stored health of hosts of all schedulers, before the first request is handled."""
         after, more = ("", ""), True
         while more:
             async with self._database.read() as tx:
@@ -95,7 +97,7 @@ class HostRecords:
         return counts
 
     async def prune(self) -> None:
-        """Delete records of hosts that placement does not have any more."""
+        """Delete the stored health of hosts that placement does not have any more."""
         await self._write({}, [key for key in self._stored if not self._book.has(key)])
 
     async def _write(self, new: Mapping[HostKey, HostHealth], up: list[HostKey]) -> None:
@@ -111,5 +113,4 @@ class HostRecords:
 
 
 def _condition(health: HostHealth | None) -> object:
-    """Return what a record says of the host, except the time of the last heartbeat."""
     return health and (health.availability, health.enabled, health.why_disabled, health.forced_down)

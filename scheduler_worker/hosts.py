@@ -23,7 +23,7 @@ JUDGED_EVERY = 1.0  # seconds: a host that falls silent is down so much later at
 
 @dataclass(slots=True)
 class LastHostReport:
-    """A host as it was last reported."""
+    """The last report of a host, with the time of its arrival."""
 
     state: HostState
     agent: str
@@ -70,13 +70,13 @@ class HostBook(BuildCounts):
         self._judged: float | None = None  # time of the last judgement; None: judge again
 
     def opened(self, now: float) -> None:
-        """Start to count silence: reports are received from now on."""
+        """Start to count silence: heartbeats can be received from now on."""
         self._listening.deaf_until(now)
         self._agents.opened = self._listening.seconds
         self._judged = None
 
     def restore(self, records: Iterable[HostHealth]) -> None:
-        """Use the records of earlier schedulers for hosts without a heartbeat so far."""
+        """Use the stored health of earlier schedulers for hosts without a heartbeat so far."""
         for record in records:
             key = record.cell, record.root
             if record.root in self._hosts.get(record.cell, ()):
@@ -94,14 +94,14 @@ class HostBook(BuildCounts):
             self._columns.put(record.cell, closed)
 
     def listened(self, now: float) -> None:
-        """Record that a message other than a report arrived, which shows that messages can be received."""
+        """Record that a message other than a heartbeat arrived, which shows that messages can be received."""
         self._listening.heard(now)
         if now - self._tidied > TIDY_SECONDS:
             self._tidied = now
             self._tidy(now)
 
     def handle(self, report: HostReported, now: float) -> None:
-        """Apply a report; an older one changes nothing."""
+        """Apply the report of an agent's hosts; an older report changes nothing."""
         self.listened(now)
         if self._agents.down((report.cell, report.agent), now):
             self._agent_returns(report)
@@ -189,7 +189,7 @@ class HostBook(BuildCounts):
         )
 
     def health(self, source: CandidateSource, now: float, wall: float) -> dict[HostKey, HostHealth]:
-        """Return the hosts that are down, unknown, or closed by their agents; `wall` is the time of day."""
+        """Return the hosts that are down, unknown, or disabled by their agents; `wall` is the time of day."""
         self.level(source, now)
         slots = self._slot_at.take(self._placed)
         closed = (self._columns.fact("enabled") == 0) | (self._columns.fact("forced_down") == 1)
@@ -227,7 +227,9 @@ class HostBook(BuildCounts):
         )
 
     def _judge(self, now: float) -> None:
-        """Decide which hosts are up and which are unknown, by position; the same as `why_down` of each."""
+        """Decide which hosts are up and which are unknown, by position; the result agrees with `why_down` for
+        each host.
+        """
         if self._judged is not None and 0 <= now - self._judged < JUDGED_EVERY:
             return
         listened, columns, slots = self._listening.seconds, self._columns, self._slot_at

@@ -1,4 +1,4 @@
-"""The course of moves until each begins, is refused or waits: executes the effects of core/move_state.py.
+"""The course of each move until it begins, is refused or waits: executes the effects of core/move_state.py.
 
 If a move has begun and its cell does not know it, it is published again from the existing allocations.
 """
@@ -45,7 +45,7 @@ KeepRefusals = Callable[[RefusedMoves], Awaitable[None]]
 
 @dataclass(slots=True, eq=False)
 class MoveCourse:
-    """A move of a batch, with its present state."""
+    """A move of a batch with its present state."""
 
     asked: MoveRequested
     state: MoveState = field(init=False)
@@ -67,7 +67,7 @@ Parks = Callable[[Sequence[MoveCourse]], Awaitable[None]]  # stores moves that m
 
 
 class MoveCourses:
-    """The steps for a batch of moves."""
+    """The moves of a batch, and the steps that take all of them forward."""
 
     def __init__(
         self, scheduler: Scheduler, lookups: MoveLookups, handovers: Handovers, keep_refusals: KeepRefusals
@@ -96,7 +96,7 @@ class MoveCourses:
         return [self._settled(course) for course in courses]
 
     async def look(self, courses: Sequence[MoveCourse]) -> list[NotYet | None]:
-        """Look up where each move begins; return what to publish if a missing answer lasts."""
+        """Look up the instance of each move; return what to publish if a missing answer lasts."""
         crossing = [course for course in courses if course.asked.to_cell]
         known = await self._handovers.known([one.asked.move for one in crossing]) if crossing else {}
         for course in crossing:  # existing handovers continue, whatever the cells report now
@@ -118,7 +118,7 @@ class MoveCourses:
         await self._stay([course for course, start in ready if start and not start.seeks])
 
     async def finish(self, courses: Sequence[MoveCourse]) -> None:
-        """Determine the messages of moves that were refused or had begun before, and store the refusals."""
+        """Make the messages of moves that were refused or had begun before, and store the refusals."""
         # Refused moves are fenced first, so that no concurrent delivery begins them.
         barred = [(course, course.state.barred.why) for course in courses if course.state.barred is not None]
         await self._fence(barred, unplaceable=True)
@@ -194,7 +194,7 @@ class MoveCourses:
         await self._fence(ready, unplaceable=False)
 
     async def check_rebuilds(self, courses: Sequence[MoveCourse]) -> None:
-        """Bar rebuilds whose present host does not fit the new image."""
+        """Refuse rebuilds whose present host does not fit the new image."""
         if not courses:
             return
         scheduler = self.scheduler
@@ -219,7 +219,7 @@ class MoveCourses:
     # The ids of moves
 
     async def came_before(self, courses: Sequence[MoveCourse]) -> None:
-        """Answer moves again that were answered before; they do not wait."""
+        """Answer moves that were answered before once more; they do not wait."""
         results = await together([self._retire(one.asked.move, "", unplaceable=False) for one in courses])
         for course, result in zip(courses, results, strict=True):
             if isinstance(result, Retired):
@@ -293,13 +293,15 @@ class MoveCourses:
         await self.place(telling)
 
     async def asleep_again(self, build: Id, cell: str) -> None:
-        """Shelve the instance again; a newer move that has begun, or an end, is left unchanged."""
+        """Shelve an instance again after its unshelving was refused; a newer move that has begun, or an end,
+        is left unchanged.
+        """
         question = ReleaseRequested(consumer=build, generation=None, retire=SHELVED, cell=cell)
         if isinstance((await self.scheduler.placement.release(question)).result, Contended):
             raise Retry(after=LONGEST_PAUSE, why=f"the claim of {build} is contended")
 
 
 def messages_of(course: MoveCourse) -> MoveMessages:
-    """Return the messages of a move that has ended; none if it is retried or waits."""
+    """Return the messages of a move that has ended; none if the move is retried or waits."""
     end = course.state.end
     return () if end is None or isinstance(end, ComeAgain | DeadLetterRequest) else end

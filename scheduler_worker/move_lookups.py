@@ -33,7 +33,7 @@ _WORD = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(slots=True)
 class _Standing:
-    """The builds found, by cell."""
+    """The builds that are to move and were found, by cell."""
 
     cells: dict[Id, list[str]] = field(default_factory=dict)  # build → cells that may have it
     held: set[Id] = field(default_factory=set)  # builds with allocations
@@ -69,7 +69,7 @@ class MoveLookups:
         return looks
 
     async def held(self, consumers: Collection[Id]) -> dict[Id, Held]:
-        """Return the consumers' allocations, without empty ones."""
+        """Return the allocations of consumers that hold any."""
         ids = tuple(dict.fromkeys(consumers))
         questions = [FindAllocations(consumers=some) for some in portions(ids, PLACEMENT_ASKED)]
         answers = [await self.placement.allocations(question) for question in questions]

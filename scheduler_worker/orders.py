@@ -49,7 +49,7 @@ AT_ONCE = 500  # kinds that are asked for in one question
 
 
 class Orders:
-    """Makes them. What it remembers holds until hosts come or go."""
+    """The maker of orders from requests. What it remembers holds until hosts come or go."""
 
     def __init__(self, source: CandidateSource, options: RequestOptions, policy: ChoicePolicy) -> None:
         self._source = source
@@ -68,7 +68,7 @@ class Orders:
             self._prefilters = None
 
     def begin(self, request: BuildRequested, waited: float, move: MoveStart | None = None) -> Begins:
-        """Return the order of a request, or of what a move requires of hosts."""
+        """Return the order of a request, or of the host constraints of a move."""
         size = size_of(request)
         instances = tuple(dict.fromkeys(request.instances))
         together = size * len(instances)
@@ -99,7 +99,7 @@ class Orders:
         return any(host and not self._source.named(host) for host in named)
 
     def again(self, order: Order) -> Order:
-        """Return the order with the present state of hosts, aggregates and cells."""
+        """Return an order with the present state of hosts, aggregates and cells."""
         try:
             anew = self._alternatives(order.request)
         except Unreadable:  # a host that it names was deleted in the meantime
@@ -168,7 +168,9 @@ def put_off(orders: Sequence[Order], clock: Clock) -> list[Retry | None]:
 
 @dataclass(frozen=True)
 class Resolving:
-    """Resolves all names of a batch in one query; a query that placement refuses is split in halves."""
+    """The resolution of all names in a batch of requests by one query; a query that placement refuses is
+    split in halves.
+    """
 
     placement: PlacementQueries
     ending: Ending
@@ -234,7 +236,9 @@ class Resolving:
 
 
 class RelatedHosts:
-    """The last answers, by equivalence class."""
+    """The hosts of related instances (members of a server group, named instances) by equivalence class of
+    waiting requests, as of the last answers.
+    """
 
     def __init__(self, resolve: Resolves) -> None:
         self._resolve = resolve
@@ -246,15 +250,15 @@ class RelatedHosts:
 
     @property
     def settled(self) -> bool:
-        """Return whether the answer is final."""
+        """Return whether the hosts of the related instances cannot change any more."""
         return not self.stirred and not self._asking
 
     def around(self, roots: Collection[str]) -> bool:
         return bool(self._around) and not self._around.isdisjoint(roots)
 
     async def moved(self, naming: Mapping[str, BuildRequested]) -> tuple[list[str], dict[str, str]]:
-        """Return the classes whose related instances have moved, and those that can never fit, with the
-        reason.
+        """Return the equivalence classes whose related instances have moved, and those that can never fit,
+        with the reason.
         """
         self.stirred, self._asking = False, True
         kinds = list(naming)

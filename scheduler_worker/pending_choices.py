@@ -1,4 +1,6 @@
-"""Choices of this process that placement does not show yet: reserved, and counted as used."""
+"""Choices of hosts by this process that placement's index does not show yet: their capacity is reserved and
+counted as used.
+"""
 
 from collections import deque
 from collections.abc import Callable
@@ -16,7 +18,7 @@ TIMEOUT = 15.0  # longer than a claim may take to be answered
 
 
 class PendingChoice(msgspec.Struct, eq=False, gc=False):
-    """One choice, from the moment it is made until placement's memory shows it."""
+    """One choice of a host, from the moment it is made until placement's index shows the claim."""
 
     allocations: Allocations
     cell: str
@@ -28,7 +30,9 @@ class PendingChoice(msgspec.Struct, eq=False, gc=False):
 
 
 class PendingChoices:
-    """Promises, kept as long as they must be."""
+    """The reservations of chosen hosts, kept until placement's index shows their claims or the claims
+    fail.
+    """
 
     def __init__(self, source: CandidateSource, timeout: float = TIMEOUT) -> None:
         self.timeout = timeout
@@ -54,13 +58,15 @@ class PendingChoices:
         heappush(self._confirmed, (number, self._ties, entry))
 
     def drop(self, entry: PendingChoice) -> None:
-        """Release the choice: its claim failed, or the replica shows it. Repeating this has no effect."""
+        """Release the reservation of a choice: its claim failed, or the index shows it. Repeating this has no
+        effect.
+        """
         if entry.open:
             entry.open = False
             self._source.withdraw(entry.allocations)
 
     def look(self, now: float) -> None:
-        """Drop what placement's memory has by now, and what timed out."""
+        """Release the reservations of choices that the index shows by now, and of choices that timed out."""
         confirmed, seen = self._confirmed, self._source.seen
         while confirmed and confirmed[0][0] <= seen:
             self._shown(heappop(confirmed)[2])
@@ -71,7 +77,7 @@ class PendingChoices:
                 self.let_go(late.root)
 
     def _shown(self, entry: PendingChoice) -> None:
-        """Release the choice because the index shows its claim, so that resources do not count twice."""
+        """Release a reservation because the index shows its claim, so that resources do not count twice."""
         if entry.open:
             self.drop(entry)
             self.let_go(entry.root)
@@ -84,7 +90,9 @@ class PendingChoices:
 
 @dataclass(frozen=True, slots=True)
 class Promising:
-    """Reserves choices in the index's free amounts, and counts them as builds on their hosts."""
+    """The reservation of chosen hosts: subtracts them from the index's free amounts, and counts them as
+    builds on their hosts.
+    """
 
     pending: PendingChoices
     book: HostBook

@@ -43,7 +43,7 @@ MOST_HELP_SECONDS = 1.0  # of one request: a search over huge trees takes tenths
 
 @dataclass(slots=True, eq=False)
 class _Course:
-    """An order in progress, and the effects it waits for."""
+    """An order in progress, with the effects whose results it waits for."""
 
     order: Order
     asks: list[events.Effect] = field(default_factory=list)
@@ -74,12 +74,14 @@ class Scheduler:
         self._joined = Joined()
 
     def leave_out_reserved(self, released: Callable[[str], None], narrow: Narrow) -> None:
-        """Call `narrow` before each search to exclude reserved hosts, and `released` for released choices."""
+        """Set the functions that exclude reserved hosts before each search (`narrow`) and that receive
+        released choices (`released`).
+        """
         self.pending.let_go = released
         self.narrow = narrow
 
     def alternatives_of(self, request: BuildRequested) -> Sequence[Alternative]:
-        """Return the alternatives of the request; empty if it is unreadable."""
+        """Return the alternatives of a request; empty if it is unreadable."""
         return self._orders.begin(request, 0.0)[0].alternatives
 
     def hosts_now(self) -> tuple[HostsNow, Bools]:
@@ -131,7 +133,9 @@ class Scheduler:
         return self.begin([kept.message])[0]
 
     async def place(self, begun: Sequence[Begins]) -> list[events.End]:
-        """Return the end of each order, by data that includes all earlier commits if it is unplaceable."""
+        """Return the end of each order. Before an order counts as unplaceable, the index is refreshed with
+        all earlier commits.
+        """
         batch = self._joined.begin()
         try:
             return await self._place(begun)
@@ -207,8 +211,8 @@ class Scheduler:
                     course.asks.append(effect)
 
     async def _choose(self, courses: Sequence[_Course], level: bool) -> bool:
-        """Choose hosts, again after a refresh for orders without one; return whether the index is
-        refreshed.
+        """Choose hosts for orders, and again after a refresh of the index for orders without one; return
+        whether it was refreshed.
         """
         if not courses:
             return level
@@ -273,7 +277,9 @@ class Scheduler:
         return lambda: self.clock.monotonic() > until
 
     def choosing(self, supposed: HasReservations | None = None) -> Choosing:
-        """Return the choice among all hosts as they are now; with `supposed` reservations nothing is kept."""
+        """Return the choice among all hosts as they are now; with `supposed` reservations it is
+        hypothetical.
+        """
         joined = self._joined if supposed is None else self._joined.copy()
         reservations = supposed or self._promising()
         now, _ = self.hosts_now()
@@ -285,7 +291,7 @@ class Scheduler:
         )
 
     async def resolved(self, requests: Sequence[BuildRequested]) -> Sequence[Begins]:
-        """Return the requests with the present hosts of the instances that they name."""
+        """Return requests with the present hosts of the instances that they name."""
         return await self._resolving.resolve([self._orders.begin(request, 0.0) for request in requests])
 
     def _promising(self) -> Promising:

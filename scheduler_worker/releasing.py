@@ -24,7 +24,7 @@ UNHEARD = 50_000  # requests without a conductor that are remembered
 
 
 class RetryTimes:
-    """Since when each request is retried."""
+    """The time since when each request has been retried."""
 
     def __init__(self, clock: Clock, remembered: int = REMEMBERED) -> None:
         self._clock = clock
@@ -46,7 +46,9 @@ class RetryTimes:
 
 
 class Ending:
-    """Retires consumers, releases claims, and looks up the hosts of existing allocations."""
+    """The end of instances: retires consumers, releases claims, and looks up the hosts of existing
+    allocations.
+    """
 
     def __init__(self, placement: PlacementQueries, clock: Clock, unheard_for: float) -> None:
         self._placement = placement
@@ -54,7 +56,7 @@ class Ending:
         self._unheard = RetryTimes(clock, UNHEARD)
 
     async def fence(self, of_each: Sequence[Sequence[Fence]]) -> list[FenceAnswers | FenceImpossible]:
-        """Retire consumers in parallel; return the answers of each order."""
+        """Retire consumers in parallel, and return the answers for each order."""
         results = iter(await together([self._retire(fence) for fences in of_each for fence in fences]))
         answers: list[FenceAnswers | FenceImpossible] = []
         for fences in of_each:
@@ -82,7 +84,7 @@ class Ending:
         ]
 
     async def look_up(self, every: Sequence[Held]) -> dict[str, Provider]:
-        """Return the providers of the allocations with their agents."""
+        """Return the providers of existing allocations with their agents."""
         ids = dict.fromkeys(provider for held in every for provider in held.allocations)
         questions = [
             FindProviders(ids=some, parts=("traits", "owner")) for some in portions(ids, PROVIDERS_ASKED)
@@ -91,7 +93,9 @@ class Ending:
         return {provider.id: provider for answer in answers for provider in answer.providers}
 
     async def take_back(self, placed: BuildPlaced) -> BuildUnplaceable | None:
-        """Handle a build without a conductor: retry for a limited time, then release its claim and end it."""
+        """Handle a placed build without a conductor: retry for a limited time, then release its claim and end
+        it.
+        """
         self.wait_for_ears(placed.request, placed.cell)
         host = placed.chosen.host
         why = f"cell {placed.cell!r}: no conductor takes builds there; the claim on {host} was given back"
@@ -116,7 +120,7 @@ class Ending:
         )
 
     def wait_for_ears(self, request: Id, cell: str) -> None:
-        """Raise `Retry` until the message has had no consumer for the limited time."""
+        """Raise `Retry` until a message has had no consumer for the limited time."""
         self._unheard.begin(request)
         left = self._unheard_for - self._unheard.retried_for(request)
         if left > 0:

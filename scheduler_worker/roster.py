@@ -55,7 +55,9 @@ class SaysAlive(Protocol):
 
 
 class WaitingSignal:
-    """An additional heartbeat after which readers query the waiting requests again."""
+    """An additional heartbeat of a scheduler after which other schedulers query the waiting requests
+    again.
+    """
 
     def __init__(self, roster: Roster, say: SaysAlive) -> None:
         self._roster = roster
@@ -64,7 +66,7 @@ class WaitingSignal:
         self.run = self._heartbeat.run
 
     def changed(self) -> None:
-        """Publish that the waiting requests or their needs have changed in the database."""
+        """Publish that waiting requests, or the resources they need, have changed in the database."""
         self._roster.waits = (self._roster.waits + 1) % 2**31  # what a Count may be
         self._heartbeat.due()
 

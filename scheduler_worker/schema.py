@@ -110,7 +110,7 @@ client_projects = Table(
 
 
 def columns_of(table: Table, names: str = "", beside: Collection[str] = ()) -> dict[str, type]:
-    """Return the types of the named columns (empty: all columns except those `beside`)."""
+    """Return the SQL types of the named columns of a table (empty: all columns except those `beside`)."""
     wanted = names.split() or [column.name for column in table.c if column.name not in beside]
     return {name: table.c[name].type.python_type for name in wanted}
 

@@ -48,7 +48,9 @@ _GROUPS = "count: with a server group, at most the instances of one request"
 
 @dataclass(slots=True)
 class _Counted:
-    """Free capacity found so far; hosts are counted in the order of their positions."""
+    """The free capacity that a what-if question has found so far; hosts are counted in the order of their
+    positions.
+    """
 
     hosts: Counter[tuple[str, str]] = field(default_factory=Counter)
     instances: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -72,7 +74,7 @@ class _Counted:
 
 
 class WhatIfs:
-    """Answers them, one at a time."""
+    """The answers to what-if questions about requests, one at a time."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -111,7 +113,7 @@ class WhatIfs:
     async def chosen(
         self, order: Order, best: int, supposing: Supposing
     ) -> tuple[WhatIfAnswered, Alternative]:
-        """Return the answer for the first alternative that places enough instances besides the supposed
+        """Return the answer for the first flavor that places enough instances, in addition to the supposed
         ones.
         """
         [order] = self._scheduler.narrow([order])
@@ -227,7 +229,9 @@ class WhatIfs:
     def _count_host(
         self, ranking: Ranking, index: int, counted: _Counted, supposing: Supposing, until: float
     ) -> bool:
-        """Count by arithmetic if the host is one provider, else by trying. Return whether it is finished."""
+        """Count how many instances fit on a host: by arithmetic if it is one provider, else by trying. Return
+        whether it is finished.
+        """
         ways = ranking.cache.look(index, 1) if ranking.cache.admits(index) else ()
         host, most = ranking.host(index), ON_ONE_HOST
         group = ranking.alternative.group
@@ -253,7 +257,9 @@ class WhatIfs:
         return True
 
     def _finish(self, counted: _Counted, supposing: Supposing) -> None:
-        """Add what was tried on the current host. If its resources are shared, other hosts have less."""
+        """Add the instances that fit on the current host. If its resources are shared, other hosts have
+        less.
+        """
         tried = counted.finish()
         if not self._scheduler.source.sharing:
             for promise in tried:
@@ -261,7 +267,7 @@ class WhatIfs:
 
     @contextmanager
     def _looking(self, supposing: Supposing) -> Iterator[Choosing]:
-        """Yield a choice that includes the hypothetical instances; the block must not await."""
+        """Yield a choice of hosts that includes the hypothetical instances; the block must not await."""
         choosing = self._scheduler.choosing(supposing)
         supposing.resume()
         try:
@@ -272,7 +278,7 @@ class WhatIfs:
 
 @dataclass(slots=True)
 class _Gone:
-    """The hosts of group members after the moves that were answered before."""
+    """The hosts of server-group members after the moves that were answered before."""
 
     members: dict[Id, dict[Id, tuple[Id, ...]]] = field(default_factory=dict)  # group → instance → roots
     left: dict[Id, dict[Id, tuple[Id, ...]]] = field(default_factory=dict)  # group → keeper → roots
@@ -295,7 +301,9 @@ class _Gone:
 
 
 class WhatIfsOfMoves:
-    """Answers one question at a time, and none in parallel with one about requests."""
+    """The answers to what-if questions about moves, one at a time, and none in parallel with one about
+    requests.
+    """
 
     def __init__(self, what_ifs: WhatIfs, courses: MoveCourses) -> None:
         self._scheduler = courses.scheduler

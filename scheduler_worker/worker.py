@@ -50,7 +50,9 @@ ASKED = (
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerNeeds:
-    """Everything outside of a scheduler that it works with; it starts once `loaded` has returned."""
+    """The collaborators of a scheduler: queries, database, index and settings. The scheduler starts once
+    `loaded` has returned.
+    """
 
     source: CandidateSource
     placement: PlacementQueries

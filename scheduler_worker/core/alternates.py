@@ -29,7 +29,9 @@ _NOWHERE = (0, float("inf"), 0, 0, -1)
 
 @dataclass(eq=False)
 class CapacityByHost:
-    """Capacities of the hosts that masks admit, by their index in the arrays of the search."""
+    """The number of further instances that each admitted host could take, by the host's index in the arrays
+    of the search.
+    """
 
     alternative: Alternative
     search: CandidateSearch
@@ -48,7 +50,7 @@ class CapacityByHost:
 
     @cached_property
     def at_most(self) -> float:
-        """Return an upper bound of all capacities; possibly no host reaches it."""
+        """Return an upper bound of the capacities of all hosts; possibly no host reaches it."""
         return max(_whole([free.max(initial=0.0) / amount for free, amount in self._counted]), 0.0)
 
     def of(self, index: int) -> float:
@@ -107,7 +109,7 @@ class CapacityByHost:
 
 @dataclass(frozen=True, slots=True)
 class _ByCell:
-    """The capacities grouped by cell."""
+    """The capacities of hosts, grouped by cell."""
 
     indices: Ints
     capacities: Floats
@@ -120,7 +122,7 @@ def _whole(capacities: list[float]) -> float:
 
 
 class AlternatesOfCell:
-    """Alternates of one ranking. Nothing is reserved for them."""
+    """The alternates that one evaluation names for builds of a cell. No capacity is reserved for them."""
 
     def __init__(
         self,
@@ -198,7 +200,7 @@ class AlternatesOfCell:
         return has >= self._enough
 
     def _next_roomy(self, taken: Collection[str], avoid: Collection[str]) -> Candidate | None:
-        """Return roomy hosts in turn, so that builds do not all name the same alternate."""
+        """Return hosts with much free capacity in turn, so that builds do not all name the same alternate."""
         if self._roomy is None:
             assert self._enough is not None  # computed before any alternate is replaced
             self._roomy = deque(self._capacities.roomiest(self._cell, self._enough))
@@ -213,7 +215,7 @@ class AlternatesOfCell:
         return None
 
     def moved(self, index: int) -> None:
-        """Update a host that was chosen or released."""
+        """Update the capacity of a host that was chosen or released."""
         now = self._order.moved[index]
         named = self._named.get(index)
         if named:
@@ -240,7 +242,7 @@ class AlternatesOfCell:
                 return entry
 
     def _name(self, entry: Entry, way: Candidate) -> None:
-        """Count the host as fuller by this candidate; without remaining capacity it is not named again."""
+        """Count a host as fuller by this candidate; a host without remaining capacity is not named again."""
         outside, worth, chosen, its_tie, index = entry
         self._named[index] = named = self._named.get(index, 0) + 1
         free = way.free

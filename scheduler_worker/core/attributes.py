@@ -61,7 +61,9 @@ MAX_LISTS, MAX_VALUES = 20, 200  # each is evaluated for every host
 
 
 def attribute(host: HostFacts, name: str) -> Attribute | None:
-    """Return an attribute by a name or a path such as `capabilities:cpu_info:arch`, or None."""
+    """Return an attribute of a host by its name or by a path such as `capabilities:cpu_info:arch`, or
+    None.
+    """
     reads = _OF_PLACEMENT.get(name)
     if reads is not None:
         return reads(host)
@@ -86,7 +88,9 @@ def capability(state: HostState, path: str) -> str | None:
 
 
 def meets(value: object, demand: str) -> bool:
-    """Return whether the value satisfies the requirement; texts satisfy no numeric comparison."""
+    """Return whether an attribute satisfies a requirement of an extra spec; texts satisfy no numeric
+    comparison.
+    """
     words = demand.split()
     said = _text(value)
     if not words:
@@ -121,8 +125,6 @@ class UnreadableQuery(ValueError):
 
 
 def _each(compares: Callable[[Any, Any], bool]) -> Callable[[Sequence[Any]], bool]:
-    """Return a comparison of the first value with each other one; false if values do not compare."""
-
     def compared(values: Sequence[Any]) -> bool:
         try:
             return len(values) > 1 and all(compares(values[0], other) for other in values[1:])
@@ -147,7 +149,7 @@ _COMMANDS: Mapping[str, Callable[[Sequence[Any]], bool]] = {
 
 @lru_cache(maxsize=1024)
 def parsed(text: str) -> tuple[Any, ...]:
-    """Return the query after checks. Raise UnreadableQuery with the mistake."""
+    """Return the parsed hint `query`. Raise UnreadableQuery with the mistake."""
     try:
         query = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as problem:
@@ -183,7 +185,7 @@ def _size(query: tuple[Any, ...]) -> tuple[int, int]:
 
 
 def holds(query: tuple[Any, ...], host: HostFacts) -> bool:
-    """Return whether the query is true of this host; missing facts are left out of comparisons."""
+    """Return whether a parsed query is true of a host; missing facts are left out of comparisons."""
     if not query:
         return True
     command, *operands = query

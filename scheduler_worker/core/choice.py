@@ -16,7 +16,7 @@ from scheduler_worker.core.scale import scores
 
 
 class CapacityReservation(Protocol):
-    """A reservation: chosen capacity that counts as used until the replica shows the claim."""
+    """Chosen capacity of a host that counts as used until placement's index shows the claim."""
 
     @property
     def allocations(self) -> Allocations: ...
@@ -38,7 +38,9 @@ class HasReservations(Protocol):
 
 
 class Pick(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """A claim's choices: each host in its ways before the next. The first of them is promised."""
+    """The choices of one claim: the allocation candidates of each host before those of the next host.
+    Capacity is reserved for the first.
+    """
 
     choices: tuple[Candidate, ...]
     promise: CapacityReservation
@@ -55,7 +57,9 @@ class Pick(msgspec.Struct, frozen=True, eq=False, gc=False):
         return self.choices[0].root
 
     def decision(self, root: str, refused: tuple[str, ...], asked: AlsoAsked | None = None) -> Decision:
-        """Return the decision for this host: the first one, or a later one if placement refused the first."""
+        """Return the decision for the claimed host: the first of the pick, or a later one if placement
+        refused the first.
+        """
         record = self.record
         if root != self.root or asked is not None:
             better = takewhile(lambda way: way.root != root, self.choices)
@@ -79,7 +83,7 @@ def scores_of(record: Record, root: str) -> dict[str, float]:
 
 
 class CountsBuilds(Protocol):
-    """Knows how many builds were recently sent to each host."""
+    """The interface that counts builds recently sent to each host."""
 
     def chose(self, cell: str, root: str, now: float) -> None: ...
 
@@ -87,7 +91,9 @@ class CountsBuilds(Protocol):
 
 
 class Supposed:
-    """A reservation that is never claimed; `builds` is false if rules are not to count it as a build."""
+    """A reservation of a hypothetical choice, which is never claimed; `builds` is false if filters do not
+    count it as a build.
+    """
 
     __slots__ = ("allocations", "builds", "cell", "root")
 
@@ -97,7 +103,9 @@ class Supposed:
 
 
 class Supposing:
-    """Keeps promises while a stretch without an await lasts; `suspend` before one, `resume` after it."""
+    """The reservations of hypothetical choices. They exist only between two awaits: `suspend` before an
+    await, `resume` after it.
+    """
 
     def __init__(self, source: CandidateSource, builds: CountsBuilds, now: float) -> None:
         self._source = source
@@ -151,7 +159,9 @@ class Supposing:
 
 
 class Joined:
-    """Members that joined server groups in batches that are under way; later they may have moved or left."""
+    """Instances that joined server groups in batches that are in progress; later they may have moved or
+    left.
+    """
 
     def __init__(self) -> None:
         self._places: dict[Id, dict[Id, tuple[str, int]]] = {}  # group → member → root, the batch begun last
@@ -159,7 +169,7 @@ class Joined:
         self._last = 0
 
     def begin(self) -> int:
-        """Begin a batch, before its groups are queried."""
+        """Begin a batch of requests, before its server groups are queried."""
         self._last += 1
         self._under_way.add(self._last)
         return self._last
@@ -175,7 +185,9 @@ class Joined:
                 del self._places[group]
 
     def join(self, group: Id, member: Id, root: str) -> None:
-        """Record that a member was chosen for a host, or claimed there if it is recorded again."""
+        """Record that a group's member was chosen for a host, or was claimed there if it is recorded
+        again.
+        """
         self._places.setdefault(group, {})[member] = root, self._last
 
     def leave(self, group: Id, member: Id) -> None:

@@ -26,7 +26,7 @@ PACKED_CHOICES = 8  # the same if all prefer the fullest hosts, which fill up in
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Choosing:
-    """All that is chosen at one moment: nothing is awaited between its first search and its last."""
+    """The choices of hosts at one moment: nothing is awaited between the first search and the last."""
 
     source: CandidateSource
     hosts: HostMap
@@ -36,7 +36,9 @@ class Choosing:
     joined: Joined
 
     def choose(self, orders: Sequence[Order]) -> list[Chosen | NoHost]:
-        """Return one answer for each order. Of orders alike the first one gets the first host."""
+        """Return hosts, or the reason why there are none, for each order. Of equal orders the first one gets
+        the first host.
+        """
         alike: dict[Hashable, list[int]] = {}
         kinds: dict[int, Hashable] = {}  # of each alternative: equal requests share a kind
         for index, order in enumerate(orders):
@@ -64,7 +66,9 @@ class Choosing:
         return ranking.spares(wanted.cell, wanted.several, wanted.beside, order.avoid)
 
     def rank(self, alternative: Alternative, seed: str, several: int = 1) -> Ranking:
-        """Return the ranking of hosts; `several` instances of an affinity group must fit on one host."""
+        """Return an evaluation of all hosts for a request; `several` instances of an affinity group must fit
+        on one host.
+        """
         question = alternative.question
         if alternative.group is not None:
             alternative = self._grouped(alternative, several)
@@ -91,7 +95,7 @@ class Choosing:
             self.joined.leave(order.alternative.group.id, instance)
 
     def promised(self, alternative: Alternative) -> bool:
-        """Return whether the request would have a host without the reservations of other claims."""
+        """Return whether a request would have a host without the reservations for other claims."""
         open_ones = self.pending.unsettled
         question = alternative.question
         roots = {entry.root for entry in open_ones}
@@ -110,7 +114,7 @@ class Choosing:
                 self.source.reserve(entry.allocations)
 
     def unknown(self, alternative: Alternative) -> str:
-        """Return a cell, zone or host that the request names and that does not exist."""
+        """Return the cell, zone or host that a request names and that does not exist, or an empty string."""
         request = alternative.request
         if not request.cell and not request.zone:
             return ""
@@ -151,7 +155,7 @@ class Choosing:
 
 
 class _Kind:
-    """Orders that are alike, and the evaluation they use up."""
+    """Orders of one equivalence class, with the evaluation from which they take hosts."""
 
     def __init__(self, choosing: Choosing, first: Order) -> None:
         self._choosing = choosing
@@ -205,7 +209,7 @@ class _Kind:
         return picks
 
     def _with_spares(self, order: Order, picks: Sequence[tuple[Ranking, Pick]]) -> tuple[Pick, ...]:
-        """Add the alternates last: no chosen host is an alternate for another instance."""
+        """Add alternates after all hosts are chosen: no chosen host is an alternate for another instance."""
         several = order.alternates
         if not several:
             return tuple([pick for _, pick in picks])

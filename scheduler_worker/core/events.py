@@ -1,4 +1,4 @@
-"""Events of an order, and the effects that the shell carries out."""
+"""Events of an order (the placing of one request), and the effects that the worker carries out for it."""
 
 from collections.abc import Mapping
 
@@ -17,38 +17,40 @@ from scheduler_worker.core.shortage import Shortage
 
 
 class Begun(msgspec.Struct, frozen=True, gc=False):
-    """The order was received. `refusal`: why it cannot have a host."""
+    """The event that the order was received. `refusal` is the reason why it cannot have a host."""
 
     refusal: str = ""
 
 
 class Chosen(msgspec.Struct, frozen=True, gc=False):
-    """Hosts for as many of its instances as there is room for, which is enough. They are promised."""
+    """The event that hosts were chosen and reserved for enough instances of the order."""
 
     picks: tuple[Pick, ...]
     short: Shortage | None = None  # why not for all
 
 
 class NoHost(msgspec.Struct, frozen=True, gc=False):
-    """Not for enough of its instances, so nothing is promised."""
+    """The event that hosts were found for too few instances of the order; nothing is reserved."""
 
     short: Shortage
 
 
 class ClaimAnswers(msgspec.Struct, frozen=True, gc=False):
-    """Placement's answer to each claim."""
+    """The event that placement answered each claim of the order."""
 
     results: tuple[ClaimResult, ...]
 
 
 class ClaimImpossible(msgspec.Struct, frozen=True, gc=False):
-    """Placement cannot take such a claim."""
+    """The event that placement cannot accept a claim of this form."""
 
     why: str
 
 
 class Located(msgspec.Struct, frozen=True, gc=False):
-    """The host of existing allocations, or None if no agent builds on it."""
+    """The event that the host of an instance's existing allocations was found, or None if no agent builds on
+    it.
+    """
 
     places: Mapping[Id, ClaimPlace | None]
 
@@ -62,13 +64,15 @@ class FenceImpossible(msgspec.Struct, frozen=True, gc=False):
 
 
 class AlternatesFound(msgspec.Struct, frozen=True, gc=False):
-    """Hosts to name as alternates, for each instance that lacked some."""
+    """The event that alternates were found for the instances that lacked some."""
 
     spares: Mapping[Id, tuple[Candidate, ...]]
 
 
 class HelpFound(msgspec.Struct, frozen=True, gc=False):
-    """Changes of the request that would make it fit; empty: no single change does."""
+    """The event that changes of the request were found that would make it fit; empty: no single change
+    does.
+    """
 
     helps: tuple[str, ...] = ()
 
@@ -90,7 +94,9 @@ Event = (
 
 
 class FindHosts(msgspec.Struct, frozen=True, gc=False):
-    """Choose hosts by its current alternative for all instances without one: Chosen or NoHost."""
+    """The effect to choose hosts by the current flavor for all instances of the order without one. The answer
+    is Chosen or NoHost.
+    """
 
 
 class ClaimHosts(msgspec.Struct, frozen=True, gc=False):
@@ -102,7 +108,8 @@ class Locate(msgspec.Struct, frozen=True, gc=False):
 
 
 class Fence(msgspec.Struct, frozen=True, gc=False):
-    """Retire a consumer: release its allocations at this generation, so that no later claim of it succeeds.
+    """The effect to retire a consumer: its allocations are released at this generation, and no later claim of
+    it succeeds.
 
     With generation None a consumer that holds a host keeps it. All fences of an order are answered together.
     """
@@ -113,7 +120,9 @@ class Fence(msgspec.Struct, frozen=True, gc=False):
 
 
 class FindAlternates(msgspec.Struct, frozen=True, gc=False):
-    """Find this number of other hosts in the cell; all alternates of an order are answered together."""
+    """The effect to find this number of other hosts in the cell; all alternates of an order are answered
+    together.
+    """
 
     instance: Id
     cell: str
@@ -123,14 +132,14 @@ class FindAlternates(msgspec.Struct, frozen=True, gc=False):
 
 
 class FindRemedies(msgspec.Struct, frozen=True, gc=False):
-    """Find changes that would make the request fit, because no host does."""
+    """The effect to find changes that would make the request fit, because no host does."""
 
 
 # Effects that are done and forgotten
 
 
 class KeepHost(msgspec.Struct, frozen=True, gc=False):
-    """The pick was claimed, this way: it counts as used until placement shows the change."""
+    """The effect to count the claimed capacity of a pick as used until placement's index shows the claim."""
 
     pick: Pick
     way: Candidate
@@ -139,7 +148,7 @@ class KeepHost(msgspec.Struct, frozen=True, gc=False):
 
 
 class GiveUpHost(msgspec.Struct, frozen=True, gc=False):
-    """Free the reservation that was made for it."""
+    """The effect to release the reservation of a pick that was not claimed."""
 
     pick: Pick
     instance: Id
@@ -153,23 +162,25 @@ class Warn(msgspec.Struct, frozen=True, gc=False):
 
 
 class SayAll(msgspec.Struct, frozen=True, gc=False):
-    """Publish all results of the order."""
+    """The effect to publish all results of the order."""
 
     messages: tuple[BuildPlaced | BuildUnplaceable, ...]
 
 
 class SayMove(msgspec.Struct, frozen=True, gc=False):
-    """Publish the result of a move."""
+    """The effect to publish the result of a move."""
 
     message: MovePlaced | MoveRefused
 
 
 class BegunBefore(msgspec.Struct, frozen=True, gc=False):
-    """The move has its claim already: read its allocations, and publish the result again."""
+    """The effect to read the allocations of a move that was claimed before, and to publish its result
+    again.
+    """
 
 
 class ComeAgain(msgspec.Struct, frozen=True, gc=False):
-    """Deliver the message again after a random time between least and most."""
+    """The effect to deliver the order's message again after a random time between `least` and `most`."""
 
     least: float
     most: float
@@ -177,14 +188,14 @@ class ComeAgain(msgspec.Struct, frozen=True, gc=False):
 
 
 class Park(msgspec.Struct, frozen=True, gc=False):
-    """Let it wait for free capacity, for the time that it allows."""
+    """The effect to let the order wait for free capacity, as long as its request allows."""
 
     shorts: tuple[Shortage, ...]  # what it lacks, by each of its alternatives
     why: str
 
 
 class DeadLetterRequest(msgspec.Struct, frozen=True, gc=False):
-    """Nothing can be done with it."""
+    """The effect to move the order's message to the dead letters, because nothing can be done with it."""
 
     why: str
 

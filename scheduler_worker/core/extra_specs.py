@@ -96,7 +96,7 @@ NUMA_POLICIES: Mapping[str, NumaPolicy] = {
 
 
 class Unreadable(ValueError):
-    """The request asks for something that means nothing; the text names the field."""
+    """A request contradicts itself or has no meaning; the text names the field."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why if len(why) <= _LONGEST else f"{why[:_LONGEST]}…")
@@ -114,7 +114,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class SpecValue:
-    """A value, and where it stands."""
+    """The value of an extra spec or image property, with the name of its field for messages."""
 
     value: str
     at: str
@@ -138,7 +138,7 @@ class SpecValue:
 
 
 class GuestSpecs:
-    """Properties of the guest in the flavor and the image: `hw:cpu_policy` there, `hw_cpu_policy` here."""
+    """Properties of a guest from the flavor (`hw:cpu_policy`) and from the image (`hw_cpu_policy`)."""
 
     def __init__(self, flavor: Flavor, image: Image | None, where: str) -> None:
         self.flavor = flavor
@@ -154,14 +154,18 @@ class GuestSpecs:
         return None if value is None else SpecValue(value, f"image.properties[{name!r}]")
 
     def get(self, key: str) -> SpecValue | None:
-        """Return the value from either. Different values in both are an error."""
+        """Return the value of a property from the flavor or the image. Different values in both are an
+        error.
+        """
         flavor, image = self.of_flavor(key), self.of_image(key.replace(":", "_", 1))
         if flavor is not None and image is not None and flavor.value.lower() != image.value.lower():
             raise Unreadable(f"{flavor.at}: {flavor.value!r}, and {image.at}: {image.value!r}")
         return flavor or image
 
     def one_of(self, key: str, *allowed: str) -> str:
-        """Return the value if it is one of the allowed ones, or an empty string if the key is missing."""
+        """Return the value of a property if it is one of the allowed ones, or an empty string if the property
+        is missing.
+        """
         said = self.get(key)
         return "" if said is None else said.one_of(*allowed)
 
@@ -178,7 +182,7 @@ class GuestSpecs:
 
 
 def unknown(flavor: Flavor, where: str, unscoped_are_read: bool) -> Iterator[str]:
-    """Yield a sentence for each extra spec that has no meaning here."""
+    """Yield a sentence for each extra spec that has no meaning in berth."""
     if accelerated := next((key for key in flavor.extra_specs if key.partition(":")[0] == "accel"), None):
         raise Unreadable(
             f"{where}.extra_specs[{accelerated!r}]: there are no device profiles here: ask for the device"
@@ -199,7 +203,7 @@ def unknown(flavor: Flavor, where: str, unscoped_are_read: bool) -> Iterator[str
 
 @dataclass(frozen=True)
 class PciAlias:
-    """A name that flavors ask devices by."""
+    """The devices that a flavor requests by a name: resource class, traits and NUMA affinity."""
 
     resource_class: str
     traits: tuple[str, ...] = ()
@@ -208,7 +212,7 @@ class PciAlias:
 
 @dataclass(frozen=True, eq=False)  # known by what it is, so that what was read by it can be kept
 class RequestOptions:
-    """The defaults are Nova's."""
+    """An operator's options for the interpretation of requests. The defaults are Nova's."""
 
     pci_aliases: Mapping[str, PciAlias] = field(default_factory=dict)
     large_pages: tuple[str, ...] = ("1GB", "2MB")  # what hw:mem_page_size=large tries, in this order

@@ -38,7 +38,9 @@ def fitting(
     policy: ChoicePolicy,
     enough: int,
 ) -> HostsFound:
-    """Return hosts of the search with free capacity for `enough` instances. `served`: hosts with an agent."""
+    """Return the hosts of a search with free capacity for `enough` instances that all filters accept.
+    `served` are the hosts with an agent.
+    """
     positions = search.positions
     there = served[positions]
     admitted, lasting = there.copy(), there.copy()
@@ -76,7 +78,7 @@ def fitting(
 def admitted_for_good(
     alternative: Alternative, search: CandidateSearch, position: int, now: HostsNow, policy: ChoicePolicy
 ) -> bool:
-    """Return whether no filter rejects the host for a reason that does not pass within seconds."""
+    """Return whether no filter rejects a host for a reason that lasts longer than seconds."""
     facts = now.facts(search, position)
     return all(
         rule.passes or rule.refuses(facts, alternative) is None for rule in rules_for(alternative, policy)
@@ -105,7 +107,9 @@ def capacities(asked: Mapping[str, int], free: Mapping[str, int]) -> int:
 
 
 def distances(asked: Mapping[str, int], search: CandidateSearch) -> Floats:
-    """Return how far each host is from fitting one instance: the sum of the shares that it lacks."""
+    """Return how far each host is from fitting one instance: the sum of the shares of the request that it
+    lacks.
+    """
     far: Floats = np.zeros(search.positions.size)
     for name, amount in asked.items():
         far += np.maximum(amount - search.free(name), 0.0) / amount
@@ -115,8 +119,8 @@ def distances(asked: Mapping[str, int], search: CandidateSearch) -> Floats:
 def unfit(
     alternative: Alternative, root: str, source: CandidateSource, now: HostsNow, policy: ChoicePolicy
 ) -> str:
-    """Return why the host does not fit the new image of a rebuild, as if the host were empty; "" if it
-    fits.
+    """Return why a host does not fit the new image of a rebuild, as if the host were empty; an empty string
+    if it fits.
     """
     question = msgspec.structs.replace(
         alternative.question,
@@ -154,7 +158,9 @@ def all_of_them(
     facts: HostFacts,
     ways: Callable[[], Sequence[Candidate]],
 ) -> Refusal | None:
-    """Return why a host that fits the first instance would not fit the last one."""
+    """Return why a host that fits the first instance of a request would not fit the last one; an empty string
+    if it would.
+    """
     if alternative.together is None or alternative.together.several < 2:
         return None
     others = alternative.together.several - 1
@@ -177,7 +183,9 @@ def with_more(facts: HostFacts, asked: Mapping[str, int], several: int) -> HostF
 
 
 def _room(others: int, source: CandidateSource, ways: Callable[[], Sequence[Candidate]]) -> int:
-    """Return how many more instances fit after the first one: computed for one provider, else tried."""
+    """Return how many more instances fit on a host after the first one: computed for one provider, else
+    tried.
+    """
     found = ways()
     if not found:
         return -1
@@ -197,7 +205,9 @@ def _room(others: int, source: CandidateSource, ways: Callable[[], Sequence[Cand
 
 
 class HostCache:
-    """Hosts are known by their index into the arrays of the search."""
+    """The filters' verdicts and the allocation candidates of hosts, which are known by their index into the
+    arrays of the search.
+    """
 
     def __init__(
         self,
@@ -223,7 +233,7 @@ class HostCache:
         self._tree_ways: dict[int, tuple[Candidate, ...]] = {}
 
     def admits(self, index: int) -> bool:
-        """Return whether every filter accepts the host; evaluated once, until the host changes."""
+        """Return whether every filter accepts a host; evaluated once, until the host changes."""
         if index in self.refused:
             return False
         if index in self.admitted:
@@ -241,7 +251,7 @@ class HostCache:
         return True
 
     def parts(self, index: int) -> bool:
-        """Return whether the host has capacity for some instances of an affinity group, but not for all."""
+        """Return whether a host has capacity for some instances of an affinity group, but not for all."""
         keeps = self.keeps_together
         if keeps is None or not self.ways(index, 1):
             return False
@@ -254,20 +264,20 @@ class HostCache:
         return refusal is not None
 
     def forget(self, index: int) -> None:
-        """Forget everything about a host that has changed."""
+        """Drop the verdict and the candidates of a host that has changed."""
         self.lone_ways.pop(index, None)
         self._tree_ways.pop(index, None)
         self.refused.pop(index, None)
         self.admitted.discard(index)
 
     def forget_trees(self) -> None:
-        """Forget the candidates of trees, which may share resources with a changed host."""
+        """Drop the candidates of hosts that share resources with a changed host."""
         self._tree_ways.clear()
 
     # Allocation candidates
 
     def way(self, index: int, avoid: Collection[str] = ()) -> Candidate | None:
-        """Return the first allocation candidate of the host, or None if a filter rejects the host."""
+        """Return the first allocation candidate of a host, or None if a filter rejects the host."""
         if index not in self.admitted and not self.admits(index):
             return None
         ways = self.lone_ways.get(index)
@@ -276,7 +286,9 @@ class HostCache:
         return ways[0] if ways else None
 
     def ways(self, index: int, most: int, avoid: Collection[str] = ()) -> tuple[Candidate, ...]:
-        """Return the allocation candidates of the host that fit now, without providers to avoid."""
+        """Return the allocation candidates of a host that fit now, without those that use a provider to
+        avoid.
+        """
         ways = self.lone_ways.get(index)
         if ways is not None and not avoid:
             return ways
@@ -293,5 +305,5 @@ class HostCache:
         return ways[:most]
 
     def look(self, index: int, most: int) -> tuple[Candidate, ...]:
-        """Return the present candidates, whatever was found before."""
+        """Search the allocation candidates of a host again, and return them."""
         return tuple(self._search.ways(self._positions.item(index), most))

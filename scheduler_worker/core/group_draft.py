@@ -53,7 +53,9 @@ _TYPES = "COMPUTE_IMAGE_TYPE_"
 
 @dataclass(slots=True)
 class GroupDraft:
-    """One resource group, zeros included, with the source of each entry."""
+    """A request group of the query that is being built: the amount of each resource class, also 0, with the
+    field that named it.
+    """
 
     resources: Resources = field(default_factory=dict)
     required: dict[str, str] = field(default_factory=dict)
@@ -67,7 +69,9 @@ class GroupDraft:
 
 @dataclass(slots=True)
 class QuestionDraft:
-    """All groups by suffix, the one without first; and what is asked of the host itself."""
+    """The query that is being built: its request groups by suffix (the group without a suffix first), and
+    demands on the host itself.
+    """
 
     where: str  # the field of the request that the flavor stands in
     groups: dict[str, GroupDraft] = field(default_factory=lambda: {"": GroupDraft()})
@@ -90,7 +94,7 @@ class QuestionDraft:
         resources[resource_class] = resources.get(resource_class, 0) + amount
 
     def asked(self) -> Iterator[ResourceGroup]:
-        """Return the groups that request something, or that another group refers to."""
+        """Return the request groups that request resources, or that another group refers to."""
         tied = {suffix for one in self.same for suffix in one}
         for suffix, group in self.groups.items():
             resources = group.wanted
@@ -110,7 +114,9 @@ class QuestionDraft:
             )
 
     def settle_traits(self) -> None:
-        """Raise Unreadable for a trait both required and forbidden; move host traits to the root."""
+        """Move traits of the host to its root provider. Raise Unreadable for a trait that is both required
+        and forbidden.
+        """
         group = self.groups[""]
         if not group.wanted and not group.any_of:
             self.root_required |= group.required
@@ -201,7 +207,9 @@ def tie(draft: QuestionDraft, flavor: Flavor) -> None:
 
 
 def fill(draft: QuestionDraft, flavor: Flavor) -> None:
-    """Add the flavor's sizes for classes that no group names. An explicit zero counts as named."""
+    """Add the flavor's sizes for resource classes that no request group names. An explicit zero counts as
+    named.
+    """
     spoken = {name for group in draft.groups.values() for name in group.resources}
     resources = draft.groups[""].resources
     if not spoken & {"VCPU", "PCPU"}:
@@ -233,7 +241,7 @@ _TRAITS = {
 
 
 def add_capabilities(draft: QuestionDraft, specs: GuestSpecs) -> None:
-    """Require the host traits of the extra specs, and a memory encryption context."""
+    """Add the host traits that extra specs require, and a memory encryption context, to the query."""
     for key, other in _NEEDS.items():
         said = specs.get(key)
         if said is not None and specs.get(other) is None:
@@ -278,7 +286,9 @@ def _add_persistent_memory(draft: QuestionDraft, specs: GuestSpecs) -> None:
 
 
 def add_devices(draft: QuestionDraft, specs: GuestSpecs, options: RequestOptions, cells: int) -> None:
-    """Add a request group for each device; with NUMA affinity device n belongs to the guest's NUMA cell n."""
+    """Add a request group for each requested device; with NUMA affinity device n belongs to the guest's NUMA
+    cell n.
+    """
     said = specs.of_flavor("pci_passthrough:alias")
     alternative = specs.one_of("hw:pci_numa_affinity_policy", *NUMA_POLICIES)
     if said is None:
@@ -310,7 +320,9 @@ def add_devices(draft: QuestionDraft, specs: GuestSpecs, options: RequestOptions
 
 
 def add_image(draft: QuestionDraft, image: Image | None, options: RequestOptions) -> None:
-    """Add the traits that the image requires, and those of its properties if an operator enables them."""
+    """Add the traits that the image requires to the query, and those of its properties if an operator enables
+    them.
+    """
     if image is None:
         return
     required = draft.groups[""].required

@@ -47,7 +47,7 @@ class GuestCell:
 
 
 def page_choices(specs: GuestSpecs, large: Sequence[str]) -> tuple[Pages | None, ...]:
-    """Return the acceptable page sizes, the best first; None stands for ordinary memory."""
+    """Return the page sizes that a guest accepts, the best first; None stands for ordinary memory."""
     said = _page_size(specs)
     if said is None:
         return (None,)
@@ -106,7 +106,7 @@ def _pages(said: SpecValue) -> Pages:
 
 
 def add_topology(draft: QuestionDraft, specs: GuestSpecs, pages: Pages | None) -> int:
-    """Add groups for the guest's cells. Return their number, 0 without a topology."""
+    """Add a request group for each NUMA cell of the guest. Return their number, 0 without a topology."""
     policy = specs.one_of("hw:cpu_policy", "shared", "dedicated", "mixed") or "shared"
     pinned = policy != "shared"
     dedicated = _dedicated(specs, policy)
@@ -228,7 +228,7 @@ def _span(first: int, last: int) -> int:
 
 
 def _numbers(said: SpecValue, count: int) -> int:
-    """Return the mask that a list such as `0-3,^1,6` names, of the processors below `count`."""
+    """Return the bit mask of the processors in a list such as `0-3,^1,6`, all below `count`."""
     in_ = out = 0
     for part in said.value.split(","):
         match = _RANGE.fullmatch(part)

@@ -17,7 +17,7 @@ Mappings = dict[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class ClaimPlace:
-    """The host of a claim, and its agent."""
+    """The host and the agent of an existing claim."""
 
     root: str
     host: str
@@ -27,7 +27,7 @@ class ClaimPlace:
 
 
 def place_of(held: Held, providers: Mapping[str, Provider]) -> ClaimPlace | None:
-    """Return the host of the allocations, or None if no agent reports any of the providers."""
+    """Return the host of existing allocations, or None if no agent reports any of their providers."""
     owned = [provider for provider in _named(held, providers) if provider.agent and provider.cell]
     if not owned:
         return None
@@ -37,7 +37,7 @@ def place_of(held: Held, providers: Mapping[str, Provider]) -> ClaimPlace | None
 
 
 def alternative_of(held: Held, alternatives: Sequence[Alternative]) -> int:
-    """Return the index of the first alternative that requests exactly the held resources."""
+    """Return the index of the first alternative of a request whose amounts are exactly those held."""
     holds: dict[str, int] = {}
     for resources in held.allocations.values():
         for name, amount in resources.items():
@@ -59,7 +59,9 @@ def _named(held: Held, providers: Mapping[str, Provider]) -> Iterable[Provider]:
 def mappings_of(
     allocations: Allocations, question: FindCandidates, providers: Mapping[str, Provider], root: str
 ) -> Mappings:
-    """Return the provider of each resource group; empty if the root serves all or the answer is ambiguous."""
+    """Return the provider that serves each request group of existing allocations; empty if the root serves
+    all or the answer is ambiguous.
+    """
     several = [group for group in question.groups if group.suffix and group.resources]
     if not several:
         return {}
@@ -120,7 +122,6 @@ def _may_serve(group: ResourceGroup, has: Mapping[str, int], provider: Provider 
 
 
 def _whole(left: Allocations, wanted: Mapping[str, int]) -> bool:
-    """Return whether the rest equals the amounts requested without a group, each class on one provider."""
     parts = [(name, amount) for amounts in left.values() for name, amount in amounts.items()]
     return sorted(parts) == sorted((name, amount) for name, amount in wanted.items() if amount)
 

@@ -28,7 +28,7 @@ MOST_SAID = 6
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Hosts that would do: exactly so many, or at least."""
+    """The number of hosts that a changed request would fit: exact, or at least so many."""
 
     hosts: int
     more: bool = False
@@ -40,7 +40,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Helps:
-    """Something to be done, and the hosts that would then do."""
+    """A change of a request that would make it fit, with the number of hosts it would fit then."""
 
     found: Found
     what: str  # the text as a part of a longer sentence
@@ -52,7 +52,9 @@ def never() -> bool:
 
 
 class Tally:
-    """Counts hosts with capacity for the `needed` instances until the searches or the time are used up."""
+    """Counts the hosts with capacity for `needed` instances of a changed request, until the searches or the
+    time are used up.
+    """
 
     def __init__(self, seed: str, searches: int, late: Late = never, *, needed: int = 1) -> None:
         self.left = searches
@@ -78,7 +80,7 @@ class Tally:
             return None
 
     def by_less(self, less: Lessened, choosing: Choosing) -> Helps | None:
-        """Return the largest smaller amount that fits, with the number of hosts."""
+        """Return the largest smaller amount of a resource class that would fit, with the number of hosts."""
         others = less.alternative if asks_for_something(less.alternative) else less.with_amount(1)
         ranking = self.ranking(others, choosing)
         if ranking is None:
@@ -141,7 +143,9 @@ def with_less(less: Lessened, amount: int) -> str:
 
 
 def paired(alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
-    """Yield pairs of the request's own demands, then pairs with a filter, until the searches are spent."""
+    """Yield pairs of changes that would make a request fit: pairs of its demands first, then pairs with a
+    filter, until the searches are spent.
+    """
     yield from _both_less(alternative, choosing, tally)
     easier = list(relaxed(alternative))
     for index, one in enumerate(easier):
@@ -178,7 +182,9 @@ def without_rule(rule: Rule) -> str:
 
 
 def _both_less(alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
-    """Reduce the first amount as far as necessary without the second, then the second to what is free."""
+    """Reduce two amounts until the request fits: the first as far as necessary without the second, then the
+    second to what is free.
+    """
     for index, first in enumerate(lessened(alternative)):
         for second in list(lessened(first.alternative))[index:]:
             if tally.spent:
@@ -209,7 +215,9 @@ def _beside(what: str, other: Helps | None) -> Iterator[Helps]:
 def helps(
     alternative: Alternative, choosing: Choosing, seed: str, late: Late = never, *, needed: int = 1
 ) -> tuple[str, ...]:
-    """Return sentences about changes after which `needed` instances would fit, the most helpful first."""
+    """Return sentences about changes after which `needed` instances of a request would fit, the most helpful
+    first.
+    """
     tally = Tally(seed, MOST_SEARCHES, late, needed=needed)
     if (
         needed > 1 and tally.count(alternative, choosing).hosts

@@ -38,13 +38,15 @@ MOST_IMAGES = 32
 
 
 def mixed(root: str) -> int:
-    """Return a number of the host that looks random."""
+    """Return a number derived from the host's number that looks random."""
     return int.from_bytes(blake2b(root.encode(), digest_size=8).digest())
 
 
 @lru_cache(maxsize=64)  # of one seed it is asked again and again
 def factor(seed: str) -> int:
-    """Return the odd factor of a seed; an odd factor maps different numbers to different ones."""
+    """Return the odd factor of a seed; multiplying by an odd factor maps different numbers to different
+    numbers.
+    """
     return mixed(seed) | 1
 
 
@@ -57,12 +59,14 @@ def ties(seed: str, mixed_roots: Uints) -> Uints:
 
 
 def drawn(seed: str, build: str, among: int) -> int:
-    """Return the index drawn for a build: always the same one for the same seed."""
+    """Return the index of the host that is drawn among the best ones for a build: always the same for the
+    same seed.
+    """
     return mixed(f"{seed} {build}") % among if among > 1 else 0
 
 
 def slice_of(hashes: Hashes, schedulers: Sequence[str], own: str) -> Bools | None:
-    """Return the mask of this scheduler's hosts, or None if it is the only scheduler."""
+    """Return which hosts this scheduler prefers, as a mask, or None if it is the only scheduler."""
     others = [name for name in schedulers if name != own]
     if not others:
         return None
@@ -83,7 +87,9 @@ def _weights(hashes: Hashes, name: str) -> Hashes:
 
 
 class HostMap:
-    """Kept level with placement's layout; a host that has not changed is not read again."""
+    """The cell and the agent of each host by its position in placement's index. A host that has not changed
+    is not read again.
+    """
 
     def __init__(self, source: CandidateSource, cells: Collection[str] | None = None) -> None:
         self.served: Bools = np.zeros(0, np.bool_)  # whether the host has an agent
@@ -134,7 +140,7 @@ class HostMap:
 
     @property
     def by_cell(self) -> Ints:
-        """Return all positions grouped by cell, in ascending order."""
+        """Return the positions of all hosts grouped by cell, in ascending order."""
         if self._by_cell is None:
             self._by_cell = np.argsort(self.cell_at, kind="stable")
             self.first_of_cell = np.searchsorted(self.cell_at[self._by_cell], range(len(self.cells) + 1))
@@ -156,7 +162,9 @@ class HostMap:
 
 
 class HostColumns:
-    """One slot for each host that has reported, with its reported facts, recent builds and failures."""
+    """The facts that hosts have reported, with recent builds and failures, as arrays with one slot for each
+    host.
+    """
 
     def __init__(self) -> None:
         self.slots: dict[HostKey, int] = {}
@@ -219,7 +227,7 @@ class HostColumns:
         self._free.append(slot)
 
     def fact(self, name: str) -> Numbers:
-        """Return a fact of all slots. Raise KeyError if there is no such fact."""
+        """Return the values of a reported fact for all slots. Raise KeyError if there is no such fact."""
         return self._column(self._facts, name, FACTS[name])
 
     def metric(self, name: str) -> Numbers:
@@ -255,7 +263,9 @@ class HostColumns:
 
 
 def numbered(positions: Sequence[int], numbers: Sequence[int], size: int) -> Ints:
-    """Return an array over placement's positions with the numbers at the positions, and 0 elsewhere."""
+    """Return an array over placement's positions with the given numbers at the given positions, and 0
+    elsewhere.
+    """
     found = np.zeros(size, np.intp)
     found[np.array(positions, np.intp)] = np.array(numbers, np.intp)
     return found

@@ -32,7 +32,7 @@ _NOTHING_ASKED = AlsoAsked()
 
 @dataclass(frozen=True, slots=True)
 class Barred:
-    """A move is refused, with the reason; `code` is for programs (docs/reasons.md)."""
+    """The refusal of a move with the reason; `code` is for programs (docs/reasons.md)."""
 
     code: str
     why: str
@@ -100,7 +100,9 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
         )
 
     def claim(self, ways: Sequence[Candidate]) -> ConsumerClaim:
-        """Return the claim that gives the build the destination and the holder consumer the source."""
+        """Return the claim that gives the destination's resources to the build and the source's to the holder
+        consumer.
+        """
         return ConsumerClaim(
             consumer=self.asked.build,
             generation=self.generation,
@@ -126,7 +128,9 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
         decision: Decision | None = None,
         cell: str = "",
     ) -> MovePlaced:
-        """Return the message that hands the move to the cell; `cell` is empty for the same cell."""
+        """Return the message that hands a begun move to the cell of its destination; `cell` is empty for the
+        same cell.
+        """
         asked = self.asked
         return MovePlaced(
             move=asked.move,
@@ -174,7 +178,7 @@ def move_start(asked: MoveRequested, stands: BuildStands, cell: str) -> MoveStar
 
 
 def misread(asked: MoveRequested) -> Barred | None:
-    """Return a refusal for a contradicting or impossible field, or None."""
+    """Return a refusal for a contradicting or impossible field of a move request, or None."""
     kind = asked.kind
     says = ""
     if asked.move == asked.build:
@@ -207,7 +211,7 @@ def misread(asked: MoveRequested) -> Barred | None:
 
 
 def unready(asked: MoveRequested, stands: BuildStands) -> Barred | None:
-    """Return a refusal if the state of the instance does not permit this move."""
+    """Return a refusal if the state of the instance does not permit the move, or None."""
     status, wanted = stands.status, "shelved" if asked.kind == "unshelve" else "active"
     if status == wanted:
         return None
@@ -217,7 +221,9 @@ def unready(asked: MoveRequested, stands: BuildStands) -> Barred | None:
 
 
 def stuck(start: MoveStart, root: Provider | None) -> Barred | None:
-    """Return a refusal if the present host, whose provider `root` is None if deleted, forbids the move."""
+    """Return a refusal if the instance's present host, whose provider `root` is None if deleted, forbids the
+    move.
+    """
     asked, source = start.asked, start.source
     if source is None:
         return None
@@ -269,12 +275,14 @@ def refused(asked: MoveRequested, reason: str, code: str, decision: Decision | N
 
 
 def taken_back(move: Id) -> Id:
-    """Return the id that is retired when the claim of a move is undone, so that it is undone only once."""
+    """Return the consumer id that is retired when the claim of a move is undone, so that it is undone only
+    once.
+    """
     return str(uuid5(UUID(move), "taken back"))
 
 
 def undoing(placed: MovePlaced) -> ConsumerClaim | None:
-    """Return the claim that undoes the claim of the move, if the move made one."""
+    """Return the claim that undoes the claim of a move, if the move made one."""
     if placed.kind not in SEEKING or placed.generation is None:
         return None
     return ConsumerClaim(

@@ -52,7 +52,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Settled(msgspec.Struct, frozen=True, gc=False):
-    """An instance with a claimed host, to be published when its alternates are known."""
+    """An instance with a claimed host. Its message is published when its alternates are known."""
 
     instance: Id
     cell: str
@@ -65,7 +65,7 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
 
 
 class Order(msgspec.Struct, frozen=True, gc=False):
-    """Replaced at every step, never changed."""
+    """The state of one request on its way to hosts: an immutable value, replaced at every step."""
 
     request: BuildRequested
     alternatives: tuple[Alternative, ...]
@@ -108,14 +108,16 @@ class Order(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def needed(self) -> int:
-        """Return how many more hosts must be found together."""
+        """Return how many more hosts must be found together for this order."""
         if not self.request.at_least:
             return len(self.instances)
         return min(max(self.request.at_least - len(self.settled), 1), len(self.instances))
 
     @property
     def enough(self) -> bool:
-        """Return whether at least `at_least` instances have a host, so that the rest may end without."""
+        """Return whether at least `at_least` instances of the order have a host, so that the rest may end
+        without.
+        """
         return 0 < self.request.at_least <= len(self.settled)
 
     @property
@@ -139,7 +141,9 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return reason
 
     def claims(self) -> tuple[ConsumerClaim, ...]:
-        """Return one claim for each picked instance, each on the first of its hosts that fits."""
+        """Return one claim for each picked instance of the order, each for the first of its hosts that
+        fits.
+        """
         request = self.request
         if self.move is not None:
             return tuple([self.move.claim(pick.choices) for pick in self.picks])
@@ -156,7 +160,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         )
 
     def said(self) -> list[BuildPlaced | BuildUnplaceable]:
-        """Return the messages that end the order."""
+        """Return the messages that end the order, with a result for each instance."""
         request = self.request
         specs: dict[int, BuildSpec] = {}
         messages: list[BuildPlaced | BuildUnplaceable] = []
@@ -187,7 +191,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return messages
 
     def said_of(self, move: MoveStart) -> MovePlaced | MoveRefused:
-        """Return the message that ends the order if it is a move: placed or refused."""
+        """Return the message that ends the order of a move: placed or refused."""
         for one in self.settled:
             alternates = tuple([selection_of(spare) for spare in one.spares])
             return move.placed(one.generation, one.chosen, alternates, one.decision, one.cell)
@@ -231,7 +235,9 @@ def selection_of(way: Candidate) -> Selection:
 
 
 def spec_of(request: BuildRequested, alternative_index: int = 0) -> BuildSpec:
-    """Return what is built of the request's flavor (0) or of one of its alternative flavors."""
+    """Return the spec of a build for its agent: with the request's flavor (0) or one of its alternative
+    flavors.
+    """
     return BuildSpec(
         flavor=request.or_else[alternative_index - 1] if alternative_index else request.flavor,
         image=request.image,
@@ -253,7 +259,7 @@ def refusals_of(pick: Pick, refusals: Sequence[Refusal]) -> tuple[list[str], set
 
 
 def too_much(request: BuildRequested, size: int, together: int) -> str:
-    """Return why the request is too large to be sent to its agents, naming the field; empty if it is not."""
+    """Return why a request is too large to be sent to agents, naming the field; empty if it is not."""
     metadata = len(_encode(request.metadata)) if size > MAX_METADATA_BYTES else 0
     if metadata > MAX_METADATA_BYTES:
         return f"metadata: {metadata} bytes, at most {MAX_METADATA_BYTES}"
@@ -268,14 +274,16 @@ def too_much(request: BuildRequested, size: int, together: int) -> str:
 
 
 def size_of(request: BuildRequested) -> int:
-    """Return the bytes of the build's spec, with the largest of its flavors."""
+    """Return the bytes of a build's spec with the largest flavor of its request."""
     if not request.or_else:
         return len(_encode(spec_of(request)))
     return max([len(_encode(spec_of(request, index))) for index in range(len(request.or_else) + 1)])
 
 
 def without_placed(order: Order, results: Sequence[ClaimResult]) -> Order:
-    """Handle a repeated delivery: some instances hold hosts or have ended, the rest continue."""
+    """Apply a repeated delivery to the order: some instances hold hosts or have ended, the others
+    continue.
+    """
     left: list[Id] = []
     order = structs.replace(
         order, obstacle="its other instances were placed or ended before", alternative_index=0, shorts=()
@@ -289,7 +297,7 @@ def without_placed(order: Order, results: Sequence[ClaimResult]) -> Order:
 
 
 def placed_before(order: Order, instance: Id, result: Held | Retired) -> Order:
-    """Handle an instance that holds allocations or has ended; publish a scheduler's decision again."""
+    """Publish the result of an instance again that holds allocations or has ended."""
     match result:
         case Held() if order.move is not None:
             return ended(order, instance, "move: it is the id of somebody who holds something himself")
@@ -314,7 +322,9 @@ def ended(order: Order, instance: Id, reason: str) -> Order:
 def spares_of(
     pick: Pick, way: Candidate, beside: frozenset[str], avoid: set[str], several: int
 ) -> tuple[Candidate, ...]:
-    """Return the hosts of the same cell that were chosen along with it and can still be claimed."""
+    """Return the hosts of the same cell that were chosen together with the claimed host and can still be
+    claimed.
+    """
     found: dict[str, Candidate] = {}
     for spare in (*pick.spares, *pick.choices):
         if spare.cell != way.cell or spare.root in beside or spare.root in found:

@@ -121,7 +121,9 @@ def _next(order: Order, patience: float) -> Step:
 
 
 def _no_host(order: Order, short: Shortage, patience: float) -> Step:
-    """Continue with the next flavor; after the last one wait, retry or fail."""
+    """Continue an order without a host with its next flavor; after the last one let it wait, retry or
+    fail.
+    """
     order = replace(order, shorts=(*order.shorts, short))
     if order.alternative_index + 1 < len(order.alternatives):
         return replace(order, alternative_index=order.alternative_index + 1), (events.FindHosts(),)
@@ -209,7 +211,7 @@ def _also(before: events.Effects, then: Step) -> Step:
 
 
 def _not_as_it_was(order: Order, result: ClaimResult, patience: float) -> Step:
-    """Handle a claim of a move that placement refused because the build differs from its cell's report."""
+    """Handle the refused claim of a move whose build is not in the state that its cell reported."""
     match result:
         case Retired(why=why, unplaceable=False) if why != BEGUN:  # the build, not the move
             return _next(_fail(order, f"it has ended: {why}", Decision(code="status")), patience)
@@ -272,7 +274,7 @@ def _settle(order: Order, claimed: Sequence[Claimed], patience: float) -> Step:
 
 
 def _located(order: Order, places: Mapping[Id, ClaimPlace | None], patience: float) -> Step:
-    """Publish instances that hold a host already once more, with alternates as they are now."""
+    """Publish instances again that hold a host already, with alternates as they are now."""
     effects: list[events.Effect] = []
     holding, order = order.held, replace(order, held=())
     for instance, result in holding:

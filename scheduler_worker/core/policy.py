@@ -103,7 +103,6 @@ def options_of(made: Made) -> dict[str, Any]:
 
 
 def _known(kind: str, names: Iterable[str], own: Own) -> Iterator[str]:
-    """Return berth's names for Nova's names, without names that need no filter in berth."""
     there, called, elsewhere = (
         (RULES, RULES_CALLED, RULES_OF_PLACEMENT)
         if kind == "filter"
@@ -151,7 +150,6 @@ def _with_options(name: str, made: Made, given: Mapping[str, Any]) -> Rule | Wei
 
 
 def _is_plain(made: Made) -> bool:
-    """Return whether the function evaluates a host itself, and does not make a rule."""
     needed = [
         parameter
         for parameter in inspect.signature(made).parameters.values()
@@ -221,16 +219,16 @@ class ChoicePolicy:
         return cls(rules, weighed, ours, subset, near, halved_after)
 
     def reads(self, name: str) -> bool:
-        """Return whether a filter or weigher reads this field of a request."""
+        """Return whether an enabled filter or weigher reads this field of a request."""
         return any(read == EVERYTHING or read.partition(".")[0] == name for read in self._read)
 
     @cached_property
     def packs(self) -> bool:
-        """Return whether fuller hosts weigh more, so that all requests want the same hosts."""
+        """Return whether fuller hosts weigh more, so that all requests prefer the same hosts."""
         return any(weigher.name in _OF_ROOM and weigher.multiplier < 0 for weigher in self.weighers)
 
     def unheeded(self, request: BuildRequested) -> tuple[str, ...]:
-        """Return a sentence for each hint that no enabled filter reads."""
+        """Return a sentence for each hint of a request that no enabled filter reads."""
         on = {rule.name for rule in self.rules}
         return tuple(
             f"hints.{hint}: nothing here goes by it: the filter {name} is off"
@@ -239,7 +237,9 @@ class ChoicePolicy:
         )
 
     def kind(self, alternative: Alternative) -> Hashable:
-        """Return the equivalence class of the alternative: equal in everything that evaluations read."""
+        """Return the equivalence class of an alternative: alternatives of one class are equal in everything
+        that evaluations read.
+        """
         said = tuple([read(alternative) for read in self._reads])
         question = msgspec.structs.replace(alternative.question, seed="")
         forced = bool(alternative.request.forced_host)
@@ -264,7 +264,6 @@ class ChoicePolicy:
 
 
 def _reader(name: str) -> Callable[[Alternative], Any]:
-    """Return a function that reads a field of an alternative, of its request, or the group."""
     if name == EVERYTHING:
         return lambda alternative: (as_anybodys(alternative.request), alternative.group, alternative.members)
     if name == GROUP:
@@ -276,7 +275,7 @@ def _reader(name: str) -> Callable[[Alternative], Any]:
 
 
 class Choosable(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule or a weigher as it may be chosen, and as it is now."""
+    """A filter or weigher that an operator can choose, with its present options."""
 
     name: str
     says: str
@@ -309,7 +308,6 @@ def _all(
     named: Made,
     chosen: tuple[Options, Own],
 ) -> list[Choosable]:
-    """Return the enabled and the built-in ones; an operator's own have their names after they were made."""
     options, own = chosen
     names = {name: named((name,), options, own)[0].name for name in own}
     given = {**options, **{names[name]: options[name] for name in own if name in options}}

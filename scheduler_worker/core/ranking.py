@@ -28,7 +28,9 @@ NEAREST_BEYOND = 16  # near misses asked of placement: rules leave some out
 
 
 class Ranking:
-    """Hosts are known by their index into the arrays of the search. Nothing may be awaited meanwhile."""
+    """One evaluation of all hosts for equal requests. Hosts are known by their index into the arrays of the
+    search; nothing may be awaited while it is used.
+    """
 
     def __init__(
         self,
@@ -129,7 +131,7 @@ class Ranking:
         return pick
 
     def put_back(self, picks: Collection[Pick]) -> None:
-        """Release the picks as if they had never been chosen."""
+        """Release picked hosts as if they had never been chosen."""
         for pick in picks:
             self._promises.drop(pick.promise)
         for pick in picks:
@@ -155,13 +157,13 @@ class Ranking:
         return spares.take(several, beside, avoid)
 
     def admitted(self, beyond: int = -1) -> Sequence[int]:
-        """Return the positions after `beyond` that no array filter excludes."""
+        """Return the positions after `beyond` of the hosts that no array filter excludes."""
         first = np.searchsorted(self._positions[self._order.admitted], beyond, side="right")
         indices: list[int] = self._order.admitted[first:].tolist()
         return indices
 
     def fits(self, index: int) -> bool:
-        """Return whether the host still fits."""
+        """Return whether a host still fits."""
         return self.cache.admits(index) and bool(self.cache.ways(index, 1))
 
     def position(self, index: int) -> int:
@@ -171,12 +173,12 @@ class Ranking:
         return self._found.host(index)
 
     def free(self, resource_class: str) -> Floats:
-        """Return the free amount of the class in each tree."""
+        """Return the free amount of a resource class in the provider tree of each host."""
         return self._search.free(resource_class)
 
     def removals(self) -> tuple[Removal, ...]:
-        """Return the hosts that placement's constraints rejected, then those that evaluated filters
-        rejected.
+        """Return the numbers of hosts that placement's constraints rejected, then those that evaluated
+        filters rejected.
         """
         state = len(self.cache.refused), len(self._full)
         if self._removals is None or self._removals[0] != state:
@@ -232,7 +234,7 @@ class Ranking:
         return None
 
     def _changed(self, index: int, its_tie: int, way: Candidate) -> None:
-        """Weigh a host again that was chosen or released, and sort it in."""
+        """Weigh a chosen or released host again, and put it at its new position in the order."""
         self.turns += 1
         cache, order, recorder = self.cache, self._order, self._recorder
         cache.forget(index)

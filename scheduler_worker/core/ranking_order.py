@@ -23,14 +23,16 @@ _NOBODY: Entry = (UNKNOWN_HOSTS + 1, 0.0, 0, 0, -1)  # after everybody
 
 
 def best_value(worths: Floats, count: int) -> float:
-    """Return the value that the best `count` reach."""
+    """Return the lowest weight among the best `count` hosts."""
     return float(np.partition(worths, worths.size - count)[worths.size - count])
 
 
 def cut(
     among: Ints, worths: Floats, edge: float, several: int, ties: Callable[[Ints], Uints]
 ) -> tuple[Ints, Ints]:
-    """Return the best hosts and the rest, both unsorted; the lowest ties of equal hosts come first."""
+    """Return the best hosts and the rest, both unsorted; of hosts with equal weights the lowest ties are
+    among the best.
+    """
     better, alike = among.compress(worths > edge), among.compress(worths == edge)
     wanted = several - better.size
     if wanted < alike.size:
@@ -41,7 +43,7 @@ def cut(
 
 
 class Frontier:
-    """Sorts the indices of an array of weights page by page, by weight and then by tie."""
+    """Hosts in the order of their weights and ties, sorted page by page only as far as they are read."""
 
     def __init__(self, worth: Floats, among: Ints, ties: Callable[[Ints], Uints]) -> None:
         self._worth = worth
@@ -62,7 +64,6 @@ class Frontier:
         return taken.take(order), ties.take(order)
 
     def _split(self, among: Ints, several: int) -> tuple[Ints, Ints]:
-        """Return about the requested number of best hosts, and the rest."""
         if among.size <= ALIKE * several:
             return among, among[:0]
         # Where it is all of them they are in their order still.
@@ -76,7 +77,9 @@ class Frontier:
 
 
 class HostOrder:
-    """Hosts are known by their index into the arrays of the search."""
+    """The order of the hosts of one evaluation, best first. Hosts are known by their index into the arrays of
+    the search.
+    """
 
     def __init__(
         self, seed: str, hosts: HostMap, positions: Ints, worths: Floats, tiers: Ints | None, admitted: Ints
@@ -130,7 +133,7 @@ class HostOrder:
                 return entry
 
     def pop_left(self, several: int) -> list[Entry]:
-        """Return hosts that were evaluated and not chosen, if enough of them are still the best."""
+        """Return hosts that were evaluated and not chosen before, if enough of them are still the best."""
         left, heap = self._left, self._heap
         if not left or (heap and heap[0] <= left[-several:][0]):
             return []
@@ -153,12 +156,12 @@ class HostOrder:
             heappush(self._heap, entry)
 
     def move(self, entry: Entry) -> None:
-        """Sort a host in again at its present place."""
+        """Put a host at the position of its present weight."""
         self.moved[entry[-1]] = entry
         heappush(self._heap, entry)
 
     def of_cell(self, cell: str, beyond: int) -> list[Entry]:
-        """Return more than so many of a cell's hosts in the order of the beginning, or all of them."""
+        """Return more than so many hosts of a cell in the order of the first evaluation, or all of them."""
         number = self._hosts.number(cell)
         while len(self._of_cell.get(number, ())) <= beyond and self._turn_page():
             pass
@@ -185,7 +188,9 @@ class HostOrder:
 
 
 def tiers_of(positions: Ints, ours: Bools | None, unknown: Bools | None) -> Ints | None:
-    """Return the tier of each host, or None if all hosts are in one tier."""
+    """Return the tier of each host (known hosts before unknown ones), or None if all hosts are in one
+    tier.
+    """
     tiers: Ints | None = None
     if ours is not None:
         tiers = np.where(ours[positions], OUR_HOSTS, THEIR_HOSTS)

@@ -24,7 +24,7 @@ Refusals = Mapping[int, Refusal]  # by index of the host
 
 
 class FoundHosts:
-    """Known by their index into the arrays of the search."""
+    """The hosts of a search result, known by their index into its arrays."""
 
     def __init__(self, search: CandidateSearch, now: HostsNow, hosts: HostMap) -> None:
         self._search = search
@@ -40,7 +40,7 @@ class FoundHosts:
         return self.host(index).host
 
     def facts(self, index: int) -> HostFacts:
-        """Return the facts of a host as of the first call, or of `read_again`."""
+        """Return the facts of a host as of the first call, or of the last `read_again`."""
         facts = self._facts.get(index)
         if facts is None:
             facts = self.read_again(index)
@@ -60,7 +60,7 @@ class FoundHosts:
         return self._now.facts(self._search, positions[0])
 
     def indices(self, roots: Collection[str]) -> set[int]:
-        """Return the indices of the roots in `roots` that the search found."""
+        """Return the indices of those of the given root providers that the search found."""
         positions = [self._now.source.position(root) for root in roots]
         known = [position for position in positions if position is not None]
         found: list[int] = np.flatnonzero(np.isin(self._positions, known)).tolist()
@@ -70,14 +70,16 @@ class FoundHosts:
         return self._hosts.why_no_agent(self.host(index))
 
     def index(self, root: str) -> int:
-        """Return the index of a root that the search found."""
+        """Return the index of a root provider that the search found."""
         position = self._now.source.position(root)
         return int(np.searchsorted(self._positions, -1 if position is None else position))
 
 
 @dataclass(eq=False)
 class Verdicts:
-    """Rejections by filters that evaluate arrays, then by filters that evaluate single hosts."""
+    """The rejections of hosts by filters: first by filters that evaluate arrays, then by filters that
+    evaluate single hosts.
+    """
 
     alternative: Alternative
     served: Bools
@@ -88,7 +90,7 @@ class Verdicts:
     _at_once: list[tuple[Removal, Rule | None, Ints]] | None = field(default=None, init=False)
 
     def removals(self, refused: Refusals, full: Iterable[int], left: int) -> tuple[Removal, ...]:
-        """Return the removals by filters, of the hosts that placement left."""
+        """Return how many of the hosts that placement left each filter removed."""
         removals = [removal for removal, *_ in self._removed_at_once()]
         by_rule: dict[str, list[int]] = {}
         codes = {}
@@ -122,7 +124,7 @@ class Verdicts:
         return tuple(open_ or closed)
 
     def _open(self, beyond: Iterable[NearMiss]) -> Iterable[NearMiss]:
-        """Leave out hosts that are also closed."""
+        """Leave out near misses that are also disabled or down."""
         closing = [rule for rule in self.rules if rule.code in CLOSED]
         return (miss for miss in beyond if not self._refusals(miss, closing))
 

@@ -21,13 +21,15 @@ class Relaxed:
     trait: str = ""  # the trait that is left out
 
     def says(self, hosts: str) -> str:
-        """Return the sentence with the number of hosts, such as "2 hosts", that would fit."""
+        """Return a sentence with the number of hosts that would fit then, such as "2 hosts"."""
         return f"trait {self.trait} on any of {hosts}" if self.trait else f"{self.what}: {hosts}"
 
 
 @dataclass(frozen=True, slots=True)
 class Lessened:
-    """An alternative without one resource class in one of its groups: how much of the class would be free?"""
+    """An alternative without one resource class in one of its request groups, to find how much of the class
+    would be free.
+    """
 
     alternative: Alternative
     of: Alternative  # with it
@@ -136,7 +138,6 @@ def _asking(alternative: Alternative, **fields: Any) -> Alternative:
 
 
 def _with_group(alternative: Alternative, index: int, group: ResourceGroup) -> Alternative:
-    """Return the alternative with this group replaced, or removed if nothing needs it any more."""
     groups = list(alternative.question.groups)
     groups[index] = group
     tied = {suffix for some in alternative.question.same_subtree for suffix in some}

@@ -88,7 +88,9 @@ def _check_network(address: str, cidr: str) -> None:
 def destination(
     request: BuildRequested, named: Named, names: Callable[[], Iterable[str]]
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return the only roots allowed (empty: any), the roots excluded, and sentences about unknown names."""
+    """Return the root providers to which a request is restricted (empty: none), the excluded ones, and
+    sentences about unknown names.
+    """
     ignored: dict[str, str] = {}
     notes: list[str] = []
     for host in request.ignore_hosts:
@@ -187,7 +189,6 @@ def _check_preferred(request: BuildRequested, question: FindCandidates) -> None:
 
 @lru_cache(KEPT)
 def _read(asked: bytes, options: RequestOptions) -> tuple[FlavorRead, ...]:
-    """Parse the parts that equal requests share, once."""
     alternative_index, flavor, image, place = _places.decode(asked)
     where = f"or_else[{alternative_index - 1}]" if alternative_index else "flavor"
     specs = GuestSpecs(flavor, image, where)
@@ -239,7 +240,9 @@ def _question(draft: QuestionDraft, place: _Place) -> FindCandidates:
 
 @dataclass(frozen=True)
 class Prefilters:
-    """Aggregates restricted to tenants or to requests with their traits, and disabled cells."""
+    """Constraints that operators' settings add to every request: aggregates restricted to tenants or to
+    requests with their traits, and disabled cells.
+    """
 
     of_tenant: Mapping[str, tuple[str, ...]] | None = None  # project → its aggregates; None: not enabled
     tenants_need_one: bool = False
@@ -247,7 +250,7 @@ class Prefilters:
     closed: tuple[str, ...] = ()  # cells
 
     def narrow(self, alternative: Alternative) -> Alternative:
-        """Return the alternative with the additional constraints, which may exclude all hosts."""
+        """Return an alternative with the constraints of operators added, which may exclude all hosts."""
         question, notes = alternative.question, alternative.notes
         if self.of_tenant is not None:
             own = self.of_tenant.get(alternative.request.project)

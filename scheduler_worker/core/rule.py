@@ -39,7 +39,7 @@ def as_anybodys(request: BuildRequested) -> BuildRequested:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """So many of a request are to be on one host, and it is open which."""
+    """The number of instances of a request that must be on one host which is not chosen yet."""
 
     several: int
     asked: Mapping[str, int]  # what all of them take of a host's own tree
@@ -47,7 +47,9 @@ class Together:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A request has one, and one more for each flavor that would do instead (`or_else`), in their order."""
+    """One flavor of a request with all its constraints. A request has one alternative for its flavor, and one
+    for each flavor of `or_else`.
+    """
 
     request: BuildRequested  # without the fields of a single request
     flavor: Flavor
@@ -71,7 +73,9 @@ class Alternative:
 
     @property
     def pinned(self) -> frozenset[str]:
-        """Return the roots that the request names, by host, by instance or by affinity group."""
+        """Return the root providers to which the request is restricted by host, by instance or by affinity
+        group.
+        """
         if self.question.roots:
             return frozenset(self.question.roots)
         if self.same is not None:
@@ -81,7 +85,7 @@ class Alternative:
 
     @property
     def asked(self) -> dict[str, int]:
-        """Return the total amounts per class, from any provider of the host."""
+        """Return the total requested amount of each resource class, from any provider of the host."""
         asked: dict[str, int] = {}
         for group in self.question.groups:
             for name, amount in group.resources.items():
@@ -90,7 +94,7 @@ class Alternative:
 
 
 class HostFacts(msgspec.Struct, frozen=True, gc=False):
-    """A host: what placement has of it, and what it reported."""
+    """The facts of one host that filters read: placement's data, and what the host reported."""
 
     root: str
     host: str
@@ -109,23 +113,22 @@ class HostFacts(msgspec.Struct, frozen=True, gc=False):
     failures: float = 0.0  # builds that failed there by its fault, fading with time
 
     def metadata(self, key: str) -> Iterator[str]:
-        """Return the values of this key in the metadata of its aggregates."""
+        """Return the values of a metadata key in the aggregates of the host."""
         for aggregate in self.aggregates:
             if key in aggregate.metadata:
                 yield aggregate.metadata[key]
 
     def limit(self, key: str, otherwise: float) -> float:
-        """Return the lowest number under this key in its aggregates, or the given one."""
+        """Return the lowest number of a metadata key in the aggregates of the host, or the given default."""
         return min(numbers(self.metadata(key)), default=otherwise) if self.aggregates else otherwise
 
     @property
     def sent(self) -> int:
-        """Return the number of builds sent there since the last report."""
+        """Return the number of builds sent to the host since its last report."""
         return self.building - (self.state.building if self.state is not None else 0)
 
 
 def numbers(texts: Iterable[str]) -> Iterator[float]:
-    """Return the texts that are finite numbers; operators may write anything into metadata."""
     for text in texts:
         try:
             number = float(text)
@@ -139,20 +142,20 @@ Refuses = Callable[[HostFacts, Alternative], str | None]
 
 
 class View(Protocol):
-    """The data that weighers read: floats for one host, or arrays for all fitting hosts.
+    """The data of hosts that weighers read: floats for one host, or arrays for all fitting hosts.
 
     The same weigher serves both, so it computes with operators and with the functions of this class, such as
     `where`.
     """
 
     def free(self, resource_class: str) -> Number:
-        """Return the free amount of the class; a plain 0 if no host has the class."""
+        """Return the free amount of a resource class on each host; a plain 0 if no host has the class."""
 
     def capacity(self, resource_class: str) -> Number:
-        """Return the total amount of the class; a plain 0 if no host has the class."""
+        """Return the total amount of a resource class on each host; a plain 0 if no host has the class."""
 
     def has(self, trait: str) -> Number:
-        """Return 1 for hosts with the trait, else 0; a plain 0 if no host has it."""
+        """Return 1 for each host with the trait and 0 for others; a plain 0 if no host has the trait."""
 
     def fact(self, name: str, otherwise: float = UNKNOWN) -> Number:
         """Return an attribute of HostState (load, instances, hypervisor_version, enabled, forced_down), or
@@ -163,22 +166,22 @@ class View(Protocol):
         """
 
     def metric(self, name: str) -> Number:
-        """Return the reported metric of this name, or UNKNOWN."""
+        """Return the reported metric of this name for each host, or UNKNOWN."""
 
     def members(self, alternative: Alternative) -> Number:
         """Return the number of members of the request's server group on each host."""
 
     def among(self, roots: Collection[str]) -> Number:
-        """Return 1 for hosts with one of the roots, else 0."""
+        """Return 1 for each host that is one of the given roots, and 0 for others."""
 
     def within(self, says: Callable[[Aggregate], bool]) -> Number:
-        """Return 1 for hosts in an aggregate that satisfies the condition, else 0."""
+        """Return 1 for each host in an aggregate that satisfies the condition, and 0 for others."""
 
     def cached(self, image: str) -> Number:
-        """Return 1 for each host that has this image, otherwise 0."""
+        """Return 1 for each host that has cached this image, and 0 for others."""
 
     def said(self, value: Number) -> Number:
-        """Return where the value is known."""
+        """Return for which hosts a value is known."""
 
     def each(self, value: Callable[[HostFacts], float]) -> Number:
         """Evaluate a function for each host, for data without an array (1 µs per host)."""
@@ -186,7 +189,9 @@ class View(Protocol):
     def where(self, condition: Number, then: Number, otherwise: Number) -> Number: ...
 
     def override(self, key: str, otherwise: float) -> Number:
-        """Return the lowest number that a host's aggregates have under this key, or the default."""
+        """Return for each host the lowest number that its aggregates have under a metadata key, or the
+        default.
+        """
 
 
 @dataclass(frozen=True)
@@ -224,12 +229,12 @@ class Weigher:
 
     @cached_property
     def spoken_of_as(self) -> str:
-        """Return the metadata key with the multiplier of an aggregate's hosts."""
+        """Return the metadata key of aggregates that overrides the weigher's multiplier for their hosts."""
         return self.key or f"{self.name}_weight_multiplier"
 
 
 class OneHost(msgspec.Struct, frozen=True, gc=False):
-    """One host, as numbers."""
+    """The data of one host that weighers read, as numbers."""
 
     host: HostFacts
 
@@ -296,7 +301,9 @@ def array_rule(
     concerns: Callable[[Alternative], bool] | None = None,
     **fields: Any,
 ) -> Rule:
-    """Return a filter that evaluates arrays; `why` returns the reason for a host that is not admitted."""
+    """Return a filter that evaluates arrays of hosts; `why` returns the reason for a host that is not
+    admitted.
+    """
 
     def refuses(host: HostFacts, alternative: Alternative) -> str | None:
         if (concerns is not None and not concerns(alternative)) or admits(OneHost(host), alternative):

@@ -28,7 +28,9 @@ AVOIDED = "placement refused it a moment ago"
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A weigher fitted to all hosts that fit. It stays as it is while an evaluation is used up."""
+    """A weigher with the lowest and the highest value of all hosts that fit, which stay the same during an
+    evaluation.
+    """
 
     weigher: Weigher
     lowest: float
@@ -45,7 +47,7 @@ class Scale:
         return RecordedScale(self.weigher.name, self.weigher.multiplier, self.lowest, self.highest, clamped)
 
     def read(self, view: View, alternative: Alternative) -> float:
-        """Return the weigher's value of one host."""
+        """Return the value of the weigher for one host."""
         value = float(self.weigher.value(view, alternative))
         return value if -MOST < value < MOST else float(_finite(np.array(value), self.lowest))
 
@@ -113,7 +115,7 @@ def score_of_host(
 
 
 def scores(scales: Scales, host: RecordedHost) -> dict[str, float]:
-    """Return the weights of this host, and their sum, for a decision."""
+    """Return the score of each weigher for one host, and their sum, for a decision."""
     otherwise = host.multipliers
     multipliers = [scale.multiplier for scale in scales]
     if otherwise:
@@ -132,7 +134,7 @@ def _finite(values: Floats, unknown: float) -> Floats:
 
 
 class Weights:
-    """Many hosts are alike: what the same values count is reckoned once."""
+    """The scores of all hosts of an evaluation. Hosts with equal values share one computation."""
 
     def __init__(
         self, alternative: Alternative, view: AllHosts, found: FoundHosts, policy: ChoicePolicy, count: int
@@ -153,7 +155,7 @@ class Weights:
         self._scores_of: dict[Values, dict[str, float]] = {}
 
     def at_first(self, index: int) -> Values:
-        """Return the values of the host that were read at the beginning."""
+        """Return the weighers' values of a host that were read at the beginning of the evaluation."""
         return tuple([values.item(index) for values in self._at_first])
 
     def read(self, facts: HostFacts) -> Values:
@@ -183,13 +185,13 @@ class Weights:
         return self._one_more
 
     def overridden(self, facts: HostFacts) -> dict[str, float]:
-        """Return the multipliers that the host's aggregates override."""
+        """Return the multipliers of weighers that the host's aggregates override."""
         view = OneHost(facts)
         said = [(scale.weigher, view.override(scale.key, scale.weigher.multiplier)) for scale in self._scales]
         return {weigher.name: multiplier for weigher, multiplier in said if multiplier != weigher.multiplier}
 
     def scores(self, host: RecordedHost) -> dict[str, float]:
-        """Return the weights of the host, and their sum. Shared: do not write to it."""
+        """Return the scores of a host and their sum. The arrays are shared: do not write to them."""
         if host.multipliers:
             return scores(self.recorded, host)
         known = self._scores_of.get(host.values)
@@ -200,14 +202,14 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The host that the record yields, and the order of the hosts."""
+    """The result of replaying a recorded decision: the chosen host, and the order of the hosts."""
 
     host: RecordedHost | None  # None: the record has no permitted host
     order: tuple[RecordedHost, ...] = ()  # hosts that no filter rejects, best first, before a random draw
 
 
 def replay(build: str, record: Record) -> Replayed:
-    """Return the host that this build gets according to the recorded data of each host."""
+    """Return the host that a build gets according to the recorded values of each host."""
     order = sorted((host for host in record.hosts if not host.refused), key=lambda host: place(host, record))
     best = list(order)
     if best:
@@ -217,7 +219,7 @@ def replay(build: str, record: Record) -> Replayed:
 
 
 def place(host: RecordedHost, record: Record) -> Place:
-    """Return the position of a host in the order, as core/ranking.py computes it."""
+    """Return the position of a host in the order of an evaluation, as core/ranking.py computes it."""
     multipliers = [host.multipliers.get(scale.weigher, scale.multiplier) for scale in record.scales]
     worth = score_of_host(record.scales, host.values, multipliers, record.near)
     return host.outside + host.unknown, -worth, host.chosen, tie(record.seed, host.root)
@@ -237,12 +239,14 @@ class ChoiceRecorder:
         self._passed_over: list[Entry] = []  # the best rejected hosts
 
     def pass_over(self, entry: Entry) -> None:
-        """Record a rejected host that would have been better."""
+        """Record that a host which would have been better was rejected."""
         if entry[2] == 0 and len(self._passed_over) < RECORDED_REFUSED:
             self._passed_over.append(entry)
 
     def record(self, best: Sequence[Entry], avoided: Sequence[Entry], refused: dict[int, Refusal]) -> Record:
-        """Return the record of the evaluated hosts, best first, with the values of each."""
+        """Return the record of a choice: the evaluated hosts, best first, with the weighers' values of
+        each.
+        """
         if avoided or self._passed_over or self._policy.subset > 1:
             looked_at = self._with_refused(best, avoided, refused)
             hosts = [self._recorded(entry, why) for entry, why in looked_at]

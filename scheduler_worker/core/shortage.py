@@ -1,4 +1,6 @@
-"""Why there is no host for a request: hosts considered, hosts that each constraint removed, the sentence."""
+"""The result of an evaluation that found no host: hosts considered, hosts that each constraint removed, and
+the reason as a sentence.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -89,7 +91,7 @@ class Shortage:
 
 
 def named_reserved(alternative: Alternative, removal: Removal) -> Removal:
-    """Return the removal with the code of reserved hosts, if it excludes some of these."""
+    """Return a removal with the code for reserved hosts, if it excludes some reserved hosts."""
     if not alternative.reserved or removal.code != "forbidden_host":
         return removal
     says = f"{EXCLUDED} or " if alternative.request.ignore_hosts else ""
@@ -97,7 +99,7 @@ def named_reserved(alternative: Alternative, removal: Removal) -> Removal:
 
 
 def lacking_reserved(alternative: Alternative, miss: NearMiss, roots: Sequence[str]) -> NearMiss:
-    """Return the near miss with the reason of the reservation, if the host is reserved."""
+    """Return a near miss with the reason of the reservation, if its host is reserved."""
     root = next((one for one in roots if one in alternative.reserved), "")
     if not root:
         return miss
@@ -115,7 +117,7 @@ def _removed(removal: Removal) -> str:
 
 
 def _closest(nearest: Sequence[NearMiss]) -> Iterator[str]:
-    """Yield the near misses; hosts that lack the same are named together."""
+    """Yield the near misses as texts; hosts that lack the same are named together."""
     by_lack: dict[str, list[str]] = {}
     for miss in nearest:
         by_lack.setdefault(miss.lacks, []).append(miss.host)
@@ -124,7 +126,7 @@ def _closest(nearest: Sequence[NearMiss]) -> Iterator[str]:
 
 
 def running(left: int, removed: Sequence[Removal]) -> Iterator[Removal]:
-    """Yield the removals that rejected a host, each with the number of hosts left."""
+    """Yield the removals that rejected hosts, each with the number of hosts left."""
     for removal in removed:
         if removal.removed:
             left -= removal.removed

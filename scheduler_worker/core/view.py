@@ -17,7 +17,9 @@ _OUR_DOING = frozenset({"building", "sent"})
 
 @dataclass(slots=True, eq=False)
 class HostsNow:
-    """The reported state of all hosts by placement's positions, valid until the next await."""
+    """The reported state of all hosts, by their positions in placement's index, valid until the next
+    await.
+    """
 
     source: CandidateSource
     columns: HostColumns
@@ -31,7 +33,7 @@ class HostsNow:
     _read: dict[tuple[str, str], Numbers] = field(default_factory=dict)
 
     def facts(self, search: CandidateSearch, position: int) -> HostFacts:
-        """Return all facts of one host."""
+        """Return all facts of one host for filters."""
         placed = search.host(position)
         slot = self.slot_at.item(position)
         columns = self.columns
@@ -55,7 +57,9 @@ class HostsNow:
         )
 
     def fact(self, name: str, otherwise: float) -> Numbers:
-        """Return the fact by position. The array is shared by all classes of requests: do not write to it."""
+        """Return the values of a fact by position. The array is shared by all equivalence classes: do not
+        write to it.
+        """
         if name in _OUR_DOING:  # what is chosen for one kind counts for the next
             return self._fact(name, otherwise)
         known = not isnan(otherwise)
@@ -94,7 +98,7 @@ class HostsNow:
         return said if otherwise is None else np.where(np.isnan(said), otherwise, said)
 
     def limits(self, key: str) -> list[tuple[str, float]]:
-        """Return the aggregates with a number under this key."""
+        """Return the aggregates with a number under this metadata key."""
         found = self._limits.get(key)
         if found is None:
             found = self._limits[key] = [
@@ -110,7 +114,7 @@ class HostsNow:
 
 
 class AllHosts:
-    """All fitting hosts as arrays; a fact with the same value everywhere is one plain number."""
+    """The data of all fitting hosts as arrays; a fact with the same value everywhere is one plain number."""
 
     def __init__(self, search: CandidateSearch, now: HostsNow) -> None:
         self._search = search
@@ -189,7 +193,6 @@ class AllHosts:
         return everybodys if self._everybody else everybodys.take(self._positions)
 
     def _where_is(self, root: str) -> slice:
-        """Return the position of a root in the arrays; an empty slice if it does not fit."""
         position = self.now.source.position(root)
         if position is None:
             return slice(0, 0)

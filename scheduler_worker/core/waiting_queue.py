@@ -27,7 +27,7 @@ MOST_ASKED = 64  # hosts a rule is asked about before one is kept without
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prospect:
-    """The hosts that could ever take one of a kind, were they empty."""
+    """The hosts that could ever take a request of one equivalence class, if they were empty."""
 
     size: int  # positions are below this
     positions: Ints
@@ -39,7 +39,7 @@ class Prospect:
 
 @dataclass(frozen=True, slots=True)
 class HostReservation:
-    """A host is kept for this one."""
+    """The reservation of a host for a waiting request."""
 
     key: LineKey
     kind: str
@@ -47,7 +47,7 @@ class HostReservation:
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """A request in its line."""
+    """A waiting request in the queue of its equivalence class."""
 
     request: Id
     kind: str
@@ -71,7 +71,7 @@ class RoomNeeded:
 
 @dataclass(frozen=True, slots=True)
 class HostsFound:
-    """The result of a search of hosts for one kind."""
+    """The result of a search of hosts for one equivalence class of waiting requests."""
 
     fits: Mapping[Root, int]  # and for how many of the kind there is room, at most
     refused: Roots = ()  # there is room, and a rule refuses them
@@ -81,7 +81,7 @@ class HostsFound:
 
 @dataclass(slots=True, eq=False)
 class Line:
-    """The waiting requests of one kind, and the known hosts for them."""
+    """The queue of one equivalence class: its waiting requests, and the known hosts for them."""
 
     kind: str
     watches: Sequence[RoomNeeded]
@@ -98,7 +98,7 @@ class Line:
 
     @property
     def first(self) -> Waiter:
-        """Return the first request, in a trial or not."""
+        """Return the first request of the queue, also if it is being placed now."""
         tried = [(waiter.key, waiter) for waiter in self.trying.values()]
         return min([*tried, *self.waiting[:1]])[1]
 
@@ -114,7 +114,7 @@ class Line:
 
 @dataclass(slots=True, eq=False)
 class Trial:
-    """Some requests of a line, which are being placed on hosts that would fit."""
+    """Requests of a queue that are being placed on hosts that would fit."""
 
     line: Line
     roots: tuple[Root, ...]
@@ -124,7 +124,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The next request to be placed, on any host except the excluded ones."""
+    """The next waiting request to be placed, on any host except the excluded ones."""
 
     waiter: Waiter
     beside: frozenset[Root]
@@ -132,19 +132,21 @@ class Turn:
 
 
 class HostSight(Protocol):
-    """The host data that the queues need."""
+    """The interface of the host data that the waiting queues need."""
 
     def free(self, root: Root) -> Mapping[str, int]:
-        """Return the free amounts of the host's whole tree; empty if there is no such host."""
+        """Return the free amounts in the provider tree of a host; empty if there is no such host."""
 
     def watches(self, kind: str) -> Sequence[RoomNeeded]:
-        """Return the amounts of which any fitting host satisfies at least one."""
+        """Return amounts of resource classes such that any fitting host has at least one of them free."""
 
     def look(self, kind: str, among: Roots | None, beside: Roots, enough: int) -> HostsFound:
-        """Return the fitting hosts, among the given ones or (None) among all until `enough` fit."""
+        """Return the hosts that fit an equivalence class, among the given hosts or (None) among all until
+        `enough` fit.
+        """
 
     def prospect(self, kind: str) -> Prospect:
-        """Return the hosts that could ever fit the class, and how much each lacks now."""
+        """Return the hosts that could ever fit an equivalence class, and how much each lacks now."""
 
 
 class ChangedHosts:
@@ -182,7 +184,9 @@ class ChangedHosts:
         return bool(self.capacity or self.reports or self.released)
 
     def take(self) -> tuple[dict[Root, None], dict[Root, None], dict[Root, None]]:
-        """Return the changed hosts: by capacity, by reports, and released ones; then there are none."""
+        """Return the hosts that changed by capacity, by reports, and by released reservations, and forget
+        them.
+        """
         changed = self.capacity, self.reports, self.released
         self.capacity, self.reports, self.released = {}, {}, {}
         return changed
@@ -191,7 +195,9 @@ class ChangedHosts:
 def reservations(
     firsts: Sequence[Waiter], prospect: Callable[[str], Prospect], before: Roots
 ) -> dict[Root, HostReservation]:
-    """Return the hosts that each first request reserves; previous reservations are kept if possible."""
+    """Return the host that the first request of each queue reserves; previous reservations are kept if
+    possible.
+    """
     kept: dict[Root, HostReservation] = {}
     covered: Bools = np.zeros(0, np.bool_)
     for first in firsts[:MOST_LINES]:
@@ -206,7 +212,7 @@ def reservations(
 
 
 def _nearest(seen: Prospect, left: Ints, needs: int, before: Roots) -> list[Root]:
-    """Return enough of the hosts that all instances could be placed on them."""
+    """Return as many of the hosts as all instances of the request need."""
     if not len(left):
         return []
     far = seen.lacks[left]

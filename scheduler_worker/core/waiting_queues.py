@@ -29,7 +29,9 @@ LOOK_AGAIN = 1.0  # seconds, where something stands in the way that passes by it
 
 
 class WaitingRoom:
-    """All waiting requests of this process. The caller passes the time; nothing in here awaits."""
+    """All waiting requests of this process, in queues. The caller passes the time; no method awaits
+    anything.
+    """
 
     def __init__(self, eyes: HostSight) -> None:
         self._eyes = eyes
@@ -53,11 +55,11 @@ class WaitingRoom:
 
     @property
     def mark(self) -> int:
-        """Return the number of changes that an evaluation which begins now has seen."""
+        """Return the number of changes of hosts that an evaluation which begins now includes."""
         return self._changes.mark
 
     def enter(self, waiter: Waiter, mark: int | None = None) -> None:
-        """Add a request that found no host up to this mark (None: it was not evaluated)."""
+        """Add a request that found no host among the hosts as of this mark (None: it was not evaluated)."""
         if waiter.request in self.everybody:
             return
         line = self._lines.get(waiter.kind)
@@ -103,7 +105,9 @@ class WaitingRoom:
         return None if line is None else line.first
 
     def barred(self, priority: int, since: float) -> frozenset[Root]:
-        """Return hosts that a new request may not use: reserved for, or being given to, earlier requests."""
+        """Return the hosts that a new request may not use: those reserved for earlier requests or being given
+        to them.
+        """
         if not self._lines and not self.kept_elsewhere:
             return frozenset()
         return self._barred((-priority, since, ""), "")
@@ -114,7 +118,9 @@ class WaitingRoom:
         return [waiter for waiter in expired if waiter.request not in self._trials]
 
     def changed(self, roots: Roots) -> None:
-        """Handle hosts that may have more free capacity than before, or another description."""
+        """Handle hosts that may have more free capacity than before, or other traits, inventories or
+        aggregates.
+        """
         self._note(roots, self._changes.capacity)
 
     def reported(self, roots: Roots) -> None:
@@ -134,7 +140,7 @@ class WaitingRoom:
             line.untested.update(dict.fromkeys(line.refused))
 
     def let_go(self, roots: Roots) -> None:
-        """Handle released reservations on hosts that did not change."""
+        """Handle the release of reservations on hosts that did not change."""
         if self._lines:
             self._give_back(roots)
 
@@ -144,14 +150,14 @@ class WaitingRoom:
             self._lines[kind].whole = True
 
     def everything(self) -> None:
-        """Evaluate everything again: any host may have changed."""
+        """Evaluate all waiting requests again, because any host may have changed."""
         self._changes.forget_all()
         for line in self._lines.values():
             line.whole = True
         self._shuffled = True
 
     def keep_for_others(self, kept: Mapping[Root, LineKey]) -> None:
-        """Set the hosts that other schedulers have reserved for their requests."""
+        """Set the hosts that other schedulers have reserved for their waiting requests."""
         before, self.kept_elsewhere = self.kept_elsewhere, dict(kept)
         self._give_back([root for root, key in before.items() if root not in kept or kept[root] > key])
 
@@ -165,7 +171,7 @@ class WaitingRoom:
 
     @property
     def busy(self) -> bool:
-        """Return whether a request is on trial, or a queue has a scheduled retry."""
+        """Return whether a request is being placed, or a queue has a scheduled retry."""
         return bool(self._trials) or any(line.look_at is not None for line in self._lines.values())
 
     def next_look(self) -> float | None:
@@ -173,7 +179,9 @@ class WaitingRoom:
         return min((line.look_at for line in self._lines.values() if line.look_at is not None), default=None)
 
     def turns(self, now: float, most: int = 128) -> list[Turn]:
-        """Return the requests to be placed now; they are on trial until they leave or are put `back`."""
+        """Return the requests to be placed now. They count as being placed until they leave or are put
+        `back`.
+        """
         self.settle(now)
         given: set[Root] = {root for trial in set(self._trials.values()) for root in trial.roots}
         found: list[Turn] = []
@@ -199,7 +207,9 @@ class WaitingRoom:
         return found
 
     def back(self, request: Id, look_at: float | None = None) -> None:
-        """Return a request from its trial without a host; `look_at`: the time of its next retry."""
+        """Return a request to its queue, because it found no host; `look_at` is the time of its next
+        retry.
+        """
         waiter = self.everybody.get(request)
         if waiter is None:
             return
@@ -211,7 +221,7 @@ class WaitingRoom:
             line.look_at = look_at if line.look_at is None else min(line.look_at, look_at)
 
     def settle(self, now: float) -> None:
-        """Evaluate the changes, for the queues that they could help."""
+        """Evaluate the changed hosts for the queues that they could help."""
         self._tell_the_lines()
         if self._shuffled:
             self._keep_hosts()
@@ -234,7 +244,9 @@ class WaitingRoom:
                 self._look(line, now, None)
 
     def sweep(self, now: float) -> None:
-        """Evaluate every request once; one that is placed by this was missed by all wake-up rules."""
+        """Evaluate every waiting request once; a request that is placed by this was missed by all wake-up
+        rules.
+        """
         self.settle(now)
         busy = {root for trial in set(self._trials.values()) for root in trial.roots}
         for line in self._lines.values():
@@ -312,7 +324,9 @@ class WaitingRoom:
         self._shuffled = True
 
     def _tried(self, request: Id, *, placed: bool) -> None:
-        """Record the end of a trial; after the last one the remaining capacity is for other queues."""
+        """Record that a request was placed or not; after the last request of its queue the remaining capacity
+        is for other queues.
+        """
         trial = self._trials.pop(request, None)
         if trial is None:
             return

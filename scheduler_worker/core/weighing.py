@@ -49,17 +49,17 @@ def _sum(values: Iterable[Number]) -> Number:
 
 
 def ram() -> Weigher:
-    """Free MEMORY_MB: builds are spread; a negative multiplier packs them."""
+    """Free MEMORY_MB of the host: more is better, so builds are spread; a negative multiplier packs them."""
     return Weigher("ram", _free("MEMORY_MB"), 1.0, lowest=0.0)
 
 
 def cpu() -> Weigher:
-    """Free VCPU."""
+    """Free VCPU of the host; more is better."""
     return Weigher("cpu", _free("VCPU"), 1.0, lowest=0.0)
 
 
 def disk() -> Weigher:
-    """Free DISK_GB."""
+    """Free DISK_GB of the host; more is better."""
     return Weigher("disk", _free("DISK_GB"), 1.0, lowest=0.0)
 
 
@@ -69,7 +69,7 @@ def io_ops() -> Weigher:
 
 
 def load() -> Weigher:
-    """The load that the host reports; differences of less than 1 count for less than the whole."""
+    """The load that the host reports; differences of less than 1 count for less than the whole weight."""
     return Weigher("load", lambda view, alternative: view.fact("load", 0.0), -1.0, least_span=1.0)
 
 
@@ -79,7 +79,7 @@ def hypervisor_version() -> Weigher:
 
 
 def pci(*, classes: Sequence[str] = DEVICES) -> Weigher:
-    """Few free devices of the classes: hosts with many are saved for requests that need many."""
+    """Few free devices of the resource classes: hosts with many are saved for requests that need many."""
     every = tuple(classes)
 
     def value(view: View, alternative: Alternative) -> Number:
@@ -185,7 +185,7 @@ def preferred_traits() -> Weigher:
 
 
 def image_cached() -> Weigher:
-    """The image is cached on the host: of about equal hosts, the one without a download."""
+    """The image is cached on the host, so of about equal hosts the build goes to one without a download."""
 
     def value(view: View, alternative: Alternative) -> Number:
         return view.cached(alternative.request.image.name) if alternative.request.image is not None else 0.0

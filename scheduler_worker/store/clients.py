@@ -44,7 +44,7 @@ _DECIDED_REQUESTS = Statement(
 
 
 async def registered(tx: Transaction, names: Collection[str] = ()) -> list[RegisteredClient]:
-    """Return all clients, or the named ones that are registered, by name."""
+    """Return all registered clients, or the named ones, in the order of their names."""
     rows = await _NAMED(tx, [(name,) for name in sorted(set(names))]) if names else await _ALL(tx)
     found: dict[str, list[str]] = {}
     for row in rows:
@@ -53,14 +53,14 @@ async def registered(tx: Transaction, names: Collection[str] = ()) -> list[Regis
 
 
 async def bind(tx: Transaction, client: str, projects: Collection[str]) -> None:
-    """Bind the client to exactly the projects; without projects it is unregistered."""
+    """Bind a client to exactly these projects; without projects it is unregistered."""
     await _DROP(tx, [(client,)])
     if projects:
         await _ADD(tx, [(client, project) for project in sorted(set(projects))])
 
 
 async def projects_of(tx: Transaction, ids: Collection[Id]) -> dict[Id, str]:
-    """Return the project of each of the builds or requests that waits or has ended without a host."""
+    """Return the project of each build or request that waits or has ended without a host."""
     rows = [(id_,) for id_ in ids]
     found: dict[Id, str] = {}
     for statement in (_DECIDED_REQUESTS, _DECIDED, _PARKED):

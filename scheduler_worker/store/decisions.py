@@ -18,7 +18,7 @@ from scheduler_worker.schema import columns_of, listed
 
 @dataclass(frozen=True, slots=True)
 class StoredDecision:
-    """Why the builds of a request ended without a host, or why a move was refused."""
+    """A stored decision: why the builds of a request ended without a host, or why a move was refused."""
 
     request: BuildRequested | None  # what was asked for; of a move, of hosts, where it came so far
     builds: tuple[Id, ...]
@@ -69,7 +69,7 @@ _decision = msgspec.json.Decoder(Decision).decode
 
 
 async def add(tx: Transaction, ended: Iterable[tuple[BuildRequested, BuildUnplaceable]], at: float) -> None:
-    """Store why the requests got no host; a repetition changes nothing."""
+    """Store the decisions why requests got no host; a repetition changes nothing."""
     rows = {}
     for request, unplaceable in ended:
         rows[unplaceable.instances[0]] = (
@@ -92,7 +92,7 @@ async def add(tx: Transaction, ended: Iterable[tuple[BuildRequested, BuildUnplac
 async def add_moves(
     tx: Transaction, ended: Iterable[tuple[MoveRequested, BuildRequested | None, MoveRefused]], at: float
 ) -> None:
-    """Store why the moves were refused, with their host request if one was made."""
+    """Store the decisions why moves were refused, with their host request if one was made."""
     rows = {
         asked.move: (
             asked.move,

@@ -52,7 +52,7 @@ _decode = msgspec.json.Decoder(Handover).decode
 
 
 async def add(tx: Transaction, orders: Iterable[Handover], now: float) -> None:
-    """Store the handovers; existing ones stay unchanged."""
+    """Store new moves between cells; existing ones stay unchanged."""
     rows = {
         order.placed.move: (order.placed.move, order.placed.build, order.state, _encode(order).decode())
         for order in orders
@@ -66,16 +66,18 @@ async def load(tx: Transaction, moves: Collection[Id]) -> dict[Id, Handover]:
 
 
 async def change(tx: Transaction, before: Handover, after: Handover, now: float) -> bool:
-    """Store the new state; return False after a concurrent change."""
+    """Store the new state of a move between cells; return False after a concurrent change."""
     row = (before.placed.move, after.state, before.state, _encode(after).decode())
     return bool(await _UPDATE(tx, [row], now=now))
 
 
 async def untold(tx: Transaction, before: float, now: float, limit: int) -> list[Handover]:
-    """Return handovers without a report of their source since then, and update their time."""
+    """Return the moves between cells whose source has not reported since the given time, and update their
+    time.
+    """
     return [_decode(row["story"]) for row in await _UNTOLD(tx, before=before, now=now, most=limit)]
 
 
 async def prune(tx: Transaction, before: float, limit: int) -> int:
-    """Delete handovers that were decided before this time, and return their number."""
+    """Delete the moves between cells that were decided before this time, and return their number."""
     return len(await _PRUNE(tx, before=before, most=limit))

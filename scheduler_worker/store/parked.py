@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ParkedRequest:
-    """A request that waits, as it is kept; or a move, by what it asks of hosts."""
+    """A stored waiting request: the message of a request, or of a move with its host constraints."""
 
     message: BuildRequested
     kind: str
@@ -151,7 +151,7 @@ _story = msgspec.json.Decoder(StoredContext).decode
 
 @dataclass(frozen=True, slots=True)
 class FoundParked:
-    """A waiting request, found by its id or by that of one of its builds."""
+    """A waiting request that was found by its id or by the id of one of its builds."""
 
     parked: ParkedRequest
     owner: str
@@ -169,7 +169,7 @@ class OtherScheduler:
 
 
 async def add(tx: Transaction, owner: str, parked: Iterable[ParkedRequest]) -> set[Id]:
-    """Store the requests; return those that no other scheduler has stored, for a repetition too."""
+    """Store waiting requests; return those that no other scheduler has stored, also on a repetition."""
     # Ordered by id, so that two concurrent insertions do not deadlock; without duplicates.
     new = sorted({request.request: request for request in reversed([*parked])}.values(), key=_by_request)
     values = [[_row(request)[name] for name in _STORED] for request in new]
@@ -182,12 +182,12 @@ async def add(tx: Transaction, owner: str, parked: Iterable[ParkedRequest]) -> s
 
 
 async def one_of_each(tx: Transaction, moves: Mapping[Id, Id]) -> dict[Id, Id]:
-    """Return, by build, the one move of the build that waits: the given one, or an earlier one."""
+    """Return by build the one move of the build that waits: the given one, or an earlier one."""
     return {row["build"]: row["move"] for row in await _ONE_OF_EACH(tx, sorted(moves.items()))}
 
 
 async def looked_at(tx: Transaction, parked: Iterable[ParkedRequest]) -> None:
-    """Store the result of an evaluation: what the requests lack, and where moves begin."""
+    """Store the result of evaluations: what the waiting requests lack, and where moves begin."""
     values = []
     for request in sorted(parked, key=_by_request):
         row = _row(request)
@@ -215,13 +215,13 @@ async def without(tx: Transaction, parked: ParkedRequest, builds: Collection[Id]
 
 
 async def of_owner(tx: Transaction, owner: str, after: str, limit: int) -> tuple[list[ParkedRequest], str]:
-    """Return a page of this owner's requests, and where the next page begins; empty: none."""
+    """Return a page of the waiting requests of this owner, and where the next page begins; empty: none."""
     rows = await _OF_OWNER(tx, owner=owner, after=after, most=limit)
     return _readable(rows), rows[-1]["request"] if len(rows) == limit else ""
 
 
 async def adopt(tx: Transaction, owner: str, before: str, limit: int) -> tuple[list[ParkedRequest], bool]:
-    """Take over requests of this owner; return whether there are more."""
+    """Take over waiting requests of this owner; return whether there are more."""
     rows = await _ADOPT(tx, owner=owner, before=before, most=limit)
     return _readable(rows), len(rows) == limit
 
@@ -236,7 +236,7 @@ async def find(tx: Transaction, ids: Collection[Id]) -> list[FoundParked]:
 
 
 async def cancel(tx: Transaction, requests: Mapping[Id, str]) -> None:
-    """Mark the requests as cancelled; their owners end them."""
+    """Mark waiting requests as cancelled; their owners end them."""
     await _CANCEL(tx, sorted(requests.items()))
 
 
@@ -248,7 +248,7 @@ async def cancelled(tx: Transaction, owner: str) -> list[Id]:
 
 
 async def beat(tx: Transaction, owner: str, reserved: str, rescued: int) -> bool:
-    """Store the heartbeat; return False if another scheduler has adopted this owner's requests."""
+    """Store the heartbeat of an owner; return False if another scheduler has adopted its waiting requests."""
     if await _BEAT(tx, owner=owner, reserved=reserved, rescued=rescued):
         return True
     await _ENTER(tx, owner=owner, reserved=reserved, rescued=rescued)
@@ -265,7 +265,7 @@ async def owners(tx: Transaction) -> set[str]:
 
 
 async def delete_owner(tx: Transaction, owner: str, beat: int) -> None:
-    """Delete the owner, unless it had a heartbeat since this one."""
+    """Delete the record of an owner of waiting requests, unless it had a heartbeat since this one."""
     await _BURY(tx, owner=owner, beat=beat)
 
 
@@ -299,7 +299,7 @@ def _readable(rows: Sequence[Any]) -> list[ParkedRequest]:
 
 
 def _parked(row: Mapping[str, Any]) -> ParkedRequest | None:
-    """Return the request, or None if it is unreadable, so that it does not stop the others."""
+    """Return a stored waiting request, or None if it is unreadable, so that it does not stop the others."""
     try:
         start = _start(row["message"]) if row["move"] else None
         return ParkedRequest(

@@ -79,7 +79,7 @@ async def waiting(tx: Transaction, question: FindWaiting) -> list[WaitingRequest
 
 
 async def kinds(tx: Transaction, project: str, limit: int) -> list[WaitingKind]:
-    """Return the number of waiting requests by class, the largest first."""
+    """Return the number of waiting requests of each equivalence class, the largest first."""
     rows = await _KINDS(tx, project=project, most=limit)
     return [
         WaitingKind(row["kind"], row["flavor"], int(row["requests"]), int(row["instances"])) for row in rows

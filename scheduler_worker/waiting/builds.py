@@ -27,7 +27,9 @@ _Add = Callable[[Sequence[ParkedRequest]], Awaitable[set[Id]]]
 
 
 class NewBuilds:
-    """Places new requests. A waiting request is stored before anything is published for it."""
+    """New requests for builds, which are placed, stored to wait, or ended. A waiting request is stored before
+    anything is published for it.
+    """
 
     def __init__(self, scheduler: Scheduler, store: WaitingStore) -> None:
         self._scheduler = scheduler
@@ -83,7 +85,9 @@ class NewBuilds:
     async def _store_waiting(
         self, waits: Sequence[tuple[Order, ParkedRequest, int | None]], regroupings: int
     ) -> list[Verdict]:
-        """Store the requests and return the messages for each; repeated deliveries are answered again."""
+        """Store requests that wait, and return the messages for each; repeated deliveries are answered
+        again.
+        """
         if not waits:
             return []
         before = await self._came_before([order for order, *_ in waits])
@@ -120,7 +124,7 @@ class NewBuilds:
 
 
 class WaitingBuilds:
-    """Evaluates waiting builds."""
+    """The evaluation of waiting requests for builds."""
 
     def __init__(self, scheduler: Scheduler, store: WaitingStore) -> None:
         self._scheduler = scheduler
@@ -188,7 +192,9 @@ class WaitingBuilds:
 
 
 def given_up(order: Order, kept: ParkedRequest, last: events.Park) -> Order:
-    """Return the order ready to end: its time has expired, and this was the last evaluation."""
+    """Return the order of a waiting request whose time has expired, ready to end after its last
+    evaluation.
+    """
     lacks = last.why if last.shorts else kept.lacks
     decision = decision_of(last) if last.shorts else kept.decision
     return structs.replace(

@@ -27,7 +27,9 @@ WishesOf = Callable[[BuildRequested], Sequence[Alternative]]
 
 @dataclass(eq=False)
 class Sight:
-    """The queues' view of hosts. Requests of one class read the same in placement and in the filters."""
+    """The waiting queues' view of hosts. Requests of one equivalence class read the same in placement and in
+    the filters.
+    """
 
     source: CandidateSource
     policy: ChoicePolicy
@@ -44,7 +46,7 @@ class Sight:
         return kind
 
     def wakes(self, kind: str) -> str:
-        """Return as text what a host needs before a request of the class is woken."""
+        """Return as text what a host must have before a request of the equivalence class is woken."""
         questions = [alternative.question for alternative in self._alternatives(kind)]
         zone, cell = (questions[0].zone, questions[0].cell) if questions else ("", "")
         place = (f" in zone {zone}" if zone else "") + (f" of cell {cell}" if cell else "")
@@ -69,7 +71,7 @@ class Sight:
         return self.source.free(root)
 
     def watches(self, kind: str) -> Sequence[RoomNeeded]:
-        """Return, for each alternative, the requirement that the fewest hosts satisfy."""
+        """Return, for each flavor of an equivalence class, the requirement that the fewest hosts satisfy."""
         shared = set[str]().union(*self.source.sharing.values())
         watches = []
         for alternative in self._alternatives(kind):
@@ -107,7 +109,9 @@ class Sight:
         return HostsFound(fits, [root for root in refused if root not in fits], passing, more)
 
     def prospect(self, kind: str) -> Prospect:
-        """Return the hosts for the preferred flavor only: alternative flavors reserve no host."""
+        """Return the hosts that could ever fit, for the preferred flavor only: alternative flavors reserve no
+        host.
+        """
         now, _ = self.hosts()
         alternatives = self._alternatives(kind)
         if not alternatives:  # a host that it names was deleted, and may return
@@ -136,7 +140,7 @@ class Sight:
 
 
 def narrowed(question: FindCandidates, among: Roots | None, beside: Roots) -> FindCandidates | None:
-    """Return the query restricted to the hosts, and without the excluded ones; None if no host remains."""
+    """Return a query restricted to the given hosts and without the excluded ones; None if no host remains."""
     if among is None:
         return without(question, beside)
     left = [root for root in among if root not in beside]
@@ -152,7 +156,7 @@ def without(question: FindCandidates, beside: Roots) -> FindCandidates:
 
 
 def beside(order: Order, roots: Roots, why: Callable[[str], str]) -> Order:
-    """Return the order without the excluded roots; `why` gives the reason for a root."""
+    """Return an order without the excluded roots; `why` gives the reason for a root."""
     if not roots:
         return order
     alternatives = [
@@ -168,6 +172,6 @@ def beside(order: Order, roots: Roots, why: Callable[[str], str]) -> Order:
 
 
 def needs_of(request: BuildRequested) -> int:
-    """Return how many instances of the request must be placed together."""
+    """Return how many instances of a request must be placed together."""
     several = len(dict.fromkeys(request.instances))
     return min(request.at_least, several) if request.at_least else several

@@ -49,7 +49,7 @@ class UnheardMoves:
         self._handovers = handovers
 
     async def take_back(self, placed: MovePlaced | HandoverProgress) -> MoveRefused | None:
-        """Handle a move without a conductor: retry for a limited time, then undo its claim."""
+        """Handle a begun move without a conductor: retry for a limited time, then undo its claim."""
         if isinstance(placed, HandoverProgress):
             if not await self._handovers.unheard(placed):
                 return None
@@ -97,7 +97,7 @@ class UnheardMoves:
 
 
 class NewMoves:
-    """Begins new moves, or stores those that may wait for capacity."""
+    """New requests for moves, which are begun, refused, or stored to wait for capacity."""
 
     def __init__(self, store: WaitingStore, courses: MoveCourses) -> None:
         self._scheduler = courses.scheduler
@@ -158,7 +158,7 @@ class NewMoves:
 
 
 class WaitingMoves:
-    """Evaluates waiting moves of one cell at a time."""
+    """The evaluation of the waiting moves of one cell."""
 
     def __init__(self, store: WaitingStore, courses: MoveCourses, unheard: UnheardMoves) -> None:
         self._scheduler = courses.scheduler
@@ -197,7 +197,7 @@ class WaitingMoves:
         return [self._result(course) for course in courses]
 
     async def recheck(self, waiting: Sequence[ParkedRequest]) -> Sequence[tuple[ParkedRequest, Evaluated]]:
-        """Look up some moves; all moves in turn."""
+        """Look up the instances of some waiting moves; all moves in turn."""
         new = [kept for kept in waiting if kept.request not in self._looked_at]
         if len(new) <= LOOKED_AT:
             self._looked_at.difference_update(kept.request for kept in waiting)

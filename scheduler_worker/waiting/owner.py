@@ -26,7 +26,9 @@ _reserved = msgspec.json.Decoder(dict[str, tuple[int, float, str]]).decode
 
 
 class Keeping:
-    """Adopts requests of silent schedulers, and answers queries about waiting requests."""
+    """The ownership of waiting requests: adopts those of silent schedulers, and answers queries about
+    them.
+    """
 
     def __init__(self, queue: WaitingQueue, clock: Clock) -> None:
         self._queue = queue
@@ -38,7 +40,9 @@ class Keeping:
     # Timers
 
     async def beat(self) -> None:
-        """Write this scheduler's heartbeat if it owns waiting requests, and read the others'."""
+        """Write this scheduler's heartbeat if it owns waiting requests, and read those of other
+        schedulers.
+        """
         store = self._store
         async with store.database.write() as tx:
             if store.requests or store.entered:
@@ -60,7 +64,9 @@ class Keeping:
         self._queue.recheck()
 
     async def sweep(self) -> None:
-        """Evaluate all waiting requests slowly; this should place none."""
+        """Evaluate all waiting requests slowly. This should place none, because changes of hosts have woken
+        all that fit.
+        """
         store = self._store
         store.room.sweep(self._clock.monotonic())
         store.wake()
@@ -73,7 +79,9 @@ class Keeping:
                     return
 
     async def let_go(self) -> None:
-        """Release the ownership at a stop, so that another scheduler adopts the requests immediately."""
+        """Release the ownership of waiting requests at a stop, so that another scheduler adopts them
+        immediately.
+        """
         if not self._store.requests:
             return
         try:

@@ -33,7 +33,7 @@ LONGEST_PAUSE = 10.0  # between two evaluations of a request that fails repeated
 
 @dataclass(frozen=True, slots=True)
 class Woken:
-    """A request to evaluate now, on any host except the excluded ones."""
+    """A waiting request to evaluate now, on any host except the excluded ones."""
 
     kept: ParkedRequest
     excluding: frozenset[str]
@@ -42,14 +42,14 @@ class Woken:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The request ends with these messages."""
+    """The result that a waiting request ends with these messages."""
 
     messages: Sequence[Message]
 
 
 @dataclass(frozen=True, slots=True)
 class StillWaiting:
-    """The request has no host yet, for this reason."""
+    """The result that a waiting request has no host yet, with the reason."""
 
     lacks: str
     decision: Decision
@@ -58,7 +58,9 @@ class StillWaiting:
 
 @dataclass(frozen=True, slots=True)
 class RetryLater:
-    """The result is unknown; the request is evaluated again after a time that grows with every repetition."""
+    """The result that the evaluation failed; the request is evaluated again after a time that grows with
+    every repetition.
+    """
 
     after: float
     start: MoveStart | None = None
@@ -69,23 +71,25 @@ Results = Sequence[tuple[ParkedRequest, Evaluated]]
 
 
 class Evaluator(Protocol):
-    """Evaluates waiting requests of one type, builds or moves. Results are in order of the requests."""
+    """The interface of the evaluation of waiting requests of one type, builds or moves. Results are in the
+    order of the requests.
+    """
 
     async def evaluate(self, woken: Sequence[Woken]) -> Sequence[Evaluated]: ...
 
     async def end(self, expired: Sequence[Woken]) -> Sequence[Evaluated]:
-        """Evaluate expired requests for the last time; those without a host are fenced and end."""
+        """Evaluate expired requests for the last time; requests without a host are fenced and end."""
 
     async def recheck(self, waiting: Sequence[ParkedRequest]) -> Results:
-        """Return what has become of some of the requests, independently of capacity."""
+        """Return the new state of some waiting requests, independently of capacity."""
 
     async def take_back(self, message: Message) -> Message | None:
-        """Release the claim of a result without a consumer; return the message to publish instead."""
+        """Release the claim of a placed request without a consumer; return the message to publish instead."""
 
 
 @dataclass(slots=True)
 class _Lane:
-    """Pending work of one lane."""
+    """The pending work of one lane: all builds, or the moves of one cell."""
 
     woken: list[Woken] = field(default_factory=list)
     expired: dict[Id, ParkedRequest] = field(default_factory=dict)
@@ -93,7 +97,7 @@ class _Lane:
 
 
 class WaitingQueue:
-    """The task that evaluates the requests of a store."""
+    """The task that evaluates the waiting requests of a store."""
 
     def __init__(
         self, store: WaitingStore, builds: Evaluator, moves: Evaluator, say: Says, clock: Clock
@@ -251,7 +255,9 @@ class WaitingQueue:
     # Results
 
     async def _publish(self, evaluator: Evaluator, results: Results) -> None:
-        """Publish the messages, then delete the requests. A failed publication is repeated later."""
+        """Publish the messages of ended requests, then delete the requests. A failed publication is repeated
+        later.
+        """
         done: list[Id] = []
         for kept, result in results:
             if not isinstance(result, Ended):

@@ -57,7 +57,9 @@ class WaitingStore:
     # Requests in memory
 
     def enter(self, kept: ParkedRequest, mark: int | None = None) -> None:
-        """Add a request that found no host up to this mark of the queues (None: it was not evaluated)."""
+        """Add a request that found no host among the hosts as of this mark of the queues (None: it was not
+        evaluated).
+        """
         waiter = Waiter(
             kept.request, kept.kind, kept.priority, kept.since, kept.until, needs_of(kept.message)
         )
@@ -68,7 +70,9 @@ class WaitingStore:
         self._moved()
 
     def enter_again(self, kept: ParkedRequest) -> None:
-        """Add or replace a request whose class is to be computed: one of another owner, or a changed one."""
+        """Add or replace a waiting request whose equivalence class is to be computed: one of another owner,
+        or a changed one.
+        """
         order, event = self._begin(kept)
         if event.refusal:  # it has become unreadable
             kept = replace(kept, until=self._clock.now(), lacks=event.refusal)
@@ -131,7 +135,9 @@ class WaitingStore:
         return bool(len(self.room)) and self.room.ahead(self.kind(order), order.request.priority, now)
 
     def behind(self, order: Order, now: float, seen: int, story: StoredContext) -> ParkedRequest:
-        """Return a request that waits without a search, because the first of its class has no host."""
+        """Return a request that waits without a search, because the first request of its equivalence class
+        has no host.
+        """
         first = self.room.first(self.kind(order))
         known = None if first is None else self.requests.get(first.request)
         lacks = f": {known.lacks}" if known is not None else ""
@@ -157,7 +163,9 @@ class WaitingStore:
         )
 
     def enter_stored(self, stored: Sequence[Marked], ours: set[Id], regroupings: int) -> None:
-        """Add the stored requests of this owner. Classes that were computed again meanwhile are outdated."""
+        """Add the stored requests of this owner to the queues. Equivalence classes that were computed again
+        meanwhile are outdated.
+        """
         for kept, mark in stored:
             if kept.request not in ours or kept.request in self.room:
                 continue
@@ -170,7 +178,7 @@ class WaitingStore:
     # Reserved hosts
 
     def without_reserved(self, orders: Sequence[Order]) -> Sequence[Order]:
-        """Return the orders of new requests without hosts that are reserved for waiting ones."""
+        """Return the orders of new requests without the hosts that are reserved for waiting requests."""
         room = self.room
         if not len(room) and not room.kept_elsewhere:
             return orders
@@ -218,20 +226,20 @@ class WaitingStore:
             self.leave(requests)
 
     async def keep_decisions(self, ending: Sequence[tuple[BuildRequested, BuildUnplaceable]]) -> None:
-        """Store why builds have no host, for later queries."""
+        """Store the decisions why builds have no host, for later queries."""
         if ending:
             UNPLACEABLE.inc(len(ending))
             async with self.database.write() as tx:
                 await decisions.add(tx, ending, self._clock.now())
 
     async def keep_refusals(self, ending: RefusedMoves) -> None:
-        """Store why moves were refused, for later queries."""
+        """Store the decisions why moves were refused, for later queries."""
         if ending:
             async with self.database.write() as tx:
                 await decisions.add_moves(tx, ending, self._clock.now())
 
     def rescue(self, kept: ParkedRequest) -> None:
-        """Count a request that only the slow check has found a host for."""
+        """Count a waiting request for which only the slow check of all requests has found a host."""
         self.rescued += 1
         RESCUED.inc()
         log.error(
@@ -241,7 +249,7 @@ class WaitingStore:
 
 
 class HostChanges:
-    """Marks changes in the queues; `recheck` is called for hosts with related instances."""
+    """Marks changed hosts in the waiting queues; `recheck` is called for hosts with related instances."""
 
     def __init__(self, scheduler: Scheduler, store: WaitingStore, recheck: Callable[[], None]) -> None:
         self.scheduler = scheduler
@@ -273,7 +281,7 @@ class HostChanges:
             self._recheck()
 
     async def handle(self, report: HostReported) -> None:
-        """Handle a host's report: the host may fit now."""
+        """Mark the hosts of a report as changed: waiting requests may fit there now."""
         scheduler, room = self.scheduler, self.store.room
         if not len(room):
             await scheduler.handle(report)
@@ -293,7 +301,9 @@ class HostChanges:
 
 
 def _is_alike(state: HostState | None, other: HostState | None) -> bool:
-    """Return whether filters decide the same for both states; the load is only for weighers."""
+    """Return whether filters decide the same for both reported states of a host; the load is only for
+    weighers.
+    """
     if state is None or other is None:
         return state is other
     return state is other or msgspec.structs.replace(state, load=0.0) == msgspec.structs.replace(

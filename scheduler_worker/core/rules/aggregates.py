@@ -17,7 +17,7 @@ _OLDER = frozenset(
 
 
 def aggregate_multi_tenancy_isolation() -> Rule:
-    """Where its aggregates name projects (`filter_tenant_id*`), the request's is among them."""
+    """If the host's aggregates name projects (`filter_tenant_id*`), the request's project is among them."""
 
     def admits(view: View, alternative: Alternative) -> Number:
         project = alternative.request.project
@@ -31,7 +31,7 @@ def aggregate_multi_tenancy_isolation() -> Rule:
 
 
 def aggregate_type_affinity() -> Rule:
-    """Where its aggregates name flavors (`instance_type`), the request's is among them."""
+    """If the host's aggregates name flavors (`instance_type`), the request's flavor is among them."""
     key = "instance_type"
     return array_rule(
         "aggregate_type_affinity",
@@ -104,7 +104,9 @@ def aggregate_instance_extra_specs() -> Rule:
 
 
 def unscoped(key: str) -> bool:
-    """Return whether the key is for this filter; placement has some keys without a scope too."""
+    """Return whether an extra spec without a scope is for this filter; placement has some keys without a
+    scope too.
+    """
     return ":" not in key and key != "group_policy" and not key.startswith("same_subtree")
 
 
@@ -117,7 +119,6 @@ def _demands(extra_specs: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _listed(aggregate: Aggregate, key: str) -> list[str]:
-    """Return the comma-separated values of the aggregate under this key."""
     text = aggregate.metadata.get(key)
     return [part.strip() for part in text.split(",") if part.strip()] if text else []
 
@@ -127,7 +128,6 @@ def _listed_by_any(host: HostFacts, key: str) -> list[str]:
 
 
 def _open_to(view: View, key: str, value: str) -> Number:
-    """Return the hosts whose aggregates have no values under this key, or have this one."""
     named = view.within(lambda aggregate: bool(_listed(aggregate, key)))
     return (named == 0) | (view.within(lambda aggregate: value in _listed(aggregate, key)) == 1)
 

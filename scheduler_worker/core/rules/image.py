@@ -84,7 +84,7 @@ def isolated_hosts(
     isolated_images: Sequence[str] = (),
     restrict_isolated_hosts_to_isolated_images: bool = True,
 ) -> Rule:
-    """The isolated images run on the isolated hosts only; and nothing else runs there, unless it may.
+    """The isolated images run on the isolated hosts only, and other images do not run there unless permitted.
 
     Hosts are known by name or root, images by name.
     """
@@ -184,7 +184,7 @@ def compute_capabilities() -> Rule:
 
 
 def json() -> Rule:
-    """The hint `query` is true of it: `[">=", "$free_ram_mb", 1024]`."""
+    """The hint `query` is true of the host: `[">=", "$free_ram_mb", 1024]`."""
 
     def refuses(host: HostFacts, alternative: Alternative) -> str | None:
         text = alternative.request.hints.query

@@ -57,7 +57,7 @@ def server_group_affinity() -> Rule:
 
 
 def same_host() -> Rule:
-    """One of the instances of the hint `same_host` is there."""
+    """The host has an instance named by the hint `same_host`."""
     return array_rule(
         "same_host",
         lambda view, alternative: view.among(alternative.same or ()) == 1,
@@ -79,7 +79,9 @@ def different_host() -> Rule:
 
 
 def simple_cidr_affinity() -> Rule:
-    """Its address is in the network of the hints `build_near_host_ip` and `cidr`; one without is not."""
+    """The host's address is in the network of the hints `build_near_host_ip` and `cidr`; a host without a
+    known address is rejected.
+    """
 
     def refuses(host: HostFacts, alternative: Alternative) -> str | None:
         hints = alternative.request.hints

@@ -11,7 +11,7 @@ _FORCED_DOWN = "forced down by an operator"
 
 
 def all_hosts() -> Rule:
-    """Every host will do."""
+    """Every host is accepted."""
     return Rule("all_hosts", lambda host, alternative: None, concerns=lambda alternative: False)
 
 
