@@ -126,9 +126,7 @@ class GroupPlaces:
             self._members.count(consumer, roots, -1)
 
     def refusal(self, roots: frozenset[str], who: str) -> GroupPolicyViolated | None:
-        """Return why the policy of the server group forbids this consumer on the given roots, or an empty
-        text.
-        """
+        """Return why the policy of the server group forbids this consumer on the given roots, or None."""
         if self.policy == "anti-affinity":
             for root in sorted(roots):
                 there = self._all.on.get(root, {})

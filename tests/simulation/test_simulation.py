@@ -23,7 +23,7 @@ from compute_sim import moving
 from compute_sim.core import phases as agent_phases
 from compute_sim.core.phases import GuestState, MoveSteps, PhaseEnd
 from placement_worker.core import capacity, fences
-from placement_worker.core.claim_world import ClaimWorld, Holder
+from placement_worker.core.claim_world import ClaimWorld, GroupPlaces, Holder
 from placement_worker.source import IndexedSource
 from scheduler_worker.core.waiting_queues import WaitingRoom
 from tests.simulation.broken import Broken
@@ -153,7 +153,7 @@ def _forget_the_guest(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capacity, "_crowded", lambda *_: None)
+    monkeypatch.setattr(GroupPlaces, "refusal", lambda *_: None)
 
 
 def _forget_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

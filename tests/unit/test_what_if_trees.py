@@ -89,4 +89,4 @@ async def test_remedies_are_searched_for_a_limited_time(monkeypatch: pytest.Monk
     scheduler = a_scheduler(a_source(Random(1), [a_host(1, cells=1000, vcpus=100)]))
     began = process_time()
     await scheduler.place_many([a_request(flavor=Flavor(name="f", extra_specs=specs))])
-    assert process_time() - began < 2.0
+    assert process_time() - began < 4.0
