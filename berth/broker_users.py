@@ -1,4 +1,4 @@
-"""Users of a RabbitMQ and what they may do, set by its management API or by rabbitmqctl."""
+"""The users of a RabbitMQ and their permissions, set through its management API or by rabbitmqctl."""
 
 import asyncio
 import re
@@ -25,29 +25,29 @@ _HERE = ("127.0.0.1", "::1", "localhost")
 
 
 class BrokerUsers(Protocol):
-    """Administration of a broker's users and policies. Every act may be repeated."""
+    """The administration of a RabbitMQ's users and policies. Every operation may be repeated."""
 
     @property
     def by(self) -> str:
-        """Return the name of the tool, for messages."""
+        """Return the name of the tool that administers the users, for messages."""
         ...
 
     async def users(self) -> set[str]: ...
 
     async def take(self, definitions: Mapping[str, Any]) -> None:
-        """Make or change all that is defined there."""
+        """Create or change the users, permissions and policies of a definitions document."""
 
     async def drop(self, user: str, *policies: str) -> None:
-        """Delete the user, which closes its connections, and the policies."""
+        """Delete a user, which closes its connections, and policies."""
 
     async def queues(self) -> list[str]: ...
 
 
 class Management:
-    """The management API."""
+    """The administration of RabbitMQ's users through the management API."""
 
     def __init__(self, url: str, amqp_url: str) -> None:
-        """Use the AMQP URL's user if the management URL has none."""
+        """Use the user of the AMQP URL if the management URL has none."""
         parts, known = urlsplit(url), urlsplit(amqp_url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise BadSetting(f"--management {masked(url)}: looks like http://user:password@host:15672")
@@ -103,7 +103,7 @@ class Management:
 
 
 class Rabbitmqctl:
-    """The command, on the broker's own machine."""
+    """The administration of RabbitMQ's users by the command rabbitmqctl, on the broker's own machine."""
 
     def __init__(self, command: str, amqp_url: str) -> None:
         self._command = command
@@ -167,8 +167,8 @@ class Rabbitmqctl:
 
 
 async def broker_users(amqp_url: str, management: str, rabbitmqctl: str) -> BrokerUsers:
-    """Return the named tool, or else the management API at its usual address, or else this machine's
-    rabbitmqctl.
+    """Return the named administration tool, or else the management API at its usual address, or else this
+    machine's rabbitmqctl.
     """
     if rabbitmqctl:
         return Rabbitmqctl(rabbitmqctl, amqp_url)

@@ -26,7 +26,9 @@ class CellFile:
 
 
 def read_cell_file(path: Path, cell: str) -> CellFile | None:
-    """Return the secrets, or None without a file. Raise BadSetting if the file is of other cells."""
+    """Return the secrets in a cell's settings file, or None without a file. Raise BadSetting if the file is
+    of other cells.
+    """
     try:
         told = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -39,7 +41,9 @@ def read_cell_file(path: Path, cell: str) -> CellFile | None:
 
 
 def write_cell_file(path: Path, cell: str, settings: Settings, has: CellFile) -> bool:
-    """Set the secrets in the file and keep its other lines. Return whether anything was written."""
+    """Set the secrets in a cell's settings file and keep its other lines. Return whether anything was
+    written.
+    """
     said: dict[str, Any] = {"amqp_url": has.broker}
     if has.database:
         said["database_url"] = has.database
@@ -64,7 +68,7 @@ def write_cell_file(path: Path, cell: str, settings: Settings, has: CellFile) ->
 
 
 def write_secret(path: Path, text: str) -> None:
-    """Write the file so that only its owner can read it, from its first byte on."""
+    """Write a file that only its owner can read, from its first byte on."""
     made = path.with_name(f".{path.name}.new")
     made.unlink(missing_ok=True)
     with open(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
@@ -87,13 +91,15 @@ def vhost_of(amqp_url: str) -> str:
 
 
 def password_of(url: str, user: str) -> str:
-    """Return the password in the URL; empty if the URL is of another user."""
+    """Return the password in a URL; empty if the URL is of another user."""
     parts = urlsplit(url)
     return unquote(parts.password or "") if unquote(parts.username or "") == user else ""
 
 
 def _with(text: str, name: str, value: Any) -> str:
-    """Return the text with this setting before the first table header, where it belongs to no table."""
+    """Return the text of a settings file with this setting before the first table header, where it belongs to
+    no table.
+    """
     there = re.compile(rf"^{name}\s*=.*$", re.MULTILINE)
     if there.search(text):
         return there.sub(lambda _: _line(name, value).rstrip(), text, count=1)

@@ -66,7 +66,7 @@ _CHOICES = {
 
 
 def check(settings: Settings, told: Mapping[str, Any], origins: Mapping[str, str]) -> None:
-    """Raise `BadSetting` for the first unusable setting. `told` are the settings that were given
+    """Raise `BadSetting` for the first unusable setting. `told` are the settings that the user gave
     explicitly.
     """
     values = {**by_name(settings), **told}

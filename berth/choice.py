@@ -14,12 +14,14 @@ Refuse = Callable[[str, str], None]  # the name of a setting, and what is wrong 
 
 
 def policy(settings: Settings) -> ChoicePolicy:
-    """Return the policy of the settings, or raise BadSetting."""
+    """Return the scheduler's filters and weighers of the settings, or raise BadSetting."""
     return chosen(settings, _refuse(settings))
 
 
 def chosen(settings: Settings, refuse: Refuse) -> ChoicePolicy:
-    """Return the policy; call `refuse` with the name of a wrong setting."""
+    """Return the scheduler's filters and weighers of the settings; call `refuse` with the name of a wrong
+    setting.
+    """
     said = settings.scheduler
     own: dict[str, Callable[..., Any]] = {}
     for name, functions in (("scheduler_filters", said.filters), ("scheduler_weighers", said.weighers)):
@@ -60,7 +62,7 @@ def rule_options(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def own_functions(names: Iterable[str]) -> dict[str, Callable[..., Any]]:
-    """Return the functions of the names with the form `module:function`."""
+    """Return an operator's own filters and weighers, from names of the form `module:function`."""
     return {name: _function(name) for name in names if ":" in name}
 
 
@@ -97,7 +99,7 @@ _READ_UNSCOPED = frozenset(
 
 
 def request_options(settings: Settings) -> RequestOptions:
-    """Return the options of checked settings; `pci_aliases` reports errors."""
+    """Return the options for reading requests, from checked settings."""
     said, rules = settings.requests, settings.scheduler.filters
     return RequestOptions(
         pci_aliases=pci_aliases(said.pci_aliases),

@@ -1,4 +1,6 @@
-"""Where settings come from: the environment (BERTH_...), a TOML file, --set and flags, in rising order."""
+"""Reads settings from the environment (BERTH_...), a TOML file, --set and a command's options; later sources
+win.
+"""
 
 import os
 import tomllib
@@ -42,8 +44,8 @@ def read(
     file: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Effective:
-    """Read the settings from the environment, the file, `sets` (--set NAME=VALUE) and the command's own
-    flags, each before the previous ones.
+    """Read the settings from the environment, a file, `sets` (--set NAME=VALUE) and a command's own options;
+    later sources win.
     """
     environment = os.environ if environment is None else environment
     if environment.get(EFFECTIVE_ENV):
@@ -96,8 +98,8 @@ def _unknown(environment: Mapping[str, str]) -> set[str]:
 
 
 def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    """Return the settings from BERTH_NAME=value, or from BERTH_NAME_FILE=path for secrets in files. Empty
-    variables are ignored.
+    """Return the settings from variables BERTH_NAME=value, or BERTH_NAME_FILE=path for secrets in files.
+    Empty variables are ignored.
     """
     found = []
     for name in KINDS:
@@ -140,7 +142,9 @@ def _flatten_simulator(told: dict[str, Any], told_by: str) -> None:
 
 
 def _spread_tables_of_cells(told: dict[str, Any], told_by: str) -> set[str]:
-    """Return the cells with a table [cells.NAME] in the file; their values are added to `told` by setting."""
+    """Return the cells with a table [cells.NAME] in the file; the values of the tables are added to `told` by
+    setting.
+    """
     tables = told.get("cells")
     if not isinstance(tables, dict):
         return set()
@@ -191,7 +195,7 @@ def _converted(name: str, value: Any, origin: str) -> Any:
 
 
 def _tables(text: str, bad: BadSetting) -> Any:
-    """Parse `io_ops.max_io_ops_per_host=4, ...`, or JSON if a value is a list or a table."""
+    """Parse a table such as `io_ops.max_io_ops_per_host=4, ...`, or JSON if a value is a list or a table."""
     if text.lstrip().startswith("{"):
         try:
             return msgspec.json.decode(text)

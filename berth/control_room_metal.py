@@ -29,7 +29,7 @@ Raw = dict[str, Any]
 
 
 class _Ear:
-    """Changes of placement, by root."""
+    """The changed providers of placement since the last call, by root."""
 
     def __init__(self, listener: Listener[PlacementChanged]) -> None:
         self._listener = listener
@@ -67,7 +67,9 @@ class _Remembering:
 
 
 async def metal(settings: Settings, bus: Bus, nodes: Sequence[str] | None = None) -> MetalNodes:
-    """Return all nodes, or the named ones. Unreadable sources are named; the rest is shown."""
+    """Return the states of all bare-metal nodes, or of the named ones. Unreadable sources are named; the rest
+    is shown.
+    """
     now = bus.clock.now()
     try:
         async with asyncio.timeout(SECONDS):
@@ -147,7 +149,7 @@ async def _placed_alone(settings: Settings, bus: Bus, now: float, wanted: Sequen
 
 
 def _is_node(provider: Provider) -> bool:
-    """Return whether the provider has one unit of one custom class, as nodes do."""
+    """Return whether a provider has one unit of one custom resource class, as bare-metal nodes have."""
     has = provider.inventories
     return (
         provider.parent is None
@@ -157,7 +159,7 @@ def _is_node(provider: Provider) -> bool:
 
 
 async def _holders(bus: Bus, placed: Mapping[str, Provider]) -> dict[str, str]:
-    """Return node → its consumer."""
+    """Return the consumer that holds each node."""
     used = [uuid for uuid, provider in placed.items() if any(provider.used.values())]
     found: dict[str, str] = {}
     for asked in portions(used, _A_QUESTION):

@@ -62,7 +62,7 @@ class ControlRoomActions:
             return said
 
     async def steer(self, stands: MoveStands, to: str) -> str:
-        """Return the cell's answer: accepted, or why not."""
+        """Return the answer of a cell to a control message for a move: accepted, or why not."""
         with operations_refused():
             async with steering(self._bus, stands, cast(Steering, to), Silently()) as (_, answer):
                 said = answer.result() if answer.done() else None
@@ -95,7 +95,7 @@ def operations_refused() -> Iterator[None]:
 
 
 async def asked_for(bus: Bus, said: WhatIfRequest) -> tuple[BuildRequested, tuple[str, ...]]:
-    """Return the request of `berth what-if` for the form, and the fields without effect."""
+    """Return the what-if request of a form, and the fields without effect."""
     with operations_refused():
         options = BootOptions(
             vcpus=said.vcpus,
@@ -136,7 +136,9 @@ async def drains_here(bus: Bus) -> AsyncIterator["ControlRoomDrains"]:
 
 
 class ControlRoomDrains:
-    """One drain per host. They end with the process, and a repeated request continues them."""
+    """The drains that this control room runs, one for each host. They end with the process, and a repeated
+    request continues them.
+    """
 
     def __init__(self, bus: Bus, group: asyncio.TaskGroup) -> None:
         self._bus = bus
@@ -167,7 +169,7 @@ class ControlRoomDrains:
         return said
 
     async def stop(self, root: str, and_open: bool) -> str:
-        """Remove the cause, which ends the drain; moves in progress end by themselves."""
+        """Remove the drain's cause from a host, which ends the drain; moves in progress end by themselves."""
         with operations_refused():
             host = await host_named(self._bus, root)
             if DRAIN not in causes_of(host):

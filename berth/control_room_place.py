@@ -1,4 +1,4 @@
-"""The address of the control room, for printing."""
+"""The address of the control room: chosen when it starts, and printed."""
 
 import asyncio
 import socket
@@ -25,12 +25,14 @@ def with_a_room(settings: Settings) -> Settings:
 
 
 def room_url(settings: Settings) -> str:
-    """Return the URL, or an empty string without a control room."""
+    """Return the URL of the control room, or an empty string if it is not served."""
     return f"http://{settings.control_room.http}/" if settings.control_room.listens else ""
 
 
 async def where_the_room_is(settings: Settings, stopping: asyncio.Event | None = None) -> str:
-    """Return a sentence with the address, once it listens, or that it does not listen after some time."""
+    """Return a sentence with the control room's address, once it listens, or that it does not listen after
+    some time.
+    """
     url = room_url(settings)
     if not url:
         return ""
@@ -49,7 +51,7 @@ async def where_the_room_is(settings: Settings, stopping: asyncio.Event | None =
 
 
 async def saying_where(settings: Settings, say: Callable[[str], None], work: Awaitable[int]) -> int:
-    """Run the work, and print the control room's address when it listens."""
+    """Run a coroutine, and print the control room's address when it listens."""
 
     async def tell() -> None:
         if where := await where_the_room_is(settings):

@@ -186,7 +186,9 @@ def access(settings: Settings) -> AccessRules:
 
 
 def _visitor(found: "Identity | None") -> Visitor | None:
-    """Return None also for a name with control characters: it is written to the log."""
+    """Return the user of a token, or None also for a name with control characters, because names are written
+    to the log.
+    """
     if found is None or not found.user.isprintable():
         return None
     return Visitor(found.user, found.project, found.roles)

@@ -13,9 +13,10 @@ from bus.worker import cell_of
 async def replay(
     transport: Transport, clock: Clock, ids: Collection[str] | None, stays: Callable[[str], None]
 ) -> int:
-    """Send the letters, or all, as new messages, then delete them; `stays` is called for each that stays.
+    """Send dead letters as new messages to the queues they failed in, then delete them. A letter that cannot
+    be sent does not stop the others.
 
-    A letter that cannot be sent does not stop the others.
+    `stays` is called for each letter that stays.
     """
 
     async def rescue(letter: DeadLetter) -> bool:

@@ -20,7 +20,7 @@ from bus.worker import central_queues
 
 @dataclass
 class EmbeddedBerth:
-    """A running berth, and a bus of one's own into it."""
+    """A running embedded berth, with a bus for its user."""
 
     broker: LocalBroker
     bus: Bus
@@ -64,8 +64,9 @@ async def embedded(settings: Settings, *, open_socket: bool = False) -> AsyncIte
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Lock the state directory, so that only one berth uses it. The directory itself is locked, not a file in
-    it, and the lock ends with the process.
+    """Lock the state directory, so that only one berth uses it.
+
+    The directory itself is locked, not a file in it, and the lock ends with the process.
     """
     opened = os.open(directory, os.O_RDONLY)
     try:

@@ -70,7 +70,7 @@ def _check_selection(settings: Settings, refuse: Callable[[str, str], None]) -> 
 
 
 def access(settings: Settings) -> Access:
-    """Return how to reach the API, after reading its certificate files."""
+    """Return the address and credentials of Ironic's API, after reading its certificate files."""
     found = _access(settings)
     if found.ca_file or found.cert_file:
         try:
@@ -102,7 +102,7 @@ def selection(settings: Settings) -> NodeSelection:
 
 
 def _selected(selection: Iterable[str]) -> dict[str, Any]:
-    """Return the permitted values of each field, from texts such as `owner=p1`."""
+    """Return the permitted values of each field of a node, from texts such as `owner=p1`."""
     found: dict[str, tuple[str, ...]] = {}
     for text in selection:
         field, _, value = text.partition("=")
@@ -168,12 +168,12 @@ def sync(settings: Settings, bus: Bus) -> Worker:
 
 
 def agent_of(cell: str) -> str:
-    """Return the name under which selections know berth's own agents for the nodes of a cell."""
+    """Return the name under which selections of nodes know berth's own agents for a cell."""
     return AGENT.format(cell=cell)
 
 
 def metal(settings: Settings, cell: str, bus: Bus, agent: str = "") -> Worker:
-    """Return the agent that deploys on the nodes of a cell."""
+    """Return the bare-metal agent that deploys on the nodes of a cell."""
     pool, clock, news = agent_of(cell), bus.clock, None
     agent = agent or pool
     if settings.ironic.is_heard:  # every process receives all notifications, on a queue that expires after it

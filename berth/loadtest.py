@@ -25,7 +25,7 @@ MOST_MIXED = 1000
 
 
 def mixed(flavors: int) -> tuple[Flavor, ...]:
-    """Return this number of different flavors: 1 to 8 VCPUs, 512 MB to 4 GB for each, some disk."""
+    """Return this number of different flavors: 1 to 8 VCPUs, 512 MB to 4 GB for each VCPU, some disk."""
     made = []
     for index in range(flavors):
         size, turn = index % 4, index // 4
@@ -54,7 +54,7 @@ class LoadPlan:
 
 
 class Boot(msgspec.Struct):
-    """One boot as its owner saw it. Times are seconds since the load began."""
+    """One boot of a load test as its client saw it. Times are seconds since the load began."""
 
     asked: float
     ended: float = 0.0
@@ -124,7 +124,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 class Load:
-    """A load under way; `boots` may be watched while it runs."""
+    """A load test in progress; `boots` may be watched while it runs."""
 
     def __init__(self, bus: Bus, plan: LoadPlan) -> None:
         self.bus = bus
@@ -165,7 +165,7 @@ class Load:
         return LoadOutcome(self.boots, seconds)
 
     async def _ask(self) -> None:
-        """Publish the requests, by the rate or by the window."""
+        """Publish the requests of the load, by a rate or with a limited number in progress."""
         while (left := self.plan.boots - len(self.boots)) > 0:
             if self.plan.rate:
                 due = int(self.plan.rate * self.now()) + 1 - len(self.boots)
@@ -226,7 +226,7 @@ class Load:
             self._over.set()
 
     async def _watch(self, progress: Callable[["Load"], None]) -> None:
-        """Show how it goes, and end a load that no longer moves."""
+        """Print the progress of the load, and end a load that no longer progresses."""
         while True:
             progress(self)
             await asyncio.sleep(0.2)
@@ -317,7 +317,7 @@ def _axes(width: float, height: float, busiest: float) -> list[str]:
 
 
 def _rounded_up(value: float) -> float:
-    """Return the next of 1, 2, 5 times a power of ten."""
+    """Return the next larger number of 1, 2 or 5 times a power of ten."""
     size = 1.0
     while size * 10 <= value:
         size *= 10

@@ -35,7 +35,7 @@ _KINDS = ("request", "build", "move")
 
 
 class _Body(msgspec.Struct):
-    """The fields of messages with ids."""
+    """The fields with ids that messages may have."""
 
     request: Any = None
     build: Any = None
@@ -49,7 +49,7 @@ _body = msgspec.json.Decoder(_Body)
 
 
 def begin(settings: Settings, process: str = "") -> None:
-    """Log to standard error from now on."""
+    """Configure logging to standard error."""
     said = settings.process
     handler = logging.StreamHandler(sys.stderr)
     secrets = secrets_of(settings)
@@ -69,7 +69,7 @@ def this_is(process: str) -> None:
 
 
 def secrets_of(settings: Settings) -> tuple[str, ...]:
-    """Return texts that must not be logged, the longest first."""
+    """Return the texts in the settings that must not be logged, the longest first."""
     found: set[str] = set()
     if cloud := settings.ironic.api.cloud:
         from ironic_sync.access import secrets_of_cloud  # imports an HTTP client, which loads slowly
@@ -93,7 +93,7 @@ def _passwords(url: str) -> Iterator[str]:
 
 
 def ids_of(envelopes: Iterable[Envelope]) -> dict[str, list[str]]:
-    """Return the requests, builds and moves of the messages."""
+    """Return the ids of the requests, builds and moves in messages."""
     found: dict[str, dict[str, None]] = {kind: {} for kind in _KINDS}
     for envelope in envelopes:
         try:
@@ -123,7 +123,7 @@ class _Lines(logging.Formatter):
         self._secrets = secrets
 
     def told(self, text: str) -> str:
-        """Return the text without secrets."""
+        """Return a log line without secrets."""
         for secret in self._secrets:
             text = text.replace(secret, "****")
         return masked_text(text)
@@ -137,7 +137,7 @@ class _Lines(logging.Formatter):
 
 
 class TextLines(_Lines):
-    """For people; a traceback goes over several lines."""
+    """Log lines as text for people; a traceback is printed over several lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         ids = ids_of(self.about(record))
@@ -150,7 +150,7 @@ class TextLines(_Lines):
 
 
 class JsonLines(_Lines):
-    """For programs: one object a line, whatever is in it."""
+    """Log lines as JSON for programs: one object in each line, whatever it contains."""
 
     def format(self, record: logging.LogRecord) -> str:
         envelopes = self.about(record)

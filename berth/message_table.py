@@ -97,7 +97,9 @@ def _type(one: Mapping[str, Any]) -> str:
 
 
 def _bounds(one: Mapping[str, Any]) -> str:
-    """Return the limits as they follow `text`, or in brackets for what holds several values."""
+    """Return the limits of a field in a form that follows `text`, or in brackets for fields with several
+    values.
+    """
     names = ("imum", "Length", "Items", "Properties")
     least = next((one[f"min{name}"] for name in names if f"min{name}" in one), None)
     most = next((one[f"max{name}"] for name in names if f"max{name}" in one), None)

@@ -62,7 +62,7 @@ def markdown() -> str:
 
 
 def _of(module: str) -> Iterator[MetricWrapperBase]:
-    """Yield the metrics of the module, in the order of its source."""
+    """Yield the metrics of a module, in the order of its source."""
     for one in vars(import_module(module)).values():
         if isinstance(one, MetricWrapperBase):  # its names are nowhere public before something was counted
             yield one

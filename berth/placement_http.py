@@ -12,7 +12,7 @@ from placement_worker.http import Options, auth, http_app, policy, tell_refusal
 
 
 def placement_http(placement: Placement, settings: Settings) -> Callable[[], Coroutine[Any, Any, None]]:
-    """Return the function that serves it until cancelled."""
+    """Return the function that serves the Placement API until cancelled."""
     app = http_app(placement, _options(settings))
 
     async def run() -> None:

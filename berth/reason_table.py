@@ -1,4 +1,4 @@
-"""Every code of a decision, in tables: for docs/reasons.md and for programs."""
+"""All codes of decisions as tables: for docs/reasons.md and for programs."""
 
 from collections.abc import Mapping
 

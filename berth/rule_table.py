@@ -1,4 +1,4 @@
-"""Every rule and weigher as it is set: for people, for pages, as JSON."""
+"""All filters and weighers with their present options: for people, for pages, as JSON."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -30,12 +30,12 @@ def as_json(settings: Settings) -> dict[str, Any]:
 
 
 def options(choosable: Choosable) -> list[str]:
-    """Return each option in the syntax of a settings file."""
+    """Return the options of a filter or weigher in the syntax of a settings file."""
     return [f"{name} = {_toml(value)}" for name, value in choosable.options.items()]
 
 
 def markdown(settings: Settings) -> str:
-    """Return tables of filters and weighers, and of Nova's ones that berth does not need."""
+    """Return tables of filters and weighers, and of Nova's ones that berth does not need, in Markdown."""
     parts = [
         _table("| filter | on | admits a host if", filters(settings), lambda one: "yes" if one.on else ""),
         _table(

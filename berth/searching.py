@@ -17,7 +17,7 @@ CELL_SECONDS = 5.0  # a scheduler waits so long for a cell: other cells' moves a
 
 
 class SharedMemory:
-    """Placement's index for workers in the same process, which may start before placement."""
+    """Placement's index for other workers of the same process, which may start before placement."""
 
     def __init__(self) -> None:
         self._memory: Memory | None = None
@@ -54,7 +54,7 @@ class SharedMemory:
 
 
 class SearchPlace(NamedTuple):
-    """The source of candidates for one scheduler, and the workers that maintain it."""
+    """The source of candidates for one scheduler, with the workers that maintain it."""
 
     source: CandidateSource
     loaded: Callable[[], Awaitable[None]]
@@ -62,8 +62,8 @@ class SearchPlace(NamedTuple):
 
 
 def candidate_source(bus: Bus, shared: SharedMemory | None) -> SearchPlace:
-    """Return where the scheduler searches: `shared` is placement's index, if placement runs in this process;
-    otherwise a replica.
+    """Return the source of candidates for a scheduler: `shared` is placement's index, if placement runs in
+    this process; otherwise a replica.
     """
     if shared is not None:
         return SearchPlace(IndexedSource(shared), shared.loaded, ())

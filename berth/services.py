@@ -189,7 +189,7 @@ class Supervisor:
         )
 
     async def _end(self) -> None:
-        """Ask every worker to finish what it has in hand; insist when it takes too long."""
+        """Ask every worker to finish its messages in hand; kill workers that take too long."""
         try:
             async with asyncio.timeout(self.settings.process.drain + 5):
                 for stage in worker_roles.ending(self.settings):

@@ -1,4 +1,4 @@
-"""Every setting with what it means, read off the settings' own source: for docs/settings.md."""
+"""All settings with their meaning, read from the source of berth/settings.py: for docs/settings.md."""
 
 import ast
 import inspect
@@ -60,7 +60,7 @@ def markdown() -> str:
 
 
 def _titles() -> Mapping[str, str]:
-    """Return the path of each group (as in GROUP_OF) → the first sentence of its docstring."""
+    """Return the first sentence of each group's docstring, by the path of the group (as in GROUP_OF)."""
     found = {"cells": "Cells (docs/cells.md)."}
 
     def below(kind: type[SettingsGroup], path: tuple[str, ...]) -> None:
@@ -75,7 +75,7 @@ def _titles() -> Mapping[str, str]:
 
 
 def _words() -> Mapping[str, str]:
-    """Return setting → its comment in the source."""
+    """Return the comment in the source for each setting."""
     source = inspect.getsource(settings)
     notes = {
         token.start[0]: (token.string.lstrip("# "), token.line.strip().startswith("#"))

@@ -25,7 +25,7 @@ G = TypeVar("G", bound=SettingsGroup)
 
 
 class Cell(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A cell, with its broker and database if they are separate."""
+    """A cell in the settings, with its broker and database if they are separate."""
 
     name: str
     broker: str = ""  # the URL of its workers' RabbitMQ: a separate user, or another node of the cluster
@@ -34,7 +34,7 @@ class Cell(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def user(self) -> str:
-        """Return the RabbitMQ user of its workers."""
+        """Return the RabbitMQ user of the cell's workers."""
         return urlsplit(self.broker).username or ""
 
 
@@ -200,7 +200,7 @@ class IronicNodeSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ir
 
 
 class IronicSettings(SettingsGroup, frozen=True, kw_only=True):
-    """The Ironic that is followed."""
+    """The Ironic that berth follows."""
 
     news: IronicNewsSettings = IronicNewsSettings()
     api: IronicApiSettings = IronicApiSettings()
@@ -218,7 +218,7 @@ class IronicSettings(SettingsGroup, frozen=True, kw_only=True):
 
 
 class ConductorSettings(SettingsGroup, frozen=True, kw_only=True):
-    """Builds in a cell."""
+    """Attempts and time limits of builds in a cell."""
 
     max_attempts: int = 3  # number of hosts that are tried for one build
     build_timeout: float = 300.0  # time without a report of the agent; then the build tries the next host
@@ -263,7 +263,7 @@ class SimulatorSettings(SettingsGroup, frozen=True, kw_only=True):
 
 
 class ProcessSettings(SettingsGroup, frozen=True, kw_only=True):
-    """Every process."""
+    """Logs, metrics and limits of every process."""
 
     log_level: str = "warning"  # least severe level that is logged: debug, info, warning or error
     log_format: str = "text"  # format of log lines: text, or json with an object a line (docs/logs.md)
@@ -315,7 +315,7 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
         return nodes.cells.get("*", "") if nodes.cells else self.cells[0].name
 
     def cell(self, name: str) -> Cell:
-        """Return the cell with all values; those it lacks are the common ones."""
+        """Return a cell with all of its values; values that it lacks are the common ones."""
         known = next((cell for cell in self.cells if cell.name == name), Cell(name))
         everybodys = self.database.url or f"sqlite+aiosqlite:///{Path(self.database.state_dir).resolve()}/"
         broker = known.broker or known.ferry or self.bus.amqp_url
@@ -326,7 +326,7 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
         return self.cell(store.removeprefix("cell_") if store.startswith("cell_") else "").database
 
     def having(self, **named: Any) -> "Settings":
-        """Return the settings with the values, by their external names."""
+        """Return the settings with some values changed, given by their external names."""
         if strange := named.keys() - KINDS.keys():
             raise TypeError(f"no settings: {', '.join(sorted(strange))}")
         return _made(Settings, {**by_name(self), **named})
@@ -343,7 +343,7 @@ CELLS: Mapping[str, type] = {  # settings that define cells: names, and values o
 def _declared(
     kind: Any = Settings, group: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, tuple[str, ...], Any]]:
-    """Yield (external name, path to its field, type) of every setting."""
+    """Yield the external name, the path to its field, and the type of every setting."""
     for member in msgspec.structs.fields(kind):
         if member.type == tuple[Cell, ...]:
             yield from ((name, (member.name, name), type_) for name, type_ in CELLS.items())
@@ -362,7 +362,7 @@ SIMULATOR = frozenset(name for name, group in GROUP_OF.items() if group == "comp
 
 
 def by_name(settings: Settings) -> dict[str, Any]:
-    """Return every setting's value by its external name."""
+    """Return the value of every setting by its external name."""
     found: dict[str, Any] = {}
     for name, path, _ in _DECLARED:
         if name in CELLS:

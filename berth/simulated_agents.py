@@ -1,4 +1,4 @@
-"""Settings → simulated agents, their hosts, their faults and their files."""
+"""The simulated agents according to the settings: their hosts, faults and files."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def _machines(settings: Settings) -> tuple[Machine, ...]:
 
 
 def at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack | None) -> list[Worker]:
-    """Return the agents of a cell, or the named one; with `disks`, each stores its state in a file."""
+    """Return the simulated agents of a cell, or the named one; with `disks`, each stores its state in a
+    file.
+    """
     faults, crashes = _faults(settings)
     found = []
     for agent in agents(settings):

@@ -36,8 +36,8 @@ COLUMNS = ("topic or query", "message", "says", "from", "to", "wall")
 
 
 def table(workers: Sequence[Worker]) -> list[tuple[str, str, str, str, str, str]]:
-    """Return the rows of COLUMNS. `wall`: how the message crosses the border of a cell: in, out, or within
-    it.
+    """Return one row for each topic and query, with the values of COLUMNS. `wall`: the direction in which its
+    messages cross the border of a cell.
     """
     (cell,) = {cell_of(f"{worker.name}:") for worker in workers} - {""}
     way = {of: way.value for of, way in ways(cell, workers).items()}
@@ -155,10 +155,10 @@ def _identifier(name: str) -> str:
 
 
 def _by_name(topic: Topic[Any]) -> bool:
-    """Return whether the requester may receive it under a routing key of its choice."""
+    """Return whether a requester may receive answers under a routing key of its choice."""
     return topic.outsiders and "reply_to" in topic.message.__struct_fields__
 
 
 def _kind(worker: Worker) -> str:
-    """Return the kind of a worker: conductor.c1 and conductor.c2 are of one kind."""
+    """Return the type of a worker by its name: conductor.c1 and conductor.c2 are of one type."""
     return worker.name.split(".")[0]

@@ -1,4 +1,6 @@
-"""Traces by OpenTelemetry: where its standard environment names an exporter, and else nothing at all."""
+"""Traces by OpenTelemetry, if its standard environment variables name an exporter; otherwise nothing is
+loaded.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ def begin(environment: Mapping[str, str] = os.environ) -> None:
 
 
 class SpansOf:
-    """Spans made by a provider of OpenTelemetry's."""
+    """The spans that an OpenTelemetry provider creates for berth."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._api: Any = importlib.import_module("opentelemetry.trace")
@@ -101,7 +103,7 @@ class SpansOf:
         return _words(span.get_span_context())
 
     def _told(self, traceparent: str) -> Any:
-        """Return the span of this header, possibly in another process."""
+        """Return the span that a traceparent header names, possibly of another process."""
         parts = traceparent.split("-")
         try:
             trace, span, flags = (int(part, 16) for part in parts[1:4])

@@ -1,6 +1,7 @@
-"""Settings → workers: the one place that sees them all.
+"""The workers according to the settings: the only module that imports all of them.
 
-What only runs in a worker's process is imported where it is made: a client's command starts in half the time.
+Code that runs only in a worker's process is imported where it is used: a client's command starts in half the
+time.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _PACKAGES = {  # roles with a store
 
 
 def alone() -> Transport:
-    """Return a bus for a process without other workers."""
+    """Return an in-process bus for a process without other workers."""
     return LocalTransport(LocalBroker())
 
 
@@ -51,7 +52,7 @@ def transport(settings: Settings, name: str, cell: str = "") -> Transport:
 
 
 def way_of(together: Sequence[worker_roles.Role], settings: Settings) -> Transport:
-    """Return the transport for a process: of one worker, or of the same worker for several cells."""
+    """Return the transport for a process with one worker, or with the same worker for several cells."""
     first = together[0]
     return transport(settings, worker_roles.name_of(together), "" if first.worker == "ferry" else first.cell)
 
@@ -173,7 +174,7 @@ def _asks_as(role: worker_roles.Role, settings: Settings) -> str:
 
 
 def crossings_of(cell: str) -> tuple[Crossing, ...]:
-    """Return what crosses the border of this cell, by the tables of all workers."""
+    """Return the messages that cross the border of this cell, by the tables of all workers."""
     from bus.ferry.crossings import crossings
 
     return crossings(cell, all_workers_without_a_bus(cell))
@@ -189,7 +190,7 @@ def tables_of_conductor(cell: str) -> list[Worker]:
 
 
 def tables_of_agent(cell: str, agent: str, *, metal: bool = False) -> list[Worker]:
-    """Return the table of an agent of this name: a compute agent's, or that of one for Ironic's nodes."""
+    """Return the table of an agent of this name: of a compute agent, or of an agent on Ironic's nodes."""
     bus = Bus(alone())
     if not metal:
         from compute_sim import SimAgent, compute_sim

@@ -25,7 +25,7 @@ _TOGETHER = ("conductor", "compute")  # roles of several cells that may share a 
 
 @dataclass(frozen=True)
 class Role:
-    """A kind of worker, with its cell if it has one."""
+    """A worker in a process: its type, and its cell if it has one."""
 
     worker: str
     cell: str = ""
@@ -80,7 +80,7 @@ def _check_metal(cell: str, settings: Settings) -> None:
 
 
 def _metal_cells(settings: Settings) -> list[str]:
-    """Return the cells in which berth's own agent builds on Ironic's nodes."""
+    """Return the cells in which berth's own agent deploys on Ironic's nodes."""
     if not settings.ironic.is_read:
         return []
     return [cell for cell in settings.metal_cells if cell not in settings.ironic.nodes.agents]
@@ -152,7 +152,7 @@ def agents_of(cell: str, settings: Settings) -> list[str]:
 
 
 def metal_agent(settings: Settings, cell: str) -> str:
-    """Return the agent for nodes outside of simulated fleets: on Ironic's API, or simulated."""
+    """Return the name of the agent for nodes outside of simulated hosts: on Ironic's API, or simulated."""
     if settings.ironic.is_read:
         return settings.ironic.nodes.agents.get(cell) or f"{cell}-metal"
     return f"{cell}-agent1"

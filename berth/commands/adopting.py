@@ -77,7 +77,7 @@ async def adopt_command(cli: Cli, options: AdoptOptions) -> int:
 
 
 def _tell(cli: Cli, found: AdoptionOutcome, yes: bool) -> int:
-    """Print the adoption; return 1 if an instance could not be adopted."""
+    """Print the result of an adoption; return 1 if an instance could not be adopted."""
     adopted, listed, known = found.adopted, found.refused, found.known
     if cli.as_json:
         write_json({

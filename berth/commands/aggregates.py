@@ -254,7 +254,7 @@ async def create(cli: Cli, edit: MakeAggregate) -> int:
 
 
 async def change(cli: Cli, name: str, edit: ChangeAggregate | DropAggregate) -> int:
-    """Apply the edit to the aggregate of this name or uuid."""
+    """Apply an edit to the aggregate of this name or uuid, and print the result."""
     checked(AggregateEditRequested(edit=edit))  # errors in the file are reported before any query
     async with cli.bus("aggregate") as bus:
         found = await aggregate_named(bus, name)

@@ -24,7 +24,7 @@ commands = Commands()
 
 @dataclass(frozen=True)
 class AuditOptions:
-    """The options that say what an audit checks."""
+    """The options that determine what an audit checks."""
 
     settled: Annotated[
         bool, typer.Option("--settled", help="No boot is under way: everything must add up now.")
@@ -92,7 +92,7 @@ def show_audit(found: Audit, say: Console) -> None:
 
 
 def _kinds(found: Audit) -> str:
-    """Return the kinds of consumers that are not builds, with their numbers."""
+    """Return the types of consumers that are not builds, with their numbers, as text."""
     named = {"CLEANUP": "clean-ups", "MIGRATION": "migrations"}
     kinds = [
         f"{count} {named.get(type_, type_)}"

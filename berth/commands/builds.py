@@ -162,7 +162,7 @@ async def boot(cli: Cli, request: BuildRequested, wait: bool, timeout: float, na
 
 
 class _BootPrinter:
-    """Prints the progress of a request; each note and each state of its wait once."""
+    """Prints the progress of a build request: each note and each state of its wait once."""
 
     def __init__(self, bus: Bus, asked: int, notes: tuple[str, ...], cli: Cli) -> None:
         self._bus = bus

@@ -178,7 +178,7 @@ async def delete_file(file: Path) -> None:
 
 
 class NewUser(Protocol):
-    """A RabbitMQ user to create or repair, with its password from a file."""
+    """A RabbitMQ user to create or to repair, with its password from a file."""
 
     @property
     def user(self) -> str: ...
@@ -189,7 +189,7 @@ class NewUser(Protocol):
 
 
 async def broker_password(what: NewUser, known: CellFile | None, admin: BrokerUsers) -> str:
-    """Return the password of the file, or a new one for a new user and with `rotate`."""
+    """Return the password of a RabbitMQ user from the file, or a new one for a new user and with `rotate`."""
     password = password_of(known.broker, what.user) if known else ""
     if not what.rotate and not password and what.user in await admin.users():
         raise OperationRefused(_unknown_password(what, f"RabbitMQ user {what.user}"))
@@ -218,7 +218,7 @@ def _unknown_password(what: NewUser, who: str) -> str:
 
 @dataclass(frozen=True)
 class DatabaseAccess:
-    """Changes of PostgreSQL's rights that an operator must know of."""
+    """Changes of PostgreSQL's rights by the command that an operator must know of."""
 
     enters: Sequence[str] = ()  # other databases that the cell's login may still enter
     shut_out: Sequence[str] = ()  # logins that entered placement's database by PUBLIC's right only

@@ -1,4 +1,6 @@
-"""`berth cell permissions`: what a cell's RabbitMQ user may do; and what a cell's own things are called."""
+"""`berth cell permissions`: the permissions of a cell's RabbitMQ user; and the names of a cell's users and
+databases.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ NameOfCell = Annotated[str, typer.Argument(metavar="CELL", help="Its name: lette
 
 @dataclass(frozen=True)
 class BrokerTool:
-    """The options that say with which tool RabbitMQ's users are administered."""
+    """The options that determine the tool by which RabbitMQ's users are administered."""
 
     management: Annotated[
         str,
@@ -63,7 +65,7 @@ Form = Annotated[
 
 @dataclass(frozen=True)
 class PermissionOptions:
-    """The options that say whose permissions are printed, and how."""
+    """The options that determine whose permissions are printed, and how."""
 
     form: Form = "text"
     user: Annotated[str, typer.Option(help="Of this RabbitMQ user (default: as `add` calls it).")] = ""
@@ -210,7 +212,7 @@ def limits_of_agent(settings: Settings) -> UserLimits:
 
 
 def permissions_of(settings: Settings, cell: str, agents: Sequence[str] = ()) -> Permissions:
-    """Return the permissions of the cell's user: those of its conductor, and of the named agents."""
+    """Return the permissions of a cell's RabbitMQ user: those of its conductor, and of the named agents."""
     from bus.rabbit.permissions import of_cell
 
     tables = [wiring.tables_of_conductor(cell), *(wiring.tables_of_agent(cell, agent) for agent in agents)]
@@ -232,8 +234,8 @@ def ferry_permissions(settings: Settings, cell: str, *, own: bool) -> Permission
 def definitions_of(
     settings: Settings, cell: str, user: str, known: BrokerUser, *, vhost: str = "", bounded: bool = True
 ) -> dict[str, Any]:
-    """Return the definitions to import; with `bounded`, also the policy for the queues that the cell fills at
-    the central broker.
+    """Return the definitions of a RabbitMQ user to import; with `bounded`, also the policy for the queues
+    that the cell fills at the central broker.
     """
     from bus.rabbit.permissions import definitions
 
@@ -286,7 +288,7 @@ def _sentences(known: BrokerUser, user: str, vhost: str) -> list[str]:
 
 
 def _alternatives(pattern: str) -> list[str]:
-    """Return the alternatives of ^(a|b|(c|d))$, a line each."""
+    """Return the alternatives of a regular expression such as ^(a|b|(c|d))$, one in each line."""
     if pattern == "^$":
         return ["nothing"]
     found, depth, begin = [], 0, 2

@@ -1,4 +1,4 @@
-"""`berth cell`: which cells there are, and keeping new instances out of one."""
+"""`berth cell`: lists cells, and enables or disables them for new instances."""
 
 import asyncio
 from collections.abc import Mapping
@@ -137,7 +137,7 @@ async def drain(
 
 
 def _hosts_in_words(hosts: int, states: Mapping[str, int] | None) -> str:
-    """Return the text for hosts and their states, like `5 (1 down, 1 disabled)`; hosts that are up are not
+    """Return the numbers of hosts by state as text, like `5 (1 down, 1 disabled)`; hosts that are up are not
     named.
     """
     if states is None:
@@ -169,7 +169,7 @@ def _several(count: int, what: str) -> str:
 
 
 async def _wait(bus: Bus, name: str, left: int, timeout: float | None) -> int:
-    """Wait until the cell is empty or the time is over; return the number of remaining consumers."""
+    """Wait until a cell is empty or the time is over; return the number of remaining consumers."""
     until = None if timeout is None else monotonic() + timeout
     most = left
     with progress_bar() as bar:

@@ -115,7 +115,7 @@ async def drop(cli: Cli, ids: Ids, cell: OfCell = "") -> int:
 
 
 def _way(settings: Settings, cell: str) -> Transport:
-    """Return the transport of the broker with the letters: the central one, or that of a cell."""
+    """Return the transport of the broker with the dead letters: the central one, or that of a cell."""
     if cell and not settings.cell(cell).ferry:
         raise BadSetting(f"cell {cell!r} has no RabbitMQ of its own: its dead letters are with all others")
     return wiring.transport(settings, "dead", cell)
@@ -129,7 +129,7 @@ def _check(ids: Sequence[str]) -> None:
 
 
 async def _chosen(transport: Transport, ids: Sequence[str], say: Console) -> Collection[str] | None:
-    """Return the letters with ids that begin like this, or None for all."""
+    """Return the dead letters whose ids begin like this, or None for all."""
     if list(ids) == ["all"]:
         return None
     chosen: set[str] = set()
@@ -173,7 +173,7 @@ def _facts(letter: DeadLetter) -> dict[str, str | int]:
 
 
 def _when(seconds: float) -> str:
-    """Return the time as text; a client may have sent an impossible number."""
+    """Return the time in a dead letter as text; a client may have sent an impossible number."""
     try:
         moment = datetime.fromtimestamp(seconds, UTC) if seconds > 0 else None
     except (OverflowError, ValueError, OSError):

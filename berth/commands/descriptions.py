@@ -31,7 +31,7 @@ def _show(
     text: Callable[[], str],
     tables: Callable[[], Iterable[tuple[Sequence[str], Rows]]],
 ) -> None:
-    """Print the facts as JSON, the text of the documents, or tables (titles, rows)."""
+    """Print facts about berth as JSON, as the text of the documents, or as tables (titles, rows)."""
     if as_json:
         sys.stdout.write(json.dumps(facts(), indent=2) + "\n")
     elif markdown:

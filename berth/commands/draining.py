@@ -125,7 +125,9 @@ def _called(hosts: Sequence[Provider]) -> str:
 
 
 class EmptyingPrinter(MovePrinter):
-    """Prints a drain: its moves, and in a terminal a bar; there only moves that failed are listed."""
+    """Prints the progress of a drain: its moves, and in a terminal a bar; there only moves that failed are
+    listed.
+    """
 
     def __init__(self, cli: Cli) -> None:
         super().__init__(cli)
@@ -157,7 +159,7 @@ def tell_emptied(far: Emptied, what: str, telling: MovePrinter) -> int:
 async def tell_left_over(
     bus: Bus, hosts: Sequence[Provider], told: Collection[str], telling: MovePrinter
 ) -> None:
-    """Print the remaining consumers, except those already listed."""
+    """Print the consumers that remain on drained hosts, except those already listed."""
     for host in hosts:
         left, called = await remaining_consumers(bus, host, told), host.host or host.name
         if telling.as_json:
@@ -185,7 +187,9 @@ def _is(holder: Consumer) -> str:
 async def tell_what_would_be(
     bus: Bus, hosts: Sequence[Provider], asked: MoveRequested, telling: MovePrinter, state: str
 ) -> int:
-    """Print what `asked` would do on hosts made `state`; return 1 if instances would stay."""
+    """Print what the requested moves would do if the hosts were in this state; return 1 if instances would
+    stay.
+    """
     found = await suppose_emptying(bus, hosts, asked)
     for one in found:
         called, count = one.host.host or one.host.name, one.statuses

@@ -163,7 +163,7 @@ async def _edited(bus: Bus, order: GroupEditRequested) -> GroupResult:
 
 
 async def _all(bus: Bus, project: str) -> Sequence[ServerGroup]:
-    """Read all groups page by page, and return them in the order of their names."""
+    """Read all server groups page by page, and return them in the order of their names."""
     found: list[ServerGroup] = []
     ask, after = bus.asker(topics.GROUPS), ""
     while True:
@@ -175,7 +175,7 @@ async def _all(bus: Bus, project: str) -> Sequence[ServerGroup]:
 
 
 async def _hosts(bus: Bus, group: ServerGroup) -> dict[str, str]:
-    """Return root → name of the hosts with members."""
+    """Return the names of the hosts with members of server groups, by root provider."""
     places = (*group.members.values(), *group.left.values())
     roots = tuple(sorted({root for listed in places for root in listed}))
     if not roots:

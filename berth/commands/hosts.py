@@ -116,7 +116,7 @@ async def force_down_command(
 
 
 def picture(tree: Sequence[Provider], about: str) -> Picture:
-    """Return the tree as text, each provider below its parent."""
+    """Return a provider tree as text, each provider below its parent."""
     found: dict[str | None, Picture] = {}
     waiting = sorted(tree, key=lambda one: one.name)
     while waiting:
@@ -143,7 +143,7 @@ def picture(tree: Sequence[Provider], about: str) -> Picture:
 
 
 async def mark(cli: Cli, names: Sequence[str], agent: str, marking: Marking) -> int:
-    """Mark the roots; without names, all hosts of the agent."""
+    """Mark the named hosts, or without names all hosts of the agent."""
     if bool(names) == bool(agent):
         raise BadSetting("say which: names of hosts, or --agent")
     async with cli.bus("host") as bus:

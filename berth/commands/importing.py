@@ -157,7 +157,7 @@ async def _import(
 
 
 class _Shown:
-    """Progress bars on standard error, in a terminal."""
+    """Progress bars of an import on standard error, in a terminal."""
 
     def __init__(self, console: Console) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -182,7 +182,7 @@ class _Shown:
 
 
 class _InWords:
-    """Prints the result for people."""
+    """Prints the result of an import for people."""
 
     def __init__(self, say: Console) -> None:
         self._say = say
@@ -240,7 +240,7 @@ class _InWords:
 
 
 class _AsJson:
-    """Prints the result as one JSON object."""
+    """Prints the result of an import as one JSON object."""
 
     def __init__(self) -> None:
         self._facts: dict[str, Any] = {}
@@ -273,7 +273,7 @@ def _some(things: Any, name: str) -> str:
 def _wanted(
     found: "list[ContentsDifference]", prune: bool, refused: Mapping[str, str]
 ) -> tuple[dict[str, int], int]:
-    """Return the number of items to import by kind, and the number to remove."""
+    """Return the number of objects to import by type, and the number to remove."""
     wanted = {what: len({one.id for one in found
                          if one.what == what and not one.ours_alone and one.id not in refused})
               for what in ("class", "trait", "provider", "consumer")}  # fmt: skip

@@ -64,7 +64,7 @@ _GROUPS = {  # their descriptions
 
 @dataclass(frozen=True)
 class Listed:
-    """A command, or a group of them."""
+    """A command, or a group of commands, in the table."""
 
     name: str
     file: str
@@ -86,7 +86,7 @@ COMMANDS = tuple(
 
 
 class Later(TyperCommand):
-    """Stands for a command, or a group, of a file that is loaded when it is called."""
+    """The placeholder of a command, or of a group, whose module is loaded when it is called."""
 
     def __init__(self, listed: Listed) -> None:
         super().__init__(listed.name, help=listed.says, rich_help_panel=listed.panel)
@@ -106,7 +106,7 @@ class Later(TyperCommand):
 
 
 class EveryCommand(TyperGroup):
-    """All commands of the table, after the given ones."""
+    """The command line: the given commands, and all commands of the table."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)

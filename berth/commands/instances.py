@@ -99,7 +99,7 @@ async def show_instances(
 
 
 async def instances_of(bus: Bus, cell: str, most: int) -> tuple[Sequence[Instance], bool]:
-    """Return at most this many unfinished instances of the cell, and whether the cell did not answer."""
+    """Return at most this many unfinished instances of a cell, and whether the cell did not answer."""
     statuses: tuple[InstanceStatus, ...] = (
         "building", "swapping", "active", "moving", "verifying", "deleting",
     )  # fmt: skip
@@ -109,7 +109,7 @@ async def instances_of(bus: Bus, cell: str, most: int) -> tuple[Sequence[Instanc
 
 
 class _Asking:
-    """Queries all cells in parallel, page by page."""
+    """The parallel queries to all cells for their instances, page by page."""
 
     def __init__(self, bus: Bus, question: FindInstances, most: int | None) -> None:
         self._ask = bus.asker(topics.FIND_INSTANCES, timeout=SECONDS)
@@ -239,7 +239,7 @@ def _tell_the_rest(found: WaitingFound, shown: int, say: Console) -> None:
 
 
 def duration(seconds: float) -> str:
-    """Return the duration as text."""
+    """Return a duration as text, such as 3m 20s."""
     left = max(int(seconds), 0)
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if left >= 2 * size:

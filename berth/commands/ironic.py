@@ -80,7 +80,7 @@ class SimulatedIronicOptions:
 
 
 class Sides(NamedTuple):
-    """The Ironic that is followed, and the way to placement."""
+    """The two sides of a comparison: the followed Ironic, and placement over the bus."""
 
     ironic: "FollowedIronic"
     transport: "Transport"
@@ -146,7 +146,7 @@ async def sim(options: SimulatedIronicOptions) -> int:
 
 
 def _simulation(options: SimulatedIronicOptions, broker: str) -> tuple["Simulation", str]:
-    """Return the simulated Ironic, and where it publishes its notifications."""
+    """Return the simulated Ironic of the options, with the destination of its notifications."""
     from bus.http import listen
     from compute_sim.ironic import IronicExchange, SimPlan, Simulation, enrolled
     from compute_sim.ironic.notify import TOPICS

@@ -1,4 +1,6 @@
-"""Faults of nodes, which only a simulated Ironic can be asked for; and the access to any Ironic."""
+"""Fault injection for the nodes of a simulated Ironic, and access to an Ironic of the settings or of the
+options.
+"""
 
 import json
 from collections.abc import AsyncIterator
@@ -28,7 +30,7 @@ commands = Commands()
 
 @dataclass(frozen=True)
 class AnyIronic:
-    """The options that say which Ironic a command is for, and how it prints."""
+    """The options that determine which Ironic a command uses, and how it prints."""
 
     as_json: Annotated[bool, typer.Option("--json", help="Whole, as JSON lines.")] = False
     url: Annotated[
@@ -127,7 +129,9 @@ def _sentence(text: str) -> str:
 
 
 def access_of(settings: Settings, url: str) -> "Access":
-    """Return the access to the Ironic of the command: that of the settings, unless it names another one."""
+    """Return the access to the Ironic of a command: that of the settings, unless the options name another
+    one.
+    """
     from berth.ironic import access
     from ironic_sync import Access
 

@@ -1,4 +1,6 @@
-"""`berth demo` and `berth load`: start what is to be loaded, load it, show and judge what came out."""
+"""`berth demo` and `berth load`: start a berth if necessary, load it with boots, and show and judge the
+result.
+"""
 
 import asyncio
 import ipaddress
@@ -207,7 +209,7 @@ async def _staying(url: str, say: Console) -> None:
 
 
 async def _metal_story(bus: Bus, settings: Settings) -> str:
-    """Clean two nodes and deploy a build on one of them, on the second if the first fails."""
+    """Clean two bare-metal nodes and deploy a build on one of them, on the second if the first fails."""
     cell = settings.cells[0].name
     nodes = [node_event(settings, name, cell) for name in ("demo-node-1", "demo-node-2")]
     request = boot_request(BootOptions(vcpus=0, memory_mb=0, disk_gb=0, flavor="metal"))

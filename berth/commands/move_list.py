@@ -112,13 +112,13 @@ def facts_of(move: MoveStands) -> list[str]:
 
 
 def _told_by_one(found: Sequence[MoveStands]) -> list[MoveStands]:
-    """Return one record for each move; of a move that two cells know, that of the responsible cell."""
+    """Return one record for each move; of a move that two cells know, the record of the responsible cell."""
     known = {move.move for move in found if not move.in_cell}
     return [move for move in found if not move.in_cell or move.move not in known]
 
 
 async def _ask(bus: Bus, cells: Sequence[str], question: FindMoves) -> tuple[list[MoveStands], list[str]]:
-    """Query the cells in parallel. Return the moves, and the cells that did not answer."""
+    """Query the cells for their moves in parallel. Return the moves, and the cells that did not answer."""
     answers = await asyncio.gather(*(moves_of(bus, structs.replace(question, cell=cell)) for cell in cells))
     found = _told_by_one([move for answer in answers for move in answer or ()])
     return found, [cell for cell, answer in zip(cells, answers, strict=True) if answer is None]

@@ -22,7 +22,7 @@ _BLOCKS = " ▏▎▍▌▋▊▉█"
 
 
 def funnel(decision: Decision, width: int, chosen: str = "") -> Iterator[Text]:
-    """Yield the lines; `chosen` is the root of the chosen host, or empty."""
+    """Yield the lines that show a decision; `chosen` is the root of the chosen host, or empty."""
     if decision.considered:
         yield from _narrowing(decision, width)
     if decision.record is not None:
@@ -43,7 +43,7 @@ def funnel(decision: Decision, width: int, chosen: str = "") -> Iterator[Text]:
 
 
 def _narrowing(decision: Decision, width: int) -> Iterator[Text]:
-    """Yield a bar of the remaining hosts for each constraint."""
+    """Yield a bar of the remaining hosts for each constraint of a decision."""
     most, bar = decision.considered, max(8, min(40, width - NAME - 2 * NUMBER - 26))
     yield _bar("considered", most, most, bar, "")
     for removal in decision.removals:
@@ -66,7 +66,7 @@ def _bar(name: str, left: int, most: int, width: int, removed: str) -> Text:
 
 
 def _best(record: Record, width: int, chosen: str) -> Iterator[Text]:
-    """Yield the recorded hosts, best first, with their weights."""
+    """Yield the hosts recorded in a decision, best first, with their scores."""
     from scheduler_worker import replay
 
     again = replay("", record).order
@@ -156,7 +156,7 @@ _BEGINS = {  # descriptions of phases
 
 
 class MovePrinter:
-    """Prints moves in progress: each phase once, and with --json every progress report."""
+    """Prints the progress of moves: each phase once, and with --json every progress report."""
 
     def __init__(self, cli: Cli) -> None:
         self.as_json = cli.as_json
@@ -178,7 +178,7 @@ class MovePrinter:
             self.say.print(f"{said.build} {words}", style="dim", markup=False)
 
     def waits(self, said: WaitingRequest) -> None:
-        """Report a waiting move once, and when it lacks something else."""
+        """Print that a move waits, once, and again when it lacks something else."""
         lacks = f"place {said.position} in its line: {said.lacks}"
         if self._waits.get(said.request) == lacks:
             return
@@ -200,7 +200,7 @@ class MovePrinter:
 
 
 class RequestedMovesPrinter(MovePrinter):
-    """Prints moves that this command requested, and how to confirm those that wait for it."""
+    """Prints the moves that this command requested, and how to confirm moves that wait for it."""
 
     def __init__(self, cli: Cli) -> None:
         super().__init__(cli)
@@ -219,7 +219,7 @@ class RequestedMovesPrinter(MovePrinter):
 
 
 def sentence(outcome: MoveOutcome) -> str:
-    """Return the result as a coloured sentence."""
+    """Return the result of a move as a coloured sentence."""
     ended = f"[green]{_DONE.get(outcome.kind, 'done')}[/green]" if outcome.end == "done" else ""
     words = (ended or _ENDS.get(outcome.end, outcome.end)).format(host=escape(printable(outcome.host)) or "?")
     code = rf" \[{outcome.code}]" if outcome.code else ""
@@ -228,7 +228,7 @@ def sentence(outcome: MoveOutcome) -> str:
 
 
 def failures(outcome: MoveOutcome) -> list[str]:
-    """Return the failed phases and attempts, a line each."""
+    """Return the failed phases and attempts of a move, one in each line."""
     lines = [
         f"  {phase.phase} on {printable(phase.host)}: {phase.outcome}{_cause(phase.cause)}"
         for phase in outcome.phases
@@ -246,7 +246,7 @@ def _cause(cause: str) -> str:
 
 
 def moves_table(found: Sequence[MoveStands], now: float) -> Table:
-    """Return the moves as a table."""
+    """Return moves as a table."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("move", "build", "kind", "is", "from", "to", "since", "took"):
         table.add_column(title, no_wrap=True)
@@ -282,7 +282,7 @@ def phases_table(move: MoveStands) -> Table:
 
 
 def tell_supposed(cli: Cli, moves: Sequence[MoveRequested], answers: Sequence[WhatIfAnswered]) -> int:
-    """Print what the moves would do; return 1 unless all would move."""
+    """Print what moves would do if they were requested; return 1 unless all would succeed."""
     for request, answer in zip(moves, answers, strict=True):
         if cli.as_json:
             write_json(answer)
@@ -299,7 +299,7 @@ def tell_supposed(cli: Cli, moves: Sequence[MoveRequested], answers: Sequence[Wh
 
 
 def tell_why_they_stay(stay: Sequence[tuple[str, WhatIfAnswered]], say: Console) -> None:
-    """Print the instances that stay, grouped by reason, with the decision of the first one."""
+    """Print the instances that cannot move, grouped by reason, with the decision about the first one."""
     alike: dict[tuple[str, object], list[str]] = {}
     first: dict[tuple[str, object], WhatIfAnswered] = {}
     for build, answer in stay:

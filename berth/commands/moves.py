@@ -45,7 +45,7 @@ VerifyFor = Annotated[
 
 @dataclass(frozen=True)
 class Destination:
-    """The options for where moves go."""
+    """The options that determine the destination of a move."""
 
     to: Annotated[str, typer.Option("--to", metavar="NAME|UUID", help="This host or none.", **_WHERE)] = ""
     force_to: Annotated[
@@ -68,7 +68,7 @@ class Destination:
     ] = ""
 
     def of(self, request: MoveRequested) -> MoveRequested:
-        """Return the request with this destination. Raise BadSetting for a contradiction."""
+        """Return the request for a move with this destination. Raise BadSetting for a contradiction."""
         excluded = tuple(self.not_ or ())
         if self.to and self.force_to:
             raise BadSetting("--to and --force-to both name the host it is to go to: one of them")
@@ -86,7 +86,7 @@ class Destination:
 
 @dataclass(frozen=True)
 class _Followed:
-    """The options for how a move is followed and printed."""
+    """The options that determine how a move is followed and printed."""
 
     timeout: Annotated[
         float, typer.Option(min=0, help="Seconds to follow it, on top of those it may wait for room.", **_HOW)

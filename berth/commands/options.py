@@ -81,7 +81,9 @@ def settings_given(options: Any) -> dict[str, Any]:
 
 
 class WaitingCommand(TyperCommand):
-    """`--wait` follows a request to its end; `--wait 30m` also states how long it may wait for capacity."""
+    """A command with an option `--wait`: alone it follows a request to its end, `--wait 30m` also limits the
+    wait for capacity.
+    """
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         from berth.operations.boot_options import is_time  # loads the bus, which `berth --help` does not need
@@ -151,7 +153,7 @@ def _cli(as_json: bool, state_dir: str | None = None) -> Cli:
 
 
 def _described_fields(class_: Any, hint: Any) -> list[inspect.Parameter]:
-    """Return the fields as parameters; those without a description are left out."""
+    """Return the fields of a class of options as parameters; fields without a description are left out."""
     hints = get_type_hints(class_, include_extras=True)
     described: dict[str, Any] = hint.__metadata__[0] if hasattr(hint, "__metadata__") else {}
     found = []

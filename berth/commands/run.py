@@ -252,7 +252,7 @@ async def _answered(
     enough: Callable[[R], bool] = lambda _: True,
     more: float = 0.0,
 ) -> R:
-    """Repeat the query until its answer is sufficient, and return the answer."""
+    """Repeat a query until its answer is sufficient, and return the answer."""
     patience = _READY_SECONDS + more
     deadline = monotonic() + patience
     while monotonic() < deadline:

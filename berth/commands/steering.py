@@ -86,7 +86,9 @@ async def steer(cli: Cli, options: SteeringOptions, to: Steering) -> int:
 
 
 async def _meant(bus: Bus, cells: Sequence[str], id_: str, to: Steering) -> MoveStands | WaitingRequest:
-    """Return the move in progress or, for abort, one that waits for capacity."""
+    """Return the move in progress with this id or of this build or, for abort, a move that waits for
+    capacity.
+    """
     try:
         return await move_in_progress(bus, cells, id_)
     except OperationRefused:
@@ -97,7 +99,7 @@ async def _meant(bus: Bus, cells: Sequence[str], id_: str, to: Steering) -> Move
 
 
 async def _wait_ended(bus: Bus, waits: WaitingRequest, telling: MovePrinter) -> str:
-    """Return an empty string if it no longer waits; else its id, because it has begun or ended."""
+    """Return an empty string if the move no longer waits; else its id, because it has begun or ended."""
     said = await end_wait(bus, waits.request)
     if not said.waited:
         return waits.request
@@ -107,7 +109,7 @@ async def _wait_ended(bus: Bus, waits: WaitingRequest, telling: MovePrinter) -> 
 
 
 class _Steered:
-    """Steers several moves with one message each."""
+    """The control of several moves, with one message for each."""
 
     def __init__(self, bus: Bus, to: Steering, options: SteeringOptions, telling: MovePrinter) -> None:
         self.bus = bus

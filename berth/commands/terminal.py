@@ -75,14 +75,14 @@ def given(config: Path | None, sets: Mapping[str, str]) -> None:
 
 
 def effective(**flags: Any) -> Effective:
-    """Return the settings in force, with this command's flags on top."""
+    """Return the settings in force, with this command's options on top."""
     found = read(flags, sets=_Given.sets, file=_Given.config)
     logs.begin(found.settings)
     return found
 
 
 def run(work: Coroutine[Any, Any, int | None]) -> None:
-    """Run a command to its exit code, on the fast event loop where there is one."""
+    """Run a command to its exit code, on uvloop if it is installed."""
     try:
         try:
             import uvloop

@@ -54,7 +54,7 @@ async def plan_room(
 
 
 def flavor_as_planned(flavor: Flavor) -> str:
-    """Return the requested flavor in the syntax of --mix, with amounts and traits."""
+    """Return the requested flavor in the syntax of --mix: amounts and traits."""
     amounts = {"VCPU": flavor.vcpus, "MEMORY_MB": flavor.memory_mb, "DISK_GB": flavor.disk_gb}
     words = []
     for key, value in flavor.extra_specs.items():
@@ -183,7 +183,7 @@ async def what_if_command(cli: Cli, options: Annotated[BootOptions, _ASKED], que
 
 
 def show_answer(answer: WhatIfAnswered, say: Console) -> None:
-    """Print the answer; return 0 if the request fits."""
+    """Print the answer to a what-if question; return 0 if the request fits."""
     if answer.refusal:
         say.print(Text(f"it cannot be meant: {printable(answer.refusal)}", style="red"))
         return

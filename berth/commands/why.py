@@ -72,7 +72,7 @@ async def why_command(
 
 @dataclass(frozen=True)
 class Known:
-    """All records of a build."""
+    """All records of a build, from its cell, from schedulers and from placement."""
 
     stands: tuple[BuildStands, ...]  # the build, or the builds of the request
     moves: tuple[MoveStands, ...]  # the move, if it has begun
@@ -108,7 +108,7 @@ async def why(cli: Cli, id_: str, again: bool, now: bool) -> int:
 
 
 async def _known(settings: Settings, bus: Bus, id_: str) -> Known:
-    """Query all cells and schedulers in parallel."""
+    """Query all cells and schedulers for records of a build, in parallel."""
     find = bus.asker(topics.FIND_BUILDS, timeout=SECONDS)
     cells = await known_cells(bus, settings)
     decision = bus.asker(topics.DECISION, timeout=SECONDS)(FindDecision(id=id_))
@@ -174,7 +174,7 @@ def _print(say: Console, line: Text) -> None:
 
 
 def _again(cli: Cli, known: Known) -> int:
-    """Repeat the recorded decisions; return 1 unless all choose the same host."""
+    """Repeat recorded decisions from their records; return 1 unless all choose the same host."""
     if known.moves:
         raise OperationRefused("it is a move: only the choice of a build is made again")
     if not known.stands:
@@ -229,7 +229,7 @@ async def _ask_now(cli: Cli, bus: Bus, known: Known) -> int:
 
 
 def _asked_of(stands: Sequence[BuildStands]) -> str:
-    """Return the request to evaluate now for placed builds, as far as their records have it."""
+    """Return the requests of placed builds to evaluate now, as far as their records contain them."""
     flavor = printable(stands[0].placed.spec.flavor.name)
     of = "the first build of the request" if len(stands) > 1 else "this build alone"
     return f"asked for {of}, with flavor {flavor}, which it got; or_else is not asked anew"

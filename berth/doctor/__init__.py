@@ -1,1 +1,1 @@
-"""`berth doctor`: what was seen of a berth and its services, and what is to be thought of it."""
+"""`berth doctor`: observes a berth and its services, and judges the result."""

@@ -1,4 +1,4 @@
-"""Judges the observed state and gives advice. Pure: `looking.py` observes."""
+"""Judges the observed state of a berth and gives advice. Pure: `looking.py` observes."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, TypeVar
@@ -21,7 +21,7 @@ DISK_SHARE, DISK_BROKEN = 0.1, 0.02  # of a disk that is free
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A sentence, and what to do about it."""
+    """A sentence about a problem, and what to do about it."""
 
     level: Level
     about: str
@@ -88,7 +88,7 @@ class BerthSeen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judged(seen: BerthSeen) -> list[Finding]:
-    """Return the findings, the worst first."""
+    """Return the findings about an observed berth, the worst first."""
     found = [*_machine(seen), *_each(_broker, seen.brokers), *_each(_database, seen.databases)]
     if seen.bus:
         found.append(Finding("broken", "bus", seen.bus, "Start it (`berth up`), or say where it is."))
@@ -98,7 +98,9 @@ def judged(seen: BerthSeen) -> list[Finding]:
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
-    """Return 0 without problems, 1 if something needs attention, 2 if something is broken."""
+    """Return the exit code of `berth doctor`: 0 without problems, 1 if something needs attention, 2 if
+    something is broken.
+    """
     levels = {finding.level for finding in findings}
     return 2 if "broken" in levels else 1 if "warning" in levels else 0
 

@@ -102,7 +102,7 @@ async def _database(settings: Settings, role: worker_roles.Role, package: str, c
 
 
 async def _postgres(database: Database, clock: Clock) -> tuple[str, float]:
-    """Return the version, and by how much the server's clock is ahead of this machine's."""
+    """Return the version of PostgreSQL, and by how much the server's clock is ahead of this machine's."""
     async with database.read() as tx:
         await tx.execute(text("SELECT 1"))  # now there is a connection
         before = clock.now()
@@ -165,7 +165,9 @@ def _usual(amqp_url: str) -> str:
 
 
 async def _management(url: str, amqp_url: str, clock: Clock) -> tuple[tuple[str, ...], float | None]:
-    """Return the alarms of the nodes, and the clock; nothing if the management API does not answer."""
+    """Return the alarms of RabbitMQ's nodes and their clock; nothing if the management API does not
+    answer.
+    """
     parts, known = urlsplit(url), urlsplit(amqp_url)
     at = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
     who = (parts.username or known.username or "guest", parts.password or known.password or "guest")

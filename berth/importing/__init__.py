@@ -1,1 +1,3 @@
-"""`berth import placement`: what a running Placement knows, brought into berth over the API both speak."""
+"""`berth import placement`: copies the contents of a running Placement into berth over the API that both
+serve.
+"""

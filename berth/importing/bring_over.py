@@ -43,7 +43,9 @@ class Outcome:
 
 
 class Import:
-    """Makes `ours`, as it was read from `berth`, like `theirs`. May be run again at any time."""
+    """The import of a Placement's contents: makes `ours`, as read from `berth`, equal to `theirs`. It may be
+    repeated at any time.
+    """
 
     def __init__(
         self, theirs: PlacementContents, ours: PlacementContents, berth: PlacementClient, progress: Progress
@@ -88,8 +90,7 @@ class Import:
         """Rename providers of berth whose names are needed for other imported providers.
 
         They get their final name when they are written, or are deleted by `--prune`. Examples are a rebuilt
-        host with another id, and two hosts with exchanged names. Without `prune` a provider that exists only
-        in berth keeps its name, and the imported one is refused.
+        host with another id, and two providers that exchanged names.
         """
         owners = {provider.name: provider.id for provider in self.theirs.providers.values()}
 
@@ -107,7 +108,7 @@ class Import:
         await each(in_the_way, rename, "names freed", self.progress)
 
     async def _load(self, providers: list[ImportedProvider], *, last: bool = False) -> list[ImportedProvider]:
-        """Load the providers and return the refused ones; the last time, report them."""
+        """Load providers and return the refused ones; the last time, report them."""
         refused: list[ImportedProvider] = []
         done = 0
         for portion in _portions(providers):
@@ -135,10 +136,11 @@ class Import:
         return (await self.berth.request("POST", "/berth/providers", body))["results"]
 
     async def _claim(self, consumers: list[ImportedConsumer]) -> None:
-        """Claim for the consumers. One may need capacity that another has yet to release, so refused ones are
-        repeated while any succeed.
+        """Claim allocations for the imported consumers. One may need capacity that another has yet to
+        release, so refused claims are repeated while any succeed.
 
-        The rest does not fit by berth's rules although it exists: inventories are widened for it.
+        The rest does not fit by berth's rules although it exists: inventories are widened for it, and then
+        restored.
         """
         left = await self._claims(consumers)
         while left and len(left) < len(consumers):
@@ -157,7 +159,7 @@ class Import:
     def _widened(
         self, provider: ImportedProvider, consumers: Collection[ImportedConsumer]
     ) -> ImportedProvider:
-        """Return the provider with enough inventory for the allocations, in addition to the present
+        """Return a provider with enough inventory for the imported allocations, in addition to the present
         ones.
         """
         wanted = {class_ for consumer in consumers for class_ in consumer.allocations.get(provider.id, ())}
@@ -171,7 +173,7 @@ class Import:
     async def _claims(
         self, consumers: list[ImportedConsumer], *, last: bool = False
     ) -> list[ImportedConsumer]:
-        """Claim for the consumers and return the refused ones; the last time, report them."""
+        """Claim allocations for consumers and return the refused ones; the last time, report them."""
         refused: list[ImportedConsumer] = []
 
         async def claim(consumer: ImportedConsumer) -> None:
@@ -210,7 +212,7 @@ class Import:
 
 
 def _for_now(provider: ImportedProvider) -> str:
-    """Return a unique temporary name that shows the original one."""
+    """Return a unique temporary name for a provider that shows the original one."""
     return f"{provider.name[:150]} ({provider.id})"
 
 

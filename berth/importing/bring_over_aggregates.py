@@ -34,7 +34,7 @@ HOW = "write it with `openstack aggregate list --long -f json`"
 
 
 class NoAggregates(ValueError):
-    """The file has another format; the text says what is wrong."""
+    """A file of aggregates has another format; the text says what is wrong."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class NovaAggregate:
 
 
 def read(text: bytes) -> list[NovaAggregate]:
-    """Read aggregates from a list, a single one (`aggregate show`), or an answer of the Nova API."""
+    """Read Nova's aggregates from a list, a single one (`aggregate show`), or an answer of the Nova API."""
     try:
         value = msgspec.json.decode(text)
     except NOT_JSON as problem:
@@ -129,8 +129,8 @@ class BringOver:
             yield await self._bring(aggregate, match)
 
     def _match(self, aggregate: NovaAggregate, nameless: Mapping[str, set[str]]) -> str | None:
-        """Return the aggregate of berth: found by uuid, by name, or as the one unnamed aggregate with the
-        same hosts.
+        """Return the aggregate of berth that corresponds to one of Nova's: found by uuid, by name, or as the
+        one unnamed aggregate with the same hosts.
         """
         if aggregate.uuid:
             return aggregate.uuid if aggregate.uuid in self._there else None
@@ -173,7 +173,7 @@ class BringOver:
         return Brought(aggregate.name, id_, f"{did}{put_in}", notes, tuple(trouble))
 
     async def _put_in(self, id_: str, hosts: Sequence[str], trouble: list[str]) -> int:
-        """Add the hosts; one that cannot be added does not stop the others."""
+        """Add hosts to an aggregate; one that cannot be added does not stop the others."""
         said = await self._edit(ChangeAggregate(aggregate=id_, add=tuple(hosts), force=self._force))
         if isinstance(said, Missing) and said.what == "host":
             trouble.append(refusal_reason(said))

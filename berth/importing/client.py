@@ -27,7 +27,7 @@ _NOBODY = "00000000-0000-0000-0000-000000000000"  # Placement's value for an unk
 
 
 class Rejected(Exception):
-    """The server will not: its status and its reason."""
+    """The Placement server refused a request, with its status and reason."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(f"{why} ({status})")
@@ -35,12 +35,12 @@ class Rejected(Exception):
 
 
 class _Away(Exception):
-    """The server could not be asked just now."""
+    """The Placement server could not be reached now."""
 
 
 class PlacementClient:
-    """Uses the newest version that both sides support; every request is retried a few times while the server
-    is unreachable.
+    """A client of a Placement server in the newest version that both sides support. Requests are retried a
+    few times while the server is unreachable.
     """
 
     def __init__(self, url: str, token: str, cacert: str = "") -> None:
@@ -112,7 +112,7 @@ class PlacementClient:
         return found
 
     async def _find(self, path: str) -> Any:
-        """Return the body, or None for 404."""
+        """Return the body of a URL, or None for status 404."""
         try:
             return await self.request("GET", path)
         except Rejected as why:
@@ -123,7 +123,7 @@ class PlacementClient:
     # Reading
 
     async def world(self, progress: Progress) -> PlacementContents:
-        """Return all contents. Objects that are deleted during the reads are left out."""
+        """Return all contents of a Placement. Objects that are deleted during the reads are left out."""
         world = PlacementContents()
         world.traits = set((await self._get("/traits?name=startswith:CUSTOM_"))["traits"])
         known = (await self._get("/resource_classes"))["resource_classes"]
@@ -147,7 +147,7 @@ class PlacementClient:
         return world
 
     async def _provider(self, entry: Any) -> tuple[ImportedProvider, list[str]] | None:
-        """Return the provider and its consumers, or None if it was deleted in the meantime."""
+        """Return a provider and its consumers, or None if it was deleted in the meantime."""
         parts = {}
         for part in ("inventories", "traits", "aggregates", "allocations"):
             if (told := await self._find(f"/resource_providers/{entry['uuid']}/{part}")) is None:
@@ -165,7 +165,7 @@ class PlacementClient:
         return found, list(parts["allocations"])
 
     async def consumer(self, id_: str) -> ImportedConsumer | None:
-        """Return None if it has no allocations."""
+        """Return a consumer, or None if it has no allocations."""
         found = await self._find(f"/allocations/{id_}")
         if found is None or not found["allocations"]:
             return None
@@ -181,7 +181,7 @@ class PlacementClient:
 
 
 def same(id_: str) -> str:
-    """Return the id in berth's form: lower case, with dashes."""
+    """Return a uuid in berth's form: lower case, with dashes."""
     return str(uuid.UUID(id_))
 
 
@@ -196,7 +196,7 @@ def _reason(answer: httpx.Response) -> str:
 async def each(
     items: Iterable[T], work: Callable[[T], Awaitable[None]], what: str, progress: Progress
 ) -> None:
-    """Run the work for all items, a limited number in parallel."""
+    """Run a coroutine for each item, a limited number in parallel."""
     waiting: Sequence[T] = list(items)
     ahead = iter(waiting)
     done = 0

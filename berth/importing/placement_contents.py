@@ -19,7 +19,9 @@ class ImportedProvider:
 
 @dataclass(frozen=True)
 class ImportedConsumer:
-    """A consumer with its allocations. A type of None: written before consumer types."""
+    """A consumer of the imported Placement with its allocations. Its type is None if it was written before
+    consumer types.
+    """
 
     id: str
     project: str
@@ -37,7 +39,7 @@ class PlacementContents:
     traits: set[str] = field(default_factory=set)  # custom traits
 
     def used(self, provider: str, resource_class: str) -> int:
-        """Return the amount that all consumers have allocated."""
+        """Return the amount that all consumers have allocated of each class of each provider."""
         return sum(
             consumer.allocations[provider].get(resource_class, 0)
             for consumer in self.consumers.values()
@@ -45,7 +47,7 @@ class PlacementContents:
         )
 
     def root_of(self, provider: str) -> str:
-        """Return the root of the provider's tree."""
+        """Return the root provider of a provider's tree."""
         while (parent := self.providers[provider].parent) in self.providers:
             assert parent is not None
             provider = parent
@@ -68,7 +70,9 @@ class PlacementContents:
 
 @dataclass(frozen=True)
 class ContentsDifference:
-    """`what` is "provider", "consumer", "class" or "trait"; the rest is for people."""
+    """A difference between two Placements. `what` is "provider", "consumer", "class" or "trait"; the rest is
+    for people.
+    """
 
     what: str
     id: str
@@ -80,7 +84,9 @@ class ContentsDifference:
 
 
 def differences(theirs: PlacementContents, ours: PlacementContents) -> list[ContentsDifference]:
-    """Return what must change in `ours` to equal `theirs`. Additional names in `ours` are no difference."""
+    """Return what must change in the Placement `ours` to equal `theirs`. Additional names in `ours` are no
+    difference.
+    """
     return [
         *(
             ContentsDifference("class", name, "missing here")
@@ -93,10 +99,10 @@ def differences(theirs: PlacementContents, ours: PlacementContents) -> list[Cont
 
 
 def unimportable(theirs: PlacementContents, ours: PlacementContents, prune: bool) -> dict[str, str]:
-    """Return the providers and consumers of theirs that cannot be imported, each with the reason.
+    """Return the providers and consumers that cannot be imported, each with the reason.
 
-    Without `prune` a provider that only we have keeps its name. A tree with that name is refused as a whole,
-    and so are consumers on providers that are missing here because of it.
+    Without `prune` a provider that exists only in berth keeps its name. A tree with that name is refused as
+    a whole, and so are consumers on providers that are missing here because of it.
     """
     if prune:
         return {}

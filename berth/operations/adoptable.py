@@ -145,7 +145,7 @@ _UNNAMED = "adopted"  # name of a flavor whose name is unknown
 
 @dataclass(frozen=True)
 class Judged:
-    """A consumer with what would be asked of its cell; or why it is not certain enough."""
+    """A consumer with the request for its adoption, or the reason why it cannot be adopted."""
 
     consumer: str
     request: BuildAdoptRequested | None = None
@@ -160,9 +160,9 @@ def judge(
     named: bool,
     foreign: Collection[str] = (),
 ) -> Judged:
-    """Return the adoption request of this consumer, or why it cannot be adopted.
+    """Return the adoption request for a consumer, or why it cannot be adopted.
 
-    `named`: the operator says that it is an instance. `foreign`: agents of another system.
+    `named`: the operator says that the consumer is an instance. `foreign`: agents of another system.
     """
     home = _home(consumer, providers)
     why = home if isinstance(home, str) else ""
@@ -190,7 +190,7 @@ def judge(
 
 
 def flavor_of(held: Allocations, server: OldServer) -> Flavor:
-    """Return a flavor that requests exactly the allocations, with a group for each provider if a class is
+    """Return a flavor that requests exactly these allocations, with a group for each provider if a class is
     on several.
     """
     where: dict[str, dict[str, int]] = defaultdict(dict)
@@ -227,7 +227,7 @@ def _no_instance(consumer: Consumer, *, named: bool) -> str:
 
 
 def _home(consumer: Consumer, providers: Mapping[str, Provider]) -> Provider | str:
-    """Return the consumer's host as a provider of its tree, or why there is none."""
+    """Return the host of a consumer as a provider of its tree, or why there is none."""
     trees: dict[str, Provider] = {}
     pools = set()
     for id_ in consumer.allocations:
@@ -254,14 +254,14 @@ def _home(consumer: Consumer, providers: Mapping[str, Provider]) -> Provider | s
 
 
 def _not_told_of(home: Provider, foreign: Collection[str]) -> str:
-    """Return why no agent would adopt the instance."""
+    """Return why no agent would adopt an instance, or an empty string."""
     if home.agent in foreign:
         return f"its host {home.host} is of agent {home.agent}, which is none of berth's"
     return ""
 
 
 def _contradiction(consumer: Consumer, home: Provider, server: OldServer | None) -> str:
-    """Return what the file states differently from placement, or an empty string."""
+    """Return what the file of servers states differently from placement, or an empty string."""
     if server is None:
         return ""
     if server.host and server.host not in (home.host, home.root):

@@ -26,7 +26,9 @@ _SECONDS = 30.0  # an answer may take
 
 @dataclass(frozen=True)
 class AdoptionOutcome:
-    """The instances that were adopted, or would be; those that could not, with the reason; known builds."""
+    """The result of an adoption: instances that were adopted, or would be; those that could not, with the
+    reason; and known builds.
+    """
 
     adopted: dict[str, BuildAdoptRequested]
     refused: dict[str, str]
@@ -35,7 +37,9 @@ class AdoptionOutcome:
 
 @dataclass(frozen=True)
 class Adoptable:
-    """The instances to adopt: the wanted ones, or else all on the hosts, with the old system's records."""
+    """The instances to adopt: the named ones, or else all on the hosts, with the old system's records of
+    them.
+    """
 
     wanted: Sequence[str]
     hosts: Sequence[str]
@@ -45,7 +49,9 @@ class Adoptable:
 async def adopt_instances(
     bus: Bus, settings: Settings, which: Adoptable, timeout: float | None, note: Callable[[str], None]
 ) -> AdoptionOutcome:
-    """Adopt the instances; without a timeout, return which instances would be adopted."""
+    """Adopt instances as builds of their cells; without a timeout, return which instances would be
+    adopted.
+    """
     wanted, servers = which.wanted, which.servers
     found = await (_these(bus, wanted) if wanted else _on_hosts(bus, which.hosts))
     known = await _known(bus, settings, found, note)
@@ -83,7 +89,7 @@ async def _these(bus: Bus, wanted: Sequence[str]) -> dict[str, Consumer]:
 
 
 async def _on_hosts(bus: Bus, hosts: Sequence[str]) -> dict[str, Consumer]:
-    """Return imported consumers with allocations on the hosts, or on any provider without hosts."""
+    """Return imported consumers with allocations on these hosts, or on any provider without hosts."""
     ids: list[str] = []
     ask = bus.asker(topics.PROVIDERS, timeout=_SECONDS)
     for host in hosts:
@@ -102,7 +108,7 @@ async def _on_hosts(bus: Bus, hosts: Sequence[str]) -> dict[str, Consumer]:
 async def _known(
     bus: Bus, settings: Settings, found: Iterable[str], note: Callable[[str], None]
 ) -> dict[str, str]:
-    """Return the ids that are builds of a cell already, with their state."""
+    """Return the ids that are builds of a cell already, with the state of each build."""
     cells, silent = await known_cells(bus, settings), set[str]()
     find = bus.asker(topics.FIND_BUILDS, timeout=5.0)
     known: dict[str, str] = {}
@@ -131,8 +137,8 @@ async def _providers(bus: Bus, ids: Collection[str]) -> dict[str, Provider]:
 
 
 async def _ask(bus: Bus, requests: Sequence[BuildAdoptRequested], timeout: float) -> dict[str, BuildAdopted]:
-    """Return the cells' replies. A cell without a reply in time may have adopted the instance all the
-    same.
+    """Return the cells' replies to adoption requests. A cell without a reply in time may have adopted the
+    instance nevertheless.
     """
     outcomes: dict[str, BuildAdopted] = {}
     if not requests:

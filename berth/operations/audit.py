@@ -1,4 +1,6 @@
-"""The promises, checked from the databases: nothing over-allocated, doubled, or without an owner."""
+"""The audit of berth's guarantees from the databases: nothing is over-allocated, doubled, or without an
+owner.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ _BUILD = "INSTANCE"  # the type of consumers that are builds
 
 @dataclass
 class Audit:
-    """Counts, breaches, and notes about unusual but permitted states."""
+    """The result of an audit: counts, violated guarantees, and notes about unusual but permitted states."""
 
     breaches: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -46,7 +48,9 @@ class Audit:
 async def audit(
     settings: Settings, *, settled: bool = False, placement_only: bool = False, clock: Clock | None = None
 ) -> Audit:
-    """Compare the databases of placement and cells; `settled`: nothing is in progress, so all must match."""
+    """Compare the databases of placement and cells. `settled`: nothing is in progress, so all records must
+    match.
+    """
     import placement_worker as stored  # databases take long to load, and few commands read them
 
     clock = clock or Clock()
@@ -96,9 +100,7 @@ async def audit(
 
 
 async def has_no_cell(settings: Settings) -> bool:
-    """Return whether no cell has a database with builds: then there is only placement, as behind the HTTP
-    API.
-    """
+    """Return whether no cell has a database with builds: then there is only placement behind its HTTP API."""
     if names_a_file(settings.database.url):
         return True
     for cell in settings.cell_names:
@@ -176,7 +178,7 @@ async def places_by_cell(settings: Settings, cells: Sequence[str]) -> dict[str, 
 
 
 def _unchanged(place: PlaceByCell, before: BuildsByCell, after: BuildsByCell) -> bool:
-    """Return whether the build did not change while placement was read."""
+    """Return whether a build did not change while placement was read."""
     known = before.builds.get(place.build)
     return known is not None and known == after.builds.get(place.build) and known.version == place.version
 
@@ -211,7 +213,7 @@ async def _keeping(
 def _unheld(
     before: BuildsByCell, after: BuildsByCell, held: Mapping[str, TreesOfConsumer], judged: Collection[str]
 ) -> Iterator[str]:
-    """Yield active builds without allocations in their host's tree."""
+    """Yield active builds that have no allocations in their host's tree."""
     for id_, known in before.builds.items():
         if known.status not in _PLACED or id_ in judged or after.builds.get(id_) != known:
             continue
@@ -231,7 +233,7 @@ def _count(found: Audit, held: Mapping[str, TreesOfConsumer], after: BuildsByCel
 def _judge_ownerless(
     found: Audit, held: Mapping[str, TreesOfConsumer], settings: Settings, unread: set[str], old: float
 ) -> None:
-    """Add notes or breaches of consumers without a build, except leaks, which are breaches already."""
+    """Add notes or violations for consumers without a build, except leaks, which are violations already."""
     leaking = {leak.consumer for leak in found.leaks}
     for consumer, what in held.items():
         if consumer in leaking:

@@ -74,13 +74,15 @@ class BootOptions:
 
 
 def names_of(options: BootOptions) -> ByName:
-    """Return the names of groups and aggregates, which are resolved when a bus is connected."""
+    """Return the names of groups and aggregates in the options, which are resolved when a bus is
+    connected.
+    """
     return names_given(options.group, options.aggregate, options.not_aggregate)
 
 
 def boot_request(options: BootOptions) -> BuildRequested:
-    """Return the request for the options, without its group and aggregates. Raise BadSetting for a wrong
-    option.
+    """Return the build request for the options, without its group and aggregates. Raise BadSetting for a
+    wrong option.
     """
     image, hints = image_named(options.image, options.image_property), hints_given(options.hint)
     if hints.group and options.group:
@@ -126,19 +128,19 @@ def _undescribed(flavor: str) -> str:
 
 
 def image_named(name: str, properties: Sequence[str]) -> Image | None:
-    """Return the image of the options, or None."""
+    """Return the image of a request by its name and properties, or None without a name."""
     if properties and not name:
         raise BadSetting("--image-property is of an image: name it with --image")
     return Image(name=name, properties=pairs("--image-property", properties)) if name else None
 
 
 def is_time(text: str) -> bool:
-    """Return whether the text is a time, such as 90s or 30m."""
+    """Return whether a text is a duration, such as 90s or 30m."""
     return bool(_TIME.fullmatch(text))
 
 
 def waiting_time(wait: str | None) -> str:
-    """Return the waiting time of the request."""
+    """Return the longest wait of a request for capacity, from the option."""
     if wait and not is_time(wait):
         raise BadSetting(f"--wait {wait}: takes a time (90s, 30m, 12h, 7d), or nothing to follow it only")
     return wait or ""
@@ -207,7 +209,7 @@ def flavor_instead(flavor: Flavor, given: str) -> Flavor:
 
 
 def weights_given(given: Sequence[str]) -> dict[str, float]:
-    """Parse weights: `TRAIT` counts 1, `TRAIT=2.5` counts 2.5."""
+    """Parse the weights of preferred traits: `TRAIT` counts 1, `TRAIT=2.5` counts 2.5."""
     found = {}
     for one in given:
         name, _, number = one.partition("=")
@@ -255,7 +257,7 @@ _LOOK_SECONDS = 1.0  # between two checks of a waiting request
 
 
 class BootListener(Protocol):
-    """Receives the progress of a build request."""
+    """The interface that receives the progress of a build request."""
 
     async def ended(self, said: BuildEnded) -> None: ...
 
@@ -307,7 +309,7 @@ async def _receive(
 
 
 async def _report_waits(bus: Bus, request: BuildRequested, listener: BootListener) -> None:
-    """Report the position of a waiting request until cancelled."""
+    """Report the position of a waiting request in its queue until cancelled."""
     while request.wait:
         await asyncio.sleep(_LOOK_SECONDS)
         try:
@@ -319,7 +321,7 @@ async def _report_waits(bus: Bus, request: BuildRequested, listener: BootListene
 
 
 async def notes_of(bus: Bus, ended: BuildEnded) -> list[str]:
-    """Return the notes of the build's decision from its cell: parts of the request without effect."""
+    """Return the notes in a build's decision, read from its cell: parts of the request without effect."""
     find = bus.asker(topics.FIND_BUILDS, timeout=SECONDS)
     found = await find(FindBuilds(cell=ended.cell, builds=(ended.build,)))
     return [note for build in found.builds for note in build.placed.decision.notes]

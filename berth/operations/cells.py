@@ -43,7 +43,7 @@ async def known_cells(bus: Bus, settings: Settings) -> tuple[str, ...]:
 async def chosen_cells(
     bus: Bus, settings: Settings, only: Sequence[str], option: str = "--cell"
 ) -> Sequence[str]:
-    """Return the cells of the option, which must exist; without the option, all cells."""
+    """Return the cells that the option names, which must exist; without the option, all cells."""
     cells = await known_cells(bus, settings)
     for one in only:
         if one not in cells:
@@ -60,7 +60,7 @@ async def check_to_cell(bus: Bus, settings: Settings, cell: str) -> None:
 async def ask_cells(
     cells: Sequence[str], ask: Callable[[str], Awaitable[R]]
 ) -> tuple[dict[str, R], list[str]]:
-    """Query the cells in parallel. Return their answers, and the cells that did not answer."""
+    """Send a query to cells in parallel. Return their answers, and the cells that did not answer."""
 
     async def one(cell: str) -> R | None:
         try:
@@ -74,7 +74,7 @@ async def ask_cells(
 
 
 def all_shown(silent: Sequence[str]) -> None:
-    """Raise OperationRefused if some cells did not answer; call it after the rest was shown."""
+    """Raise OperationRefused if some cells did not answer; call it after all answers were shown."""
     if silent:
         raise OperationRefused(f"not shown, for it did not answer: {named(silent)}")
 
@@ -84,7 +84,7 @@ def named(cells: Sequence[str]) -> str:
 
 
 def uuid_of(given: str, what: str = "a build") -> str:
-    """Return the uuid in canonical form, or raise OperationRefused."""
+    """Return a uuid in canonical form, or raise OperationRefused."""
     try:
         return str(uuid.UUID(given))
     except ValueError:
@@ -94,7 +94,7 @@ def uuid_of(given: str, what: str = "a build") -> str:
 async def builds_by_uuid(
     bus: Bus, settings: Settings, builds: Sequence[str], cell: str = ""
 ) -> dict[str, BuildStands]:
-    """Return the state of each build, in the given order. Raise OperationRefused if no cell knows one."""
+    """Return the state of each build, in the given order. Raise OperationRefused if no cell knows a build."""
     cells = (cell,) if cell else await known_cells(bus, settings)
     find, wanted = bus.asker(topics.FIND_BUILDS, timeout=BUILD_SECONDS), tuple(dict.fromkeys(builds))
     answers, silent = await ask_cells(cells, lambda each: find(FindBuilds(cell=each, builds=wanted)))
@@ -120,7 +120,7 @@ def cells_by_name(found: Iterable[RegisteredCell], settings: Settings) -> dict[s
 
 
 async def host_counts(bus: Bus) -> Mapping[str, Mapping[str, int]] | None:
-    """Return cell → state → hosts, or None if no scheduler answers."""
+    """Return the number of hosts in each state for each cell, or None if no scheduler answers."""
     ask = bus.asker(topics.HOST_HEALTH, timeout=HEALTH_SECONDS)
     try:
         return (await ask(FindHostHealth(limit=1, counted=True))).counts
@@ -144,7 +144,9 @@ async def conductor_answers(bus: Bus, cell: str) -> bool:
 
 
 async def require(bus: Bus, settings: Settings, name: str) -> RegisteredCell:
-    """Return the cell. Raise OperationRefused unless it is registered, in the settings, or has hosts."""
+    """Return the cell of this name. Raise OperationRefused unless it is registered, in the settings, or has
+    hosts.
+    """
     found = await registered_cells(bus)
     cells = cells_by_name((cell for cell in found.cells if not cell.gone), settings)
     if name not in cells:
@@ -168,7 +170,7 @@ _LOOK_AGAIN = 0.5
 
 
 async def find_agents(bus: Bus, cells: Sequence[str]) -> tuple[dict[str, AgentsFound], list[str]]:
-    """Return the agents of each cell, and the cells that did not answer."""
+    """Return the bare-metal agents of each cell, and the cells that did not answer."""
     ask = bus.asker(topics.FIND_AGENTS, timeout=AGENT_SECONDS)
     return await ask_cells(cells, lambda cell: ask(FindAgents(cell=cell)))
 
@@ -176,7 +178,9 @@ async def find_agents(bus: Bus, cells: Sequence[str]) -> tuple[dict[str, AgentsF
 async def edit_agent(
     bus: Bus, settings: Settings, request: AgentEditRequested, cell: str
 ) -> tuple[str, AgentEditAnswered]:
-    """Edit the agent, in the cell or in the only one that has it. Return the cell and its answer."""
+    """Edit a bare-metal agent in the given cell, or in the only cell that has it. Return the cell and its
+    answer.
+    """
     checked(request)
     cell = await _cell_of(bus, request.agent, await chosen_cells(bus, settings, [cell] if cell else ()))
     answer = await bus.asker(topics.EDIT_AGENT, timeout=AGENT_SECONDS)(structs.replace(request, cell=cell))
@@ -198,7 +202,7 @@ async def _cell_of(bus: Bus, name: str, cells: Sequence[str]) -> str:
 
 
 async def leave_nodes(bus: Bus, cell: str, name: str, seconds: float) -> int:
-    """Wait until the agent has left the nodes that it was ordered to leave; return how many remain."""
+    """Wait until an agent has left the nodes that it was ordered to leave; return how many remain."""
     until, left = monotonic() + seconds, 0
     while monotonic() < until:
         found, _ = await find_agents(bus, [cell])

@@ -25,7 +25,7 @@ _LOOK_SECONDS = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class Deleted:
-    """The result of a deletion; `why` is set if the build had no host."""
+    """The result of the deletion of a build; `why` is set if the build had no host."""
 
     build: str
     cell: str = ""
@@ -44,8 +44,9 @@ class DeleteOptions:
 async def delete_build(
     bus: Bus, settings: Settings, build: str, options: DeleteOptions, note: Callable[[str], None]
 ) -> list[Deleted]:
-    """Delete the build, or end its wait; call `note` about cells that do not answer. Raise OperationRefused
-    for an unknown id, or if it is not deleted in time.
+    """Delete a build, or end its wait; call `note` about cells that do not answer.
+
+    Raise OperationRefused for an unknown id, or if the build is not deleted in time.
     """
     return await _Deletion(bus, build, options, note).go(settings)
 

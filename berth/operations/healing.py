@@ -46,7 +46,7 @@ _Words = Mapping[Agent, Mapping[str, Sequence[ReportedGuest]]]  # by build, of t
 
 @dataclass(frozen=True)
 class Mend:
-    """A possible repair, or why it is left to the operator."""
+    """A possible repair, or the reason why it is left to the operator."""
 
     one: Misheld
     stands: BuildStands | None = None
@@ -54,7 +54,7 @@ class Mend:
 
 
 class Mending:
-    """The repairs of one audit."""
+    """The repairs of the wrong allocations that one audit found."""
 
     def __init__(self, bus: Bus, seconds: float = SECONDS) -> None:
         self._bus = bus
@@ -62,7 +62,7 @@ class Mending:
         self._reply_to = f"heal-{Clock().uuid()[:8]}"
 
     async def judged(self, found: Sequence[Misheld]) -> list[Mend]:
-        """Judge each case by the present answers of its cell and agents."""
+        """Judge each wrong allocation by the present answers of its cell and agents."""
         stands = await self._stands(found)
         holders = await self._holders(found)
         wanted: dict[Agent, set[str]] = defaultdict(set)
@@ -78,7 +78,7 @@ class Mending:
         ]
 
     async def mend(self, mend: Mend) -> str:
-        """Make the repair; return an empty string, or why it failed."""
+        """Make a repair; return an empty string, or why it failed."""
         one, stands = mend.one, mend.stands
         assert stands is not None and not mend.why_not, mend
         held, generation = one.held, one.generation
@@ -118,7 +118,7 @@ class Mending:
         return known
 
     async def _holders(self, found: Sequence[Misheld]) -> dict[str, dict[str, Provider]]:
-        """Return build → the wrong hosts with its allocations, by root, without pools."""
+        """Return, for each build, the wrong hosts with its allocations, by root, without shared pools."""
         elsewhere = [misheld for misheld in found if misheld.wrong == "elsewhere"]
         ids = sorted({id_ for misheld in elsewhere for id_ in misheld.held})
         ask = self._bus.asker(topics.PROVIDERS, timeout=self._seconds)
@@ -136,7 +136,9 @@ class Mending:
         return hosts
 
     async def _words(self, wanted: Mapping[Agent, set[str]]) -> _Words:
-        """Return the agents' guests of the builds; agents that did not answer in time are missing."""
+        """Return the guests of the builds as their agents report them; agents that did not answer in time are
+        missing.
+        """
         words: dict[Agent, dict[str, list[ReportedGuest]]] = {}
         open_: dict[Agent, set[str]] = {agent: set(builds) for agent, builds in wanted.items()}
         if not open_:
@@ -171,7 +173,7 @@ class Mending:
     # Doing it
 
     async def _tell(self, told: BuildAdoptRequested) -> str:
-        """Inform the cell of the new allocations."""
+        """Inform the cell of a build's new allocations."""
         heard = await self._bus.listen(topics.BUILD_ADOPTED.at(reply_to=self._reply_to))
         try:
             await publish(self._bus, told)
@@ -204,8 +206,8 @@ def _judged(
 
 
 def _claim(misheld: Misheld, stands: BuildStands) -> ConsumerClaim:
-    """Return the claim with the right allocations, fenced by the generation that was read; without
-    allocations it joins its group again.
+    """Return a claim of the right allocations of a build, fenced by the generation that was read; without
+    allocations the build joins its group again.
     """
     spec = stands.spec or stands.placed.spec
     record = stands.placed.decision.record
@@ -244,7 +246,7 @@ _MENDED: dict[Wrong, str] = {
 
 @dataclass(frozen=True)
 class Healed:
-    """A breach that is proven, and what was done about it."""
+    """A violation that is proven, with the result of its repair."""
 
     sentence: str
     would: str  # be done
@@ -267,7 +269,7 @@ async def repaired(settings: Settings, found: Audit, yes: bool) -> tuple[list[He
 
 
 async def _runs(settings: Settings) -> bool:
-    """Return whether a running berth is needed: the databases alone prove some repairs."""
+    """Return whether a repair needs a running berth: the databases alone prove some repairs."""
     try:
         async with Bus(wiring.transport(settings, "heal")):
             return True
@@ -276,7 +278,7 @@ async def _runs(settings: Settings) -> bool:
 
 
 async def _give_back(bus: Bus, leak: Leak) -> Healed:
-    """Release the leak, unless it changed since it was read."""
+    """Release the allocations of a leaked holder consumer, unless it changed since it was read."""
     release = ReleaseRequested(consumer=leak.consumer, generation=leak.generation)
     result = (await bus.asker(topics.RELEASE)(release)).result
     if isinstance(result, Released):

@@ -47,7 +47,7 @@ async def every_provider(bus: Bus, query: FindProviders, timeout: float = 10.0) 
 
 
 async def reported_hosts(bus: Bus, agent: str = "") -> AsyncIterator[Provider]:
-    """Yield the roots that agents report, or that this agent reports."""
+    """Yield the root providers of the hosts that agents report, page by page."""
     query = FindProviders(parts=("traits", "owner"), agents=(agent,) if agent else ())
     async for provider in every_provider(bus, query):
         if provider.parent is None and provider.agent:
@@ -106,7 +106,7 @@ def state_of(root: Provider) -> str:
 
 
 def causes_of(root: Provider) -> list[str]:
-    """Return the causes for which it is disabled."""
+    """Return the causes for which an operator disabled a host."""
     return causes_in(root.traits)
 
 
@@ -121,7 +121,7 @@ def checked_cause(given: str) -> str:
 
 
 def disabling(cause: str) -> Marking:
-    """Return the marking for this cause; empty: the cause without a name."""
+    """Return the marking of a host as disabled for this cause; empty: the cause without a name."""
 
     async def disable(bus: Bus, root: Provider) -> str:
         def disabled(now: Provider) -> set[str]:
@@ -140,7 +140,7 @@ def disabling(cause: str) -> Marking:
 
 
 def enabling(cause: str) -> Marking:
-    """Return the edit that removes this cause; without a cause left the host is open."""
+    """Return the edit that removes this cause from a host; without a cause left the host is enabled."""
 
     async def enable(bus: Bus, root: Provider) -> str:
         def enabled(now: Provider) -> set[str]:
@@ -161,7 +161,7 @@ def enabling(cause: str) -> Marking:
 
 
 def forcing_down(there: bool) -> Marking:
-    """Return the marking as forced down, or its removal."""
+    """Return the marking of a host as forced down, or its removal."""
 
     async def force_down(bus: Bus, root: Provider) -> str:
         if there:
@@ -178,7 +178,7 @@ def _held(cause: str) -> str:
 
 
 async def _make(bus: Bus, trait: str) -> None:
-    """Create a trait of berth, which a new placement does not have."""
+    """Create a trait of berth in placement, where a new one does not have it."""
     await bus.asker(topics.EDIT_NAME)(NameEditRequested(kind="trait", edit=MakeName(name=trait)))
 
 

@@ -45,15 +45,15 @@ class OutcomeListener(MoveListener, Protocol):
 
 
 def spec_of(stands: BuildStands) -> BuildSpec:
-    """Return the instance's present spec."""
+    """Return the present spec of an instance, from its cell."""
     return stands.spec or stands.placed.spec
 
 
 async def prepare_moves(
     bus: Bus, settings: Settings, builds: Sequence[str], cell: str, making: Making, reply_to: str
 ) -> list[MoveRequested]:
-    """Return the requests for the builds, which may be in one cell or in any. Raise BadSetting for an unknown
-    destination cell.
+    """Return the requests for moves of builds, which may be in one cell or in any. Raise BadSetting for an
+    unknown destination cell.
     """
     found, clock = await builds_by_uuid(bus, settings, builds, cell), Clock()
     made = [(stands, making(stands)) for stands in found.values()]
@@ -77,8 +77,9 @@ async def prepare_moves(
 
 
 async def _cell_of_host(bus: Bus, asked: MoveRequested) -> str:
-    """Return the cell of the requested host if it is another cell, else an empty string. All moves of a
-    request name the same host.
+    """Return the cell of the requested host if it is another cell than the instance's, else an empty string.
+
+    All moves of a request name the same host.
     """
     name = asked.wanted_host or asked.forced_host
     if not name or asked.to_cell or asked.kind not in ("migrate", "resize", "unshelve"):
@@ -92,7 +93,7 @@ async def _cell_of_host(bus: Bus, asked: MoveRequested) -> str:
 async def follow_moves(
     bus: Bus, name: str, requests: Sequence[MoveRequested], timeout: float, listener: OutcomeListener
 ) -> bool:
-    """Publish the requests and follow them. Return whether all are done, or wait for confirmation."""
+    """Publish requests for moves and follow them. Return whether all are done, or wait for confirmation."""
     open_ = {request.move for request in requests}
     good = 0
 
@@ -118,7 +119,7 @@ async def follow_moves(
 async def supposed(
     bus: Bus, moves: Sequence[MoveRequested], closed: Sequence[Provider] = ()
 ) -> list[WhatIfAnswered]:
-    """Return the result of each move, without the hosts as destinations."""
+    """Return the result of each move if it were requested now, without the given hosts as destinations."""
     ask, roots = bus.asker(topics.WHAT_IF_MOVES, timeout=SECONDS), tuple(host.id for host in closed)
     answers: list[WhatIfAnswered] = []
     for some in portions(moves, AT_ONCE):
@@ -127,7 +128,7 @@ async def supposed(
 
 
 def why_not(answer: WhatIfAnswered) -> str:
-    """Return the reason as a sentence."""
+    """Return the reason why a move would be refused, as a sentence."""
     code = f"[{answer.decision.code}] " if answer.decision.code else ""
     return f"{code}{answer.refusal or 'no host would do'}"
 
@@ -135,7 +136,7 @@ def why_not(answer: WhatIfAnswered) -> str:
 def flavor_changed(
     flavor: Flavor, name: str, sizes: Mapping[str, int | None], specs: Mapping[str, str]
 ) -> Flavor:
-    """Return the flavor with the changed values, under another name."""
+    """Return a flavor with the changed values, under another name."""
     said = {key: value for key, value in sizes.items() if value is not None}
     for key, value in specs.items():
         if not value and key not in flavor.extra_specs:
@@ -172,7 +173,7 @@ async def end_wait(bus: Bus, request: str) -> BuildCancelled:
 
 
 async def move_in_progress(bus: Bus, cells: Sequence[str], id_: str) -> MoveStands:
-    """Return the move in progress of this id or build, or raise OperationRefused."""
+    """Return the move in progress with this id or of this build, or raise OperationRefused."""
     over: MoveStands | None = None
     elsewhere: MoveStands | None = None
     silent = []
@@ -208,7 +209,9 @@ async def move_in_progress(bus: Bus, cells: Sequence[str], id_: str) -> MoveStan
 async def steering(
     bus: Bus, stands: MoveStands, to: Steering, telling: MoveListener
 ) -> AsyncIterator[tuple[asyncio.Future[MoveOutcome], asyncio.Future[MoveProgress]]]:
-    """Publish the steering message, and yield futures of the move's result and of the cell's answer."""
+    """Publish a control message for a move, and yield futures of the move's result and of the cell's
+    answer.
+    """
     name = f"steer-{Clock().uuid()[:8]}"
     order = MoveSteered(move=stands.move, build=stands.build, cell=stands.cell, to=to, reply_to=name)
     answer: asyncio.Future[MoveProgress] = asyncio.get_running_loop().create_future()
@@ -220,7 +223,7 @@ async def steering(
 
 
 class _Answered:
-    """Takes the first message as the answer."""
+    """A listener that takes the first message as the answer."""
 
     def __init__(self, answer: "asyncio.Future[MoveProgress]", telling: MoveListener) -> None:
         self._answer = answer

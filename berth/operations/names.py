@@ -34,7 +34,7 @@ async def find_aggregates(bus: Bus, **query: Any) -> list[tuple[Aggregate, int]]
 
 
 async def hosts_inside(bus: Bus, id_: str) -> list[Provider]:
-    """Return the roots in the aggregate."""
+    """Return the root providers in an aggregate."""
     query = FindProviders(like=ResourceGroup(member_of=((id_,),)), parts=("aggregates", "owner"))
     return [provider async for provider in every_provider(bus, query) if provider.parent is None]
 
@@ -75,7 +75,7 @@ async def group_named(bus: Bus, which: str, project: str = "") -> ServerGroup:
 
 @dataclass(frozen=True)
 class ByName:
-    """Names or uuids, as they were given."""
+    """Server groups and aggregates of a request, by names or uuids as they were given."""
 
     group: str = ""
     aggregates: tuple[tuple[str, ...], ...] = ()  # one of each
@@ -91,7 +91,7 @@ def names_given(group: str, aggregate: Sequence[str], not_aggregate: Sequence[st
 
 
 async def resolved(bus: Bus, request: BuildRequested, said: ByName) -> BuildRequested:
-    """Return the request with uuids; raise OperationRefused for an unknown name."""
+    """Return a request with uuids in place of names; raise OperationRefused for an unknown name."""
     if said.group:
         joined = (await group_named(bus, said.group, request.project)).id
         request = msgspec.structs.replace(request, hints=msgspec.structs.replace(request.hints, group=joined))

@@ -23,7 +23,8 @@ _LOOK_SECONDS = 0.1
 
 
 async def publish(bus: Bus, *messages: Message, patience: float = PATIENCE) -> None:
-    """Return when the messages are in their queues. Raise Unroutable if there is none within `patience`.
+    """Publish messages and return when they are in their queues. Raise Unroutable if a queue is missing after
+    `patience`.
 
     All messages have one type; all are repeated if one had no queue, which is a redelivery for the others.
     """
@@ -45,7 +46,7 @@ M = TypeVar("M", bound=Message)
 
 
 def checked(message: M) -> M:
-    """Return the message as its consumers decode it. Raise BadSetting for an invalid field."""
+    """Return a message as its consumers decode it. Raise BadSetting for an invalid field."""
     try:
         return codec.decode(type(message), codec.encode(message))
     except (Undecodable, TooBig) as problem:
@@ -53,7 +54,7 @@ def checked(message: M) -> M:
 
 
 def leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    """Yield the errors of a group, and of the groups in it."""
+    """Yield the errors of an exception group, and of the groups in it."""
     for problem in group.exceptions:
         if isinstance(problem, BaseExceptionGroup):
             yield from leaves(problem)

@@ -1,4 +1,4 @@
-"""Whether a request means something, before it is published: as a scheduler reads it."""
+"""Checks before publication whether a request means something, as a scheduler reads it."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from scheduler_worker import PciAlias, RequestOptions, Unreadable, alternatives_
 
 
 class _AnyAlias(Mapping[str, PciAlias]):
-    """Accepts every alias: only the scheduler knows them."""
+    """A mapping that accepts every PCI alias: only the scheduler knows them."""
 
     def __getitem__(self, name: str) -> PciAlias:
         return PciAlias("CUSTOM_ANY")

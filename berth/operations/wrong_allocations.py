@@ -22,7 +22,7 @@ Wrong = Literal["missing", "elsewhere", "amounts", "outdated"]
 
 @dataclass(frozen=True)
 class Misheld:
-    """A build with both records."""
+    """A build whose allocations differ between placement and its cell's record."""
 
     wrong: Wrong
     place: PlaceByCell
@@ -41,8 +41,10 @@ def misheld(
     holdings: Mapping[str, tuple[int, Allocations, float]],
     moving: Collection[str],
 ) -> Iterator[Misheld]:
-    """Yield the builds. `places`: builds that did not change while placement was read. `moving`: builds with
-    a move that their cells may not know yet, whose allocations are not judged.
+    """Yield the builds whose allocations in placement differ from their cells' records.
+
+    `places`: builds that did not change while placement was read. `moving`: builds with a move that their
+    cells may not know yet, whose allocations are not judged.
     """
     for build, place in places.items():
         at = f"{build}: active on {place.host.root}"
@@ -101,7 +103,9 @@ def doubt(
 
 
 def _sums(held: Allocations) -> Counter[str]:
-    """Return the sums by class: the provider within the tree may differ, the amount may not."""
+    """Return the sums of allocations by class: the provider within the tree may differ, the amount may
+    not.
+    """
     sums: Counter[str] = Counter()
     for resources in held.values():
         sums.update(resources)
@@ -117,7 +121,9 @@ _BEYOND = 8  # attempts that placement may know of before a cell does
 
 @dataclass(frozen=True)
 class Leak:
-    """A leak. `proven`: its cell has reported that nothing remains, so its allocations may be released."""
+    """A holder consumer without a move or clean-up. `proven`: its cell has reported that nothing remains, so
+    its allocations may be released.
+    """
 
     consumer: str
     generation: int
@@ -134,8 +140,10 @@ class Leak:
 def leaks(
     kept: Iterable[StoredHolder], cells: Mapping[str, HeldByCell], *, all_read: bool, old: float
 ) -> Iterator[Leak]:
-    """Yield the leaks. `cells`: records of builds, read after the consumers. `all_read`: no cell is missing.
-    `old`: the cell may not know a younger consumer yet.
+    """Yield the holder consumers without a move or clean-up.
+
+    `cells`: records of builds, read after the consumers. `all_read`: no cell is missing. `old`: the cell may
+    not know a younger consumer yet.
     """
     for one in kept:
         if one.since > old:
@@ -167,7 +175,7 @@ def _leak(holder_consumer: StoredHolder, attempt: int, proven: bool, why: str) -
 
 
 def _attempt_of(consumer: str, build: str, highest: int) -> int:
-    """Return the attempt of the consumer's id, or 0."""
+    """Return the attempt in the id of a holder consumer, or 0."""
     for attempt in range(1, highest + _BEYOND):
         if holder_consumer(build, attempt) == consumer:
             return attempt
