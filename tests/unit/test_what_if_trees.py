@@ -75,6 +75,14 @@ async def test_more_instances_than_a_boot_may_have(count: int, fits: bool) -> No
     assert (answer.fits, sum(there.instances for there in answer.placed)) == (fits, count if fits else 0)
 
 
+async def test_capacity_is_counted_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(what_if, "SLICE", -1.0)  # one host, then other work
+    monkeypatch.setattr(what_if, "LONGEST", 0.0)
+    answer = await room(*(a_host(number, cells=4, vcpus=3) for number in range(1, 6)))
+    assert answer.cut.startswith("counting stopped after 0 s")
+    assert sum(left.instances for left in answer.room) < 5 * 4 * 3 - 1
+
+
 async def test_an_answer_that_nobody_awaits_any_more_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(what_if, "PATIENCE", 0.05)
     monkeypatch.setattr(what_if, "LONGEST", 60.0)
