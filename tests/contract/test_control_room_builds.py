@@ -1,17 +1,51 @@
 """Builds in the control room: the list of ended builds, and one build with all its records."""
 
+import asyncio
+import re
+from collections.abc import AsyncIterator, Sequence
+from html import unescape
 from typing import Any
 
+import httpx
+import pytest
+
+from bus import topics
+from bus.cells import CellsFound
 from bus.claims import Choice
 from bus.decisions import Decision, NearMiss, RecordedHost, RecordedScale, Removal
 from bus.decisions import Record as DecisionRecord
-from bus.messages import Attempt, BuildPlaced, BuildRequested, Selection
+from bus.messages import (
+    Attempt,
+    BuildCancelled,
+    BuildCancelRequested,
+    BuildPlaced,
+    BuildRequested,
+    SchedulerAlive,
+    Selection,
+)
 from bus.moves import MovesFound, MoveStands
-from bus.queries import BuildsFound, BuildStands, CapacityLeft, DecisionFound, PlacedThere, WhatIfAnswered
+from bus.protocol import DeadLetter, QueueSpec, Transport
+from bus.queries import (
+    BuildsFound,
+    BuildStands,
+    CapacityLeft,
+    DecisionFound,
+    FindWaiting,
+    PlacedThere,
+    WaitingFound,
+    WaitingKind,
+    WaitingRequest,
+    WhatIfAnswered,
+)
 from bus.requests import BuildSpec, Flavor
+from bus.worker import Worker, on
 from control_room.core.windows import EndedBuild
+from control_room.pages import waiting as pages
+from control_room.shared_data import SPACING, TIMES, SharedData
+from tests.support.envelopes import a_letter, an_envelope, publish
 from tests.support.ids import uid
-from tests.support.visited_room import a_visited_room
+from tests.support.visited_room import HTML, VisitedRoom, a_visited_room
+from tests.support.waiting import until
 
 FLAVOR = Flavor(name="m<1>", vcpus=1, memory_mb=512, disk_gb=1)
 RECORD = DecisionRecord(
@@ -125,3 +159,337 @@ async def test_a_waiting_request_shows_what_would_wake_it_and_an_operator_may_ca
     assert "Woken by: 2 VCPU free." in looks and "Cancel the request" not in looks
     assert f'name="request" value="{uid(8)}"' in acts and "Cancel the request" in acts
     assert f"/moves/{uid(5)}" in acts
+
+
+QUEUE = "scheduler:build.requested"
+ODD = "a/b ?&<b>\N{SNOWMAN}"
+
+
+@pytest.fixture
+async def room() -> AsyncIterator[VisitedRoom]:
+    async with a_visited_room() as visited:
+        await visited.bus.transport.declare(QueueSpec(QUEUE, ("build.requested",)))
+        yield visited
+
+
+def bus_of(room: VisitedRoom) -> Transport:
+    return room.bus.transport
+
+
+async def store_dead_letter(room: VisitedRoom, *numbers: int, **more: str) -> None:
+    for number in numbers:
+        await bus_of(room).store_dead_letter(a_letter(number, body=b'{"n":%d}' % number, **more))
+
+
+async def left(room: VisitedRoom) -> list[str]:
+    return [letter.id for letter in await bus_of(room).dead_letters()]
+
+
+async def waiting(room: VisitedRoom) -> int:
+    return (await bus_of(room).depths([QUEUE])).queues[QUEUE].messages
+
+
+async def form(room: VisitedRoom, **given: str) -> httpx.Response:
+    given = {"form_token": await room.form_token(), **given}
+    return await room.browser.post("/bus/dead", data=given, headers=HTML)
+
+
+async def act(room: VisitedRoom, what: str, *ids: str, sure: bool = True) -> httpx.Response:
+    return await form(room, act=what, sure="yes" if sure else "", **{f"letter:{id_}": "1" for id_ in ids})
+
+
+async def counted(room: VisitedRoom, path: str = "/bus") -> str:
+    """The page, once it has been counted: the first time it may not wait for that."""
+    pages: list[str] = []
+
+    async def there() -> bool:
+        pages.append(await room.page(path))
+        return "Being counted" not in pages[-1]
+
+    await until(there)
+    return pages[-1]
+
+
+# How full it is
+
+
+async def test_a_slow_count_of_the_queues_continues_after_the_page_was_sent() -> None:
+    asked, answer = 0, asyncio.Event()
+
+    async def slow(_: object) -> CellsFound:
+        nonlocal asked
+        asked += 1
+        await answer.wait()
+        return CellsFound(seen=0, cells=())
+
+    async with a_visited_room(told={"cells": slow}) as room:
+        assert "Being counted" in await room.page("/bus")
+        assert "Being counted" in await room.page("/bus")
+        answer.set()
+        await counted(room)
+        assert asked == 2  # which cells there are, and how much is in each: once for both pages
+
+
+async def test_every_topic_is_listed_with_queue_depths_and_consumers(room: VisitedRoom) -> None:
+    for number in range(3):
+        await publish(bus_of(room), an_envelope(number))
+    await store_dead_letter(room, 1)
+    page = await counted(room)
+    assert "build one or several instances" in page and "placement.claim.{cell}" in page
+    row = re.search(rf"<tr><td class=\"mono\">{QUEUE}</td>.*?</tr>", page, re.S)
+    assert row is not None and '<td class="n">3</td><td class="n">0</td>' in row[0]
+    assert "no consumer" in row[0]
+    assert "1 message could not be handled" in page
+    of_topic = await room.page("/bus?topic=build.placed.%7Bcell%7D")
+    assert "conductor.c1:build.placed.c1" in of_topic and "not declared" in of_topic
+    assert "Queues with messages" in await room.page("/bus?topic=nothing")
+
+
+async def test_an_empty_bus_is_reported_as_empty(room: VisitedRoom) -> None:
+    assert "All queues are empty" in await counted(room)
+    assert "No dead letters: every message was handled" in await room.page("/bus/dead")
+
+
+async def test_a_dead_letter_with_any_id_is_listed_and_shown_in_full(room: VisitedRoom) -> None:
+    await bus_of(room).store_dead_letter(
+        a_letter(id=ODD, body=b'{"name":"<script>"}', traceback="Boom\n  at <x>")
+    )
+    page = await room.page("/bus/dead")
+    link = re.search(r'href="(/bus/letter\?id=[^"]+)"', page)
+    assert link is not None and "flavor: a name is missing" in page and "<b>" not in page
+    whole = await room.page(unescape(link[1]))
+    assert (
+        "&lt;script&gt;" in whole and "Boom\n  at &lt;x&gt;" in whole and "2023-11-14 22:14:20 UTC" in whole
+    )
+    assert "There is no such dead letter" in await room.page("/bus/letter?id=gone", 404)
+
+
+async def test_dead_letters_are_paged_and_filtered_by_queue(room: VisitedRoom) -> None:
+    await store_dead_letter(room, *range(150), queue="other:x")
+    await store_dead_letter(room, 150, queue=QUEUE)
+    page = await room.page("/bus/dead")
+    assert page.count("/bus/letter?id=") == 100
+    assert (await room.page("/bus/dead?after=letter-99")).count("/bus/letter?id=") == 51
+    assert (await room.page(f"/bus/dead?queue={QUEUE}")).count("/bus/letter?id=") == 1
+    gone = await room.page("/bus/dead?after=letter-999")
+    assert "is gone: these are the oldest" in gone and gone.count("/bus/letter?id=") == 100
+
+
+# ... and acted on
+
+
+@pytest.mark.parametrize("token", ["", "somebody"])
+async def test_a_reader_can_neither_replay_nor_drop_dead_letters(room: VisitedRoom, token: str) -> None:
+    await store_dead_letter(room, 1)
+    if token:
+        await room.sign_in(token)
+    assert "sign in with a token whose role may act" in await room.page("/bus/dead")
+    assert 'name="act"' not in await room.page("/bus/letter?id=letter-1")
+    for what in ("replay", "drop"):
+        assert (await act(room, what, "letter-1")).status_code == 403
+    assert (await left(room), await waiting(room)) == (["letter-1"], 0)
+
+
+@pytest.mark.parametrize(("what", "waits"), [("replay", 2), ("drop", 0)])
+async def test_an_operator_replays_or_drops_marked_letters_after_confirmation(
+    room: VisitedRoom, what: str, waits: int
+) -> None:
+    await store_dead_letter(room, 1, 2, 3)
+    await room.sign_in("admin")
+    asked = await act(room, what, "letter-1", "letter-3", sure=False)
+    assert asked.status_code == 200 and f"{what.capitalize()} 2 dead letters?" in asked.text
+    assert (await left(room), await waiting(room)) == (["letter-1", "letter-2", "letter-3"], 0)
+    done = await act(room, what, "letter-1", "letter-3")
+    assert done.status_code == 303
+    told = "replayed" if what == "replay" else "dropped"
+    assert f"2 {told}." in await room.page(done.headers["location"])
+    assert (await left(room), await waiting(room)) == (["letter-2"], waits)
+
+
+async def test_a_letter_that_cannot_be_replayed_stays_and_the_reason_is_shown(room: VisitedRoom) -> None:
+    letters: list[DeadLetter] = [a_letter(1, queue="nowhere"), a_letter(2), a_letter(3, cell="c1")]
+    for letter in letters:
+        await bus_of(room).store_dead_letter(letter)
+    await room.sign_in("admin")
+    some = await act(room, "replay", "letter-1", "letter-2", "letter-3", "gone")
+    assert some.status_code == 409 and "1 replayed." in some.text
+    assert "there is no queue &#39;nowhere&#39;" in some.text and "it is of cell c1" in some.text
+    assert "1 letter had gone meanwhile" in some.text
+    assert await left(room) == ["letter-1", "letter-3"]
+    assert (await act(room, "explode", "letter-1")).status_code == 400
+    assert "No letter was marked" in (await act(room, "drop")).text
+    assert "None of them is there any more" in (await act(room, "drop", "gone", sure=False)).text
+    forged = await form(room, act="drop", sure="yes", form_token="0", **{"letter:letter-1": "1"})
+    assert (forged.status_code, len(await left(room))) == (403, 2)
+
+
+NOW = 1_800_000_000.0
+
+
+def waits(number: int, **said: object) -> WaitingRequest:
+    usual: dict[str, object] = {
+        "request": uid(number),
+        "builds": (uid(number, "b"),),
+        "instances": 1,
+        "project": "<web>",
+        "flavor": f"m{number}",
+        "priority": 0,
+        "since": NOW - 90,
+        "until": NOW + 1800,
+        "kind": "abc",
+        "position": number,
+        "lacks": "VCPU: 64 free removed <6>",
+        "wakes": "64 VCPU free on one host",
+    }
+    return WaitingRequest(**(usual | said))  # type: ignore[arg-type]
+
+
+KINDS = (WaitingKind("abc", "m1", 2, 7), WaitingKind("def", "m3", 1, 1))
+FOUND = WaitingFound(
+    waiting=(waits(1, priority=5, instances=6), waits(3, kind="def", move="live", wakes="")),
+    count=3,
+    kinds=KINDS,
+    more=2,
+)
+
+
+class EndingWaits:
+    def __init__(self, *waiting: str) -> None:
+        self.waiting = set(waiting)
+        self.told: list[BuildCancelRequested] = []
+
+    async def cancel(self, asked: BuildCancelRequested) -> Sequence[BuildCancelled]:
+        self.told.append(asked)
+        waited = asked.build in self.waiting
+        self.waiting.discard(asked.build)
+        why = "cancelled" if waited else "no such build or request waits for a host"
+        return [BuildCancelled(build=asked.build, waited=waited, why=why, reply_to=asked.reply_to)]
+
+    def worker(self) -> Worker:
+        return Worker(
+            "scheduler", consumes=[on(topics.BUILD_CANCEL, self.cancel, emits=[topics.BUILD_CANCELLED])]
+        )
+
+
+async def test_waiting_requests_are_listed_in_order_with_missing_resources_and_events() -> None:
+    async with a_visited_room(told={"waiting": FOUND}) as room:
+        page = await room.page("/waiting?project=web&after=0")
+        first = await room.page("/waiting")
+    assert page.index("6 × m1") < page.index("live of an instance")
+    assert "priority 5" in page and "position 1 in class" in page
+    assert "for 90 s, at most 30 min more" in page
+    assert "VCPU: 64 free removed &lt;6&gt;" in page and "64 VCPU free on one host" in page
+    assert "any change that may free capacity" in page
+    assert f"/builds/{uid(1)}" in page and "&lt;web&gt;" in page and "3 requests" in page
+    assert "2 requests, 7 instances" in page  # a line
+    assert "/waiting?project=web&amp;after=2" in page and "/waiting?after=2" in first
+    assert "/waiting/events?project=web" in page
+
+
+async def test_an_empty_waiting_room_and_a_silent_scheduler_are_reported() -> None:
+    async with a_visited_room(told={"waiting": WaitingFound(waiting=(), count=0)}) as room:
+        assert "No requests wait" in await room.page("/waiting")
+        assert "No requests of web wait" in await room.page("/waiting?project=web")
+    async with a_visited_room() as alone:
+        assert "The scheduler does not answer: no consumer" in await alone.page("/waiting")
+
+
+async def test_requests_found_only_by_the_sweep_are_reported_as_a_fault() -> None:
+    found = WaitingFound(waiting=(), count=0, rescued=2)
+    async with a_visited_room(told={"waiting": found}) as room:
+        assert "2 requests waited although capacity was free" in await room.page("/waiting")
+
+
+async def test_the_scheduler_is_queried_once_for_all_readers_until_the_answer_expires() -> None:
+    asked = list[object]()
+
+    async def told(question: object) -> WaitingFound:
+        asked.append(question)
+        return FOUND
+
+    async with a_visited_room(told={"waiting": told}) as room:
+        for _ in range(3):
+            assert "6 × m1" in await room.page("/waiting")
+        assert len(asked) == 1
+        room.clock.passed += 60
+        await room.page("/waiting")
+        assert len(asked) == 2
+
+
+async def test_a_reader_cannot_cancel_a_waiting_request() -> None:
+    ending = EndingWaits(uid(1))
+    async with a_visited_room(ending.worker(), told={"waiting": FOUND}) as room:
+        for token in ("", "somebody"):
+            if token:
+                await room.sign_in(token)
+            assert "Cancel the request" not in await room.page("/waiting")
+            assert (await room.send("/waiting", request=uid(1))).status_code == 403
+    assert not ending.told
+
+
+async def test_an_operator_cancels_a_waiting_request_and_sees_if_it_waits_no_more() -> None:
+    ending = EndingWaits(uid(1))
+    async with a_visited_room(ending.worker(), told={"waiting": FOUND}) as room:
+        await room.sign_in("admin")
+        assert "Cancel the request" in await room.page("/waiting")
+        assert (await room.send("/waiting", request="x")).status_code == 400
+        done = await room.send("/waiting", request=uid(1))
+        assert (done.status_code, done.headers["location"]) == (303, f"/waiting?ended={uid(1)}")
+        assert "no longer waits" in await room.page(done.headers["location"])
+        again = await room.send("/waiting", request=uid(1))
+        assert (again.status_code, "It does not wait: no such build" in again.text) == (409, True)
+    assert [(cancel.build, cancel.anywhere) for cancel in ending.told] == [(uid(1), False)] * 2
+
+
+async def test_a_change_updates_every_open_page_with_one_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "SECONDS", 3600.0)
+    there, asked = [waits(1)], list[object]()
+
+    async def told(question: object) -> WaitingFound:
+        asked.append(question)
+        return WaitingFound(waiting=tuple(there), count=len(there))
+
+    async with (
+        a_visited_room(told={"waiting": told}) as room,
+        room.following("/waiting/events") as one,
+        room.following("/waiting/events") as other,
+    ):
+        await until(lambda: all("1 × m1" in "".join(query) for query in (one, other)))
+        assert len(asked) == 1
+        there.append(waits(2))
+        await room.bus.publish(SchedulerAlive(scheduler="s1", waits=1))
+        await until(lambda: all("1 × m2" in "".join(query) for query in (one, other)))
+        assert len(asked) == 2
+        there.clear()
+        await room.bus.publish(SchedulerAlive(scheduler="s1", waits=1))  # nothing new
+        await room.bus.publish(SchedulerAlive(scheduler="s1", waits=2))
+        await until(lambda: all("No requests wait" in "".join(query) for query in (one, other)))
+        assert len(asked) == 3
+
+
+async def test_permanent_changes_cause_few_queries_a_second_for_all_readers() -> None:
+    asked = list[object]()
+
+    async def told(question: object) -> WaitingFound:
+        asked.append(question)
+        return WaitingFound(waiting=(waits(len(asked)),), count=1)
+
+    async with a_visited_room(told={"waiting": told}) as room:
+        data = SharedData(
+            room.tasks, told, changes=room.events.waiting, seconds=5.0, times=TIMES, spacing=SPACING
+        )
+
+        async def read(project: str) -> None:
+            while not over.is_set():
+                room.events.waiting.notify()
+                await data.latest(FindWaiting(project=project))
+                await asyncio.sleep(0)
+
+        over = asyncio.Event()
+        began = room.bus.clock.monotonic()
+        async with asyncio.TaskGroup() as group:
+            for project in ("", "", "web", "web", "db"):
+                group.create_task(read(project))
+            await until(lambda: len(asked) == 6)
+            over.set()
+        assert room.bus.clock.monotonic() - began >= 5 * SPACING

@@ -1,17 +1,46 @@
 """Hosts in the control room, with a real placement."""
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
+import httpx
 import pytest
+from msgspec.structs import replace
 
+from berth.operations import emptying, moving
+from bus import topics
+from bus.aggregates import AggregatesFound
+from bus.cells import CellsFound, RegisteredCell
 from bus.claims import ClaimRequested
+from bus.decisions import Decision, Removal
+from bus.host_health import DISABLED, FORCED_DOWN, HostHealth, HostHealthFound
+from bus.host_health import DRAIN as MARK
+from bus.messages import Attempt
+from bus.moves import MoveEnded, MoveProgress, MoveRequested, MovesFound, MoveSteered, PhaseOver
+from bus.queries import CapacityLeft, Instance, InstancesFound, PlacedThere, WhatIf, WhatIfAnswered
+from bus.replication import FindTrees, TreesFound
+from bus.reports import Inventory
+from bus.resources import Provider, ProvidersFound
+from bus.vocabulary import Message
+from bus.worker import Worker, answers
+from control_room import shared_data
+from control_room.core.planning import PlanAnswer, PlanStopped, planned
+from control_room.core.what_if_form import Plan
+from control_room.pages import moves as pages
+from control_room.pages import what_if
 from placement_worker import Placement
+from tests.support.fake_movers import FakeMovers, an_instance_there
 from tests.support.ids import uid
-from tests.support.placement_builders import a_claim, a_placement, a_report, gone, on_hosts
-from tests.support.placement_calls import claim, report, silent_placement
+from tests.support.placement_builders import a_claim, a_placement, a_provider, a_report, gone, on_hosts
+from tests.support.placement_calls import claim, find_providers, report, silent_placement
 from tests.support.visited_room import VisitedRoom, a_visited_room
+from tests.support.waiting import in_time, until
 
 
 @pytest.fixture
@@ -57,3 +86,534 @@ async def test_an_invalid_flavor_is_refused(room: VisitedRoom) -> None:
     async with a_visited_room() as alone:
         assert "Placement does not answer" in await alone.page("/hosts.json", 503)
         assert uid(1, "a") not in await alone.page("/hosts")
+
+
+HOST = f"/hosts/{uid(1, 'a')}"
+GUEST = Instance(
+    build=uid(7), status="active", cell="c1", host="host-1", root=uid(1, "a"), project="p", flavor="<m1>"
+)
+
+
+@pytest.fixture
+async def placement_of_one_host() -> AsyncIterator[Placement]:
+    async with a_placement("sqlite+aiosqlite://") as made:
+        child = a_provider(11, 1, name="host-1_numa0")
+        assert await report(made, a_report(1, child, traits=("HW_CPU_X86_AVX2",))) == [""]
+        yield made
+
+
+@pytest.fixture
+async def room_of_one_host(placement_of_one_host: Placement) -> AsyncIterator[VisitedRoom]:
+    worker = silent_placement(placement_of_one_host)
+    guests = {"instances": InstancesFound(instances=(GUEST,), count=3)}
+    async with a_visited_room(worker, answered=("providers",), told=guests) as visited:
+        yield visited
+
+
+async def traits(placement_of_one_host: Placement) -> set[str]:
+    (root,) = await find_providers(placement_of_one_host, ids=(uid(1, "a"),), parts=("traits",))
+    return set(root.traits)
+
+
+async def test_the_page_of_a_host_shows_its_tree_guests_and_agent(room_of_one_host: VisitedRoom) -> None:
+    page = await room_of_one_host.page(HOST)
+    assert "host-1_numa0" in page and "HW_CPU_X86_AVX2" in page and "0 of 8" in page
+    assert f"/builds/{uid(7)}" in page and "&lt;m1&gt;" in page
+    assert "agent-1 has sent no heartbeat since this control room started" in page
+    assert "host-1_numa0" in await room_of_one_host.page("/hosts/host-1")  # by its name as well
+    assert "There is no such host" in await room_of_one_host.page("/hosts/nobody", 404)
+
+
+async def test_a_reader_cannot_change_a_host(
+    room_of_one_host: VisitedRoom, placement_of_one_host: Placement
+) -> None:
+    for token in ("", "somebody"):
+        if token:
+            await room_of_one_host.sign_in(token)
+        assert "An operator's word" not in await room_of_one_host.page(HOST)
+        answer = await room_of_one_host.send(HOST, act="disable")
+        assert (answer.status_code, "sign in with a token whose role may" in answer.text) == (403, True)
+    assert await traits(placement_of_one_host) == {"HW_CPU_X86_AVX2"}
+
+
+async def test_an_operator_disables_and_enables_a_host(
+    room_of_one_host: VisitedRoom, placement_of_one_host: Placement
+) -> None:
+    await room_of_one_host.sign_in("admin")
+    assert (await room_of_one_host.send(HOST, act="disable", form_token="0")).status_code == 403
+    assert (await room_of_one_host.send(HOST, act="explode")).status_code == 400
+    assert (await room_of_one_host.send(HOST, act="disable", cause="disk")).status_code == 303
+    page = await room_of_one_host.page(HOST)
+    assert "disabled by an operator: disk" in page
+    assert DISABLED in await traits(placement_of_one_host)
+    again = await room_of_one_host.send(HOST, act="enable")
+    assert (again.status_code, "stays disabled because of disk" in again.text) == (409, True)
+    assert "one word of letters" in (await room_of_one_host.send(HOST, act="disable", cause="a b")).text
+    assert (await room_of_one_host.send(HOST, act="enable", cause="disk")).status_code == 303
+    assert (await room_of_one_host.send(HOST, act="force-down")).status_code == 303
+    assert FORCED_DOWN in await traits(placement_of_one_host)
+    assert (await room_of_one_host.send(HOST, act="undo-force-down")).status_code == 303
+    assert await traits(placement_of_one_host) == {"HW_CPU_X86_AVX2"}
+
+
+async def test_the_state_of_a_host_is_the_one_that_the_scheduler_reports(
+    placement_of_one_host: Placement,
+) -> None:
+    down = HostHealth(
+        root=uid(1, "a"), host="host-1", cell="c1", agent="agent-1", availability="down", why="no heartbeat"
+    )
+    worker, health = silent_placement(placement_of_one_host), HostHealthFound(hosts=(down,))
+    async with a_visited_room(worker, answered=("providers",), told={"health": health}) as room_of_one_host:
+        assert "down: no heartbeat" in await room_of_one_host.page(HOST)
+    async with a_visited_room(
+        worker, answered=("providers",), told={"health": HostHealthFound(hosts=())}
+    ) as room_of_one_host:
+        assert '<span class="tag good">up</span>' in await room_of_one_host.page(HOST)
+
+
+async def test_the_page_of_a_host_names_placement_if_it_does_not_answer() -> None:
+    async with a_visited_room() as alone:
+        assert "Placement does not answer" in await alone.page(HOST, 503)
+
+
+async def test_the_first_page_shows_the_states_of_the_hosts_of_each_cell() -> None:
+    registered = CellsFound(seen=0, cells=(RegisteredCell(name="c1"),))
+    health = HostHealthFound(hosts=(), counts={"c1": {"up": 1, "down": 2, "disabled": 1}})
+    async with a_visited_room(told={"cells": registered, "health": health}) as room_of_one_host:
+        assert "1 disabled, 2 down" in await room_of_one_host.page("/")
+
+
+CAPACITY_QUERIES = ("trees", "aggregates", "cells")
+
+
+def of(vcpus: int, **more: Any) -> dict[str, Inventory]:
+    return {"VCPU": Inventory(total=vcpus, **more), "MEMORY_MB": Inventory(total=1000 * vcpus)}
+
+
+@pytest.fixture
+async def capacity_room() -> AsyncIterator[VisitedRoom]:
+    async with a_placement("sqlite+aiosqlite://") as placement:
+        numa = a_provider(
+            31, 3, name="host-3_numa0", inventories={"VCPU": Inventory(total=6)}, traits=("CUSTOM_A",)
+        )
+        told = [
+            a_report(1, inventories=of(8, allocation_ratio=2.0, reserved=1)),
+            a_report(2, inventories=of(8), traits=(DISABLED,)),
+            a_report(3, numa, inventories={"MEMORY_MB": Inventory(total=4000)}),
+        ]
+        assert await report(placement, *told) == ["", "", ""]
+        async with a_visited_room(silent_placement(placement), answered=CAPACITY_QUERIES) as visited:
+            yield visited
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("mix=VCPU:2", ("10 whole mixes fit now", "Of 2 open hosts; 1 closed one is not counted")),
+        ("mix=VCPU:2,CUSTOM_A", ("3 whole mixes fit now", "1 host does not count for its traits")),
+        ("mix=VCPU:2,MEMORY_MB:2000", ("6 whole mixes fit now",)),
+        ("mix=VCPU:2&add=2 x like:host-2", ("10 whole mixes fit now, 18 then", "2 additional empty hosts")),
+        ("mix=VCPU:2&add=1xVCPU:64&without=host-1", ("10 whole mixes fit now, 35 then", "host-1")),
+        ("mix=VCPU:2&zone=z9", ("0 whole mixes fit now",)),
+        ("mix=2xVCPU:4%0AVCPU:7", ("1 whole mix fits now", "Lost to fragmentation")),
+    ],
+)
+async def test_a_plan_is_computed_from_the_hosts_of_placement(
+    capacity_room: VisitedRoom, query: str, says: tuple[str, ...]
+) -> None:
+    page = await capacity_room.page(f"/what-if/capacity?wait=1&{query}")
+    assert 'role="alert"' not in page
+    for one in says:
+        assert one in page
+
+
+async def test_an_empty_form_queries_nothing() -> None:
+    async with a_visited_room() as alone:
+        assert "Enter a mix of flavors" in await alone.page("/what-if/capacity")
+        assert "Placement does not answer" in await alone.page("/what-if/capacity?wait=1&mix=VCPU:1")
+
+
+async def test_a_slow_plan_is_sent_as_an_event_and_hosts_are_read_once() -> None:
+    let, asked = asyncio.Event(), list[int]()
+
+    async def late(question: FindTrees) -> TreesFound:
+        """The second of two pages is."""
+        asked.append(question.after)
+        if question.after:
+            await let.wait()
+        return TreesFound(trees=(), more=None if question.after else 7)
+
+    known = {
+        "trees": late,
+        "aggregates": AggregatesFound(seen=0, aggregates=()),
+        "cells": CellsFound(seen=0, cells=()),
+    }
+    async with a_visited_room(told=known) as capacity_room:
+        page = await capacity_room.page("/what-if/capacity?mix=VCPU:1&zone=z")
+        assert "The plan is being computed" in page
+        assert 'data-live="/what-if/capacity/events?mix=VCPU%3A1&amp;zone=z"' in page
+        let.set()
+        async with capacity_room.following("/what-if/capacity/events?mix=VCPU%3A1&zone=z") as told:
+            await until(lambda: "0 whole mixes fit now" in "".join(told))
+        assert asked == [0, 7]  # it went on while the page was shown without it
+
+
+# How much work a reader may cause
+
+
+def nothing_known() -> dict[str, Any]:
+    return {
+        "trees": TreesFound(trees=(), more=None),
+        "aggregates": AggregatesFound(seen=0, aggregates=()),
+        "cells": CellsFound(seen=0, cells=()),
+    }
+
+
+@pytest.mark.parametrize("path", ["/what-if/capacity?wait=1&", "/what-if/capacity/events?"])
+async def test_a_plan_ends_when_its_last_reader_has_left(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    began, ended = threading.Event(), threading.Event()
+
+    def endless(hosts: Any, plan: Any, stopped: Callable[[], bool]) -> PlanAnswer:
+        began.set()
+        while not stopped():
+            time.sleep(0.001)
+        ended.set()
+        raise PlanStopped
+
+    monkeypatch.setattr(what_if, "planned", endless)
+    monkeypatch.setattr(shared_data, "GRACE", 0.01)
+    async with a_visited_room(told=nothing_known()) as capacity_room:
+        left = asyncio.Event()
+
+        async def receive() -> Any:
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(_: Any) -> None:
+            pass
+
+        request = capacity_room.browser.build_request("GET", f"{path}mix=VCPU:1")
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "scheme": "http",
+            "path": request.url.path,
+            "query_string": request.url.query,
+            "headers": [(b"host", b"localhost")],
+            "client": ("10.0.0.1", 1),
+        }
+        reading = asyncio.create_task(capacity_room.app(scope, receive, send))
+        await until(began.is_set, "the plan is being worked out")
+        left.set()
+        await in_time(reading)
+        await until(ended.is_set, "the plan has ended")
+
+
+async def test_plans_of_one_reader_wait_for_each_other_and_not_before_those_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    go, order = threading.Event(), list[str]()
+
+    def recorded(hosts: Any, plan: Plan, stopped: Callable[[], bool]) -> PlanAnswer:
+        order.append(plan.zone)
+        go.wait(10)
+        return planned(hosts, plan, stopped)
+
+    monkeypatch.setattr(what_if, "planned", recorded)
+    async with a_visited_room(told=nothing_known()) as capacity_room, asyncio.TaskGroup() as group:
+        await capacity_room.sign_in("alice")
+        for zone in ("a1", "a2", "a3"):
+            group.create_task(capacity_room.page(f"/what-if/capacity?wait=1&mix=VCPU:1&zone={zone}"))
+        await until(lambda: order)
+        way = httpx.ASGITransport(capacity_room.app)
+        async with httpx.AsyncClient(transport=way, base_url=capacity_room.browser.base_url) as other:
+            asking = group.create_task(other.get("/what-if/capacity?wait=1&mix=VCPU:1&zone=b1"))
+            await other.get("/healthz")  # the event loop goes on meanwhile
+            go.set()
+            await asking
+    assert order == ["a1", "b1", "a2", "a3"]
+
+
+async def test_a_plan_that_takes_too_long_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def endless(hosts: Any, plan: Any, stopped: Callable[[], bool]) -> PlanAnswer:
+        while not stopped():
+            time.sleep(0.001)
+        raise PlanStopped
+
+    monkeypatch.setattr(what_if, "planned", endless)
+    monkeypatch.setattr(what_if, "LONGEST", 0.05)
+    async with a_visited_room(told=nothing_known()) as capacity_room:
+        assert "This plan takes longer than" in await capacity_room.page(
+            "/what-if/capacity?wait=1&mix=VCPU:1"
+        )
+
+
+THERE = PlacedThere(root=uid(2, "a"), host="<h2>", cell="c1", zone="z1", instances=3)
+FITS = WhatIfAnswered(
+    fits=True, placed=(THERE,), room=(CapacityLeft(cell="c1", zone="z1", hosts=2, instances=1200),)
+)
+FULL = WhatIfAnswered(
+    fits=False,
+    decision=Decision(
+        code="no_room",
+        considered=7,
+        removals=(Removal(constraint="VCPU:99", removed=7, left=0),),
+        helps=("2 hosts would fit with 8 VCPU instead of 99",),
+    ),
+)
+
+
+@dataclass
+class TellingScheduler:
+    says: WhatIfAnswered = FITS
+    asked: list[WhatIf] = field(default_factory=list)
+
+    async def answer(self, question: WhatIf) -> WhatIfAnswered:
+        self.asked.append(question)
+        return self.says
+
+
+@pytest.fixture
+def scheduler() -> TellingScheduler:
+    return TellingScheduler()
+
+
+@pytest.fixture
+async def what_if_room(scheduler: TellingScheduler) -> AsyncIterator[VisitedRoom]:
+    worker = Worker("scheduler", answers=[answers(topics.WHAT_IF, scheduler.answer)])
+    async with a_visited_room(worker, answered=("what_if",)) as visited:
+        yield visited
+
+
+async def test_an_empty_form_sends_no_query(what_if_room: VisitedRoom, scheduler: TellingScheduler) -> None:
+    assert "Enter what an instance needs" in await what_if_room.page("/what-if")
+    assert not scheduler.asked
+
+
+async def test_the_parameters_of_an_address_become_the_request_of_a_boot(
+    what_if_room: VisitedRoom, scheduler: TellingScheduler
+) -> None:
+    page = await what_if_room.page(
+        "/what-if?vcpus=4&memory_mb=4096&count=3&zone=z1&traits=CUSTOM_A,!CUSTOM_B&resources=VGPU:1&avoid=h7"
+    )
+    (asked,) = scheduler.asked
+    request = asked.request
+    assert (request.flavor.vcpus, request.flavor.memory_mb, len(request.instances)) == (4, 4096, 3)
+    assert (request.zone, request.ignore_hosts, asked.room) == ("z1", ("h7",), True)
+    specs = {"trait:CUSTOM_A": "required", "trait:CUSTOM_B": "forbidden", "resources:VGPU": "1"}
+    assert request.flavor.extra_specs == specs
+    assert "It fits: 3 instances on 1 host." in page and "&lt;h2&gt;" in page and "1,200" in page
+    assert 'value="4096"' in page and "CUSTOM_A,!CUSTOM_B" in page  # it can be changed and asked again
+
+
+async def test_a_request_that_does_not_fit_shows_the_reason_and_remedies(
+    what_if_room: VisitedRoom, scheduler: TellingScheduler
+) -> None:
+    scheduler.says = FULL
+    page = await what_if_room.page("/what-if?vcpus=99")
+    assert "It does not fit" in page and "(no_room)" in page
+    assert page.count("2 hosts would fit with 8 VCPU instead of 99") == 1
+    assert "VCPU:99" in page and "removed 7" in page
+    scheduler.says = WhatIfAnswered(fits=False, refusal="wanted_host: there is no host")
+    assert "Invalid request: wanted_host" in await what_if_room.page("/what-if?vcpus=1&host=nobody")
+
+
+async def test_a_scheduler_that_does_not_answer_is_named() -> None:
+    async with a_visited_room() as alone:
+        assert "The scheduler does not answer: no consumer" in await alone.page("/what-if?vcpus=1")
+
+
+ROOT = uid(1, "a")
+HOST_PAGE = f"/hosts/{ROOT}"
+MOVE = uid(1, "e")
+MOVE_QUERIES = ("moves", "instances", "providers")
+
+
+@asynccontextmanager
+async def a_room(movers: FakeMovers, *more: Any) -> AsyncIterator[VisitedRoom]:
+    async with a_visited_room(movers.worker(), *more, answered=MOVE_QUERIES) as room:
+        yield room
+
+
+def told(said: MoveSteered, refused: str = "") -> list[Message]:
+    phase = "confirm" if said.to == "confirm" else "undo"
+    return [
+        MoveProgress(
+            move=said.move, build=said.build, cell="c1", phase=phase, refused=refused, reply_to=said.reply_to
+        )
+    ]  # fmt: skip
+
+
+async def test_moves_are_shown_with_phases_attempts_and_causes() -> None:
+    movers = FakeMovers()
+    failed = PhaseOver("prepare", "host-3", "failed", "no <disk>", 1000.0, 1003.0)
+    tried = (Attempt(host="host-3", agent="a", outcome="failed", cause="no <disk>"),)
+    movers.keeps(1, 1, "send", kind="live", percent=37, phases=(failed,), attempts=tried)
+    movers.keeps(2, 2, "error", ended=1030.0, reason="it could not be started")
+    async with a_room(movers) as room:
+        page = await room.page("/moves")
+        one = await room.page(f"/moves/{MOVE}")
+        over = await room.page(f"/moves/{uid(2, 'e')}")
+        assert "There is no such move" in await room.page(f"/moves/{uid(9)}", 404)
+        assert "There is no such move" in await room.page("/moves/x", 404)
+    for shown in (page, one):
+        assert "copying to host-9" in shown and "attempt 2" in shown and 'width="37"' in shown
+        assert "no &lt;disk&gt;" in shown and 'value="abort"' not in shown
+    assert "not done: it could not be started" in page and "30 s" in page
+    assert "it could not be started" in over and "sign in with a token" not in over
+
+
+async def test_an_operator_steers_a_move_and_sees_why_it_was_refused() -> None:
+    movers = FakeMovers()
+    movers.keeps(1, 1, "verify")
+    async with a_room(movers) as room:
+        assert (await room.send(f"/moves/{MOVE}", act="confirm")).status_code == 403
+        await room.sign_in("admin")
+        page = await room.page("/moves")
+        assert 'value="confirm"' in page and 'value="revert"' in page and 'value="abort"' not in page
+        assert (await room.send(f"/moves/{MOVE}", act="explode")).status_code == 400
+        assert not movers.steered
+        movers.steering = told
+        assert (await room.send(f"/moves/{MOVE}", act="confirm")).status_code == 303
+        movers.steering = lambda said: told(said, "it is too late for <that>")
+        late = await room.send(f"/moves/{MOVE}", act="revert")
+        assert (late.status_code, "it is too late for &lt;that&gt;" in late.text) == (409, True)
+    assert [(move.to, move.move, move.cell) for move in movers.steered] == [
+        ("confirm", MOVE, "c1"),
+        ("revert", MOVE, "c1"),
+    ]
+
+
+async def test_a_steering_request_is_sent_even_if_the_cell_does_not_answer_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(moving, "ANSWER_SECONDS", 0.01)
+    movers = FakeMovers()
+    movers.keeps(1, 1)
+    async with a_room(movers) as room:
+        await room.sign_in("admin")
+        assert (await room.send(f"/moves/{MOVE}", act="abort")).status_code == 303
+        await until(lambda: [move.to for move in movers.steered] == ["abort"])
+
+
+@pytest.mark.parametrize("path", ["/moves/events", f"/moves/{MOVE}/events"])
+async def test_progress_of_a_move_updates_open_pages(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.setattr(pages, "SECONDS", 3600.0)
+    movers = FakeMovers()
+    movers.keeps(1, 1, "prepare")
+    async with a_room(movers) as room, room.following(path) as told:
+        await until(lambda: "preparing on host-9" in "".join(told))
+        movers.keeps(1, 1, "start")
+        said = MoveProgress(move=MOVE, build=uid(1), cell="c1", phase="start", reply_to="who-asked")
+        await room.bus.publish(said)
+        await until(lambda: "starting on host-9" in "".join(told))
+        stands = movers.keeps(1, 1, "done", ended=1030.0)
+        await room.bus.publish(
+            MoveEnded(move=MOVE, build=uid(1), kind=stands.kind, cell="c1", end="done", host="host-9")
+        )
+        await until(lambda: "30 s" in "".join(told))  # it took
+
+
+async def test_without_moves_the_page_says_so_and_names_silent_cells() -> None:
+    async with a_room(FakeMovers()) as room:
+        page = await room.page("/moves?host=h1")
+        assert "No move is under way" in page and "is being drained" in page
+    async with a_visited_room() as alone:
+        page = await alone.page("/moves")
+        assert "Incomplete, these did not answer: cell c1" in page
+        assert "Placement does not answer" in page
+
+
+# Drains
+
+
+@asynccontextmanager
+async def a_room_with_hosts(movers: FakeMovers) -> AsyncIterator[tuple[VisitedRoom, Placement]]:
+    async with a_placement("sqlite+aiosqlite://") as placement:
+        assert await report(placement, a_report(1), a_report(9)) == ["", ""]
+        async with a_room(movers, silent_placement(placement)) as room:
+            yield room, placement
+
+
+async def marks(placement: Placement) -> set[str]:
+    (root,) = await find_providers(placement, ids=(ROOT,), parts=("traits",))
+    return set(root.traits)
+
+
+@pytest.fixture
+def movers(monkeypatch: pytest.MonkeyPatch) -> FakeMovers:
+    monkeypatch.setattr(emptying, "LOOK_SECONDS", 0.02)
+    made = FakeMovers(alone=False)
+    made.have(*(an_instance_there(number, 1) for number in range(1, 4)))
+    return made
+
+
+async def test_a_host_is_drained_from_its_page(movers: FakeMovers) -> None:
+    async with a_room_with_hosts(movers) as (room, placement):
+        assert (await room.send(HOST_PAGE, act="drain")).status_code == 403
+        await room.sign_in("admin")
+        wrong = await room.send(HOST_PAGE, act="drain", most="0")
+        assert (wrong.status_code, "a number from 1 to" in wrong.text) == (409, True)
+        assert not await marks(placement) and not movers.asked
+        assert (await room.send(HOST_PAGE, act="drain", how="cold", most="2")).status_code == 303
+        await until(lambda: all(build.host == "host-9" for build in movers.builds.values()))
+        assert {request.kind for request in movers.asked} == {"migrate"} and len(movers.asked) == 3
+        assert {DISABLED, MARK} <= await marks(placement)
+        assert "host-1" in await room.page("/moves")
+        assert (await room.send("/moves", root=ROOT, act="stop-and-open")).status_code == 303
+        assert not await marks(placement)
+        again = await room.send("/moves", root=ROOT, act="stop")
+        assert (again.status_code, "is not closed to be emptied" in again.text) == (409, True)
+
+
+async def test_a_drain_is_stopped_and_the_host_stays_closed(movers: FakeMovers) -> None:
+    began = list[MoveRequested]()
+
+    def begin(asked: MoveRequested) -> list[Message]:
+        began.append(asked)
+        movers.moves[asked.move] = replace(movers.keeps(7, 1), move=asked.move, build=asked.build)
+        return []
+
+    movers.doing = begin
+    async with a_room_with_hosts(movers) as (room, placement):
+        await room.sign_in("admin")
+        assert (await room.send(HOST_PAGE, act="drain", most="1")).status_code == 303
+        await until(lambda: began)
+        twice = await room.send(HOST_PAGE, act="drain")
+        assert (twice.status_code, "being emptied already" in twice.text) == (409, True)
+        assert "This control room runs the drain" in await room.page(HOST_PAGE)
+        assert (await room.send(HOST_PAGE, act="stop-drain")).status_code == 303
+        assert MARK not in await marks(placement) and DISABLED in await marks(placement)
+        page = await room.page(HOST_PAGE)
+        assert "disabled by an operator" in page and "This control room runs the drain" not in page
+        assert len(began) == 1
+
+
+async def test_a_steering_request_without_a_conductor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moving, "PATIENCE", 0.0)
+    stands = FakeMovers().keeps(1, 1)
+    async with a_visited_room(told={"moves": MovesFound(moves=(stands,))}) as room:
+        await room.sign_in("admin")
+        answer = await room.send(f"/moves/{MOVE}", act="abort")
+        assert answer.status_code == 409
+        assert "no queue hears move.steer.c1" in answer.text
+
+
+async def test_a_moving_instance_counts_as_left_until_its_move_is_done() -> None:
+    movers = FakeMovers()
+    moves = (
+        movers.keeps(1, 1, source="host-1"),
+        movers.keeps(2, 2, source="host-1"),
+        movers.keeps(3, 3, "done", source="host-1", ended=1_799_999_999.0),
+    )
+    root = Provider(
+        id=ROOT, name="host-1", parent=None, root=ROOT, generation=1, traits=(MARK,), cell="c1", host="host-1"
+    )
+    told_of = {
+        "providers": ProvidersFound(providers=(root,)),
+        "instances": InstancesFound(instances=(), count=1),
+        "moves": MovesFound(moves=moves),
+    }
+    async with a_visited_room(told=told_of) as room:
+        page = await room.page("/moves")
+    assert "3 instances left" in page and "1 moved away, 2 under way" in page and "25 % moved" in page

@@ -1,23 +1,42 @@
 """`berth host` on either bus: which hosts there are, what each has, and keeping new instances away."""
 
-from collections.abc import AsyncIterator
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator, Awaitable
+from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 
 from berth import wiring
+from berth.commands import aggregates as aggregate_commands
+from berth.commands import groups
 from berth.commands import hosts as commands
-from berth.settings import BadSetting
+from berth.commands.builds import boot
+from berth.commands.terminal import Cli
+from berth.operations.boot_options import BootOptions, boot_request
+from berth.operations.names import ByName
+from berth.settings import BadSetting, Settings
+from bus import topics
+from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
+from bus.groups import FindGroups, GroupEditRequested, MakeGroup
 from bus.host_health import DISABLED, FORCED_DOWN, FindHostHealth, HostHealth, HostHealthFound
+from bus.local import LocalBroker, LocalTransport
+from bus.messages import BuildRequested
 from bus.reports import Inventory
+from bus.resources import SetAggregates
 from bus.topics import HOST_HEALTH
-from bus.worker import Worker, answers
-from placement_worker import Placement
+from bus.worker import Worker, answers, on
+from placement_worker import Placement, placement_worker
+from tests.support.aggregates import EAST, has_hosts, host, members
 from tests.support.buses import LOCALLY, Connect, serving
-from tests.support.command_line import CommandLine
+from tests.support.command_line import CommandLine, plainly
 from tests.support.ids import uid
-from tests.support.placement_builders import a_placement, a_provider, a_report
-from tests.support.placement_calls import find_providers, report, silent_placement
+from tests.support.placement_builders import a_claim, a_placement, a_provider, a_report, an_order, on_hosts
+from tests.support.placement_calls import claim, edit, find_providers, report, silent_placement
 
 CELL = a_provider(21, 2, name="host-2_numa0", inventories={"PCPU": Inventory(total=4, reserved=1)})
 
@@ -40,7 +59,7 @@ class HostCommand(CommandLine):
 
 
 @pytest.fixture
-async def host(
+async def host_command(
     connect: Connect, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> AsyncIterator[HostCommand]:
     async with a_placement("sqlite+aiosqlite://") as placement:
@@ -52,23 +71,25 @@ async def host(
             yield HostCommand(placement, monkeypatch, capsys)
 
 
-async def test_a_host_is_closed_and_opened_and_what_its_agent_says_stays(host: HostCommand) -> None:
-    assert await host.states() == {"host-1": "unknown", "host-2": "unknown", "host-3": "disabled"}
-    assert await host("disable", "host-1", uid(2, "a")) == "host-1: disabled\nhost-2: disabled\n"
-    assert await host("disable", "host-1") == "host-1: is so already (disabled)\n"
-    assert await host.traits(1) == {"COMPUTE_NODE", DISABLED}
-    assert "host-1" in await host("list", "--closed")
+async def test_a_host_is_closed_and_opened_and_what_its_agent_says_stays(host_command: HostCommand) -> None:
+    assert await host_command.states() == {"host-1": "unknown", "host-2": "unknown", "host-3": "disabled"}
+    assert await host_command("disable", "host-1", uid(2, "a")) == "host-1: disabled\nhost-2: disabled\n"
+    assert await host_command("disable", "host-1") == "host-1: is so already (disabled)\n"
+    assert await host_command.traits(1) == {"COMPUTE_NODE", DISABLED}
+    assert "host-1" in await host_command("list", "--closed")
     again = a_report(1, traits=("COMPUTE_NODE",), sequence=2)
-    assert await report(host.placement, again) == [""]
-    assert (await host.states())["host-1"] == "disabled"
-    assert await host("enable", "host-1") == "host-1: open\n"
-    assert await host.traits(1) == {"COMPUTE_NODE"}
-    assert "unknown: no scheduler answers" in await host("list", "--closed")
-    assert await host("enable", "host-3") == "host-3: its agent has disabled it: only that can undo it\n"
+    assert await report(host_command.placement, again) == [""]
+    assert (await host_command.states())["host-1"] == "disabled"
+    assert await host_command("enable", "host-1") == "host-1: open\n"
+    assert await host_command.traits(1) == {"COMPUTE_NODE"}
+    assert "unknown: no scheduler answers" in await host_command("list", "--closed")
+    assert (
+        await host_command("enable", "host-3") == "host-3: its agent has disabled it: only that can undo it\n"
+    )
 
 
 async def test_hosts_are_listed_with_the_state_that_the_scheduler_reports(
-    host: HostCommand, connect: Connect
+    host_command: HostCommand, connect: Connect
 ) -> None:
     down = HostHealth(
         root=uid(2, "a"),
@@ -84,19 +105,21 @@ async def test_hosts_are_listed_with_the_state_that_the_scheduler_reports(
         return HostHealthFound(hosts=(down,))
 
     async with serving(connect, Worker("scheduler", answers=[answers(HOST_HEALTH, find)])):
-        listed = {one["host"]: (one["state"], one["why"], one["since"]) for one in await host.json("list")}
+        listed = {
+            one["host"]: (one["state"], one["why"], one["since"]) for one in await host_command.json("list")
+        }
         assert listed == {
             "host-1": ("up", "", None),
             "host-2": ("down", "no heartbeat", 1.5e9),
             "host-3": ("disabled", "disabled by its agent", None),
         }
-        assert "down since 2017-07-14 02:40:00 UTC: no heartbeat" in await host("list", "--closed")
-        assert "host-1" not in await host("list", "--closed")
+        assert "down since 2017-07-14 02:40:00 UTC: no heartbeat" in await host_command("list", "--closed")
+        assert "host-1" not in await host_command("list", "--closed")
 
 
 @LOCALLY
-async def test_json_output_has_one_object_per_host(host: HostCommand) -> None:
-    first, second = await host.json("disable", "host-1", "host-2", "--because", "disk")
+async def test_json_output_has_one_object_per_host(host_command: HostCommand) -> None:
+    first, second = await host_command.json("disable", "host-1", "host-2", "--because", "disk")
     assert first == {
         "host": "host-1",
         "uuid": uid(1, "a"),
@@ -104,22 +127,22 @@ async def test_json_output_has_one_object_per_host(host: HostCommand) -> None:
         "becomes": "disabled, because of disk",
     }
     assert second["host"] == "host-2"
-    assert [one["becomes"] for one in await host.json("force-down", "host-1", "--undo")] == [
+    assert [one["becomes"] for one in await host_command.json("force-down", "host-1", "--undo")] == [
         "is so already (disabled, because of disk)"
     ]
 
 
 @LOCALLY
-async def test_a_host_is_forced_down_beside_whatever_else_and_no_longer(host: HostCommand) -> None:
-    await host("disable", "--agent", "agent-2")
-    assert await host("force-down", "host-2") == "host-2: forced down, disabled\n"
-    assert await host.traits(2) == {FORCED_DOWN, DISABLED}
-    assert await host("force-down", "host-2", "--undo") == "host-2: disabled\n"
-    assert await host("force-down", "host-2", "--undo") == "host-2: is so already (disabled)\n"
+async def test_a_host_is_forced_down_beside_whatever_else_and_no_longer(host_command: HostCommand) -> None:
+    await host_command("disable", "--agent", "agent-2")
+    assert await host_command("force-down", "host-2") == "host-2: forced down, disabled\n"
+    assert await host_command.traits(2) == {FORCED_DOWN, DISABLED}
+    assert await host_command("force-down", "host-2", "--undo") == "host-2: disabled\n"
+    assert await host_command("force-down", "host-2", "--undo") == "host-2: is so already (disabled)\n"
 
 
 @LOCALLY
-async def test_a_host_is_closed_for_several_causes_and_opens_with_the_last(host: HostCommand) -> None:
+async def test_a_host_is_closed_for_several_causes_and_opens_with_the_last(host_command: HostCommand) -> None:
     steps = [
         ("disable --because disk", "disabled, because of disk"),
         ("disable --because Next-Upgrade", "disabled, because of disk and next_upgrade"),
@@ -137,19 +160,21 @@ async def test_a_host_is_closed_for_several_causes_and_opens_with_the_last(host:
         ("enable --because disk", "open"),
     ]  # fmt: skip
     for words, says in steps:
-        assert await host(words.split()[0], "host-1", *words.split()[1:]) == f"host-1: {says}\n", words
-    assert await host.traits(1) == {"COMPUTE_NODE"}
+        assert await host_command(words.split()[0], "host-1", *words.split()[1:]) == f"host-1: {says}\n", (
+            words
+        )
+    assert await host_command.traits(1) == {"COMPUTE_NODE"}
 
 
 @LOCALLY
-async def test_providers_of_a_host_are_drawn_as_a_tree(host: HostCommand) -> None:
-    drawn = await host("show", "host-2")
+async def test_providers_of_a_host_are_drawn_as_a_tree(host_command: HostCommand) -> None:
+    drawn = await host_command("show", "host-2")
     lines = [line.strip() for line in drawn.splitlines()]
     assert lines[0] == "host-2  agent-2 in cell c1  unknown: no scheduler answers"
     assert any("VCPU  0 of 8 used  (8)" in line for line in lines)
     cell = next(number for number, line in enumerate(lines) if line.endswith("host-2_numa0"))
     assert "PCPU  0 of 3 used  (4, 1 reserved)" in lines[cell + 1]
-    told = await host.json("show", "host-2")
+    told = await host_command.json("show", "host-2")
     assert {one["name"] for one in told} == {"host-2", "host-2_numa0"}
 
 
@@ -164,8 +189,412 @@ WRONG: list[tuple[tuple[str, ...], type[Exception], str]] = [
 
 
 @LOCALLY
-async def test_invalid_input_is_refused_with_the_reason(host: HostCommand) -> None:
+async def test_invalid_input_is_refused_with_the_reason(host_command: HostCommand) -> None:
     for words, error, says in WRONG:
         with pytest.raises(error) as refused:
-            await host(*words)
+            await host_command(*words)
         assert says in str(refused.value)
+
+
+class AggregateCommand(CommandLine):
+    """`berth aggregate ...` on the bus of a placement."""
+
+    def __init__(
+        self, placement: Placement, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        super().__init__("aggregate", aggregate_commands, patch, capsys)
+        self.placement = placement
+
+
+@pytest.fixture
+async def berth(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> AsyncIterator[AggregateCommand]:
+    monkeypatch.setattr(wiring, "transport", lambda settings, name: connect())
+    async with a_placement("sqlite+aiosqlite://") as placement:
+        async with serving(connect, silent_placement(placement)):
+            yield AggregateCommand(placement, monkeypatch, capsys)
+
+
+async def test_a_life(berth: AggregateCommand) -> None:
+    await has_hosts(berth.placement)
+    assert await berth("list") == "no aggregate\n"
+    said = await berth(
+        "create", "east", "--zone", "e", "--property", "ssd=true", "--host", "host-1", "--uuid", EAST
+    )
+    assert said == f"east: made, 1 host put in\n  uuid {EAST}\n"
+    assert await berth("add", "east", "host-2", host(3)) == "east: changed, 2 hosts put in\n"
+    assert await berth("add", EAST, "host-2") == "east: is so already\n"
+    assert await berth("remove", "east", "host-1", "host-3") == "east: changed, 2 hosts taken out\n"
+    assert await berth("set", "east", "--name", "orient", "--property", "a=b=c") == "orient: changed\n"
+    assert await berth("unset", "orient", "--property", "ssd") == "orient: changed\n"
+    listed = (await berth("list")).splitlines()
+    assert [line.split() for line in listed] == [
+        ["name", "zone", "hosts", "properties", "uuid"],
+        ["orient", "e", "1", "a=b=c", EAST],
+    ]
+    assert (await berth("show", "orient")).splitlines() == [
+        f"orient  {EAST}",
+        "  a = b=c",
+        "  availability_zone = e",
+        "1 host:",
+        f"  host-2  {host(2)}",
+    ]
+    assert await berth("unset", "orient", "--zone") == "orient: changed\n"
+    assert await berth("delete", "orient", "--force") == "orient: deleted, 1 host taken out\n"
+    assert await berth("list") == "no aggregate\n"
+
+
+@LOCALLY
+async def test_the_same_as_json(berth: AggregateCommand) -> None:
+    await has_hosts(berth.placement, 1)
+    told = {"uuid": EAST, "name": "east", "metadata": {"availability_zone": "e"}}
+    done = {"gone": False, "added": [], "removed": [], "warnings": []}
+    made = await berth.json("create", "east", "--zone", "e", "--host", "host-1", "--uuid", EAST)
+    assert made == [{**told, **done, "added": [host(1)]}]
+    assert await berth.json("list") == [{**told, "host_count": 1}]
+    assert await berth.json("list", "--host", "host-1", "--key", "availability_zone") == [
+        {**told, "host_count": 1}
+    ]
+    assert await berth.json("list", "--host", "host-2") == []
+    hosts = [{"uuid": host(1), "name": "host-1", "cell": "c1"}]
+    assert await berth.json("show", "east") == [{**told, "host_count": 1, "hosts": hosts}]
+    [doubtful] = await berth.json("set", "east", "--property", "max_io_ops_per_host=8.5")
+    assert doubtful["warnings"] == ["max_io_ops_per_host: '8.5' is no whole number"]
+
+
+@LOCALLY
+async def test_an_ironic_node_is_put_in_by_its_name_as_a_host_is(berth: AggregateCommand) -> None:
+    await report(berth.placement, a_report(7, name="rack1-node7", traits=("CUSTOM_METAL",)))
+    await berth("create", "metal", "--host", "rack1-node7", "--uuid", EAST)
+    assert await members(berth.placement, EAST) == {host(7)}
+
+
+@LOCALLY
+async def test_aggregates_reported_by_the_owner_are_shown_as_such(berth: AggregateCommand) -> None:
+    await report(berth.placement, a_report(1, aggregates=(EAST,)))
+    assert (await berth("show", EAST)).splitlines() == [
+        f"(no name)  {EAST}",
+        "1 host:",
+        f"  host-1  {host(1)}  (as its owner reports)",
+    ]
+    assert "its owner reports it in this aggregate" in await berth("remove", EAST, "host-1")
+
+
+# `east` is a zone with host-1, which has an instance
+
+REFUSED: list[tuple[tuple[str, ...], type[Exception], str]] = [
+    (("show", "aest"), OperationRefused, "there is no aggregate 'aest'; the nearest is 'east'"),
+    (("create", "east"), OperationRefused, "another aggregate has the name 'east'"),
+    (("create", "x", "--uuid", EAST), OperationRefused, "exists already, with the name 'east'"),
+    (
+        ("create", "w", "--zone", "w", "--host", "host-1"),
+        OperationRefused,
+        "host-1 cannot be in zone 'w': it is in zone 'e' by aggregate east",
+    ),
+    (("create", EAST), BadSetting, "$.edit.name"),
+    (("create", "x", "--uuid", "mine"), BadSetting, "'mine' is no uuid"),
+    (("create", "x", "--property", "ssd"), BadSetting, "--property takes KEY=VALUE, not 'ssd'"),
+    (("set", "east"), BadSetting, "nothing to set"),
+    (("set", "east", "--zone", "e,w"), BadSetting, "--zone e,w: one zone, whose name has no comma"),
+    (("set", "east", "--zone", ""), BadSetting, "`berth aggregate unset AGGREGATE --zone` makes it no zone"),
+    (("unset", "east"), BadSetting, "nothing to unset"),
+]
+
+
+@LOCALLY
+@pytest.mark.parametrize(("arguments", "kind", "why"), REFUSED)
+async def test_invalid_aggregates_are_refused_with_the_reason(
+    berth: AggregateCommand, arguments: tuple[str, ...], kind: type[Exception], why: str
+) -> None:
+    await has_hosts(berth.placement, 1)
+    await berth("create", "east", "--zone", "e", "--host", "host-1", "--uuid", EAST)
+    await claim(berth.placement, an_order(a_claim(1, on_hosts(1))))
+    with pytest.raises(kind) as refused:
+        await berth(*arguments)
+    assert why in str(refused.value)
+
+
+@LOCALLY
+async def test_by_force(berth: AggregateCommand) -> None:
+    await has_hosts(berth.placement, 1)
+    await claim(berth.placement, an_order(a_claim(1, on_hosts(1))))
+    await berth("create", "east", "--zone", "e", "--host", "host-1", "--force")
+    await berth("set", "east", "--zone", "x", "--force")
+    assert await berth("remove", "east", "host-1", "--force") == "east: changed, 1 host taken out\n"
+
+
+# Nova's
+
+LONG = [
+    {
+        "ID": 1,
+        "Name": "east",
+        "Availability Zone": "e",
+        "Properties": {"ssd": "true"},
+        "Hosts": ["host-1", "host-2"],
+    },
+    {"ID": 2, "Name": "gpu", "Availability Zone": None, "Properties": {}, "Hosts": ["host-2", "host-9"]},
+    {"ID": 3, "Name": "west", "Availability Zone": "w", "Properties": {}, "Hosts": ["host-2", "host-3"]},
+]
+
+
+def a_file(tmp_path: Path, content: object) -> str:
+    file = tmp_path / "aggregates.json"
+    file.write_text(content if isinstance(content, str) else json.dumps(content))
+    return str(file)
+
+
+async def test_novas_are_brought_over_with_all_that_can_be(berth: AggregateCommand, tmp_path: Path) -> None:
+    await has_hosts(berth.placement)
+    file = a_file(tmp_path, LONG)
+    assert (await berth("import", file, "--dry-run")).splitlines() == [
+        "east: would be made",
+        "gpu: would be made",
+        "west: would be made",
+    ]
+    assert await berth("list") == "no aggregate\n"
+    assert (await berth("import", file, ends=1)).splitlines() == [
+        "east: made, 2 hosts put in",
+        "gpu: made, 1 host put in",
+        "  not brought over: there is no host host-9",
+        "west: made, 1 host put in",
+        "  not brought over: host-2 cannot be in zone 'w': it is in zone 'e' by aggregate east",
+    ]
+    found = {one["name"]: (one["metadata"], one["host_count"]) for one in await berth.json("list")}
+    assert found == {
+        "east": ({"ssd": "true", "availability_zone": "e"}, 2),
+        "gpu": ({}, 1),
+        "west": ({"availability_zone": "w"}, 1),
+    }
+    file = a_file(tmp_path, [{**LONG[0], "Properties": {"hdd": "true"}, "Hosts": ["host-1"]}])
+    assert (await berth("import", file)).splitlines() == ["east: changed"]
+    assert (await berth("import", file)).splitlines() == ["east: is so already"]
+    (told,) = await berth.json("import", file)
+    assert (told["name"], told["did"], told["notes"], told["failed"]) == ("east", "is so already", [], [])
+    [east] = await berth.json("list", "--key", "hdd")
+    assert (east["metadata"], east["host_count"]) == ({"hdd": "true", "availability_zone": "e"}, 2)
+
+
+@LOCALLY
+async def test_aggregates_of_placement_are_named_by_uuid_or_by_their_hosts(
+    berth: AggregateCommand, tmp_path: Path
+) -> None:
+    await has_hosts(berth.placement)
+    first, second, other = uid(1, "d"), uid(2, "d"), uid(3, "d")
+    for number, ids in ((1, (first, other)), (2, (first,)), (3, (second,))):
+        await edit(berth.placement, SetAggregates(provider=host(number), aggregates=ids))
+    rows = [
+        {"Name": "pair", "Availability Zone": "e", "Properties": {}, "Hosts": ["host-2", "host-1"]},
+        {"Name": "known", "UUID": second, "Properties": {"a": "b"}},
+        {"Name": "new", "Hosts": ["host-1", "host-3"]},
+    ]
+    assert (await berth("import", a_file(tmp_path, rows))).splitlines() == [
+        "pair: made",
+        "known: made",
+        "  the file does not say which hosts are in it",
+        "new: made, 2 hosts put in",
+    ]
+    named = {one["name"]: one["uuid"] for one in await berth.json("list")}
+    assert (named["pair"], named["known"], named[""]) == (first, second, other)
+
+
+@LOCALLY
+@pytest.mark.parametrize(
+    ("content", "metadata", "count"),
+    [
+        ({"name": "n", "properties": "a='b', c='d e'", "hosts": "host-1, host-2"}, {"a": "b", "c": "d e"}, 2),
+        ({"aggregates": [{"name": "n", "uuid": EAST, "metadata": {"availability_zone": "z"}, "hosts": []}]},
+         {"availability_zone": "z"}, 0),
+        ({"name": "n", "availability_zone": "z", "properties": {}, "hosts": ["host-1"]},
+         {"availability_zone": "z"}, 1),
+    ],
+    ids=["an older client", "the API itself", "aggregate show"],
+)  # fmt: skip
+async def test_other_forms_of_the_same(
+    berth: AggregateCommand, tmp_path: Path, content: Any, metadata: dict[str, str], count: int
+) -> None:
+    await has_hosts(berth.placement, 2)
+    await berth("import", a_file(tmp_path, content))
+    [one] = await berth.json("list")
+    assert (one["name"], one["metadata"], one["host_count"]) == ("n", metadata, count)
+
+
+@LOCALLY
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("+----+", "not JSON"),
+        ("[1]", "not a list of aggregates"),
+        ("3", "not a list of aggregates"),
+        ([{"ID": 1}], "number 1 has no name"),
+        ([{"Name": "a"}, {"Name": "a"}], "'a' comes twice"),
+        ([{"Name": "a", "Properties": [1]}], "'a': its properties are no pairs"),
+        ([{"Name": "a", "Hosts": 3}], "'a': its hosts are no list"),
+    ],
+)
+async def test_an_unreadable_list_of_aggregates_is_refused_with_an_example(
+    berth: AggregateCommand, tmp_path: Path, content: object, why: str
+) -> None:
+    with pytest.raises(BadSetting, match=why):
+        await berth("import", a_file(tmp_path, content))
+
+
+WEB, DB, THEIRS = uid(1, "9"), uid(2, "9"), uid(3, "9")
+OURS = boot_request(BootOptions(vcpus=1, memory_mb=512, disk_gb=1)).project
+
+
+@pytest.fixture
+async def asked() -> list[BuildRequested]:
+    return []
+
+
+@pytest.fixture
+async def placement(asked: list[BuildRequested], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Placement]:
+    broker = LocalBroker()
+    monkeypatch.setattr(wiring, "transport", lambda settings, name: LocalTransport(broker))
+
+    async def handle(request: BuildRequested) -> None:
+        asked.append(request)
+
+    async with a_placement("sqlite+aiosqlite://", inline=True) as placement:
+        stopping = asyncio.Event()
+        async with Bus(LocalTransport(broker)) as bus, asyncio.TaskGroup() as running:
+            running.create_task(bus.serve(placement_worker(placement, bus.publish, ("c1",)), stopping))
+            scheduler = Worker("scheduler", consumes=[on(topics.BUILD_REQUESTED, handle)])
+            running.create_task(bus.serve(scheduler, stopping))
+            await bus.asker(topics.GROUPS)(FindGroups())  # answered once it is served
+            await placement.reports.report_many([a_report(1), a_report(2)])
+            for made in (
+                MakeGroup(group=WEB, name="web", policy="anti-affinity", max_per_host=2),
+                MakeGroup(group=DB, name="db", policy="soft-affinity"),
+                MakeGroup(group=THEIRS, name="web", policy="affinity", project="theirs"),
+            ):
+                await placement.server_groups.edit(GroupEditRequested(edit=made))
+            one = a_claim(1, on_hosts(1), group=THEIRS, project="theirs")
+            await placement.claims.claim_many([an_order(one)])
+            moved = a_claim(1, on_hosts(2), generation=1, keep=100, project="theirs")
+            await placement.claims.claim_many([an_order(moved)])
+            yield placement
+            stopping.set()
+
+
+class Spoken:
+    def __init__(self) -> None:
+        self.text = io.StringIO()
+        self.say = Console(file=self.text, width=200)
+
+    @property
+    def lines(self) -> list[str]:
+        return [line.rstrip() for line in self.text.getvalue().splitlines()]
+
+
+async def refusal(work: Awaitable[object]) -> str:
+    with pytest.raises(OperationRefused) as refused:
+        await plainly(work)
+    return str(refused.value)
+
+
+async def test_a_group_is_made_and_a_second_of_its_name_is_not(placement: Placement) -> None:
+    told = Spoken()
+    order = GroupEditRequested(edit=groups._made("cache", "anti-affinity", 3, ""))
+    assert await groups.create(Cli(Settings(), False, told.say), order) == 0
+    [made] = (await placement.server_groups.find(FindGroups(name="cache"))).groups
+    assert (made.policy, made.max_per_host) == ("anti-affinity", 3)
+    assert told.lines == [f"server group cache: {made.id}"]
+    again = GroupEditRequested(edit=groups._made("cache", "affinity", 1, ""))
+    said = await refusal(groups.create(Cli(Settings(), False, told.say), again))
+    assert said == "there is a server group cache in this project already"
+
+
+@pytest.mark.parametrize(
+    ("policy", "most", "problem"),
+    [
+        ("together", 1, "--policy together: it is one of affinity, anti-affinity, soft-affinity, soft-anti-"),
+        ("affinity", 2, "--max-per-host is of anti-affinity groups, not of affinity"),
+    ],
+)
+def test_an_invalid_policy_or_limit_is_refused(policy: str, most: int, problem: str) -> None:
+    with pytest.raises(BadSetting, match=problem):
+        groups._made("web", policy, most, "")
+
+
+async def test_groups_are_listed_by_name(placement: Placement) -> None:
+    told = Spoken()
+    assert await groups.list_groups(Cli(Settings(), False, told.say), "") == 0
+    assert [line.split()[:2] for line in told.lines[1:]] == [["db", DB], ["web", WEB], ["web", THEIRS]]
+    told = Spoken()
+    assert await groups.list_groups(Cli(Settings(), False, told.say), "theirs") == 0
+    assert [" ".join(line.split()) for line in told.lines[1:]] == [f"web {THEIRS} affinity 1 1 theirs"]
+    told = Spoken()
+    await groups.list_groups(Cli(Settings(), False, told.say), "nobody")
+    assert told.lines == ["no server groups"]
+
+
+@pytest.mark.parametrize("page", [1, 2, 3, 10])
+async def test_a_list_comes_in_pages(
+    placement: Placement, page: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(groups, "_PAGE", page)
+    await groups.list_groups(Cli(Settings(), True, Spoken().say), "")
+    listed = [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()]
+    assert sorted(listed) == [WEB, DB, THEIRS]
+
+
+async def test_a_group_is_shown_with_its_members_and_the_names_of_their_hosts(
+    placement: Placement, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = Spoken()
+    assert await groups.show(Cli(Settings(), False, told.say), THEIRS, "") == 0
+    assert told.lines == [
+        f"web {THEIRS}",
+        "  affinity; project theirs",
+        f"  {uid(1)} on host-2",
+        f"  {uid(100)} on host-1 (may still be there)",
+    ]
+    await groups.show(Cli(Settings(), True, told.say), "web", "theirs")
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["members"] == {uid(1): [uid(2, "a")]}
+    assert shown["hosts"] == {uid(1, "a"): "host-1", uid(2, "a"): "host-2"}
+
+
+@pytest.mark.parametrize(
+    ("which", "project", "said"),
+    [
+        ("cache", "", "there is no server group cache: `berth group list` tells which there are"),
+        (
+            "db",
+            "theirs",
+            "there is no server group db in project theirs: `berth group list` tells which there are",
+        ),
+        ("web", "", f"web is a server group of projects {OURS}, theirs: say --project, or its uuid"),
+    ],
+)
+async def test_a_group_that_is_not_clear_is_not_guessed(
+    placement: Placement, which: str, project: str, said: str
+) -> None:
+    assert await refusal(groups.show(Cli(Settings(), False, Spoken().say), which, project)) == said
+
+
+async def test_a_group_with_members_is_deleted_by_force_alone(placement: Placement) -> None:
+    told = Spoken()
+    said = await refusal(groups.delete(Cli(Settings(), False, told.say), THEIRS, "", False))
+    assert said == f"server group web has members ({uid(1)}): delete them first, or say --force"
+    assert await groups.delete(Cli(Settings(), False, told.say), THEIRS, "", True) == 0
+    assert await groups.delete(Cli(Settings(), False, told.say), "db", "", False) == 0
+    assert told.lines == ["server group web deleted", "server group db deleted"]
+    assert [group.id for group in (await placement.server_groups.find(FindGroups())).groups] == [WEB]
+
+
+async def test_a_boot_names_the_group_it_joins_by_its_uuid(
+    placement: Placement, asked: list[BuildRequested]
+) -> None:
+    request = boot_request(BootOptions(vcpus=1, memory_mb=512, disk_gb=1))
+    assert await boot(Cli(Settings(), False, Spoken().say), request, False, 1.0, ByName("web")) == 0
+    assert await boot(Cli(Settings(), False, Spoken().say), request, False, 1.0, ByName(DB.upper())) == 0
+    async with asyncio.timeout(60):
+        while len(asked) < 2:
+            await asyncio.sleep(0)
+    assert [request.hints.group for request in asked] == [WEB, DB]
+    said = await refusal(boot(Cli(Settings(), False, Spoken().say), request, False, 1.0, ByName(THEIRS)))
+    assert said.startswith(f"there is no server group {THEIRS} in project {OURS}")

@@ -4,12 +4,22 @@ Every other response is tested by the published tests of Placement (`make compli
 """
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
+from starlette.routing import Route
 
+from bus.aggregates import AggregateEditAnswered, AggregateEditRequested, ChangeAggregate
 from bus.claims import ReleaseRequested
-from tests.support.http_placement import HttpPlacement, claim_in_json, error_of
+from bus.vocabulary import Contended
+from placement_worker.http.auth import Identity, digest_of, of_tokens
+from placement_worker.http.errors import BAD_VALUE, CONCURRENT_UPDATE, DUPLICATE_NAME, UNDEFINED
+from placement_worker.http.policy import DEFAULTS
+from placement_worker.http.routes import Resource
+from tests.support.aggregates import EAST, WEST, done, has_hosts, host, make
+from tests.support.http_placement import HttpPlacement, a_door, a_stream, claim_in_json, error_of
 from tests.support.ids import uid
 
 A, B = uid(1, "a"), uid(2, "a")
@@ -141,3 +151,312 @@ async def test_numbers_and_names_that_no_table_can_hold_are_refused(
 ) -> None:
     await near.provider(A, VCPU=8)
     assert (await near(method, path, body)).status_code == status
+
+
+MEMORY = "sqlite+aiosqlite://"
+
+
+def opened(**options: Any) -> AbstractAsyncContextManager[HttpPlacement]:
+    return a_door(MEMORY, **options)
+
+
+async def test_without_a_token_nobody_comes_in(near: HttpPlacement) -> None:
+    for token in ({}, {"x-auth-token": ""}):
+        answer = await near.client.get("/resource_providers", headers=token)
+        assert error_of(answer)[0] == 401
+
+
+@pytest.mark.parametrize(
+    ("path", "rule"),
+    [
+        ("/resource_providers", "placement:resource_providers:list"),
+        ("/usages?project_id=p", "placement:usages"),
+        ("/berth/changes", "berth:changes:list"),
+        ("/berth/aggregates", "berth:aggregates:list"),
+    ],
+)
+async def test_a_forbidden_request_is_refused_with_the_rule(
+    near: HttpPlacement, path: str, rule: str
+) -> None:
+    answer = await near("GET", path, token="somebody", x_roles="member")
+    assert error_of(answer)[0] == 403
+    assert f"Policy does not allow {rule} to be performed." in answer.text
+
+
+async def test_a_policy_counts_before_what_is_asked_and_after_how(near: HttpPlacement) -> None:
+    somebody: dict[str, Any] = {"token": "somebody"}
+    for method, path, body in (
+        ("POST", "/reshaper", {"inventories": []}),
+        ("PUT", f"/allocations/{uid(1)}", {}),
+        ("GET", "/usages", None),
+        ("GET", f"/resource_providers/{uid(1, 'a')}", None),
+    ):
+        assert (await near(method, path, body, **somebody)).status_code == 403
+    assert (await near("POST", "/reshaper", minor=29, **somebody)).status_code == 404
+    assert (await near("POST", "/reshaper", **somebody)).status_code == 415
+
+
+async def test_the_last_project_of_a_query_is_the_one_that_counts(near: HttpPlacement) -> None:
+    path = "/usages?project_id=mine&project_id=yours"
+    answer = await near("GET", path, token="u", x_roles="reader", x_project_id="mine")
+    assert answer.status_code == 403
+
+
+async def test_tokens_prove_who_asks() -> None:
+    known = of_tokens(
+        [
+            (digest_of("s3cret"), Identity("nova", "service", frozenset({"service"}))),
+            (digest_of("r3ader"), Identity("ann", "mine", frozenset({"reader"}))),
+        ]
+    )
+    async with opened(authenticate=known) as near:
+        assert (await near("GET", "/resource_providers", token="s3cret")).status_code == 200
+        assert (await near("GET", "/resource_providers", token="admin")).status_code == 401
+        assert (await near("GET", "/resource_providers", token="r3ader", x_roles="admin")).status_code == 403
+        assert (await near("GET", "/usages?project_id=mine", token="r3ader")).status_code == 200
+
+
+# Pages of other origins
+
+GOOD, BAD = "http://valid.example.com", "http://invalid.example.com"
+
+
+@pytest.fixture
+async def shared() -> AsyncIterator[HttpPlacement]:
+    async with opened(origins=(GOOD,)) as near:
+        yield near
+
+
+def asking(origin: str, *names: str) -> dict[str, str]:
+    asks = {"origin": origin, "access-control-request-method": "GET"}
+    return asks | ({"access-control-request-headers": ",".join(names)} if names else {})
+
+
+async def test_a_method_it_may_not_use_is_refused_before_it_is_used(shared: HttpPlacement) -> None:
+    asks = asking(GOOD) | {"access-control-request-method": "TRACE"}
+    answer = await shared.client.options("/usages", headers=asks)
+    assert answer.status_code == 400
+    assert "TRACE" not in answer.headers["access-control-allow-methods"]
+
+
+@pytest.mark.parametrize(("origin", "may_read"), [(GOOD, True), (BAD, False), ("null", False)])
+@pytest.mark.parametrize("path", ["/", "/resource_providers", "/nowhere"])
+async def test_answers_and_refusals_are_shared_with_whom_they_may(
+    shared: HttpPlacement, path: str, origin: str, may_read: bool
+) -> None:
+    answer = await shared.client.get(path, headers={"origin": origin})
+    assert ("access-control-allow-origin" in answer.headers) is may_read
+    if may_read:
+        assert "x-openstack-request-id" in answer.headers["access-control-expose-headers"]
+        assert "origin" in answer.headers["vary"].lower()
+
+
+async def test_without_origins_there_is_no_asking_first(near: HttpPlacement) -> None:
+    answer = await near.client.options("/", headers={"x-auth-token": "u", **asking(GOOD)})
+    assert answer.status_code == 405
+    answer = await near.client.get("/", headers=asking(GOOD))
+    assert "access-control-allow-origin" not in answer.headers
+
+
+HERE = "/berth/aggregates"
+ZONE = {"availability_zone": "e"}
+
+
+async def test_a_life(door: HttpPlacement) -> None:
+    await has_hosts(door.placement)
+    made = await door("POST", HERE, {"name": "east", "uuid": EAST, "metadata": ZONE, "hosts": ["host-1"]})
+    assert made.status_code == 201
+    assert made.headers["location"] == f"http://placement{HERE}/{EAST}"
+    told = {"uuid": EAST, "name": "east", "metadata": ZONE}
+    assert made.json() == {**told, "added": [host(1)], "removed": [], "warnings": []}
+    again = await door("POST", HERE, {"name": "east", "uuid": EAST, "metadata": ZONE, "hosts": ["host-1"]})
+    assert (again.status_code, again.json()["added"]) == (200, [])
+
+    for address in (EAST, EAST.upper(), "east"):
+        shown = await door("GET", f"{HERE}/{address}")
+        assert shown.json() == {**told, "host_count": 1, "hosts": [{"uuid": host(1), "name": "host-1"}]}
+    put = await door("PUT", f"{HERE}/east/hosts/{host(2)}")
+    assert (put.status_code, put.json()["added"]) == (200, [host(2)])
+    assert (await door("PUT", f"{HERE}/east/hosts/host-2")).json()["added"] == []
+    assert (await door("GET", HERE)).json() == {"aggregates": [{**told, "host_count": 2}], "more": False}
+    inside = (await door("GET", f"/resource_providers?member_of={EAST}")).json()["resource_providers"]
+    assert {one["uuid"] for one in inside} == {host(1), host(2)}
+
+    taken = await door("DELETE", f"{HERE}/{EAST}/hosts/host-1")
+    assert taken.json()["removed"] == [host(1)]
+    body: dict[str, Any] = {
+        "name": "orient",
+        "metadata": {"availability_zone": None, "cpu_weight_multiplier": "x", "ssd": "true"},
+        "add": ["host-3"],
+        "remove": ["host-2"],
+    }
+    changed = (await door("PATCH", f"{HERE}/east", body)).json()
+    assert (changed["name"], changed["added"], changed["removed"]) == ("orient", [host(3)], [host(2)])
+    assert changed["metadata"] == {"cpu_weight_multiplier": "x", "ssd": "true"}
+    assert changed["warnings"] == ["cpu_weight_multiplier: 'x' is no number, and is passed over"]
+
+    assert (await door("DELETE", f"{HERE}/orient")).status_code == 409
+    assert (await door("DELETE", f"{HERE}/orient?force=true")).status_code == 204
+    assert (await door("GET", f"{HERE}/{EAST}")).status_code == 404
+    assert (await door("GET", HERE)).json() == {"aggregates": [], "more": False}
+
+
+# `east` is a zone with host-1, which has an instance; `west` is another zone
+
+REFUSED: list[tuple[str, str, Any, int, str, str]] = [
+    ("GET", "/nowhere", None, 404, UNDEFINED, "There is no aggregate nowhere."),
+    ("PATCH", "/nowhere", {}, 404, UNDEFINED, "There is no aggregate nowhere."),
+    ("PUT", "/east/hosts/host-9", None, 404, UNDEFINED, "there is no host host-9"),
+    ("PATCH", "/east", {"name": "west"}, 409, DUPLICATE_NAME, "another aggregate has the name 'west'"),
+    ("POST", "", {"name": "x", "uuid": EAST}, 409, DUPLICATE_NAME, "with the name 'east'"),
+    ("PUT", "/west/hosts/host-1", None, 409, UNDEFINED, "in zone 'w': it is in zone 'e' by aggregate east"),
+    (
+        "DELETE",
+        "/east/hosts/host-1",
+        None,
+        409,
+        UNDEFINED,
+        "hosts with instances would move from zone 'e' to no",
+    ),
+    ("DELETE", "/east?hard=true", None, 400, UNDEFINED, "'hard' is not asked for here; there are: force"),
+    ("GET", "?colour=red", None, 400, UNDEFINED, "'colour' is not asked for here"),
+    ("GET", "?limit=0", None, 400, UNDEFINED, "limit: a number from 1 to 10000, not '0'"),
+    ("POST", "", {}, 400, UNDEFINED, "`name`"),
+    ("POST", "", {"name": "x", "metadata": {"a": 1}}, 400, UNDEFINED, "$.metadata"),
+    ("POST", "", {"name": "x\0"}, 400, UNDEFINED, "U+0000"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body", "status", "code", "why"), REFUSED)
+async def test_why_not(
+    door: HttpPlacement, method: str, path: str, body: Any, status: int, code: str, why: str
+) -> None:
+    await has_hosts(door.placement, 1)
+    await make(door.placement, EAST, "east", "host-1", **ZONE)
+    await make(door.placement, WEST, "west", availability_zone="w")
+    await door.made(f"/allocations/{uid(1)}", claim_in_json((host(1), {"VCPU": 1})))
+    before = (await door("GET", HERE)).json()
+    refusal = error_of(await door(method, HERE + path, body))
+    assert (refusal[0], refusal[1]) == (status, code)
+    assert why in refusal[2]
+    assert (await door("GET", HERE)).json() == before
+
+
+async def test_by_force_the_zone_of_a_host_with_instances_changes(door: HttpPlacement) -> None:
+    await has_hosts(door.placement, 1)
+    await make(door.placement, EAST, "east", "host-1", **ZONE)
+    await door.made(f"/allocations/{uid(1)}", claim_in_json((host(1), {"VCPU": 1})))
+    moved = await door("PATCH", f"{HERE}/east", {"metadata": {"availability_zone": "x"}, "force": True})
+    assert moved.status_code == 200
+    assert (await door("DELETE", f"{HERE}/east/hosts/host-1?force=true")).json()["removed"] == [host(1)]
+
+
+async def test_an_edit_that_always_loses_the_race_is_a_conflict(
+    near: HttpPlacement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def contended(order: AggregateEditRequested) -> AggregateEditAnswered:
+        return AggregateEditAnswered(result=Contended())
+
+    monkeypatch.setattr(near.placement.aggregates, "edit", contended)
+    assert error_of(await near("POST", HERE, {"name": "x"}))[:2] == (409, CONCURRENT_UPDATE)
+
+
+async def test_the_feed_tells_what_is_said_of_them(door: HttpPlacement) -> None:
+    await has_hosts(door.placement, 1)
+    async with a_stream(door, "/berth/changes", "after=0") as stream:
+        await make(door.placement, EAST, "east", "host-1", **ZONE)
+        await done(door.placement, ChangeAggregate(aggregate=EAST, name="orient"))
+        events = await stream.events(4)
+    assert '"aggregates":[{"id":"' + EAST + '","name":"east"' in events[2]
+    assert '"aggregates"' not in events[1]
+    assert '"name":"orient"' in events[3]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "rule"),
+    [
+        ("GET", "", "list"),
+        ("POST", "", "create"),
+        ("GET", "/east", "show"),
+        ("PATCH", "/east", "update"),
+        ("DELETE", "/east", "delete"),
+        ("PUT", "/east/hosts/h", "update"),
+        ("DELETE", "/east/hosts/h", "update"),
+    ],
+)
+async def test_each_operation_has_its_policy_rule(
+    near: HttpPlacement, method: str, path: str, rule: str
+) -> None:
+    body: dict[str, Any] | None = {} if method in ("POST", "PATCH") else None
+    answer = await near(method, HERE + path, body, token="somebody", x_roles="member")
+    assert error_of(answer)[0] == 403
+    assert f"berth:aggregates:{rule}" in answer.text
+
+
+JSON = {
+    "x-auth-token": "admin",
+    "content-type": "application/json",
+    "openstack-api-version": "placement latest",
+}
+
+
+def test_every_operation_has_a_known_rule(near: HttpPlacement) -> None:
+    rules = set()
+    for route in near.app.router.routes:
+        assert isinstance(route, Route) and isinstance(route.app, Resource)
+        rules |= {operation.rule for operation in route.app.operations if operation.rule}
+    assert rules == set(DEFAULTS)
+
+
+@pytest.mark.parametrize("path", ["/resource_providers", "/nowhere"])
+async def test_a_missing_token_is_reported_before_a_wrong_version_or_path(
+    near: HttpPlacement, path: str
+) -> None:
+    answer = await near.client.get(path, headers={"openstack-api-version": "placement 9.9"})
+    assert answer.status_code == 401
+    assert answer.headers["x-openstack-request-id"].startswith("req-")
+
+
+@pytest.mark.parametrize(
+    "body", [b"\xff", "[" * 100_000, '{"name": "a\\u0000b"}', '{"name": ' + "9" * 5000 + "}"]
+)
+async def test_unreadable_json_is_refused(near: HttpPlacement, body: str | bytes) -> None:
+    answer = await near.client.post("/resource_providers", headers=JSON, content=body)
+    assert answer.status_code == 400
+    assert "Malformed JSON:" in answer.text or "U+0000" in answer.text
+
+
+async def test_a_content_length_of_5000_digits_is_too_large(near: HttpPlacement) -> None:
+    headers = JSON | {"content-length": "9" * 5000}
+    assert (await near.client.post("/resource_providers", headers=headers)).status_code == 413
+
+
+@pytest.mark.parametrize(("path", "limit"), [("/resource_providers", 1 << 20), ("/allocations", 4 << 20)])
+async def test_a_body_over_the_limit_is_refused_with_or_without_content_length(
+    near: HttpPlacement, path: str, limit: int
+) -> None:
+    async def too_long() -> AsyncIterator[bytes]:
+        yield b'{"name": "'
+        for _ in range(2 * limit // 65536):
+            yield b"x" * 65536
+
+    for content in (b"x" * (limit + 1), too_long()):
+        answer = await near.client.post(path, headers=JSON, content=content)
+        assert answer.status_code == 413
+        assert f"{limit} bytes" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        ("resources1=VCPU:1&required1=CUSTOM_NOPE&group_policy=none", UNDEFINED),
+        ("resources1=CUSTOM_NOPE:1&group_policy=none", UNDEFINED),
+        ("root_required=HW_CPU_X86_AVX2,!HW_CPU_X86_AVX2", BAD_VALUE),
+        ("same_subtree=_X", BAD_VALUE),
+    ],
+)
+async def test_a_wrong_query_for_candidates_is_refused_though_there_are_no_providers(
+    near: HttpPlacement, query: str, code: str
+) -> None:
+    answer = await near("GET", f"/allocation_candidates?resources=VCPU:1&{query}")
+    assert (answer.status_code, answer.json()["errors"][0]["code"]) == (400, code)

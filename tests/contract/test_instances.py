@@ -2,6 +2,9 @@
 
 import asyncio
 import io
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -11,20 +14,29 @@ from sqlalchemy import text
 
 from berth import wiring
 from berth.commands import instances, terminal
+from berth.commands.builds import delete
 from berth.commands.instances import show_instances
 from berth.commands.terminal import Cli
 from berth.settings import Cell, Settings
+from bus import topics
+from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.local import LocalBroker, LocalTransport
-from bus.messages import BuildPlaced
+from bus.messages import BuildCancelRequested, BuildDeleted, BuildDeleteRequested, BuildPlaced
+from bus.moves import MoveRequested
 from bus.queries import FindInstances
+from bus.requests import Flavor
+from bus.resources import AllocationsFound, Consumer, FindAllocations, FindProviders, Provider, ProvidersFound
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.topics import CELL_CLAIM, CELL_RELEASE
+from bus.vocabulary import Allocations
+from bus.worker import Worker, answers, on
 from cell_conductor import cell_conductor
 from cell_conductor.audit import Listing
 from cell_conductor.builds import Builds
+from compute_sim import Durations, FaultPlan, Hardware, SimOptions, compute_sim, fleet
 from tests.support.buses import queues_of
 from tests.support.command_line import plainly
 from tests.support.conductor_builders import (
@@ -38,6 +50,9 @@ from tests.support.conductor_builders import (
     an_agent_report,
 )
 from tests.support.ids import uid
+from tests.support.scheduler_builders import METAL, a_request
+from tests.support.virtual_time import in_virtual_time
+from tests.support.waiting_world import WaitingWorld, waiting_world
 
 
 def named(build: int, project: str = "p", name: str = "") -> BuildPlaced:
@@ -183,3 +198,284 @@ async def test_every_cell_is_asked_and_one_that_is_away_is_named(
     assert (code, str(problem)) == (
         (None, "not shown, for it did not answer: cell gone") if away else (0, "None")
     )
+
+
+VM = Flavor(name="vm", vcpus=1, memory_mb=512, disk_gb=1)
+BUILD = uid(1000, "b")
+
+
+@asynccontextmanager
+async def a_cloud(
+    *schedulers: str, takes: float = 1.0
+) -> AsyncIterator[tuple[WaitingWorld, Callable[[str], None]]]:
+    loop = asyncio.get_running_loop()
+    clock = Clock(lambda: 1_700_000_000.0 + loop.time(), random.Random(5), loop.time)
+    placement, kept, builds = (Database("sqlite+aiosqlite://", inline=True) for _ in range(3))
+    await migrate(builds, "cell_conductor")
+    async with waiting_world(clock, placement, kept, *(schedulers or ("s1",))) as world:
+        [agent] = fleet(("c1",), 1, hardware=Hardware(vcpus=8, memory_mb=8192, disk_gb=100, vcpu_ratio=1.0))
+        plan = FaultPlan(seed=1, durations=Durations.parse(f"exponential:{takes}"))
+
+        async def live(make: Any) -> None:
+            async with Bus(LocalTransport(world.broker), clock) as bus:
+                await bus.serve(make(bus), asyncio.Event())
+
+        def start(name: str) -> None:
+            world.lives[name] = world.group.create_task(live(makes[name]))
+
+        makes: dict[str, Any] = {
+            "conductor": lambda bus: cell_conductor(
+                "c1",
+                builds,
+                bus.asker_of_many(topics.CELL_CLAIM),
+                bus.asker_of_many(topics.CELL_RELEASE),
+                clock=clock,
+            ),
+            "agent": lambda bus: compute_sim(agent, SimOptions(faults=plan), clock=clock),
+        }
+        for name in makes:
+            start(name)
+        await asyncio.sleep(1.0)
+        yield world, start
+
+
+async def anywhere(
+    world: WaitingWorld, build: str = BUILD, *, fence: bool = True
+) -> tuple[bool, bool, dict[str, str]]:
+    """Return the scheduler's answer: whether it waited, whether it was known, and builds → cells."""
+    before = len(world.cancelled)
+    await world.say(BuildCancelRequested(build=build, anywhere=True, fence=fence))
+    await world.until(before + 1, world.cancelled)
+    said = world.cancelled[-1]
+    return said.waited, said.known, said.passed_on
+
+
+async def held(world: WaitingWorld, build: str = BUILD) -> int:
+    found = await world.bus.asker(topics.ALLOCATIONS)(FindAllocations(consumers=(build,)))
+    return len(found.consumers)
+
+
+async def nothing_held(world: WaitingWorld) -> None:
+    for _ in range(1000):
+        if not await held(world):
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError("it holds something for ever")
+
+
+@in_virtual_time
+async def test_what_was_deleted_before_it_was_asked_for_never_gets_a_host_and_its_request_goes_on() -> None:
+    async with a_cloud() as (world, _):
+        assert await anywhere(world) == (False, False, {})
+        assert await anywhere(world) == (False, True, {})  # the second time it is known to be unwanted
+        ended = await world.bus.listen(topics.BUILD_ENDED.at(cell="c1"))
+        await world.say(a_request(1, flavor=VM, instances=3))
+        await world.until(1, world.unplaceable)
+        assert {(await ended.get()).build for _ in range(2)} == {uid(1001, "b"), uid(1002, "b")}
+        assert [
+            (unplaceable.instances, unplaceable.reason, unplaceable.decision.code)
+            for unplaceable in world.unplaceable
+        ] == [((BUILD,), "deleted before it had a host", "cancelled")]
+        assert not await held(world)
+
+
+@in_virtual_time
+async def test_unknown_id_that_is_not_fenced_stays_usable() -> None:
+    async with a_cloud() as (world, _):
+        assert await anywhere(world, fence=False) == (False, False, {})
+        assert await anywhere(world, fence=False) == (False, False, {})
+        ended = await world.bus.listen(topics.BUILD_ENDED.at(cell="c1"))
+        await world.say(a_request(1, flavor=VM))
+        assert (await ended.get()).status == "active"
+        assert await anywhere(world, fence=False) == (False, True, {BUILD: "c1"})
+
+
+@in_virtual_time
+async def test_what_waits_ends_and_so_does_all_of_its_request_by_the_requests_id() -> None:
+    async with a_cloud("s1", "s2") as (world, _):
+        await world.ask(1, flavor=METAL)
+        await world.ask(2, flavor=METAL, instances=2)
+        await asyncio.sleep(1.0)
+        assert (await world.waiting()).count == 2
+        assert await anywhere(world) == (True, True, {})
+        assert await anywhere(world, uid(2, "a")) == (True, True, {})
+        assert sorted(len(unplaceable.instances) for unplaceable in world.unplaceable) == [1, 2]
+        assert (await world.waiting()).count == 0
+
+
+@in_virtual_time
+async def test_who_is_shelved_holds_nothing_and_is_its_cells_to_take_down() -> None:
+    async with a_cloud() as (world, _):
+        ended = await world.bus.listen(topics.BUILD_ENDED.at(cell="c1"))
+        moved = await world.bus.listen(topics.MOVE_ENDED.at(cell="c1"))
+        deleted = await world.bus.listen(topics.BUILD_DELETED.at(cell="c1"))
+        await world.say(a_request(1, flavor=VM))
+        assert (await ended.get()).status == "active"
+        await world.say(MoveRequested(move=uid(1, "e"), build=BUILD, kind="shelve"))
+        assert (await moved.get()).end == "done"
+        assert await anywhere(world) == (False, True, {BUILD: "c1"})
+        assert (await deleted.get()).build == BUILD
+        assert await anywhere(world) == (False, True, {})
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.003, 0.03, 0.5, 60.0])
+@in_virtual_time
+async def test_whenever_a_delete_comes_the_build_ends_once_and_nothing_is_held(moment: float) -> None:
+    async with a_cloud(takes=5.0) as (world, _):
+        ended = await world.bus.listen(topics.BUILD_ENDED.at(cell="c1"))
+        await world.say(a_request(1, flavor=VM))
+        await asyncio.sleep(moment)
+        await anywhere(world)
+        await nothing_held(world)
+        await asyncio.sleep(60.0)
+        ends = []
+        while True:
+            try:
+                async with asyncio.timeout(0.1):
+                    ends.append((await ended.get()).build)
+            except TimeoutError:
+                break
+        ends += [build for unplaceable in world.unplaceable for build in unplaceable.instances]
+        assert set(ends) == {BUILD}
+        assert not await held(world)
+        waited, known, cells = await anywhere(world)  # once more, long after
+        assert (waited, known, cells) == (False, True, {})
+
+
+@in_virtual_time
+async def test_a_cell_that_has_not_heard_of_it_yet_is_told_and_ends_it_when_it_has() -> None:
+    """Claimed, and its conductor is away: the deletion and the placing wait for it, in any order."""
+    async with a_cloud() as (world, start):
+        await world.kill("conductor")
+        ended = await world.bus.listen(topics.BUILD_ENDED.at(cell="c1"))
+        told = await world.bus.listen(topics.BUILD_DELETE.at(cell="c1"))
+        await world.say(a_request(1, flavor=VM))
+        await world.until(1, world.placed)
+        assert await anywhere(world) == (False, True, {BUILD: "c1"})
+        assert (await told.get()) == BuildDeleteRequested(build=BUILD, cell="c1")
+        assert await held(world) == 1
+        start("conductor")
+        said = await ended.get()
+        assert (said.build, said.status) == (BUILD, "error")
+        await nothing_held(world)
+
+
+@pytest.mark.parametrize(
+    ("asked", "wait", "says"),
+    [
+        pytest.param("vm", True, f"{BUILD} deleted\n", id="its cell has it"),
+        pytest.param("vm", False, f"{BUILD} will be deleted\n", id="its cell will take it down"),
+        pytest.param("metal", True, f"{BUILD}: cancelled while it waited for a host\n", id="it waits"),
+        pytest.param("lost", True, f"{BUILD} deleted by cell c1\n", id="its cell has not heard of it"),
+        pytest.param(
+            "unknown", False, f"{BUILD}: no build or waiting request has this id. If its", id="unknown"
+        ),
+        pytest.param(
+            "unknown", True, f"{BUILD}: no build or waiting request has this id. If its", id="unknown, --wait"
+        ),
+    ],
+)
+@in_virtual_time
+async def test_the_command_needs_no_cell(
+    monkeypatch: pytest.MonkeyPatch, asked: str, wait: bool, says: str
+) -> None:
+    told = io.StringIO()
+    async with a_cloud() as (world, start):
+        monkeypatch.setattr(wiring, "transport", lambda settings, name: LocalTransport(world.broker))
+        ended = await world.bus.listen(topics.BUILD_ENDED.at(cell="c1"))
+        if asked == "lost":
+            await world.kill("conductor")
+        if asked != "unknown":
+            alternatives = {"flavor": METAL, "wait": "30m"} if asked == "metal" else {"flavor": VM}
+            await world.say(a_request(1, **alternatives))
+        if asked == "lost":
+            await world.until(1, world.placed)
+            await asyncio.sleep(1.0)
+            world.group.create_task(_later(start))
+        elif asked == "metal":
+            await asyncio.sleep(1.0)
+        elif asked != "unknown":
+            await ended.get()
+        try:
+            code = await plainly(
+                delete(Cli(Settings(), False, Console(file=told, width=200)), BUILD, "", wait, timeout=60.0)
+            )
+        except OperationRefused as problem:
+            assert says in str(problem)
+            return
+    assert (code, told.getvalue()) == (0, says)
+
+
+async def _later(start: Callable[[str], None]) -> None:
+    await asyncio.sleep(20.0)
+    start("conductor")
+
+
+DELETED_BUILD, HOST, POOL = uid(1), uid(1, "a"), uid(2, "a")
+
+
+def cell_and_placement(known: bool, held: Allocations) -> Worker:
+    async def take_down(asked: BuildDeleteRequested) -> BuildDeleted:
+        return BuildDeleted(build=asked.build, cell=asked.cell, reply_to=asked.reply_to, known=known)
+
+    async def allocations(asked: FindAllocations) -> AllocationsFound:
+        assert asked.consumers == (DELETED_BUILD,)
+        consumer = Consumer(
+            id=DELETED_BUILD, generation=1, project="p", user="u", type="INSTANCE", allocations=held
+        )
+        return AllocationsFound(consumers=(consumer,) if held else (), generations={})
+
+    async def providers(asked: FindProviders) -> ProvidersFound:
+        host = Provider(id=HOST, name="h", parent=None, root=HOST, generation=1, cell="c2", host="h1")
+        pool = Provider(id=POOL, name="pool", parent=None, root=POOL, generation=1)
+        return ProvidersFound(
+            providers=tuple(provider for provider in (host, pool) if provider.id in asked.ids)
+        )
+
+    return Worker(
+        "all",
+        consumes=[on(topics.BUILD_DELETE.at(cell="c1"), take_down, emits=[topics.BUILD_DELETED])],
+        answers=[answers(topics.ALLOCATIONS, allocations), answers(topics.PROVIDERS, providers)],
+    )
+
+
+@pytest.mark.parametrize(
+    ("known", "held", "says"),
+    [
+        (True, {}, None),
+        (False, {}, "is not a build of cell c1"),
+        (False, {HOST: {"VCPU": 2}}, "is not a build of cell c1: it holds 2 VCPU on h1 in cell c2"),
+        (
+            True,
+            {HOST: {"VCPU": 2, "DISK_GB": 1}},
+            "is down, and yet it holds 2 VCPU, 1 DISK_GB on h1 in cell c2",
+        ),
+        (
+            True,
+            {HOST: {"VCPU": 2}, POOL: {"DISK_GB": 1}},
+            "is down, and yet it holds 2 VCPU on h1 in cell c2; 1 DISK_GB on pool",
+        ),
+    ],
+)
+async def test_a_delete_is_done_when_the_cell_knew_the_build_and_nothing_is_held_for_it(
+    monkeypatch: pytest.MonkeyPatch, known: bool, held: Allocations, says: str | None
+) -> None:
+    broker, told = LocalBroker(), io.StringIO()
+    monkeypatch.setattr(wiring, "transport", lambda settings, name: LocalTransport(broker))
+    stopping = asyncio.Event()
+    problem: OperationRefused | None = None
+    async with Bus(LocalTransport(broker)) as bus, asyncio.TaskGroup() as group:
+        group.create_task(bus.serve(cell_and_placement(known, held), stopping))
+        await bus.asker(topics.PROVIDERS)(FindProviders())  # answered once it is served
+        try:
+            code = await plainly(
+                delete(Cli(Settings(), False, Console(file=told)), DELETED_BUILD, "c1", True, timeout=10.0)
+            )
+        except OperationRefused as refusal:
+            problem = refusal
+        stopping.set()
+    if says is None:
+        assert problem is None
+        assert (code, told.getvalue()) == (0, f"{DELETED_BUILD} deleted\n")
+    else:
+        assert (str(problem), told.getvalue()) == (f"{DELETED_BUILD} {says}", "")

@@ -1,25 +1,38 @@
 """The scheduler's database: waiting requests, their owners, and decisions about unplaceable builds."""
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
+from prometheus_client import REGISTRY
 
 from bus.decisions import Decision, Removal
-from bus.messages import BuildUnplaceable
-from bus.moves import MoveRefused
+from bus.host_health import FindHostHealth
+from bus.messages import BuildUnplaceable, HostReported
+from bus.moves import HandoverReported, MoveRefused
 from bus.queries import FindWaiting
 from bus.requests import Flavor
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
+from cell_conductor import keeping
+from cell_conductor.builds import Builds
+from cell_conductor.moves import CellMoves
 from scheduler_worker.core.move_start import MoveStart, move_start
-from scheduler_worker.store import decisions, parked, waiting_lists
+from scheduler_worker.core.move_state import Handover
+from scheduler_worker.host_records import HostRecords
+from scheduler_worker.hosts import HostBook
+from scheduler_worker.store import decisions, host_health, parked, waiting_lists
+from scheduler_worker.store import handovers as handover_store
 from scheduler_worker.store.parked import ParkedRequest
+from tests.support.cell_moves import a_move as a_move_between_cells
+from tests.support.conductor_builders import CELL, Books, a_placed
 from tests.support.ids import uid
 from tests.support.move_builders import a_build_that_stands, a_move
-from tests.support.scheduler_builders import a_request
+from tests.support.rule_builders import ListedHosts, the_facts
+from tests.support.scheduler_builders import TurnedClock, a_request, a_state
 
 DECISION = Decision(considered=3, code="room", removals=(Removal(constraint="room", removed=3, left=0),))
 
@@ -214,7 +227,7 @@ async def test_a_move_is_kept_with_what_it_begins_from_and_found_by_itself_and_l
         (uid(2, "a"), (uid(2000, "b"),), ""),
     ]
     start = msgspec.structs.replace(a_start(1, 5, priority=3), attempt=2, generation=9)
-    later = replace(one, start=start, lacks="other", seen=8)
+    later = dataclasses.replace(one, start=start, lacks="other", seen=8)
     async with store.write() as tx:
         await parked.looked_at(tx, [later, kept(2)])
     assert await of(store, "s1") == [kept(2), later]
@@ -257,3 +270,164 @@ async def test_why_a_move_was_refused_is_kept_with_what_it_asked_of_hosts_if_it_
         for decision in found
         if decision
     ] == [(asked, request, "waited", 5.0), (other, None, "unknown", 5.0)]
+
+
+HOSTS = [replace(the_facts(number), agent="agent") for number in (1, 2, 3)]
+WHY = "no heartbeat from it, though its agent agent reports other hosts"
+
+
+class Life:
+    """A scheduler from one start to its end, by kill -9."""
+
+    def __init__(self, database: Database, time: TurnedClock) -> None:
+        self.database, self.time = database, time
+        self.source = ListedHosts.of(HOSTS)
+        self.book = HostBook(time.now)
+        self.records = HostRecords(self.book, self.source, database, time.clock)
+
+    async def load(self) -> "Life":
+        await self.records.load()
+        self.book.opened(self.time.now)
+        return self
+
+    async def heartbeats(self, *numbers: int, seconds: int = 1, enabled: bool = True) -> None:
+        for _ in range(seconds):
+            self.time.now += 1.0
+            states = tuple(a_state(number, enabled=enabled) for number in numbers)
+            sequence = int(self.time.now)
+            self.book.handle(
+                HostReported(cell="cell1", agent="agent", sequence=sequence, hosts=states), self.time.now
+            )
+        await self.records.store()
+
+    def why(self) -> list[str]:
+        seen = self.book.level(self.source, self.time.now)
+        found = []
+        for facts, position in zip(HOSTS, [host.position for host in self.source.listed], strict=True):
+            state = self.book.level(self.source, self.time.now).columns.states[seen.slot_at[position]]
+            closed = "" if state is None or state.enabled else "disabled"
+            found.append(self.book.why_down(facts.cell, facts.root, facts.agent, self.time.now) or closed)
+        return found
+
+    async def stored(self) -> list[str]:
+        async with self.database.read() as tx:
+            return [health.host for health in await host_health.page(tx, ("", ""), 10)]
+
+
+async def test_the_next_scheduler_knows_which_hosts_were_down_or_closed(database: Database) -> None:
+    await migrate(database, "scheduler_worker")
+    time = TurnedClock()
+    first = await Life(database, time).load()
+    await first.heartbeats(1, 2, 3)
+    down = time.now
+    await first.heartbeats(1, seconds=35)
+    await first.heartbeats(3, enabled=False)
+    assert await first.stored() == ["host2", "host3"]
+
+    second = await Life(database, time).load()
+    moment = "1970-01-01 00:16:41 UTC"
+    assert down == 1001.0
+    assert second.why() == ["", f"down since {moment}: {WHY}", "disabled"]
+    await second.heartbeats(1, 2)
+    assert second.why() == ["", "", "disabled"]
+    await second.heartbeats(1, 2, 3)
+    assert (second.why(), await second.stored()) == (["", "", ""], [])
+
+
+async def test_hosts_that_are_not_up_are_found_by_pages_and_all_are_counted(database: Database) -> None:
+    await migrate(database, "scheduler_worker")
+    time = TurnedClock()
+    life = await Life(database, time).load()
+    await life.heartbeats(1, 2, 3)
+    await life.heartbeats(1, seconds=35)
+    first = await life.records.find(FindHostHealth(limit=1, counted=True))
+    assert ([host.host for host in first.hosts], first.more) == (["host2"], True)
+    assert first.counts == {"cell1": {"up": 1, "down": 2}}
+    await life.records.measure()
+    gauge = [
+        REGISTRY.get_sample_value("berth_scheduler_hosts", {"status": state}) for state in ("up", "down")
+    ]
+    assert gauge == [1, 2]
+    rest = await life.records.find(FindHostHealth(after=first.hosts[0].root))
+    assert ([host.host for host in rest.hosts], rest.more) == (["host3"], False)
+    assert (await life.records.find(FindHostHealth(roots=(HOSTS[0].root,)))).hosts == ()
+
+
+async def test_a_row_that_another_scheduler_left_behind_goes_with_the_heartbeat_of_its_host(
+    database: Database,
+) -> None:
+    await migrate(database, "scheduler_worker")
+    time = TurnedClock()
+    first, second = await Life(database, time).load(), await Life(database, time).load()
+    await first.heartbeats(1, 2, 3)
+    await first.heartbeats(1, seconds=35)
+    await second.heartbeats(1, 2, 3)  # the first one is killed before it comes
+    assert await second.stored() == ["host2", "host3"]
+    third = await Life(database, time).load()
+    await third.heartbeats(1, 2)
+    assert await third.stored() == ["host3"]
+
+
+async def test_a_record_stays_while_placement_does_not_have_the_host_and_is_pruned(
+    database: Database,
+) -> None:
+    await migrate(database, "scheduler_worker")
+    time = TurnedClock()
+    first = await Life(database, time).load()
+    await first.heartbeats(1, 2, 3)
+    await first.heartbeats(1, 3, seconds=35)
+    first.source.listed, first.source.layout = first.source.listed[:1], 2
+    await first.heartbeats(1)
+    assert await first.stored() == ["host2"]
+    await first.records.prune()
+    assert await first.stored() == []
+
+
+BOOTED = a_placed(1)
+PLACED = replace(a_move_between_cells(), out_of="c9", booted=BOOTED)
+
+
+def an_order(number: int = 1) -> Handover:
+    return Handover(placed=replace(PLACED, move=uid(number, "d")))
+
+
+async def known(database: Database, *numbers: int) -> dict[str, Handover]:
+    async with database.read() as tx:
+        return await handover_store.load(tx, [uid(number, "d") for number in numbers])
+
+
+async def test_an_order_is_kept_once_and_changed_by_who_has_seen_it_last(database: Database) -> None:
+    await migrate(database, "scheduler_worker")
+    one, other = an_order(1), an_order(2)
+    async with database.write() as tx:
+        await handover_store.add(tx, [other, one], 10.0)
+        await handover_store.add(tx, [replace(one, state="done")], 11.0)
+    assert await known(database, 1, 2, 3) == {one.placed.move: one, other.placed.move: other}
+    report = HandoverReported(
+        move=one.placed.move, build=PLACED.build, cell=CELL, half="arriving", outcome="back"
+    )
+    arriving = replace(one, state="arriving")
+    back = replace(arriving, state="back", by=report, generation=7, problem="none")
+    async with database.write() as tx:
+        assert await handover_store.change(tx, one, arriving, 12.0)
+        assert not await handover_store.change(tx, one, replace(one, state="done"), 12.0)
+        assert await handover_store.change(tx, arriving, back, 13.0)
+    assert (await known(database, 1))[one.placed.move] == back
+    async with database.write() as tx:
+        assert await handover_store.untold(tx, 10.0, 20.0, 5) == []
+        assert await handover_store.untold(tx, 10.5, 20.0, 5) == [other]
+        assert await handover_store.untold(tx, 10.5, 20.0, 5) == []
+        assert await handover_store.prune(tx, 13.5, 5) == 1
+    assert await known(database, 1, 2) == {other.placed.move: other}
+
+
+async def test_what_comes_and_goes_between_cells_is_no_leak_of_theirs(database: Database) -> None:
+    await migrate(database, "cell_conductor")
+    books = Books(BOOTED)
+    builds = Builds(database, books.claim_many, books.release_many)
+    await CellMoves(builds).place_many([PLACED])
+    [kept] = (await keeping(database, [PLACED.build, uid(9, "b")])).values()
+    assert (kept.status, kept.in_a_move, kept.came) == ("moving", True, True)
+    await builds.start_many([a_placed(2)])
+    [kept] = (await keeping(database, [uid(2, "b")])).values()
+    assert (kept.status, kept.in_a_move, kept.came) == ("building", False, False)

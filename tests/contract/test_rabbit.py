@@ -2,20 +2,32 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 
 import msgspec
+import pika
 import pytest
 from aio_pika import ExchangeType, connect
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
+from pika.adapters.blocking_connection import BlockingChannel
 
+from bus import topics
+from bus.clock import Clock
+from bus.codec import encode_frame
+from bus.context import envelope_of
+from bus.delivery.runner import Bus
 from bus.errors import BrokerRefused, Unavailable
-from bus.protocol import DeadLetter, QueueSpec
+from bus.messages import BuildRequested, HostFailed
+from bus.protocol import MAX_FRAME_ENVELOPES, MAX_MESSAGE_BYTES, DeadLetter, Delivery, Envelope, QueueSpec
 from bus.rabbit import RabbitTransport
 from bus.rabbit.consuming import RabbitInbox
+from bus.requests import Flavor
+from bus.worker import Worker, on
 from tests.support.envelopes import an_envelope, number_in, publish, take
-from tests.support.waiting import until
+from tests.support.ids import uid
+from tests.support.waiting import DEADLINE, until
 
 pytestmark = pytest.mark.services
 
@@ -323,3 +335,253 @@ async def test_a_transport_that_closes_lets_its_look_after_the_exchanges_finish(
         await asyncio.sleep(number / 2000)  # each time at another moment of it
         await transport.close()
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == []
+
+
+FAILURE = HostFailed(root=uid(7), host="h", agent="a", cell="c1", build=uid(1), attempt=1)
+
+
+@pytest.fixture
+def blocking_channel(amqp_url: str) -> Iterator[BlockingChannel]:
+    connection = pika.BlockingConnection(pika.URLParameters(amqp_url))
+    yield connection.channel()
+    connection.close()
+
+
+def a_forged_envelope() -> Envelope:
+    return envelope_of(FAILURE, Clock())
+
+
+async def test_the_key_is_the_one_it_was_published_under(
+    transport: RabbitTransport, bus_name: str, blocking_channel: BlockingChannel
+) -> None:
+    inbox = await transport.consume(QueueSpec("reader", ("host.failed.c2",)), 10)
+    said = pika.BasicProperties(headers={"key": "host.failed.c1"})
+    blocking_channel.basic_publish(bus_name, "host.failed.c2", bytes(a_forged_envelope().body), said)
+    delivery = await take(inbox)
+    assert (delivery.envelope.key, delivery.problem) == ("host.failed.c2", "")
+
+
+async def test_messages_in_a_frame_have_the_key_of_the_frame(
+    transport: RabbitTransport, bus_name: str, blocking_channel: BlockingChannel
+) -> None:
+    inbox = await transport.consume(QueueSpec("reader", ("host.failed.c2",)), 10)
+    framed = encode_frame([a_forged_envelope(), a_forged_envelope()])
+    blocking_channel.basic_publish(
+        bus_name, "host.failed.c2", framed, pika.BasicProperties(type="berth.frame")
+    )
+    keys = [(await take(inbox)).envelope.key for _ in range(2)]
+    assert keys == ["host.failed.c2", "host.failed.c2"]
+
+
+@pytest.mark.parametrize("header", ["CC", "BCC"])
+async def test_a_further_key_is_none(
+    transport: RabbitTransport, bus_name: str, blocking_channel: BlockingChannel, header: str
+) -> None:
+    inbox = await transport.consume(QueueSpec("reader", ("host.failed.c2",)), 10)
+    said = pika.BasicProperties(headers={header: ["host.failed.c2"]})
+    blocking_channel.basic_publish(bus_name, "host.failed.c1", bytes(a_forged_envelope().body), said)
+    assert (await take(inbox)).envelope.key == "host.failed.c1"
+
+
+async def test_an_additional_key_does_not_reach_another_queue_by_its_name(
+    transport: RabbitTransport, bus_name: str, blocking_channel: BlockingChannel
+) -> None:
+    inbox = await transport.consume(QueueSpec("reader", ("host.failed.c2",)), 10)
+    said = pika.BasicProperties(headers={"CC": [f"0.{bus_name}:reader"], "key": "host.failed.c2"})
+    blocking_channel.basic_publish(f"{bus_name}.queues", "0.mine", bytes(a_forged_envelope().body), said)
+    assert "further key" in (await take(inbox)).problem
+
+
+@pytest.mark.parametrize(
+    ("exchange", "key"),
+    [
+        pytest.param("{name}", "host.failed.c2", id="by the exchange"),
+        pytest.param("{name}.queues", "0.{name}:reader", id="by the queue's name"),
+    ],
+)
+async def test_messages_forwarded_by_a_foreign_queue_are_refused(
+    transport: RabbitTransport, bus_name: str, blocking_channel: BlockingChannel, exchange: str, key: str
+) -> None:
+    inbox = await transport.consume(QueueSpec("reader", ("host.failed.c2",)), 10)
+    mine = blocking_channel.queue_declare(
+        "",
+        exclusive=True,
+        arguments={
+            "x-message-ttl": 0,
+            "x-dead-letter-exchange": exchange.format(name=bus_name),
+            "x-dead-letter-routing-key": key.format(name=bus_name),
+        },
+    ).method.queue
+    said = pika.BasicProperties(headers={"key": "host.failed.c2"})
+    blocking_channel.basic_publish("", mine, bytes(a_forged_envelope().body), said)
+    assert mine in (await take(inbox)).problem
+
+
+async def test_a_message_that_we_delayed_is_accepted(transport: RabbitTransport) -> None:
+    inbox = await transport.consume(QueueSpec("reader", ("host.failed.c2",)), 10)
+    envelope = msgspec.structs.replace(a_forged_envelope(), key="host.failed.c2")
+    await transport.delay("reader", envelope, 0.1)
+    delivery: Delivery = await take(inbox)
+    assert (delivery.envelope.key, delivery.problem) == ("host.failed.c2", "")
+
+
+async def test_published_messages_carry_the_user_id_that_the_broker_checks(
+    transport: RabbitTransport, bus_name: str, blocking_channel: BlockingChannel
+) -> None:
+    mine = blocking_channel.queue_declare("", exclusive=True).method.queue
+    blocking_channel.queue_bind(mine, bus_name, "host.failed.c1")
+    await transport.publish([a_forged_envelope()], expected=[True])
+    _, said, _ = next(blocking_channel.consume(mine, inactivity_timeout=10))
+    blocking_channel.cancel()
+    assert said is not None and said.user_id == "guest"
+
+
+REQUEST = "00000000-0000-0000-0000-000000000001"
+
+
+def a_request_of(id_: str) -> BuildRequested:
+    return BuildRequested(request=id_, instances=(id_,), flavor=Flavor(name="small", vcpus=1))
+
+
+def publish_bare(amqp_url: str, exchange: str, body: bytes, said: pika.BasicProperties | None = None) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(amqp_url))
+    connection.channel().basic_publish(exchange, "build.requested", body, said)
+    connection.close()
+
+
+async def test_anyone_may_publish_with_nothing_but_a_body(
+    amqp_url: str, transport: RabbitTransport, bus_name: str
+) -> None:
+    inbox = await transport.consume(QUEUE, 10)
+    publish_bare(amqp_url, bus_name, b'{"n": 2}')
+    delivery = await take(inbox)
+    said = delivery.envelope
+    assert (bytes(said.body), said.type, said.key) == (b'{"n": 2}', "", "build.requested")
+    assert delivery.problem == ""
+    delivery.requeue()
+    assert re.fullmatch(r"[0-9a-f-]{36}", said.id)
+    assert (await take(inbox)).envelope.id == said.id  # as often as it comes
+
+
+STRANGE = {
+    "a timestamp out of any calendar": pika.BasicProperties(timestamp=2**63),
+    "headers of other types": pika.BasicProperties(
+        message_id="m",
+        headers={
+            "attempt": "many",
+            "faults": {"a": [1, 2, None]},
+            "first-died": [1],
+            "sent_at": "nan",
+            "causation_id": 7,
+            "traceparent": True,
+            "error": None,
+            "key": 15,
+            "x-delivery-count": "often",
+        },
+    ),
+    "an expiry and a priority": pika.BasicProperties(
+        expiration="60000", priority=9, app_id="x", user_id="guest"
+    ),
+}
+
+
+@pytest.mark.parametrize("said", STRANGE.values(), ids=STRANGE.keys())
+async def test_strange_properties_are_taken_for_what_they_are_worth(
+    amqp_url: str, transport: RabbitTransport, bus_name: str, said: pika.BasicProperties
+) -> None:
+    inbox = await transport.consume(QUEUE, 10)
+    publish_bare(amqp_url, bus_name, b'{"n": 2}', said)
+    delivery = await take(inbox)
+    assert bytes(delivery.envelope.body) == b'{"n": 2}'
+    assert delivery.envelope.attempt >= 1
+    assert delivery.envelope.faults >= 0
+    await transport.delay("q", delivery.envelope, 0.1)  # and it can be sent on
+    delivery.done()
+    assert bytes((await take(inbox)).envelope.body) == b'{"n": 2}'
+
+
+@pytest.mark.parametrize(
+    ("body", "type_", "problem"),
+    [
+        (b"\xff\x00 no JSON", "berth.frame", "not a frame"),
+        (b'{"an": "object"}', "berth.frame", "not a frame"),
+        (b'[{"id": "1", "type": "T"}]', "berth.frame", "missing required field `key`"),
+        (b"x" * (MAX_MESSAGE_BYTES + 1), "BuildRequested", f"is {MAX_MESSAGE_BYTES + 1} bytes"),
+        (b"\xff\x00 no JSON", "BuildRequested", ""),
+        (b"", "", ""),
+    ],
+)
+async def test_what_cannot_be_read_is_handed_out_with_its_bytes_and_the_problem(
+    amqp_url: str, transport: RabbitTransport, bus_name: str, body: bytes, type_: str, problem: str
+) -> None:
+    inbox = await transport.consume(QUEUE, 10)
+    publish_bare(amqp_url, bus_name, body, pika.BasicProperties(type=type_, message_id="m-1"))
+    delivery = await take(inbox)
+    assert problem in delivery.problem
+    assert bool(problem) == bool(delivery.problem)
+    said = delivery.envelope
+    assert (bytes(said.body), said.id, said.key) == (body, "m-1", "build.requested")
+    delivery.done()
+    await publish(transport, an_envelope(1))
+    assert (await take(inbox)).problem == ""
+
+
+async def test_a_frame_of_more_than_256_envelopes_is_one_problem_and_not_thousands(
+    amqp_url: str, transport: RabbitTransport, bus_name: str
+) -> None:
+    """Buried one by one, 26,000 empty envelopes held everybody else up for more than a minute."""
+    inbox = await transport.consume(QUEUE, 1000)
+    empty = b'{"id":"","type":"","key":"","body":0}'
+    frame = b"[" + b",".join([empty] * 26_000) + b"]"
+    assert len(frame) < MAX_MESSAGE_BYTES
+    publish_bare(amqp_url, bus_name, frame, pika.BasicProperties(type="berth.frame", message_id="m-1"))
+    await publish(transport, sent := an_envelope(1))
+    delivery = await take(inbox)
+    assert delivery.problem == "not a frame: it holds 26000 envelopes; the bus carries at most 256"
+    assert (bytes(delivery.envelope.body), delivery.envelope.id) == (frame, "m-1")
+    assert (await take(inbox)).envelope.id == sent.id  # and right behind it comes the next
+
+
+async def test_a_frame_with_counts_beyond_reason_ends_like_any_other(amqp_url: str, bus_name: str) -> None:
+    """No AMQP header held its letter: it came again for ever, and prefetch had room for no other."""
+    served = asyncio.Event()
+
+    async def stumble(request: BuildRequested) -> None:
+        if request.request == REQUEST:
+            served.set()
+        else:
+            raise ZeroDivisionError
+
+    worker = Worker("w", consumes=[on(topics.BUILD_REQUESTED, stumble, concurrency=1)])
+    stopping = asyncio.Event()
+    transport = RabbitTransport(amqp_url, exchange=bus_name)
+    async with Bus(transport) as bus, asyncio.TaskGroup() as group, asyncio.timeout(DEADLINE):
+        await transport.declare(worker.queue_of(worker.consumes[0]))
+        for _ in range(3):  # more than the prefetch
+            forged = envelope_of(a_request_of(bus.clock.uuid()), bus.clock)
+            forged.attempt = forged.faults = 2**63
+            body = encode_frame([forged])
+            publish_bare(amqp_url, bus_name, body, pika.BasicProperties(type="berth.frame"))
+        await bus.publish(a_request_of(REQUEST))
+        group.create_task(bus.serve(worker, stopping))
+        await served.wait()
+        while len(await transport.dead_letters()) < 3:
+            await asyncio.sleep(0.01)
+        stopping.set()
+
+
+async def test_a_full_frame_is_read(amqp_url: str, transport: RabbitTransport, bus_name: str) -> None:
+    inbox = await transport.consume(QUEUE, 1000)
+    full = [an_envelope(number) for number in range(MAX_FRAME_ENVELOPES)]
+    publish_bare(amqp_url, bus_name, encode_frame(full), pika.BasicProperties(type="berth.frame"))
+    for envelope in full:
+        assert (await take(inbox)).envelope.id == envelope.id
+
+
+async def test_an_empty_frame_is_passed_over(
+    amqp_url: str, transport: RabbitTransport, bus_name: str
+) -> None:
+    inbox = await transport.consume(QUEUE, 10)
+    publish_bare(amqp_url, bus_name, encode_frame([]), pika.BasicProperties(type="berth.frame"))
+    await publish(transport, sent := an_envelope(1))
+    assert (await take(inbox)).envelope.id == sent.id

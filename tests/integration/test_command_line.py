@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.berth_processes import Up
+from tests.support.berth_processes import ROOT, Up
 from tests.support.forking import run_berth
 
 pytestmark = pytest.mark.slow
@@ -310,3 +310,26 @@ def test_a_load_test_aims_at_nobody_else(user: User) -> None:
     assert complains(user.berth("load", **near, **cell), 1) == (
         "cell_database_urls: load tests aim at loopback only, and 10.0.0.9 is not"
     )
+
+
+PAGE = (ROOT / "docs" / "logs.md").read_text(encoding="utf-8")
+BERTH = '#!/bin/sh\nexec "{python}" -m berth "$@"\n'
+
+
+def test_one_build_is_followed_by_grep(tmp_path: Path) -> None:
+    command = tmp_path / "bin" / "berth"
+    command.parent.mkdir()
+    command.write_text(BERTH.format(python=sys.executable))
+    command.chmod(0o755)
+    (example,) = re.findall(r"<!-- tested -->\n```sh\n(.*?)```", PAGE, re.DOTALL)
+    loud = {"BERTH_LOG_LEVEL": "debug", "BERTH_LOG_FORMAT": "json"}
+    with Up(tmp_path, loud, "--hosts", "4", "--cells", "1", "--build-time", "constant:0") as berth:
+        (tmp_path / "berth.log").symlink_to(berth.log_path)
+        berth.environment["PATH"] = f"{command.parent}:{berth.environment['PATH']}"
+        found = berth.run("bash", "-euc", f'{example}\necho "{{\\"asked\\": \\"$build\\"}}"')
+    assert found.returncode == 0, found.stderr
+    *lines, asked = map(json.loads, found.stdout.splitlines())
+    assert len({line["correlation"] for line in lines}) == 1, "they are one story"
+    workers = [line["text"].partition(":")[0].partition(".")[0] for line in lines]
+    assert set(workers) >= {"ask", "scheduler", "conductor", "agent"}
+    assert all(asked["asked"] in line["build"] for line in lines)

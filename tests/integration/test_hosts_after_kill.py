@@ -1,31 +1,42 @@
 """After schedulers were killed, no build goes to a host that was dead, disabled or forced down before."""
 
 import asyncio
+import re
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from berth import wiring
 from berth.commands.run import ready
+from berth.embedded import embedded
 from berth.operations.boot_options import BootOptions, boot_request
 from berth.operations.host_states import forcing_down, host_named
 from berth.settings import Settings
 from berth.worker_roles import Role, roles
 from bus import topics
+from bus.clock import monotonic
 from bus.delivery.runner import Bus, Listener
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildEnded, BuildRequested, HostReported
 from bus.queries import WhatIf
+from bus.replication import PlacementChanged
 from bus.reports import HostState, Inventory
+from bus.requests import Flavor
 from bus.resources import FindProviders
+from bus.vocabulary import MAX_INT
 from scheduler_worker.store import host_health
 from tests.support.berth_processes import another, running
 from tests.support.ids import uid
-from tests.support.placement_builders import a_report
+from tests.support.placement_builders import a_placement, a_report, last_told
+from tests.support.random_messages import KINDS, RandomMessages
 from tests.support.waiting import in_time, until
 
 DEADLINE = 150.0
@@ -112,7 +123,7 @@ async def as_processes(settings: Settings) -> AsyncIterator[BerthWithAgents]:
 
 
 @asynccontextmanager
-async def embedded(settings: Settings) -> AsyncIterator[BerthWithAgents]:
+async def embedded_cloud(settings: Settings) -> AsyncIterator[BerthWithAgents]:
     """All workers in this process. The task of the scheduler is cancelled, and writes nothing then."""
     broker, lives = LocalBroker(), dict[str, asyncio.Task[None]]()
     async with asyncio.TaskGroup() as group, Bus(LocalTransport(broker)) as bus:
@@ -159,5 +170,148 @@ async def test_no_build_goes_to_a_refused_host_after_an_embedded_scheduler_ended
     settings = Settings().having(
         cells=("c1",), hosts=2, state_dir=str(tmp_path), build_time="constant:0", heartbeat=1.0
     )
-    async with embedded(settings) as cloud:
+    async with embedded_cloud(settings) as cloud:
         await in_time(no_build_goes_there(cloud), DEADLINE)
+
+
+RELAY_DEADLINE = 60.0
+ROOT = Path(__file__).parent.parent.parent
+
+PROCESS = """
+import asyncio, os, signal, sys
+from bus.replication import ProviderChange
+from placement_worker.store import changes
+from tests.support.placement_builders import a_placement, uid
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+async def publish(*messages):
+    print(*(one.number for one in messages), flush=True)
+    die()
+
+async def main(url, when):
+    async with a_placement(url) as placement:
+        for number in (1, 2):
+            async with placement.database.write() as tx:
+                await changes.announce(tx, [ProviderChange(uid(number, "a"), uid(number, "a"), 1, {})])
+                if (number, when) == (2, "committed"):
+                    tx.after_commit(die)
+        await placement.log.relay.run(publish)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgresql":
+        return str(request.getfixturevalue("database_url"))
+    return f"sqlite+aiosqlite:///{tmp_path}/store.db"
+
+
+@pytest.mark.parametrize(("when", "printed"), [("committed", ""), ("published", "1 2\n")])
+async def test_what_a_killed_process_committed_is_told(url: str, when: str, printed: str) -> None:
+    killed = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-c", PROCESS, url, when],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=RELAY_DEADLINE,
+    )
+    assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, printed), killed.stderr
+
+    published: list[int] = []
+
+    async def publish(*messages: PlacementChanged) -> None:
+        published.extend(message.number for message in messages)
+
+    async with a_placement(url) as placement:
+        assert await last_told(placement) == 0
+        relay = asyncio.ensure_future(placement.log.relay.run(publish))
+        async with asyncio.timeout(RELAY_DEADLINE):
+            while await last_told(placement) < 2:
+                await asyncio.sleep(0.01)
+        relay.cancel()
+        await asyncio.gather(relay, return_exceptions=True)
+    assert published == [1, 2]
+
+
+FEW = 8 * len(KINDS)
+MANY = 20_000
+AT_ONCE = 50
+SECONDS = 1.0
+LARGEST = 500  # megabytes of one worker
+CLOUD: dict[str, Any] = {"cells": ("c1",), "hosts": 20, "build_time": "constant:0.01"}
+
+
+ID = "00000000-0000-4000-8000-00000000000a"
+ABSURD = BuildRequested(request=ID, instances=(ID,), flavor=Flavor(name="x", vcpus=MAX_INT))
+
+
+async def publish(bus: Bus, messages: RandomMessages, count: int) -> None:
+    """Publish a flavor of as many processors as a number has room for, and random messages."""
+    await bus.publish(ABSURD)
+    answer = await bus.asker(topics.WHAT_IF)(WhatIf(request=ABSURD, room=True))
+    assert not answer.fits
+    for start in range(0, count, AT_ONCE):
+        some = [messages.envelope(number) for number in range(start, min(start + AT_ONCE, count))]
+        await bus.transport.publish(some, expected=[False] * len(some))
+
+
+async def boot(bus: Bus, patience: float = 60.0) -> float:
+    """Return the seconds until a boot is active."""
+    request = replace(
+        boot_request(BootOptions(vcpus=1, memory_mb=64, disk_gb=1, flavor="small")), reply_to=bus.clock.uuid()
+    )
+    ended = await bus.listen(topics.BUILD_ENDED.at(reply_to=request.reply_to))
+    began = monotonic()
+    await bus.publish(request)
+    end = await in_time(ended.get(), patience)
+    await ended.stop()
+    assert end.status == "active", end
+    return monotonic() - began
+
+
+def messages(seed: int) -> RandomMessages:
+    return RandomMessages(seed, cells=("c1",), agents=("c1-agent1", "nobody"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_a_boot_is_active_within_a_second_after_random_messages(seed: int, tmp_path: Path) -> None:
+    settings = Settings().having(state_dir=str(tmp_path), **CLOUD)
+    async with embedded(settings) as berth:
+        await ready(berth.bus, settings)
+        await publish(berth.bus, messages(seed), FEW)
+        await boot(berth.bus)  # waits until what is queued before it is handled
+        assert await boot(berth.bus) < SECONDS
+
+
+@pytest.mark.soak
+@pytest.mark.services
+async def test_20_000_random_messages_restart_no_worker_and_fill_no_memory(
+    amqp_url: str, database_url: str, bus_name: str
+) -> None:
+    settings = Settings().having(
+        amqp_url=amqp_url,
+        database_url=database_url,
+        exchange=bus_name,
+        control_room_http="127.0.0.1:0",
+        **CLOUD,
+    )
+    async with running(settings) as berth:
+        await publish(berth.bus, messages(3), MANY)
+        await boot(berth.bus, 300.0)  # waits until what is queued before it is handled
+        seconds = await boot(berth.bus)
+        peaks = {name: peak_megabytes(pid) for name, (pid, _) in berth.supervisor.processes().items()}
+        assert seconds < SECONDS
+        assert set(berth.starts().values()) == {1}
+        assert all(peak < LARGEST for peak in peaks.values()), peaks
+
+
+def peak_megabytes(pid: int) -> int:
+    """Return the largest resident memory that this process ever had."""
+    (kilobytes,) = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(kilobytes) // 1024

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,16 +12,25 @@ from typing import Any
 import pytest
 
 from berth import wiring
-from berth.commands import builds, draining, hosts, instances, move_list, moves, steering, why
+from berth.commands import adopting, builds, draining, hosts, instances, move_list, moves, steering, why
+from berth.commands import audit as audit_command
 from berth.commands.run import ready
 from berth.embedded import embedded
+from berth.importing.bring_over import Import
+from berth.importing.client import PlacementClient
+from berth.importing.placement_contents import ImportedConsumer
 from berth.operations.audit import audit
 from berth.settings import Settings
 from bus import topics
+from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim, Released, ReleaseRequested
 from bus.delivery.runner import Bus
 from bus.local import LocalTransport
 from bus.queries import FindWaiting, WaitingRequest
+from bus.resources import Consumer, FindAllocations, FindProviders
+from bus.vocabulary import Allocations
+from deploy.servers import free_port
 from tests.support.command_line import CommandLine
+from tests.support.ids import uid
 from tests.support.move_builders import a_move
 from tests.support.waiting import until
 
@@ -174,3 +185,283 @@ async def test_what_finds_no_host_stays_where_it_is(berth: LivingBerth) -> None:
     assert "considered" in told and "came closest" in told
     assert host in await berth("drain", host, "--dry-run")
     await berth.clean()
+
+
+HEALING_COMMANDS = {"boot": builds, "delete": builds, "heal": audit_command, "move": moves}
+
+
+class BreakableBerth:
+    def __init__(
+        self, bus: Bus, settings: Settings, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self.bus, self.settings, self._patch, self._capsys = bus, settings, patch, capsys
+
+    async def __call__(self, *words: str, ends: int = 0) -> str:
+        line = CommandLine(words[0], HEALING_COMMANDS[words[0]], self._patch, self._capsys)
+        return await line(*words[1:], ends=ends)
+
+    async def breaches(self) -> list[str]:
+        return (await audit(self.settings, settled=True)).breaches
+
+    async def held(self, build: str) -> Consumer:
+        [one] = (await self.bus.asker(topics.ALLOCATIONS)(FindAllocations(consumers=(build,)))).consumers
+        return one
+
+    async def loses(self, build: str) -> None:
+        release = ReleaseRequested(consumer=build, generation=(await self.held(build)).generation)
+        assert isinstance((await self.bus.asker(topics.RELEASE)(release)).result, Released)
+
+    async def claims(self, build: str, allocations: Allocations) -> None:
+        now = await self.held(build)
+        claim = ConsumerClaim(
+            consumer=build, generation=now.generation, choices=(Choice(allocations),), project=now.project,
+            user=now.user,
+        )  # fmt: skip
+        answer = await self.bus.asker(topics.CLAIM)(ClaimRequested(claims=(claim,)))
+        assert isinstance(answer.results[0], Claimed), answer
+
+    async def root(self, host: str) -> str:
+        [one] = (await self.bus.asker(topics.PROVIDERS)(FindProviders(name=host))).providers
+        return one.id
+
+
+@pytest.fixture
+async def breakable_berth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> AsyncIterator[BreakableBerth]:
+    monkeypatch.setenv("BERTH_STATE_DIR", str(tmp_path))
+    monkeypatch.setenv("BERTH_CELLS", "c1")
+    settings = Settings().having(
+        state_dir=str(tmp_path), cells=("c1",), hosts=2, build_time="constant:0.01", heartbeat=0.5
+    )
+    async with embedded(settings) as running:
+        await ready(running.bus, settings)
+        monkeypatch.setattr(wiring, "transport", lambda *_, **__: LocalTransport(running.broker))
+        yield BreakableBerth(running.bus, settings, monkeypatch, capsys)
+
+
+async def test_what_active_builds_have_lost_is_claimed_back_and_they_live_on(
+    breakable_berth: BreakableBerth,
+) -> None:
+    first, second = "c1-host00001", "c1-host00002"
+    booted: list[dict[str, Any]] = [
+        json.loads((await breakable_berth("boot", "--host", first, "--wait", "--json")).splitlines()[-1])
+        for _ in range(4)
+    ]
+    lost, elsewhere, bigger, behind = (str(one["build"]) for one in booted)
+    before = {
+        build: (await breakable_berth.held(build)).allocations for build in (lost, elsewhere, bigger, behind)
+    }
+    [(root, amounts)] = before[lost].items()
+    await breakable_berth.loses(lost)
+    await breakable_berth.claims(elsewhere, {await breakable_berth.root(second): amounts})
+    await breakable_berth.claims(bigger, {root: {**amounts, "VCPU": amounts["VCPU"] + 3}})
+    await breakable_berth.claims(behind, before[behind])
+    assert len(await breakable_berth.breaches()) == 4
+
+    shown = (await breakable_berth("heal", ends=1)).splitlines()
+    assert Counter(line.partition(":")[0] for line in shown) == {
+        "would be claimed back": 2,
+        "would be claimed anew": 1,
+        "would be told to its cell": 1,
+        "`berth heal --yes` mends what is proven": 1,
+    }
+    assert len(await breakable_berth.breaches()) == 4
+
+    await breakable_berth("heal", "--yes")
+    assert await breakable_berth.breaches() == []
+    assert {build: (await breakable_berth.held(build)).allocations for build in before} == before
+    assert await breakable_berth("heal", "--yes") == "nothing is wrong\n"
+
+    for build in before:
+        moved = json.loads((await breakable_berth("move", build, "--wait", "--json")).splitlines()[-1])
+        assert (moved["end"], moved["host"]) == ("done", second), moved
+        assert "deleted" in await breakable_berth("delete", build, "--wait")
+
+
+async def test_what_does_not_fit_any_more_is_listed_with_why(breakable_berth: BreakableBerth) -> None:
+    host = "c1-host00001"
+    build = str(
+        json.loads((await breakable_berth("boot", "--host", host, "--wait", "--json")).splitlines()[-1])[
+            "build"
+        ]
+    )
+    [(root, _)] = (await breakable_berth.held(build)).allocations.items()
+    [provider] = (await breakable_berth.bus.asker(topics.PROVIDERS)(FindProviders(ids=(root,)))).providers
+    memory = provider.inventories["MEMORY_MB"]
+    await breakable_berth.loses(build)
+    everything = ConsumerClaim(
+        consumer="00000000-0000-4000-8000-000000000001", generation=None,
+        choices=(Choice({root: {"MEMORY_MB": memory.total - memory.reserved}}),), client=True,
+    )  # fmt: skip
+    answer = await breakable_berth.bus.asker(topics.CLAIM)(ClaimRequested(claims=(everything,)))
+    assert isinstance(answer.results[0], Claimed), answer
+    told = await breakable_berth("heal", "--yes", ends=1)
+    assert told.startswith("not claimed back (it does not fit: ") and "MEMORY_MB, 0 free" in told
+
+
+TWO_CELL_COMMANDS: dict[str, ModuleType] = {
+    "boot": builds, "delete": builds, "drain": draining, "instances": instances, "moves": move_list,
+    "confirm": steering, "revert": steering, "why": why,
+}  # fmt: skip
+
+
+class BerthOfTwoCells:
+    def __init__(
+        self, settings: Settings, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self.settings, self._patch, self._capsys = settings, patch, capsys
+
+    async def __call__(self, *words: str, ends: int = 0) -> str:
+        line = CommandLine(words[0], TWO_CELL_COMMANDS.get(words[0], moves), self._patch, self._capsys)
+        return await line(*words[1:], ends=ends)
+
+    async def ends(self, *words: str, ends: int = 0) -> dict[str, Any]:
+        told = await self(*words, "--wait", "--json", ends=ends)
+        return dict(json.loads(told.splitlines()[-1]))
+
+    async def where(self, build: str) -> tuple[str, str]:
+        """The cell and the status, of the one row that there is."""
+        rows = [json.loads(line) for line in (await self("instances", "--json")).splitlines()]
+        [row] = [row for row in rows if row["build"] == build]
+        return row["cell"], row["status"]
+
+    async def clean(self) -> None:
+        async def settled() -> bool:
+            found = await audit(self.settings, settled=True)
+            return found.clean and set(found.types) <= {"INSTANCE"}
+
+        await until(settled, picture=lambda: audit(self.settings, settled=True))
+
+
+@pytest.fixture
+async def berth_of_two_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> AsyncIterator[BerthOfTwoCells]:
+    monkeypatch.setenv("BERTH_STATE_DIR", str(tmp_path))
+    monkeypatch.setenv("BERTH_CELLS", "c1,c2")
+    settings = Settings().having(
+        state_dir=str(tmp_path), cells=("c1", "c2"), hosts=4, build_time="constant:0.01", heartbeat=0.5
+    )
+    async with embedded(settings) as running:
+        await ready(running.bus, settings)
+        monkeypatch.setattr(wiring, "transport", lambda *_, **__: LocalTransport(running.broker))
+        yield BerthOfTwoCells(settings, monkeypatch, capsys)
+
+
+async def test_an_instance_goes_to_the_other_cell_and_back_and_is_found_where_it_is(
+    berth_of_two_cells: BerthOfTwoCells,
+) -> None:
+    said = await berth_of_two_cells.ends("boot", "--vcpus", "2", "--image", "debian", "--cell", "c1")
+    build, first = said["build"], said["host"]
+    there = await berth_of_two_cells.ends("move", build, "--to-cell", "c2")
+    assert (there["end"], await berth_of_two_cells.where(build)) == ("done", ("c2", "active"))
+    assert there["host"] in await berth_of_two_cells("why", build)
+    [shown] = [
+        json.loads(line)
+        for line in (await berth_of_two_cells("moves", "list", "--all", "--json")).splitlines()
+    ]
+    assert (shown["cell"], shown["phase"], shown["at"]) == ("c2", "done", there["host"])
+    await berth_of_two_cells.clean()
+
+    back = await berth_of_two_cells.ends("resize", build, "--vcpus", "3", "--to", first)  # which is in c1
+    assert (back["end"], back["host"], await berth_of_two_cells.where(build)) == (
+        "verifying",
+        first,
+        ("c1", "verifying"),
+    )
+    reverted = await berth_of_two_cells.ends("revert", build)
+    assert (reverted["end"], reverted["host"]) == ("reverted", there["host"])
+    assert await berth_of_two_cells.where(build) == ("c2", "active")
+
+    await berth_of_two_cells("drain", "--cell", "c2", "--to-cell", "c1")
+    assert await berth_of_two_cells.where(build) == ("c1", "active")
+    await berth_of_two_cells.ends("shelve", build)
+    awake = await berth_of_two_cells.ends("unshelve", build, "--to-cell", "c2", ends=1)
+    assert awake["end"] == "refused"  # its hosts are closed since they were drained
+    assert "deleted" in await berth_of_two_cells("delete", build, "--wait")
+    await berth_of_two_cells.clean()
+
+
+ADOPTION_COMMANDS = {
+    "adopt": adopting, "delete": builds, "drain": draining, "instances": instances, "move": moves,
+    "why": why,
+}  # fmt: skip
+WEB, DB, TWO_HOSTS = uid(1), uid(2), uid(3)
+
+
+class ImportedBerth:
+    def __init__(
+        self, settings: Settings, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self.settings, self._patch, self._capsys = settings, patch, capsys
+
+    async def __call__(self, *words: str, ends: int = 0) -> str:
+        line = CommandLine(words[0], ADOPTION_COMMANDS[words[0]], self._patch, self._capsys)
+        return await line(*words[1:], ends=ends)
+
+    async def brings_over(self, on: dict[str, tuple[str, ...]]) -> None:
+        """Consumers, with what they hold of hosts by their names, as from another Placement."""
+        async with PlacementClient(f"http://{self.settings.placement.http}", "admin") as client:
+            here = await client.world(lambda *_: None)
+            ids = {provider.name: provider.id for provider in here.providers.values()}
+            held = {"VCPU": 2, "MEMORY_MB": 512, "DISK_GB": 10}
+            consumers = {
+                id_: ImportedConsumer(id_, "p", "u", "INSTANCE", {ids[host]: held for host in hosts})
+                for id_, hosts in on.items()
+            }
+            there = replace(here, consumers=consumers)
+            done = await Import(there, here, client, lambda *_: None).run(prune=False)
+            assert (done.claimed, done.failed) == (len(on), {})
+
+
+@pytest.fixture
+async def imported_berth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> AsyncIterator[ImportedBerth]:
+    monkeypatch.setenv("BERTH_STATE_DIR", str(tmp_path))
+    monkeypatch.setenv("BERTH_CELLS", "c1")
+    settings = Settings().having(
+        state_dir=str(tmp_path), cells=("c1",), hosts=3, build_time="constant:0.01", heartbeat=0.5,
+        placement_http=f"127.0.0.1:{free_port()}",
+    )  # fmt: skip
+    async with embedded(settings) as running:
+        await ready(running.bus, settings)
+        monkeypatch.setattr(wiring, "transport", lambda *_, **__: LocalTransport(running.broker))
+        yield ImportedBerth(settings, monkeypatch, capsys)
+
+
+async def test_what_came_over_is_adopted_moved_drained_and_deleted(
+    imported_berth: ImportedBerth, tmp_path: Path
+) -> None:
+    first, second, third = (f"c1-host0000{number}" for number in (1, 2, 3))
+    await imported_berth.brings_over({WEB: (first,), DB: (second,), TWO_HOSTS: (first, second)})
+    file = tmp_path / "servers.csv"
+    file.write_text(f"ID,Name,Host,Flavor\n{WEB},web,{first},m1.small\n{DB},db,{second},m1.small\n")
+
+    shown = await imported_berth("adopt", "--all", "--from", str(file), ends=1)
+    assert f"would be adopted: {WEB} web on {first} in cell c1 (10 DISK_GB, 512 MEMORY_MB, 2 VCPU)" in shown
+    assert f"for you to judge: {TWO_HOSTS}: it holds something of 2 hosts" in shown
+    assert (await audit(imported_berth.settings)).builds == {}
+
+    told = json.loads(await imported_berth("adopt", "--all", "--from", str(file), "--yes", "--json", ends=1))
+    assert {one["build"] for one in told["adopted"]} == {WEB, DB}
+    assert [*told["listed"]] == [TWO_HOSTS]
+    again = json.loads(await imported_berth("adopt", WEB, "--yes", "--json"))
+    assert (again["adopted"], [*again["known"]]) == ([], [WEB])
+    assert "web" in await imported_berth("instances", "--host", first)
+    assert "it was there before berth, and was adopted" in await imported_berth("why", WEB)
+
+    moved = json.loads(
+        (await imported_berth("move", WEB, "--to", third, "--wait", "--json")).splitlines()[-1]
+    )
+    assert (moved["end"], moved["host"]) == ("done", third)
+    assert "1 moved, none stays" in await imported_berth("drain", second)
+    for build in (WEB, DB):
+        assert "deleted" in await imported_berth("delete", build, "--wait")
+
+    async def clean() -> bool:
+        found = await audit(imported_berth.settings, settled=True)
+        return found.clean and found.types == {"INSTANCE": 1} and found.others == 1
+
+    await until(clean, picture=lambda: audit(imported_berth.settings, settled=True))

@@ -1,14 +1,23 @@
 """Checks of a cloud after every step, read from its databases."""
 
 import sqlite3
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from itertools import chain
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest.mock import patch
 
+from berth import wiring, worker_roles
+from berth.operations.audit import audit
+from berth.settings import Cell, Settings
 from bus.candidates import PlacedHost
-from bus.claims import KEEPERS, holder_consumer
+from bus.claims import CLEANUP, KEEPERS, MIGRATION, holder_consumer
+from bus.clock import Clock
 from bus.host_health import DISABLED, FORCED_DOWN
-from tests.simulation.broken import Broken
-from tests.simulation.guest_checks import check_guests
+from bus.sql.database import Database
+from cell_conductor.core.build import Build
 
 if TYPE_CHECKING:
     from scheduler_worker.waiting.store import HostChanges
@@ -250,3 +259,205 @@ def refuse_any(rows: object, complaint: str) -> None:
     found = list(rows)  # type: ignore[call-overload]  # a sqlite3 cursor
     if found:
         raise Broken(f"{complaint}: {found}")
+
+
+Held = Mapping[str, Mapping[str, int]]  # provider → class → how much
+_OTHERS = 12  # attempts before and after
+LONGEST_BESIDE = 15.0
+
+_ROOMS = """
+SELECT c.uuid, r.uuid, p.uuid, k.name, a.used FROM allocations a JOIN consumers c ON c.id = a.consumer_id
+JOIN resource_providers p ON p.id = a.resource_provider_id
+JOIN resource_providers r ON r.id = p.root_provider_id
+JOIN resource_classes k ON k.id = a.resource_class_id
+"""
+_TYPES = "SELECT c.uuid, t.name FROM consumers c JOIN consumer_types t ON t.id = c.consumer_type_id"
+
+
+class GuestSeen(NamedTuple):
+    """A guest that is there, in whole or in part."""
+
+    build: str
+    attempt: int
+    root: str
+    allocations: Held = MappingProxyType({})
+    runs: bool = False
+    booted: bool = True  # by an order to build it; not by a phase of a move
+
+
+def check_guests(world: "SimulatedWorld") -> None:
+    """Each guest has room that is held, by its build or the keeper of its attempt, and no other guest has."""
+    placement = world.committed("placement")
+    if placement is None or not (guests := world.guests()):
+        return
+    holdings = rooms_of(placement)
+    types = dict(placement.execute(_TYPES).fetchall())
+    whose: dict[str, GuestSeen] = {}  # the room that a consumer holds is one guest's
+    for guest in guests:
+        holder = _holder(guest, holdings, types)
+        if holder is None:
+            raise Broken(
+                f"{guest.build} may still be on {guest.root}, of attempt {guest.attempt},"
+                " and its room is not held"
+            )
+        other = whose.setdefault(holder, guest)
+        if other is not guest:
+            raise Broken(
+                f"{guest.build} has the room of one guest, and there are two: of attempt {other.attempt} on"
+                f" {other.root}, of attempt {guest.attempt} on {guest.root}"
+            )
+    _never_two(world, guests, types)
+
+
+def rooms_of(placement: sqlite3.Connection) -> Mapping[tuple[str, str], Held]:
+    holdings: defaultdict[tuple[str, str], defaultdict[str, dict[str, int]]]
+    holdings = defaultdict(lambda: defaultdict(dict))
+    for consumer, root, provider, name, used in placement.execute(_ROOMS):
+        holdings[consumer, root][provider][name] = used
+    return holdings
+
+
+def _holder(
+    guest: GuestSeen, holdings: Mapping[tuple[str, str], Held], types: Mapping[str, str]
+) -> str | None:
+    build, attempt = guest.build, guest.attempt
+    later = range(attempt + 1, attempt + _OTHERS)
+    earlier = range(attempt - 1, max(attempt - _OTHERS, 0), -1)
+    others = ((later, KEEPERS), (earlier, (MIGRATION,)))
+    names = chain(
+        (holder_consumer(build, attempt), build),
+        (name for span, of in others for one in span if types.get(name := holder_consumer(build, one)) in of),
+    )
+    return next((one for one in names if _holds(holdings.get((one, guest.root)), guest.allocations)), None)
+
+
+def _holds(held: Held | None, asked: Held) -> bool:
+    return held is not None and all(
+        held.get(provider, {}).get(name, 0) >= amount
+        for provider, resources in asked.items()
+        for name, amount in resources.items()
+    )
+
+
+def _never_two(world: "SimulatedWorld", guests: list[GuestSeen], types: Mapping[str, str]) -> None:
+    running: dict[str, GuestSeen] = {}
+    late = []
+    for guest in guests:
+        if not guest.runs:
+            continue
+        if guest.booted and types.get(holder_consumer(guest.build, guest.attempt)) == CLEANUP:
+            late.append(guest)
+            continue
+        other = running.setdefault(guest.build, guest)
+        if other is not guest:
+            raise Broken(_twice(other, guest))
+    beside = {(guest.build, guest.attempt): guest for guest in late if guest.build in running}
+    now = world.time()
+    for key in world.beside.keys() - beside.keys():
+        del world.beside[key]
+    for key, guest in beside.items():
+        if now - world.beside.setdefault(key, now) > LONGEST_BESIDE:
+            raise Broken(f"{_twice(running[guest.build], guest)}, for {LONGEST_BESIDE:g} s")
+
+
+def _twice(one: GuestSeen, other: GuestSeen) -> str:
+    return (
+        f"{one.build} runs twice: of attempt {one.attempt} on {one.root}, and of attempt"
+        f" {other.attempt} on {other.root}"
+    )
+
+
+def check_at_rest(world: "SimulatedWorld") -> None:
+    """When every build and every move has ended and nothing is under way."""
+    check_always(world)
+    if world.broker.dead:
+        raise Broken(f"dead letters: {[letter.reason for letter in world.broker.dead.values()]}")
+    if rescued := sum(one.store.rescued for one in world.waiting.values()):
+        raise Broken(f"{rescued} were rescued by the sweep: no change had told of their hosts")
+    placement = _at_rest(world, "placement")
+    held = dict(placement.execute(HELD).fetchall())
+    living = {build for build, (status, _) in world.ends.items() if status == "active"} - world.deleted
+    stands: dict[str, tuple[str, str, int]] = {}
+    for cell in world.cells:
+        for id_, status, root, attempt in _at_rest(world, f"cell_{cell}").execute(BUILDS):
+            if status not in ("active", "shelved", "error", "deleted"):
+                raise Broken(f"{id_} is still {status} in cell {cell}")
+            stands[id_] = status, root, attempt
+    shelved = {build for build in living if stands[build][0] == "shelved"}
+    should_hold = living - shelved
+    if set(held) != should_hold:
+        raise Broken(f"held without an owner: {set(held) - should_hold}; lost: {should_hold - set(held)}")
+    refuse_any(placement.execute(KEPT), "kept for guests that are gone")
+    guests = defaultdict[str, list[GuestSeen]](list)
+    for guest in world.guests():
+        if guest.build not in should_hold:
+            raise Broken(f"a guest of {guest.build}, of attempt {guest.attempt}, was left on {guest.root}")
+        guests[guest.build].append(guest)
+    for build, there in guests.items():
+        _, root, attempt = stands[build]
+        if len(there) > 1 or there[0].root != root:
+            raise Broken(f"{build} is on {root} by its cell, and its guests are {there}")
+        if (there[0].attempt != attempt or not there[0].runs) and build not in world.movers.ended_badly:
+            raise Broken(f"{build} runs as attempt {attempt} by its cell, and its guest is {there[0]}")
+    if not world.forgetful and (lost := should_hold - set(guests) - world.movers.ended_badly):
+        raise Broken(f"active, and nowhere: {lost}")
+
+
+def check_builds(world: "SimulatedWorld", builds: Mapping[str, Build]) -> None:
+    placement = _at_rest(world, "placement")
+    holdings = rooms_of(placement)
+    generations = dict(placement.execute("SELECT uuid, generation FROM consumers").fetchall())
+    guests = {guest.build: guest for guest in world.guests()}
+    for id_, build in builds.items():
+        if build.status != "active" or id_ in world.deleted:
+            continue
+        held = holdings.get((id_, build.host.root), {})
+        asked = {"VCPU": build.spec.flavor.vcpus, "MEMORY_MB": build.spec.flavor.memory_mb}
+        for name, amount in asked.items() if build.spec.flavor.name != "metal" else ():
+            if (has := sum(mapping.get(name, 0) for mapping in held.values())) != amount:
+                raise Broken(f"{id_} is of {amount} {name} by its cell, and holds {has}")
+        if build.generation != generations[id_]:
+            raise Broken(f"{id_} has another generation by its cell than {generations[id_]}: {build}")
+        if held != (known := build.host.choice.allocations):
+            raise Broken(f"{id_} holds {held}, and by its cell {known}")
+        guest = guests.get(id_)
+        if guest is not None and guest.allocations not in ({}, held) and id_ not in world.movers.ended_badly:
+            raise Broken(f"{id_} holds {held}, and its guest has {guest.allocations}")
+        if build.leftovers:
+            raise Broken(f"{id_} has left {build.leftovers}, for which nothing is kept")
+
+
+def _at_rest(world: "SimulatedWorld", store: str) -> sqlite3.Connection:
+    connection = world.committed(store)
+    if connection is None:
+        raise Broken("at rest, and yet a transaction is open")
+    return connection
+
+
+class _Lent:
+    """A database that stays open when its reader is done."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    async def close(self) -> None:
+        pass
+
+
+async def audited(databases: Mapping[str, Database], cells: Sequence[str], clock: Clock) -> list[str]:
+    def database(_: Settings, role: worker_roles.Role) -> _Lent:
+        return _Lent(databases[f"cell_{role.cell}" if role.cell else role.worker])
+
+    async def ever_made(*_: object) -> bool:
+        return True
+
+    settings = Settings(cells=tuple(Cell(name) for name in cells))
+    with patch.object(wiring, "database", database), patch.object(wiring, "ever_made", ever_made):
+        return (await audit(settings, settled=True, clock=clock)).breaches
+
+
+class Broken(AssertionError):
+    """An invariant does not hold."""

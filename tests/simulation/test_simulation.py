@@ -26,7 +26,7 @@ from placement_worker.core import capacity, fences
 from placement_worker.core.claim_world import ClaimWorld, GroupPlaces, Holder
 from placement_worker.source import IndexedSource
 from scheduler_worker.core.waiting_queues import WaitingRoom
-from tests.simulation.broken import Broken
+from tests.simulation.invariants import Broken
 from tests.simulation.world import SimulatedWorld, Trouble
 from tests.support.virtual_time import run
 
@@ -257,3 +257,41 @@ def found_within(
                 raise
             return str(those.exceptions[0])
     raise AssertionError(f"{seeds} seeds, and nothing was noticed")
+
+
+SOAK_SEEDS = 3000
+MOVING = 1000
+HARSH = Trouble(
+    reorder=0.5,
+    duplicate=0.3,
+    crashes=20,
+    reschedule=0.4,
+    abort=0.05,
+    hang=0.1,
+    phases=0.2,
+    phases_hang=0.1,
+    waits=0.5,
+)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("first", range(10_000, 10_000 + SOAK_SEEDS, 100), ids=lambda n: f"{n}-{n + 99}")
+def test_no_seed_breaks_a_promise_however_harsh(first: int) -> None:
+    live_through(range(first, first + 100), moves=None)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("first", range(20_000, 20_000 + MOVING, 100), ids=lambda n: f"{n}-{n + 99}")
+def test_no_move_breaks_a_promise_however_harsh(first: int) -> None:
+    live_through(range(first, first + 100), moves=True)
+
+
+def live_through(seeds: range, moves: bool | None) -> None:
+    for seed in seeds:
+        try:
+            world = simulate(seed, HARSH, moves)
+        except Exception as problem:
+            problem.add_note(f"in the simulation of seed {seed}")
+            raise
+        assert set(world.ends) == set(world.accepted)
+        assert set(world.movers.ends) == set(world.movers.asked)

@@ -63,13 +63,19 @@ from ironic_sync import ironic_sync
 from placement_worker import Placement, placement_worker
 from scheduler_worker.core.move_start import taken_back
 from scheduler_worker.waiting.store import HostChanges
-from tests.simulation.at_rest import check_at_rest, check_builds
-from tests.simulation.audited import audited
-from tests.simulation.broken import Broken
-from tests.simulation.guest_checks import GuestSeen, check_guests
-from tests.simulation.invariants import KEPT, check_always, check_waiting, gone_apart
-from tests.simulation.movers import Movers
-from tests.simulation.wants import GROUPS, ZONES, a_request, another_zone, hard_of_hearing
+from tests.simulation.invariants import (
+    KEPT,
+    Broken,
+    GuestSeen,
+    audited,
+    check_always,
+    check_at_rest,
+    check_builds,
+    check_guests,
+    check_waiting,
+    gone_apart,
+)
+from tests.simulation.wants import GROUPS, ZONES, Movers, a_request, another_zone, hard_of_hearing
 from tests.support.cloud_workers import a_scheduler, changes_of
 from tests.support.databases import inline_connection
 

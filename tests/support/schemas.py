@@ -1,6 +1,6 @@
 """Creates the tables of a worker's new database: migrations run once, and their statements are repeated.
 
-This takes a fraction of the processor time; contract/test_schemas.py compares the results.
+This takes a fraction of the processor time; contract/test_migrations.py compares the results.
 """
 
 import sqlite3

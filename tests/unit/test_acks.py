@@ -1,15 +1,42 @@
 """Callers are served in batches, and acknowledgements are combined."""
 
 import asyncio
+import random
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from itertools import chain
 from typing import Any
 
+import msgspec
 import pytest
 
+from bus import topics
+from bus.clock import Clock
+from bus.codec import decode_frame, encode_frame
+from bus.context import envelope_of
+from bus.delivery import suspects
+from bus.delivery.runner import Bus
+from bus.delivery.verdicts import FAULT_DELAYS, MAX_UNROUTABLE, Again, Dead, verdict
+from bus.errors import (
+    AnswerRefused,
+    BrokerRefused,
+    NoAnswer,
+    Poison,
+    Retry,
+    TooBig,
+    Unavailable,
+    Undecodable,
+    Unroutable,
+)
+from bus.local import LocalBroker, LocalTransport
+from bus.messages import BuildCancelRequested, BuildDeleteRequested
+from bus.protocol import MAX_COUNT, Envelope
 from bus.rabbit import deliveries
 from bus.rabbit.deliveries import ACKS_WAIT, Parcel, Reading
+from bus.worker import Outcome, Worker, on_many, suspects_queue
 from placement_worker.transactions import AT_ONCE, Batched
+from tests.support.buses import queues_of
 from tests.support.waiting import until
 
 
@@ -157,3 +184,272 @@ async def test_a_caller_who_left_is_not_served() -> None:
         work.go_on.set()
         assert [await task for task in (first, second, fourth)] == [2, 4, 8]
         assert work.lists == [[1], [2], [4]]
+
+
+QUEUE = "scheduler:build.cancel"
+SUSPECTS = suspects_queue("scheduler").name
+
+
+class Handler:
+    """Notes the batches it was given; waits in the middle of one while `holding`."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.holding = False
+        self.worker = Worker("scheduler", consumes=[on_many(topics.BUILD_CANCEL, self.handle)])
+
+    async def handle(self, requests: Sequence[BuildCancelRequested]) -> Sequence[Outcome]:
+        self.batches.append([int(request.build[-12:]) for request in requests])
+        while self.holding:
+            await asyncio.sleep(0.01)
+        return [None] * len(requests)
+
+
+def cancel(number: int, **more: str | int) -> Envelope:
+    made = envelope_of(BuildCancelRequested(build=f"00000000-0000-0000-0000-{number:012d}"), Clock())
+    return msgspec.structs.replace(made, **more)
+
+
+@asynccontextmanager
+async def serving(broker: LocalBroker, worker: Worker, drain: float = 5.0) -> AsyncIterator[asyncio.Event]:
+    stopping = asyncio.Event()
+    async with Bus(LocalTransport(broker)) as bus, asyncio.TaskGroup() as group:
+        group.create_task(bus.serve(worker, stopping, drain=drain))
+        yield stopping
+        stopping.set()
+
+
+@pytest.fixture
+def broker() -> LocalBroker:
+    return LocalBroker()
+
+
+@pytest.fixture
+async def outside(broker: LocalBroker) -> LocalTransport:
+    transport = LocalTransport(broker)
+    await transport.declare(*queues_of(Handler().worker), suspects_queue("scheduler"))
+    return transport
+
+
+async def leave_unsettled(broker: LocalBroker, queue: str, count: int) -> None:
+    """Take so many messages as a reader that then goes away."""
+    reader = LocalTransport(broker)
+    inbox = await reader.consume(broker.queues[queue].spec, count)
+    for _ in range(count):
+        await inbox.get()
+    await reader.close()
+
+
+async def test_first_deliveries_share_a_batch_and_redelivered_ones_are_handled_alone(
+    broker: LocalBroker, outside: LocalTransport
+) -> None:
+    await outside.publish([cancel(number) for number in range(3)], expected=[True] * 3)
+    await leave_unsettled(broker, QUEUE, 3)
+    await outside.publish([cancel(number) for number in range(3, 6)], expected=[True] * 3)
+    handler = Handler()
+    async with serving(broker, handler.worker):
+        await until(lambda: sum(map(len, handler.batches)) == 6)
+    assert sorted(handler.batches) == [[0], [1], [2], [3, 4, 5]]
+    assert not broker.dead
+
+
+@pytest.mark.parametrize(
+    "strikes, unsettled, buried",
+    [
+        (0, 0, False),
+        (0, 1, False),  # the first strike
+        (1, 0, False),
+        (1, 1, True),  # the second
+        (suspects.MAX_STRIKES, 0, True),
+    ],
+)
+async def test_a_suspect_is_buried_at_its_second_strike(
+    broker: LocalBroker, outside: LocalTransport, strikes: int, unsettled: int, buried: bool
+) -> None:
+    suspect = cancel(1, suspect_of=QUEUE, strikes=strikes)
+    await outside.delay(SUSPECTS, suspect, 0)
+    for _ in range(unsettled):
+        await leave_unsettled(broker, SUSPECTS, 1)
+    handler = Handler()
+    async with serving(broker, handler.worker):
+        await until(lambda: handler.batches or broker.dead)
+    assert handler.batches == ([] if buried else [[1]])
+    assert [(letter.queue, letter.key) for letter in broker.dead.values()] == (
+        [(QUEUE, "build.cancel")] if buried else []
+    )
+
+
+async def test_a_suspect_in_hand_at_a_shutdown_gets_no_strike(
+    broker: LocalBroker, outside: LocalTransport
+) -> None:
+    await outside.delay(SUSPECTS, cancel(1, suspect_of=QUEUE, strikes=1), 0)
+    handler = Handler()
+    handler.holding = True
+    async with serving(broker, handler.worker, drain=0.05):
+        await until(lambda: handler.batches)
+    (item,) = broker.queues[SUSPECTS].items
+    assert (item.envelope.strikes, item.crashes) == (1, 0)
+
+
+async def test_a_suspect_whose_handler_takes_long_stops_no_other_and_returns_to_its_queue(
+    broker: LocalBroker, outside: LocalTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suspects, "ALONE_SECONDS", 0.05)
+    for number in (1, 2):
+        await outside.delay(SUSPECTS, cancel(number, suspect_of=QUEUE), 0)
+    handler = Handler()
+    handler.holding = True  # as an agent that settles an order when its work has ended
+    async with serving(broker, handler.worker, drain=0.05):
+        await until(lambda: Counter(chain(*handler.batches)) >= Counter({1: 2, 2: 1}))
+    assert not broker.dead
+
+
+async def test_a_suspect_whose_handler_asks_for_another_try_is_no_suspect_any_more(
+    broker: LocalBroker, outside: LocalTransport
+) -> None:
+    async def refuse(requests: Sequence[BuildCancelRequested]) -> Sequence[Outcome]:
+        raise RuntimeError("a bug")
+
+    await outside.delay(SUSPECTS, cancel(1, suspect_of=QUEUE, strikes=1), 0)
+    async with serving(broker, Worker("scheduler", consumes=[on_many(topics.BUILD_CANCEL, refuse)])):
+        await until(lambda: broker.dead)
+    (letter,) = broker.dead.values()
+    assert letter.reason == "RuntimeError: a bug"  # after its tries, as of any other message
+    assert letter.attempt == 6
+
+
+async def test_a_message_that_strangers_put_among_the_suspects_is_buried(
+    broker: LocalBroker, outside: LocalTransport
+) -> None:
+    await outside.delay(SUSPECTS, cancel(1), 0)
+    handler = Handler()
+    async with serving(broker, handler.worker):
+        await until(lambda: broker.dead)
+    assert not handler.batches
+    assert [letter.reason for letter in broker.dead.values()] == ["it does not name the queue it came from"]
+
+
+async def test_two_workers_of_one_process_do_not_handle_suspects_at_the_same_time(
+    broker: LocalBroker,
+) -> None:
+    turns = asyncio.Lock()
+    handlers = Handler(), Handler()
+    workers = [
+        Worker(name, consumes=[on_many(topics.BUILD_CANCEL, handler.handle)])
+        for name, handler in zip(("one", "other"), handlers, strict=True)
+    ]
+    outside = LocalTransport(broker)
+    for worker in workers:
+        await outside.declare(suspects_queue(worker.name))
+        suspect = cancel(1, suspect_of=f"{worker.name}:build.cancel")
+        await outside.delay(suspects_queue(worker.name).name, suspect, 0)
+    for handler in handlers:
+        handler.holding = True
+    stopping = asyncio.Event()
+    async with Bus(LocalTransport(broker), turns=turns) as bus, asyncio.TaskGroup() as group:
+        for worker in workers:
+            group.create_task(bus.serve(worker, stopping))
+        await until(lambda: handlers[0].batches or handlers[1].batches)
+        await asyncio.sleep(0)
+        assert [handlers[0].batches, handlers[1].batches].count([]) == 1
+        for handler in handlers:
+            handler.holding = False
+        await until(lambda: handlers[0].batches and handlers[1].batches)
+        stopping.set()
+
+
+CLOCK = Clock(now=lambda: 1_700_000_000.0, chance=random.Random(1))
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+MESSAGE = BuildDeleteRequested(build="00000000-0000-0000-0000-000000000001", cell="c1")
+
+
+def a_cause(**said: str) -> Envelope:
+    return msgspec.structs.replace(Envelope(id="cause", type="T", key="k", body=msgspec.Raw(b"{}")), **said)
+
+
+@pytest.mark.parametrize(
+    "said, trace, flags",
+    [
+        (f"00-{TRACE}-b7ad6b7169203331-00", TRACE, "00"),
+        (f"cc-{TRACE}-b7ad6b7169203331-01-and-more-in-later-versions", TRACE, "01"),
+        ("", None, "01"),
+        ("00", None, "01"),
+        (f"00-{TRACE.upper()}-b7ad6b7169203331-01", None, "01"),
+        (f"00-{TRACE}-b7ad6b7169203331-0", None, "01"),
+        (f"00-{TRACE}-b7ad6b7169203331-011", None, "01"),
+        (f"-{'z' * 32}--{'f' * 220}", None, "01"),
+    ],
+)
+def test_a_trace_goes_on_if_it_is_one_and_else_a_new_one_begins(
+    said: str, trace: str | None, flags: str
+) -> None:
+    _, found, span, found_flags = envelope_of(MESSAGE, CLOCK, a_cause(traceparent=said)).traceparent.split(
+        "-"
+    )
+    assert (found == trace) == (trace is not None)
+    assert (len(found), len(span), found_flags) == (32, 16, flags)
+    assert span not in said
+
+
+def test_any_foreign_correlation_gives_readable_consequences() -> None:
+    long = 255 * "x"
+    causes = [
+        a_cause(traceparent=f"-{'z' * 32}--{'f' * 220}"),
+        a_cause(correlation=long),
+        a_cause(id=long),
+        a_cause(traceparent=long),
+    ]
+    sent = [envelope_of(MESSAGE, CLOCK, cause) for cause in causes]
+    assert decode_frame(encode_frame(sent)) == sent
+
+
+def tried(attempt: int = 1, faults: int = 0, unheard: int = 0) -> Envelope:
+    return Envelope(
+        id="m", type="T", key="k", body=msgspec.Raw(b"{}"), attempt=attempt, faults=faults, unheard=unheard
+    )
+
+
+@pytest.mark.parametrize(
+    ("problem", "tries", "expected"),
+    [
+        (Retry(2.5), 1, Again(2.5)),
+        (Retry(2.5), 1000, Again(2.5)),
+        (Poison("no"), 1, Dead("no")),
+        (TooBig("2 MB"), 1, Dead("2 MB")),
+        (AnswerRefused("no such class"), 1, Dead("no such class")),
+        (BrokerRefused("no right to write"), 1, Dead("no right to write")),
+        (Unavailable("away"), 1, Again(0.5, "away", away=True)),
+        (NoAnswer("away"), 4, Again(2.0, "away", away=True)),
+        (Unavailable("away"), MAX_COUNT, Again(5.0, "away", away=True)),
+    ],
+    ids=repr,
+)
+def test_the_verdict_of_each_exception(problem: Exception, tries: int, expected: Again | Dead) -> None:
+    assert verdict(problem, tried(attempt=tries)) == expected
+
+
+@pytest.mark.parametrize(
+    ("envelope", "expected"),
+    [
+        (tried(), Again(0.5, "nobody", unheard=True)),
+        (tried(1000), Again(5.0, "nobody", unheard=True)),  # it waited for something else until now
+        (tried(MAX_UNROUTABLE - 1, unheard=MAX_UNROUTABLE - 2), Again(5.0, "nobody", unheard=True)),
+        (tried(MAX_UNROUTABLE, unheard=MAX_UNROUTABLE - 1), Dead("nobody")),
+    ],
+)
+def test_a_missing_consumer_is_waited_for_some_minutes(envelope: Envelope, expected: Again | Dead) -> None:
+    assert verdict(Unroutable("nobody"), envelope) == expected
+
+
+@pytest.mark.parametrize("bug", [KeyError("three"), Undecodable("of an answer"), TimeoutError()], ids=repr)
+def test_anything_else_is_a_bug_which_is_tried_five_times_more(bug: Exception) -> None:
+    found = [verdict(bug, tried(faults=faults)) for faults in range(len(FAULT_DELAYS) + 1)]
+    assert [one.after for one in found[:-1] if isinstance(one, Again) and one.fault] == list(FAULT_DELAYS)
+    assert isinstance(found[-1], Dead)
+    assert found[-1].reason == f"{type(bug).__name__}: {bug}"
+    assert type(bug).__name__ in found[-1].trace
+    assert isinstance(verdict(bug, tried(faults=MAX_COUNT)), Dead)
+
+
+def test_other_tries_do_not_count_as_bugs() -> None:
+    assert verdict(KeyError(), tried(attempt=500)) == verdict(KeyError(), tried())

@@ -1,12 +1,16 @@
 """Queries for flavors and images: each rule of the grammar with its result."""
 
+import tracemalloc
+from dataclasses import replace
 from dataclasses import replace as but
 from typing import Any
 
 import pytest
 
 from bus.host_health import DISABLED
-from bus.requests import Flavor, Image
+from bus.requests import Flavor, Hints, Image
+from bus.vocabulary import MAX_INT
+from scheduler_worker.core.extra_specs import MAX_NOTES, Unreadable
 from scheduler_worker.core.request import seconds_of
 from tests.support.alternatives import OPTIONS, alternatives, asked, flavor, groups
 from tests.support.ids import uid
@@ -305,3 +309,249 @@ def test_requests_that_ask_for_the_same_have_one_question() -> None:
 )
 def test_durations_are_read(wait: str, seconds: float) -> None:
     assert seconds_of(wait) == seconds
+
+
+MIXED = {"hw:cpu_policy": "mixed"}
+NOTHING = {"resources:VCPU": "0", "resources:MEMORY_MB": "0", "resources:DISK_GB": "0"}
+
+
+def refusal(**request: Any) -> str:
+    with pytest.raises(Unreadable) as refused:
+        alternatives(**request)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("specs", "sentence"),
+    [
+        # Groups.
+        ({"resources:VCPU": "-1"}, "flavor.extra_specs['resources:VCPU']: '-1' is no whole number from 0 to"),
+        ({"resources:VCPU": "1.5"}, "'1.5' is no whole number"),
+        ({"resources:VCPU": ""}, "'' is no whole number"),
+        ({"resources:VCPU": "2147483648"}, "'2147483648' is no whole number"),
+        ({"resources:vcpu": "1"}, "'vcpu' is no resource name (A-Z, 0-9 and _)"),
+        ({f"resources{'x' * 65}:VGPU": "1"}, "a suffix of 65 characters, at most 64"),
+        ({"trait:": "required"}, "'' is no trait name"),
+        ({"trait:A": "maybe"},
+         "flavor.extra_specs['trait:A']: 'maybe' is none of required, forbidden, preferred, any"),
+        ({"trait:A": "preferred:much"}, "'much' is no weight"),
+        ({"trait:A": "preferred:0"}, "'0' is no weight"),
+        ({"resources1:VGPU": "1", "trait1:A": "preferred"}, "write it without a suffix"),
+        ({"trait_X:A": "required"}, "flavor.extra_specs: group '_X' has traits and asks for no resources"),
+        (NOTHING | {"resources1:VGPU": "1", "trait:A": "any"}, "the group without a suffix has traits"),
+        ({"group_policy": "maybe"}, "['group_policy']: 'maybe' is neither 'none' nor 'isolate'"),
+        ({"resources1:VGPU": "1", "same_subtree": "1,2"},
+         "['same_subtree']: there is no group with suffix '2'"),
+        ({"same_subtree2": ""}, "['same_subtree2']: there is no group with suffix ''"),
+        (NOTHING, "flavor: it asks for no resources at all"),
+        # Processors.
+        ({"hw:cpu_policy": "own"},
+         "flavor.extra_specs['hw:cpu_policy']: 'own' is none of shared, dedicated, mixed"),
+        (PINNED | {"resources:PCPU": "2"}, "['resources:PCPU'], and flavor.extra_specs['hw:cpu_policy']"),
+        (NUMA | {"resources1:MEMORY_MB": "2"}, "['resources1:MEMORY_MB'], and flavor.extra_specs['hw:numa_n"),
+        ({"hw:mem_page_size": "2MB", "resources:CUSTOM_MEMORY_PAGES_2MB": "1"},
+         "['resources:CUSTOM_MEMORY_PAGES_2MB'], and flavor.extra_specs['hw:mem_page_size']"),
+        (MIXED, "mixed needs hw:cpu_dedicated_mask"),
+        (MIXED | {"hw:cpu_dedicated_mask": "0-3"}, "must name some and not all of the 4 processors"),
+        (MIXED | {"hw:cpu_dedicated_mask": "^0"}, "must name some and not all"),
+        (MIXED | {"hw:cpu_dedicated_mask": "4"}, "there is no processor 4: the guest has 4"),
+        (MIXED | {"hw:cpu_dedicated_mask": "a"}, "'a' is no list of processors (0-3,^1,6)"),
+        (MIXED | {"hw:cpu_dedicated_mask": "3-1"}, "'3-1' is no range of processors"),
+        (PINNED | {"hw:cpu_dedicated_mask": "1"}, "['hw:cpu_dedicated_mask']: only with hw:cpu_policy=mixed"),
+        ({"hw:cpu_thread_policy": "require"}, "['hw:cpu_thread_policy']: only with hw:cpu_policy=dedicated"),
+        ({"hw:emulator_threads_policy": "isolate"},
+         "['hw:emulator_threads_policy']: only with hw:cpu_policy"),
+        (PINNED | {"hw:cpu_thread_policy": "yes"}, "'yes' is none of prefer, isolate, require"),
+        # NUMA cells.
+        ({"hw:numa_nodes": "0"}, "'0' is no whole number from 1 to 64"),
+        ({"hw:numa_nodes": "3"}, "flavor.vcpus: 4 does not divide by 3 (hw:numa_nodes): say what each cell"),
+        ({"hw:numa_cpus.0": "0"}, "['hw:numa_cpus.0']: only with hw:numa_nodes"),
+        (NUMA | {"hw:numa_cpus.2": "0"}, "['hw:numa_cpus.2']: there are 2 cells (hw:numa_nodes)"),
+        (NUMA | {"hw:numa_cpus.0": "0-3"}, "hw:numa_cpus.1 is missing: say it for every cell"),
+        (NUMA | {"hw:numa_cpus.0": "0-1", "hw:numa_cpus.1": "2-3"}, "hw:numa_mem.0 is missing"),
+        (
+            NUMA
+            | {"hw:numa_cpus.0": "0-1", "hw:numa_cpus.1": "1-3", "hw:numa_mem.0": "1", "hw:numa_mem.1": "1"},
+            "must name each of the 4 processors (flavor.vcpus) once",
+        ),
+        (
+            NUMA
+            | {"hw:numa_cpus.0": "0-1", "hw:numa_cpus.1": "2-3", "hw:numa_mem.0": "1", "hw:numa_mem.1": "1"},
+            "hw:numa_mem.0 to .1 are 2 together, and flavor.memory_mb is 4096",
+        ),
+        # Pages.
+        ({"hw:mem_page_size": "huge"}, "'huge' is none of small, large, any and no size (2MB, 1GB)"),
+        ({"hw:mem_page_size": "0"}, "'0' is none of"),
+        ({"hw:mem_page_size": "3GB"}, "flavor.memory_mb: 4096 of a cell is no multiple of its pages"),
+        # Devices.
+        ({"pci_passthrough:alias": "gpo:1"},
+         "there is no alias 'gpo' (the setting pci_aliases); did you mean gpu?"),
+        ({"pci_passthrough:alias": "gpu:x"}, "'gpu:x' is no alias with a number, as in a1:2,b:1"),
+        ({"pci_passthrough:alias": "gpu:0"}, "0 of 'gpu': from 1 to 64 devices in all"),
+        ({"pci_passthrough:alias": "gpu:60,gpu:5"}, "5 of 'gpu': from 1 to 64 devices in all"),
+        ({"hw:pci_numa_affinity_policy": "near", "pci_passthrough:alias": "gpu"}, "'near' is none of legacy"),
+        ({"accel:device_profile": "x"}, "['accel:device_profile']: there are no device profiles here"),
+        # Capabilities.
+        ({"hw:mem_encryption": "maybe"}, "'maybe' is neither true nor false"),
+        ({"hw:mem_encryption_model": "amd-sev"}, "['hw:mem_encryption_model']: only with hw:mem_encryption"),
+        ({"hw:mem_encryption": "1", "hw:mem_encryption_model": "x"},
+         "'x' is none of amd-sev, amd-sev-es, amd"),
+        ({"hw:tpm_version": "3"}, "'3' is none of 1.2, 2.0"),
+        ({"hw:tpm_model": "tpm-tis"}, "['hw:tpm_model']: only with hw:tpm_version"),
+        ({"hw:tpm_version": "1.2", "hw:tpm_model": "tpm-crb"},
+         "'tpm-crb', and flavor.extra_specs['hw:tpm_version']"),
+        ({"os:secure_boot": "yes"}, "'yes' is none of required, optional, disabled"),
+        ({"hw:pmem": "6 GB"}, "'6 GB' is no name of a namespace"),
+        ({"hw:virtio_packed_ring": "x"}, "'x' is neither true nor false"),
+        ({"hw:ephemeral_encryption_format": "luks"}, "only with hw:ephemeral_encryption"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_extra_specs_that_cannot_be_meant(specs: dict[str, str], sentence: str) -> None:
+    assert sentence in refusal(flavor=flavor(specs))
+
+
+def image(**properties: str) -> Image:
+    return Image(name="i", properties=properties)
+
+
+@pytest.mark.parametrize(
+    ("request_fields", "sentence"),
+    [
+        # Flavor against image.
+        ({"flavor": flavor(PINNED), "image": image(hw_cpu_policy="shared")},
+         "['hw:cpu_policy']: 'dedicated', and image.properties['hw_cpu_policy']: 'shared'"),
+        ({"flavor": flavor({"trait:A": "forbidden"}), "image": Image(name="i", traits_required=("A",))},
+         "trait A: required by image.traits_required, forbidden by flavor.extra_specs['trait:A']"),
+        ({"flavor": flavor({"trait:A": "forbidden"}), "image": image(**{"trait:A": "required"})},
+         "required by image.properties['trait:A']"),
+        ({"image": image(**{"trait:A": "forbidden"})}, "an image can only have it required"),
+        ({"flavor": flavor({"hw:mem_encryption": "1"}), "image": image(hw_firmware_type="bios")},
+         "['hw:mem_encryption']: it needs UEFI, and image.properties['hw_firmware_type']: 'bios'"),
+        ({"image": image(hw_mem_page_size="2MB")},
+         "only for a flavor whose hw:mem_page_size is large or any"),
+        ({"flavor": flavor({"hw:mem_page_size": "1GB"}), "image": image(hw_mem_page_size="2MB")},
+         "large or any; flavor.extra_specs['hw:mem_page_size']: '1GB'"),
+        ({"flavor": flavor({"hw:mem_page_size": "large"}), "image": image(hw_mem_page_size="small")},
+         "'large', and image.properties['hw_mem_page_size']: 'small'"),
+        ({"flavor": flavor({"hw:mem_page_size": "large"}, memory_mb=7)},
+         "no multiple of a large page (1GB, 2MB)"),
+        ({"flavor": flavor(PINNED, vcpus=0)},
+         "flavor.vcpus: 0: a guest with a topology has from 1 to 100000"),
+        ({"or_else": (SMALL, flavor({"trait:A": "x"}))}, "or_else[1].extra_specs['trait:A']: 'x' is none of"),
+        ({"or_else": (Flavor(name="empty"),)}, "or_else[0]: it asks for no resources at all"),
+        # Where to.
+        ({"forced_host": "hots1"}, "forced_host: there is no host 'hots1'; did you mean host1?"),
+        ({"wanted_host": "x"}, "wanted_host: there is no host 'x'"),
+        ({"forced_host": "host1", "wanted_host": "host2"},
+         "forced_host: 'host1', and wanted_host: 'host2' is another"),
+        ({"wanted_host": uid(1, "c"), "ignore_hosts": ("host1",)}, "is among ignore_hosts"),
+        ({"aggregates": ((uid(1, "b"),), ())}, "aggregates[1]: an empty list"),
+        ({"aggregates": ((uid(1, "b"),),), "not_aggregates": (uid(1, "b"),)},
+         "aggregates[0]: all of it is among not_aggregates"),
+        ({"zone": "a,b"}, "zone: 'a,b': one zone, whose name has no comma"),
+        # How many, how long.
+        ({"instances": 2, "at_least": 3}, "at_least: 3, of 2 instances"),
+        ({"wait": "8d"}, "wait: 8d, at most 604800 seconds are allowed (the setting max_wait)"),
+        # Preferred.
+        ({"flavor": flavor({"trait:A": "forbidden"}), "preferred_traits": {"A": 1.0}},
+         "preferred_traits: A is forbidden"),
+        ({"preferred_traits": {"COMPUTE_STATUS_DISABLED": 1.0}}, "COMPUTE_STATUS_DISABLED is forbidden"),
+        # Hints.
+        ({"hints": Hints(same_host=(uid(7, "b"),), different_host=(uid(7, "b"),))},
+         "hints.same_host and hints.different_host both name"),
+        ({"hints": Hints(different_host=(uid(1000, "b"),))}, "hints.different_host: "),
+        ({"hints": Hints(build_near_host_ip="10.0.0")},
+         "hints.build_near_host_ip: '10.0.0' is no IP address"),
+        ({"hints": Hints(build_near_host_ip="10.0.0.1", cidr="/33")},
+         "hints.cidr: '/33' is none of /0 to /32"),
+        ({"hints": Hints(query="[")}, "hints.query: "),
+        ({"hints": Hints(query='["~", "$load", 1]')}, "hints.query: "),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_contradictions_name_both_fields(request_fields: dict[str, Any], sentence: str) -> None:
+    assert sentence in refusal(**request_fields)
+
+
+@pytest.mark.parametrize(
+    ("request_fields", "notes"),
+    [
+        ({}, []),
+        ({"flavor": flavor({"hw:cpu_polcy": "dedicated"})},
+         ["flavor.extra_specs: hw:cpu_polcy: not known here; did you mean hw:cpu_policy?"]),
+        ({"flavor": flavor({"resource:VGPU": "1"})},
+         ["flavor.extra_specs: resource:VGPU: not known here; did you mean resources:VGPU?"]),
+        ({"flavor": flavor({"zzz:q": "1"})}, ["flavor.extra_specs: zzz:q: not known here"]),
+        ({"flavor": flavor({"grup_policy": "isolate"})},
+         ["flavor.extra_specs: grup_policy: not known here; did you mean group_policy?"]),
+        ({"flavor": flavor({"ssd": "true"})},
+         ["flavor.extra_specs: ssd: has no scope, and no rule that is on reads such"]),
+        ({"or_else": (flavor({"zzz:q": "1"}),)}, ["or_else[0].extra_specs: zzz:q: not known here"]),
+        ({"ignore_hosts": ("hosst1",)}, ["ignore_hosts: there is no host 'hosst1'; did you mean host1?"]),
+        ({"hints": Hints(cidr="/16")}, ["hints.cidr: means something only with hints.build_near_host_ip"]),
+        ({"priority": 3, "wait": "5m"}, []),
+        ({"priority": 3}, []),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_fields_without_effect_are_noted(request_fields: dict[str, Any], notes: list[str]) -> None:
+    assert list(alternatives(**request_fields)[-1].notes) == notes
+
+
+def test_unknown_names_of_a_request_are_noted_up_to_a_limit() -> None:
+    specs = {f"zzz:q{number}": "1" for number in range(100)}
+    hosts = tuple(f"host-{number}" for number in range(100))
+    notes = alternatives(flavor=flavor(specs), ignore_hosts=hosts)[-1].notes
+    assert len([note for note in notes if note.startswith("flavor")]) == MAX_NOTES
+    assert len([note for note in notes if note.startswith("ignore_hosts")]) == MAX_NOTES
+
+
+@pytest.mark.parametrize(
+    ("properties", "sentence"),
+    [
+        ({"hw_disk_bus": "scsy"}, "['hw_disk_bus']: no host can say that it has 'scsy'; did you mean scsi?"),
+        ({"disk_format": "tape"}, "image.properties['disk_format']: no host can say that it has 'tape'"),
+    ],
+)
+def test_an_image_demand_that_no_host_can_report_is_refused_only_in_strict_mode(
+    properties: dict[str, str], sentence: str
+) -> None:
+    strict = replace(OPTIONS, image_metadata_traits=True, image_type_traits=True)
+    assert sentence in refusal(options=strict, image=image(**properties))
+    assert alternatives(image=image(**properties)), "unless an operator wants it so, it is not looked at"
+
+
+EVERY = ",".join(["0-99999"] * 100)
+LARGEST: list[tuple[dict[str, str], str]] = [
+    ({}, ""),
+    (PINNED, "flavor.vcpus: 2147483647: a guest with a topology has from 1 to 100000"),
+    (MIXED | {"hw:cpu_dedicated_mask": "0"}, "flavor.vcpus: 2147483647: a guest with a topology"),
+    ({"hw:numa_nodes": "64"}, "flavor.vcpus: 2147483647: a guest with a topology"),
+    ({"hw:mem_page_size": "large"}, "flavor.vcpus: 2147483647: a guest with a topology"),
+    ({"hw:cpu_dedicated_mask": "0-4294967295"}, "only with hw:cpu_policy=mixed"),
+]
+
+
+@pytest.mark.parametrize(("specs", "sentence"), LARGEST, ids=str)
+def test_the_largest_flavor_is_read_in_little_memory(specs: dict[str, str], sentence: str) -> None:
+    tracemalloc.start()
+    try:
+        if sentence:
+            assert sentence in refusal(flavor=flavor(specs, vcpus=MAX_INT))
+        else:
+            alternatives(flavor=flavor(specs, vcpus=MAX_INT))
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_list_that_names_every_processor_many_times_is_read_in_little_memory() -> None:
+    specs = {"hw:numa_nodes": "64"}
+    specs |= {f"hw:numa_cpus.{n}": EVERY for n in range(64)} | {f"hw:numa_mem.{n}": "64" for n in range(64)}
+    tracemalloc.start()
+    try:
+        assert "once" in refusal(flavor=flavor(specs, vcpus=100_000, memory_mb=4096))
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()

@@ -4,17 +4,29 @@ import asyncio
 import json
 import os
 import shutil
+import sqlite3
+import ssl
+import stat
+import tomllib
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import httpx
 import pytest
+from sqlalchemy import exc
+from sqlalchemy.engine import make_url
 
 from berth.broker_users import Management, Rabbitmqctl, broker_users
-from berth.settings import BadSetting
+from berth.cell_file import CellFile, as_user, password_of, read_cell_file, vhost_of, write_cell_file
+from berth.configuration import read
+from berth.settings import BadSetting, Settings
 from bus.errors import BrokerRefused, Unavailable
+from bus.masking import distrusted
 from bus.rabbit.permissions import hashed
+from bus.sql.failures import RESULT_CODES, SQLSTATES, Conflict, Meaning, explained, meaning
+from bus.sql.postgres import secured
 
 AMQP = "amqp://admin:p%40ss@mq.example:5672/v%2Fh"
 REAL_CLIENT = httpx.AsyncClient
@@ -166,3 +178,250 @@ async def test_a_rabbitmqctl_nobody_waits_for_any_longer_is_ended(tmp_path: Path
 def test_passwords_are_hashed_as_rabbitmq_has_them() -> None:
     """The example of its documentation."""
     assert hashed("test12", bytes.fromhex("908dc60a")) == "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR"
+
+
+PLAIN = "postgresql+asyncpg://u@h/b"
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("", {}),
+        ("?sslmode=verify-full", {"ssl": "verify-full"}),
+        ("?ssl=require", {"ssl": "require"}),
+        ("?sslmode=disable", {"ssl": "disable"}),
+    ],
+)
+def test_without_files_the_driver_is_told_the_mode(said: str, told: dict[str, object]) -> None:
+    address, security = secured(make_url(PLAIN + said))
+    assert (str(address), security) == (PLAIN, told)
+
+
+@pytest.mark.parametrize(
+    ("mode", "verifies", "name"),
+    [
+        ("verify-full", ssl.CERT_REQUIRED, True),
+        ("verify-ca", ssl.CERT_REQUIRED, False),
+        ("require", ssl.CERT_REQUIRED, False),  # as libpq does where there is an authority
+    ],
+)
+def test_with_an_authority_it_is_told_whom_to_believe(
+    mode: str, verifies: ssl.VerifyMode, name: bool
+) -> None:
+    address, security = secured(make_url(f"{PLAIN}?sslmode={mode}&sslrootcert={an_authority()}&host=x"))
+    context = security["ssl"]
+    assert str(address) == f"{PLAIN}?host=x"
+    assert (context.verify_mode, context.check_hostname) == (verifies, name)
+
+
+def an_authority() -> Path:
+    found = ssl.get_default_verify_paths().cafile
+    if found is None:
+        pytest.skip("this machine trusts no authority in one file")
+    return Path(found)
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("sslmode=verify_full", "sslmode=verify_full: there are disable, allow,"),
+        ("sslmode=prefer&sslrootcert=/x", "sslmode=prefer needs no certificates: say require,"),
+        ("sslrootcert=/x", "sslmode=: there are"),
+    ],
+)
+def test_invalid_parameters_are_refused(said: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        secured(make_url(f"{PLAIN}?{said}"))
+
+
+def not_believed() -> ssl.SSLCertVerificationError:
+    problem = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    problem.verify_message = "certificate has expired."
+    return problem
+
+
+def caused_by(cause: BaseException) -> ConnectionError:
+    problem = ConnectionError("reset")
+    problem.__cause__ = cause
+    return problem
+
+
+def each_others() -> ConnectionError:
+    first, second = ConnectionError("reset"), ConnectionError("cannot be made")
+    first.__cause__, second.__context__ = second, first
+    return first
+
+
+@pytest.mark.parametrize(
+    ("problem", "says"),
+    [
+        (ConnectionError("reset"), ""),
+        (not_believed(), "its certificate is not believed: certificate has expired"),
+        (caused_by(not_believed()), "its certificate is not believed: certificate has expired"),
+        (caused_by(each_others()), ""),
+        (each_others(), ""),
+    ],
+    ids=["another", "itself", "its cause", "a circle behind it", "a circle"],
+)
+def test_the_certificate_error_is_found_in_a_chain_of_causes(problem: BaseException, says: str) -> None:
+    assert distrusted(problem) == says
+
+
+OURS = Settings().having(
+    amqp_url="amqp://admin:all@mq/v", exchange="e2", database_url="postgresql://o:o@db/b"
+)
+HAS = CellFile("amqp://e2-c9:one@mq/v", "postgresql://b_c9:two@db/b_c9")
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_it_holds_what_the_cells_workers_need_and_nobody_elses_secrets(tmp_path: Path) -> None:
+    path = tmp_path / "c9.toml"
+    assert read_cell_file(path, "c9") is None
+    assert write_cell_file(path, "c9", OURS, HAS)
+    assert mode(path) == 0o600 and [path.name for path in tmp_path.iterdir()] == ["c9.toml"]
+    text = path.read_text()
+    assert "all@" not in text and "o:o@" not in text
+    settings = read(file=path, environment={}).settings
+    assert (settings.cell_names, settings.bus.exchange) == (("c9",), "e2")
+    assert settings.cell("c9").broker == HAS.broker and settings.cell("c9").database == HAS.database
+    assert read_cell_file(path, "c9") == HAS
+
+
+def test_written_again_it_stays_as_it_is_but_for_what_is_otherwise(tmp_path: Path) -> None:
+    path = tmp_path / "c9.toml"
+    write_cell_file(path, "c9", OURS, HAS)
+    path.write_text("hosts = 7\n" + path.read_text() + "[scheduler_weighers]\ncpu = 2.0\n")
+    path.chmod(0o644)
+    assert not write_cell_file(path, "c9", OURS, HAS)
+    assert mode(path) == 0o600
+    other = CellFile("amqp://e2-c9:\\1new@mq/v", HAS.database)  # nothing in it means anything to a pattern
+    assert write_cell_file(path, "c9", OURS, other)
+    told = tomllib.loads(path.read_text())
+    assert (told["hosts"], told["amqp_url"], told["scheduler_weighers"]) == (7, other.broker, {"cpu": 2.0})
+    path.write_text('cells = ["c9"]\n[cells_of_others]\n')
+    write_cell_file(path, "c9", OURS, HAS)
+    assert tomllib.loads(path.read_text())["database_url"] == HAS.database
+
+
+@pytest.mark.parametrize(
+    "text", ['cells = ["c1"]', 'cells = ["c9", "c1"]', "amqp_url = 'amqp://x/'", "cells = ["]
+)
+def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "c9.toml"
+    path.write_text(text)
+    with pytest.raises(BadSetting, match=r"c9.toml"):
+        read_cell_file(path, "c9")
+
+
+@pytest.mark.parametrize(
+    ("url", "user", "password", "path", "made"),
+    [
+        ("amqp://guest:guest@mq:5672/v?heartbeat=9", "b-c9", "p/w@", None, "amqp://b-c9:p%2Fw%40@mq:5672/v?heartbeat=9"),
+        ("amqp://mq/", "b-c9", "x", None, "amqp://b-c9:x@mq/"),
+        ("postgresql+asyncpg://a@db:1/berth", "berth_c9", "x", "/berth_c9", "postgresql+asyncpg://berth_c9:x@db:1/berth_c9"),
+    ],
+)  # fmt: skip
+def test_the_same_place_for_another_user(
+    url: str, user: str, password: str, path: str | None, made: str
+) -> None:
+    assert as_user(url, user, password, path) == made
+    assert password_of(made, user) == password and password_of(made, "somebody") == ""
+
+
+def test_virtual_hosts() -> None:
+    urls = ("amqp://mq", "amqp://mq/", "amqp://mq/v", "amqp://mq/%2Fv")
+    assert [vhost_of(url) for url in urls] == ["/", "/", "v", "/v"]
+
+
+# All that are not in here are bugs, whatever their class.
+RACES = "40000 40001 40P01 55P03 72000"
+AWAY = """
+    08000 08001 08003 08004 08006 08007 08P01
+    25006 25P03 25P04 26000 28000 28P01 3D000 40003 42501
+    53000 53100 53200 53300 53400 55000 55006
+    57000 57014 57P01 57P02 57P03 57P04 57P05
+    58000 58030 58P01 58P02 58P03
+    F0000 F0001 XX000 XX001 XX002
+"""
+RULES = "23000 23001 23502 23503 23505 23514 23P01 40002"
+EXPECTED = {
+    state: kind
+    for kind, states in ((Meaning.RACE, RACES), (Meaning.AWAY, AWAY), (Meaning.RULE, RULES))
+    for state in states.split()
+}
+
+
+def every_sqlstate() -> set[str]:
+    known = (getattr(kind, "sqlstate", None) for kind in vars(asyncpg.exceptions).values())
+    return {state for state in known if isinstance(state, str) and len(state) == 5}
+
+
+def a_postgres_error(state: str) -> asyncpg.PostgresError:
+    error = asyncpg.PostgresError("the server's words")
+    error.sqlstate = state
+    return error
+
+
+@pytest.mark.parametrize("state", sorted(every_sqlstate() | EXPECTED.keys()))
+def test_every_sqlstate_has_its_meaning(state: str) -> None:
+    error = a_postgres_error(state)
+    expected = EXPECTED.get(state, Meaning.BUG)
+    assert meaning(error) is expected
+    assert meaning(exc.DBAPIError("SELECT", None, error)) is expected  # as SQLAlchemy hands it on
+
+
+def test_every_class_of_sqlstates_that_is_listed_is_one_the_server_may_send() -> None:
+    assert all(any(state.startswith(listed) for state in every_sqlstate()) for listed in SQLSTATES)
+
+
+def test_a_statement_prepared_before_a_table_was_altered_is_prepared_again() -> None:
+    error = asyncpg.exceptions.InvalidCachedStatementError("cached statement plan is invalid")
+    assert meaning(error) is Meaning.RACE
+
+
+CODES = {
+    "PERM": Meaning.AWAY, "BUSY": Meaning.AWAY, "LOCKED": Meaning.AWAY, "NOMEM": Meaning.AWAY,
+    "READONLY": Meaning.AWAY, "INTERRUPT": Meaning.AWAY, "IOERR": Meaning.AWAY, "CORRUPT": Meaning.AWAY,
+    "FULL": Meaning.AWAY, "CANTOPEN": Meaning.AWAY, "PROTOCOL": Meaning.AWAY, "SCHEMA": Meaning.RACE,
+    "CONSTRAINT": Meaning.RULE, "NOLFS": Meaning.AWAY, "AUTH": Meaning.AWAY, "NOTADB": Meaning.AWAY,
+    "ERROR": Meaning.BUG, "INTERNAL": Meaning.BUG, "ABORT": Meaning.BUG, "TOOBIG": Meaning.BUG,
+    "MISMATCH": Meaning.BUG, "MISUSE": Meaning.BUG, "RANGE": Meaning.BUG, "FORMAT": Meaning.BUG,
+    # with what SQLite adds to its code
+    "BUSY_SNAPSHOT": Meaning.AWAY, "READONLY_DBMOVED": Meaning.AWAY, "IOERR_WRITE": Meaning.AWAY,
+    "IOERR_FSYNC": Meaning.AWAY, "CONSTRAINT_UNIQUE": Meaning.RULE, "CORRUPT_INDEX": Meaning.AWAY,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "expected"), CODES.items(), ids=CODES)
+def test_every_code_of_sqlite_has_its_meaning(code: str, expected: Meaning) -> None:
+    error = sqlite3.OperationalError("sqlite's words")
+    error.sqlite_errorcode = getattr(sqlite3, f"SQLITE_{code}")
+    assert meaning(error) is expected
+    assert meaning(exc.OperationalError("SELECT", None, error)) is expected
+
+
+def test_the_codes_of_sqlite_are_all_decided() -> None:
+    decided = {getattr(sqlite3, f"SQLITE_{code}") for code in CODES}
+    assert RESULT_CODES.keys() <= decided
+
+
+SAID: list[tuple[Exception, type[Exception], str]] = [
+    (a_postgres_error("40001"), Conflict, "db: the server's words"),
+    (a_postgres_error("25006"), Unavailable, "db: the server's words"),
+    (a_postgres_error("23505"), exc.IntegrityError, "the server's words"),
+    (sqlite3.IntegrityError("UNIQUE"), sqlite3.IntegrityError, "UNIQUE"),
+    (ConnectionRefusedError(111, "x"), Unavailable, "db: no connection: connection refused"),
+    (TimeoutError(), Unavailable, "db: no answer in time"),
+    (exc.TimeoutError("pool"), Unavailable, "db: all connections are busy and none came free in time"),
+    (KeyError("mine"), KeyError, "'mine'"),
+]
+
+
+@pytest.mark.parametrize(("error", "kind", "words"), SAID, ids=[type(one[0]).__name__ for one in SAID])
+def test_callers_meet_it_under_one_name(error: Exception, kind: type[Exception], words: str) -> None:
+    found: Any = explained(error, "db")
+    assert type(found) is kind
+    assert words in str(found)

@@ -1,12 +1,20 @@
 """The replaceable clock, and retries of lost races."""
 
+import asyncio
 import random
 import uuid
 
 import pytest
 
-from bus.clock import Clock
+from bus.clock import Clock, ReportSequence
+from bus.leases import LeaseAnswered, NodeLent
 from bus.sql.failures import ATTEMPTS, LONGEST_WAIT, SHORTEST_WAIT, Conflict, retrying
+from bus.vocabulary import MAX_ORDINAL
+from cell_conductor.core.ring import DRIFT, GRACE, Sightings
+from compute_sim.jobs import LONGEST_ROUND, ROUND, AgentJob, AgentJobs
+from ironic_sync.agent.lease import LeasedNodes
+from tests.support.ids import uid
+from tests.support.virtual_time import in_virtual_time
 
 
 def test_wall_time_may_jump_while_durations_do_not() -> None:
@@ -82,3 +90,212 @@ async def test_the_waits_grow_within_bounds_and_a_seed_repeats_them(waits: list[
     assert first == second
     assert all(SHORTEST_WAIT <= wait <= min(LONGEST_WAIT, 0.01 * 2**n) for n, wait in enumerate(first))
     assert len(set(first)) == len(first)
+
+
+def a_job(number: int, due: float) -> AgentJob:
+    return AgentJob(f"b{number}", 1, ("build", 1), "r1", 0.0, due)
+
+
+@pytest.mark.parametrize(
+    ("due", "told"),
+    [
+        ([1.0], [1.0]),
+        ([1.0, 1.0], [1.0, 1.0]),
+        ([1.0, 1.0 + 2 * ROUND], [1.0, 1.0 + 2 * ROUND]),  # after a quiet moment each at its time
+        ([1.0, 1.0 + ROUND / 8, 1.0 + ROUND / 2], [1.0, 1.0 + ROUND, 1.0 + ROUND]),
+        ([1.0, 1.0 + ROUND / 2, 1.0 + ROUND * 1.5], [1.0, 1.0 + ROUND, 1.0 + 2 * ROUND]),
+        # the more ended together, the longer the next wait for company, up to a limit
+        ([1.0, 1.0, 1.0 + ROUND / 2], [1.0, 1.0, 1.0 + 2 * ROUND]),
+        ([*(9 * [1.0]), 1.0 + ROUND / 2], [*(9 * [1.0]), 1.0 + LONGEST_ROUND]),
+        ([2.0, 1.0, 0.0], [2.0, 1.0, 0.0]),  # whichever is watched first; and what is due is over
+    ],
+)
+@in_virtual_time
+async def test_what_ends_one_upon_the_other_is_told_in_rounds(due: list[float], told: list[float]) -> None:
+    jobs, time = AgentJobs(), asyncio.get_running_loop().time
+    times = {}
+
+    async def wait_for(number: int) -> None:
+        assert await jobs.end(jobs.begin(a_job(number, due[number]))) == "done"
+        times[number] = time()
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(len(due)):
+            group.create_task(wait_for(number))
+    assert [times[number] for number in range(len(due))] == pytest.approx(told)
+
+
+@in_virtual_time
+async def test_whoever_was_handed_an_order_last_is_told_and_those_before_at_once() -> None:
+    jobs = AgentJobs()
+    job = jobs.begin(a_job(1, 1.0))
+    first, second = jobs.end(job), jobs.end(job)
+    assert await first == "handed over" and asyncio.get_running_loop().time() == 0.0
+    assert await second == "done" and asyncio.get_running_loop().time() == 1.0
+
+
+@in_virtual_time
+async def test_a_job_that_nobody_waits_for_holds_up_none_behind_it() -> None:
+    jobs = AgentJobs()
+    ended, given_up, later = (jobs.end(jobs.begin(a_job(number, number / 10))) for number in (1, 2, 3))
+    next(iter(jobs)).tell("destroyed")
+    given_up.cancel()
+    assert await later == "done" and asyncio.get_running_loop().time() == pytest.approx(0.3)
+    assert await ended == "destroyed"
+
+
+@in_virtual_time
+async def test_what_is_lost_is_told_so_however_late_somebody_asks() -> None:
+    jobs = AgentJobs()
+    job = jobs.begin(a_job(1, 1.0))
+    job.lost = True
+    assert await jobs.end(job) == "lost"
+
+
+N1, N2 = uid(1, "c"), uid(2, "c")
+LEASE = 2.0
+
+
+# A conductor
+
+
+def seen(*looks: tuple[float, dict[str, int]], heard: tuple[float, ...] = ()) -> Sightings:
+    sightings = Sightings(deaf_after=1.0)
+    events = sorted(
+        [*((at, beats) for at, beats in looks), *((at, None) for at in heard)], key=lambda e: e[0]
+    )
+    for at, beats in events:
+        if beats is None:
+            sightings.renewed(at)
+        else:
+            sightings.note({agent: (1, beat) for agent, beat in beats.items()}, at)
+    return sightings
+
+
+def over_at(sightings: Sightings, agent: str, beat: int) -> float:
+    return sightings.left(agent, (1, beat), LEASE, 0.0)
+
+
+CERTAIN = LEASE * (1 + DRIFT) + GRACE
+
+
+def test_a_lease_is_over_so_long_after_its_last_beat_was_seen_first() -> None:
+    others = [(0.5 * n, {"a": min(n, 3), "b": n}) for n in range(8)]
+    assert over_at(seen(*others), "a", 3) == pytest.approx(1.5 + CERTAIN)
+
+
+def test_who_was_never_seen_has_all_of_it_before_him() -> None:
+    assert seen((5.0, {"b": 1})).left("a", (1, 1), LEASE, 6.0) == pytest.approx(CERTAIN)
+
+
+def test_who_was_heard_of_since_has_all_of_it_before_him() -> None:
+    assert seen((5.0, {"a": 1})).left("a", (1, 2), LEASE, 9.0) == pytest.approx(CERTAIN)
+    assert seen((5.0, {"a": 1})).left("a", (2, 1), LEASE, 9.0) == pytest.approx(CERTAIN)
+
+
+def test_when_nobody_is_heard_of_it_is_we_who_are_deaf() -> None:
+    silence = [(float(n), {"a": 1, "b": 1}) for n in range(10)]
+    assert over_at(seen(*silence), "a", 1) == pytest.approx(9.0 + CERTAIN)
+
+
+def test_after_that_everybody_has_time_to_be_heard_again() -> None:
+    silence = [(float(n), {"a": 1, "b": 1}) for n in range(10)]
+    assert over_at(seen(*silence, (10.0, {"a": 1, "b": 2})), "a", 1) == pytest.approx(10.0 + CERTAIN)
+
+
+def test_a_question_is_news_too() -> None:
+    looks = [(float(n), {"a": 1}) for n in range(4)]
+    assert over_at(seen(*looks, heard=(0.5, 1.2, 1.9, 2.5, 3.2)), "a", 1) == pytest.approx(CERTAIN)
+
+
+def test_an_agent_s_lease_is_over_by_its_own_clock_before_it_is_certain() -> None:
+    asked, stored_and_seen = 100.0, 100.0
+    mine = LeasedNodes()
+    mine.answered(asked, LeaseAnswered(epoch=1, seconds=LEASE, version=1))
+    certain = seen((stored_and_seen, {"a": 1}), (stored_and_seen, {"a": 1}))
+    at = stored_and_seen + certain.left("a", (1, 1), LEASE, stored_and_seen)
+    slow = asked + (at - asked) * (1 - DRIFT / (1 + DRIFT))
+    assert not mine.good(slow)
+
+
+# An agent
+
+
+def lent(*answers: tuple[float, LeaseAnswered]) -> LeasedNodes:
+    mine = LeasedNodes()
+    for asked_at, answer in answers:
+        mine.answered(asked_at, answer)
+    return mine
+
+
+def an_answer(
+    *nodes: tuple[str, int], epoch: int = 1, more: bool = False, refused: str = ""
+) -> LeaseAnswered:
+    lent_nodes = tuple(NodeLent(root, epoch_) for root, epoch_ in nodes)
+    return LeaseAnswered(epoch=epoch, seconds=LEASE, version=5, nodes=lent_nodes, more=more, refused=refused)
+
+
+# answers (and when they were asked for); an order's node and epoch, and when it came; now; how it stands
+STANDING = {
+    "no answer yet": ([], (N1, 1, 0.0), 1.0, "not yet"),
+    "ours": ([(0.0, an_answer((N1, 4)))], (N1, 4, 1.0), 1.5, "ours"),
+    "ours, ordered by who knows no epochs": ([(0.0, an_answer((N1, 4)))], (N1, 0, 1.0), 1.5, "ours"),
+    "the lease is over": ([(0.0, an_answer((N1, 4)))], (N1, 4, 1.0), 2.0, "not yet"),
+    "an epoch that has passed": ([(0.0, an_answer((N1, 4)))], (N1, 3, 1.0), 1.5, "over"),
+    "an epoch to come": ([(0.0, an_answer((N1, 4)))], (N1, 5, 1.0), 1.5, "not yet"),
+    "... that never came": ([(1.2, an_answer((N1, 4)))], (N1, 5, 1.0), 1.5, "over"),
+    "never ours, perhaps it will be": ([(0.0, an_answer())], (N1, 1, 1.0), 1.5, "not yet"),
+    "not ours": ([(1.2, an_answer())], (N1, 1, 1.0), 1.5, "over"),
+    "not ours, but there is more to come": ([(1.2, an_answer(more=True))], (N1, 1, 1.0), 1.5, "not yet"),
+    "no longer ours": ([(0.0, an_answer((N1, 4))), (1.2, an_answer((N1, 0)))], (N1, 4, 1.0), 1.5, "over"),
+    "others change": ([(0.0, an_answer((N1, 4))), (1.0, an_answer((N2, 0)))], (N1, 4, 1.0), 1.5, "ours"),
+    "another lease": ([(0.0, an_answer((N1, 4))), (1.2, an_answer(epoch=2))], (N1, 4, 1.0), 1.5, "over"),
+    "refused": ([(0.0, an_answer((N1, 4))), (1.0, an_answer(refused="no"))], (N1, 4, 0.5), 2.0, "not yet"),
+    "an answer of a lease before": (
+        [(0.0, an_answer((N1, 4), epoch=2)), (1.0, an_answer(epoch=1))], (N1, 4, 0.5), 2.0, "not yet"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("answers, order, now, stands", STANDING.values(), ids=STANDING.keys())
+def test_how_an_order_stands(
+    answers: list[tuple[float, LeaseAnswered]], order: tuple[str, int, float], now: float, stands: str
+) -> None:
+    assert lent(*answers).standing(*order, now) == stands
+
+
+def test_it_is_told_what_it_lost() -> None:
+    mine = lent((0.0, an_answer((N1, 4), (N2, 2))))
+    assert mine.answered(0.5, an_answer((N1, 0))) == {N1}
+    assert mine.answered(1.0, an_answer((N2, 3))) == {N2}
+    assert mine.answered(1.5, an_answer((N2, 3))) == set()
+    assert mine.answered(2.0, an_answer(epoch=2)) == {N2}
+
+
+class Hands:
+    def __init__(self, now: float) -> None:
+        self.now = now
+        self.clock = Clock(now=lambda: self.now)
+
+
+def test_it_follows_the_clock_and_never_goes_back() -> None:
+    hands = Hands(1000.0)
+    numbers = ReportSequence(hands.clock)
+    told = [numbers.next()]
+    for now in (1000.0, 1001.0, 5000.0, 1000.5, 1000.6):
+        hands.now = now
+        told.append(numbers.next())
+    assert told == sorted(set(told))
+    assert told[0] == 1_000_000_000
+
+
+def test_it_goes_on_from_what_an_earlier_run_told() -> None:
+    numbers = ReportSequence(Hands(1000.0).clock)
+    numbers.follow(9_000_000_000_000)
+    numbers.follow(5)
+    assert [numbers.next(), numbers.next()] == [9_000_000_000_001, 9_000_000_000_002]
+
+
+def test_it_stays_what_can_be_told() -> None:
+    numbers = ReportSequence(Hands(1e300).clock)
+    assert numbers.next() == MAX_ORDINAL

@@ -1,9 +1,30 @@
 """Operators of extra specs, and queries over host attributes."""
 
+from dataclasses import dataclass, field, replace
+from typing import Any
+
 import pytest
 
+from bus.aggregates import Aggregate
+from bus.cells import RegisteredCell
+from bus.errors import AnswerRefused
+from bus.groups import FindGroups, GroupsFound, ServerGroup
+from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
+from bus.requests import Flavor, Hints, Image
+from bus.resources import AllocationsFound, Consumer, FindAllocations
+from scheduler_worker import ChoicePolicy
+from scheduler_worker import orders as remembering
 from scheduler_worker.core.attributes import Attribute, UnreadableQuery, attribute, holds, meets, parsed
+from scheduler_worker.core.extra_specs import RequestOptions
+from scheduler_worker.core.request import NOBODY, Prefilters, prefilters
+from scheduler_worker.orders import Orders
+from scheduler_worker.placing import Scheduler
+from tests.support.alternatives import alternatives, flavor
+from tests.support.ids import uid
+from tests.support.plain_source import PlainSource
 from tests.support.rule_builders import the_facts
+from tests.support.scheduler_builders import FakePlacement, TurnedClock, a_candidate, a_request
+from tests.support.schedulers import scheduler_of
 
 
 @pytest.mark.parametrize(
@@ -123,3 +144,246 @@ def test_an_invalid_query_is_refused_with_the_reason(query: str, why: str) -> No
     with pytest.raises(UnreadableQuery) as refused:
         parsed(query)
     assert why in str(refused.value)
+
+
+ONE, TWO, THREE = (uid(number, "e") for number in (1, 2, 3))
+
+
+def aggregate(uuid: str, **metadata: str) -> Aggregate:
+    return Aggregate(id=uuid, metadata={key.replace("__", ":"): value for key, value in metadata.items()})
+
+
+CLOUD = (
+    aggregate(ONE, filter_tenant_id="p", trait__CUSTOM_LICENSED="required"),
+    aggregate(TWO, filter_tenant_id="q, r", filter_tenant_id_2="p", trait__A="forbidden"),
+    aggregate(THREE, availability_zone="z", trait__A="required", trait__B="required"),
+)
+TENANTS = RequestOptions(tenant_aggregates=True)
+TENANTS_ONLY = replace(TENANTS, tenant_aggregates_required=True)
+ISOLATED = RequestOptions(isolate_aggregates=True)
+LICENSED = {"trait:CUSTOM_LICENSED": "required"}
+
+
+@pytest.mark.parametrize(
+    ("options", "request_fields", "member_of", "not_member_of"),
+    [
+        (RequestOptions(), {"project": "p"}, (), ()),  # both are off, as in Nova
+        (TENANTS, {"project": "p"}, ((ONE, TWO),), ()),
+        (TENANTS, {"project": "r"}, ((TWO,),), ()),
+        (TENANTS, {"project": "s"}, (), ()),
+        (TENANTS, {"project": "r", "aggregates": ((THREE,),)}, ((THREE,), (TWO,)), ()),
+        (TENANTS_ONLY, {"project": "r"}, ((TWO,),), ()),
+        (TENANTS_ONLY, {"project": "s"}, ((NOBODY,),), ()),
+        (ISOLATED, {"project": "p"}, (), (ONE, THREE)),
+        (ISOLATED, {"flavor": flavor(LICENSED)}, (), (THREE,)),
+        (ISOLATED, {"image": Image(name="i", traits_required=("A", "B"))}, (), (ONE,)),
+        (ISOLATED, {"flavor": flavor({"resources1:VGPU": "1", "trait1:A": "required"})}, (), (ONE, THREE)),
+        (
+            ISOLATED,
+            {
+                "flavor": flavor({"resources1:VGPU": "1", "trait1:A": "required", "trait:B": "required"}),
+                "not_aggregates": (TWO,),
+            },
+            (),
+            (TWO, ONE),
+        ),
+    ],
+)
+def test_constraints_from_aggregates(
+    options: RequestOptions,
+    request_fields: dict[str, Any],
+    member_of: tuple[tuple[str, ...], ...],
+    not_member_of: tuple[str, ...],
+) -> None:
+    (alternative,) = alternatives(**request_fields)
+    question = prefilters(CLOUD, options).narrow(alternative).question
+    assert (question.root_member_of, question.root_not_member_of) == (member_of, not_member_of)
+
+
+def test_a_project_without_hosts_is_told_so() -> None:
+    (alternative,) = alternatives(project="s")
+    assert prefilters(CLOUD, TENANTS_ONLY).narrow(alternative).notes == (
+        "no aggregate is for project s (filter_tenant_id)",
+    )
+
+
+def test_disabled_cells_are_excluded() -> None:
+    (alternative,) = alternatives(cell="c2")
+    cells = [RegisteredCell(name=name, enabled=name == "c3") for name in ("c2", "c3", "c1")]
+    assert prefilters((), RequestOptions(), cells).narrow(alternative).question.not_cells == ("c1", "c2")
+    assert prefilters((), RequestOptions(), cells[1:2]).narrow(alternative) is alternative
+
+
+@pytest.mark.parametrize("options", [RequestOptions(), TENANTS, ISOLATED])
+def test_without_such_metadata_a_wish_stays_the_one_it_was(options: RequestOptions) -> None:
+    (alternative,) = alternatives()
+    assert prefilters([aggregate(ONE, availability_zone="z")], options).narrow(alternative) is alternative
+    assert Prefilters().narrow(alternative) is alternative
+
+
+BAD = uid(66, "d")  # placement cannot take a question that names it
+GUEST, HOST_ID = uid(7, "e"), uid(1, "c")
+BATCH = 16
+
+
+@dataclass
+class Knowing:
+    placement: FakePlacement = field(
+        default_factory=lambda: FakePlacement.of(*(a_candidate(number) for number in range(6)))
+    )
+    questions: list[int] = field(default_factory=list)  # of each, how much it named
+
+    async def groups(self, question: FindGroups) -> GroupsFound:
+        self._ask(question.ids)
+        project = a_request().project
+        return GroupsFound(
+            groups=tuple(
+                ServerGroup(id=id_, name="g", project=project, policy="soft-affinity") for id_ in question.ids
+            )
+        )
+
+    async def allocations(self, question: FindAllocations) -> AllocationsFound:
+        self._ask(question.consumers)
+        guest = Consumer(
+            id=GUEST, generation=1, project="p", user="u", type="INSTANCE", allocations={HOST_ID: {"VCPU": 1}}
+        )
+        return AllocationsFound(consumers=(guest,) if GUEST in question.consumers else (), generations={})
+
+    def _ask(self, ids: tuple[str, ...]) -> None:
+        self.questions.append(len(ids))
+        if BAD in ids:
+            raise AnswerRefused("too deep for me")
+
+    def scheduler(self) -> Scheduler:
+        return scheduler_of(
+            self.placement, clock=TurnedClock().clock, groups=self.groups, allocations=self.allocations
+        )
+
+
+async def said(asked: Knowing, requests: list[BuildRequested]) -> dict[str, BuildPlaced | BuildUnplaceable]:
+    told: dict[str, BuildPlaced | BuildUnplaceable] = {}
+    for request, verdict in zip(requests, await asked.scheduler().place_many(requests), strict=True):
+        assert isinstance(verdict, list | tuple), verdict
+        (told[request.request],) = verdict
+    return told
+
+
+@pytest.mark.parametrize(
+    ("well", "wrong"),
+    [
+        (Hints(different_host=(GUEST,)), Hints(different_host=(BAD,))),
+        (Hints(group=uid(5, "d")), Hints(group=BAD)),
+    ],
+)
+async def test_a_failed_lookup_concerns_its_request_only(well: Hints, wrong: Hints) -> None:
+    asked = Knowing()
+    requests = [a_request(number, hints=wrong if number == 11 else well) for number in range(BATCH)]
+    told = await said(asked, requests)
+    without = [request for request, answer in told.items() if not isinstance(answer, BuildPlaced)]
+    assert without == [requests[11].request]
+    lost = told[requests[11].request]
+    assert isinstance(lost, BuildUnplaceable)
+    assert lost.reason == "hints: placement cannot look up what they name: too deep for me"
+    assert len(asked.questions) <= 10  # in halves, not one by one
+
+
+async def test_valid_requests_share_one_query() -> None:
+    asked = Knowing()
+    told = await said(asked, [a_request(number, hints=Hints(different_host=(GUEST,))) for number in range(4)])
+    assert asked.questions == [1]
+    assert all(isinstance(answer, BuildPlaced) and answer.chosen.root != HOST_ID for answer in told.values())
+
+
+async def test_very_many_instances_are_asked_for_in_several_questions() -> None:
+    asked = Knowing()
+    requests = [
+        a_request(
+            number, hints=Hints(different_host=tuple(uid(1000 * number + one, "f") for one in range(900)))
+        )
+        for number in range(1, 4)
+    ]
+    await said(asked, requests)
+    assert asked.questions == [1000, 1000, 700]
+
+
+REQUESTED = uid(2000, "b")  # the first instance of the second request
+
+
+def orders() -> Orders:
+    return Orders(PlainSource([a_candidate(1)], {}), RequestOptions(), ChoicePolicy())
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ({}, {}, True),
+        ({}, {"metadata": {"a": "b"}, "user": "you", "reply_to": "me"}, True),
+        ({}, {"flavor": Flavor(name="large", vcpus=8)}, False),
+        ({}, {"project": "p2"}, False),
+        ({}, {"priority": 3}, False),
+    ],
+)
+def test_requests_with_equal_alternatives(
+    one: dict[str, object], other: dict[str, object], alike: bool
+) -> None:
+    made = orders()
+    first, _ = made.begin(a_request(1, **one), 0.0)  # type: ignore[arg-type]
+    second, _ = made.begin(a_request(2, **other), 0.0)  # type: ignore[arg-type]
+    assert (first.alternatives is second.alternatives) == alike
+
+
+@pytest.mark.parametrize(
+    ("well", "wrong", "says"),
+    [
+        (a_request(1, instances=5, at_least=3), a_request(2, instances=2, at_least=3), "at_least"),
+        (
+            a_request(1, hints=Hints(different_host=(REQUESTED,))),
+            a_request(2, hints=Hints(different_host=(REQUESTED,))),
+            "different_host",
+        ),
+    ],
+)
+def test_an_error_of_one_of_two_equal_requests_is_found(
+    well: BuildRequested, wrong: BuildRequested, says: str
+) -> None:
+    made = orders()
+    _, begun = made.begin(well, 0.0)
+    assert not begun.refusal
+    _, begun = made.begin(wrong, 0.0)
+    assert says in begun.refusal
+
+
+def test_alternatives_of_a_request_contain_nothing_of_its_owner() -> None:
+    made = orders()
+    order, _ = made.begin(a_request(1, reply_to="me"), 0.0)
+    read = order.alternatives[0].request
+    assert (read.request, read.instances, read.reply_to) == ("", (), "")
+    assert order.request == a_request(1, reply_to="me")
+
+
+def test_the_cache_of_requests_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remembering, "REMEMBERED_BYTES", 100_000)
+    made = orders()
+
+    def alternatives(number: int) -> object:
+        large = Flavor(name="large", vcpus=1, extra_specs={f"note{n}": f"{number:01000}" for n in range(40)})
+        return made.begin(a_request(1, flavor=large), 0.0)[0].alternatives
+
+    first = alternatives(1)
+    assert alternatives(1) is first
+    for number in range(2, 5):
+        alternatives(number)
+    assert alternatives(1) is not first
+
+
+def test_an_order_that_is_looked_at_again_goes_by_the_cells_as_they_are_now() -> None:
+    source = PlainSource([a_candidate(1)], {})
+    made = Orders(source, RequestOptions(), ChoicePolicy())
+    order, _ = made.begin(a_request(1), 0.0)
+    for enabled in (False, True):
+        source.cells = {"c1": RegisteredCell(name="c1", enabled=enabled)}
+        made._heard((), ("c1",))
+        closed = () if enabled else ("c1",)
+        order = made.again(order)
+        assert order.alternative.question.not_cells == closed
+        assert made.begin(a_request(2), 0.0)[0].alternative.question.not_cells == closed

@@ -1,22 +1,34 @@
 """docs/ and the README: generated parts are current, links and names exist, commands are tested."""
 
+import ast
+import inspect
 import json
 import re
 import subprocess
 import sys
 import tomllib
+from collections import defaultdict
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml  # type: ignore[import-untyped]
 from click import Group
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from berth import setting_table
+from berth import command_table, rule_table, setting_table
 from berth.__main__ import app
+from berth.choice import policy
+from berth.commands import index
+from berth.settings import BadSetting, Settings
 from bus.topics import QUERIES, TOPICS
+from scheduler_worker import all_rules, all_weighers
+from scheduler_worker.core.rules import RULES
+from scheduler_worker.core.weighing import WEIGHERS
 from tests.support.snippets import PAGES, ROOT, snippets
 
 DOCS = ROOT / "docs"
@@ -202,3 +214,280 @@ def test_each_latency_of_boots_states_whether_it_includes_the_build() -> None:
     assert len(rows) >= 4
     for row in rows:
         assert "including the build" in row or "take no time" in row, row
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
+BEGIN, END = "<!-- berth commands --markdown -->", "<!-- end of berth commands -->"
+# A shell asks by the name that is typed.
+AS_INSTALLED = "import sys; sys.argv[0] = 'berth'; from berth.__main__ import main; main()"
+COMMANDS = dict(command_table.commands(app))
+
+IN_WORDS = {"demo", "up", "run", "ironic sim", "completion"}
+
+
+def test_the_page_is_what_the_command_line_has() -> None:
+    written = PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
+    assert written.strip() == command_table.markdown(app).strip(), (
+        f"{PAGE.name} is behind the code: put what `berth commands --markdown` prints between its marks"
+    )
+
+
+def first_paragraph(text: str) -> str:
+    return " ".join(inspect.cleandoc(text).partition("\n\n")[0].split())
+
+
+@pytest.mark.parametrize("listed", index.COMMANDS, ids=lambda listed: listed.name)
+def test_the_index_says_what_the_command_says_of_itself(listed: index.Listed) -> None:
+    loaded = index.Later(listed).loaded()
+    assert listed.says == first_paragraph(loaded.help)
+    assert loaded.name == listed.name
+
+
+def test_the_index_has_every_command_of_the_files_that_it_names() -> None:
+    for file in {listed.file for listed in index.COMMANDS}:
+        around = typer.Typer()
+        around.add_typer(import_module(f"berth.commands.{file}").commands)
+        theirs = typer.main.get_group(around).commands
+        assert set(theirs) == {listed.name for listed in index.COMMANDS if listed.file == file}
+
+
+def test_help_and_a_list_of_names_load_no_command_and_nothing_that_only_commands_need() -> None:
+    script = (
+        "import sys; from berth.__main__ import app; app(['--help'], standalone_mode=False);"
+        "print('loaded:', {'numpy', 'sqlalchemy', 'aio_pika', 'httpx', 'prometheus_client',"
+        " 'berth.wiring', 'scheduler_worker'} & {*sys.modules})"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", script], cwd=PAGE.parents[1], capture_output=True, text=True, check=True
+    )
+    assert said.stdout.rstrip().endswith("loaded: set()")
+
+
+def test_every_command_that_ends_speaks_json() -> None:
+    assert {name for name, command in COMMANDS.items() if not command_table.speaks_json(command)} == IN_WORDS
+
+
+def test_documented_exit_codes_belong_to_existing_commands() -> None:
+    assert set(command_table.ONE) <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_option_says_what_it_does(name: str) -> None:
+    command = COMMANDS[name]
+    assert command.help
+    silent = [param.name for param in command.params if not getattr(param, "help", None)]
+    assert silent == (["switch"] if name in ("ironic node maintenance", "ironic node power") else [])
+
+
+LISTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "topology": (
+        {"topic or query": "move.told.{cell}"},
+        {
+            "message": "MoveProgress",
+            "from": "conductor, scheduler",
+            "to": "control_room, the client",
+            "wall": "out",
+        },
+    ),
+    "metrics": ({"name": "berth_info"}, {"kind": "gauge", "labels": ["version"], "by": "every process"}),
+    "commands": ({"command": "drain"}, {"json": True, "one": "something stays, and is named with why"}),
+    "rules": ({"name": "up"}, {"on": True, "options": {}, "called": ["ComputeFilter"]}),
+    "reasons": ({"code": "cell"}, {"of": "hosts", "says": "the host is in another cell"}),
+    "http": ({"address": "/reshaper", "method": "POST"}, {"since": "1.30", "until": ""}),
+}
+
+
+@pytest.mark.parametrize("command", LISTS)
+def test_lists_are_json_for_programs(command: str) -> None:
+    which, says = LISTS[command]
+    told = in_json(command)
+    rows = told["filters"] if command == "rules" else told
+    assert len(rows) > 10
+    (row,) = [one for one in rows if which.items() <= one.items()]
+    assert {name: row[name] for name in says} == says
+
+
+def test_commands_that_print_one_document_print_it_as_json() -> None:
+    settings = in_json("settings")["control_room_http"]
+    assert (set(settings), settings["group"]) == ({"value", "from", "group"}, "control_room")
+    described = in_json("asyncapi")
+    assert {"channels", "operations", "components"} <= set(described)
+    assert "MoveProgress" in described["components"]["schemas"]
+    may = in_json("cell", "permissions", "c1")["permissions"]
+    assert [(one["user"], one["vhost"]) for one in may] == [("berth-c1", "/")]
+
+
+def test_a_migration_says_what_it_applied_and_then_that_it_was_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BERTH_STATE_DIR", str(tmp_path))
+    monkeypatch.setenv("BERTH_CELLS", "c1")
+    applied = in_json("migrate")
+    assert {one["store"] for one in applied} == {"placement", "cell_c1", "scheduler"}
+    assert applied[0] == {"store": "placement", "applied": "0001_first"}
+    assert in_json("migrate") == []
+
+
+def in_json(*words: str) -> Any:
+    ended = CliRunner().invoke(app, [*words, "--json"])
+    assert ended.exit_code == 0, ended.output
+    return json.loads(ended.stdout)
+
+
+@pytest.mark.parametrize(
+    ("shell", "mark"),
+    [("bash", "complete -o default -F"), ("zsh", "#compdef berth"), ("fish", "complete --command berth")],
+)
+def test_shell_completion_is_printed(shell: str, mark: str) -> None:
+    ended = CliRunner().invoke(app, ["completion", shell])
+    assert ended.exit_code == 0
+    assert mark in ended.stdout
+    assert "_BERTH_COMPLETE" in ended.stdout
+
+
+def test_bash_is_told_what_may_follow() -> None:
+    asked = {"_BERTH_COMPLETE": "complete_bash", "COMP_WORDS": "berth dead re", "COMP_CWORD": "2"}
+    said = subprocess.run(
+        [sys.executable, "-c", AS_INSTALLED],
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(PAGE.parents[1]), **asked},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert said.stdout.split() == ["replay"], said.stderr
+
+
+RULES_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "rules.md"
+RULES_BEGIN, RULES_END = "<!-- berth rules --markdown -->", "<!-- end of berth rules -->"
+
+
+def test_the_tables_of_the_page_are_those_the_code_has() -> None:
+    written = RULES_PAGE.read_text(encoding="utf-8").partition(RULES_BEGIN)[2].partition(RULES_END)[0]
+    assert written.strip() == rule_table.markdown(Settings()).strip(), (
+        f"{RULES_PAGE.name} is behind the code: put what `berth rules --markdown` prints between its marks"
+    )
+
+
+def test_every_rule_and_weigher_says_what_it_does() -> None:
+    made = policy(Settings())
+    rows = [*all_rules(made, {}, {}), *all_weighers(made, {}, {})]
+    assert {row.name for row in rows} == {*RULES, *WEIGHERS}
+    assert all(row.says.endswith(".") and len(row.says) < 150 for row in rows)
+
+
+def row_of(kind: str, name: str, **said: Any) -> dict[str, Any]:
+    rows = rule_table.as_json(Settings().having(**said))[kind]
+    return next(row for row in rows if row["name"] == name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "settings", "shown"),
+    [
+        ("filters", "io_ops", {}, {"on": True, "options": {"max_io_ops_per_host": 8}}),
+        ("filters", "io_ops", {"scheduler_filters": ("up",)}, {"on": False}),
+        ("filters", "num_instances", {"scheduler_rules": {"num_instances": {"max_instances_per_host": 3}}},
+         {"on": True, "options": {"max_instances_per_host": 3}}),
+        ("weighers", "ram", {"scheduler_weighers": {"cpu": 2.0}}, {"on": False, "multiplier": 1.0}),
+        ("weighers", "pci", {"pci_aliases": {"gpu": "CUSTOM_GPU CUSTOM_HBM"}},
+         {"options": {"classes": ["PCI_DEVICE", "PGPU", "VGPU", "SRIOV_NET_VF", "CUSTOM_GPU"]}}),
+        ("weighers", "num_instances", {}, {"on": False, "multiplier": 0.0}),
+    ],
+)  # fmt: skip
+def test_settings_are_shown(kind: str, name: str, settings: dict[str, Any], shown: dict[str, Any]) -> None:
+    row = row_of(kind, name, **settings)
+    assert {key: row[key] for key in shown} == shown
+
+
+def test_custom_functions_are_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "my_rules.py").write_text(
+        'def calm(host, wish):\n    """It is calm."""\n\n\n'
+        "def size(host, wish):\n    return 1.0\n\n\n"
+        "def broken():\n    return 7\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = Settings().having(
+        scheduler_filters=("my_rules:calm",), scheduler_weighers={"my_rules:size": 2.0}
+    )
+    assert rule_table.filters(settings)[0].says == "It is calm."
+    assert rule_table.weighers(settings)[0].multiplier == 2.0
+    with pytest.raises(
+        BadSetting, match=r"scheduler_filters = .*: 'my_rules:broken' makes a int, not a Rule"
+    ):
+        policy(Settings().having(scheduler_filters=("my_rules:broken",)))
+    with pytest.raises(BadSetting, match="there is no function 'none' in 'my_rules'"):
+        policy(Settings().having(scheduler_filters=("my_rules:none",)))
+
+
+def test_settings_reach_the_policy() -> None:
+    settings = Settings().having(host_subset_size=3, scheduler_near=0.5)
+    made = policy(settings)
+    assert (made.subset, made.near) == (3, 0.5)
+    assert made.cells == frozenset(settings.cell_names)
+
+
+ARCHITECTURE = ROOT / "ARCHITECTURE.md"
+PACKAGES = sorted(
+    path.parent for path in ROOT.glob("*/__init__.py") if path.parent.name not in ("tests", "deploy", "bench")
+)
+PACKAGE_PAGES = [ARCHITECTURE, *(package / "README.md" for package in PACKAGES)]
+
+
+@pytest.mark.parametrize("page", PACKAGE_PAGES, ids=lambda page: page.parent.name)
+def test_files_named_in_readmes_exist(page: Path) -> None:
+    named = sorted(set(re.findall(r"`([\w/.*]+(?:\.py|\.md|/))`", page.read_text())))
+    assert named
+    bases = (ROOT, ROOT / "tests", page.parent)
+    assert [name for name in named if not any(any(base.glob(name)) for base in bases)] == []
+
+
+@pytest.mark.parametrize("page", PACKAGE_PAGES, ids=lambda page: page.parent.name)
+def test_pages_are_short(page: Path) -> None:
+    text = page.read_text()
+    assert len(text.split()) <= 1500
+    if page != ARCHITECTURE:
+        assert len(text.splitlines()) <= 60
+
+
+def test_all_packages_are_listed() -> None:
+    folders = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    listed = ARCHITECTURE.read_text().split("```")[1]
+    assert [folder for folder in sorted(folders) if f"{folder}/" not in listed] == []
+
+
+def test_an_import_contract_covers_every_module_of_bus() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    covered = {module for contract in contracts for module in contract.get("source_modules", ())}
+    modules = {f"bus.{path.stem}" for path in (ROOT / "bus").glob("*.py")} - {"bus.__init__"}
+    assert modules <= covered
+
+
+FOLDERS = (
+    "bench",
+    "berth",
+    "bus",
+    "cell_conductor",
+    "compute_sim",
+    "control_room",
+    "deploy",
+    "ironic_sync",
+    "placement_worker",
+    "scheduler_worker",
+    "tests",
+)
+
+
+def public_classes() -> Iterator[tuple[str, Path]]:
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    yield node.name, path.relative_to(ROOT)
+
+
+def test_no_public_class_has_the_name_of_another() -> None:
+    where = defaultdict(list)
+    for name, path in public_classes():
+        where[name].append(str(path))
+    assert len(where) > 300  # they were found at all
+    assert {name: paths for name, paths in where.items() if len(paths) > 1} == {}

@@ -16,6 +16,15 @@ from berth.doctor.judgement import (
     exit_code,
     judged,
 )
+from berth.operations.guest_differences import differences
+from berth.operations.wrong_allocations import Misheld, Wrong, doubt, leaks, misheld
+from bus.claims import Choice, holder_consumer
+from bus.guests import ReportedGuest
+from bus.messages import Selection
+from bus.vocabulary import Allocations
+from cell_conductor import HeldByCell, PlaceByCell
+from placement_worker import StoredHolder, TreesOfConsumer
+from tests.support.ids import uid
 
 KNOWN = ("0001_first", "0002_more", "0003_last")
 WELL = BerthSeen(
@@ -122,3 +131,194 @@ def test_the_worst_comes_first() -> None:
     levels = [finding.level for finding in found]
     assert levels == sorted(levels, key=["broken", "warning", "fine"].index)
     assert found[0] == Finding("broken", "Python", "Python is 3.9.", "Use 3.11 or newer.")
+
+
+BUILD = uid(1)
+A, B, CHILD = uid(1, "a"), uid(2, "a"), uid(3, "a")
+TREE = {A: A, B: B, CHILD: A}
+HERE = {A: {"VCPU": 2, "MEMORY_MB": 512}}
+PLACE = PlaceByCell(
+    BUILD, "c1", 7, 2, 3, Selection(root=A, host="host-1", agent="agent-1", choice=Choice(HERE))
+)
+
+
+def found(held: Allocations, generation: int = 3, *, moving: bool = False) -> list[Misheld]:
+    trees = TreesOfConsumer("INSTANCE", 0.0, False, {TREE[one]: None for one in held}, [])
+    return [
+        *misheld(
+            {BUILD: PLACE},
+            {BUILD: trees} if held else {},
+            {BUILD: (generation, held, 0.0)} if held else {},
+            {BUILD} if moving else set(),
+        )
+    ]
+
+
+AT = f"{BUILD}: active on {A}"
+
+
+@pytest.mark.parametrize(
+    ("held", "generation", "wrong", "sentence"),
+    [
+        ({}, 0, "missing", f"{AT} in cell c1, and holds nothing"),
+        ({B: HERE[A]}, 3, "elsewhere", f"{AT}, but holds resources of {B}"),
+        ({A: {"VCPU": 4}}, 3, "amounts", f"{AT} with 512 MEMORY_MB, 2 VCPU, but holds 4 VCPU"),
+        (HERE, 5, "outdated", f"{AT}: its cell knows generation 3 of it, placement 5"),
+    ],
+)
+def test_each_way_to_be_held_wrongly_is_named(
+    held: Allocations, generation: int, wrong: Wrong, sentence: str
+) -> None:
+    [one] = found(held, generation)
+    assert (one.wrong, str(one), one.begun) == (wrong, sentence, False)
+
+
+@pytest.mark.parametrize("held", [HERE, {CHILD: {"VCPU": 2}, A: {"MEMORY_MB": 512}}])
+def test_what_has_gone_elsewhere_within_its_tree_is_held_rightly(held: Allocations) -> None:
+    assert found(held) == []
+
+
+def test_while_a_move_has_begun_what_is_held_is_the_moves_affair() -> None:
+    assert found({A: {"VCPU": 4}}, moving=True) == found(HERE, 5, moving=True) == []
+    [one] = found({B: HERE[A]}, 5, moving=True)
+    assert "has begun that its cell has not heard of" in doubt(one, [a_guest()], {"host-2": []})
+
+
+# Witnesses
+
+
+def a_guest(attempt: int = 2, root: str = A, held: Allocations = HERE) -> ReportedGuest:
+    return ReportedGuest(BUILD, attempt, root, "running", held)
+
+
+def wrongly(wrong: Wrong) -> Misheld:
+    held: dict[Wrong, Allocations] = {
+        "missing": {}, "elsewhere": {B: HERE[A]}, "amounts": {A: {"VCPU": 4}}, "outdated": HERE,
+    }  # fmt: skip
+    [one] = found(held[wrong], 5)
+    return one
+
+
+@pytest.mark.parametrize(
+    ("wrong", "here", "there", "why"),
+    [
+        ("missing", [a_guest()], {}, ""),
+        ("elsewhere", [a_guest()], {"host-2": []}, ""),
+        ("elsewhere", [a_guest()], {"host-2": [a_guest()]}, ""),  # one agent has both hosts
+        ("amounts", [a_guest()], {}, ""),
+        ("amounts", [a_guest(held={CHILD: {"VCPU": 2}, A: {"MEMORY_MB": 512}})], {}, ""),
+        ("missing", None, {}, ""),
+        ("outdated", None, {}, ""),
+        ("elsewhere", None, {"host-2": []}, "agent agent-1 of host-1 does not say what it has"),
+        ("amounts", None, {}, "agent agent-1 of host-1 does not say what it has"),
+        ("elsewhere", [a_guest()], {"host-2": None}, "nobody says what runs on host-2, where it is held"),
+        ("missing", [], {}, "agent agent-1 has no guest of its attempt 2 on host-1"),
+        ("amounts", [a_guest(attempt=1)], {}, "agent agent-1 has no guest of its attempt 2 on host-1"),
+        ("elsewhere", [a_guest(root=B)], {"host-2": []}, "has no guest of its attempt 2 on host-1"),
+        ("elsewhere", [a_guest(), a_guest(3, B)], {"host-2": []}, "has more than one guest of it"),
+        ("amounts", [a_guest(held={A: {"VCPU": 4}})], {}, "agent agent-1 has it with 4 VCPU"),
+        ("missing", [a_guest(held={A: {"VCPU": 4}})], {}, "agent agent-1 has it with 4 VCPU"),
+        ("elsewhere", [a_guest()], {"host-2": [a_guest(1, B)]}, "there is a guest of it on host-2, too"),
+    ],
+)
+def test_what_is_held_moves_only_by_two_witnesses_and_against_nobodys_word(
+    wrong: Wrong, here: Any, there: Any, why: str
+) -> None:
+    said = doubt(wrongly(wrong), here, there)
+    assert why in said and bool(why) == bool(said)
+
+
+OLD = 100.0
+
+
+def kept(attempt: int, type_: str = "MIGRATION", since: float = 50.0) -> StoredHolder:
+    return StoredHolder(holder_consumer(BUILD, attempt), 3, BUILD, type_, since)
+
+
+SOUND = [
+    ("it is in a move", kept(1), HeldByCell("moving", 2)),
+    ("it waits to be confirmed", kept(1), HeldByCell("verifying", 2)),
+    ("its guest may still be there", kept(1), HeldByCell("active", 2, frozenset({1}))),
+    ("it is a clean-up under way", kept(1, "CLEANUP"), HeldByCell("deleted", 1, frozenset({1}))),
+    ("its cell may be yet to hear of it", kept(1, since=100.5), HeldByCell("active", 1)),
+    ("what is left of it cannot be read", kept(1), HeldByCell("active", 2, unreadable=True)),
+]
+LEAKING = [
+    ("its move is over", kept(1), HeldByCell("active", 2), True),
+    ("it is deleted", kept(2), HeldByCell("deleted", 2), True),
+    ("it is shelved", kept(1), HeldByCell("shelved", 1), True),
+    ("a clean-up is over", kept(1, "CLEANUP"), HeldByCell("active", 2, frozenset({2})), True),
+    ("its guest is there, by its cell", kept(1), HeldByCell("active", 1), False),
+    ("it is ahead of its cell", kept(3), HeldByCell("active", 2), False),
+    ("no attempt of it is kept so", kept(99), HeldByCell("active", 2), False),
+]
+
+
+@pytest.mark.parametrize(("why", "holder_consumer", "known"), SOUND, ids=[each[0] for each in SOUND])
+def test_who_keeps_for_somebody_leaks_nothing(
+    why: str, holder_consumer: StoredHolder, known: HeldByCell
+) -> None:
+    assert list(leaks([holder_consumer], {BUILD: known}, all_read=True, old=OLD)) == []
+
+
+@pytest.mark.parametrize(
+    ("why", "holder_consumer", "known", "proven"), LEAKING, ids=[each[0] for each in LEAKING]
+)
+def test_who_keeps_for_nobody_leaks_and_is_given_back_only_if_that_is_proven(
+    why: str, holder_consumer: StoredHolder, known: HeldByCell, proven: bool
+) -> None:
+    (leak,) = leaks([holder_consumer], {BUILD: known}, all_read=True, old=OLD)
+    assert (leak.consumer, leak.generation, leak.build) == (holder_consumer.consumer, 3, BUILD)
+    assert leak.proven is proven
+
+
+def test_of_one_that_came_from_a_cell_that_was_not_read_nothing_is_proven() -> None:
+    came = HeldByCell("active", 2, came=True)
+    for all_read in (True, False):
+        (leak,) = leaks([kept(1)], {BUILD: came}, all_read=all_read, old=OLD)
+        assert leak.proven is all_read
+
+
+def test_of_one_that_two_cells_know_what_either_keeps_is_kept() -> None:
+    here, gone = HeldByCell("active", 2, came=True), HeldByCell("moved", 1, frozenset({1}))
+    for both in (here.beside(gone), gone.beside(here)):
+        assert (both.status, both.attempt, both.left) == ("active", 2, frozenset({1}))
+        assert list(leaks([kept(1)], {BUILD: both}, all_read=True, old=OLD)) == []
+
+
+@pytest.mark.parametrize("all_read", [True, False])
+def test_of_a_build_that_no_cell_knows_nothing_is_proven(all_read: bool) -> None:
+    found = list(leaks([kept(1)], {}, all_read=all_read, old=OLD))
+    assert [leak.proven for leak in found] == ([False] if all_read else [])
+
+
+RECORDED, ROOT, OTHER = uid(1), uid(1, "a"), uid(2, "a")
+ACTIVE = PlaceByCell(RECORDED, "c1", 1, 1, 1, Selection(root=ROOT, host="h1", agent="a1", choice=Choice({})))
+NO_GUEST = f"{RECORDED}: active on h1 in cell c1, and agent a1 has no guest of its attempt 1 there"
+HAS = f"{RECORDED}: agent a1 of cell c1 has a guest of its attempt"
+
+
+@pytest.mark.parametrize(
+    ("guests", "stands", "known", "kept", "said"),
+    [
+        ([(1, ROOT)], True, True, False, []),
+        ([], True, True, False, [NO_GUEST]),
+        ([(2, ROOT)], True, True, False, [NO_GUEST, f"{HAS} 2, and by its cell it is attempt 1 on h1"]),
+        ([(1, ROOT), (2, OTHER)], True, True, False, [f"{HAS} 2, and by its cell it is attempt 1 on h1"]),
+        ([(1, ROOT), (2, OTHER)], True, True, True, []),  # a keeper has its room: of a move, or a clean-up
+        ([(2, OTHER)], False, True, False, []),  # being built, moved or deleted just now
+        ([(1, ROOT)], False, False, False, [f"{HAS} 1, and no cell knows it"]),
+    ],
+)
+def test_each_difference_is_one_sentence(
+    guests: list[tuple[int, str]], stands: bool, known: bool, kept: bool, said: list[str]
+) -> None:
+    books = {
+        ("c1", "a1"): [ReportedGuest(RECORDED, attempt, root, "running", {}) for attempt, root in guests]
+    }
+    stood = {RECORDED: ACTIVE} if stands else {}
+    assert differences(books, {RECORDED} if known else set(), stood, {RECORDED} if kept else set()) == said
+
+
+def test_of_an_agent_that_does_not_answer_nothing_is_said() -> None:
+    assert differences({}, {RECORDED}, {RECORDED: ACTIVE}, set()) == []

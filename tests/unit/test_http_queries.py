@@ -1,15 +1,20 @@
 """Query strings of the HTTP API by microversion, and errors for wrong ones."""
 
+import json
+import random
 from typing import Any
 
+import msgspec
 import pytest
 
 from bus.names import FindNames
 from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
 from bus.resources import FindProviders, FindUsages
-from placement_worker.http import queries
-from placement_worker.http.errors import UNDEFINED, Problem
+from placement_worker.http import queries, schemas
+from placement_worker.http.api_call import negotiated
+from placement_worker.http.errors import UNDEFINED, Problem, best, takes_json
+from placement_worker.http.schemas import Schema
 
 A, B = "aaaaaaaa-0000-4000-8000-000000000000", "bbbbbbbb-0000-4000-8000-000000000000"
 
@@ -173,3 +178,145 @@ def test_queries_for_traits(query: str, wanted: FindNames) -> None:
 )
 def test_queries_for_usages(query: str, minor: int, wanted: tuple[FindUsages, str]) -> None:
     assert queries.usages(query.encode(), minor) == wanted
+
+
+@pytest.mark.parametrize(
+    ("header", "minor"),
+    [
+        ("", 0),
+        ("placement 1.0", 0),
+        ("placement 1.39", 39),
+        ("placement latest", 39),
+        ("Placement latest", 39),
+        ("compute 2.1", 0),
+        ("compute 2.1, placement 1.7", 7),
+        ("placement 1.3,placement 1.5", 5),
+        ("placement  1.5", 5),
+        ("placement", 0),
+    ],
+)
+def test_a_header_asks_for_a_version(header: str, minor: int) -> None:
+    assert negotiated(header) == minor
+
+
+@pytest.mark.parametrize(
+    ("header", "status", "why"),
+    [
+        ("placement 0.5", 406, "Unacceptable version header: 0.5"),
+        ("placement 1.40", 406, "Unacceptable version header: 1.40"),
+        ("placement 2.0", 406, "Unacceptable version header: 2.0"),
+        ("placement pony.horse", 400, "invalid version string: pony.horse"),
+        ("placement 1.2.3", 400, "invalid version string: 1.2.3"),
+        ("placement LATEST", 400, "invalid version string: LATEST"),
+        ("placement 1", 400, "invalid version string: 1"),
+        ("placement 1.-1", 400, "invalid version string: 1.-1"),
+        ("placement 1.١", 400, "invalid version string"),
+    ],
+)
+def test_a_version_that_is_none_is_refused(header: str, status: int, why: str) -> None:
+    with pytest.raises(Problem) as refusal:
+        negotiated(header)
+    assert refusal.value.status == status
+    assert why in refusal.value.why
+
+
+BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+
+
+@pytest.mark.parametrize(
+    ("accept", "json_is_good", "errors_as"),
+    [
+        ("", True, "application/json"),
+        ("*/*", True, "application/json"),
+        ("application/json", True, "application/json"),
+        ("application/*", True, "application/json"),
+        ("application/json; charset=utf-8", True, "application/json"),
+        ("text/html", False, "text/html"),
+        ("text/*", False, "text/html"),
+        (BROWSER, True, "text/html"),
+        ("text/html;q=0.5, application/json", True, "application/json"),
+        ("application/json;q=0, */*", False, "text/html"),
+        ("application/json;q=0", False, None),
+        ("text/plain", False, None),
+        ("application/xml", False, None),
+        ("*/*;q=x", False, None),
+    ],
+)
+def test_accepted_content_types(accept: str, json_is_good: bool, errors_as: str | None) -> None:
+    assert takes_json(accept) is json_is_good
+    assert best(accept) == errors_as
+
+
+def test_in_html_nothing_of_the_client_is_markup() -> None:
+    kind, body = Problem(400, "<script>alert(1)</script>").rendered("text/html", "req-1", 0)
+    assert kind == "text/html; charset=UTF-8"
+    assert b"<script>" not in body
+    assert b"&lt;script&gt;" in body
+
+
+def test_a_sentence_never_grows_with_what_was_sent() -> None:
+    assert len(Problem(400, "x" * 1_000_000).rendered("", "req-1", 0)[1]) < 5000
+
+
+UUID = "aaaaaaaa-0000-0000-0000-000000000001"
+STOCK = {
+    "total": 8, "reserved": 1, "min_unit": 1, "max_unit": 8, "step_size": 1, "allocation_ratio": 1.5,
+    "resource_provider_generation": 2,
+}  # fmt: skip
+CLAIM = {
+    "allocations": {UUID: {"resources": {"VCPU": 1}, "generation": 3}},
+    "project_id": "p1",
+    "user_id": "u1",
+    "consumer_generation": None,
+    "mappings": {"_A": [UUID]},
+    "consumer_type": "INSTANCE",
+}
+SOUND: list[tuple[Schema, Any]] = [
+    (schemas.POST_PROVIDER[0], {"name": "one", "uuid": UUID}),
+    (schemas.POST_PROVIDER[14], {"name": "one", "uuid": UUID, "parent_provider_uuid": None}),
+    (schemas.PUT_INVENTORIES, {"resource_provider_generation": 1, "inventories": {"VCPU": STOCK}}),
+    (schemas.PUT_TRAITS, {"resource_provider_generation": 1, "traits": ["CUSTOM_A", "CUSTOM_B"]}),
+    (schemas.PUT_ALLOCATIONS[38], CLAIM),
+    (schemas.POST_ALLOCATIONS[38], {UUID: CLAIM}),
+]
+ODD: list[Any] = [
+    None, True, False, 0, 1, -1, 2**31, 2**31 - 1, 1.0, 1.5, 1e39, -0.5, "", "x" * 300, "vcpu", "VCPU\n",
+    UUID.upper(), UUID.replace("-", ""), UUID + "\n", [], [UUID], ["A", "A"], {}, {"VCPU": 1}, {"": {}},
+    10**30,
+]  # fmt: skip
+
+
+def spoilt(value: Any, chance: random.Random) -> Any:
+    value = json.loads(json.dumps(value))
+    if not isinstance(value, dict | list) or not value or chance.random() < 0.15:
+        return chance.choice(ODD)
+    if isinstance(value, list):
+        value[chance.randrange(len(value))] = chance.choice(ODD)
+        return value
+    key = chance.choice(sorted(value))
+    match chance.randrange(5):
+        case 0:
+            del value[key]
+        case 1:
+            value[chance.choice(("", "bogus", "vcpu", "VCPU\n", UUID.upper(), key + "\n"))] = value[key]
+        case _:
+            value[key] = spoilt(value[key], chance)
+    return value
+
+
+@pytest.mark.parametrize(("schema", "sound"), SOUND)
+def test_the_plain_type_accepts_only_what_the_schema_accepts(schema: Schema, sound: Any) -> None:
+    plain = schema._plain
+    assert plain is not None
+    plain.decode(json.dumps(sound).encode())
+    assert schema.complaint(sound) == ""
+    chance, refused = random.Random(7), 0
+    for _ in range(1500):
+        body = spoilt(sound, chance)
+        try:
+            plain.decode(json.dumps(body).encode())
+        except msgspec.ValidationError:
+            refused += 1
+            continue
+        assert schema.complaint(body) == "", body
+    assert refused > 300

@@ -1,31 +1,39 @@
 """The index of hosts: pages, removals, changes, and free memory that stays with the process."""
 
+import dataclasses
 import random
 import subprocess
 import sys
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping
+from random import Random
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
+from bus.aggregates import Aggregate
 from bus.candidates import Ints
+from bus.cells import RegisteredCell
 from bus.codec import encode
 from bus.decisions import NearMiss, Removal
 from bus.protocol import MAX_MESSAGE_BYTES
 from bus.queries import CandidatesFound, FindCandidates
-from bus.replication import KnownTrees, ProviderChange
+from bus.replication import KnownTree, KnownTrees, PlacementChanged, ProviderChange
 from bus.reports import Inventory
 from placement_worker.core.compact_trees import CARRIED, CARRIED_ROOM, ROOM, carried, unpacked
 from placement_worker.core.index import Index
-from placement_worker.core.row_table import FIRST_ROWS
-from placement_worker.core.search import page
+from placement_worker.core.row_table import FIRST_ROWS, SHARES
+from placement_worker.core.search import page, search
 from placement_worker.core.trees import ProviderState, Tree
+from placement_worker.memory import FAR_AHEAD, Memory, News, Take
 from scheduler_worker.core.host_map import Uints
 from scheduler_worker.core.ranking_order import AHEAD, FIRST_PAGE, Frontier
 from tests.support.ids import uid
 from tests.support.placement_builders import looking_for
-from tests.support.provider_trees import state, tree
+from tests.support.provider_trees import a_query, a_world, an_index, state, tree
+from tests.support.search_answers import as_way
 
 
 def a_tree(
@@ -90,7 +98,7 @@ def test_rows_are_used_again_and_the_arrays_grow() -> None:
     query = looking_for({"VCPU": 1}, required=("HW_A",), limit=5000)
     assert page(index, query).fitting == many
     for number in range(100):
-        index.put(replace(a_tree(number), providers=()), 2)
+        index.put(dataclasses.replace(a_tree(number), providers=()), 2)
     assert page(index, query).fitting == many - 100
     for number in range(100):
         index.put(a_tree(10_000 + number), 3)
@@ -151,7 +159,7 @@ def test_near_misses_of_a_node_request_are_nodes_in_use() -> None:
 def test_a_page_fits_a_message_however_long_the_names_are() -> None:
     classes = [f"CUSTOM_{'X' * 240}{number}" for number in range(10)]
     trees = [a_tree(number, {name: Inventory(total=8) for name in classes}) for number in range(300)]
-    index = index_of(*(replace(tree, zone="z" * 255, agent="a" * 64) for tree in trees))
+    index = index_of(*(dataclasses.replace(tree, zone="z" * 255, agent="a" * 64) for tree in trees))
     query = looking_for(dict.fromkeys(classes, 1), limit=300)
     seen: list[str] = []
     after: int | None = 0
@@ -229,11 +237,13 @@ def hosts(count: int) -> list[Tree]:
 
 
 def gone(number: int) -> Tree:
-    return replace(host(number), providers=())
+    return dataclasses.replace(host(number), providers=())
 
 
 def as_told(tree: Tree) -> Tree:
-    return replace(tree, providers=tuple(replace(provider, id=0) for provider in tree.providers))
+    return dataclasses.replace(
+        tree, providers=tuple(dataclasses.replace(provider, id=0) for provider in tree.providers)
+    )
 
 
 @pytest.mark.parametrize(
@@ -258,3 +268,390 @@ def test_few_and_small_ones_go_along(trees: list[Tree], go: bool) -> None:
     if packed is not None:
         arrived = msgspec.json.decode(msgspec.json.encode(packed), type=KnownTrees)
         assert [tree for tree, left_out in unpacked(arrived) if not left_out] == list(map(as_told, trees))
+
+
+Commit = tuple[int, tuple[ProviderChange, ...], dict[str, Tree]]
+
+
+class GrowingForest:
+    def __init__(self, chance: Random) -> None:
+        self.chance = chance
+        self.trees = {one.root: one for one in a_world(chance)}
+        self.number = 1
+        self.fresh = 1000
+
+    def step(self) -> Commit:
+        self.number += 1
+        chosen = self.chance.choice(list(self.trees))
+        change = self.chance.choice(
+            (self.use, self.use, self.refit, self.add, self.drop, self.move, self.part)
+        )
+        return change(self.trees[chosen])
+
+    def use(self, tree: Tree) -> Commit:
+        was = self.chance.choice(tree.providers)
+        used = {name: self.chance.randint(0, 4) for name in was.inventories}
+        now = dataclasses.replace(was, used=used, generation=self.number)
+        self.trees[tree.root] = dataclasses.replace(tree, providers=_swapped(tree, now))
+        return self.number, (ProviderChange(was.uuid, tree.root, self.number, used),), {}
+
+    def refit(self, tree: Tree) -> Commit:
+        was = self.chance.choice(tree.providers)
+        traits = self.chance.choice((was.traits, ("CUSTOM_A",), (SHARES,), ()))
+        aggregates = self.chance.choice((was.aggregates, (uid(0, "e"),), (uid(1, "e"), uid(2, "e")), ()))
+        stock = dict(was.inventories) | {"VCPU": Inventory(total=self.chance.randint(1, 9))}
+        used = {name: was.used.get(name, 0) for name in stock}
+        now = dataclasses.replace(
+            was, inventories=stock, used=used, traits=traits, aggregates=aggregates, shape=self.number
+        )
+        return self._reshaped(dataclasses.replace(tree, providers=_swapped(tree, now)))
+
+    def add(self, tree: Tree) -> Commit:
+        self.fresh += 1
+        parent = self.chance.choice(tree.providers)
+        child = dataclasses.replace(
+            state(self.fresh, None, {"CUSTOM_VF": 4}, shape=self.number), parent=parent.uuid
+        )
+        return self._reshaped(dataclasses.replace(tree, providers=(*tree.providers, child)))
+
+    def drop(self, tree: Tree) -> Commit:
+        if len(self.trees) > 1 and self.chance.random() < 0.3:
+            return self._reshaped(dataclasses.replace(tree, providers=()))
+        gone = self._branch(tree, self.chance.choice(tree.providers))
+        left = tuple(each for each in tree.providers if each not in gone)
+        return self._reshaped(dataclasses.replace(tree, providers=left)) if left else self.use(tree)
+
+    def move(self, tree: Tree) -> Commit:
+        """Hang a branch, or the whole tree, under another tree."""
+        others = [each for each in self.trees.values() if each.root != tree.root]
+        if not others:
+            return self.add(tree)
+        into = self.chance.choice(others)
+        branch = self._branch(tree, self.chance.choice(tree.providers))
+        top = dataclasses.replace(
+            branch[0], parent=self.chance.choice(into.providers).uuid, shape=self.number
+        )
+        left = tuple(each for each in tree.providers if each not in branch)
+        return self._reshaped(
+            dataclasses.replace(tree, providers=left),
+            dataclasses.replace(into, providers=(*into.providers, top, *branch[1:])),
+        )
+
+    def part(self, one: Tree) -> Commit:
+        branch = self._branch(one, self.chance.choice(one.providers))
+        if branch[0].parent is None:
+            return self.use(one)
+        left = tuple(each for each in one.providers if each not in branch)
+        top = dataclasses.replace(branch[0], parent=None, shape=self.number)
+        return self._reshaped(dataclasses.replace(one, providers=left), tree(top, *branch[1:], cell=one.cell))
+
+    def _branch(self, tree: Tree, top: ProviderState) -> list[ProviderState]:
+        branch = [top]
+        for each in tree.providers:
+            if each.parent in {above.uuid for above in branch}:
+                branch.append(each)
+        return branch
+
+    def _reshaped(self, *trees: Tree) -> Commit:
+        changes = []
+        for stored in trees:
+            self.trees.pop(stored.root, None)
+            if stored.providers:
+                self.trees[stored.root] = stored
+            changes += [
+                ProviderChange(provider.uuid, stored.root, provider.generation, provider.used, True)
+                for provider in stored.providers
+            ]
+        return self.number, tuple(changes), {tree.root: tree for tree in trees}
+
+
+def _swapped(tree: Tree, now: ProviderState) -> tuple[ProviderState, ...]:
+    return tuple(now if each.uuid == now.uuid else each for each in tree.providers)
+
+
+def known_of(index: Index) -> dict[str, object]:
+    def name(position: int) -> str:
+        row = index.at[position]
+        assert row is not None
+        return row.uuid
+
+    told: dict[str, object] = {
+        "trees": {root: set(uuids) for root, uuids in index.trees.items()},
+        "first": all(root == uuids[0] for root, uuids in index.trees.items()),
+        "children": index.children,
+    }
+    for uuid, row in index.rows.items():
+        at = row.position
+        told[uuid] = (
+            (row.root, row.parent, row.host, row.cell, row.agent, row.shapes, row.capacity, row.free),
+            (index.roots[at], index.below[at], name(int(index.root_of[at]))),
+            {trait for trait, flags in index.traits.items() if flags.mask(index.high)[at]} == set(row.traits),
+            {one for one, flags in index.aggregates.items() if flags.mask(index.high)[at]}
+            == set(row.aggregates),
+            {one: int(kind.top[at]) for one, kind in index.classes.items() if kind.top[at]},
+            {one for one, sharers in index.sharers.items() if at in sharers},
+            {name(root) for root in index.reach(at).tolist()} if SHARES in row.traits else set(),
+        )
+    return told
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_changes_lead_to_what_a_fresh_load_gives(seed: int) -> None:
+    chance = Random(seed)
+    forest = GrowingForest(chance)
+    straight, shuffled = Index(1), Index(1)
+    for stored in forest.trees.values():
+        straight.put(stored, 1)
+        shuffled.put(stored, 1)
+    for _ in range(12):
+        commits = [forest.step() for _ in range(chance.choice((1, 2, 3)))]
+        for number, changes, trees in commits:
+            straight.accept(number, changes, trees)
+            known_of(straight)  # so that what is remembered of reach would be stale
+        if len(commits) > 1 and chance.random() < 0.7:
+            commits[0], commits[1] = commits[1], commits[0]
+        for number, changes, trees in commits:
+            shuffled.accept(number, changes, trees)
+        assert straight.seen == shuffled.seen == forest.number
+        fresh = an_index(list(forest.trees.values()))
+        assert known_of(straight) == known_of(fresh)
+        assert known_of(shuffled) == known_of(fresh)
+        query = a_query(chance, list(forest.trees.values()))
+        expected = {as_way(fit) for fit in search(fresh, query).fits}
+        for index in (straight, shuffled):
+            assert {as_way(fit) for fit in search(index, query).fits} == expected
+
+
+def test_cached_wire_forms_of_a_provider_are_dropped_when_it_changes() -> None:
+    root, child = state(1, None, {"VCPU": 8}), state(2, 1, {"CUSTOM_VF": 4})
+    index = an_index([tree(root, child)])
+
+    def tell() -> None:
+        for row in index.rows.values():
+            row.told = "told"
+
+    def still_told() -> set[str]:
+        return {row.uuid for row in index.rows.values() if row.told is not None}
+
+    tell()
+    index.use(ProviderChange(root.uuid, root.uuid, 2, {"VCPU": 3}), 2)
+    assert still_told() == {child.uuid}
+    tell()
+    index.put(tree(root, dataclasses.replace(child, traits=("CUSTOM_A",), shape=2)), 3)
+    assert child.uuid not in still_told()
+    tell()
+    other = state(9, None, {"VCPU": 1})
+    index.put(
+        tree(
+            other, dataclasses.replace(root, parent=other.uuid, shape=3), dataclasses.replace(child, shape=3)
+        ),
+        4,
+    )
+    assert still_told() == set()
+
+
+def test_a_trait_or_aggregate_of_few_becomes_one_of_many_and_back() -> None:
+    many = [tree(state(number, None, {"VCPU": 1}, traits=("CUSTOM_A",))) for number in range(3000)]
+    rare = tree(state(5000, None, {"VCPU": 1}, traits=("CUSTOM_B",)))
+    index = an_index([rare, *many])
+    for trait, count in (("CUSTOM_A", 3000), ("CUSTOM_B", 1)):
+        found = search(index, looking_for({"VCPU": 1}, required=(trait,), limit=10_000))
+        assert (found.fitting, len(found.fits)) == (count, count)
+    for one in many[5:]:
+        index.put(dataclasses.replace(one, providers=()), 2)
+    more = [tree(state(10_000 + number, None, {"VCPU": 1})) for number in range(8000)]
+    for one in more:
+        index.put(one, 3)
+    for trait, count in (("CUSTOM_A", 5), ("CUSTOM_B", 1)):
+        query = looking_for({"VCPU": 1}, required=(trait,))
+        assert search(index, query).fitting == count
+        assert search(index, msgspec.structs.replace(query, limit=1)).cut == (count > 1)
+
+
+ONE, TWO, THREE = (uid(number, "a") for number in (1, 2, 3))
+Told = list[tuple[set[str], set[str]]]  # roots and aggregates
+SHUT = RegisteredCell(name="c1", enabled=False)
+EAST, WEST = Aggregate(id=uid(1, "e"), name="east"), Aggregate(id=uid(2, "e"), name="west")
+
+
+class Shelf:
+    def __init__(self, *trees: Tree) -> None:
+        self.there = {tree.root: tree for tree in trees}
+        self.said: list[Aggregate] = [EAST]
+        self.cells: list[RegisteredCell] = []
+        self.number = 1
+        self.read: list[str] = []
+
+    async def last(self) -> int:
+        return self.number
+
+    async def changes(self, after: int, most: int) -> News:
+        return News([], False)
+
+    async def trees(self, roots: Collection[str]) -> Mapping[str, Tree]:
+        self.read += roots
+        return {root: self.there[root] for root in roots}
+
+    async def described(self) -> Iterable[Aggregate]:
+        return self.said
+
+    async def registered(self) -> Iterable[RegisteredCell]:
+        return self.cells
+
+    async def each(self, take: Take) -> None:
+        await take(list(self.there.values()))
+
+
+def a_small_host(number: int) -> Tree:
+    return tree(state(number, None, {"VCPU": 8}))
+
+
+def changed(number: int, root: str = "", *, reshaped: bool = False, **described: Any) -> PlacementChanged:
+    changes = (ProviderChange(root, root, number, {"VCPU": 1}, reshaped=reshaped),) if root else ()
+    return PlacementChanged(number=number, changes=changes, **described)
+
+
+@pytest.fixture
+def shelf() -> Shelf:
+    return Shelf(a_small_host(1), a_small_host(2))
+
+
+@pytest.fixture
+def memory(shelf: Shelf) -> Memory:
+    return Memory(shelf)
+
+
+@pytest.fixture
+def heard(memory: Memory) -> Told:
+    found: Told = []
+    memory.watch(lambda roots, aggregates: found.append((set(roots), set(aggregates))))
+    return found
+
+
+async def test_watchers_receive_the_roots_of_each_change(memory: Memory, shelf: Shelf, heard: Told) -> None:
+    await memory.reload()
+    heard.clear()
+    await memory.handle_many([changed(2, ONE)])
+    await memory.handle_many([changed(3, aggregates=(WEST,))])
+    shelf.there[THREE] = a_small_host(3)
+    await memory.handle_many([changed(4, TWO), changed(5, THREE, reshaped=True)])
+    assert heard == [({ONE}, set()), (set(), {WEST.id}), ({TWO, THREE}, set())]
+    await memory.handle_many([changed(5, THREE)])
+    assert len(heard) == 3  # it was known
+    await memory.handle_many([changed(6, cells=(SHUT,))])
+    assert heard[3:] == [(set(), {"c1"})]
+
+
+async def test_before_all_has_been_read_nobody_is_told(memory: Memory, heard: Told) -> None:
+    memory.learn([changed(1, ONE)], {})
+    assert heard == []
+
+
+async def test_a_reload_tells_of_all_there_are_and_of_all_there_were(
+    memory: Memory, shelf: Shelf, heard: Told
+) -> None:
+    await memory.reload()
+    assert heard == [({ONE, TWO}, {EAST.id})]
+    shelf.cells = [SHUT]
+    del shelf.there[ONE]
+    shelf.there[THREE], shelf.said, shelf.number = a_small_host(3), [WEST], 9
+    await memory.reload()
+    assert heard[1:] == [({ONE, TWO, THREE}, {EAST.id, WEST.id, "c1"})]
+    assert memory.index.cell_facts == {"c1": SHUT}
+    shelf.cells = []
+    await memory.reload()
+    assert heard[2:] == [({TWO, THREE}, {WEST.id, "c1"})]
+
+
+# Trees that come with the news of them
+
+
+def with_trees(number: int, *trees: Tree) -> PlacementChanged:
+    changes = tuple(ProviderChange(tree.root, tree.root, number, {}, reshaped=True) for tree in trees)
+    return PlacementChanged(number=number, changes=changes, trees=carried(trees))
+
+
+def sized(number: int, size: int) -> Tree:
+    return tree(state(number, None, {"VCPU": size}, shape=size))
+
+
+@pytest.mark.parametrize(
+    ("news", "read", "sizes"),
+    [
+        pytest.param([with_trees(2, sized(1, 16))], [], {ONE: 16}, id="told"),
+        pytest.param([changed(2, ONE, reshaped=True)], [ONE], {ONE: 8}, id="not told"),
+        pytest.param(
+            [with_trees(2, sized(1, 16)), changed(3, TWO, reshaped=True)],
+            [TWO],
+            {ONE: 16, TWO: 8},
+            id="one of two told",
+        ),
+        pytest.param(
+            [with_trees(3, sized(1, 32)), with_trees(2, sized(1, 16))], [], {ONE: 32}, id="the last counts"
+        ),
+        pytest.param(
+            [with_trees(2, sized(1, 16)), changed(3, ONE, reshaped=True)],
+            [ONE],
+            {ONE: 8},
+            id="the last was not told",
+        ),
+        pytest.param(
+            [replace(with_trees(2, sized(1, 16)), trees=KnownTrees(trees=(KnownTree(ONE, "h", 7, 1),)))],
+            [ONE],
+            {ONE: 8},
+            id="what makes no sense",
+        ),
+        pytest.param([with_trees(2, Tree(TWO))], [], {ONE: 8, TWO: None}, id="one that is gone"),
+    ],
+)
+async def test_trees_in_a_change_message_are_not_read(
+    memory: Memory,
+    shelf: Shelf,
+    news: list[PlacementChanged],
+    read: list[str],
+    sizes: Mapping[str, int | None],
+) -> None:
+    await memory.reload()
+    await memory.handle_many(news)
+    assert shelf.read == read
+    rows = memory.index.rows
+    assert {root: rows[root].capacity["VCPU"] if root in rows else None for root in sizes} == sizes
+
+
+@pytest.mark.parametrize("number", [2 + FAR_AHEAD, 2**62])
+async def test_a_forged_number_far_ahead_deafens_nobody(
+    shelf: Shelf, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = Memory(shelf)
+    await memory.reload()
+    forged = PlacementChanged(number=number, changes=(ProviderChange(ONE, ONE, 9, {"VCPU": 8}),))
+    await memory.handle_many([forged])
+    assert f"change {number} is none of placement's" in caplog.text
+    assert memory.index.whole and memory.index.seen == 1
+    assert memory.index.rows[ONE].free == {"VCPU": 8}
+    shelf.number = 2
+    await memory.handle_many([forged, changed(2, ONE)])
+    assert memory.index.rows[ONE].free == {"VCPU": 7} and memory.index.seen == 2
+
+
+async def test_a_forged_number_during_a_reload_is_ignored(shelf: Shelf) -> None:
+    memory = Memory(shelf)
+    forged = PlacementChanged(number=2**62, changes=(ProviderChange(ONE, ONE, 9, {"VCPU": 8}),))
+
+    class Interrupted(Shelf):
+        async def each(self, take: Take) -> None:
+            await memory.handle_many([forged, changed(2, ONE)])
+            await super().each(take)
+
+    shelf.__class__ = Interrupted
+    await memory.reload()
+    assert memory.index.whole and memory.index.seen == 2
+    assert memory.index.rows[ONE].free == {"VCPU": 7}
+
+
+async def test_many_that_were_lost_are_believed_to_be(shelf: Shelf) -> None:
+    memory = Memory(shelf)
+    await memory.reload()
+    shelf.number = 3 * FAR_AHEAD
+    await memory.handle_many([changed(3 * FAR_AHEAD, ONE)])
+    assert memory.index.rows[ONE].free == {"VCPU": 7} and not memory.index.whole

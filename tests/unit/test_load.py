@@ -1,11 +1,21 @@
 """Results of a load test, and their picture."""
 
 import asyncio
+import json
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 
 import pytest
 
+from bench import __main__ as bench
+from bench import machine, runs
+from bench.boot_profile import summed
+from bench.chart import chart_svg
+from bench.embedded_boots import embedded_boots
+from bench.figures import BenchRun, Better, Figure, MachineFacts, Measured, Yardstick, compared, rows
+from bench.processes import kind
+from bench.suite import SUITE, Benchmark, BenchSizes
 from berth.commands.load import load_flavors
 from berth.loadtest import MIX, Boot, Load, LoadOutcome, LoadPlan, latency_svg, percentile
 from bus import topics
@@ -227,3 +237,219 @@ def test_the_picture_of_very_many_boots_shows_a_sample() -> None:
 
 def test_an_empty_load_says_so() -> None:
     assert words_of(latency_svg(LoadOutcome({}, 0.0), "nothing")) == ["nothing", "no boot ended"]
+
+
+MACHINE = MachineFacts(processor="one", cores=2, load=0.0, python="3", rabbitmq="3", postgresql="15")
+
+
+@pytest.fixture(autouse=True)
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(runs, "KEPT", tmp_path / "runs")
+    monkeypatch.setattr(runs, "RECORDED", tmp_path / "recorded.json")
+    monkeypatch.setattr(machine, "facts", lambda: MACHINE)  # asking RabbitMQ's version takes an Erlang
+    monkeypatch.setattr(machine, "_TURN", 0.001)
+    return tmp_path
+
+
+@pytest.fixture
+def suite(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Figure]]:
+    finds = {"one": [Figure("f", 10.0, "/s", "up", "")], "two": [Figure("g", 5.0, "ms", "down", "")]}
+
+    def made(name: str) -> Benchmark:
+        return Benchmark(name, 1, lambda sizes: tuple(finds[name]))
+
+    monkeypatch.setattr(bench, "SUITE", {name: made(name) for name in finds})
+    return finds
+
+
+def test_a_run_is_kept_and_the_next_is_compared_with_the_recorded_one(
+    kept: Path, suite: dict[str, list[Figure]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench.main(["--record"]) == 0
+    assert "nothing is recorded yet" in capsys.readouterr().out
+    suite["one"] = [Figure("f", 5.0, "/s", "up", "")]
+    assert bench.main(["--json", str(kept / "mine.json")]) == 0
+    said = capsys.readouterr().out
+    assert "0.50 ×" in said
+    assert "worse by more than a tenth: one f" in said
+    assert "then: recorded.json" in said
+    assert runs.read(kept / "mine.json").benches["one"].figures[0].value == 5.0
+    assert (kept / "mine.svg").exists()
+    words = json.dumps(json.loads((kept / "recorded.json").read_text()))
+    assert str(kept) not in words
+    assert str(Path.home()) not in words
+
+
+def test_a_failed_benchmark_does_not_stop_the_others(
+    kept: Path, suite: dict[str, list[Figure]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    del suite["one"]
+    assert bench.main(["--record", "--json", str(kept / "mine.json")]) == 1
+    assert "FAILED: one: KeyError: 'one'" in capsys.readouterr().err
+    assert runs.read(kept / "mine.json").benches.keys() == {"two"}
+    assert not (kept / "recorded.json").exists()
+
+
+@pytest.mark.parametrize("words", [["three"], ["--mix", "1"], ["--mix", "100000"]])
+def test_an_unknown_benchmark_or_mix_is_refused(words: list[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        bench.main(words)
+
+
+def test_a_tiny_run_from_end_to_end(
+    kept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def tiny(sizes: BenchSizes) -> tuple[Figure, ...]:
+        return embedded_boots(200, 40, sizes.flavors)
+
+    monkeypatch.setitem(SUITE, "embedded", Benchmark("tiny", 1, tiny))
+    assert bench.main(["embedded", "--json", str(kept / "tiny.json")]) == 0
+    figures = runs.read(kept / "tiny.json").benches["embedded"].figures
+    assert [figure.name for figure in figures] == ["boots/s", "processor a boot, the load's too"]
+    assert all(figure.value > 0 for figure in figures)
+
+
+@pytest.mark.parametrize(
+    ("command", "is_a"),
+    [
+        ("python -m berth run conductor --cell c1 ", "conductor"),
+        ("python -m berth up ", "supervisor"),
+        ("python -m berth load --attach ", "load"),
+        ("postgres: berth berth 127.0.0.1(59024) idle", "PostgreSQL"),
+        ("/usr/lib/erlang/erts-13.1.5/bin/beam.smp -W w", "RabbitMQ"),
+        ("py-spy record --pid 1", "py-spy"),
+        ("/bin/sh -c if read -r line", "other"),
+    ],
+)
+def test_a_process_is_known_by_its_command_line(command: str, is_a: str) -> None:
+    assert kind(0, command) == is_a
+
+
+def test_samples_belong_to_the_innermost_function_of_ours() -> None:
+    raw = "\n".join([
+        "run (/here/bus/delivery/runner.py:1);decode (/here/bus/codec.py:3);loads (/lib/json/decoder.py:9) 3",
+        "run (/here/bus/delivery/runner.py:1);select (/lib/python3/selectors.py:4) 2",
+        "main (/lib/python3/runpy.py:1);poll (/here/.venv/lib/site-packages/uvloop/loop.py:4) 5",
+        "run (/here/berth/commands/terminal.py:7);run (/lib/python3/asyncio/runners.py:118) 90",  # it waits
+    ])  # fmt: skip
+    samples = summed([raw], "/here/")
+    assert samples["package"] == {"bus": 3, "bus/delivery": 2, "event loop": 5}
+    assert samples["whose code"] == {"python: decoder": 3, "python: selectors": 2, "uvloop": 5}
+    assert samples["function"] == {
+        "decode (bus/codec.py:3)": 3,
+        "run (bus/delivery/runner.py:1)": 2,
+        "event loop": 5,
+    }
+
+
+def a_run(
+    figures: Sequence[Figure], clock: float = 100.0, processor: float = 100.0, name: str = "b"
+) -> BenchRun:
+    measured = Measured(tuple(figures), Yardstick(clock, processor), 1.0)
+    return BenchRun(at="then", commit="c", long=False, machine=MACHINE, benches={name: measured})
+
+
+@pytest.mark.parametrize(
+    ("better", "was", "now", "ratio", "worse"),
+    [
+        ("up", 100.0, 200.0, 2.0, False),
+        ("up", 100.0, 91.0, 0.91, False),
+        ("up", 100.0, 89.0, 0.89, True),
+        ("down", 100.0, 50.0, 2.0, False),
+        ("down", 100.0, 109.0, 100 / 109, False),
+        ("down", 100.0, 111.0, 100 / 111, True),
+    ],
+)
+def test_a_ratio_says_how_many_times_as_good(
+    better: Better, was: float, now: float, ratio: float, worse: bool
+) -> None:
+    (one,) = compared(a_run([Figure("f", now, "", better)]), a_run([Figure("f", was, "", better)]))
+    assert one.ratio == pytest.approx(ratio)
+    assert one.was == was
+    assert one.worse is worse
+
+
+@pytest.mark.parametrize(
+    ("figure", "slower"),
+    [
+        (Figure("boots/s", 50.0, "/s", "up"), Yardstick(clock=50.0, processor=100.0)),
+        (Figure("p99", 200.0, "ms", "down"), Yardstick(clock=50.0, processor=100.0)),
+        (Figure("a boot", 200.0, "ms", "down", "processor"), Yardstick(clock=100.0, processor=50.0)),
+        (Figure("decisions", 50.0, "/s", "up", "processor"), Yardstick(clock=100.0, processor=50.0)),
+        (Figure("memory", 100.0, "MB", "down", ""), Yardstick(clock=50.0, processor=50.0)),
+    ],
+    ids=lambda one: one.name if isinstance(one, Figure) else "",
+)
+def test_a_machine_of_half_the_speed_is_no_regression(figure: Figure, slower: Yardstick) -> None:
+    before = a_run([Figure(figure.name, 100.0, figure.unit, figure.better, figure.scales)])
+    (one,) = compared(a_run([figure], slower.clock, slower.processor), before)
+    assert one.ratio == pytest.approx(1.0)
+    assert not one.worse
+
+
+def test_a_new_benchmark_has_no_ratio() -> None:
+    was, now = Figure("known", 1.0, "s", "down"), Figure("other", 1.0, "s", "down")
+    assert [(one.was, one.ratio) for one in compared(a_run([was, now]), a_run([was]))] == [
+        (1.0, 1.0),
+        (None, None),
+    ]
+    assert compared(a_run([was]), None)[0].ratio is None
+    assert compared(a_run([was]), a_run([was], name="another"))[0].ratio is None
+
+
+def test_the_table_has_ratios_first_and_marks_what_is_worse() -> None:
+    before = a_run([Figure("boots/s", 1000.0, "/s", "up"), Figure("p99", 40.0, "ms", "down")])
+    now = [
+        Figure("boots/s", 2000.0, "/s", "up"),
+        Figure("p99", 80.0, "ms", "down"),
+        Figure("fresh", 1.5, "", "up"),
+    ]
+    assert rows(compared(a_run(now), before)) == [
+        ("b", "boots/s", "2.00 ×", "2,000 /s", "1,000 /s", ""),
+        ("", "p99", "0.50 ×", "80 ms", "40 ms", "WORSE"),
+        ("", "fresh", "new", "1.50", "", ""),
+    ]
+
+
+def a_drawn_run(
+    commit: str = "new", factor: float = 1.0, benches: tuple[str, ...] = ("boots", "one_flavor")
+) -> BenchRun:
+    figures = (
+        Figure("boots/s", 2000.0 / factor, "/s", "up"),
+        Figure("processor a boot", 0.9 * factor, "ms", "down", "processor"),
+        Figure("processor of compute", 0.3 * factor, "ms", "down", "processor"),
+        Figure("processor of PostgreSQL", 0.2 * factor, "ms", "down", "processor"),
+        Figure("processor of scheduler", 0.001 * factor, "ms", "down", "processor"),
+    )
+    measured = Measured(figures, Yardstick(1.0, 1.0), 1.0)
+    return BenchRun(
+        at="", commit=commit, long=False, machine=MACHINE, benches=dict.fromkeys(benches, measured)
+    )
+
+
+@pytest.mark.parametrize(
+    ("run", "before"),
+    [
+        (a_drawn_run(), None),
+        (a_drawn_run(), a_drawn_run("old", 4.0)),
+        (a_drawn_run(factor=1000.0), a_drawn_run("old")),
+        (a_drawn_run(benches=("boots",)), a_drawn_run("old", benches=("one_flavor",))),
+        (a_drawn_run(benches=()), a_drawn_run("old")),
+    ],
+    ids=["alone", "better", "far worse", "another load", "no loads"],
+)
+def test_every_figure_is_drawn_in_its_half_of_the_chart(run: BenchRun, before: BenchRun | None) -> None:
+    page = ElementTree.fromstring(chart_svg(run, before))
+    _, _, width, height = (float(number) for number in page.attrib["viewBox"].split())
+    bars = [element.attrib for element in page.iter(f"{SVG}rect") if element.attrib["width"] != "100%"]
+    for bar in bars:
+        assert float(bar["width"]) >= 0
+        assert float(bar["x"]) + float(bar["width"]) <= width - 60  # behind it is a number
+        assert float(bar["y"]) + float(bar["height"]) <= height
+    for text in page.iter(f"{SVG}text"):
+        long = 6.5 * len(text.text or "")
+        starts = float(text.attrib["x"]) - long * {"end": 1.0, "middle": 0.5}.get(
+            text.attrib.get("text-anchor", ""), 0.0
+        )
+        assert starts >= 0
+        assert starts + long <= width

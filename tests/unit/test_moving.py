@@ -7,14 +7,32 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bus.claims import holder_consumer
-from bus.messages import InventoryReported
+from bus.claims import (
+    Claimed,
+    ClaimRequested,
+    Full,
+    Held,
+    Moved,
+    Refused,
+    Released,
+    ReleaseRequested,
+    holder_consumer,
+)
+from bus.messages import AgentReported, BuildOrdered, BuildReshaped, HostFailed, InventoryReported
+from bus.queries import FindCandidates
 from bus.reports import GuestPlace, Inventory, InventoryMove, Reshaping
-from bus.vocabulary import Allocations
+from bus.requests import ResourceGroup
+from bus.resources import Provider
+from bus.vocabulary import Allocations, Message
+from cell_conductor.core.build import Build
+from cell_conductor.core.events import AttemptLimits, Event, ReleaseAnswer, Stalled, SwapAnswered
+from cell_conductor.core.step import step
 from placement_worker.core.report_checks import complaint
 from placement_worker.core.reports import reported
 from placement_worker.core.reshape import NO_MOVES, TreeHolder, Unmovable, moves
 from placement_worker.core.trees import ProviderState, Tree
+from scheduler_worker.core.held_claim import SHARES, mappings_of, place_of
+from tests.support.conductor_builders import a_build_order, a_delete, a_placed, a_selection, an_agent_report
 from tests.support.ids import uid
 from tests.support.placement_builders import a_provider, a_report
 
@@ -273,7 +291,10 @@ SENSELESS = {
     "of one that still has it": (wrong(moves=a_move(resource_class="DISK_GB")), "still has DISK_GB"),
     "twice": (wrong(moves=a_move() * 2), "moves[1]: VCPU of"),
     "a guest twice": (wrong(guests=(on(1, at(0, 1)),) * 2), "guests: attempt 1 of"),
-    "of a tree that is gone": (replace(to_cells(8, 8), gone=True, providers=()), "reshape: of a tree"),
+    "of a tree that is gone": (
+        replace(to_cells(8, 8), gone=True, providers=()),
+        "reshape: of a tree",
+    ),
 }
 
 
@@ -308,3 +329,307 @@ def test_random_reshapes_keep_amounts_and_never_oversell(seed: int) -> None:
             assert sum(some.get(name, 0) for some in one.held.values()) == was
         cells = {provider for provider in one.held if provider != HOST}
         assert len(cells) == 1
+
+
+LIMITS = AttemptLimits()
+PLACED = a_placed(generation=1)
+FIRST = a_build_order(PLACED)
+ON_HOST0, ON_HOST1 = (a_selection(number).root for number in (0, 1))
+NUMA = {"numa0": {"VCPU": 1}}
+FAILED = an_agent_report(FIRST, "failed", cause="no disk")
+BUILT = an_agent_report(FIRST, "built")
+SWAPPED = SwapAnswered(1, Claimed(choice=0, generation=2, number=5))
+
+
+def told(generation: int = 1, number: int = 9, root: str = ON_HOST0, **to: Any) -> BuildReshaped:
+    return BuildReshaped(
+        build=PLACED.build,
+        cell=PLACED.cell,
+        root=root,
+        generation=generation,
+        number=number,
+        allocations=to.get("allocations", NUMA),
+    )
+
+
+def after(*events: Event, build: Build | None = None) -> tuple[Build, tuple[Message, ...]]:
+    effects: tuple[Message, ...] = ()
+    for event in events:
+        build, effects = step(build, event, 0.0, LIMITS)
+    assert build is not None
+    return build, effects
+
+
+def places(build: Build) -> list[Any]:
+    was = (PLACED.chosen, *PLACED.alternates)
+    return [
+        selection.choice.allocations if selection != old else ""
+        for selection, old in zip(build.hosts, was, strict=True)
+    ]
+
+
+OTHER = {"numa1": {"VCPU": 1}}
+TOLD: dict[str, tuple[list[Event], list[Any]]] = {
+    "while it is being built": ([PLACED, told()], [NUMA, "", ""]),
+    "when it is active": ([PLACED, BUILT, told()], [NUMA, "", ""]),
+    "while its next host is being asked for": ([PLACED, FAILED, told()], [NUMA, "", ""]),
+    "while it is being deleted": ([PLACED, BUILT, a_delete(PLACED), told()], [NUMA, "", ""]),
+    "on its second host": ([PLACED, FAILED, SWAPPED, told(2, root=ON_HOST1)], ["", NUMA, ""]),
+    "twice": ([PLACED, told(), told()], [NUMA, "", ""]),
+    "two, in order": ([PLACED, told(), told(number=10, allocations=OTHER)], [OTHER, "", ""]),
+    "two, the later first": ([PLACED, told(number=10, allocations=OTHER), told()], [OTHER, "", ""]),
+    "of a host it has left": ([PLACED, FAILED, SWAPPED, told()], ["", "", ""]),
+    "of a claim whose answer is on its way": ([PLACED, FAILED, told(2, root=ON_HOST1)], ["", NUMA, ""]),
+    "of a host it was never placed on": ([PLACED, told(2, root="elsewhere")], ["", "", ""]),
+}
+
+
+@pytest.mark.parametrize("events, then", TOLD.values(), ids=TOLD)
+def test_what_it_holds_is_known_from_then_on_and_nothing_is_said(
+    events: list[Event], then: list[Any]
+) -> None:
+    build, effects = after(*events)
+    assert places(build) == then
+    assert effects == ()
+    assert all(not host.choice.shapes for host in build.hosts if host.choice.allocations in (NUMA, OTHER))
+
+
+def test_what_is_old_changes_nothing_that_is_stored() -> None:
+    build, _ = after(PLACED, told())
+    assert after(told(), build=build)[0] is build
+    gone, _ = after(
+        PLACED,
+        BUILT,
+        a_delete(PLACED),
+        an_agent_report(FIRST, "destroyed"),
+        ReleaseAnswer("deleting", Released()),
+    )
+    assert after(told(), build=gone)[0] is gone
+    never, _ = after(a_delete(PLACED))
+    assert after(told(), build=never)[0] is never
+
+
+def test_an_order_that_is_said_again_names_what_it_holds_now() -> None:
+    for again in (PLACED, Stalled()):
+        (order,) = after(PLACED, told(), again)[1]
+        assert isinstance(order, BuildOrdered)
+        assert (order.attempt, order.allocations) == (1, NUMA)
+
+
+def test_groups_that_were_served_by_what_moved_are_served_by_what_came() -> None:
+    mapped = replace(PLACED, chosen=replace(PLACED.chosen, mappings={"_a": (ON_HOST0,)}))
+    build, _ = after(mapped, told())
+    assert build.host.mappings == {"_a": ("numa0",)}
+
+
+def test_its_claim_is_the_same_so_the_next_swap_and_the_next_release_are_fenced_by_it() -> None:
+    (_, swap) = after(PLACED, told(), FAILED)[1]
+    assert isinstance(swap, ClaimRequested) and swap.claims[0].generation == 1
+    (release,) = after(PLACED, BUILT, told(), a_delete(PLACED), an_agent_report(FIRST, "destroyed"))[1]
+    assert isinstance(release, ReleaseRequested) and release.generation == 1
+
+
+@pytest.mark.parametrize("notice", [[], [told(2, root=ON_HOST1)]], ids=["not heard of", "heard of"])
+def test_a_swap_that_had_happened_is_recognized_though_its_host_was_reshaped_since(
+    notice: list[Event],
+) -> None:
+    held = Held(generation=2, allocations=NUMA, roots=(ON_HOST1,))
+    build, effects = after(PLACED, FAILED, *notice, SwapAnswered(1, held))
+    assert (build.status, build.at, build.attempt, build.generation) == ("building", 1, 2, 2)
+    assert places(build) == ["", NUMA, ""]
+    order = effects[-1]
+    assert isinstance(order, BuildOrdered) and (order.attempt, order.allocations) == (2, NUMA)
+
+
+def test_on_its_own_host_it_is_still_ours_and_the_swap_is_asked_for_again() -> None:
+    held = Held(generation=4, allocations=NUMA, roots=(ON_HOST0,))
+    build, (swap,) = after(PLACED, FAILED, SwapAnswered(1, held))
+    assert places(build) == [NUMA, "", ""]
+    assert isinstance(swap, ClaimRequested) and swap.claims[0].generation == 4
+
+
+def test_held_on_no_host_of_its_own_it_is_given_back() -> None:
+    held = Held(generation=4, allocations=NUMA, roots=("elsewhere",))
+    _, (release,) = after(PLACED, FAILED, SwapAnswered(1, held))
+    assert isinstance(release, ReleaseRequested) and release.generation == 4
+
+
+def test_a_release_that_meets_a_swap_nobody_heard_of_cleans_the_host_it_left() -> None:
+    held = Held(generation=2, allocations=NUMA, roots=(ON_HOST1,))
+    cancelled: list[Event] = [PLACED, FAILED, a_delete(PLACED), an_agent_report(FIRST, "destroyed")]
+    build, effects = after(*cancelled, ReleaseAnswer("deleting", held))
+    assert (build.at, build.attempt, build.generation) == (1, 2, 2)
+    assert isinstance(effects[-1], ReleaseRequested) and effects[-1].generation == 2
+
+
+def test_alternates_chosen_before_their_hosts_were_reshaped_cost_no_attempt_and_are_no_hosts_failure() -> (
+    None
+):
+    moved = Moved(provider=ON_HOST1)
+    full = Full(provider="p", resource_class="VCPU", asked=1, free=0)
+    taken = Claimed(choice=1, generation=2, number=5, refused=(moved,))
+    build, effects = after(PLACED, FAILED, SwapAnswered(1, taken))
+    assert [attempt.outcome for attempt in build.attempts] == ["failed", "refused"]
+    assert (build.attempt, build.host.host) == (2, "host2")
+    assert not [effect for effect in effects if isinstance(effect, HostFailed)]
+    build, effects = after(PLACED, FAILED, SwapAnswered(1, Refused(refusals=(moved, full))))
+    assert not [effect for effect in effects if isinstance(effect, HostFailed | AgentReported)]
+
+
+SERVED_ROOT, LEFT_CELL, RIGHT_CELL, LEFT, RIGHT = (uid(number, "c") for number in range(5))
+
+
+def a_held_provider(id_: str, parent: str | None = SERVED_ROOT, *traits: str) -> Provider:
+    return Provider(id=id_, name=id_, parent=parent, root=SERVED_ROOT, generation=1, traits=traits)
+
+
+PROVIDERS = {
+    provider.id: provider
+    for provider in (
+        a_held_provider(SERVED_ROOT, None),
+        a_held_provider(LEFT_CELL),
+        a_held_provider(RIGHT_CELL),
+        a_held_provider(LEFT, LEFT_CELL, "CUSTOM_LEFT"),
+        a_held_provider(RIGHT, RIGHT_CELL, "CUSTOM_RIGHT"),
+    )
+}
+
+
+def a_group(suffix: str, *traits: str, forbidden: tuple[str, ...] = (), **resources: int) -> ResourceGroup:
+    return ResourceGroup(suffix=suffix, resources=resources, required=traits, forbidden=forbidden)
+
+
+VF = {"SRIOV_NET_VF": 1}
+CASES: dict[str, tuple[FindCandidates, Allocations, dict[str, tuple[str, ...]]]] = {
+    "no groups": (FindCandidates(groups=(a_group("", VCPU=1),)), {LEFT_CELL: {"VCPU": 1}}, {}),
+    "all of the root": (
+        FindCandidates(groups=(a_group("", DISK_GB=1), a_group("_a", VCPU=1))),
+        {SERVED_ROOT: {"VCPU": 1, "DISK_GB": 1}},
+        {},
+    ),
+    "a group of its own and the rest": (
+        FindCandidates(groups=(a_group("", VCPU=1, DISK_GB=1), a_group("1", SRIOV_NET_VF=1))),
+        {SERVED_ROOT: {"DISK_GB": 1}, LEFT_CELL: {"VCPU": 1}, LEFT: VF},
+        {"": (SERVED_ROOT, LEFT_CELL), "1": (LEFT,)},
+    ),
+    "told apart by traits": (
+        FindCandidates(groups=(a_group("1", "CUSTOM_RIGHT", SRIOV_NET_VF=1), a_group("2", SRIOV_NET_VF=1))),
+        {LEFT: VF, RIGHT: VF},
+        {"1": (RIGHT,), "2": (LEFT,)},
+    ),
+    "told apart by forbidden traits": (
+        FindCandidates(groups=(
+            a_group("1", forbidden=("CUSTOM_LEFT",), SRIOV_NET_VF=1), a_group("2", SRIOV_NET_VF=1),
+        )),
+        {LEFT: VF, RIGHT: VF},
+        {"1": (RIGHT,), "2": (LEFT,)},
+    ),
+    "told apart by amounts": (
+        FindCandidates(groups=(a_group("1", PCPU=1), a_group("2", PCPU=3))),
+        {LEFT_CELL: {"PCPU": 3}, RIGHT_CELL: {"PCPU": 1}},
+        {"1": (RIGHT_CELL,), "2": (LEFT_CELL,)},
+    ),
+    "two of one provider": (
+        FindCandidates(groups=(a_group("1", SRIOV_NET_VF=1), a_group("2", SRIOV_NET_VF=1))),
+        {LEFT: {"SRIOV_NET_VF": 2}},
+        {"1": (LEFT,), "2": (LEFT,)},
+    ),
+    "told apart by the tree": (
+        FindCandidates(
+            groups=(
+                a_group("_n0", "CUSTOM_RIGHT", SRIOV_NET_VF=1),
+                a_group("_c0", VCPU=1),
+                a_group("_c1", VCPU=1),
+            ),
+            same_subtree=(("_n0", "_c0"),),
+        ),
+        {RIGHT: VF, LEFT_CELL: {"VCPU": 1}, RIGHT_CELL: {"VCPU": 1}},
+        {"_n0": (RIGHT,), "_c0": (RIGHT_CELL,), "_c1": (LEFT_CELL,)},
+    ),
+    "isolated": (
+        FindCandidates(groups=tuple(a_group(one, VCPU=1) for one in ("1", "2", "")), isolated=("1", "2")),
+        {LEFT_CELL: {"VCPU": 2}, RIGHT_CELL: {"VCPU": 1}},
+        {"": (LEFT_CELL,), "1": (LEFT_CELL,), "2": (RIGHT_CELL,)},
+    ),
+    "what no group asked for": (
+        FindCandidates(groups=(a_group("1", VCPU=1),)), {LEFT_CELL: {"VCPU": 1, "PCPU": 1}}, {},
+    ),
+    "less than a group asked for": (
+        FindCandidates(groups=(a_group("1", VCPU=2),)), {LEFT_CELL: {"VCPU": 1}, RIGHT_CELL: {"VCPU": 1}}, {},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("question, held, served", CASES.values(), ids=CASES.keys())
+def test_providers_of_each_group(
+    question: FindCandidates, held: Allocations, served: dict[str, tuple[str, ...]]
+) -> None:
+    assert mappings_of(held, question, PROVIDERS, SERVED_ROOT) == served
+
+
+def test_the_search_for_an_assignment_is_bounded() -> None:
+    many = FindCandidates(groups=tuple(a_group(f"_{n}", VCPU=1) for n in range(40)))
+    cells = {uid(n, "d"): {"VCPU": 1} for n in range(39)} | {SERVED_ROOT: {"PCPU": 1}}
+    known = {id_: a_held_provider(id_) for id_ in cells}
+    assert mappings_of(cells, many, known, SERVED_ROOT) == {}
+
+
+HELD_ROOT, CHILD, OTHER_ROOT, SHARED_POOL = (uid(number, "c") for number in (2, 3, 4, 1))
+
+
+def a_told_provider(
+    id_: str, root: str = "", *, agent: str = "agent", traits: tuple[str, ...] = ()
+) -> Provider:
+    root = root or id_
+    cell, host = ("c1", f"host of {root}") if agent else ("", "")
+    return Provider(
+        id=id_, name=id_, parent=None if root == id_ else root, root=root, generation=1,
+        traits=traits, cell=cell, agent=agent, host=host,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("holds", "providers", "root"),
+    [
+        pytest.param([HELD_ROOT], [a_told_provider(HELD_ROOT)], HELD_ROOT, id="a flat host"),
+        pytest.param(
+            [CHILD, OTHER_ROOT],
+            [a_told_provider(CHILD, HELD_ROOT), a_told_provider(OTHER_ROOT, HELD_ROOT)],
+            HELD_ROOT,
+            id="children only",
+        ),
+        pytest.param(
+            [HELD_ROOT, CHILD],
+            [a_told_provider(HELD_ROOT), a_told_provider(CHILD, HELD_ROOT)],
+            HELD_ROOT,
+            id="root and child",
+        ),
+        pytest.param(
+            [SHARED_POOL, HELD_ROOT],
+            [a_told_provider(SHARED_POOL, agent=""), a_told_provider(HELD_ROOT)],
+            HELD_ROOT,
+            id="a pool of the operator's",
+        ),
+        pytest.param(
+            [SHARED_POOL, CHILD],
+            [a_told_provider(SHARED_POOL, traits=(SHARES,)), a_told_provider(CHILD, HELD_ROOT)],
+            HELD_ROOT,
+            id="a pool of an agent's",
+        ),
+        pytest.param(
+            [HELD_ROOT],
+            [a_told_provider(HELD_ROOT, traits=(SHARES,))],
+            HELD_ROOT,
+            id="a host that lends its own",
+        ),
+        pytest.param([HELD_ROOT], [a_told_provider(HELD_ROOT, agent="")], None, id="reported by nobody"),
+        pytest.param([HELD_ROOT], [], None, id="unknown"),
+        pytest.param([], [], None, id="nothing"),
+    ],
+)
+def test_place_of(holds: list[str], providers: list[Provider], root: str | None) -> None:
+    held = Held(generation=3, allocations={one: {"VCPU": 1} for one in holds})
+    place = place_of(held, {provider.id: provider for provider in providers})
+    assert (place and place.root) == root
+    if place is not None:
+        assert (place.host, place.cell, place.agent) == (f"host of {root}", "c1", "agent")

@@ -3,17 +3,22 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from bus.aggregates import Aggregate
 from bus.groups import ServerGroup
+from bus.host_health import DISABLED, FORCED_DOWN
 from bus.requests import Flavor, Hints, Image
 from scheduler_worker.core.policy import BadChoice, ChoicePolicy
 from scheduler_worker.core.rule import Alternative, HostFacts, OneHost, Rule, Weigher
-from scheduler_worker.core.rules import RULES_CALLED, RULES_OF_PLACEMENT
-from scheduler_worker.core.weighing import WEIGHERS_CALLED, WEIGHERS_OF_OTHERS
+from scheduler_worker.core.rules import RULES, RULES_CALLED, RULES_OF_PLACEMENT
+from scheduler_worker.core.weighing import WEIGHERS, WEIGHERS_CALLED, WEIGHERS_OF_OTHERS
 from tests.support.ids import uid
-from tests.support.rule_builders import a_wish, the_facts
+from tests.support.rule_builders import a_wish, an_aggregate, seen_at_once, the_facts
 from tests.support.scheduler_builders import a_request
 
 
@@ -325,3 +330,158 @@ def test_every_declared_field_can_be_read() -> None:
     alternative = a_wish(group=GROUP, members={FIRST: 1}, image=Image(name="i"))
     assert policy.kind(alternative) == policy.kind(alternative)
     assert {name for rule in policy.rules for name in rule.reads} >= {"image", "project", "hints.query"}
+
+
+OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "metrics": [{}, {"weight_setting": {"t": -1.0}}, {"weight_setting": {"t": 1.0, "p": 2.0}}],
+    "io_ops": [{}, {"max_io_ops_per_host": 1}],
+    "num_instances": [{}, {"max_instances_per_host": 3}],
+    "aggregate_image_properties_isolation": [{}, {"aggregate_image_properties_isolation_namespace": "os_"}],
+    "pci": [{}, {"classes": []}, {"classes": ["VCPU"]}],
+}
+METADATA: dict[str, list[str]] = {
+    "filter_tenant_id": ["p", "q", "p, q", ""],
+    "filter_tenant_id2": ["p"],
+    "instance_type": ["small", "large, small", "large", " "],
+    "os_type": ["linux", "linux,bsd", "bsd"],
+    "os_.type": ["linux", "bsd"],
+    "ssd": ["true", "false"],
+    "max_io_ops_per_host": ["1", "3", "many"],
+    "max_instances_per_host": ["1", "2.5"],
+}
+a_metadata = st.fixed_dictionaries(
+    {}, optional={key: st.sampled_from(values) for key, values in METADATA.items()}
+)
+some_aggregates = st.lists(a_metadata, max_size=3).map(
+    lambda each: [an_aggregate(number, **metadata) for number, metadata in enumerate(each)]
+)
+a_state = st.fixed_dictionaries(
+    {},
+    optional={
+        "load": st.sampled_from([0.0, 0.5, 3.0]),
+        "enabled": st.booleans(),
+        "forced_down": st.booleans(),
+        "building": st.integers(0, 9),
+        "instances": st.integers(0, 4),
+        "hypervisor_version": st.sampled_from([0, 6_001_000]),
+        "metrics": st.dictionaries(st.sampled_from(["t", "p"]), st.sampled_from([1.0, float("nan"), -3.0])),
+        "images": st.sampled_from([(), ("linux",), ("bsd", "linux")]),
+        "image_properties": st.sampled_from([{}, {"os_type=linux": 2}]),
+    },
+)
+a_flavor = st.sampled_from(
+    [
+        Flavor(name="small", vcpus=1),
+        Flavor(
+            name="huge",
+            vcpus=1,
+            extra_specs={"ssd": "true", "aggregate_instance_extra_specs:os_type": "<or> bsd"},
+        ),
+    ]
+)
+an_image = st.sampled_from(
+    [
+        None,
+        Image(name="linux", properties={"os_type": "linux"}),
+        Image(name="i", properties={"os_.type": "bsd"}),
+    ]
+)
+roots = st.sets(st.integers(0, 6).map(lambda number: uid(number, "c")), max_size=3)
+
+
+@st.composite
+def clouds(draw: st.DrawFn) -> list[HostFacts]:
+    aggregates: list[Aggregate] = draw(some_aggregates)
+    hosts = []
+    for number in range(draw(st.integers(1, 5))):
+        there = draw(st.lists(st.sampled_from(aggregates), unique_by=id)) if aggregates else []
+        facts: dict[str, Any] = {"sent": draw(st.integers(0, 2)), "failures": float(draw(st.integers(0, 3)))}
+        if draw(st.booleans()):
+            facts |= {"load": 0.25, **draw(a_state)}
+        elif draw(st.booleans()):
+            facts["down"] = "never heard"
+        facts["traits"] = draw(st.sampled_from([(), (DISABLED,), (FORCED_DOWN,), ("A", "B")]))
+        facts["free"] = draw(st.sampled_from([{}, {"VCPU": 3}, {"VCPU": 200, "MEMORY_MB": 64, "PGPU": 2}]))
+        hosts.append(the_facts(number, *there, **facts))
+    return hosts
+
+
+@st.composite
+def alternatives(draw: st.DrawFn) -> Alternative:
+    group = None
+    if draw(st.booleans()):
+        policies = ["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]
+        policy: Any = draw(st.sampled_from(policies))
+        group = ServerGroup(id=uid(1, "9"), name="web", policy=policy, max_per_host=draw(st.integers(1, 2)))
+    return a_wish(
+        flavor=draw(a_flavor),
+        image=draw(an_image),
+        project=draw(st.sampled_from(["p", "q", "r"])),
+        preferred=draw(st.sampled_from([{}, {"A": 1.0, "C": 2.0}])),
+        group=group,
+        members={root: draw(st.integers(1, 3)) for root in draw(roots)} if group else {},
+        same=draw(st.none() | roots.map(frozenset)),
+        different=frozenset(draw(roots)),
+        own=frozenset(draw(roots)),
+    )
+
+
+MASKED = [name for name in RULES if RULES[name](**OPTIONS.get(name, [{}])[-1]).admits is not None]
+
+
+def test_hosts_that_placement_excluded_are_not_checked_again() -> None:
+    everybody, _ = seen_at_once([the_facts(1, traits=(DISABLED,))])
+    alternative, admits = a_wish(), RULES["enabled"]().admits
+    assert admits is not None
+    told = Alternative(
+        alternative.request, alternative.flavor, replace(alternative.question, root_forbidden=(DISABLED,))
+    )
+    assert [np.broadcast_to(admits(everybody, one), 1).tolist() for one in (alternative, told)] == [
+        [False],
+        [True],
+    ]
+
+
+def test_rules_that_refuse_many_hosts_work_on_arrays() -> None:
+    assert set(MASKED) >= {
+        "up",
+        "enabled",
+        "io_ops",
+        "few_failures",
+        "num_instances",
+        "server_group_affinity",
+        "server_group_anti_affinity",
+        "same_host",
+        "different_host",
+        "aggregate_multi_tenancy_isolation",
+    }
+
+
+@pytest.mark.parametrize("name", MASKED)
+@settings(max_examples=40, deadline=None)
+@given(cloud=clouds(), alternative=alternatives(), data=st.data())
+def test_a_mask_admits_whom_the_sentence_does(
+    name: str, cloud: list[HostFacts], alternative: Alternative, data: st.DataObject
+) -> None:
+    rule = RULES[name](**data.draw(st.sampled_from(OPTIONS.get(name, [{}]))))
+    everybody, each = seen_at_once(cloud)
+    if rule.admits is None or (rule.concerns is not None and not rule.concerns(alternative)):
+        assert [rule.refuses(facts, alternative) for facts in each] == [None] * len(each)
+        return
+    sentences = [rule.refuses(facts, alternative) is None for facts in each]
+    assert np.broadcast_to(rule.admits(everybody, alternative), len(each)).tolist() == sentences
+    assert [bool(rule.admits(OneHost(facts), alternative)) for facts in each] == sentences
+
+
+@pytest.mark.parametrize("name", WEIGHERS)
+@settings(max_examples=40, deadline=None)
+@given(cloud=clouds(), alternative=alternatives(), data=st.data())
+def test_a_weigher_weighs_all_at_once_as_each(
+    name: str, cloud: list[HostFacts], alternative: Alternative, data: st.DataObject
+) -> None:
+    mine = OPTIONS.get(name, [{}]) if name not in RULES or name == "metrics" else [{}]
+    weigher = WEIGHERS[name](**data.draw(st.sampled_from(mine)))
+    everybody, each = seen_at_once(cloud)
+    at_once = np.broadcast_to(weigher.value(everybody, alternative), len(each)).tolist()
+    assert at_once == [float(weigher.value(OneHost(facts), alternative)) for facts in each]
+    assert np.isfinite(at_once).all()

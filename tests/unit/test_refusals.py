@@ -3,7 +3,9 @@
 import ast
 import dataclasses
 import re
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from random import Random
 
 import pytest
 from msgspec.structs import replace
@@ -11,29 +13,45 @@ from msgspec.structs import replace
 from bus.aggregates import Aggregate
 from bus.decisions import CONSTRAINTS, ENDS, MOVES
 from bus.host_health import DISABLED, HELD
-from bus.messages import BuildUnplaceable, HostReported
+from bus.messages import BuildRequested, BuildUnplaceable, HostReported
 from bus.queries import WhatIf
 from bus.reports import HostState
-from bus.requests import Flavor
+from bus.requests import Flavor, Hints
+from bus.vocabulary import Resources
 from placement_worker import IndexedSource
-from scheduler_worker.core.events import NoHost
-from scheduler_worker.core.helping import helps
+from placement_worker.core.trees import Tree
+from scheduler_worker import ChoicePolicy, placing, what_if
+from scheduler_worker.core import helping, relaxing
+from scheduler_worker.core.choosing import Choosing
+from scheduler_worker.core.events import Chosen, NoHost
+from scheduler_worker.core.helping import MOST_PAIRED, MOST_TRIED, Tally, helps
 from scheduler_worker.core.order import Order
+from scheduler_worker.core.ranking import Ranking
+from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.rules import RULES
 from scheduler_worker.core.shortage import Shortage
+from scheduler_worker.placing import Scheduler
 from scheduler_worker.waiting.hosts import beside
 from scheduler_worker.what_if import WhatIfs
 from tests.support.exact_worlds import FLAVORS, FilledMemory, an_order
 from tests.support.ids import uid
 from tests.support.provider_trees import SHARES, state, tree
-from tests.support.ranking_builders import Hall
-from tests.support.scheduler_builders import FakePlacement, TurnedClock, a_candidate, a_request
+from tests.support.ranking_builders import Hall, a_hall
+from tests.support.scheduler_builders import (
+    SMALL,
+    FakePlacement,
+    TurnedClock,
+    a_candidate,
+    a_heartbeat,
+    a_request,
+    a_state,
+)
 from tests.support.schedulers import scheduler_of
 
-SMALL, LARGE = FLAVORS[0], replace(FLAVORS[0], vcpus=64)
+SMALL_FLAVOR, LARGE = FLAVORS[0], replace(FLAVORS[0], vcpus=64)
 
 
-def a_hall() -> Hall:
+def three_hosts() -> Hall:
     """Three hosts: p0 is open, p1 is disabled because of its disk, p2 is disabled."""
     memory = FilledMemory()
     stock = {"VCPU": 8, "MEMORY_MB": 8192, "DISK_GB": 100}
@@ -49,21 +67,21 @@ def refused(hall: Hall, order: Order) -> tuple[Shortage, str]:
 
 
 def test_a_disabled_host_that_is_named_is_explained_first_with_its_cause() -> None:
-    hall = a_hall()
-    short, reason = refused(hall, an_order(hall, a_request(flavor=SMALL, wanted_host="p1"), None))
+    hall = three_hosts()
+    short, reason = refused(hall, an_order(hall, a_request(flavor=SMALL_FLAVOR, wanted_host="p1"), None))
     assert reason.startswith("p1: disabled by an operator: disk. no valid host among 3: ")
     assert reason.endswith("not the requested host: 2 hosts, disabled: 1 host")
     assert short.code == "disabled"
 
 
 def test_a_named_host_that_is_disabled_and_too_small_is_explained_by_both() -> None:
-    hall = a_hall()
+    hall = three_hosts()
     _, reason = refused(hall, an_order(hall, a_request(flavor=LARGE, forced_host="p2"), None))
     assert reason.startswith("p2: disabled; 56 VCPU: asked 64, free 8. ")
 
 
 def test_disabled_hosts_are_no_near_misses() -> None:
-    hall = a_hall()
+    hall = three_hosts()
     short, _ = refused(hall, an_order(hall, a_request(flavor=LARGE), None))
     assert [miss.host for miss in short.nearest] == ["p0"]
 
@@ -85,8 +103,8 @@ def test_hosts_that_are_down_are_no_near_misses() -> None:
 
 
 def test_a_reserved_host_is_named_as_reserved() -> None:
-    hall = a_hall()
-    order = an_order(hall, a_request(flavor=SMALL), None)
+    hall = three_hosts()
+    order = an_order(hall, a_request(flavor=SMALL_FLAVOR), None)
     order = beside(order, [uid(0, "a")], lambda root: "reserved for waiting request R")
     short, reason = refused(hall, order)
     assert "reserved for other requests: 1 host" in reason
@@ -96,8 +114,8 @@ def test_a_reserved_host_is_named_as_reserved() -> None:
 
 @pytest.mark.parametrize("ignored", [(), ("p2",)])
 def test_leaving_out_ignore_hosts_is_no_remedy_for_a_reserved_host(ignored: tuple[str, ...]) -> None:
-    hall = a_hall()
-    order = an_order(hall, a_request(flavor=SMALL, ignore_hosts=ignored), None)
+    hall = three_hosts()
+    order = an_order(hall, a_request(flavor=SMALL_FLAVOR, ignore_hosts=ignored), None)
     order = beside(order, [uid(0, "a")], lambda root: "reserved for waiting request R")
     said = helps(order.alternative, hall.choosing(), "s")
     assert not [remedy for remedy in said if "ignore_hosts" in remedy]
@@ -161,21 +179,21 @@ def test_a_remedy_names_its_group() -> None:
 
 
 def test_a_preferred_trait_that_no_host_has_is_noted() -> None:
-    hall = a_hall()
-    pick = hall.rank(a_request(flavor=SMALL, preferred_traits={"CUSTOM_NONE": 1.0})).take()
+    hall = three_hosts()
+    pick = hall.rank(a_request(flavor=SMALL_FLAVOR, preferred_traits={"CUSTOM_NONE": 1.0})).take()
     assert pick is not None and pick.notes == ("preferred_traits: no host that fits has CUSTOM_NONE",)
 
 
 def test_aggregates_are_named() -> None:
-    hall = a_hall()
+    hall = three_hosts()
     there = Aggregate(id=uid(1, "e"), name="ssd")
     hall.source._memory.index.aggregate_facts[there.id] = there  # type: ignore[attr-defined]
-    _, reason = refused(hall, an_order(hall, a_request(flavor=SMALL, aggregates=((there.id,),)), None))
+    _, reason = refused(hall, an_order(hall, a_request(flavor=SMALL_FLAVOR, aggregates=((there.id,),)), None))
     assert "root aggregate ssd removed" in reason
 
 
 def test_the_host_of_the_instance_named_by_same_host_is_explained_first() -> None:
-    hall = a_hall()
+    hall = three_hosts()
     order = an_order(hall, a_request(flavor=LARGE), None)
     alternative = dataclasses.replace(order.alternative, same=frozenset({uid(0, "a")}))
     _, reason = refused(hall, replace(order, alternatives=(alternative,)))
@@ -218,3 +236,405 @@ def test_the_docs_have_the_same_table(table: dict[str, str], title: str) -> None
     text = (ROOT / "docs" / "reasons.md").read_text()
     part = text.partition(f"### {title}")[2].partition("\n### ")[0]
     assert dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", part, re.MULTILINE)) == table
+
+
+FREE: Resources = {"VCPU": 8, "MEMORY_MB": 8192, "DISK_GB": 80}
+LITTLE: Resources = {"VCPU": 8, "MEMORY_MB": 2048, "DISK_GB": 80}
+HOSTS = (
+    a_candidate(1, free=FREE, zone="z1", cell="cell1", traits=("CUSTOM_A",)),
+    a_candidate(2, free=FREE, zone="z1", cell="cell2"),
+    a_candidate(3, free=LITTLE, zone="z2", cell="cell2"),
+)
+STATES = (a_state(1), a_state(2, enabled=False), a_state(3))
+
+
+def of(**fields: int) -> Flavor:
+    return replace(Flavor(name="f", vcpus=1, memory_mb=1024, disk_gb=10), **fields)
+
+
+HELPS: dict[str, tuple[BuildRequested, tuple[str, ...]]] = {
+    "a class: the most that anybody has": (
+        a_request(flavor=of(memory_mb=16384)),
+        ("1 host would fit with 8192 MEMORY_MB instead of 16384",),
+    ),
+    "two classes: neither by itself": (
+        a_request(flavor=of(memory_mb=16384, vcpus=99)),
+        ("with 8 VCPU instead of 99 and with 8192 MEMORY_MB instead of 16384: 1 host",),
+    ),
+    "a class and a zone": (
+        a_request(flavor=of(memory_mb=16384), zone="z9"),
+        ("without zone z9 and with 8192 MEMORY_MB instead of 16384: 1 host",),
+    ),
+    "a zone and a cell": (
+        a_request(zone="z9", cell="c9"),
+        ("without zone z9 and without cell c9: 2 hosts",),
+    ),
+    "a zone, and a class or a host that is disabled": (
+        a_request(flavor=of(memory_mb=4096), zone="z9", cell="cell2"),
+        (
+            "without zone z9 and without cell cell2: 1 host",
+            "without zone z9 and with 2048 MEMORY_MB instead of 4096: 1 host",
+            "without zone z9 and with hosts that are disabled: 1 host",
+        ),
+    ),
+    "a class and a host that is disabled": (
+        a_request(flavor=of(memory_mb=16384), zone="z1", cell="cell2"),
+        ("with hosts that are disabled and with 8192 MEMORY_MB instead of 16384: 1 host",),
+    ),
+    "three things at once": (a_request(flavor=of(memory_mb=16384, vcpus=99), zone="z9"), ()),
+    "a zone": (a_request(flavor=of(memory_mb=4096), zone="z2"), (
+        "without zone z2: 1 host",
+        "1 host would fit with 2048 MEMORY_MB instead of 4096",
+    )),
+    "a cell, or a host that is disabled": (
+        a_request(flavor=of(memory_mb=4096), cell="cell2"),
+        (
+            "1 host would fit with 2048 MEMORY_MB instead of 4096",
+            "without cell cell2: 1 host",
+            "1 host is disabled",
+        ),
+    ),
+    "hosts that are ignored": (
+        a_request(flavor=of(memory_mb=4096), ignore_hosts=("host1",)),
+        (
+            "1 host would fit with 2048 MEMORY_MB instead of 4096",
+            "without ignore_hosts: 1 host",
+            "1 host is disabled",
+        ),
+    ),
+    "a hint": (
+        a_request(hints=Hints(query='["=", "$host", "none"]')),
+        ("without the hint query: 2 hosts",),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("request_", "said"), HELPS.values(), ids=HELPS)
+def test_remedies_of_refused_requests(request_: BuildRequested, said: tuple[str, ...]) -> None:
+    policy = ChoicePolicy.from_names(("up", "enabled", "zone", "json"))
+    hall = a_hall(*HOSTS, policy=policy)
+    for host_state, host in zip(STATES, HOSTS, strict=True):
+        hall.handle(host_state, cell=host.cell)
+    found = helps(hall.alternative(request_), hall.choosing(), "s")
+    assert set(said) <= set(found), found
+    assert bool(said) == bool(found), found
+    assert not hall.source.promised  # type: ignore[attr-defined]
+
+
+def test_looking_for_two_things_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    hall, ranked, rank = a_hall(*HOSTS), list[str](), Choosing.rank
+
+    def counting(choosing: Choosing, alternative: Alternative, seed: str) -> Ranking:
+        ranked.append(seed)
+        return rank(choosing, alternative, seed)
+
+    monkeypatch.setattr(Choosing, "rank", counting)
+    specs = {f"resources:CUSTOM_{name}": "5" for name in "BCDEFGHIJK"}
+    lacking = a_request(flavor=replace(of(), extra_specs=specs))
+    assert helps(hall.alternative(lacking), hall.choosing(), "s") == ()
+    assert MOST_PAIRED < len(ranked) <= MOST_TRIED + MOST_PAIRED
+
+
+def a_scheduler(placement: FakePlacement) -> Scheduler:
+    return scheduler_of(placement, clock=TurnedClock().clock)
+
+
+async def test_an_unplaceable_request_contains_remedies() -> None:
+    scheduler = a_scheduler(FakePlacement.of(*HOSTS))
+    request = a_request(flavor=of(memory_mb=16384))
+    (verdict,) = await scheduler.place_many([request])
+    (said,) = verdict  # type: ignore[misc]
+    assert isinstance(said, BuildUnplaceable)
+    assert said.decision.helps == ("2 hosts would fit with 8192 MEMORY_MB instead of 16384",)
+    assert said.decision.code == "class"
+
+
+async def test_a_placed_request_searches_no_remedies(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = list[str]()
+
+    def helps(
+        alternative: Alternative, choosing: Choosing, seed: str, late: Callable[[], bool], *, needed: int
+    ) -> tuple[str, ...]:
+        looked.append(seed)
+        return ()
+
+    monkeypatch.setattr(placing, "helps", helps)
+    scheduler = a_scheduler(FakePlacement.of(*HOSTS))
+    await scheduler.place_many([a_request(1), a_request(2)])
+    assert not looked
+    big = of(memory_mb=16384)
+    await scheduler.place_many([a_request(3, flavor=big), a_request(4, flavor=big)])
+    assert looked == [uid(3, "a")]
+
+
+# What if
+
+
+WHAT_IF = [
+    (1, SMALL, True, 17),
+    (5, SMALL, True, 13),
+    (18, SMALL, True, 0),
+    (19, SMALL, False, 18),
+    (1, of(memory_mb=4096), True, 3),
+    (1, of(memory_mb=16384), False, 0),
+]
+
+
+@pytest.mark.parametrize(("instances", "flavor", "fits", "room"), WHAT_IF)
+async def test_what_if_answers_equal_boots_and_leave_no_reservation(
+    instances: int, flavor: Flavor, fits: bool, room: int
+) -> None:
+    placement = FakePlacement.of(*HOSTS)
+    scheduler = a_scheduler(placement)
+    request = a_request(instances=instances, flavor=flavor)
+    answer = await WhatIfs(scheduler).answer(WhatIf(request=request, room=True))
+    assert answer.fits is fits
+    assert sum(there.instances for there in answer.placed) == (instances if fits else 0)
+    assert sum(left.instances for left in answer.room) == room
+    assert not placement.source.promised and not placement.held
+    assert all(scheduler.book.recent("cell1", uid(number, "c"), 0.0) == 0 for number in (1, 2, 3))
+    really = await scheduler.place_many([replace(request, alternates=0)])
+    (verdict,) = really
+    assert isinstance(verdict, list | tuple)
+    assert all(isinstance(one, BuildUnplaceable) for one in verdict) is not fits
+    if fits:
+        assert answer.best[0].scores["total"] == max(host.scores["total"] for host in answer.best)
+
+
+async def test_room_counted_a_host_at_a_time_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = a_scheduler(FakePlacement.of(*HOSTS))
+    question = WhatIf(request=a_request(instances=2), room=True)
+    at_once = (await WhatIfs(scheduler).answer(question)).room
+    monkeypatch.setattr(what_if, "SLICE", -1.0)
+    assert (await WhatIfs(scheduler).answer(question)).room == at_once
+    assert sum(left.instances for left in at_once) == 16
+
+
+@pytest.mark.parametrize(
+    ("request_", "refusal"),
+    [
+        (a_request(wanted_host="nobody"), "wanted_host: there is no host 'nobody'"),
+        (a_request(flavor=Flavor(name="none")), "flavor: it asks for no resources at all"),
+    ],
+)
+async def test_an_unreadable_what_if_is_refused(request_: BuildRequested, refusal: str) -> None:
+    answer = await WhatIfs(a_scheduler(FakePlacement.of(*HOSTS))).answer(WhatIf(request=request_))
+    assert not answer.fits and answer.refusal.startswith(refusal)
+
+
+async def test_builds_that_rules_count_are_supposed_as_well() -> None:
+    """Two hosts that may build two at a time: five do not fit, four do."""
+    placement = FakePlacement.of(*HOSTS[:2])
+    scheduler = scheduler_of(
+        placement, policy=ChoicePolicy.from_names(("io_ops",), max_builds=2), clock=TurnedClock().clock
+    )
+    for number in (1, 2):
+        await scheduler.handle(a_heartbeat(number, cell=f"cell{number}"))
+    fits = [
+        (await WhatIfs(scheduler).answer(WhatIf(request=a_request(instances=count)))).fits for count in (4, 5)
+    ]
+    assert fits == [True, False]
+
+
+async def test_no_more_pairs_are_made_once_the_searches_are_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flavor of 190 groups has 18,000 pairs."""
+    made: list[relaxing.Lessened] = []
+
+    def lessened(alternative: Alternative) -> Iterator[relaxing.Lessened]:
+        for lessened in relaxing.lessened(alternative):
+            made.append(lessened)
+            yield lessened
+
+    monkeypatch.setattr(helping, "lessened", lessened)
+    hall = a_hall(*HOSTS)
+    groups = Flavor(name="groups", extra_specs={f"resources{index}:CUSTOM_A": "1" for index in range(190)})
+    list(helping.paired(hall.alternative(a_request(flavor=groups)), hall.choosing(), Tally("seed", 48)))
+    assert 0 < len(made) < 1000
+
+
+SEEDS, REFUSALS = 10, 20  # worlds, and refusals of each
+POLICY = ChoicePolicy.from_names(("up", "enabled", "zone", "aggregate_multi_tenancy_isolation"))
+CLOSED = ("disabled", "tenant")
+
+
+@dataclasses.dataclass
+class RandomCloud:
+    trees: list[Tree]
+    closed: set[str]
+
+    def hall(self, *, enabled: bool = False) -> Hall:
+        memory = FilledMemory()
+        for stored in self.trees:
+            memory.index.put(stored, 1)
+        tenants = Aggregate(id=uid(0, "e"), metadata={"filter_tenant_id": "other"})
+        memory.index.aggregate_facts[tenants.id] = tenants
+        hall = Hall(IndexedSource(memory), POLICY)
+        for stored in self.trees:
+            said = HostState(
+                root=stored.root, host=stored.host, enabled=enabled or stored.root not in self.closed
+            )
+            hall.book.handle(
+                HostReported(cell=stored.cell, agent=stored.agent, sequence=1, hosts=(said,)), 0.0
+            )
+        return hall
+
+    def lacks(self, request: BuildRequested) -> dict[str, set[str]]:
+        """Return the codes of all that each host lacks, by its name."""
+        return {tree.host: set(self._lacks(tree, request)) for tree in self.trees}
+
+    def _lacks(self, tree: Tree, request: BuildRequested) -> list[str]:
+        (root,) = tree.providers
+        free = {name: stock.total - root.used[name] for name, stock in root.inventories.items()}
+        asked = asked_of(request)
+        facts: Mapping[str, bool] = {
+            "host": bool(request.wanted_host) and tree.host != request.wanted_host,
+            "forbidden_host": tree.host in request.ignore_hosts,
+            "zone": bool(request.zone) and tree.zone != request.zone,
+            "cell": bool(request.cell) and tree.cell != request.cell,
+            "trait": "trait:CUSTOM_A" in request.flavor.extra_specs and "CUSTOM_A" not in root.traits,
+            "disabled": DISABLED in root.traits or tree.root in self.closed,
+            "tenant": uid(0, "e") in root.aggregates,
+            "class": any(free[name] < amount for name, amount in asked.items()),
+        }
+        return [code for code, lacking in facts.items() if lacking]
+
+    def holds(self, request: BuildRequested) -> int:
+        """Return how many instances there is free capacity for."""
+        lacks, asked, total = self.lacks(request), asked_of(request), 0
+        for stored in self.trees:
+            (root,) = stored.providers
+            if not lacks[stored.host]:
+                total += min((root.inventories[n].total - root.used[n]) // a for n, a in asked.items())
+        return total
+
+
+def asked_of(request: BuildRequested) -> dict[str, int]:
+    flavor = request.flavor
+    asked = {"VCPU": flavor.vcpus, "MEMORY_MB": flavor.memory_mb, "DISK_GB": flavor.disk_gb}
+    return {name: amount for name, amount in asked.items() if amount}
+
+
+def a_world(chance: Random) -> RandomCloud:
+    trees, closed = [], set()
+    for position in range(chance.choice((2, 5, 9))):
+        stock = {"VCPU": chance.choice((4, 16)), "MEMORY_MB": chance.choice((4096, 16384)), "DISK_GB": 100}
+        used = {name: chance.choice((0, 0, amount // 2, amount - 1)) for name, amount in stock.items()}
+        traits = ["CUSTOM_A"] if chance.random() < 0.5 else []
+        if chance.random() < 0.25:
+            traits += [DISABLED, *([f"{HELD}DISK"] if chance.random() < 0.5 else [])]
+        within = (0,) if chance.random() < 0.2 else ()
+        one = tree(state(position, None, dict(stock), used, traits, within), cell=f"c{position % 2}")
+        trees.append(dataclasses.replace(one, zone=chance.choice(("", "north"))))
+        if chance.random() < 0.2:
+            closed.add(one.root)
+    return RandomCloud(trees, closed)
+
+
+def a_question(chance: Random, world: RandomCloud, number: int) -> BuildRequested:
+    names = [tree.host for tree in world.trees]
+    wanted = chance.choice(names) if chance.random() < 0.4 else ""
+    ignored = chance.choice(names) if chance.random() < 0.3 else ""
+    specs = {"trait:CUSTOM_A": "required"} if chance.random() < 0.3 else {}
+    flavor = Flavor(
+        name="f", vcpus=chance.choice((1, 3, 9)), memory_mb=chance.choice((512, 3000, 9000)),
+        disk_gb=chance.choice((0, 10, 60)), extra_specs=specs,
+    )  # fmt: skip
+    return a_request(
+        number,
+        instances=chance.choice((1, 1, 1, 3, 40)),
+        flavor=flavor,
+        project="ours",
+        zone=chance.choice(("", "", "north")),
+        cell=chance.choice(("", "", "c1")),
+        wanted_host=wanted,
+        ignore_hosts=(ignored,) if ignored and ignored != wanted else (),
+    )
+
+
+def relaxed(said: str, request: BuildRequested) -> BuildRequested:
+    """Return the request with a remedy applied, as a client reads it."""
+    for one in said.split(" and "):
+        if less := re.search(r"with (\d+) (\w+) instead of \d+", one):
+            field = {"VCPU": "vcpus", "MEMORY_MB": "memory_mb", "DISK_GB": "disk_gb"}[less[2]]
+            request = replace(request, flavor=replace(request.flavor, **{field: int(less[1])}))
+        elif "without DISK_GB" in one:
+            request = replace(request, flavor=replace(request.flavor, disk_gb=0))
+        elif field_ := re.search(r"without (zone|cell|host|ignore_hosts)", one):
+            name = {"host": "wanted_host"}.get(field_[1], field_[1])
+            request = replace(request, **{name: () if name == "ignore_hosts" else ""})
+        elif "trait CUSTOM_A" in one:
+            request = replace(request, flavor=replace(request.flavor, extra_specs={}))
+        else:
+            assert "disabled" in one or "aggregate_multi_tenancy_isolation" in one, one
+    return request
+
+
+def check_figures(world: RandomCloud, request: BuildRequested, short: Shortage) -> None:
+    lacks, left = world.lacks(request), len(world.trees)
+    assert short.considered == left
+    assert short.code in {*CONSTRAINTS, *ENDS}
+    for removal in short.removals:
+        left -= removal.removed
+        assert removal.left == left
+        if removal.code == "chosen":
+            continue
+        if short.fitted and removal.code == "class":
+            continue  # the instances that had a host took it
+        assert all(removal.code in lacks[host] for host in removal.hosts), (removal, lacks)
+        if removal.code != "class":
+            gone = {host for host in lacks if removal.code in lacks[host]}
+            assert len(gone) >= removal.removed
+    for miss in short.nearest:
+        taken = short.fitted and miss.code in ("chosen", "class")
+        assert taken or miss.code in lacks[miss.host], (miss, lacks[miss.host])
+
+
+def check_sentence(world: RandomCloud, request: BuildRequested, short: Shortage) -> None:
+    reason = short.reason(request, len(request.instances), ())
+    lacks = world.lacks(request)
+    if request.wanted_host:
+        named = lacks[request.wanted_host]
+        assert reason.startswith(f"{request.wanted_host}: "), reason
+        first = reason.split(". ")[0]
+        assert ("disabled" in first) == ("disabled" in named), reason
+        assert short.code in (named or {"room"}), (short.code, named)
+        return
+    for miss in short.nearest:
+        shown_closed = any(code in lacks[miss.host] for code in CLOSED)
+        assert not shown_closed or miss.code == "disabled", (miss, lacks[miss.host])
+    fitting = world.holds(request)
+    if fitting:
+        assert short.code == "room" and f"free capacity for {fitting} of the" in reason, (reason, fitting)
+
+
+def check_remedies(world: RandomCloud, order: Order) -> int:
+    hall = world.hall()
+    said = helps(order.alternatives[0], hall.choosing(), "s", needed=order.needed)
+    for one in said:
+        if "filter" in one:
+            continue  # an operator's to change
+        request = relaxed(one, order.request)
+        tried = world.hall(enabled="disabled" in one)
+        (answer,) = tried.choosing().choose([an_order(tried, request, None)])
+        assert isinstance(answer, Chosen), (one, order.request)
+    return len(said)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_refusals_are_true_and_remedies_help(seed: int) -> None:
+    chance, refused, remedies = Random(seed), 0, 0
+    while refused < REFUSALS:
+        world = a_world(chance)
+        request = a_question(chance, world, refused + 1)
+        hall = world.hall()
+        order = an_order(hall, request, None)
+        (answer,) = hall.choosing().choose([order])
+        fits = world.holds(request) >= len(request.instances)
+        assert fits == isinstance(answer, Chosen)
+        if not isinstance(answer, NoHost) or answer.short.unknown:
+            continue
+        refused += 1
+        check_figures(world, request, answer.short)
+        check_sentence(world, request, answer.short)
+        remedies += check_remedies(world, order)
+    assert remedies

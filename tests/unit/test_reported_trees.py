@@ -1,14 +1,21 @@
 """A provider tree after a report: operators' contents stay, and no more is offered than is free."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+import dataclasses
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from bus.reports import Inventory, ProviderReport
+from bus.agent_builds import reshaped_mappings
+from bus.reports import GuestPlace, Inventory, InventoryMove, ProviderReport
+from bus.resources import Provider
+from bus.vocabulary import Allocations
+from compute_sim.core.device_book import fits_tree, reshaping
+from compute_sim.core.drivers import FlatDriver, NumaDriver, build_tree
+from compute_sim.core.provider_tree import ProviderTree, TreeProvider, answered, child_id, differences
 from placement_worker.core.reports import reported, settled, swept
 from placement_worker.core.trees import ProviderState, Reported, Tree
 from tests.support.ids import uid
@@ -33,14 +40,17 @@ def again(tree: Tree, *children: ProviderReport, **root: Any) -> Tree:
 
 def changed(tree: Tree, provider: str, **more: Any) -> Tree:
     """An operator's edit, or a claim."""
-    return replace(
-        tree, providers=tuple(replace(one, **more) if one.uuid == provider else one for one in tree.providers)
+    return dataclasses.replace(
+        tree,
+        providers=tuple(
+            dataclasses.replace(one, **more) if one.uuid == provider else one for one in tree.providers
+        ),
     )
 
 
 def with_child(tree: Tree, provider: str, parent: str) -> Tree:
     made = ProviderState(9, provider, provider, parent, 1, 1, vcpu(2), {"VCPU": 0}, (), ())
-    return replace(tree, providers=(*tree.providers, made))
+    return dataclasses.replace(tree, providers=(*tree.providers, made))
 
 
 def of(tree: Tree, provider: str = A) -> ProviderState:
@@ -100,7 +110,7 @@ def test_children_of_others_stay_open_and_so_does_what_is_above_them() -> None:
     assert of(tree, B).inventories["VCPU"].capacity == 0
     assert of(tree, D) == of(with_child(tree, D, A), D)
     assert of(tree, uid(5, "a")).parent == B
-    without = replace(
+    without = dataclasses.replace(
         tree, providers=tuple(provider for provider in tree.providers if provider.uuid != uid(5, "a"))
     )
     assert names(again(without)) == [A, D]
@@ -124,7 +134,7 @@ def test_a_tree_that_comes_back_has_what_others_put_there_as_it_was() -> None:
         with_child(tree, D, A), A, inventories={**vcpu(8), LICENCE: licences}, used={"VCPU": 3, LICENCE: 2}
     )
     tree = changed(tree, B, inventories={**vcpu(4), LICENCE: licences}, used={"VCPU": 1, LICENCE: 0})
-    gone = swept(replace(tree, gone=True))
+    gone = swept(dataclasses.replace(tree, gone=True))
     closed = [inventory for provider in gone.providers for inventory in provider.inventories.values()]
     assert [inventory.capacity for inventory in closed] == [0] * 5
     assert swept(gone) == gone
@@ -271,3 +281,252 @@ def test_rounding_of_a_ratio_opens_no_capacity_elsewhere() -> None:
     assert [of(tree, one).inventories["VCPU"].capacity for one in (A, B, C)] == [0, 0, 2]
     back = settled(changed(tree, A, used={"VCPU": 0}))
     assert [of(back, one).inventories["VCPU"].capacity for one in (A, B, C)] == [0, 4, 4]
+
+
+HOST = uid(1, "c")
+CELL0, CELL1 = (child_id(HOST, f"h_numa{number}") for number in (0, 1))
+FLAT = FlatDriver({name: Inventory(total=16) for name in ("VCPU", "MEMORY_MB", "DISK_GB")})
+SMALLER = NumaDriver(vcpus=6, vcpu_ratio=2.0, pcpus=0, memory_mb=8, reserved_mb=0, pages={}, disk_gb=16)
+NUMA = NumaDriver(vcpus=8, vcpu_ratio=1.0, pcpus=2, memory_mb=8, reserved_mb=0, pages={}, disk_gb=16)
+
+
+def tree(*drivers: object) -> ProviderTree:
+    return build_tree(HOST, "h", drivers)  # type: ignore[arg-type]
+
+
+def stored(was: ProviderTree, *guests: Allocations, others: tuple[str, ...] = ()) -> tuple[TreeProvider, ...]:
+    return answered(
+        Provider(
+            id=one.id,
+            name=one.name,
+            parent=one.parent,
+            root=HOST,
+            generation=1,
+            inventories=one.inventories,
+            kept_classes=others,
+            used={
+                name: sum(held.get(one.id, {}).get(name, 0) for held in guests) for name in one.inventories
+            },
+        )
+        for one in was.report()
+    )[HOST]
+
+
+def flat(vcpus: int, memory: int = 0) -> Allocations:
+    return {HOST: {"VCPU": vcpus, **({"MEMORY_MB": memory} if memory else {}), "DISK_GB": 1}}
+
+
+def said(was: ProviderTree, now: ProviderTree, *guests: Allocations) -> list[GuestPlace]:
+    found = reshaping(
+        stored(was, *guests), now, [((uid(index), 1), held) for index, held in enumerate(guests)]
+    )
+    return [] if found is None else list(found.guests)
+
+
+def test_what_is_in_use_and_told_elsewhere_moves_there() -> None:
+    found = reshaping(stored(tree(FLAT), flat(2, 4)), tree(NUMA), [])
+    assert found is not None and set(found.moves) == {
+        InventoryMove(provider=HOST, resource_class="VCPU", to=(CELL0, CELL1)),
+        InventoryMove(provider=HOST, resource_class="MEMORY_MB", to=(CELL0, CELL1)),
+    }
+
+
+NOTHING_MOVES = {
+    "nothing is known yet": ((), tree(NUMA)),
+    "the same tree": (stored(tree(FLAT), flat(2)), tree(FLAT)),
+    "another, of which nothing is in use": (stored(tree(FLAT)), tree(NUMA)),
+    "less of it": (stored(tree(NUMA), {CELL0: {"VCPU": 2}}), tree(NumaDriver(vcpus=1, disk_gb=1))),
+    "gone, and nobody has it now": (stored(tree(FLAT), {HOST: {"DISK_GB": 1}}), tree(NumaDriver(disk_gb=0))),
+    "what an operator put there": (
+        stored(tree(FLAT), flat(2), others=("VCPU", "MEMORY_MB", "DISK_GB")),
+        tree(NUMA),
+    ),
+}
+
+
+@pytest.mark.parametrize("was, now", NOTHING_MOVES.values(), ids=NOTHING_MOVES)
+def test_nothing_moves(was: tuple[TreeProvider, ...], now: ProviderTree) -> None:
+    assert reshaping(was, now, []) is None
+
+
+PLACES = {
+    "a guest goes to one cell as a whole": ([flat(2, 4)], [{CELL0: {"VCPU": 2, "MEMORY_MB": 4}}]),
+    "the next to the next, when the first is full": (
+        [flat(6, 4), flat(6, 4)],
+        [{CELL0: {"VCPU": 6, "MEMORY_MB": 4}}, {CELL1: {"VCPU": 6, "MEMORY_MB": 4}}],
+    ),
+    "one that no cell can hold is spread": ([flat(10)], [{CELL0: {"VCPU": 8}, CELL1: {"VCPU": 2}}]),
+    "of one that has no room nothing is said": (
+        [flat(10), flat(10)],
+        [{CELL0: {"VCPU": 8}, CELL1: {"VCPU": 2}}],
+    ),
+    "one that holds none of it stays": ([flat(2), {HOST: {"DISK_GB": 3}}], [{CELL0: {"VCPU": 2}}]),
+}
+
+
+@pytest.mark.parametrize("guests, places", PLACES.values(), ids=PLACES)
+def test_where_guests_are_then(guests: list[Allocations], places: list[Allocations]) -> None:
+    found = said(tree(FLAT), tree(NUMA), *guests)
+    assert [place.allocations for place in sorted(found, key=lambda place: place.build)] == places
+
+
+def test_no_guest_gets_more_of_a_cell_than_one_may_have() -> None:
+    (one,) = said(tree(FLAT), tree(SMALLER), flat(7))
+    assert one.allocations == {CELL0: {"VCPU": 6}, CELL1: {"VCPU": 1}}
+
+
+def test_and_back_again() -> None:
+    found = said(tree(NUMA), tree(FLAT), {CELL0: {"VCPU": 2}, CELL1: {"VCPU": 3, "MEMORY_MB": 1}})
+    assert [place.allocations for place in found] == [{HOST: {"VCPU": 5, "MEMORY_MB": 1}}]
+
+
+def test_a_guest_that_holds_what_its_host_has_not_is_found_but_not_what_is_of_a_pool() -> None:
+    pool = uid(9, "a")
+    assert fits_tree({CELL0: {"VCPU": 1}}, tree(NUMA), {})
+    assert not fits_tree({HOST: {"VCPU": 1}}, tree(NUMA), {})
+    assert not fits_tree({CELL0: {"VCPU": 1}}, tree(FLAT), {})
+    assert not fits_tree({HOST: {"VCPU": 1}, pool: {"DISK_GB": 1}}, tree(FLAT), {})
+    assert fits_tree({HOST: {"VCPU": 1}, pool: {"DISK_GB": 1}}, tree(FLAT), {pool: None})
+
+
+MAPPINGS = {
+    "nothing is mapped": ({}, {HOST: {"VCPU": 1}}, {CELL0: {"VCPU": 1}}, {}),
+    "who serves it goes": ({"1": (HOST,)}, {HOST: {"VCPU": 1}}, {CELL0: {"VCPU": 1}}, {"1": (CELL0,)}),
+    "two become one": ({"_a": (CELL0,), "_b": (CELL1,)}, {CELL0: {"VCPU": 1}, CELL1: {"VCPU": 2}},
+        {HOST: {"VCPU": 3}}, {"_a": (HOST,), "_b": (HOST,)}),
+    "one stays": ({"_a": (CELL0,), "_d": (HOST,)}, {CELL0: {"VCPU": 1}, HOST: {"DISK_GB": 2}},
+        {CELL1: {"VCPU": 1}, HOST: {"DISK_GB": 2}}, {"_a": (CELL1,), "_d": (HOST,)}),
+    "it holds a part of it still": ({"1": (HOST,)}, {HOST: {"VCPU": 1, "DISK_GB": 2}},
+        {CELL1: {"VCPU": 1}, HOST: {"DISK_GB": 2}}, {"1": (HOST, CELL1)}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mappings, before, after, then", MAPPINGS.values(), ids=MAPPINGS)
+def test_who_serves_a_group_afterwards(
+    mappings: dict[str, tuple[str, ...]], before: Allocations, after: Allocations, then: object
+) -> None:
+    assert reshaped_mappings(mappings, before, after) == then
+
+
+ROOT, NUMA_CELL = uid(1, "c"), child_id(uid(1, "c"), "h_numa0")
+NUMA_WITH_TRAITS = NumaDriver(
+    cells=1, vcpus=4, vcpu_ratio=1.0, pcpus=0, memory_mb=0, pages={}, disk_gb=9, traits=("COMPUTE_NODE",)
+)
+
+
+def stored_as(tree: ProviderTree) -> dict[str, Provider]:
+    return {
+        report.name: Provider(
+            id=report.id, name=report.name, parent=report.parent, root=tree.root, generation=1,
+            inventories=report.inventories, traits=report.traits, aggregates=report.aggregates,
+        )
+        for report in tree.report()
+    }  # fmt: skip
+
+
+def with_fields(provider: str, /, **fields: object) -> Callable[[dict[str, Provider]], None]:
+    def change(stored: dict[str, Provider]) -> None:
+        stored[provider] = replace(stored[provider], **fields)
+
+    return change
+
+
+def more(id_: str, **fields: object) -> Callable[[dict[str, Provider]], None]:
+    def add(stored: dict[str, Provider]) -> None:
+        stored[id_] = Provider(id=uid(9, "d"), name=id_, parent=ROOT, root=ROOT, generation=1, **fields)  # type: ignore[arg-type]
+
+    return add
+
+
+def without(name: str) -> Callable[[dict[str, Provider]], object]:
+    return lambda stored: stored.pop(name)
+
+
+HALF, SHUT = Inventory(total=4, reserved=2, max_unit=4), Inventory(total=4, reserved=4, max_unit=4)
+DISK = {"DISK_GB": Inventory(total=9, max_unit=9)}
+COMPARED = {
+    "just as it was reported": (lambda stored: None, [], []),
+    "a provider less": (without("h_numa0"), ["+h_numa0"], ["+h_numa0"]),
+    "a class less": (with_fields("h", inventories={}), ["h: no → 9 DISK_GB"], ["h: no → 9 DISK_GB"]),
+    "other figures": (
+        with_fields("h", inventories={"DISK_GB": Inventory(total=8, max_unit=9)}),
+        ["h: 8 → 9 DISK_GB"],
+        ["h: 8 → 9 DISK_GB"],
+    ),
+    "a trait less, another more": (
+        with_fields("h", traits=("CUSTOM_A",)),
+        ["h: traits +COMPUTE_NODE, -CUSTOM_A"],
+        ["h: traits +COMPUTE_NODE, -CUSTOM_A"],
+    ),
+    "an aggregate more": (
+        with_fields("h", aggregates=(uid(5, "e"),)),
+        [f"h: aggregates -{uid(5, 'e')}"],
+        [f"h: aggregates -{uid(5, 'e')}"],
+    ),
+    "another parent": (
+        with_fields("h_numa0", parent=uid(7, "c")),
+        ["h_numa0: its name or parent"],
+        ["h_numa0: its name or parent"],
+    ),
+    "what an operator put on it": (
+        with_fields(
+            "h",
+            inventories={**DISK, "CUSTOM_X": Inventory(total=1)}, kept_classes=("CUSTOM_X",),
+            traits=("COMPUTE_NODE", "CUSTOM_T"), kept_traits=("CUSTOM_T",),
+            aggregates=(uid(5, "e"),), kept_aggregates=(uid(5, "e"),),
+        ),
+        [], [],
+    ),
+    "a trait that both want": (with_fields("h", kept_traits=("COMPUTE_NODE",)), [], []),
+    "an operator's provider": (
+        more("op", inventories={"CUSTOM_X": Inventory(total=1)}, kept_classes=("CUSTOM_X",)), [], [],
+    ),
+    "a provider of before, closed while it is in use": (more("old", inventories={"PCPU": SHUT}), [], []),
+    "a provider of before, open": (more("old", inventories={"PCPU": HALF}), ["-old"], ["-old"]),
+    "a class of before, closed while it is in use": (
+        with_fields("h", inventories={**DISK, "PCPU": SHUT}), [], [],
+    ),
+    "more reserved than we say, as where some is withheld": (
+        with_fields("h_numa0", inventories={"VCPU": HALF}), ["h_numa0: 2 → 4 VCPU"], [],
+    ),
+    "less reserved than we say": (
+        with_fields("h_numa0", inventories={"VCPU": Inventory(total=5, max_unit=4)}),
+        ["h_numa0: 5 → 4 VCPU"], ["h_numa0: 5 → 4 VCPU"],
+    ),
+    "taken in under another name, for another cell has ours": (with_fields("h", name="h@c1"), [], []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change, at_first, later", COMPARED.values(), ids=COMPARED.keys())
+def test_what_is_told_as_different(
+    change: Callable[[dict[str, Provider]], None], at_first: list[str], later: list[str]
+) -> None:
+    stored = stored_as(build_tree(ROOT, "h", [NUMA_WITH_TRAITS]))
+    change(stored)
+    (known,) = answered(stored.values()).values()
+    tree = build_tree(ROOT, "h", [NUMA_WITH_TRAITS], known)
+    assert sorted(differences(known, tree, closed_too=True)) == at_first
+    assert sorted(differences(known, tree, closed_too=False)) == later
+
+
+def test_what_others_put_there_is_seen_and_not_said() -> None:
+    stored = stored_as(build_tree(ROOT, "h", [NUMA_WITH_TRAITS]))
+    with_fields("h", traits=("COMPUTE_NODE", "CUSTOM_T"), kept_traits=("CUSTOM_T",))(stored)
+    more("op", inventories={"CUSTOM_X": Inventory(total=1)}, kept_classes=("CUSTOM_X",))(stored)
+    (known,) = answered(stored.values()).values()
+    tree = build_tree(ROOT, "h", [NUMA_WITH_TRAITS], known)
+    assert tree["h"].others.traits == {"CUSTOM_T"}
+    assert [provider.name for provider in tree.others] == ["op"]
+    assert [(report.name, report.traits) for report in tree.report()] == [
+        ("h", ("COMPUTE_NODE",)),
+        ("h_numa0", ("HW_NUMA_ROOT",)),
+    ]
+
+
+def test_what_a_driver_says_no_more_is_gone() -> None:
+    (known,) = answered(stored_as(build_tree(ROOT, "h", [NUMA_WITH_TRAITS])).values()).values()
+    flat = build_tree(ROOT, "h", [FlatDriver({"VCPU": Inventory(total=4)})], known)
+    assert [report.name for report in flat.report()] == ["h"]
+    assert sorted(differences(known, flat, closed_too=True)) == [
+        "-h_numa0", "h: 9 → no DISK_GB", "h: no → 4 VCPU", "h: traits -COMPUTE_NODE",
+    ]  # fmt: skip

@@ -1,16 +1,34 @@
 """Figures and texts of the control room: windows, durations, alarms, the heat map."""
 
+import asyncio
+import socket
+import subprocess
+import sys
 from collections import Counter
+from contextlib import ExitStack
+from subprocess import PIPE
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
+from msgspec.structs import replace
 
+from berth import control_room_place
+from berth.control_room_place import saying_where, where_the_room_is, with_a_room
+from berth.settings import Settings
 from bus.host_health import DISABLED
-from bus.messages import HostReported
+from bus.messages import Attempt, BuildRequested, HostReported
+from bus.moves import MoveStands
+from bus.protocol import BusDepths, QueueDepth
 from bus.replication import KnownInventory, KnownProvider, KnownTree, TreesFound
 from bus.reports import HostState
+from bus.requests import Flavor, Hints
+from bus.worker import cell_of
+from control_room.bus_load import KnownQueue, bus_load, route_of
 from control_room.core.heat import Fleet, changed_columns, columns, natural, parse_flavor
 from control_room.core.hosts import HostStock, KnownHost
+from control_room.core.moves import merged_moves, move_shown, moved_away
 from control_room.core.now import EXPIRY, HEIGHT, WIDTH, Heartbeats, ProcessReply, alarms, chart, rounded_up
+from control_room.core.what_if_form import InvalidForm, WhatIfRequest, address_of, form_texts, parse_request
 from control_room.core.windows import (
     MOST_CAUSES,
     OTHER,
@@ -28,7 +46,10 @@ from control_room.core.windows import (
     without_details,
 )
 from control_room.core.words import duration, listed, rate, several
+from control_room.pages.dead_letters import MOST_BODY, letter_details
+from tests.support.envelopes import a_letter
 from tests.support.ids import uid
+from tests.support.waiting import in_time
 
 BEGAN = 1000 * TICK
 
@@ -283,3 +304,350 @@ def test_a_flavor_is_read() -> None:
     for wrong in ("", "VCPU", "VCPU:0", "VCPU:-1", "VCPU:x", "VCPU:99999999999"):
         with pytest.raises(ValueError, match="CLASS:AMOUNT"):
             parse_flavor(wrong)
+
+
+@pytest.mark.parametrize(
+    ("queue", "topic"),
+    [
+        ("scheduler:build.requested", "build.requested"),
+        ("conductor.c1:build.placed.c1", "build.placed.{cell}"),
+        ("agent.c1.a:agent.build.c1.a", "agent.build.{cell}.{agent}"),
+        ("ironic_sync:ironic.node.*.*", "ironic.node.{cell}.{event}"),
+        ("ask:placement.claim", "placement.claim"),
+        ("ask:placement.claim.c1", "placement.claim.{cell}"),
+        ("scheduler:build.requested.more", ""),
+        ("ask:build.requested", ""),
+        ("scheduler:placement.claim", ""),
+        ("strange", ""),
+        ("", ""),
+    ],
+)
+def test_a_queue_carries_the_topic_or_the_query_of_its_key(queue: str, topic: str) -> None:
+    found = route_of(queue)
+    assert (found.name if found else "") == topic
+
+
+def test_a_topic_has_all_its_queues_the_fullest_first() -> None:
+    known = [KnownQueue(f"conductor.c{number}:build.placed.c{number}", "conductor") for number in range(4)]
+    depths = {
+        known[0].name: QueueDepth(1, 1),
+        known[1].name: QueueDepth(5, 0),
+        known[2].name: QueueDepth(0, 2),
+    }
+    shown = bus_load([*known, KnownQueue("strange", "?")], BusDepths(depths, dead=3, delayed=2))
+    placed = shown.topic("build.placed.{cell}")
+    assert placed is not None
+    assert [(queue.name[10:12], queue.exists) for queue in placed.queues] == [
+        ("c1", True),
+        ("c0", True),
+        ("c2", True),
+        ("c3", False),
+    ]
+    assert (placed.messages, placed.consumers, placed.unread) == (6, 3, 1)
+    assert [queue.name for queue in shown.unread] == [known[1].name]
+    assert [queue.name for queue in shown.fullest] == [known[1].name, known[0].name]
+    assert (shown.messages, shown.dead, shown.delayed, shown.existing) == (6, 3, 2, 3)
+    assert [queue.name for queue in shown.others] == ["strange"]
+    asked = shown.topic("placement.claim")
+    assert asked is not None and not asked.queues and shown.topic("nothing") is None
+
+
+@pytest.mark.parametrize(
+    ("body", "shown", "about"),
+    [
+        (b'{"build":"%b","n":[1]}' % uid(7).encode(), '"n": [', (("build", uid(7)),)),
+        (b'{"build":"no uuid","request":7}', '"request": 7', ()),
+        (b"[1]", "1", ()),
+        (b"\xff\x00 no JSON", "\N{REPLACEMENT CHARACTER}\\x00 no JSON", ()),
+        ('{"a":"\u202eb"}'.encode(), "\\u202eb", ()),
+        (b"[" * 100_000, "[[[", ()),
+    ],
+)
+def test_a_body_is_shown_whatever_it_is(body: bytes, shown: str, about: tuple[tuple[str, str], ...]) -> None:
+    whole = letter_details(a_letter(body=body))
+    assert shown in whole.body
+    assert (whole.about, whole.cut) == (about, False)
+
+
+def test_truncation_is_marked() -> None:
+    whole = letter_details(a_letter(body=b"x" * (MOST_BODY + 1), reason="r " * 400, died=1e300, cell="?"))
+    assert (len(whole.body), whole.cut) == (MOST_BODY, True)
+    assert whole.letter.reason.endswith(" …") and len(whole.reason) == 800
+    assert (whole.letter.died, whole.letter.cell) == (0.0, "unknown")
+
+
+@pytest.mark.parametrize(
+    ("queue", "cell"),
+    [
+        ("conductor.c1:build.placed.c1", "c1"),
+        ("agent.c1.c1-agent1:agent.build.c1.c1-agent1", "c1"),
+        ("ask:cell.builds.c1", "c1"),
+        ("ask:cell.instances.c1", "c1"),
+        ("placement:inventory.reported.c1", ""),
+        ("ask:placement.claim.c1", ""),
+        ("ask:placement.cells", ""),
+        ("scheduler:build.requested", ""),
+    ],
+)
+def test_the_cell_of_a_queue(queue: str, cell: str) -> None:
+    assert cell_of(queue) == cell
+
+
+USUAL = {"vcpus": "4", "memory_mb": "4096"}
+
+
+def read(**said: str) -> WhatIfRequest | None:
+    return parse_request(form_texts(said))
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ({}, WhatIfRequest(vcpus=4, memory_mb=4096, disk_gb=0)),
+        (
+            {"count": "10", "at_least": "3"},
+            WhatIfRequest(vcpus=4, memory_mb=4096, disk_gb=0, count=10, at_least=3),
+        ),
+        (
+            {
+                "resources": "CUSTOM_GPU:1, VGPU:2",
+                "traits": "CUSTOM_A !CUSTOM_B",
+                "specs": "hw:numa_nodes=2\n",
+            },
+            WhatIfRequest(
+                vcpus=4,
+                memory_mb=4096,
+                disk_gb=0,
+                extra_specs=(
+                    "resources:CUSTOM_GPU=1",
+                    "resources:VGPU=2",
+                    "trait:CUSTOM_A=required",
+                    "trait:CUSTOM_B=forbidden",
+                    "hw:numa_nodes=2",
+                ),
+            ),
+        ),
+        (
+            {
+                "zone": " z1 ",
+                "cell": "c1",
+                "group": "web",
+                "aggregates": "fast,ssd",
+                "host": "h1",
+                "avoid": "h2\nh3",
+            },
+            WhatIfRequest(
+                vcpus=4,
+                memory_mb=4096,
+                disk_gb=0,
+                zone="z1",
+                cell="c1",
+                group="web",
+                aggregates="fast,ssd",
+                host="h1",
+                avoid=("h2", "h3"),
+            ),
+        ),
+    ],
+)
+def test_form_fields_become_a_request(said: dict[str, str], meant: WhatIfRequest) -> None:
+    assert read(**USUAL, **said) == meant
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ({"vcpus": "four"}, "Virtual CPUs: 'four' is no whole number."),
+        ({"memory_mb": "-1"}, "Memory in MB: '-1' is no whole number."),
+        ({"disk_gb": "9" * 16}, "is no whole number"),
+        ({"count": "0"}, "Instances: from 1 to 1,000."),
+        ({"count": "1001"}, "Instances: from 1 to 1,000."),
+        ({"resources": "CUSTOM_GPU"}, "Other resources: 'CUSTOM_GPU' is not CLASS:AMOUNT"),
+        ({"traits": "avx2"}, "Traits, !NAME is none of it: 'avx2' is no trait"),
+        ({"specs": "hw:numa_nodes"}, "Extra specs, one a line: 'hw:numa_nodes' is not KEY=VALUE."),
+    ],
+)
+def test_invalid_fields_are_named(said: dict[str, str], problem: str) -> None:
+    with pytest.raises(InvalidForm) as bad:
+        read(**USUAL | said)
+    assert any(problem in arg for arg in bad.value.args)
+
+
+def test_all_that_is_wrong_is_said_at_once_and_nothing_said_is_nothing_asked() -> None:
+    with pytest.raises(InvalidForm) as bad:
+        read(vcpus="x", disk_gb="y", traits="z")
+    assert len(bad.value.args) == 3
+    assert read() is None and read(strange="1") is None
+    with pytest.raises(InvalidForm, match="at least one amount"):
+        read(zone="z1")
+    assert read(specs="resources:CUSTOM_GPU=1") is not None
+
+
+def test_the_address_of_a_request_asks_for_the_same() -> None:
+    flavor = Flavor(name="f", vcpus=4, memory_mb=4096, extra_specs={"trait:A": "required", "hw:x": "a=b"})
+    request = BuildRequested(
+        request=uid(1),
+        instances=(uid(2), uid(3)),
+        flavor=flavor,
+        zone="z 1",
+        hints=Hints(group=uid(9)),
+        ignore_hosts=("h1", "h2"),
+    )
+    address = urlsplit(address_of(request))
+    meant = read(**dict(parse_qsl(address.query)))
+    assert address.path == "/what-if" and meant is not None
+    assert (meant.vcpus, meant.memory_mb, meant.count, meant.zone) == (4, 4096, 2, "z 1")
+    assert (meant.group, meant.avoid) == (uid(9), ("h1", "h2"))
+    assert meant.extra_specs == ("hw:x=a=b", "trait:A=required")
+    assert "host" in dict(parse_qsl(urlsplit(address_of(replace(request, wanted_host="h3"))).query))
+
+
+MOVE = MoveStands(
+    move=uid(1), build=uid(2), kind="migrate", cell="c1", phase="send", source="h1", host="h2", since=100.0
+)
+
+
+@pytest.mark.parametrize(
+    ("facts", "says", "state", "may"),
+    [
+        ({}, "copying to h2", "", ("abort",)),
+        ({"kind": "live"}, "copying to h2", "", ("abort", "force")),
+        ({"kind": "live", "phase": "start"}, "starting on h2", "", ("abort",)),
+        ({"phase": "prepare", "host": ""}, "preparing on its host", "", ("abort",)),
+        ({"phase": "resume"}, "resuming on h1", "", ("abort",)),
+        ({"phase": "verify"}, "runs on h2, waits for confirmation", "warn", ("confirm", "revert")),
+        ({"phase": "swap"}, "failed on h2: trying the next host", "", ("abort",)),
+        ({"phase": "undo"}, "returning to its source", "", ()),
+        ({"phase": "abort"}, "returning to its source", "", ()),
+        ({"phase": "something {new}"}, "something", "", ("abort",)),
+        ({"in_cell": "c2"}, "continues in cell c2", "", ()),
+        ({"phase": "done", "ended": 130.0}, "done", "good", ()),
+        ({"phase": "error", "ended": 130.0}, "not done", "bad", ()),
+        ({"phase": "reverted", "ended": 130.0}, "returned", "warn", ()),
+    ],
+)
+def test_the_state_and_operations_of_a_move(
+    facts: dict[str, object], says: str, state: str, may: tuple[str, ...]
+) -> None:
+    shown = move_shown(replace(MOVE, **facts))
+    assert shown.says.startswith(says)
+    assert (shown.state, shown.may, shown.took) == (state, may, 30.0 if "ended" in facts else None)
+
+
+def test_the_attempt_counts_hosts_that_failed() -> None:
+    attempts = (Attempt(host="h2", agent="a", outcome="failed", cause="no disk"),)
+    assert move_shown(replace(MOVE, attempts=attempts)).attempt == 2
+    built = Attempt(host="h2", agent="a", outcome="built")
+    assert move_shown(replace(MOVE, phase="verify", attempts=(built,))).attempt == 1
+
+
+def test_a_move_of_two_cells_is_taken_from_the_cell_that_runs_it() -> None:
+    left = replace(MOVE, cell="c1", in_cell="c2", since=1.0)
+    here = replace(MOVE, cell="c2", since=2.0)
+    other = replace(MOVE, move=uid(9), since=3.0)
+    assert merged_moves([left, other, here]) == [other, here]
+    assert merged_moves([left]) == [left]
+
+
+def test_moves_away_are_counted_for_a_day_until_a_guest_arrived() -> None:
+    def over(number: int, source: str, host: str, ended: float, phase: str = "done") -> MoveStands:
+        return replace(MOVE, move=uid(number), source=source, host=host, phase=phase, ended=ended)
+
+    now = 200_000.0
+    away = [over(1, "h1", "h2", now - 5), over(2, "h1", "h3", now - 9)]
+    assert moved_away("h1", away, now) == 2
+    assert moved_away("h1", [over(3, "h1", "h2", now - 1, "error"), MOVE, *away], now) == 2
+    assert moved_away("h1", [away[0], over(4, "h7", "h1", now - 7), away[1]], now) == 1
+    assert moved_away("h1", [*away, over(5, "h1", "h2", now - 90_000)], now) == 2
+
+
+@pytest.fixture
+def settings(monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.setattr(control_room_place, "_GAP", 0.001)
+    return with_a_room(Settings().having(control_room_http="127.0.0.1:0"))
+
+
+CHOOSE = """
+import sys
+from berth import control_room_place
+from berth.settings import Settings
+control_room_place.PORT = int(sys.argv[1])
+settings = control_room_place.with_a_room(Settings())
+print(settings.control_room.http, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_two_control_rooms_that_start_together_use_different_ports() -> None:
+    """Neither listens yet when the other chooses."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    words = [sys.executable, "-c", CHOOSE, str(port)]
+    with ExitStack() as running:
+        both = [
+            running.enter_context(subprocess.Popen(words, stdin=PIPE, stdout=PIPE, text=True))
+            for _ in range(2)
+        ]
+        chosen = {popen.stdout.readline().strip() for popen in both if popen.stdout}
+        for popen in both:
+            popen.communicate()
+    assert len(chosen) == 2 and f"127.0.0.1:{port}" in chosen
+
+
+async def test_the_address_is_printed_when_the_control_room_listens(settings: Settings) -> None:
+    telling = asyncio.create_task(where_the_room_is(settings))
+    done, _ = await asyncio.wait((telling,), timeout=0.02)
+    assert not done
+    host, _, port = settings.control_room.http.rpartition(":")
+    with socket.create_server((host, int(port))):
+        assert await telling == f"the control room is at http://{host}:{port}/"
+
+
+async def test_waiting_for_a_control_room_that_does_not_start_ends(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_room_place, "_LOOKS", 3)
+    said = await where_the_room_is(settings)
+    assert (
+        said == f"the control room does not listen yet; it is to be at http://{settings.control_room.http}/"
+    )
+
+
+async def test_stopping_ends_the_wait_for_the_control_room(settings: Settings) -> None:
+    stopping = asyncio.Event()
+    stopping.set()
+    assert await where_the_room_is(settings, stopping) == ""
+
+
+async def test_without_a_control_room_no_address_is_printed() -> None:
+    assert await where_the_room_is(Settings().having(control_room_http="off")) == ""
+
+
+async def test_a_single_worker_prints_its_address_when_it_listens(settings: Settings) -> None:
+    said: list[str] = []
+    told, host, port = asyncio.Event(), *settings.control_room.http.rsplit(":", 1)
+
+    def say(where: str) -> None:
+        said.append(where)
+        told.set()
+
+    async def work() -> int:
+        await asyncio.sleep(0.02)
+        assert said == []
+        with socket.create_server((host, int(port))):
+            await in_time(told.wait())
+        return 3
+
+    assert await saying_where(settings, say, work()) == 3
+    assert said == [f"the control room is at http://{host}:{port}/"]
+
+
+async def test_a_control_room_that_ends_early_prints_no_address(settings: Settings) -> None:
+    said: list[str] = []
+
+    async def refused() -> int:
+        raise ValueError("no such token file")
+
+    with pytest.raises(ValueError, match="no such token file"):
+        await saying_where(settings, said.append, refused())
+    assert said == []

@@ -1,13 +1,25 @@
 """A scheduler with an outdated replica or without a host: wait, retry or end."""
 
+import asyncio
+from collections.abc import Iterable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from bus.messages import BuildPlaced, BuildUnplaceable
+from bus.cells import CellsFound, FindCells
+from bus.groups import FindGroups, GroupPolicy, GroupsFound, ServerGroup
+from bus.messages import BuildPlaced, BuildUnplaceable, SchedulerAlive
 from bus.queries import Candidate
-from bus.requests import Flavor
+from bus.requests import Flavor, Hints
+from bus.resources import AllocationsFound, FindAllocations
+from bus.vocabulary import Resources
+from control_room import queries, shared_data
+from control_room.queries import Reply
+from control_room.shared_data import Changes, SharedData, background_tasks
+from scheduler_worker.core.choice import Joined
 from scheduler_worker.core.events import (
     Begun,
     ComeAgain,
@@ -20,12 +32,20 @@ from scheduler_worker.core.events import (
     Park,
 )
 from scheduler_worker.core.extra_specs import RequestOptions
+from scheduler_worker.core.host_map import mixed, slice_of
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.placing import PATIENCE, ROUNDS, step
 from scheduler_worker.core.request import alternatives_of
 from scheduler_worker.core.shortage import Shortage
-from tests.support.scheduler_builders import SMALL, FakePlacement, TurnedClock, a_candidate, a_request
+from scheduler_worker.pending_choices import PendingChoice, PendingChoices
+from scheduler_worker.placing import Scheduler
+from scheduler_worker.roster import GONE_SECONDS, Roster
+from tests.support.ids import uid
+from tests.support.plain_source import PlainSource
+from tests.support.ranking_builders import Hall, a_hall, free, hosts_of, take
+from tests.support.scheduler_builders import ROOM, SMALL, FakePlacement, TurnedClock, a_candidate, a_request
 from tests.support.schedulers import scheduler_of
+from tests.support.waiting import until
 
 BIG = Flavor(name="big", vcpus=6)
 FULL = {"VCPU": 0, "MEMORY_MB": 8192, "DISK_GB": 80}
@@ -164,3 +184,372 @@ def test_remedies_are_searched_once_and_then_it_is_fenced() -> None:
 def test_a_request_that_may_wait_is_parked(short: Shortage) -> None:
     assert isinstance(last_of(an_order(wait="5m"), short, 1, PATIENCE), Park)
     assert not isinstance(last_of(an_order(), short, 1, PATIENCE), Park)
+
+
+ROOT = uid(1, "c")
+ONE: Resources = {"VCPU": 1, "MEMORY_MB": 512}
+
+
+@pytest.fixture
+def source() -> PlainSource:
+    return PlainSource()
+
+
+def chosen(pending: PendingChoices, resources: Resources = ONE, now: float = 0) -> PendingChoice:
+    return pending.enter({ROOT: resources}, "c1", ROOT, now)
+
+
+def test_choices_add_up(source: PlainSource) -> None:
+    pending = PendingChoices(source)
+    chosen(pending)
+    chosen(pending, {"VCPU": 2})
+    assert source.taken(ROOT) == {"VCPU": 3, "MEMORY_MB": 512}
+
+
+def test_a_failed_claim_is_given_back_once(source: PlainSource) -> None:
+    pending = PendingChoices(source)
+    first, second = chosen(pending), chosen(pending)
+    pending.drop(first)
+    pending.drop(first)
+    assert source.taken(ROOT) == ONE
+    assert pending.unsettled == [second]
+
+
+@pytest.mark.parametrize(("seen", "left"), [(6, ONE), (7, {}), (8, {})])
+def test_a_claim_is_counted_until_the_memory_has_it(
+    source: PlainSource, seen: int, left: dict[str, int]
+) -> None:
+    pending = PendingChoices(source)
+    pending.confirm(chosen(pending), 7)
+    assert pending.unsettled == []
+    source.seen = seen
+    pending.look(0)
+    assert source.taken(ROOT) == left
+
+
+def test_a_claim_whose_answer_came_after_it_was_seen_is_not_counted_twice(source: PlainSource) -> None:
+    pending = PendingChoices(source)
+    entry = chosen(pending)
+    source.seen = 9
+    pending.look(0)
+    assert source.taken(ROOT) == ONE
+    pending.confirm(entry, 7)
+    assert source.promised == []
+
+
+@pytest.mark.parametrize("confirmed", [False, True])
+def test_nothing_is_counted_for_ever(source: PlainSource, confirmed: bool) -> None:
+    pending = PendingChoices(source, timeout=10)
+    entry = chosen(pending, now=100)
+    if confirmed:
+        pending.confirm(entry, 7)
+    pending.look(109)
+    assert source.taken(ROOT) == ONE
+    pending.look(110)
+    assert source.promised == []
+    source.seen = 7
+    pending.look(111)
+    assert source.promised == []
+
+
+def test_numbers_that_start_over_do_not_hide_choices(source: PlainSource) -> None:
+    pending = PendingChoices(source)
+    source.seen = 1000
+    pending.look(0)
+    source.seen = 1
+    pending.look(0)
+    pending.confirm(chosen(pending), 2)
+    assert source.taken(ROOT) == ONE
+
+
+GROUP = uid(1, "9")
+ASIDE = uid(999, "b")
+FEW = {"VCPU": 4, "MEMORY_MB": 4096, "DISK_GB": 40}
+
+
+class Groups:
+    def __init__(self, placement: FakePlacement, policy: GroupPolicy) -> None:
+        self.placement = placement
+        self.policy = policy
+        self.left: dict[str, tuple[str, ...]] = {}
+
+    async def groups(self, question: FindGroups) -> GroupsFound:
+        held = self.placement.held.items()
+        members = {one: tuple(holding.allocations) for one, holding in held if one != ASIDE}
+        project = a_request().project
+        group = ServerGroup(
+            id=GROUP, name="g", policy=self.policy, project=project, members=members, left=self.left
+        )
+        return GroupsFound(groups=(group,))
+
+    async def allocations(self, question: FindAllocations) -> AllocationsFound:
+        return AllocationsFound(consumers=(), generations={})
+
+    def scheduler(self) -> Scheduler:
+        placement = self.placement
+        return scheduler_of(
+            placement, clock=TurnedClock().clock, groups=self.groups, allocations=self.allocations
+        )
+
+
+async def roots(scheduler: Scheduler, number: int, instances: int = 1) -> list[str]:
+    """Where the instances of one request come to be; nowhere where it has no host."""
+    request = a_request(number, instances=instances, hints=Hints(group=GROUP))
+    (said,) = await scheduler.place_many([request])
+    assert isinstance(said, list | tuple), said
+    return [one.chosen.root for one in said if isinstance(one, BuildPlaced)]
+
+
+async def test_a_refused_choice_is_no_group_member() -> None:
+    placement = FakePlacement.of(a_candidate(1), a_candidate(2, free=FEW))
+    placement.source.lag = True
+    placement.take(uid(1, "c"), ROOM)
+    assert await roots(Groups(placement, "affinity").scheduler(), 1, instances=2) == [uid(2, "c")] * 2
+
+
+@pytest.mark.parametrize("policy", ["affinity", "anti-affinity"])
+async def test_a_released_member_is_forgotten(policy: GroupPolicy) -> None:
+    """An empty group may go anywhere, also where its members were before."""
+    placement = FakePlacement.of(a_candidate(1), a_candidate(2, free=FEW))
+    scheduler = Groups(placement, policy).scheduler()
+    (root,) = await roots(scheduler, 1)
+    placement.held.clear()
+    other = ({uid(1, "c"), uid(2, "c")} - {root}).pop()
+    taken = root if policy == "affinity" else other
+    placement.free[taken].update(VCPU=0)
+    assert await roots(scheduler, 2) == [other if policy == "affinity" else root]
+
+
+async def test_siblings_of_one_request_know_each_other() -> None:
+    placement = FakePlacement.of(*(a_candidate(number) for number in range(4)))
+    assert len(set(await roots(Groups(placement, "anti-affinity").scheduler(), 1, instances=4))) == 4
+
+
+async def test_a_host_from_which_a_guest_may_not_have_gone_yet_is_not_looked_at() -> None:
+    placement = FakePlacement.of(a_candidate(1), a_candidate(2, free=FEW))
+    groups = Groups(placement, "anti-affinity")
+    groups.left = {ASIDE: (uid(1, "c"),)}
+    assert await roots(groups.scheduler(), 1) == [uid(2, "c")]
+
+
+def test_members_are_remembered_while_a_batch_is_under_way_that_may_not_have_been_told() -> None:
+    joined = Joined()
+    first = joined.begin()
+    joined.join("g", "a", "r1")
+    second = joined.begin()  # asks before the claim is answered
+    joined.join("g", "a", "r2")  # it was claimed elsewhere
+    third = joined.begin()  # asks after it
+    joined.end(first)
+    assert joined.of("g") == {"a": "r2"}
+    joined.end(second)
+    assert joined.of("g") == {}
+    joined.join("g", "b", "r1")
+    joined.leave("g", "b")
+    assert joined.of("g") == {}
+    joined.join("g", "c", "r1")
+    joined.end(third)
+    assert joined.of("g") == {} == joined._places
+
+
+ROOTS = [uid(number, "c") for number in range(4000)]
+HASHES = np.array([mixed(root) for root in ROOTS], np.uint64)
+
+
+def slices(*names: str) -> dict[str, set[int]]:
+    everybody = np.ones(len(ROOTS), np.bool_)
+    found = {name: slice_of(HASHES, names, name) for name in names}
+    return {
+        name: set(np.flatnonzero(everybody if mine is None else mine).tolist())
+        for name, mine in found.items()
+    }
+
+
+@pytest.mark.parametrize("several", [1, 2, 3, 4, 9])
+def test_every_host_is_for_exactly_one_and_shares_are_about_equal(several: int) -> None:
+    shares = slices(*(f"s{number}" for number in range(several)))
+    assert sum(map(len, shares.values())) == len(ROOTS)
+    assert set.union(*shares.values()) == set(range(len(ROOTS)))
+    fair = len(ROOTS) / several
+    assert all(0.8 * fair < len(share) < 1.2 * fair for share in shares.values())
+
+
+def test_a_new_scheduler_takes_from_all_and_a_leaving_one_gives_only_its_own() -> None:
+    three, four = slices("a", "b", "c"), slices("a", "b", "c", "d")
+    for name in "abc":
+        assert four[name] < three[name]
+    assert four["d"] == set.union(*(three[name] - four[name] for name in "abc"))
+
+
+def test_names_that_hash_alike_still_share_nothing() -> None:
+    same = np.array([5, 5, 5], np.uint64)
+    ours, theirs = slice_of(same, ("a", "b"), "a"), slice_of(same, ("b", "a"), "b")
+    assert ours is not None and theirs is not None
+    assert (ours ^ theirs).all()
+
+
+async def test_a_scheduler_silent_for_some_seconds_has_no_slice() -> None:
+    turned = TurnedClock()
+    roster = Roster(turned.clock, "b")
+    await roster.handle(await roster.say())
+    assert list(roster.live) == ["b"]
+    await roster.handle(SchedulerAlive(scheduler="c"))
+    turned.now += GONE_SECONDS - 0.1
+    await roster.handle(SchedulerAlive(scheduler="a"))
+    assert list(roster.live) == ["a", "b", "c"]
+    turned.now += 0.2
+    assert list(roster.live) == ["a", "b"]
+    turned.now += GONE_SECONDS
+    assert list(roster.live) == ["b"]
+
+
+# What it does to the order of hosts
+
+
+def a_shared_hall(own: str, *schedulers: str) -> tuple[Hall, set[str]]:
+    hall = a_hall(*(free(number, 1024 * number, vcpus=1) for number in range(1, 31)))
+    hall.hosts.level()
+    hall.hosts.share(schedulers, own)
+    mine = hall.hosts.ours
+    return hall, {host.host for host in hall.source.hosts() if mine is None or mine[host.position]}
+
+
+def freest_first(names: Iterable[str]) -> list[str]:
+    return sorted(names, key=lambda name: -int(name.removeprefix("host")))
+
+
+@pytest.mark.parametrize("own", ["a", "b", "c"])
+def test_own_hosts_come_first_then_those_of_others(own: str) -> None:
+    hall, mine = a_shared_hall(own, "a", "b", "c")
+    ranking = hall.rank()
+    picks = [take(ranking) for _ in range(30)]
+    order = [hosts_of(pick)[0] for pick in picks]
+    assert order == [*freest_first(mine), *freest_first(set(order) - mine)]
+    assert [pick.crossed for pick in picks] == [name not in mine for name in order]
+    assert 0 < len(mine) < 30
+
+
+def test_a_single_scheduler_and_requests_with_named_hosts_ignore_slices() -> None:
+    hall, mine = a_shared_hall("a", "a")
+    assert len(mine) == 30 and hosts_of(take(hall.rank())) == ["host30"]
+    hall, mine = a_shared_hall("a", "a", "b", "c")
+    theirs = freest_first({host.host for host in hall.source.hosts()} - mine)[0]
+    pick = take(hall.rank(a_request(wanted_host=theirs)))
+    assert hosts_of(pick) == [theirs] and not pick.crossed
+
+
+def test_a_host_outside_stays_behind_ours_when_it_is_weighed_again() -> None:
+    hall, mine = a_shared_hall("a", "a", "b")
+    ranking = hall.rank()
+    picks = [take(ranking) for _ in range(len(mine) + 3)]
+    ranking.put_back([*picks[:2], *picks[-2:]])  # two of ours are free again, and two of theirs
+    assert hosts_of(take(ranking, 3))[:2] == freest_first(mine)[:2]
+
+
+def test_hosts_outside_that_differ_by_next_to_nothing_keep_their_order() -> None:
+    hall = a_hall(*(free(number, 2**43 + number, vcpus=1) for number in range(1, 31)))
+    hall.hosts.level()
+    hall.hosts.share(("a", "b"), "a")
+    ranking = hall.rank()
+    picks = [take(ranking) for _ in range(30)]
+    outside = [hosts_of(pick)[0] for pick in picks if pick.crossed]
+    assert len(outside) > 5 and outside == freest_first(outside)
+
+
+def a_clock(now: list[float]) -> Any:
+    return SimpleNamespace(monotonic=lambda: now[0])
+
+
+@pytest.mark.parametrize(("took", "counted"), [(0.0, 10), (0.1, 10), (0.4, 4), (1.0, 2)])
+async def test_placement_counts_less_often_if_counting_takes_longer(
+    monkeypatch: pytest.MonkeyPatch, took: float, counted: int
+) -> None:
+    questions: list[Any] = []
+
+    async def answers(source: str, ask: Any, question: Any) -> Reply[Any]:
+        questions.append(question)
+        if isinstance(question, FindCells):
+            now[0] += took if question.counted else 0.0
+            return Reply(source, CellsFound(seen=1, cells=(), hosts={"c1": 3} if question.counted else {}))
+        return Reply(source)
+
+    monkeypatch.setattr(queries, "query", answers)
+    now = [0.0]
+    ask: Any = SimpleNamespace(cells=None, waiting=None, instances=None, health=None)
+    async with background_tasks(a_clock(now)) as tasks:
+        reader = queries.StatusReader(ask, tasks, ["c2"])
+        for number in range(10):
+            now[0] = number * (queries.STATUS_SECONDS + 1.0)
+            status = await reader.status()
+            assert status.counts is not None
+            assert status.counts.hosts == {"c1": 3}
+            assert reader.cell_names(status) == ["c1", "c2"]
+    found = [question.counted for question in questions if isinstance(question, FindCells)]
+    assert (found.count(False), found.count(True)) == (10, counted)
+
+
+class Source:
+    def __init__(self) -> None:
+        self.reads = 0
+        self.ended = 0
+        self.go = asyncio.Event()
+
+    async def read(self, key: str) -> int:
+        self.reads += 1
+        number = self.reads
+        try:
+            await self.go.wait()
+        finally:
+            self.ended += 1
+        if key == "broken":
+            raise ValueError(key)
+        return number
+
+
+async def test_readers_share_a_read_unless_it_has_missed_a_change() -> None:
+    source, changes = Source(), Changes()
+    async with background_tasks(a_clock([0.0])) as tasks, asyncio.TaskGroup() as group:
+        data = SharedData(tasks, source.read, changes=changes, seconds=1.0)
+        before = [group.create_task(data.get("a")) for _ in range(2)]
+        await until(lambda: source.reads == 1)
+        changes.notify()
+        after = group.create_task(data.get("a"))
+        await asyncio.sleep(0)
+        source.go.set()
+        assert [await task for task in before] == [1, 1]
+        assert await after == 2
+        assert await data.get("a") == 2
+        data.forget()
+        assert await data.get("a") == 3
+
+
+async def test_a_read_ends_after_its_last_reader_and_a_background_read_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shared_data, "GRACE", 0.01)
+    source = Source()
+    async with background_tasks(a_clock([0.0])) as tasks:
+        data = SharedData(tasks, source.read, seconds=1.0)
+        for refresh in (False, True):
+            if refresh:
+                assert data.refresh("a") is not None
+                assert data.refresh("a") is None
+            reader = asyncio.create_task(data.get("a"))
+            await until(lambda: source.reads == 1 + refresh)  # noqa: B023
+            reader.cancel()
+            await asyncio.wait([reader])
+            await asyncio.sleep(0.05)
+            assert source.ended == 1
+        source.go.set()
+        assert await data.get("a") == 2
+
+
+async def test_all_readers_get_the_error_of_a_read_and_the_next_reader_reads_again() -> None:
+    source = Source()
+    source.go.set()
+    async with background_tasks(a_clock([0.0])) as tasks:
+        data = SharedData(tasks, source.read, seconds=1.0)
+        for reads in (1, 2):
+            found = await asyncio.gather(*(data.get("broken") for _ in range(2)), return_exceptions=True)
+            assert [str(error) for error in found] == ["broken", "broken"]
+            assert source.reads == reads
+        assert data.known("broken") is None

@@ -2,18 +2,29 @@
 
 import json
 import logging
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import yaml  # type: ignore[import-untyped]
 
+from berth import command_table, meter_table, traces
+from berth.__main__ import app
 from berth.logs import JsonLines, TextLines, ids_of, secrets_of
-from berth.settings import Settings
-from bus.context import handling
+from berth.settings import BadSetting, Settings
+from berth.traces import exporter_named
+from bus.clock import Clock
+from bus.context import Span, current_tracer, envelope_of, handling, trace_by
 from bus.masking import masked, masked_text
-from bus.messages import BuildDeleteRequested
+from bus.messages import BuildCancelRequested, BuildDeleteRequested, HostFailed
 from bus.protocol import Envelope
+from bus.vocabulary import Message
 from tests.support.envelopes import an_envelope
+from tests.support.ids import uid
+from tests.support.promql import asked
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 ENVELOPE = an_envelope(
@@ -214,3 +225,212 @@ def test_a_password_is_stars(shown: Any, value: Any) -> None:
 )  # fmt: skip
 def test_everything_else_is_shown_as_it_is(value: Any) -> None:
     assert masked(value) == value
+
+
+ROOT = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
+
+
+@pytest.mark.parametrize(
+    ("environment", "named"),
+    [
+        ({}, ""),
+        ({"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://h"}, ""),
+        ({"OTEL_TRACES_EXPORTER": "console"}, "console"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h"}, "otlp"),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://h"}, "otlp"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h", "OTEL_SDK_DISABLED": "true"}, ""),
+        ({"OTEL_METRICS_EXPORTER": "otlp"}, ""),
+    ],
+)
+def test_traces_are_exported_if_the_environment_names_an_exporter(
+    environment: dict[str, str], named: str
+) -> None:
+    assert exporter_named(environment) == named
+
+
+def test_an_unknown_exporter_is_refused_with_what_to_install() -> None:
+    with pytest.raises(BadSetting, match=r"OTEL_TRACES_EXPORTER=jaeger_of_old: .*berth\[traces\]"):
+        traces.begin({"OTEL_TRACES_EXPORTER": "jaeger_of_old"})
+    assert current_tracer() is None
+
+
+class PlainTracer:
+    def handling(self, worker: str, row: str, envelope: Envelope) -> Span | None:
+        return None
+
+    def asking(self, query: str, causes: Sequence[Envelope]) -> tuple[Span, str] | None:
+        return None
+
+    def beginning(self, type_: str) -> str:
+        return ROOT
+
+
+@pytest.fixture
+def traced() -> Iterator[None]:
+    trace_by(PlainTracer())
+    yield
+    trace_by(None)
+
+
+CANCEL = BuildCancelRequested(build=uid(1))
+
+
+def carried(message: Message, cause: str | None = None) -> str:
+    led = None if cause is None else envelope_of(CANCEL, Clock())
+    if led is not None:
+        led.traceparent = cause or ""
+    return envelope_of(message, Clock(), led).traceparent
+
+
+def test_without_a_tracer_each_message_has_a_name_of_its_own_in_the_trace() -> None:
+    said = carried(CANCEL, ROOT)
+    assert said != ROOT
+    assert said.startswith(ROOT[:36]) and said.endswith("-01")
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize(
+    ("cause", "carries"),
+    [(ROOT, ROOT), (ROOT[:-2] + "00", ROOT[:-2] + "00"), ("nonsense", ROOT), (None, ROOT)],
+)
+def test_with_one_it_carries_the_span_that_led_to_it_or_one_that_begins(
+    cause: str | None, carries: str
+) -> None:
+    assert carried(CANCEL, cause) == carries
+
+
+@pytest.mark.usefixtures("traced")
+def test_a_message_without_a_cause_begins_no_trace() -> None:
+    told = HostFailed(root=uid(1, "a"), host="h1", agent="a1", cell="c1", build=uid(1), attempt=1)
+    assert carried(told).endswith("-00")
+
+
+REPOSITORY = Path(__file__).parents[2]
+PAGE = REPOSITORY / "docs" / "metrics.md"
+BEGIN, END = "<!-- berth metrics --markdown -->", "<!-- end of berth metrics -->"
+DASHBOARD = json.loads((REPOSITORY / "deploy/grafana/berth.json").read_text(encoding="utf-8"))
+ALERTS = yaml.safe_load((REPOSITORY / "deploy/prometheus/alerts.yml").read_text(encoding="utf-8"))
+
+FEW = {
+    "worker", "topic", "outcome", "cell", "way", "crossing", "result", "why", "what", "status", "kind", "end",
+    "method", "route", "event", "reason", "version", "broker",
+}  # fmt: skip
+OTHERS = {
+    "up": {"job", "instance"},
+    "process_start_time_seconds": {"job", "instance"},
+    "process_cpu_seconds_total": {"job", "instance"},
+    "process_resident_memory_bytes": {"job", "instance"},
+    "rabbitmq_alarms_free_disk_space_watermark": {"job", "instance"},
+    "rabbitmq_alarms_memory_used_watermark": {"job", "instance"},
+    "rabbitmq_queue_messages_ready": {"job", "instance"},
+    "rabbitmq_queue_messages_unacked": {"job", "instance"},
+}
+COMMANDS = set(dict(command_table.commands(app)))
+KNOWN = {**OTHERS, **{name: labels | {"job", "instance"} for name, labels in meter_table.series().items()}}
+
+
+def test_the_page_is_what_the_code_has() -> None:
+    written = PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
+    assert written.strip() == meter_table.markdown().strip(), (
+        f"{PAGE.name} is behind the code: put what `berth metrics --markdown` prints between its marks"
+    )
+
+
+def test_every_module_that_counts_is_in_the_table() -> None:
+    packages = [
+        path.parent.name
+        for path in REPOSITORY.glob("*/__init__.py")
+        if path.parent.name not in ("tests", "bench")
+    ]
+    there = [
+        path.relative_to(REPOSITORY) for package in packages for path in (REPOSITORY / package).rglob("*.py")
+    ]
+    counting = {
+        ".".join(path.with_suffix("").parts)
+        for path in there
+        if re.search(
+            r"\b(Counter|Gauge|Histogram)\(\s*\"berth_", (REPOSITORY / path).read_text(encoding="utf-8")
+        )
+    }
+    assert counting == set(meter_table.MODULES)
+
+
+@pytest.mark.parametrize("meter", meter_table.meters(), ids=lambda meter: meter.name)
+def test_no_metric_has_a_series_for_each_host_or_build(meter: meter_table.Meter) -> None:
+    assert meter.name.startswith("berth_")
+    assert meter.says
+    assert set(meter.labels) <= FEW
+
+
+def alerts() -> list[dict[str, Any]]:
+    return [rule for group in ALERTS["groups"] for rule in group["rules"]]
+
+
+def panels() -> list[dict[str, Any]]:
+    return [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+
+
+EXPRESSIONS = [(rule["alert"], rule["expr"]) for rule in alerts()]
+EXPRESSIONS += [(panel["title"], target["expr"]) for panel in panels() for target in panel["targets"]]
+
+
+@pytest.mark.parametrize(("where", "expression"), EXPRESSIONS, ids=[where for where, _ in EXPRESSIONS])
+def test_queries_to_prometheus_use_existing_metrics(where: str, expression: str) -> None:
+    found = asked(expression)
+    assert found.metrics
+    for name, labels in found.metrics.items():
+        assert name in KNOWN, f"{where}: nobody serves {name}"
+        assert labels <= KNOWN[name], f"{where}: {name} has no label {sorted(labels - KNOWN[name])}"
+    every = set().union(*(KNOWN[name] for name in found.metrics))
+    assert found.sorted_by <= every, f"{where}: nothing has a label {sorted(found.sorted_by - every)}"
+
+
+@pytest.mark.parametrize("rule", alerts(), ids=lambda rule: rule["alert"])
+def test_every_alert_says_what_is_so_and_what_to_do(rule: dict[str, Any]) -> None:
+    assert rule["labels"]["severity"] in ("critical", "warning")
+    said = rule["annotations"]
+    assert set(said) == {"summary", "description", "what_to_do"}
+    assert all(text.endswith((".", ".`")) for text in said.values())
+    found = asked(rule["expr"])
+    by = found.sorted_by or set().union(*(KNOWN[name] for name in found.metrics))
+    for text in said.values():
+        for label in re.findall(r"\$labels\.(\w+)", text):
+            assert label in by, f"{rule['alert']}: there is no {label} to tell of"
+        for words in re.findall(r"`berth ([^`]+)`", text):
+            assert command_of(words.split()), f"{rule['alert']}: there is no command berth {words}"
+
+
+def test_panels_are_told_apart_and_show_labels_they_have() -> None:
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+    for panel in panels():
+        assert panel["description"].endswith(".")
+        for target in panel["targets"]:
+            shown = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+            assert shown <= asked(target["expr"]).sorted_by | {"instance"}
+
+
+def command_of(words: list[str]) -> bool:
+    named = [command.split() for command in COMMANDS]
+    return any(words[: len(one)] == one or words == one[: len(words)] for one in named)
+
+
+@pytest.mark.parametrize(
+    ("expression", "metrics", "by"),
+    [
+        ("up == 0", {"up": set()}, set()),
+        ('sum by (a, b) (rate(x_total{c="d",e=~"f"}[5m])) > 3', {"x_total": {"c", "e"}}, {"a", "b"}),
+        ("sum(x) by (a)", {"x": set()}, {"a"}),
+        ("histogram_quantile(0.99, sum by (le) (rate(x_bucket[5m])))", {"x_bucket": set()}, {"le"}),
+        ("time() - x > 1e3 and on (a) y{b!='c'}", {"x": set(), "y": {"b"}}, {"a"}),
+        ("a / ignoring (l) a{k='by (x)'}", {"a": {"k"}}, {"l"}),
+    ],
+)
+def test_expressions_are_read(expression: str, metrics: dict[str, set[str]], by: set[str]) -> None:
+    found = asked(expression)
+    assert (found.metrics, found.sorted_by) == (metrics, by)
+
+
+@pytest.mark.parametrize("expression", ["sum(x", "x ~ y", "x on y", "sum by (a"])
+def test_an_invalid_expression_is_refused(expression: str) -> None:
+    with pytest.raises(ValueError):
+        asked(expression)

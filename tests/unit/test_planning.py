@@ -1,17 +1,39 @@
 """Capacity in thought: what fits, what hosts added or taken away change, and what is in pieces."""
 
+import asyncio
+import dataclasses
 import random
 import tracemalloc
-from dataclasses import replace
 from functools import cache
+from random import Random
+from time import process_time
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
+from bus.candidates import CandidateSource
+from bus.clock import Clock
+from bus.groups import ServerGroup
 from bus.host_health import DISABLED, HELD
+from bus.moves import MoveRequested
+from bus.queries import WhatIf, WhatIfAnswered, WhatIfMoves
 from bus.reports import capacity_of
+from bus.requests import Flavor, Image
 from control_room.core.hosts import HostStock, KnownHost
 from control_room.core.planning import PlanAnswer, PlanStopped, planned
 from control_room.core.what_if_form import InvalidPlan, parse_plan
+from placement_worker.core.trees import Tree
+from scheduler_worker import placing, what_if
+from scheduler_worker.placing import Scheduler
+from scheduler_worker.what_if import WhatIfs, WhatIfsOfMoves
+from tests.support.exact_worlds import a_source
+from tests.support.ids import uid
+from tests.support.move_builders import BUILD, a_build_that_stands, a_move
+from tests.support.provider_trees import state, tree
+from tests.support.scheduler_builders import FakePlacement, a_candidate, a_request
+from tests.support.schedulers import scheduler_of
+from tests.unit.test_moves import GROUP, MovingCloud, a_cloud, root, shelved
 
 
 def a_host(
@@ -233,13 +255,13 @@ def test_invalid_plans_are_refused(said: dict[str, list[str]], problem: str) -> 
 def test_the_plan_counts_hosts_of_any_allocation_ratio(ratio: float) -> None:
     capacity = capacity_of(2**31 - 1, 0, ratio)
     stock = HostStock(resource_class="VCPU", free=capacity, capacity=capacity)
-    hosts = [replace(a_host(number), stocks=(stock,)) for number in range(1000)]
+    hosts = [dataclasses.replace(a_host(number), stocks=(stock,)) for number in range(1000)]
     (room,) = plan(hosts, "VCPU:1").now.flavors
     assert room.in_sum == max(1000 * capacity, 0) < 2**63
 
 
 def test_one_host_with_many_providers_costs_only_its_own_time() -> None:
-    many = replace(
+    many = dataclasses.replace(
         a_host(1), stocks=tuple(HostStock(resource_class="VCPU", free=3, capacity=3) for _ in range(9999))
     )
     hosts = [many, *(a_host(number, VCPU=2) for number in range(2, 3000))]
@@ -259,3 +281,181 @@ def test_a_plan_that_is_stopped_ends() -> None:
     polls = iter([False, False, True])
     with pytest.raises(PlanStopped):
         planned([a_host(1, VCPU=2)], parse_plan(["VCPU:1", "VCPU:2"], [], []), lambda: next(polls))
+
+
+OTHER = uid(2000, "b")
+ONE = {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}  # room for one
+
+
+async def supposed(
+    cloud: MovingCloud, *moves: MoveRequested, closed: tuple[int, ...] = ()
+) -> list[WhatIfAnswered]:
+    what_ifs = WhatIfsOfMoves(WhatIfs(cloud.scheduler), cloud.moves.courses)
+    asked = WhatIfMoves(moves=moves, closed=tuple(root(number) for number in closed))
+    return list((await what_ifs.answer(asked)).answers)
+
+
+def where(answers: list[WhatIfAnswered]) -> list[str]:
+    return [answer.placed[0].host if answer.placed else answer.decision.code for answer in answers]
+
+
+def another(cloud: MovingCloud) -> None:
+    cloud.placement.hold(OTHER, 1)
+    cloud.cells.know(a_build_that_stands(1, build=OTHER))
+
+
+async def test_a_what_if_of_a_move_tells_its_host_and_begins_nothing() -> None:
+    cloud = a_cloud(hosts=3)
+    [answer] = await supposed(cloud, a_move())
+    assert answer.fits and answer.placed[0].root in (root(2), root(3))
+    assert {host.root for host in answer.best} == {root(2), root(3)}
+    assert answer.decision.considered and answer.decision.record is not None
+    assert (cloud.placement.orders, cloud.placement.retired) == ([], {})
+    placed = await cloud.placed(a_move())
+    assert placed.chosen is not None and placed.chosen.root == answer.placed[0].root
+
+
+REFUSED = [
+    ("nobody fits", a_move(1, "resize", flavor=Flavor(name="huge", vcpus=99)), "class", ""),
+    ("unknown", a_move(build=uid(4, "b")), "unknown", "does not know of such a build"),
+    ("it is there", a_move(wanted_host="host1"), "same_host", "it is on host1 already"),
+    ("not fenced", a_move(1, "evacuate"), "not_fenced", "`berth host force-down host1`"),
+    ("no such host", a_move(wanted_host="nix"), "unreadable", "there is no host 'nix'"),
+    ("no flavor", a_move(1, "resize"), "unreadable", "flavor: a resize says"),
+]
+
+
+@pytest.mark.parametrize(("move", "code", "why"), [row[1:] for row in REFUSED], ids=[r[0] for r in REFUSED])
+async def test_why_one_would_not_move_is_what_would_be_said(move: MoveRequested, code: str, why: str) -> None:
+    cloud = a_cloud()
+    [answer] = await supposed(cloud, move)
+    assert (answer.fits, answer.decision.code) == (False, code)
+    assert why in answer.refusal and bool(answer.refusal) == bool(why)
+    assert cloud.placement.retired == {}
+    assert (await cloud.refused(move)).code == code
+
+
+async def test_each_move_leaves_less_capacity_for_the_next() -> None:
+    cloud = a_cloud(a_candidate(1), a_candidate(2, free=dict(ONE)), a_candidate(3, free=dict(ONE)))
+    another(cloud)
+    huge = a_move(2, "resize", build=OTHER, flavor=Flavor(name="huge", vcpus=99))
+    answers = await supposed(cloud, a_move(), huge, a_move(3, build=OTHER), a_move(4))
+    assert [answer.fits for answer in answers] == [True, False, True, False]
+    assert {*where(answers)[0:1], *where(answers)[2:3]} == {"host2", "host3"}
+    assert [bool(answer.best) for answer in answers] == [True, False, False, False]
+    assert where(await supposed(cloud, a_move(), a_move(2, build=OTHER))) != ["class", "class"]
+
+
+async def test_none_goes_to_a_host_that_is_to_be_closed() -> None:
+    cloud = a_cloud(hosts=3)
+    assert where(await supposed(cloud, a_move(), closed=(1, 2))) == ["host3"]
+    [nowhere] = await supposed(cloud, a_move(), closed=(1, 2, 3))
+    assert not nowhere.fits
+
+
+async def test_members_of_a_group_stay_apart_from_those_before_them() -> None:
+    cloud = a_cloud(hosts=3)
+    another(cloud)
+    members: dict[str, tuple[str, ...]] = {BUILD: (root(1),), OTHER: (root(1),)}
+    cloud.placement.groups[GROUP] = ServerGroup(
+        id=GROUP, name="web", policy="anti-affinity", project="p", members=members, left={}
+    )
+    answers = await supposed(cloud, a_move(), a_move(2, build=OTHER))
+    assert {*where(answers)} == {"host2", "host3"}
+
+
+async def test_moves_without_a_host_are_judged_as_well() -> None:
+    cloud = a_cloud()
+    [shelve, rebuild] = await supposed(
+        cloud, a_move(1, "shelve"), a_move(2, "rebuild", image=Image(name="i"))
+    )
+    assert (shelve.fits, shelve.placed) == (True, ())
+    assert (rebuild.fits, rebuild.placed[0].host) == (True, "host1")
+    shelved(cloud)
+    stands = cloud.cells.stands["cell1"][BUILD]
+    assert where(await supposed(cloud, a_move(1, "unshelve"))) != []
+    cloud.cells.know(replace(stands, move=a_move(3).move))
+    [begun] = await supposed(cloud, a_move(3))
+    assert not begun.fits and begun.refusal == "it has begun before, and its cell sees it through"
+
+
+ON_A_CELL = Flavor(name="f", vcpus=1, memory_mb=1, extra_specs={"hw:numa_nodes": "1"})
+
+
+def a_host_of_cells(number: int, cells: int, vcpus: int) -> Tree:
+    first = 10_000 * number
+    children = [
+        state(first + index, first, {"VCPU": vcpus, "MEMORY_MB": 10_000}) for index in range(1, cells + 1)
+    ]
+    return tree(state(first, None, {}), *children)
+
+
+def a_scheduler(source: CandidateSource) -> Scheduler:
+    placement = FakePlacement()
+    return scheduler_of(placement, source=source, clock=Clock())
+
+
+async def room(*hosts: Tree) -> WhatIfAnswered:
+    scheduler = a_scheduler(a_source(Random(1), hosts))
+    return await WhatIfs(scheduler).answer(WhatIf(request=a_request(flavor=ON_A_CELL), room=True))
+
+
+async def test_other_work_goes_on_while_a_host_of_1000_providers_is_counted() -> None:
+    # Processor time, because a busy machine may pause this process at any moment.
+    longest, at = 0.0, process_time()
+    counting = asyncio.create_task(room(a_host_of_cells(1, cells=1000, vcpus=100)))
+    while not counting.done():
+        await asyncio.sleep(0)
+        longest, at = max(longest, process_time() - at), process_time()
+    (found,) = counting.result().room
+    assert found.instances > 0
+    assert counting.result().cut
+    assert longest < 0.25
+
+
+@pytest.mark.parametrize("vcpus", [3, 5])
+@pytest.mark.parametrize("slice_", [-1.0, 0.0001, 10.0])
+async def test_the_count_does_not_depend_on_its_slices(
+    slice_: float, vcpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(what_if, "SLICE", slice_)
+    answer = await room(*(a_host_of_cells(number, cells=4, vcpus=vcpus) for number in range(1, 6)))
+    (found,) = answer.room
+    assert (found.hosts, found.instances, answer.cut) == (5, 5 * 4 * vcpus - 1, "")
+
+
+@pytest.mark.parametrize(("count", "fits"), [(2400, True), (2401, False)])
+async def test_more_instances_than_a_boot_may_have(count: int, fits: bool) -> None:
+    hosts = [
+        a_host_of_cells(number, cells=1, vcpus=8) for number in range(1, 301)
+    ]  # 8: as many as io_ops admits
+    scheduler = a_scheduler(a_source(Random(1), hosts))
+    question = WhatIf(request=a_request(flavor=ON_A_CELL), count=count)
+    received = msgspec.json.decode(msgspec.json.encode(question), type=WhatIf)
+    answer = await WhatIfs(scheduler).answer(received)
+    assert (answer.fits, sum(there.instances for there in answer.placed)) == (fits, count if fits else 0)
+
+
+async def test_capacity_is_counted_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(what_if, "SLICE", -1.0)  # one host, then other work
+    monkeypatch.setattr(what_if, "LONGEST", 0.0)
+    answer = await room(*(a_host_of_cells(number, cells=4, vcpus=3) for number in range(1, 6)))
+    assert answer.cut.startswith("counting stopped after 0 s")
+    assert sum(left.instances for left in answer.room) < 5 * 4 * 3 - 1
+
+
+async def test_an_answer_that_nobody_awaits_any_more_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(what_if, "PATIENCE", 0.05)
+    monkeypatch.setattr(what_if, "LONGEST", 60.0)
+    answer = await room(a_host_of_cells(1, cells=1000, vcpus=100))
+    assert (answer.fits, answer.refusal) == (False, "there was no answer within 0.05 s")
+
+
+async def test_remedies_are_searched_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placing, "MOST_HELP_SECONDS", 0.1)
+    specs = {f"resources{index}:VCPU": "2" for index in range(60)} | {"group_policy": "isolate"}
+    specs |= {f"same_subtree{index}": f"{index},{index + 1}" for index in range(59)}
+    scheduler = a_scheduler(a_source(Random(1), [a_host_of_cells(1, cells=1000, vcpus=100)]))
+    began = process_time()
+    await scheduler.place_many([a_request(flavor=Flavor(name="f", extra_specs=specs))])
+    assert process_time() - began < 4.0
