@@ -239,8 +239,7 @@ class ChangeLog:
         beside: Sequence[BoundStatement] = (),
         last: Sequence[BoundStatement] = (),
     ) -> int:
-        """Write provider trees, given as read and as changed, and log the change. Return its number.
-
+        """Write provider trees, given as read and as changed, and log the change. Return the change number.
         `beside` is written after the inventories; `last` with the number, and must not depend on the rest.
         """
         writes = await tree_writes.writes_between(self._book, pairs, now, numbers).begin(tx)

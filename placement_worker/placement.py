@@ -32,7 +32,9 @@ SLICE_SECONDS = 0.005  # for so long a search has the process to itself
 
 
 class Searches:
-    """Candidate searches in turns: a search longer than a time slice continues after the slices of others."""
+    """Candidate searches in turns: a search longer than a time slice continues after a slice of each waiting
+    search.
+    """
 
     def __init__(self, memory: Memory, clock: Clock) -> None:
         self._memory = memory

@@ -58,7 +58,7 @@ class RegisteredCells:
     """The rows of the worker's table that serve each cell from its registration until its removal."""
 
     def __init__(self, placement: Placement, besides: Collection[str]) -> None:
-        """Serve registered cells; the cells in `besides` are served elsewhere."""
+        """Serve the registered cells, except the cells in `besides`, which another worker serves."""
         self._placement = placement
         self._besides = besides
         self._served: dict[str, Narrow] = {}

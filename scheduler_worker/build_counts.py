@@ -19,7 +19,8 @@ class BuildCounts:
         self._counted_until = now  # choices before this time no longer count
         self._taken_back: Counter[HostKey] = Counter()  # choices that were undone
         self._halved_after = halved_after
-        self._whole = now  # a failure at this time counts 1; later ones count more, so that all fade together
+        # a failure at this time counts 1 and a later failure more, so that all fade together
+        self._whole = now
 
     def _place_new(self) -> None:
         pass

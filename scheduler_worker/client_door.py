@@ -220,8 +220,8 @@ class ClientDoor:
             return {client.name: client for client in await store.registered(tx, names)}
 
     async def _known(self, new: Collection[Id], existing: Collection[Id]) -> Projects:
-        """Return the projects of builds and requests by their ids. Cells are queried only for the `existing`
-        ones.
+        """Return the projects of builds and requests by their ids. Cells are queried for the `existing` ids
+        only.
         """
         ids = sorted({*new, *existing})
         if not ids:
@@ -243,7 +243,7 @@ class ClientDoor:
         return projects
 
     async def _in_cell(self, cell: str, ids: Sequence[Id]) -> dict[Id, str]:
-        """Return the projects of the builds that a cell knows; none if the cell does not answer."""
+        """Return the projects of the builds that a cell knows; empty if the cell does not answer."""
         found: dict[Id, str] = {}
         try:
             for some in portions(ids, BUILDS_ASKED):

@@ -49,7 +49,7 @@ class MoveCourse:
 
     asked: MoveRequested
     state: MoveState = field(init=False)
-    excluding: Collection[str] = ()  # roots that are reserved for others
+    excluding: Collection[str] = ()  # roots that are reserved for other requests
     why_reserved: Callable[[str], str] = str  # the reason for reserving one of the roots
     waited: float = 0.0  # seconds it has waited, if this is its last evaluation
     order: Order | None = None
@@ -96,7 +96,7 @@ class MoveCourses:
         return [self._settled(course) for course in courses]
 
     async def look(self, courses: Sequence[MoveCourse]) -> list[NotYet | None]:
-        """Look up the instance of each move; return what to publish if a missing answer lasts."""
+        """Read the instance of each move; return what to publish if a missing answer lasts."""
         crossing = [course for course in courses if course.asked.to_cell]
         known = await self._handovers.known([one.asked.move for one in crossing]) if crossing else {}
         for course in crossing:  # existing handovers continue, whatever the cells report now
@@ -302,6 +302,6 @@ class MoveCourses:
 
 
 def messages_of(course: MoveCourse) -> MoveMessages:
-    """Return the messages of a move that has ended; none if the move is retried or waits."""
+    """Return the messages of a move that has ended; empty if the move is retried or waits."""
     end = course.state.end
     return () if end is None or isinstance(end, ComeAgain | DeadLetterRequest) else end

@@ -257,8 +257,8 @@ class RelatedHosts:
         return bool(self._around) and not self._around.isdisjoint(roots)
 
     async def moved(self, naming: Mapping[str, BuildRequested]) -> tuple[list[str], dict[str, str]]:
-        """Return the equivalence classes whose related instances have moved, and those that can never fit,
-        with the reason.
+        """Return the equivalence classes whose related instances have moved, and the classes that can never
+        fit, with the reason.
         """
         self.stirred, self._asking = False, True
         kinds = list(naming)

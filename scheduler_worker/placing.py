@@ -160,7 +160,7 @@ class Scheduler:
         while left := [course for course in left if course.asks]:
             level = await self._choose(_asking(left, events.FindHosts), level)
             await self._claim(_asking(left, events.ClaimHosts))
-            left = [course for course in left if course.asks]  # usually none
+            left = [course for course in left if course.asks]  # usually empty
             await self._locate(_asking(left, events.Locate))
             self._find_help(_asking(left, events.FindRemedies))
             await self._fence(_asking(left, events.Fence))

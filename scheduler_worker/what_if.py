@@ -114,7 +114,7 @@ class WhatIfs:
         self, order: Order, best: int, supposing: Supposing
     ) -> tuple[WhatIfAnswered, Alternative]:
         """Return the answer for the first flavor that places enough instances, in addition to the supposed
-        ones.
+        instances.
         """
         [order] = self._scheduler.narrow([order])
         shorts: list[Shortage] = []
@@ -301,8 +301,8 @@ class _Gone:
 
 
 class WhatIfsOfMoves:
-    """The answers to what-if questions about moves, one at a time, and none in parallel with one about
-    requests.
+    """The answers to what-if questions about moves: one question at a time, never in parallel with a question
+    about requests.
     """
 
     def __init__(self, what_ifs: WhatIfs, courses: MoveCourses) -> None:

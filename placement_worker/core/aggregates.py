@@ -32,7 +32,7 @@ class Intent:
     now: Aggregate
     made: bool = False
     add: frozenset[str] = frozenset()  # roots
-    remove: frozenset[str] = frozenset()  # providers: a forced deletion also removes those below roots
+    remove: frozenset[str] = frozenset()  # providers; a forced deletion also removes providers below roots
     force: bool = False
 
     @property
@@ -115,7 +115,7 @@ def _changed(
 
 
 def move_in_and_out(wanted: Intent, working: WorkingTrees) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Add providers to an aggregate and remove others. Return the ids of both."""
+    """Add providers to an aggregate and remove providers from it. Return the ids of both."""
     id_ = wanted.now.id
     added = []
     for uuid in sorted(wanted.add):
@@ -141,10 +141,8 @@ def _with(state: ProviderState, working: WorkingTrees, aggregates: set[str]) -> 
 def zone_trouble(
     wanted: Intent, described: Described, pairs: Iterable[tuple[Tree, Tree]]
 ) -> TwoZones | ZoneInUse | None:
-    """Return why the hosts of these trees, given before and after an edit, cannot be in their new
-    availability zones.
-
-    A host that was in two zones before may stay there: only a new zone counts.
+    """Return why the hosts of the changed trees cannot be in the new availability zones. A host that was in
+    two zones before may stay there: only a new zone counts.
     """
     after = {**described, wanted.now.id: wanted.now}
     moving: list[tuple[str, str, str]] = []

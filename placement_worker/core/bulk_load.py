@@ -69,7 +69,7 @@ def trees_of(items: Iterable[Item], homes: Mapping[str, str]) -> list[list[Item]
 
 
 def load(items: Sequence[Item], working: WorkingTrees) -> list[LoadResult]:
-    """Load all providers of one tree, or none. Return one result for each, in order."""
+    """Load either all providers of one tree or no provider. Return one result for each, in order."""
     whole = [(position, _filled(load, working.find(load.id))) for position, load in items]
     if why := _objection(whole, working):
         return refused(items, why)

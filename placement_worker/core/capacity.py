@@ -39,10 +39,9 @@ _Before = dict[tuple[str, str], int]
 
 
 def claim(order: ClaimRequested, world: ClaimWorld) -> tuple[ClaimResult, ...] | None:
-    """Return a result for each claim of an order, all or none of them Claimed; None if more data must be
-    read.
-
-    All consumers first release what they hold, so two of them can exchange places on full providers.
+    """Return a result for each claim of an order: either all are Claimed or no claim is. Return None if more
+    data must be read. All consumers first release what they hold, so two of them can exchange places on full
+    providers.
     """
     steps: _Steps = []
     try:

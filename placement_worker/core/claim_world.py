@@ -16,9 +16,7 @@ MOST_ATTEMPTS = 1000  # recognized attempts of one build, for the names of holde
 
 @dataclass(frozen=True, slots=True)
 class CellLimits:
-    """The restrictions of one cell for its claims and releases. A root without a cell belongs to
-    operators.
-    """
+    """The restrictions of one cell for claims and releases. A root without a cell belongs to operators."""
 
     cell: str
     cells: Mapping[str, str]  # root → its cell
@@ -34,7 +32,9 @@ class CellLimits:
         return f"consumer {consumer}: nobody placed it in cell {self.cell}"
 
     def bars_choice(self, places: Iterable[tuple[str, str]]) -> str:
-        """Return why this cell cannot place a consumer on these (provider, root), or an empty string."""
+        """Return why this cell cannot place a consumer on the given (provider, root) pairs, or an empty
+        string.
+        """
         at_home = False
         for provider, root in places:
             cell = self.cells.get(root, "")
@@ -88,9 +88,8 @@ class _Headcount:
 
 @dataclass(slots=True)
 class GroupPlaces:
-    """A server group with the hosts of its members and of holder consumers.
-
-    A holder consumer keeps other members away, except the one that it holds the place for, and attracts none.
+    """A server group with the hosts of its members and of holder consumers. A holder consumer keeps other
+    members away, except the member that it holds the place for, and attracts no member.
     """
 
     id: int
@@ -224,7 +223,7 @@ class ClaimWorld:
     )  # providers with a changed usage or generation
     stirred: dict[str, Holder] = field(default_factory=dict)  # consumers that claimed or released
     tombstones: dict[str, Retired] = field(default_factory=dict)  # consumers to be retired
-    woken: set[str] = field(default_factory=set)  # shelved consumers whose tombstone is deleted
+    woken: set[str] = field(default_factory=set)  # shelved consumers to delete the tombstone of
 
     def provider(self, uuid: str) -> ClaimedProvider:
         provider = self.providers[uuid]

@@ -113,7 +113,7 @@ class _Table:
 
 
 def carried(trees: Collection[Tree]) -> KnownTrees | None:
-    """Return the trees in the compact format if they are small enough for a change message, else None."""
+    """Return the trees in the compact format if they are small enough for a change message."""
     if not trees or sum(len(tree.providers) for tree in trees) > CARRIED:
         return None
     packing = Packing(ROOM)

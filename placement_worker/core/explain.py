@@ -38,10 +38,9 @@ def explain(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, Why]:
 def nearest(
     snapshot: Snapshot, made: SearchPlan, roots: Collection[str] = (), most: int = NEAREST
 ) -> tuple[NearMiss, ...]:
-    """Return the hosts that fail the fewest requirements, those with the least shortage first.
-
-    A class that a host lacks completely counts twice: a request for bare metal gets used nodes, not
-    hypervisors. Disabled hosts are left out unless they are named.
+    """Return the hosts that fail the fewest requirements, ordered by the size of the shortage. A class that a
+    host lacks completely counts twice: a request for bare metal gets used nodes, not hypervisors. Disabled
+    hosts are left out unless they are named.
     """
     index, demands = snapshot.index, made.demands
     named = roots or made.query.roots

@@ -49,7 +49,7 @@ class Fit:
 
     anchor: Row
     allocations: dict[str, Resources]
-    rows: tuple[Row, ...]  # providers whose resources are used, in the order of the allocations
+    rows: tuple[Row, ...]  # providers in use, in the order of the allocations
     mappings: dict[str, tuple[str, ...]]  # group suffix → the providers that serve it
 
 

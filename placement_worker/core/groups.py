@@ -34,7 +34,7 @@ ZONE = "availability_zone"  # what an aggregate's metadata call it
 
 @dataclass(slots=True)
 class Demand:
-    """One requirement of a query, with the rows, or later the root rows, that satisfy it (None: none
+    """One requirement of a query, with the rows, or later the root rows, that satisfy it (None: no row
     does).
     """
 
@@ -44,7 +44,7 @@ class Demand:
     asked: int = 0
     code: str = ""
     of: str = ""  # the name of its group, as a prefix of texts
-    joint: bool = False  # a combination of other requirements: not reported if one of them fails
+    joint: bool = False  # a combination of other requirements: reported only if all of these hold
     about: str = ""  # the field of the query, where programs are to know it
 
 
@@ -65,7 +65,7 @@ class JointRules:
     """Constraints of a query on the combination of providers, in addition to those of each slot."""
 
     isolate: frozenset[str] = frozenset()  # suffixes of groups that must not share a provider
-    subtrees: tuple[tuple[int, ...], ...] = ()  # slots of which one is the ancestor of the rest
+    subtrees: tuple[tuple[int, ...], ...] = ()  # groups of slots with an ancestor among them
     # for each slot, the requirements of the group without suffix that must be met together
     needs: tuple[tuple[str, ...], ...] = ()
     summed: tuple[str, ...] = ()  # classes that several slots ask for: together they fit as well

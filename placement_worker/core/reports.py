@@ -162,7 +162,7 @@ def _named(was: ProviderState | None, now: ProviderReport, shape: int) -> Provid
 
 
 def _left_out(left: dict[str, ProviderState], named: Collection[str], root: str) -> list[ProviderState]:
-    """Return the providers that stay although the report lacks them: providers in use, and those of
+    """Return the providers that stay although the report lacks them: providers in use, and providers of
     operators.
     """
     stay = {uuid for uuid, provider in left.items() if provider.in_use}

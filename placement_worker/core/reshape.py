@@ -138,7 +138,7 @@ class _Destinations:
         return max(shares)
 
     def what_goes(self, held: Allocations) -> _Amounts:
-        """Return those of the allocations that move."""
+        """Return the part of the allocations that moves."""
         return {
             (provider, name): amount
             for provider, resources in held.items()
@@ -171,9 +171,7 @@ class _Destinations:
         return place
 
     def where_it_fits(self, holder: TreeHolder, held: _Amounts) -> _Amounts:
-        """Return new providers for allocations; classes that may move to the same providers stay together on
-        one of them.
-        """
+        """Return new providers for allocations; classes that may move to the same providers stay together."""
         together: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
         for source, amount in held.items():
             move = self._by_source[source]

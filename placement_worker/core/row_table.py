@@ -58,7 +58,7 @@ class RowTable:
         return roots
 
     def excluded_by(self, row: Row) -> list[Row]:
-        """Return the sibling providers of which none may be in use when this provider is claimed."""
+        """Return the sibling providers that must be unused when this provider is claimed."""
         known = [self.rows.get(uuid) for uuid in self.trees.get(row.root, ())]
         return [
             one

@@ -47,7 +47,9 @@ class ProviderState:
         return any(self.used.values())
 
     def withheld_with(self, inventories: Mapping[str, Inventory]) -> dict[str, int]:
-        """Return the withheld amounts after an operator set the inventories; changed ones have none."""
+        """Return the amounts withheld from each resource class after an operator has set the inventories;
+        changed inventories withhold nothing.
+        """
         return {
             name: amount
             for name, amount in self.withheld.items()
@@ -117,7 +119,7 @@ class WorkingTrees:
 
     read: dict[str, Tree]
     owners: dict[str, str] = field(default_factory=dict)
-    taken: Collection[str] = ()  # ids of existing providers, in the trees or in others
+    taken: Collection[str] = ()  # ids of existing providers, in any tree
     number: int = 0  # of the last change, known where a provider may be made
     homes: dict[str, str] = field(default_factory=dict)  # provider → its root
     members: dict[str, dict[str, ProviderState]] = field(default_factory=dict)  # root → its providers
@@ -204,7 +206,7 @@ class WorkingTrees:
             self.put(replace(state, shape=self.next_shape(uuid), reported=put), root)
 
     def changed(self) -> list[tuple[Tree, Tree]]:
-        """Return the trees that differ from those read, each as a pair (before, after)."""
+        """Return the changed trees, each as a pair (as read, as changed)."""
         pairs = []
         for root in self.touched:
             before = self.read.get(root) or Tree(root)

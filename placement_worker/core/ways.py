@@ -226,7 +226,7 @@ class AssignmentSearch:
 
     @cached_property
     def _over(self) -> set[int]:
-        """Return those of the options that are ancestors of another option."""
+        """Return the options that are ancestors of another option."""
         everyone = {row.position: row for options in self._options for row in options}
         self.steps += len(everyone)
         return {top for position, row in everyone.items() for top in self._up(row) if top != position}

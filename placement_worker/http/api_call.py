@@ -156,7 +156,7 @@ class ApiCall:
         return schema.read(await self.body())
 
     async def decoded(self, decoder: msgspec.json.Decoder[T]) -> T:
-        """Return the JSON body of the call as a value of the decoder's type; raise 400 if it is none."""
+        """Return the JSON body of the call as a value of the decoder's type; raise 400 if it does not fit."""
         body = await self.body()
         try:
             value = decoder.decode(body)

@@ -116,9 +116,7 @@ def takes_json(accept: str) -> bool:
 
 
 def best(accept: str) -> str | None:
-    """Return the preferred one of the types JSON and HTML, JSON if both are equal; None: neither is
-    accepted.
-    """
+    """Return the preferred type, JSON or HTML; JSON if both are equal; None if neither is accepted."""
     if accept in ("", "*/*", JSON):
         return JSON
     liked = max(_OFFERS, key=lambda offer: _quality(accept, offer))

@@ -77,7 +77,9 @@ class AccessPolicy:
         _refuse_unknown(rules, texts)
 
     def allows(self, rule: str, who: Identity, target: Target) -> bool:
-        """Return whether the identity may perform this operation; a system-scoped token may perform none."""
+        """Return whether the identity may perform this operation. A system-scoped token may perform no
+        operation.
+        """
         return not who.system and self._rules[rule](who, target)
 
 

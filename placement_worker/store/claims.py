@@ -31,7 +31,7 @@ _INSERT = """
     ORDER BY n.uuid ON CONFLICT (uuid) DO NOTHING RETURNING id, uuid
 """
 _INSERT_CONSUMERS = sql(_INSERT)
-# PostgreSQL: one round trip if all consumers are new; otherwise no provider is locked yet.
+# PostgreSQL: one round trip if all consumers are new; else no provider is locked yet.
 _INSERT_AND_LOCK = sql(f"""
     WITH new AS ({_INSERT}),
     locked AS (SELECT p.id FROM resource_providers p WHERE (SELECT count(*) FROM new) = :newcomers

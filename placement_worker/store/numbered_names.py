@@ -93,7 +93,7 @@ class NumberedNames:
         return found, new
 
     async def look_up(self, database: Database, names: Iterable[str]) -> list[str]:
-        """Read those of the names that exist; return the missing ones."""
+        """Read the given names; return the missing names."""
         missing = sorted({name for name in names if name not in self.ids})
         if not missing:
             return missing
@@ -104,14 +104,14 @@ class NumberedNames:
         return [name for name in missing if name not in there]
 
     async def agree(self, database: Database, found: Sequence[tuple[int, str]]) -> None:
-        """Add names to the cache; if they contradict cached ones, read all names again."""
+        """Add names to the cache; if they contradict cached names, read all names again."""
         if any(self.names.get(id_, name) != name for id_, name in found):
             await self._again(database)
         else:
             self.learn(found)
 
     async def ensure(self, database: Database, names: Iterable[str], now: float) -> None:
-        """Read names, and create the missing ones."""
+        """Read names, and create the missing names."""
         missing = await self.look_up(database, names)
         if missing:
             async with database.write() as tx:
@@ -123,7 +123,7 @@ class NumberedNames:
 
 
 class ClassNames(NumberedNames):
-    """The names of resource classes: standard ones have fixed numbers, custom ones begin at
+    """The names of resource classes: standard classes have fixed numbers, custom classes begin at
     FIRST_CUSTOM_CLASS.
     """
 

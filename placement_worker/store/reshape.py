@@ -145,8 +145,8 @@ _SET_USED = sql("""
 
 
 async def read_holders(tx: Transaction, book: Book, root: str) -> list[TreeHolder]:
-    """Return the consumers with allocations in a tree, whose providers are locked, so its allocations cannot
-    change.
+    """Return the consumers with allocations in a tree. The providers of the tree are locked, so its
+    allocations cannot change.
     """
     found = [(id_,) for (id_,) in await _HOLDERS(tx, [(root,)])]
     rows = await _HOLDINGS(tx, found) if found else ()

@@ -91,7 +91,7 @@ async def lock(tx: Transaction, world: ClaimWorld, named: Collection[str], joine
 
 
 async def sharing(tx: Transaction, providers: Iterable[str]) -> set[str]:
-    """Return those of the providers that share with other trees."""
+    """Return the providers that share with other trees."""
     return {uuid for (uuid,) in await _SHARING(tx, [(uuid,) for uuid in providers], shares=SHARES)}
 
 

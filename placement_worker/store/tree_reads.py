@@ -111,7 +111,7 @@ async def load(tx: Transaction, book: Book, roots: Collection[str]) -> dict[str,
 
 
 async def read_locked(tx: Transaction, book: Book, providers: Collection[str]) -> dict[str, Tree]:
-    """Return the whole trees of these providers by root, with their rows locked."""
+    """Lock the rows of providers and return by root the whole trees that contain them."""
     return (await read_locked_at(tx, book, providers))[0]
 
 
@@ -130,7 +130,7 @@ async def read_locked_at(
 
 
 async def read(tx: Transaction, book: Book, providers: Collection[str]) -> dict[str, Tree]:
-    """Return the whole trees of these providers by root, without locks."""
+    """Return by root the whole trees that contain the providers, without locks."""
     return (await read_at(tx, book, providers))[0]
 
 
@@ -277,8 +277,8 @@ async def clashes(tx: Transaction, pairs: Sequence[Judged], owners: dict[str, st
 
 
 def changes_between(pairs: Sequence[tuple[Tree, Tree]]) -> list[ProviderChange]:
-    """Return the changes to log between trees before and after: first providers that left a tree, then all
-    others.
+    """Return the changes to log between trees before and after: first providers that left a tree, then the
+    rest.
     """
     left, changed = [], []
     for before, after in pairs:

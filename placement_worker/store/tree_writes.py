@@ -95,16 +95,16 @@ _NEVER = ProviderState(0, "", "", None, 0, 0, {}, {}, (), ())
 
 @dataclass(frozen=True, slots=True)
 class Writes:
-    """The statements that write trees: first those of new providers, then their inventories, then the last
-    ones.
-    """
+    """The statements that write trees, in order: new providers, inventories, everything else."""
 
     first: Sequence[BoundStatement]
     stocks: Sequence[BoundStatement]
     last: Sequence[BoundStatement]
 
     async def begin(self, tx: Transaction) -> Sequence[BoundStatement]:
-        """Execute all statements except those that may go with the change number, and return these."""
+        """Execute all statements except the last group, which may run together with the change number; return
+        that group.
+        """
         for write in (*self.first, *self.stocks):
             await write(tx)
         return self.last
@@ -117,7 +117,9 @@ class Writes:
 def writes_between(
     book: Book, pairs: Sequence[tuple[Tree, Tree]], now: float, numbers: Iterator[int] = NONE_NEW
 ) -> Writes:
-    """Return the statements that turn the stored trees into the new ones; `numbers` are for new providers."""
+    """Return the statements that turn the stored trees into the new trees; `numbers` are for new
+    providers.
+    """
     old = {provider.uuid: (provider, before.root) for before, _ in pairs for provider in before.providers}
     ids = {uuid: provider.id for uuid, (provider, _) in old.items()}
     steps: list[tuple[ProviderState, ProviderState | None, str, bool]] = []  # with the root, and if it is new

@@ -61,9 +61,7 @@ MAX_LISTS, MAX_VALUES = 20, 200  # each is evaluated for every host
 
 
 def attribute(host: HostFacts, name: str) -> Attribute | None:
-    """Return an attribute of a host by its name or by a path such as `capabilities:cpu_info:arch`, or
-    None.
-    """
+    """Return an attribute of a host by its name or by a path such as `capabilities:cpu_info:arch`."""
     reads = _OF_PLACEMENT.get(name)
     if reads is not None:
         return reads(host)

@@ -144,7 +144,7 @@ class Supposing:
         return len(self._kept)
 
     def forget(self, after: int = 0) -> None:
-        """Drop the hypothetical choices after the first `after` ones, and restore suspended reservations."""
+        """Drop the hypothetical choices after the first `after`, and restore suspended reservations."""
         self._kept = dict.fromkeys(islice(self._kept, after))
 
     def _reserve(self, supposed: Supposed) -> None:

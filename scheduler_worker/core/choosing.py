@@ -36,7 +36,7 @@ class Choosing:
     joined: Joined
 
     def choose(self, orders: Sequence[Order]) -> list[Chosen | NoHost]:
-        """Return hosts, or the reason why there are none, for each order. Of equal orders the first one gets
+        """Return hosts, or the reason why there is no host, for each order. Of equal orders the first gets
         the first host.
         """
         alike: dict[Hashable, list[int]] = {}

@@ -163,9 +163,7 @@ class GuestSpecs:
         return flavor or image
 
     def one_of(self, key: str, *allowed: str) -> str:
-        """Return the value of a property if it is one of the allowed ones, or an empty string if the property
-        is missing.
-        """
+        """Return the value of a property if it is allowed, or an empty string if the property is missing."""
         said = self.get(key)
         return "" if said is None else said.one_of(*allowed)
 

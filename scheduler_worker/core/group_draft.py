@@ -60,7 +60,7 @@ class GroupDraft:
     resources: Resources = field(default_factory=dict)
     required: dict[str, str] = field(default_factory=dict)
     forbidden: dict[str, str] = field(default_factory=dict)
-    any_of: dict[str, list[str]] = field(default_factory=dict)  # label → traits, of which one is required
+    any_of: dict[str, list[str]] = field(default_factory=dict)  # label → traits, any of which is sufficient
 
     @property
     def wanted(self) -> Resources:
@@ -320,8 +320,8 @@ def add_devices(draft: QuestionDraft, specs: GuestSpecs, options: RequestOptions
 
 
 def add_image(draft: QuestionDraft, image: Image | None, options: RequestOptions) -> None:
-    """Add the traits that the image requires to the query, and those of its properties if an operator enables
-    them.
+    """Add the traits that the image requires to the query, and the traits of its properties if an operator
+    enables them.
     """
     if image is None:
         return

@@ -37,7 +37,7 @@ def place_of(held: Held, providers: Mapping[str, Provider]) -> ClaimPlace | None
 
 
 def alternative_of(held: Held, alternatives: Sequence[Alternative]) -> int:
-    """Return the index of the first alternative of a request whose amounts are exactly those held."""
+    """Return the index of the first alternative of a request whose amounts are equal to the held amounts."""
     holds: dict[str, int] = {}
     for resources in held.allocations.values():
         for name, amount in resources.items():

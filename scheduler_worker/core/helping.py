@@ -17,7 +17,7 @@ from scheduler_worker.core.rule import Alternative, Rule
 
 Late = Callable[[], bool]  # whether the time is used up
 
-NEVER_WITHOUT = frozenset({"VCPU", "PCPU", "MEMORY_MB"})  # every guest needs these
+NEVER_WITHOUT = frozenset({"VCPU", "PCPU", "MEMORY_MB"})  # required by every guest
 LOOKED_AT = 48  # hosts evaluated singly per variant; if all of them fit, the rest are assumed to fit
 MOST_TRIED = 24  # things to be done without, for one kind of request
 MOST_SEARCHES = 240  # searches for the whole batch

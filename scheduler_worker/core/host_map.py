@@ -59,14 +59,12 @@ def ties(seed: str, mixed_roots: Uints) -> Uints:
 
 
 def drawn(seed: str, build: str, among: int) -> int:
-    """Return the index of the host that is drawn among the best ones for a build: always the same for the
-    same seed.
-    """
+    """Return the index of the host drawn among the best for a build: always the same for the same seed."""
     return mixed(f"{seed} {build}") % among if among > 1 else 0
 
 
 def slice_of(hashes: Hashes, schedulers: Sequence[str], own: str) -> Bools | None:
-    """Return which hosts this scheduler prefers, as a mask, or None if it is the only scheduler."""
+    """Return which hosts this scheduler prefers, as a mask; None if it is the only scheduler."""
     others = [name for name in schedulers if name != own]
     if not others:
         return None

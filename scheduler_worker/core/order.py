@@ -249,7 +249,9 @@ def spec_of(request: BuildRequested, alternative_index: int = 0) -> BuildSpec:
 
 
 def refusals_of(pick: Pick, refusals: Sequence[Refusal]) -> tuple[list[str], set[str]]:
-    """Return placement's refusals as texts, and the providers to avoid (not those that only changed)."""
+    """Return placement's refusals as texts, and the providers to avoid; a provider that only changed is not
+    avoided.
+    """
     said, avoid = [], set()
     for way, refusal in zip(pick.choices, refusals, strict=False):
         said.append(f"{way.host}: {refusal}")

@@ -177,7 +177,7 @@ class Ranking:
         return self._search.free(resource_class)
 
     def removals(self) -> tuple[Removal, ...]:
-        """Return the numbers of hosts that placement's constraints rejected, then those that evaluated
+        """Return the numbers of hosts that placement's constraints rejected, then of hosts that evaluated
         filters rejected.
         """
         state = len(self.cache.refused), len(self._full)

@@ -60,7 +60,7 @@ class FoundHosts:
         return self._now.facts(self._search, positions[0])
 
     def indices(self, roots: Collection[str]) -> set[int]:
-        """Return the indices of those of the given root providers that the search found."""
+        """Return the indices of the given root providers that the search found."""
         positions = [self._now.source.position(root) for root in roots]
         known = [position for position in positions if position is not None]
         found: list[int] = np.flatnonzero(np.isin(self._positions, known)).tolist()
@@ -104,9 +104,8 @@ class Verdicts:
     def nearest(
         self, refused: Refusals, full: Iterable[int], beyond: Iterable[NearMiss]
     ) -> tuple[NearMiss, ...]:
-        """Return the hosts that pass the most constraints, best first; if the request names hosts, these.
-
-        Disabled hosts are left out unless there are no others or the request names them.
+        """Return the hosts that pass the most constraints, best first; if the request names hosts, the named
+        hosts. Disabled hosts are left out unless all hosts are disabled or the request names them.
         """
         if self.alternative.pinned:
             by_host: dict[str, NearMiss] = {}

@@ -88,8 +88,8 @@ def _check_network(address: str, cidr: str) -> None:
 def destination(
     request: BuildRequested, named: Named, names: Callable[[], Iterable[str]]
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return the root providers to which a request is restricted (empty: none), the excluded ones, and
-    sentences about unknown names.
+    """Return the root providers to which a request is restricted (empty: no restriction), the excluded
+    providers, and sentences about unknown names.
     """
     ignored: dict[str, str] = {}
     notes: list[str] = []

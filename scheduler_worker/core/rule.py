@@ -155,7 +155,7 @@ class View(Protocol):
         """Return the total amount of a resource class on each host; a plain 0 if no host has the class."""
 
     def has(self, trait: str) -> Number:
-        """Return 1 for each host with the trait and 0 for others; a plain 0 if no host has the trait."""
+        """Return 1 for each host with the trait, else 0; a plain 0 if no host has the trait."""
 
     def fact(self, name: str, otherwise: float = UNKNOWN) -> Number:
         """Return an attribute of HostState (load, instances, hypervisor_version, enabled, forced_down), or
@@ -172,13 +172,13 @@ class View(Protocol):
         """Return the number of members of the request's server group on each host."""
 
     def among(self, roots: Collection[str]) -> Number:
-        """Return 1 for each host that is one of the given roots, and 0 for others."""
+        """Return 1 for each host in the given roots, else 0."""
 
     def within(self, says: Callable[[Aggregate], bool]) -> Number:
-        """Return 1 for each host in an aggregate that satisfies the condition, and 0 for others."""
+        """Return 1 for each host in an aggregate that satisfies the condition, else 0."""
 
     def cached(self, image: str) -> Number:
-        """Return 1 for each host that has cached this image, and 0 for others."""
+        """Return 1 for each host that has cached this image, else 0."""
 
     def said(self, value: Number) -> Number:
         """Return for which hosts a value is known."""

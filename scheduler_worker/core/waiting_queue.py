@@ -104,7 +104,7 @@ class Line:
 
     @property
     def further(self) -> bool:
-        """Return whether hosts beyond the known ones are to be examined for the requests behind the first."""
+        """Return whether to examine unknown hosts, too, for the requests behind the first."""
         return self.more and not self.open and not self.trying
 
     @property
@@ -141,8 +141,8 @@ class HostSight(Protocol):
         """Return amounts of resource classes such that any fitting host has at least one of them free."""
 
     def look(self, kind: str, among: Roots | None, beside: Roots, enough: int) -> HostsFound:
-        """Return the hosts that fit an equivalence class, among the given hosts or (None) among all until
-        `enough` fit.
+        """Return the hosts that fit an equivalence class: all that fit among the given hosts, or `enough` of
+        all hosts if `among` is None.
         """
 
     def prospect(self, kind: str) -> Prospect:

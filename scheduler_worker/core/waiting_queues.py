@@ -105,7 +105,7 @@ class WaitingRoom:
         return None if line is None else line.first
 
     def barred(self, priority: int, since: float) -> frozenset[Root]:
-        """Return the hosts that a new request may not use: those reserved for earlier requests or being given
+        """Return the hosts that a new request may not use: hosts reserved for earlier requests or being given
         to them.
         """
         if not self._lines and not self.kept_elsewhere:

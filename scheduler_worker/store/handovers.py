@@ -52,7 +52,7 @@ _decode = msgspec.json.Decoder(Handover).decode
 
 
 async def add(tx: Transaction, orders: Iterable[Handover], now: float) -> None:
-    """Store new moves between cells; existing ones stay unchanged."""
+    """Store new moves between cells; stored moves stay unchanged."""
     rows = {
         order.placed.move: (order.placed.move, order.placed.build, order.state, _encode(order).decode())
         for order in orders

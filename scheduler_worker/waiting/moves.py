@@ -197,7 +197,7 @@ class WaitingMoves:
         return [self._result(course) for course in courses]
 
     async def recheck(self, waiting: Sequence[ParkedRequest]) -> Sequence[tuple[ParkedRequest, Evaluated]]:
-        """Look up the instances of some waiting moves; all moves in turn."""
+        """Read the instances of some waiting moves again; all moves in turn."""
         new = [kept for kept in waiting if kept.request not in self._looked_at]
         if len(new) <= LOOKED_AT:
             self._looked_at.difference_update(kept.request for kept in waiting)

@@ -26,9 +26,7 @@ _reserved = msgspec.json.Decoder(dict[str, tuple[int, float, str]]).decode
 
 
 class Keeping:
-    """The ownership of waiting requests: adopts those of silent schedulers, and answers queries about
-    them.
-    """
+    """The ownership of waiting requests: adopts the requests of silent schedulers, and answers queries."""
 
     def __init__(self, queue: WaitingQueue, clock: Clock) -> None:
         self._queue = queue
@@ -40,7 +38,7 @@ class Keeping:
     # Timers
 
     async def beat(self) -> None:
-        """Write this scheduler's heartbeat if it owns waiting requests, and read those of other
+        """Write this scheduler's heartbeat if it owns waiting requests, and read the heartbeats of other
         schedulers.
         """
         store = self._store
@@ -64,8 +62,8 @@ class Keeping:
         self._queue.recheck()
 
     async def sweep(self) -> None:
-        """Evaluate all waiting requests slowly. This should place none, because changes of hosts have woken
-        all that fit.
+        """Evaluate all waiting requests slowly. No request should be placed by this, because changes of hosts
+        have woken all that fit.
         """
         store = self._store
         store.room.sweep(self._clock.monotonic())

@@ -130,7 +130,7 @@ class WaitingQueue:
                 await self._sleep()
 
     def recheck(self) -> None:
-        """Look up the related instances of waiting requests, and the instances of waiting moves."""
+        """Read the related instances of waiting requests, and the instances of waiting moves, again."""
         self.store.related.stirred = True
         for kept in self.store.requests.values():
             if kept.start is not None:

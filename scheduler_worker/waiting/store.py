@@ -31,7 +31,8 @@ from scheduler_worker.store import decisions, parked
 from scheduler_worker.store.parked import ParkedRequest
 from scheduler_worker.waiting.hosts import Sight, beside, needs_of
 
-Marked = tuple[ParkedRequest, int | None]  # a request, and the mark of the queues up to which it found none
+# a request, and the mark of the queues up to which no host was found
+Marked = tuple[ParkedRequest, int | None]
 
 
 class WaitingStore:
@@ -70,8 +71,8 @@ class WaitingStore:
         self._moved()
 
     def enter_again(self, kept: ParkedRequest) -> None:
-        """Add or replace a waiting request whose equivalence class is to be computed: one of another owner,
-        or a changed one.
+        """Add or replace a waiting request whose equivalence class is to be computed: it comes from another
+        owner, or was changed.
         """
         order, event = self._begin(kept)
         if event.refusal:  # it has become unreadable
