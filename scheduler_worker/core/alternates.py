@@ -29,9 +29,7 @@ _NOWHERE = (0, float("inf"), 0, 0, -1)
 
 @dataclass(eq=False)
 class CapacityByHost:
-    """The number of further instances that each admitted host could take, by the host's index in the arrays
-    of the search.
-    """
+    """The number of further instances that each admitted host could take, by the index of the host."""
 
     alternative: Alternative
     search: CandidateSearch
@@ -62,9 +60,7 @@ class CapacityByHost:
         return 0.0 if number is None or number >= len(most) else most[number]
 
     def roomiest(self, cell: str, least: float) -> list[int]:
-        """Return at most 64 of the cell's hosts with the largest capacity (`least` or more), shuffled by
-        request.
-        """
+        """Return at most 64 hosts of the cell with the largest capacity, `least` or more, in random order."""
         there, in_order = self._where_is(cell), self._in_order
         those, capacities = in_order.indices[there], in_order.capacities[there]
         several = min(those.size // 4 + 1, ROOMIEST)

@@ -86,9 +86,7 @@ def capability(state: HostState, path: str) -> str | None:
 
 
 def meets(value: object, demand: str) -> bool:
-    """Return whether an attribute satisfies a requirement of an extra spec; texts satisfy no numeric
-    comparison.
-    """
+    """Return whether an attribute satisfies an extra spec; a text satisfies no numeric comparison."""
     words = demand.split()
     said = _text(value)
     if not words:

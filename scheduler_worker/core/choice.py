@@ -57,9 +57,7 @@ class Pick(msgspec.Struct, frozen=True, eq=False, gc=False):
         return self.choices[0].root
 
     def decision(self, root: str, refused: tuple[str, ...], asked: AlsoAsked | None = None) -> Decision:
-        """Return the decision for the claimed host: the first of the pick, or a later one if placement
-        refused the first.
-        """
+        """Return the decision for the claimed host, which is a later one if placement refused the first."""
         record = self.record
         if root != self.root or asked is not None:
             better = takewhile(lambda way: way.root != root, self.choices)
@@ -159,9 +157,7 @@ class Supposing:
 
 
 class Joined:
-    """Instances that joined server groups in batches that are in progress; later they may have moved or
-    left.
-    """
+    """Instances that joined server groups in batches in progress; later they may have moved or left."""
 
     def __init__(self) -> None:
         self._places: dict[Id, dict[Id, tuple[str, int]]] = {}  # group → member → root, the batch begun last
@@ -185,9 +181,7 @@ class Joined:
                 del self._places[group]
 
     def join(self, group: Id, member: Id, root: str) -> None:
-        """Record that a group's member was chosen for a host, or was claimed there if it is recorded
-        again.
-        """
+        """Record that a group's member was chosen for a host; recorded again: was claimed there."""
         self._places.setdefault(group, {})[member] = root, self._last
 
     def leave(self, group: Id, member: Id) -> None:

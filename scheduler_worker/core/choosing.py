@@ -36,9 +36,7 @@ class Choosing:
     joined: Joined
 
     def choose(self, orders: Sequence[Order]) -> list[Chosen | NoHost]:
-        """Return hosts, or the reason why there is no host, for each order. Of equal orders the first gets
-        the first host.
-        """
+        """Return hosts, or why there are none, for each order; of equal orders the first chooses first."""
         alike: dict[Hashable, list[int]] = {}
         kinds: dict[int, Hashable] = {}  # of each alternative: equal requests share a kind
         for index, order in enumerate(orders):
@@ -66,9 +64,7 @@ class Choosing:
         return ranking.spares(wanted.cell, wanted.several, wanted.beside, order.avoid)
 
     def rank(self, alternative: Alternative, seed: str, several: int = 1) -> Ranking:
-        """Return an evaluation of all hosts for a request; `several` instances of an affinity group must fit
-        on one host.
-        """
+        """Return an evaluation of all hosts; `several` members of an affinity group must fit on one host."""
         question = alternative.question
         if alternative.group is not None:
             alternative = self._grouped(alternative, several)

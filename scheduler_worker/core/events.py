@@ -48,9 +48,7 @@ class ClaimImpossible(msgspec.Struct, frozen=True, gc=False):
 
 
 class Located(msgspec.Struct, frozen=True, gc=False):
-    """The event that the host of an instance's existing allocations was found, or None if no agent builds on
-    it.
-    """
+    """The event that the hosts of existing allocations were found; None: no agent builds on the host."""
 
     places: Mapping[Id, ClaimPlace | None]
 
@@ -70,9 +68,7 @@ class AlternatesFound(msgspec.Struct, frozen=True, gc=False):
 
 
 class HelpFound(msgspec.Struct, frozen=True, gc=False):
-    """The event that changes of the request were found that would make it fit; empty: no single change
-    does.
-    """
+    """The event that changes were found that would make the request fit; empty: no single change does."""
 
     helps: tuple[str, ...] = ()
 
@@ -94,9 +90,7 @@ Event = (
 
 
 class FindHosts(msgspec.Struct, frozen=True, gc=False):
-    """The effect to choose hosts by the current flavor for all instances of the order without one. The answer
-    is Chosen or NoHost.
-    """
+    """The effect to choose hosts by the current flavor for all instances without one."""
 
 
 class ClaimHosts(msgspec.Struct, frozen=True, gc=False):
@@ -120,9 +114,7 @@ class Fence(msgspec.Struct, frozen=True, gc=False):
 
 
 class FindAlternates(msgspec.Struct, frozen=True, gc=False):
-    """The effect to find this number of other hosts in the cell; all alternates of an order are answered
-    together.
-    """
+    """The effect to find other hosts in the cell; all alternates of an order are answered together."""
 
     instance: Id
     cell: str
@@ -174,9 +166,7 @@ class SayMove(msgspec.Struct, frozen=True, gc=False):
 
 
 class BegunBefore(msgspec.Struct, frozen=True, gc=False):
-    """The effect to read the allocations of a move that was claimed before, and to publish its result
-    again.
-    """
+    """The effect to publish the result of a claimed move again, from its existing allocations."""
 
 
 class ComeAgain(msgspec.Struct, frozen=True, gc=False):

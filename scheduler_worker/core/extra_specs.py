@@ -154,16 +154,14 @@ class GuestSpecs:
         return None if value is None else SpecValue(value, f"image.properties[{name!r}]")
 
     def get(self, key: str) -> SpecValue | None:
-        """Return the value of a property from the flavor or the image. Different values in both are an
-        error.
-        """
+        """Return a property of the flavor or the image. Different values in both are an error."""
         flavor, image = self.of_flavor(key), self.of_image(key.replace(":", "_", 1))
         if flavor is not None and image is not None and flavor.value.lower() != image.value.lower():
             raise Unreadable(f"{flavor.at}: {flavor.value!r}, and {image.at}: {image.value!r}")
         return flavor or image
 
     def one_of(self, key: str, *allowed: str) -> str:
-        """Return the value of a property if it is allowed, or an empty string if the property is missing."""
+        """Return the value of a property if it is an allowed one, or "" if the property is missing."""
         said = self.get(key)
         return "" if said is None else said.one_of(*allowed)
 

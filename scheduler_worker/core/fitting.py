@@ -107,9 +107,7 @@ def capacities(asked: Mapping[str, int], free: Mapping[str, int]) -> int:
 
 
 def distances(asked: Mapping[str, int], search: CandidateSearch) -> Floats:
-    """Return how far each host is from fitting one instance: the sum of the shares of the request that it
-    lacks.
-    """
+    """Return the sum of the shares of the request that each host lacks for one instance."""
     far: Floats = np.zeros(search.positions.size)
     for name, amount in asked.items():
         far += np.maximum(amount - search.free(name), 0.0) / amount
@@ -119,9 +117,7 @@ def distances(asked: Mapping[str, int], search: CandidateSearch) -> Floats:
 def unfit(
     alternative: Alternative, root: str, source: CandidateSource, now: HostsNow, policy: ChoicePolicy
 ) -> str:
-    """Return why a host does not fit the new image of a rebuild, as if the host were empty; an empty string
-    if it fits.
-    """
+    """Return why a host, if it were empty, would not fit the new image of a rebuild; "" if it fits."""
     question = msgspec.structs.replace(
         alternative.question,
         roots=(root,),
@@ -158,9 +154,7 @@ def all_of_them(
     facts: HostFacts,
     ways: Callable[[], Sequence[Candidate]],
 ) -> Refusal | None:
-    """Return why a host that fits the first instance of a request would not fit the last one; an empty string
-    if it would.
-    """
+    """Return why a host that fits the first instance of a request would not fit the last one."""
     if alternative.together is None or alternative.together.several < 2:
         return None
     others = alternative.together.several - 1
@@ -183,9 +177,7 @@ def with_more(facts: HostFacts, asked: Mapping[str, int], several: int) -> HostF
 
 
 def _room(others: int, source: CandidateSource, ways: Callable[[], Sequence[Candidate]]) -> int:
-    """Return how many more instances fit on a host after the first one: computed for one provider, else
-    tried.
-    """
+    """Return how many more instances fit on a host after the first: computed for one provider, else tried."""
     found = ways()
     if not found:
         return -1
@@ -205,9 +197,7 @@ def _room(others: int, source: CandidateSource, ways: Callable[[], Sequence[Cand
 
 
 class HostCache:
-    """The filters' verdicts and the allocation candidates of hosts, which are known by their index into the
-    arrays of the search.
-    """
+    """The filters' verdicts and the allocation candidates of hosts, by the index of the host."""
 
     def __init__(
         self,
@@ -286,9 +276,7 @@ class HostCache:
         return ways[0] if ways else None
 
     def ways(self, index: int, most: int, avoid: Collection[str] = ()) -> tuple[Candidate, ...]:
-        """Return the allocation candidates of a host that fit now, without those that use a provider to
-        avoid.
-        """
+        """Return the allocation candidates of a host that fit now and use no provider to avoid."""
         ways = self.lone_ways.get(index)
         if ways is not None and not avoid:
             return ways

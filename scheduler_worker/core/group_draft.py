@@ -53,14 +53,12 @@ _TYPES = "COMPUTE_IMAGE_TYPE_"
 
 @dataclass(slots=True)
 class GroupDraft:
-    """A request group of the query that is being built: the amount of each resource class, also 0, with the
-    field that named it.
-    """
+    """A draft of a request group: the amount of each resource class, also 0, and its traits with sources."""
 
     resources: Resources = field(default_factory=dict)
     required: dict[str, str] = field(default_factory=dict)
     forbidden: dict[str, str] = field(default_factory=dict)
-    any_of: dict[str, list[str]] = field(default_factory=dict)  # label → traits, any of which is sufficient
+    any_of: dict[str, list[str]] = field(default_factory=dict)  # label → traits, of which one is required
 
     @property
     def wanted(self) -> Resources:
@@ -69,9 +67,7 @@ class GroupDraft:
 
 @dataclass(slots=True)
 class QuestionDraft:
-    """The query that is being built: its request groups by suffix (the group without a suffix first), and
-    demands on the host itself.
-    """
+    """A draft of the query: its request groups by suffix (first the one without), and the host's traits."""
 
     where: str  # the field of the request that the flavor stands in
     groups: dict[str, GroupDraft] = field(default_factory=lambda: {"": GroupDraft()})
@@ -114,9 +110,7 @@ class QuestionDraft:
             )
 
     def settle_traits(self) -> None:
-        """Move traits of the host to its root provider. Raise Unreadable for a trait that is both required
-        and forbidden.
-        """
+        """Move the host's traits to its root. Raise Unreadable for a trait both required and forbidden."""
         group = self.groups[""]
         if not group.wanted and not group.any_of:
             self.root_required |= group.required
@@ -207,9 +201,7 @@ def tie(draft: QuestionDraft, flavor: Flavor) -> None:
 
 
 def fill(draft: QuestionDraft, flavor: Flavor) -> None:
-    """Add the flavor's sizes for resource classes that no request group names. An explicit zero counts as
-    named.
-    """
+    """Add the flavor's sizes for resource classes that no request group names, not even with 0."""
     spoken = {name for group in draft.groups.values() for name in group.resources}
     resources = draft.groups[""].resources
     if not spoken & {"VCPU", "PCPU"}:
@@ -286,9 +278,7 @@ def _add_persistent_memory(draft: QuestionDraft, specs: GuestSpecs) -> None:
 
 
 def add_devices(draft: QuestionDraft, specs: GuestSpecs, options: RequestOptions, cells: int) -> None:
-    """Add a request group for each requested device; with NUMA affinity device n belongs to the guest's NUMA
-    cell n.
-    """
+    """Add a group for each device; with NUMA affinity device n belongs to the guest's NUMA cell n."""
     said = specs.of_flavor("pci_passthrough:alias")
     alternative = specs.one_of("hw:pci_numa_affinity_policy", *NUMA_POLICIES)
     if said is None:
@@ -320,9 +310,7 @@ def add_devices(draft: QuestionDraft, specs: GuestSpecs, options: RequestOptions
 
 
 def add_image(draft: QuestionDraft, image: Image | None, options: RequestOptions) -> None:
-    """Add the traits that the image requires to the query, and the traits of its properties if an operator
-    enables them.
-    """
+    """Add the traits that the image requires, and those of its properties if an operator enables them."""
     if image is None:
         return
     required = draft.groups[""].required

@@ -52,9 +52,7 @@ def never() -> bool:
 
 
 class Tally:
-    """Counts the hosts with capacity for `needed` instances of a changed request, until the searches or the
-    time are used up.
-    """
+    """Counts hosts that would fit `needed` instances, until the searches or the time are used up."""
 
     def __init__(self, seed: str, searches: int, late: Late = never, *, needed: int = 1) -> None:
         self.left = searches
@@ -143,9 +141,7 @@ def with_less(less: Lessened, amount: int) -> str:
 
 
 def paired(alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
-    """Yield pairs of changes that would make a request fit: pairs of its demands first, then pairs with a
-    filter, until the searches are spent.
-    """
+    """Yield pairs of changes that would make a request fit: of its demands first, then with a filter."""
     yield from _both_less(alternative, choosing, tally)
     easier = list(relaxed(alternative))
     for index, one in enumerate(easier):
@@ -182,9 +178,7 @@ def without_rule(rule: Rule) -> str:
 
 
 def _both_less(alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
-    """Reduce two amounts until the request fits: the first as far as necessary without the second, then the
-    second to what is free.
-    """
+    """Yield pairs of smaller amounts: the first as far as necessary, then the second to what is free."""
     for index, first in enumerate(lessened(alternative)):
         for second in list(lessened(first.alternative))[index:]:
             if tally.spent:
@@ -215,9 +209,7 @@ def _beside(what: str, other: Helps | None) -> Iterator[Helps]:
 def helps(
     alternative: Alternative, choosing: Choosing, seed: str, late: Late = never, *, needed: int = 1
 ) -> tuple[str, ...]:
-    """Return sentences about changes after which `needed` instances of a request would fit, the most helpful
-    first.
-    """
+    """Return sentences about changes after which `needed` instances would fit, the most helpful first."""
     tally = Tally(seed, MOST_SEARCHES, late, needed=needed)
     if (
         needed > 1 and tally.count(alternative, choosing).hosts

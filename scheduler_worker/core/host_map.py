@@ -44,9 +44,7 @@ def mixed(root: str) -> int:
 
 @lru_cache(maxsize=64)  # of one seed it is asked again and again
 def factor(seed: str) -> int:
-    """Return the odd factor of a seed; multiplying by an odd factor maps different numbers to different
-    numbers.
-    """
+    """Return the odd factor of a seed; an odd factor maps different numbers to different numbers."""
     return mixed(seed) | 1
 
 
@@ -59,12 +57,12 @@ def ties(seed: str, mixed_roots: Uints) -> Uints:
 
 
 def drawn(seed: str, build: str, among: int) -> int:
-    """Return the index of the host drawn among the best for a build: always the same for the same seed."""
+    """Return the index of the host drawn among the best ones for a build: the same for the same seed."""
     return mixed(f"{seed} {build}") % among if among > 1 else 0
 
 
 def slice_of(hashes: Hashes, schedulers: Sequence[str], own: str) -> Bools | None:
-    """Return which hosts this scheduler prefers, as a mask; None if it is the only scheduler."""
+    """Return which hosts this scheduler prefers, as a mask, or None if it is the only scheduler."""
     others = [name for name in schedulers if name != own]
     if not others:
         return None
@@ -85,9 +83,7 @@ def _weights(hashes: Hashes, name: str) -> Hashes:
 
 
 class HostMap:
-    """The cell and the agent of each host by its position in placement's index. A host that has not changed
-    is not read again.
-    """
+    """The cell and the agent of each host by its position; an unchanged host is not read again."""
 
     def __init__(self, source: CandidateSource, cells: Collection[str] | None = None) -> None:
         self.served: Bools = np.zeros(0, np.bool_)  # whether the host has an agent
@@ -160,9 +156,7 @@ class HostMap:
 
 
 class HostColumns:
-    """The facts that hosts have reported, with recent builds and failures, as arrays with one slot for each
-    host.
-    """
+    """The reported facts, recent builds and failures of hosts, as arrays with one slot for each host."""
 
     def __init__(self) -> None:
         self.slots: dict[HostKey, int] = {}
@@ -261,9 +255,7 @@ class HostColumns:
 
 
 def numbered(positions: Sequence[int], numbers: Sequence[int], size: int) -> Ints:
-    """Return an array over placement's positions with the given numbers at the given positions, and 0
-    elsewhere.
-    """
+    """Return an array over all positions with numbers at the given positions, and 0 elsewhere."""
     found = np.zeros(size, np.intp)
     found[np.array(positions, np.intp)] = np.array(numbers, np.intp)
     return found

@@ -100,9 +100,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
         )
 
     def claim(self, ways: Sequence[Candidate]) -> ConsumerClaim:
-        """Return the claim that gives the destination's resources to the build and the source's to the holder
-        consumer.
-        """
+        """Return the claim that gives the destination to the build and the source to the holder consumer."""
         return ConsumerClaim(
             consumer=self.asked.build,
             generation=self.generation,
@@ -128,9 +126,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
         decision: Decision | None = None,
         cell: str = "",
     ) -> MovePlaced:
-        """Return the message that hands a begun move to the cell of its destination; `cell` is empty for the
-        same cell.
-        """
+        """Return the message for the cell of the destination; `cell` is empty for the same cell."""
         asked = self.asked
         return MovePlaced(
             move=asked.move,
@@ -221,9 +217,7 @@ def unready(asked: MoveRequested, stands: BuildStands) -> Barred | None:
 
 
 def stuck(start: MoveStart, root: Provider | None) -> Barred | None:
-    """Return a refusal if the instance's present host, whose provider `root` is None if deleted, forbids the
-    move.
-    """
+    """Return a refusal if the present host, whose provider `root` is None if deleted, forbids the move."""
     asked, source = start.asked, start.source
     if source is None:
         return None
@@ -275,9 +269,7 @@ def refused(asked: MoveRequested, reason: str, code: str, decision: Decision | N
 
 
 def taken_back(move: Id) -> Id:
-    """Return the consumer id that is retired when the claim of a move is undone, so that it is undone only
-    once.
-    """
+    """Return the consumer id that is retired when a move's claim is undone, so it is undone only once."""
     return str(uuid5(UUID(move), "taken back"))
 
 

@@ -115,9 +115,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def enough(self) -> bool:
-        """Return whether at least `at_least` instances of the order have a host, so that the rest may end
-        without.
-        """
+        """Return whether `at_least` instances have a host, so that the rest may end without."""
         return 0 < self.request.at_least <= len(self.settled)
 
     @property
@@ -141,9 +139,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return reason
 
     def claims(self) -> tuple[ConsumerClaim, ...]:
-        """Return one claim for each picked instance of the order, each for the first of its hosts that
-        fits.
-        """
+        """Return one claim for each picked instance: for the first of its hosts that fits."""
         request = self.request
         if self.move is not None:
             return tuple([self.move.claim(pick.choices) for pick in self.picks])
@@ -235,9 +231,7 @@ def selection_of(way: Candidate) -> Selection:
 
 
 def spec_of(request: BuildRequested, alternative_index: int = 0) -> BuildSpec:
-    """Return the spec of a build for its agent: with the request's flavor (0) or one of its alternative
-    flavors.
-    """
+    """Return the spec of a build for its agent, with the request's flavor (0) or an alternative one."""
     return BuildSpec(
         flavor=request.or_else[alternative_index - 1] if alternative_index else request.flavor,
         image=request.image,
@@ -283,9 +277,7 @@ def size_of(request: BuildRequested) -> int:
 
 
 def without_placed(order: Order, results: Sequence[ClaimResult]) -> Order:
-    """Apply a repeated delivery to the order: some instances hold hosts or have ended, the others
-    continue.
-    """
+    """Return the order after a repeated delivery, without instances that hold hosts or have ended."""
     left: list[Id] = []
     order = structs.replace(
         order, obstacle="its other instances were placed or ended before", alternative_index=0, shorts=()
@@ -324,9 +316,7 @@ def ended(order: Order, instance: Id, reason: str) -> Order:
 def spares_of(
     pick: Pick, way: Candidate, beside: frozenset[str], avoid: set[str], several: int
 ) -> tuple[Candidate, ...]:
-    """Return the hosts of the same cell that were chosen together with the claimed host and can still be
-    claimed.
-    """
+    """Return hosts of the same cell, chosen together with the claimed host, that can still be claimed."""
     found: dict[str, Candidate] = {}
     for spare in (*pick.spares, *pick.choices):
         if spare.cell != way.cell or spare.root in beside or spare.root in found:

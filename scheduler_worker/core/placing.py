@@ -121,9 +121,7 @@ def _next(order: Order, patience: float) -> Step:
 
 
 def _no_host(order: Order, short: Shortage, patience: float) -> Step:
-    """Continue an order without a host with its next flavor; after the last one let it wait, retry or
-    fail.
-    """
+    """Try the order's next flavor; after the last one let it wait, retry or fail."""
     order = replace(order, shorts=(*order.shorts, short))
     if order.alternative_index + 1 < len(order.alternatives):
         return replace(order, alternative_index=order.alternative_index + 1), (events.FindHosts(),)

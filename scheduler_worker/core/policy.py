@@ -237,9 +237,7 @@ class ChoicePolicy:
         )
 
     def kind(self, alternative: Alternative) -> Hashable:
-        """Return the equivalence class of an alternative: alternatives of one class are equal in everything
-        that evaluations read.
-        """
+        """Return the equivalence class: alternatives of one class are equal in all that evaluations read."""
         said = tuple([read(alternative) for read in self._reads])
         question = msgspec.structs.replace(alternative.question, seed="")
         forced = bool(alternative.request.forced_host)

@@ -177,9 +177,7 @@ class Ranking:
         return self._search.free(resource_class)
 
     def removals(self) -> tuple[Removal, ...]:
-        """Return the numbers of hosts that placement's constraints rejected, then of hosts that evaluated
-        filters rejected.
-        """
+        """Return how many hosts each constraint of placement rejected, then each evaluated filter."""
         state = len(self.cache.refused), len(self._full)
         if self._removals is None or self._removals[0] != state:
             if self._beforehand is None:

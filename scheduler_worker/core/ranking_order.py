@@ -30,9 +30,7 @@ def best_value(worths: Floats, count: int) -> float:
 def cut(
     among: Ints, worths: Floats, edge: float, several: int, ties: Callable[[Ints], Uints]
 ) -> tuple[Ints, Ints]:
-    """Return the best hosts and the rest, both unsorted; of hosts with equal weights the lowest ties are
-    among the best.
-    """
+    """Return the best hosts and the rest, both unsorted; of equal hosts the lowest ties are best."""
     better, alike = among.compress(worths > edge), among.compress(worths == edge)
     wanted = several - better.size
     if wanted < alike.size:
@@ -77,9 +75,7 @@ class Frontier:
 
 
 class HostOrder:
-    """The order of the hosts of one evaluation, best first. Hosts are known by their index into the arrays of
-    the search.
-    """
+    """The order of the hosts of one evaluation, best first, as indices into the search's arrays."""
 
     def __init__(
         self, seed: str, hosts: HostMap, positions: Ints, worths: Floats, tiers: Ints | None, admitted: Ints
@@ -188,9 +184,7 @@ class HostOrder:
 
 
 def tiers_of(positions: Ints, ours: Bools | None, unknown: Bools | None) -> Ints | None:
-    """Return the tier of each host (known hosts before unknown ones), or None if all hosts are in one
-    tier.
-    """
+    """Return the tier of each host (unknown hosts in the last), or None if all are in one tier."""
     tiers: Ints | None = None
     if ours is not None:
         tiers = np.where(ours[positions], OUR_HOSTS, THEIR_HOSTS)

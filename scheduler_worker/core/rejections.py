@@ -77,9 +77,7 @@ class FoundHosts:
 
 @dataclass(eq=False)
 class Verdicts:
-    """The rejections of hosts by filters: first by filters that evaluate arrays, then by filters that
-    evaluate single hosts.
-    """
+    """The rejections of hosts: by filters that evaluate arrays, then by filters that evaluate one host."""
 
     alternative: Alternative
     served: Bools

@@ -27,9 +27,7 @@ class Relaxed:
 
 @dataclass(frozen=True, slots=True)
 class Lessened:
-    """An alternative without one resource class in one of its request groups, to find how much of the class
-    would be free.
-    """
+    """An alternative without one resource class of a group, to find how much of the class is free."""
 
     alternative: Alternative
     of: Alternative  # with it

@@ -47,9 +47,7 @@ class Together:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """One flavor of a request with all its constraints. A request has one alternative for its flavor, and one
-    for each flavor of `or_else`.
-    """
+    """One flavor of a request with all its constraints: the requested flavor or one of `or_else`."""
 
     request: BuildRequested  # without the fields of a single request
     flavor: Flavor
@@ -73,9 +71,7 @@ class Alternative:
 
     @property
     def pinned(self) -> frozenset[str]:
-        """Return the root providers to which the request is restricted by host, by instance or by affinity
-        group.
-        """
+        """Return the roots to which the request is restricted by host, instance or affinity group."""
         if self.question.roots:
             return frozenset(self.question.roots)
         if self.same is not None:
@@ -189,9 +185,7 @@ class View(Protocol):
     def where(self, condition: Number, then: Number, otherwise: Number) -> Number: ...
 
     def override(self, key: str, otherwise: float) -> Number:
-        """Return for each host the lowest number that its aggregates have under a metadata key, or the
-        default.
-        """
+        """Return each host's lowest number in its aggregates under a metadata key, or the default."""
 
 
 @dataclass(frozen=True)
@@ -301,9 +295,7 @@ def array_rule(
     concerns: Callable[[Alternative], bool] | None = None,
     **fields: Any,
 ) -> Rule:
-    """Return a filter that evaluates arrays of hosts; `why` returns the reason for a host that is not
-    admitted.
-    """
+    """Return a filter that evaluates arrays; `why` returns the reason for a host that is not admitted."""
 
     def refuses(host: HostFacts, alternative: Alternative) -> str | None:
         if (concerns is not None and not concerns(alternative)) or admits(OneHost(host), alternative):

@@ -28,9 +28,7 @@ AVOIDED = "placement refused it a moment ago"
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A weigher with the lowest and the highest value of all hosts that fit, which stay the same during an
-    evaluation.
-    """
+    """A weigher with the lowest and the highest value of all fitting hosts, fixed for an evaluation."""
 
     weigher: Weigher
     lowest: float
@@ -244,9 +242,7 @@ class ChoiceRecorder:
             self._passed_over.append(entry)
 
     def record(self, best: Sequence[Entry], avoided: Sequence[Entry], refused: dict[int, Refusal]) -> Record:
-        """Return the record of a choice: the evaluated hosts, best first, with the weighers' values of
-        each.
-        """
+        """Return the record of a choice: the evaluated hosts, best first, with the values of weighers."""
         if avoided or self._passed_over or self._policy.subset > 1:
             looked_at = self._with_refused(best, avoided, refused)
             hosts = [self._recorded(entry, why) for entry, why in looked_at]

@@ -17,9 +17,7 @@ _OUR_DOING = frozenset({"building", "sent"})
 
 @dataclass(slots=True, eq=False)
 class HostsNow:
-    """The reported state of all hosts, by their positions in placement's index, valid until the next
-    await.
-    """
+    """The reported state of all hosts, by their positions in the index, valid until the next await."""
 
     source: CandidateSource
     columns: HostColumns
@@ -57,9 +55,7 @@ class HostsNow:
         )
 
     def fact(self, name: str, otherwise: float) -> Numbers:
-        """Return the values of a fact by position. The array is shared by all equivalence classes: do not
-        write to it.
-        """
+        """Return the values of a fact by position. The array is shared: do not write to it."""
         if name in _OUR_DOING:  # what is chosen for one kind counts for the next
             return self._fact(name, otherwise)
         known = not isnan(otherwise)

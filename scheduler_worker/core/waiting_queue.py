@@ -184,9 +184,7 @@ class ChangedHosts:
         return bool(self.capacity or self.reports or self.released)
 
     def take(self) -> tuple[dict[Root, None], dict[Root, None], dict[Root, None]]:
-        """Return the hosts that changed by capacity, by reports, and by released reservations, and forget
-        them.
-        """
+        """Return the hosts changed by capacity, by reports and by released reservations, and forget them."""
         changed = self.capacity, self.reports, self.released
         self.capacity, self.reports, self.released = {}, {}, {}
         return changed
@@ -195,9 +193,7 @@ class ChangedHosts:
 def reservations(
     firsts: Sequence[Waiter], prospect: Callable[[str], Prospect], before: Roots
 ) -> dict[Root, HostReservation]:
-    """Return the host that the first request of each queue reserves; previous reservations are kept if
-    possible.
-    """
+    """Return the host that the first request of each queue reserves, if possible the same as before."""
     kept: dict[Root, HostReservation] = {}
     covered: Bools = np.zeros(0, np.bool_)
     for first in firsts[:MOST_LINES]:

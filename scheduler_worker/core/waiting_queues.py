@@ -29,9 +29,7 @@ LOOK_AGAIN = 1.0  # seconds, where something stands in the way that passes by it
 
 
 class WaitingRoom:
-    """All waiting requests of this process, in queues. The caller passes the time; no method awaits
-    anything.
-    """
+    """All waiting requests of this process, in queues. The caller passes the time; nothing is awaited."""
 
     def __init__(self, eyes: HostSight) -> None:
         self._eyes = eyes
@@ -105,9 +103,7 @@ class WaitingRoom:
         return None if line is None else line.first
 
     def barred(self, priority: int, since: float) -> frozenset[Root]:
-        """Return the hosts that a new request may not use: hosts reserved for earlier requests or being given
-        to them.
-        """
+        """Return the hosts that a new request may not use: reserved for, or being given to, earlier ones."""
         if not self._lines and not self.kept_elsewhere:
             return frozenset()
         return self._barred((-priority, since, ""), "")
@@ -118,9 +114,7 @@ class WaitingRoom:
         return [waiter for waiter in expired if waiter.request not in self._trials]
 
     def changed(self, roots: Roots) -> None:
-        """Handle hosts that may have more free capacity than before, or other traits, inventories or
-        aggregates.
-        """
+        """Handle hosts with possibly more free capacity, or other traits, inventories or aggregates."""
         self._note(roots, self._changes.capacity)
 
     def reported(self, roots: Roots) -> None:
@@ -179,9 +173,7 @@ class WaitingRoom:
         return min((line.look_at for line in self._lines.values() if line.look_at is not None), default=None)
 
     def turns(self, now: float, most: int = 128) -> list[Turn]:
-        """Return the requests to be placed now. They count as being placed until they leave or are put
-        `back`.
-        """
+        """Return the requests to place now; they count as being placed until they leave or come `back`."""
         self.settle(now)
         given: set[Root] = {root for trial in set(self._trials.values()) for root in trial.roots}
         found: list[Turn] = []
@@ -207,9 +199,7 @@ class WaitingRoom:
         return found
 
     def back(self, request: Id, look_at: float | None = None) -> None:
-        """Return a request to its queue, because it found no host; `look_at` is the time of its next
-        retry.
-        """
+        """Return a request without a host to its queue; `look_at` is the time of its next retry."""
         waiter = self.everybody.get(request)
         if waiter is None:
             return
@@ -244,9 +234,7 @@ class WaitingRoom:
                 self._look(line, now, None)
 
     def sweep(self, now: float) -> None:
-        """Evaluate every waiting request once; a request that is placed by this was missed by all wake-up
-        rules.
-        """
+        """Evaluate every waiting request once: one that is placed by this was missed by all wake-up rules."""
         self.settle(now)
         busy = {root for trial in set(self._trials.values()) for root in trial.roots}
         for line in self._lines.values():
@@ -324,9 +312,7 @@ class WaitingRoom:
         self._shuffled = True
 
     def _tried(self, request: Id, *, placed: bool) -> None:
-        """Record that a request was placed or not; after the last request of its queue the remaining capacity
-        is for other queues.
-        """
+        """Record whether a request was placed; after the last one, release the queue's remaining capacity."""
         trial = self._trials.pop(request, None)
         if trial is None:
             return

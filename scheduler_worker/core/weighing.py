@@ -174,9 +174,7 @@ def metrics(
 
 
 def preferred_traits() -> Weigher:
-    """Preferred traits of the request that the host has, by their weights: counts more than ram, cpu and
-    disk.
-    """
+    """Preferred traits of the request that the host has, by weight: counts more than ram, cpu and disk."""
 
     def value(view: View, alternative: Alternative) -> Number:
         return _sum(view.has(trait) * by for trait, by in alternative.preferred.items())

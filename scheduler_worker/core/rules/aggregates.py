@@ -46,9 +46,7 @@ def aggregate_image_properties_isolation(
     aggregate_image_properties_isolation_namespace: str = "",
     aggregate_image_properties_isolation_separator: str = ".",
 ) -> Rule:
-    """The host's aggregates name no values of an image property, or the image has one of them or lacks the
-    property.
-    """
+    """The host's aggregates name no values of an image property, or its value, or the image lacks it."""
     namespace = aggregate_image_properties_isolation_namespace
     prefix = namespace + aggregate_image_properties_isolation_separator if namespace else ""
 
@@ -104,9 +102,7 @@ def aggregate_instance_extra_specs() -> Rule:
 
 
 def unscoped(key: str) -> bool:
-    """Return whether an extra spec without a scope is for this filter; placement has some keys without a
-    scope too.
-    """
+    """Return whether an extra spec without a scope is for filters; placement reads some of them too."""
     return ":" not in key and key != "group_policy" and not key.startswith("same_subtree")
 
 

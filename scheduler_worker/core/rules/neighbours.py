@@ -30,9 +30,7 @@ def server_group_anti_affinity() -> Rule:
 
 
 def server_group_affinity() -> Rule:
-    """The host has the other members of the request's affinity group; the first members need capacity for all
-    that arrive together.
-    """
+    """The host has the group's other members; first members need capacity for all that arrive together."""
 
     def concerns(alternative: Alternative) -> bool:
         hard = alternative.group is not None and alternative.group.policy == "affinity"
