@@ -30,8 +30,8 @@ from scheduler_worker.core.move_start import Barred, MoveStart
 from scheduler_worker.core.move_state import Stopped
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.ranking import Ranking
+from scheduler_worker.core.rejections import Shortage
 from scheduler_worker.core.rule import Alternative
-from scheduler_worker.core.shortage import Shortage
 from scheduler_worker.move_courses import MoveCourse, MoveCourses
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.waiting.hosts import beside
@@ -217,7 +217,7 @@ class WhatIfs:
         clock = self._scheduler.clock
         until = clock.monotonic() + SLICE
         for index in ranking.admitted(beyond=counted.after):
-            if counted.host is not None and counted.host.uuid != ranking.host(index).uuid:
+            if counted.host is not None and counted.host.uuid != ranking.found.host(index).uuid:
                 self._finish(counted, supposing)  # its last free capacity went to what was tried
             if not self._count_host(ranking, index, counted, supposing, until):
                 return
@@ -232,8 +232,8 @@ class WhatIfs:
         """Count how many instances fit on a host: by arithmetic if it is one provider, else by trying. Return
         whether it is finished.
         """
-        ways = ranking.cache.look(index, 1) if ranking.cache.admits(index) else ()
-        host, most = ranking.host(index), ON_ONE_HOST
+        ways = ranking.found.look(index, 1) if ranking.found.admits(index) else ()
+        host, most = ranking.found.host(index), ON_ONE_HOST
         group = ranking.alternative.group
         if group is not None and group.policy == "anti-affinity":
             most = max(
@@ -251,7 +251,7 @@ class WhatIfs:
             tries -= 1
             if self._scheduler.clock.monotonic() > until:
                 return False
-            ways = ranking.cache.look(index, 1)
+            ways = ranking.found.look(index, 1)
         counted.capped |= bool(ways) and len(counted.tried) == TRIED
         self._finish(counted, supposing)
         return True

@@ -14,12 +14,10 @@ from math import inf
 
 import numpy as np
 
-from bus.candidates import CandidateSearch, CandidateSource, Floats, Ints
+from bus.candidates import Floats, Ints
 from bus.queries import Candidate
-from scheduler_worker.core.fitting import HostCache
-from scheduler_worker.core.host_map import HostMap
+from scheduler_worker.core.fitting import FoundHosts
 from scheduler_worker.core.ranking_order import Entry, HostOrder, best_value
-from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import Weights
 
 ROOMIEST = 64  # of a cell, how many are named as alternates by turns
@@ -31,18 +29,15 @@ _NOWHERE = (0, float("inf"), 0, 0, -1)
 class CapacityByHost:
     """The number of further instances that each admitted host could take, by the index of the host."""
 
-    alternative: Alternative
-    search: CandidateSearch
-    source: CandidateSource
-    hosts: HostMap
+    found: FoundHosts
     order: HostOrder
 
     @cached_property
     def _counted(self) -> list[tuple[Floats, float]]:
-        shared = set[str]().union(*self.source.sharing.values())
+        shared = set[str]().union(*self.found.source.sharing.values())
         return [
-            (self.search.free(name), float(amount))
-            for name, amount in self.alternative.asked.items()
+            (self.found.search.free(name), float(amount))
+            for name, amount in self.found.alternative.asked.items()
             if amount and name not in shared
         ]
 
@@ -55,7 +50,7 @@ class CapacityByHost:
         return _whole([free.item(index) / amount for free, amount in self._counted])
 
     def most(self, cell: str) -> float:
-        number = self.hosts.cells.get(cell)
+        number = self.found.hosts.cells.get(cell)
         most = self._in_order.most
         return 0.0 if number is None or number >= len(most) else most[number]
 
@@ -76,14 +71,14 @@ class CapacityByHost:
         return indices
 
     def _where_is(self, cell: str) -> slice:
-        number, first_of = self.hosts.cells.get(cell), self._in_order.first_of
+        number, first_of = self.found.hosts.cells.get(cell), self._in_order.first_of
         if number is None or number + 1 >= len(first_of):
             return slice(0, 0)
         return slice(first_of[number], first_of[number + 1])
 
     @cached_property
     def _in_order(self) -> "_ByCell":
-        positions, admitted, hosts = self.search.positions, self.order.admitted, self.hosts
+        positions, admitted, hosts = self.found.positions, self.order.admitted, self.found.hosts
         capacities: Floats = np.full(len(positions), np.inf)
         for free, amount in self._counted:
             np.minimum(capacities, free / amount, out=capacities)
@@ -123,14 +118,13 @@ class AlternatesOfCell:
     def __init__(
         self,
         cell: str,
-        alternative: Alternative,
+        found: FoundHosts,
         order: HostOrder,
-        cache: HostCache,
         capacities: CapacityByHost,
         weights: Weights,
     ) -> None:
+        self._found = found
         self._order = order
-        self._cache = cache
         self._capacities = capacities
         self._weights = weights
         self._cell = cell
@@ -139,7 +133,7 @@ class AlternatesOfCell:
         self._heap: list[Entry] = []
         self._named: dict[int, int] = {}
         self._fuller: dict[int, Entry] = {}  # entries of hosts that were named
-        self._asked = alternative.asked
+        self._asked = found.alternative.asked
         self._enough: float | None = None  # capacity of a roomy host; None: not computed yet
         self._roomy: deque[int] | None = None  # roomy hosts in rotation
 
@@ -149,10 +143,10 @@ class AlternatesOfCell:
         passed_over: list[Entry] = []
         while len(found) < several and (entry := self._next()) is not None:
             index = entry[-1]
-            way = self._cache.way(index)
+            way = self._found.way(index)
             if way is None:
                 continue
-            if way.root in beside or (avoid and (way := self._cache.way(index, avoid)) is None):
+            if way.root in beside or (avoid and (way := self._found.way(index, avoid)) is None):
                 passed_over.append(entry)
             else:
                 found.append(entry)
@@ -202,11 +196,11 @@ class AlternatesOfCell:
             self._roomy = deque(self._capacities.roomiest(self._cell, self._enough))
         for _ in range(len(self._roomy)):
             index = self._roomy.popleft()
-            way = self._cache.way(index)
+            way = self._found.way(index)
             if way is None:
                 continue  # full by now, or refused
             self._roomy.append(index)
-            if way.root not in taken and (way := self._cache.way(index, avoid)):
+            if way.root not in taken and (way := self._found.way(index, avoid)):
                 return way
         return None
 

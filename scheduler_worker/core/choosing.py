@@ -16,8 +16,8 @@ from scheduler_worker.core.host_map import HostMap, drawn
 from scheduler_worker.core.order import MAX_CHOICES, MAX_CHOICES_EACH, Order
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking import Ranking
+from scheduler_worker.core.rejections import Shortage
 from scheduler_worker.core.rule import Alternative, Together
-from scheduler_worker.core.shortage import Shortage
 from scheduler_worker.core.view import HostsNow
 
 CHOICES = 3  # hosts named in one claim, best first

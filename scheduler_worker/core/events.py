@@ -11,7 +11,7 @@ from bus.queries import Candidate
 from bus.vocabulary import Id
 from scheduler_worker.core.choice import Pick
 from scheduler_worker.core.held_claim import ClaimPlace
-from scheduler_worker.core.shortage import Shortage
+from scheduler_worker.core.rejections import Shortage
 
 # Events
 

@@ -1,33 +1,37 @@
-"""Hosts that fit a request: the filters that apply to it, their cached verdicts and allocation candidates.
+"""Hosts that fit a request: the filters that apply to it, their cached verdicts and allocation candidates."""
 
-A verdict is valid until the host, or a resource that it shares, changes.
-"""
-
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 from msgspec import structs
 
-from bus.candidates import Bools, CandidateSearch, CandidateSource, Floats, SenselessQuery
+from bus.candidates import Bools, CandidateSearch, CandidateSource, Floats, PlacedHost, SenselessQuery
 from bus.host_health import DISABLED
 from bus.queries import Candidate
-from bus.vocabulary import Resources
+from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.policy import ChoicePolicy
-from scheduler_worker.core.rejections import FoundHosts, Refusal
-from scheduler_worker.core.rule import Alternative, HostFacts, Rule
+from scheduler_worker.core.ranking_order import Entry
+from scheduler_worker.core.rule import Alternative, HostFacts, Number, Rule, View
 from scheduler_worker.core.rules.neighbours import AFFINITY
 from scheduler_worker.core.view import AllHosts, HostsNow
 from scheduler_worker.core.waiting_queue import HostsFound
 
-if TYPE_CHECKING:
-    from scheduler_worker.core.rule import Alternative, Rule
-
 IMAGE = "image"  # the part of a request that the relevant filters read
 WAYS_OF_THE_BEST = 16  # of a tree, how many are named in one claim
 ALL_WAYS = 2048  # allocation candidates examined if some providers are to be avoided
+Mask = tuple[Rule, Number]  # a filter, and the hosts that it accepts
+Refusal = tuple[Rule, str]
+
+
+def masks_of(rules: Sequence[Rule], view: View, alternative: Alternative) -> Iterator[Mask]:
+    """Yield the masks of the filters that evaluate arrays and reject some hosts."""
+    for rule in rules:
+        if rule.admits is not None:
+            mask = rule.admits(view, alternative)
+            if np.ndim(mask) or not mask:
+                yield rule, mask
 
 
 def fitting(
@@ -38,28 +42,22 @@ def fitting(
     policy: ChoicePolicy,
     enough: int,
 ) -> HostsFound:
-    """Return the hosts of a search with free capacity for `enough` instances that all filters accept.
+    """Return the hosts with capacity for `enough` instances that all filters accept.
+
     `served` are the hosts with an agent.
     """
     positions = search.positions
     there = served[positions]
     admitted, lasting = there.copy(), there.copy()
-    lazy: list[Rule] = []
-    if positions.size:
-        view = AllHosts(search, now)
-        for rule in rules_for(alternative, policy):
-            if rule.admits is None:
-                lazy.append(rule)
-                continue
-            lets_pass = rule.admits(view, alternative)
-            admitted &= lets_pass
-            if not rule.passes:
-                lasting &= lets_pass
+    rules = policy.rules_for(alternative) if positions.size else []
+    for rule, mask in masks_of(rules, AllHosts(search, now), alternative):
+        admitted &= mask
+        if not rule.passes:
+            lasting &= mask
+    lazy = [rule for rule in rules if rule.admits is None]
     passing = bool((lasting & ~admitted).any())
     refused = [search.host(int(at)).uuid for at in positions[there & ~admitted]]
-    asked = asked_of_a_tree(alternative)
-    fits: dict[str, int] = {}
-    room = 0
+    asked, fits, room = alternative.asked, dict[str, int](), 0
     for at in positions[admitted].tolist():
         if room >= enough:
             return HostsFound(fits, refused, passing, more=True)
@@ -79,25 +77,8 @@ def admitted_for_good(
     alternative: Alternative, search: CandidateSearch, position: int, now: HostsNow, policy: ChoicePolicy
 ) -> bool:
     """Return whether no filter rejects a host for a reason that lasts longer than seconds."""
-    facts = now.facts(search, position)
-    return all(
-        rule.passes or rule.refuses(facts, alternative) is None for rule in rules_for(alternative, policy)
-    )
-
-
-def rules_for(alternative: Alternative, policy: ChoicePolicy) -> list[Rule]:
-    """Return the filters that apply to a request. A forced host skips filters, unless it is down."""
-    if alternative.request.forced_host:
-        return [rule for rule in policy.rules if rule.name == "up"]
-    return [rule for rule in policy.rules if rule.concerns is None or rule.concerns(alternative)]
-
-
-def asked_of_a_tree(alternative: Alternative) -> Resources:
-    asked: Resources = {}
-    for group in alternative.question.groups:
-        for name, amount in group.resources.items():
-            asked[name] = asked.get(name, 0) + amount
-    return asked
+    facts, rules = now.facts(search, position), policy.rules_for(alternative)
+    return all(rule.passes or rule.refuses(facts, alternative) is None for rule in rules)
 
 
 def capacities(asked: Mapping[str, int], free: Mapping[str, int]) -> int:
@@ -135,39 +116,11 @@ def unfit(
         return str(problem)
     position = source.position(root)
     if position is None or position not in search.positions:
-        return next(
-            (f"it lacks {removal.constraint}" for removal in search.removals() if not removal.left),
-            "it has gone",
-        )
+        lacks = (removal.constraint for removal in search.removals() if not removal.left)
+        return next((f"it lacks {constraint}" for constraint in lacks), "it has gone")
     facts = now.facts(search, position)
-    for rule in rules_for(alternative, policy):
-        if IMAGE in rule.reads and (refusal := rule.refuses(facts, alternative)) is not None:
-            return refusal
-    return ""
-
-
-def all_of_them(
-    alternative: "Alternative",
-    rules: Sequence["Rule"],
-    keeps: "Rule",
-    source: CandidateSource,
-    facts: HostFacts,
-    ways: Callable[[], Sequence[Candidate]],
-) -> Refusal | None:
-    """Return why a host that fits the first instance of a request would not fit the last one."""
-    if alternative.together is None or alternative.together.several < 2:
-        return None
-    others = alternative.together.several - 1
-    then, last = (
-        with_more(facts, alternative.asked, others),
-        replace(alternative, members={facts.root: others}),
-    )
-    for rule in rules:
-        why = rule.refuses(then, last)
-        if why is not None:
-            return rule, f"{why} (with {others} more of the request there)"
-    room = 1 + _room(others, source, ways)
-    return (keeps, f"room for {room} of {others + 1} that are to be together") if room <= others else None
+    rules = [rule for rule in policy.rules_for(alternative) if IMAGE in rule.reads]
+    return next((why for rule in rules if (why := rule.refuses(facts, alternative)) is not None), "")
 
 
 def with_more(facts: HostFacts, asked: Mapping[str, int], several: int) -> HostFacts:
@@ -176,51 +129,70 @@ def with_more(facts: HostFacts, asked: Mapping[str, int], several: int) -> HostF
     return structs.replace(facts, free=free, building=facts.building + several)
 
 
-def _room(others: int, source: CandidateSource, ways: Callable[[], Sequence[Candidate]]) -> int:
-    """Return how many more instances fit on a host after the first: computed for one provider, else tried."""
-    found = ways()
-    if not found:
-        return -1
-    if not found[0].free_by_provider:
-        (asked,) = found[0].allocations.values()
-        return min(others, *(found[0].free[name] // amount - 1 for name, amount in asked.items()))
-    tried: list[Candidate] = []
-    try:
-        while found and len(tried) < others:
-            source.reserve(found[0].allocations)
-            tried.append(found[0])
-            found = ways()
-    finally:
-        for way in tried:
-            source.withdraw(way.allocations)
-    return len(tried) if found else len(tried) - 1
+class FoundHosts:
+    """The hosts of a search for one alternative, known by their index into its arrays.
 
-
-class HostCache:
-    """The filters' verdicts and the allocation candidates of hosts, by the index of the host."""
+    Facts, verdicts of filters and allocation candidates of a host are kept until the host, or a resource that
+    it shares, changes.
+    """
 
     def __init__(
         self,
         alternative: Alternative,
         search: CandidateSearch,
-        source: CandidateSource,
-        found: FoundHosts,
-        rules: Sequence[Rule],
+        now: HostsNow,
+        hosts: HostMap,
+        policy: ChoicePolicy,
     ) -> None:
-        self.refused: dict[int, Refusal] = {}  # by a filter that evaluates single hosts
-        self.chosen: dict[int, int] = {}  # how often each host was chosen
-        self.lone_ways: dict[int, tuple[Candidate, ...]] = {}  # of hosts with one candidate
-        self.lazy = [rule for rule in rules if rule.admits is None]
-        keeps = (rule for rule in rules if rule.name == AFFINITY and alternative.together is not None)
+        self.alternative = alternative
+        self.search = search
+        self.source = now.source
+        self.hosts = hosts
+        self.policy = policy
+        self.positions = search.positions
+        self.view = AllHosts(search, now)
+        self.rules = policy.rules_for(alternative)
+        self.lazy = [rule for rule in self.rules if rule.admits is None]
+        self.masks: list[Mask] = [
+            (hosts.has_agent, hosts.served.take(search.positions)),
+            *masks_of(self.rules, self.view, alternative),
+        ]
+        keeps = (rule for rule in self.rules if rule.name == AFFINITY and alternative.together is not None)
         self.keeps_together = next(keeps, None)
-        self._wish = alternative
-        self._search = search
-        self._source = source
-        self._found = found
-        self._rules = rules
-        self._positions = search.positions
+        self.refused: dict[int, Refusal] = {}  # by a filter that evaluates single hosts
+        self.full: dict[int, Entry] = {}  # hosts without capacity
+        self.chosen: dict[int, int] = {}  # how often each host was chosen
         self.admitted: set[int] = set()  # hosts that every filter accepts, as far as they were evaluated
+        self.lone_ways: dict[int, tuple[Candidate, ...]] = {}  # of hosts with one candidate
         self._tree_ways: dict[int, tuple[Candidate, ...]] = {}
+        self._facts: dict[int, HostFacts] = {}
+
+    def host(self, index: int) -> PlacedHost:
+        return self.search.host(self.positions.item(index))
+
+    def facts(self, index: int) -> HostFacts:
+        """Return the facts of a host as of the first call, or of the last `read_again`."""
+        facts = self._facts.get(index)
+        return self.read_again(index) if facts is None else facts
+
+    def read_again(self, index: int) -> HostFacts:
+        """Read the facts of a host again, because its free capacity changed."""
+        facts = self._facts[index] = self.view.now.facts(self.search, self.positions.item(index))
+        return facts
+
+    def facts_beyond(self, host: str) -> HostFacts | None:
+        """Return the facts of a host outside the search result, or None if its name is not unique."""
+        positions = [self.source.position(root) for root in self.source.named(host)]
+        if len(positions) != 1 or positions[0] is None:
+            return None
+        return self.view.now.facts(self.search, positions[0])
+
+    def index(self, root: str) -> int:
+        """Return the index of a root provider that the search found."""
+        position = self.source.position(root)
+        return int(np.searchsorted(self.positions, -1 if position is None else position))
+
+    # Verdicts
 
     def admits(self, index: int) -> bool:
         """Return whether every filter accepts a host; evaluated once, until the host changes."""
@@ -229,11 +201,11 @@ class HostCache:
         if index in self.admitted:
             return True
         # Filters that evaluate arrays must be applied again to chosen hosts.
-        rules = self._rules if index in self.chosen else self.lazy
+        rules = self.rules if index in self.chosen else self.lazy
         if rules:
-            facts = self._found.facts(index)
+            facts = self.facts(index)
             for rule in rules:
-                why = rule.refuses(facts, self._wish)
+                why = rule.refuses(facts, self.alternative)
                 if why is not None:
                     self.refused[index] = rule, why
                     return False
@@ -242,16 +214,40 @@ class HostCache:
 
     def parts(self, index: int) -> bool:
         """Return whether a host has capacity for some instances of an affinity group, but not for all."""
-        keeps = self.keeps_together
-        if keeps is None or not self.ways(index, 1):
+        keeps, together = self.keeps_together, self.alternative.together
+        if keeps is None or together is None or not self.ways(index, 1):
             return False
-        facts = self._found.facts(index)
-        refusal = all_of_them(
-            self._wish, self._rules, keeps, self._source, facts, lambda: self.look(index, 1)
-        )
-        if refusal is not None:
-            self.refused[index] = refusal
-        return refusal is not None
+        more = together.several - 1
+        facts = with_more(self.facts(index), self.alternative.asked, more)
+        last = replace(self.alternative, members={facts.root: more})
+        for rule in self.rules:
+            why = rule.refuses(facts, last)
+            if why is not None:
+                self.refused[index] = rule, f"{why} (with {more} more of the request there)"
+                return True
+        room = 1 + self._room(index, more)
+        if room <= more:
+            self.refused[index] = keeps, f"room for {room} of {more + 1} that are to be together"
+        return room <= more
+
+    def _room(self, index: int, more: int) -> int:
+        """Return how many more instances fit on a host: computed for one provider, else tried."""
+        found = self.look(index, 1)
+        if not found:
+            return -1
+        if not found[0].free_by_provider:
+            (asked,) = found[0].allocations.values()
+            return min(more, *(found[0].free[name] // amount - 1 for name, amount in asked.items()))
+        tried: list[Candidate] = []
+        try:
+            while found and len(tried) < more:
+                self.source.reserve(found[0].allocations)
+                tried.append(found[0])
+                found = self.look(index, 1)
+        finally:
+            for way in tried:
+                self.source.withdraw(way.allocations)
+        return len(tried) if found else len(tried) - 1
 
     def forget(self, index: int) -> None:
         """Drop the verdict and the candidates of a host that has changed."""
@@ -294,4 +290,4 @@ class HostCache:
 
     def look(self, index: int, most: int) -> tuple[Candidate, ...]:
         """Search the allocation candidates of a host again, and return them."""
-        return tuple(self._search.ways(self._positions.item(index), most))
+        return tuple(self.search.ways(self.positions.item(index), most))

@@ -9,11 +9,12 @@ from itertools import islice
 import numpy as np
 
 from bus.candidates import SenselessQuery
+from bus.queries import Candidate
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.fitting import capacities
 from scheduler_worker.core.ranking import Ranking
-from scheduler_worker.core.relaxing import Lessened, lessened, relaxed
-from scheduler_worker.core.rule import Alternative, Rule
+from scheduler_worker.core.relaxing import Lessened, Relaxed, lessened, relaxed
+from scheduler_worker.core.rule import Alternative
 
 Late = Callable[[], bool]  # whether the time is used up
 
@@ -24,6 +25,7 @@ MOST_SEARCHES = 240  # searches for the whole batch
 MOST_PAIRED = 48  # searches for two at a time
 PAIRS_SAID = 3  # pairs that are reported: then the search stops
 MOST_SAID = 6
+_STATES = {"up": "down", "enabled": "disabled"}  # of hosts that a filter rejects
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +49,10 @@ class Helps:
     says: str  # the text as a sentence
 
 
-def never() -> bool:
-    return False
-
-
 class Tally:
     """Counts hosts that would fit `needed` instances, until the searches or the time are used up."""
 
-    def __init__(self, seed: str, searches: int, late: Late = never, *, needed: int = 1) -> None:
+    def __init__(self, seed: str, searches: int, late: Late = lambda: False, *, needed: int = 1) -> None:
         self.left = searches
         self.needed = needed
         self._seed = seed
@@ -79,18 +77,17 @@ class Tally:
 
     def by_less(self, less: Lessened, choosing: Choosing) -> Helps | None:
         """Return the largest smaller amount of a resource class that would fit, with the number of hosts."""
-        others = less.alternative if asks_for_something(less.alternative) else less.with_amount(1)
-        ranking = self.ranking(others, choosing)
+        without = _something(less)
+        ranking = self.ranking(without, choosing)
         if ranking is None:
             return None
-        for amount in amounts(ranking, less):
+        for amount in _amounts(ranking, less):
             found = self.count(less.with_amount(amount), choosing)
             if found.hosts:
-                what = with_less(less, amount)
-                return Helps(found, what, f"{found} would fit {what}")
+                return Helps(found, less.says(amount), f"{found} would fit {less.says(amount)}")
         found = self._counted(ranking)
-        if found.hosts and others is less.alternative and less.resource_class not in NEVER_WITHOUT:
-            return Helps(found, with_less(less, 0), f"{with_less(less, 0)}: {found}")
+        if found.hosts and without is less.alternative and less.resource_class not in NEVER_WITHOUT:
+            return _helps(found, less.says(0))
         return None
 
     def _counted(self, ranking: Ranking) -> Found:
@@ -99,9 +96,10 @@ class Tally:
             if examined and self._late():
                 break
             examined += 1
-            if ranking.fits(index):
+            way = ranking.found.way(index)
+            if way is not None:
                 fitting += 1
-                instances += _instances(ranking, index) if self.needed > 1 else 1
+                instances += _instances(ranking.alternative, way) if self.needed > 1 else 1
         if instances < self.needed:
             return Found(0)
         if fitting == min(len(indices), LOOKED_AT):
@@ -109,72 +107,56 @@ class Tally:
         return Found(fitting, more=len(indices) > examined and fitting > 0)
 
 
-def _instances(ranking: Ranking, index: int) -> int:
-    way, alternative = ranking.cache.way(index), ranking.alternative
-    several = capacities(alternative.asked, way.free) if way is not None else 0
-    if alternative.group is None or alternative.group.policy != "anti-affinity":
+def _instances(alternative: Alternative, way: Candidate) -> int:
+    several, group = capacities(alternative.asked, way.free), alternative.group
+    if group is None or group.policy != "anti-affinity":
         return several
-    return min(several, alternative.group.max_per_host - alternative.members.get(ranking.host(index).uuid, 0))
+    return min(several, group.max_per_host - alternative.members.get(way.root, 0))
 
 
-def asks_for_something(alternative: Alternative) -> bool:
-    return any(group.resources for group in alternative.question.groups)
+def _something(less: Lessened) -> Alternative:
+    """Return the alternative without the resource class, or with 1 if it would request nothing else."""
+    asks = any(group.resources for group in less.alternative.question.groups)
+    return less.alternative if asks else less.with_amount(1)
 
 
-def amounts(ranking: Ranking, less: Lessened) -> Sequence[int]:
+def _amounts(ranking: Ranking, less: Lessened) -> Sequence[int]:
     indices = ranking.admitted()
     if not len(indices):
         return ()
-    most = int(np.max(ranking.free(less.resource_class)[list(indices)]))
+    free = int(np.max(ranking.found.search.free(less.resource_class)[list(indices)]))
+    most = min(free, less.asked - 1)
     # If fewer instances than free amounts fit, try halves of the total too.
-    halves = {amount >> shift for amount in (min(most, less.asked - 1), less.asked) for shift in range(4)}
-    return sorted((half for half in halves if 0 < half <= min(most, less.asked - 1)), reverse=True)
-
-
-def with_less(less: Lessened, amount: int) -> str:
-    groups = less.of.question.groups
-    suffix = groups[less.group].suffix
-    of = f" in group {suffix}" if suffix and len(groups) > 1 else ""
-    if not amount:
-        return f"without {less.resource_class}{of}"
-    return f"with {amount} {less.resource_class} instead of {less.asked}{of}"
+    halves = {amount >> shift for amount in (most, less.asked) for shift in range(4)}
+    return sorted((half for half in halves if 0 < half <= most), reverse=True)
 
 
 def paired(alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
-    """Yield pairs of changes that would make a request fit: of its demands first, then with a filter."""
+    """Yield pairs of changes that would make a request fit: two smaller amounts first."""
     yield from _both_less(alternative, choosing, tally)
-    easier = list(relaxed(alternative))
-    for index, one in enumerate(easier):
-        for less in lessened(one.alternative):
+    for index, (first, there) in enumerate(_changes(alternative, choosing)):
+        for less in lessened(first.alternative):
             if tally.spent:
                 return
-            yield from _beside(one.what, tally.by_less(less, choosing))
-        for other in list(relaxed(one.alternative))[index:]:
+            if fits := tally.by_less(less, there):
+                yield _helps(fits.found, f"{first.what} and {fits.what}")
+        for second, elsewhere in list(_changes(first.alternative, there))[index:]:
             if tally.spent:
                 return
-            yield from _counted(f"{one.what} and {other.what}", other.alternative, choosing, tally)
-    rules = [rule for rule in choosing.policy.rules if rule.concerns is None or rule.concerns(alternative)]
-    for index, rule in enumerate(rules):
-        if tally.spent:
-            return
-        without = choosing.without(rule.name)
-        for less in lessened(alternative):
-            yield from _beside(without_rule(rule), tally.by_less(less, without))
-        for one in easier:
-            yield from _counted(f"{one.what} and {without_rule(rule)}", one.alternative, without, tally)
-        for next_rule in rules[index + 1 :]:
-            what = f"{without_rule(rule)} and {without_rule(next_rule)}"
-            yield from _counted(what, alternative, without.without(next_rule.name), tally)
+            found = tally.count(second.alternative, elsewhere)
+            if found.hosts:
+                yield _helps(found, f"{first.what} and {second.what}")
 
 
-def without_rule(rule: Rule) -> str:
-    match rule.name:
-        case "up":
-            return "with hosts that are down"
-        case "enabled":
-            return "with hosts that are disabled"
-        case _:
-            return f"without the filter {rule.name}"
+def _changes(alternative: Alternative, choosing: Choosing) -> Iterator[tuple[Relaxed, Choosing]]:
+    """Yield the alternative without each of its requirements, then without each filter."""
+    for easier in relaxed(alternative):
+        yield easier, choosing
+    for rule in choosing.policy.rules:
+        if rule.concerns(alternative):
+            state = _STATES.get(rule.name, "")
+            what = f"with hosts that are {state}" if state else f"without the filter {rule.name}"
+            yield Relaxed(alternative, what, state=state), choosing.without(rule.name)
 
 
 def _both_less(alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
@@ -183,68 +165,49 @@ def _both_less(alternative: Alternative, choosing: Choosing, tally: Tally) -> It
         for second in list(lessened(first.alternative))[index:]:
             if tally.spent:
                 return
-            neither = second.alternative if asks_for_something(second.alternative) else second.with_amount(1)
-            ranking = tally.ranking(neither, choosing)
-            for amount in amounts(ranking, first) if ranking is not None else ():
+            ranking = tally.ranking(_something(second), choosing)
+            for amount in _amounts(ranking, first) if ranking is not None else ():
                 less_too = lessened(first.with_amount(amount))
                 other = [less for less in less_too if less.resource_class == second.resource_class]
                 fits = next(filter(None, (tally.by_less(less, choosing) for less in other)), None)
                 if fits is not None:
-                    yield from _beside(with_less(first, amount), fits)
+                    yield _helps(fits.found, f"{first.says(amount)} and {fits.what}")
                     break
 
 
-def _counted(what: str, alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
-    found = tally.count(alternative, choosing)
-    if found.hosts:
-        yield Helps(found, what, f"{what}: {found}")
-
-
-def _beside(what: str, other: Helps | None) -> Iterator[Helps]:
-    if other is not None:
-        both = f"{what} and {other.what}"
-        yield Helps(other.found, both, f"{both}: {other.found}")
+def _helps(found: Found, what: str) -> Helps:
+    return Helps(found, what, f"{what}: {found}")
 
 
 def helps(
-    alternative: Alternative, choosing: Choosing, seed: str, late: Late = never, *, needed: int = 1
+    alternative: Alternative, choosing: Choosing, seed: str, late: Late = lambda: False, *, needed: int = 1
 ) -> tuple[str, ...]:
     """Return sentences about changes after which `needed` instances would fit, the most helpful first."""
     tally = Tally(seed, MOST_SEARCHES, late, needed=needed)
-    if (
-        needed > 1 and tally.count(alternative, choosing).hosts
-    ):  # what is short is shared, and not counted here
+    # If several instances fit, a shared resource is short, which is not counted here.
+    if needed > 1 and tally.count(alternative, choosing).hosts:
         return ()
-    found = [helps for helps in islice(_tried(alternative, choosing, tally), MOST_TRIED) if helps is not None]
+    found = [one for one in islice(_tried(alternative, choosing, tally), MOST_TRIED) if one is not None]
     if not found:
-        found = list(
-            islice(paired(alternative, choosing, Tally(seed, MOST_PAIRED, late, needed=needed)), PAIRS_SAID)
-        )
+        pairs = paired(alternative, choosing, Tally(seed, MOST_PAIRED, late, needed=needed))
+        found = list(islice(pairs, PAIRS_SAID))
     found.sort(key=lambda one: -one.found.hosts)
-    return tuple(dict.fromkeys(helps.says for helps in found))[:MOST_SAID]
+    return tuple(dict.fromkeys(one.says for one in found))[:MOST_SAID]
 
 
 def _tried(alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterator[Helps | None]:
     for less in lessened(alternative):
         yield tally.by_less(less, choosing)
-    for easier in relaxed(alternative):
-        found = tally.count(easier.alternative, choosing)
-        yield Helps(found, easier.what, easier.says(str(found))) if found.hosts else None
-    for rule in choosing.policy.rules:
-        if rule.concerns is None or rule.concerns(alternative):
-            found = tally.count(alternative, choosing.without(rule.name))
-            yield Helps(found, "", _without_rule(rule, found, tally.needed)) if found.hosts else None
+    for easier, there in _changes(alternative, choosing):
+        found = tally.count(easier.alternative, there)
+        yield Helps(found, easier.what, _sentence(easier, found, tally.needed)) if found.hosts else None
     if choosing.promised(alternative):
         yield Helps(Found(1), "", "wait: builds that were just sent there may leave room after all")
 
 
-def _without_rule(rule: Rule, found: Found, needed: int) -> str:
-    if needed > 1:  # hosts that the rule admits are counted, too
-        return f"{without_rule(rule)}: {found}"
-    match rule.name:
-        case "up":
-            return f"{found} {'is' if found.hosts == 1 else 'are'} down"
-        case "enabled":
-            return f"{found} {'is' if found.hosts == 1 else 'are'} disabled"
-        case _:
-            return f"{without_rule(rule)}: {found}"
+def _sentence(easier: Relaxed, found: Found, needed: int) -> str:
+    if easier.trait:
+        return f"trait {easier.trait} on any of {found}"
+    if easier.state and needed == 1:  # for several instances, hosts that the filter admits are counted too
+        return f"{found} {'is' if found.hosts == 1 else 'are'} {easier.state}"
+    return f"{easier.what}: {found}"

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from bus.candidates import Bools, CandidateSource, Ints, PlacedHost
 from bus.reports import HostState
-from scheduler_worker.core.rule import FACTS, UNKNOWN, Reads
+from scheduler_worker.core.rule import FACTS, UNKNOWN, HostFacts, Reads, Rule
 
 Uints = npt.NDArray[np.unsignedinteger[Any]]
 
@@ -27,7 +27,7 @@ Hashes = npt.NDArray[np.uint64]
 _ALL_BITS = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-NO_AGENT = "has_agent"  # the rule of every policy: the host has an agent
+NO_AGENT = "has_agent"
 Numbers = npt.NDArray[np.float64]
 Column = tuple[Reads, Numbers]
 NOBODY = 0  # the slot of hosts without a slot
@@ -100,6 +100,8 @@ class HostMap:
         self._by_cell: Ints | None = None
         self.first_of_cell: Ints = np.zeros(0, np.intp)  # by number of the cell: its first index in `by_cell`
         self._layout: int | None = None
+        # the filter of every policy
+        self.has_agent = Rule(NO_AGENT, lambda host, alternative: self.why_no_agent(host) or None)
 
     def level(self) -> None:
         """Apply changes of placement's layout. Call it before reading, whenever a change may have arrived."""
@@ -140,8 +142,7 @@ class HostMap:
             self.first_of_cell = np.searchsorted(self.cell_at[self._by_cell], range(len(self.cells) + 1))
         return self._by_cell
 
-    def why_no_agent(self, host: PlacedHost) -> str:
-        """Return why no agent would receive a build for the host; empty if one would."""
+    def why_no_agent(self, host: PlacedHost | HostFacts) -> str:
         if not host.agent or not host.cell:
             return "no agent builds on it"
         if self._ours is not None and host.cell not in self._ours:

@@ -31,7 +31,7 @@ from scheduler_worker.core.order import (
     spares_of,
     without_placed,
 )
-from scheduler_worker.core.shortage import Shortage
+from scheduler_worker.core.rejections import Shortage
 
 ROUNDS = 5  # searches without a pause
 PATIENCE = 30.0  # how long a request waits for what passes by itself

@@ -227,6 +227,11 @@ class ChoicePolicy:
         """Return whether fuller hosts weigh more, so that all requests prefer the same hosts."""
         return any(weigher.name in _OF_ROOM and weigher.multiplier < 0 for weigher in self.weighers)
 
+    def rules_for(self, alternative: Alternative) -> list[Rule]:
+        """Return the filters that apply to a request. A forced host skips filters, unless it is down."""
+        forced = alternative.request.forced_host
+        return [rule for rule in self.rules if (rule.name == "up" if forced else rule.concerns(alternative))]
+
     def unheeded(self, request: BuildRequested) -> tuple[str, ...]:
         """Return a sentence for each hint of a request that no enabled filter reads."""
         on = {rule.name for rule in self.rules}

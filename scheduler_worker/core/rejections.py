@@ -1,207 +1,289 @@
-"""Explains why hosts of a search were not chosen: how many each filter rejected, and which came closest."""
+"""Explains an evaluation without a host: how many hosts each constraint removed, which came closest, and the
+reason as a sentence.
+"""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 
 import numpy as np
 from msgspec import structs
 
-from bus.candidates import Bools, CandidateSearch, Ints, PlacedHost
-from bus.decisions import NearMiss, Removal
-from scheduler_worker.core.host_map import NO_AGENT, HostMap
-from scheduler_worker.core.rule import Alternative, HostFacts, Rule
-from scheduler_worker.core.shortage import EXAMPLES, NEAREST, NO_ROOM_NOW, running
-from scheduler_worker.core.view import HostsNow
+from bus.candidates import Ints
+from bus.decisions import EXCLUDED, Decision, NearMiss, Removal
+from bus.messages import BuildRequested
+from scheduler_worker.core.fitting import FoundHosts
+from scheduler_worker.core.host_map import NO_AGENT
+from scheduler_worker.core.rule import Alternative, Rule
 
+NEAREST = 5  # near misses a record names
+NEAREST_BEYOND = 16  # near misses asked of placement: filters leave some out
+EXAMPLES = 3  # hosts named for each constraint
+MAX_REFUSED = 16  # how many refusals a record keeps
+# Codes of removals that are about the state of hosts, as the sentence names them; empty: by the constraint.
+STATES = {
+    "host": "",
+    "forbidden_host": "",
+    "reserved": "",
+    "cell_disabled": "",
+    "disabled": "disabled",
+    "down": "down",
+    "has_agent": "without an agent or conductor",
+    "tenant": "of other projects",
+    "server_group": "ruled out by the server group",
+    "chosen": "",
+    "unseen": "",
+}
 TENANT = "tenant"
-CLOSED = frozenset(
-    {"disabled", "down", TENANT, NO_AGENT}
-)  # codes of hosts that no request of this kind may use
-Mask = tuple[Rule, Bools]
-Refusal = tuple[Rule, str]
-Refusals = Mapping[int, Refusal]  # by index of the host
+CLOSED = frozenset({"disabled", "down", TENANT, NO_AGENT})  # codes of hosts that no similar request may use
 
 
-class FoundHosts:
-    """The hosts of a search result, known by their index into its arrays."""
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """The result of an evaluation without a host, shared by all equal requests."""
 
-    def __init__(self, search: CandidateSearch, now: HostsNow, hosts: HostMap) -> None:
-        self._search = search
-        self._now = now
-        self._hosts = hosts
-        self._positions = search.positions
-        self._facts: dict[int, HostFacts] = {}
+    considered: int = 0
+    removals: tuple[Removal, ...] = ()  # placement's constraints, then ours
+    nearest: tuple[NearMiss, ...] = ()
+    may_pass: bool = False  # does something that passes by itself stand in the way?
+    promised: bool = False  # whether only reservations of other requests are in the way
+    named: bool = False  # the near misses are the hosts that the request names
+    fitted: int = 0  # instances that would have a host, if all need one together
+    alternative_index: int = 0  # 0: the flavor asked for; n: the nth of or_else
+    notes: tuple[str, ...] = ()
+    unknown: str = ""  # a place was asked for that there is not: what there is
+    refusal: str = ""  # the question itself cannot be meant
 
-    def host(self, index: int) -> PlacedHost:
-        return self._search.host(self._positions.item(index))
+    @property
+    def code(self) -> str:
+        """Return the code of the constraint that left no host."""
+        if self.refusal:
+            return "unreadable"
+        if self.fitted:
+            return "room"
+        deciding = next((removal for removal in self.removals if not removal.left), None)
+        if deciding is None:
+            return "room" if self.considered else "no_hosts"
+        return deciding.code or deciding.about or deciding.constraint
 
-    def name(self, index: int) -> str:
-        return self.host(index).host
-
-    def facts(self, index: int) -> HostFacts:
-        """Return the facts of a host as of the first call, or of the last `read_again`."""
-        facts = self._facts.get(index)
-        if facts is None:
-            facts = self.read_again(index)
-        return facts
-
-    def read_again(self, index: int) -> HostFacts:
-        """Read the facts of a host again, because its free capacity changed."""
-        facts = self._facts[index] = self._now.facts(self._search, self._positions.item(index))
-        return facts
-
-    def facts_beyond(self, host: str) -> HostFacts | None:
-        """Return the facts of a host outside the search result, or None if its name is not unique."""
-        source = self._now.source
-        positions = [source.position(root) for root in source.named(host)]
-        if len(positions) != 1 or positions[0] is None:
-            return None
-        return self._now.facts(self._search, positions[0])
-
-    def indices(self, roots: Collection[str]) -> set[int]:
-        """Return the indices of the given root providers that the search found."""
-        positions = [self._now.source.position(root) for root in roots]
-        known = [position for position in positions if position is not None]
-        found: list[int] = np.flatnonzero(np.isin(self._positions, known)).tolist()
-        return set(found)
-
-    def why_no_agent(self, index: int) -> str:
-        return self._hosts.why_no_agent(self.host(index))
-
-    def index(self, root: str) -> int:
-        """Return the index of a root provider that the search found."""
-        position = self._now.source.position(root)
-        return int(np.searchsorted(self._positions, -1 if position is None else position))
-
-
-@dataclass(eq=False)
-class Verdicts:
-    """The rejections of hosts: by filters that evaluate arrays, then by filters that evaluate one host."""
-
-    alternative: Alternative
-    served: Bools
-    masks: Sequence[Mask]
-    lazy: Sequence[Rule]
-    rules: Sequence[Rule]
-    found: FoundHosts
-    _at_once: list[tuple[Removal, Rule | None, Ints]] | None = field(default=None, init=False)
-
-    def removals(self, refused: Refusals, full: Iterable[int], left: int) -> tuple[Removal, ...]:
-        """Return how many of the hosts that placement left each filter removed."""
-        removals = [removal for removal, *_ in self._removed_at_once()]
-        by_rule: dict[str, list[int]] = {}
-        codes = {}
-        for index, (rule, _) in refused.items():
-            by_rule.setdefault(rule.name, []).append(index)
-            codes[rule.name] = rule.code or rule.name
-        removals += [self._removal(name, codes[name], indices) for name, indices in by_rule.items()]
-        removals.append(self._removal(NO_ROOM_NOW, "chosen", list(full)))
-        return tuple(running(left, removals))
-
-    def nearest(
-        self, refused: Refusals, full: Iterable[int], beyond: Iterable[NearMiss]
-    ) -> tuple[NearMiss, ...]:
-        """Return the hosts that pass the most constraints, best first; if the request names hosts, the named
-        hosts. Disabled hosts are left out unless all hosts are disabled or the request names them.
-        """
-        if self.alternative.pinned:
-            by_host: dict[str, NearMiss] = {}
-            for miss in self._misses(refused, full, self._also_refused(beyond)):
-                by_host.setdefault(miss.host, miss)
-            return tuple(by_host.values())[:NEAREST]
-        closed, open_ = list[NearMiss](), list[NearMiss]()
-        for miss in self._misses(refused, full, self._open(beyond)):
-            if miss.code not in CLOSED:
-                open_.append(miss)
-            elif miss.code != TENANT and len(closed) < NEAREST:
-                closed.append(miss)
-            if len(open_) == NEAREST:
-                break
-        return tuple(open_ or closed)
-
-    def _open(self, beyond: Iterable[NearMiss]) -> Iterable[NearMiss]:
-        """Leave out near misses that are also disabled or down."""
-        closing = [rule for rule in self.rules if rule.code in CLOSED]
-        return (miss for miss in beyond if not self._refusals(miss, closing))
-
-    def _also_refused(self, beyond: Iterable[NearMiss]) -> Iterable[NearMiss]:
-        for miss in beyond:
-            why = [why for why in self._refusals(miss, self.rules) if why not in miss.lacks]
-            yield structs.replace(miss, lacks="; ".join((*why, miss.lacks))) if why else miss
-
-    def _refusals(self, miss: NearMiss, rules: Sequence[Rule]) -> list[str]:
-        facts = self.found.facts_beyond(miss.host)
-        if facts is None:
-            return []
-        return [why for rule in rules if (why := rule.refuses(facts, self.alternative)) is not None]
-
-    def may_pass(self, refused: Refusals) -> bool:
-        """Return whether some host is rejected only by filters whose refusals end within seconds."""
-        lasting = [rule for rule in self.lazy if not self._passes(rule)]
-        for index, (rule, _) in refused.items():
-            if self._passes(rule) and self._none_refuses(lasting, index):
-                return True
-        if not any(self._passes(rule) for rule, _ in self.masks):
-            return False
-        strict, admitted = self.served.copy(), self.served.copy()
-        for rule, mask in self.masks:
-            admitted &= mask
-            if not self._passes(rule):
-                strict &= mask
-        return any(
-            self._none_refuses(lasting, index) for index in np.flatnonzero(strict & ~admitted).tolist()
+    def decision(self, refused: tuple[str, ...]) -> Decision:
+        return Decision(
+            considered=self.considered,
+            removals=self.removals,
+            nearest=self.nearest,
+            refused=refused,
+            code=self.code,
+            notes=self.notes,
         )
 
-    def _passes(self, rule: Rule) -> bool:
-        """Return whether the refusal may pass, except that of a named host that is down."""
-        return rule.passes and not (self.alternative.pinned and rule.code == "down")
+    def reason(self, request: BuildRequested, instances: int, refused: Sequence[str]) -> str:
+        """Return the reason as a sentence."""
+        if self.refusal or self.unknown:
+            return self.refusal or self.unknown
+        parts = [f"no valid host among {self.considered}"]
+        if self.removals:
+            parts.append(", ".join(map(_removed, self.removals)))
+        if refused:
+            parts.append(f"placement refused {'; '.join(refused)}")
+        if self.nearest and not self.named:
+            by_lack: dict[str, list[str]] = {}  # hosts that lack the same are named together
+            for miss in self.nearest:
+                by_lack.setdefault(miss.lacks, []).append(miss.host)
+            closest = [f"{', '.join(hosts)} ({lacks})" for lacks, hosts in by_lack.items()]
+            parts.append("closest " + "; ".join(closest))
+        if self.fitted:
+            needed = request.at_least or instances
+            parts.append(f"free capacity for {self.fitted} of the {needed} instances needed at once")
+        whole = ": ".join((parts[0], ". ".join(parts[1:]))) if parts[1:] else parts[0]
+        if not self.named:
+            return whole
+        return ". ".join([*(f"{miss.host}: {miss.lacks}" for miss in self.nearest), whole])
 
-    def _none_refuses(self, rules: Sequence[Rule], index: int) -> bool:
-        return all(rule.refuses(self.found.facts(index), self.alternative) is None for rule in rules)
 
-    def _misses(
-        self, refused: Refusals, full: Iterable[int], beyond: Iterable[NearMiss]
-    ) -> Iterable[NearMiss]:
-        pinned = self.alternative.pinned
-        named = self.found.indices(pinned)
+def _removed(removal: Removal) -> str:
+    state = STATES.get(removal.code)
+    if state is None:
+        return f"{removal.constraint} removed {removal.removed}"
+    return f"{state or removal.constraint}: {removal.removed} host{'' if removal.removed == 1 else 's'}"
+
+
+class Verdicts:
+    """The rejections of hosts by placement, by filters that evaluate arrays, and by those of one host."""
+
+    def __init__(self, found: FoundHosts, notes: tuple[str, ...]) -> None:
+        keeps = found.keeps_together
+        self._found = found
+        self._notes = notes
+        self._lazy = found.lazy if keeps is None else [*found.lazy, keeps]
+        self._by_placement: tuple[Removal, ...] | None = None
+        self._counted: set[int] = set()  # hosts that those removals include
+        self._removals: tuple[tuple[int, int], tuple[Removal, ...]] | None = None
+
+    def removals(self) -> tuple[Removal, ...]:
+        """Return how many hosts each constraint of placement rejected, then each evaluated filter."""
+        found = self._found
+        state = len(found.refused), len(found.full)
+        if self._removals is None or self._removals[0] != state:
+            if self._by_placement is None:
+                removals = found.search.removals()
+                self._by_placement = tuple([_named_reserved(found.alternative, one) for one in removals])
+                self._counted = self._gone_since(removals)
+            self._removals = state, (*self._by_placement, *self._by_filters())
+        return self._removals[1]
+
+    def _gone_since(self, removals: Sequence[Removal]) -> set[int]:
+        found = self._found
+        left = removals[-1].left if removals else found.search.considered
+        if left >= len(found.positions):
+            return set()
+        refused = (index for index in found.refused if index in found.chosen)
+        return {*found.full, *(index for index in refused if not found.ways(index, 1))}
+
+    def _by_filters(self) -> Iterator[Removal]:
+        by_rule: dict[tuple[str, str], list[int]] = {}
+        for index, (rule, _) in self._found.refused.items():
+            if index not in self._counted:
+                by_rule.setdefault((rule.name, rule.code), []).append(index)
+        full = [index for index in self._found.full if index not in self._counted]
+        left = len(self._found.positions) - len(self._counted)
+        for removal in (
+            *(removal for removal, *_ in self._removed_at_once),
+            *(self._removal(*rule, indices) for rule, indices in by_rule.items()),
+            self._removal("free capacity taken by instances just placed", code="chosen", indices=full),
+        ):
+            if removal.removed:
+                left -= removal.removed
+                yield structs.replace(removal, left=left)
+
+    @cached_property
+    def _removed_at_once(self) -> list[tuple[Removal, Rule, Ints]]:
+        """Return the hosts that each mask rejects and the masks before it accept."""
+        found: list[tuple[Removal, Rule, Ints]] = []
+        left = np.ones(len(self._found.positions), np.bool_)
+        for rule, mask in self._found.masks:
+            gone = np.flatnonzero(left > mask)
+            if gone.size:
+                left &= mask
+                found.append((self._removal(rule.name, rule.code, gone), rule, gone))
+        return found
+
+    def _removal(self, constraint: str, code: str, indices: Sequence[int] | Ints) -> Removal:
+        hosts = tuple([self._found.host(int(index)).host for index in indices[:EXAMPLES]])
+        return Removal(constraint=constraint, removed=len(indices), left=0, code=code, hosts=hosts)
+
+    def shortage(self) -> Shortage:
+        """Return why no host is left."""
+        alternative, search = self._found.alternative, self._found.search
+        self._by_placement = self._removals = None
+        return Shortage(
+            considered=search.considered,
+            removals=self.removals(),
+            nearest=self._nearest(),
+            named=bool(alternative.pinned),
+            may_pass=self._may_pass(),
+            alternative_index=alternative.alternative_index,
+            notes=self._notes,
+        )
+
+    def _nearest(self) -> tuple[NearMiss, ...]:
+        """Return the hosts that pass the most constraints, best first; if the request names hosts, these.
+
+        Disabled hosts are left out unless there are no others or the request names them.
+        """
+        alternative, found = self._found.alternative, self._found
+        beyond = [
+            _lacking_reserved(alternative, miss, found.source.named(miss.host))
+            for miss in found.search.nearest(alternative.pinned, NEAREST_BEYOND)
+        ]
+        if alternative.pinned:
+            by_host: dict[str, NearMiss] = {}
+            for miss in (*self._misses(), *map(self._also_refused, beyond)):
+                by_host.setdefault(miss.host, miss)
+            return tuple(by_host.values())[:NEAREST]
+        closing = [rule for rule in found.rules if rule.code in CLOSED]
+        closed, open_ = list[NearMiss](), list[NearMiss]()
+        for misses, rules in ((self._misses(), ()), (beyond, closing)):
+            for miss in misses:
+                if self._refusals(miss, rules):
+                    continue  # also disabled or down
+                if miss.code not in CLOSED:
+                    open_.append(miss)
+                elif miss.code != TENANT and len(closed) < NEAREST:
+                    closed.append(miss)
+                if len(open_) == NEAREST:
+                    return tuple(open_)
+        return tuple(open_ or closed)
+
+    def _also_refused(self, miss: NearMiss) -> NearMiss:
+        why = [why for why in self._refusals(miss, self._found.rules) if why not in miss.lacks]
+        return structs.replace(miss, lacks="; ".join((*why, miss.lacks))) if why else miss
+
+    def _refusals(self, miss: NearMiss, rules: Sequence[Rule]) -> list[str]:
+        facts = self._found.facts_beyond(miss.host) if rules else None
+        if facts is None:
+            return []
+        return [why for rule in rules if (why := rule.refuses(facts, self._found.alternative)) is not None]
+
+    def _misses(self) -> Iterator[NearMiss]:
+        """Yield the found hosts that were rejected, those that passed the most filters first."""
+        found, pinned = self._found, self._found.alternative.pinned
+        positions = [found.source.position(root) for root in pinned]
+        known = [position for position in positions if position is not None]
+        named = np.flatnonzero(np.isin(found.positions, known)).tolist()
+        refused, full = found.refused, list(found.full)
         if pinned:
             refused = {index: refused[index] for index in named if index in refused}
             full = [index for index in full if index in named]
         for index in full:
-            lacks = "free capacity: taken by instances just placed"
-            yield NearMiss(host=self.found.name(index), lacks=lacks, code="chosen")
-        for asked in reversed(self.lazy):
+            yield self._miss(index, "free capacity: taken by instances just placed", code="chosen")
+        for asked in reversed(self._lazy):
             for index, (rule, why) in islice(refused.items(), 50 * NEAREST):
                 if rule is asked:
-                    yield NearMiss(host=self.found.name(index), lacks=why, code=rule.code or rule.name)
-        for _, removed_by, indices in reversed(self._removed_at_once()):
-            shown = indices[np.isin(indices, [*named])] if pinned else indices[:NEAREST]
-            for index in shown.tolist():
-                if removed_by is None:
-                    yield NearMiss(
-                        host=self.found.name(index), lacks=self.found.why_no_agent(index), code=NO_AGENT
-                    )
-                    continue
-                lacks = removed_by.refuses(self.found.facts(index), self.alternative) or removed_by.name
-                yield NearMiss(
-                    host=self.found.name(index), lacks=lacks, code=removed_by.code or removed_by.name
-                )
-        yield from beyond
+                    yield self._miss(index, why, rule.code)
+        for _, rule, gone in reversed(self._removed_at_once):
+            for index in (gone[np.isin(gone, named)] if pinned else gone[:NEAREST]).tolist():
+                lacks = rule.refuses(found.facts(index), found.alternative)
+                yield self._miss(index, lacks or rule.name, rule.code)
 
-    def _removed_at_once(self) -> list[tuple[Removal, Rule | None, Ints]]:
-        if self._at_once is None:
-            left = self.served.copy()
-            gone = np.flatnonzero(~left)
-            self._at_once = [(self._removal(NO_AGENT, NO_AGENT, gone), None, gone)]
-            for rule, mask in self.masks:
-                gone = np.flatnonzero(left > mask)
-                if gone.size:
-                    left &= mask
-                    removal = self._removal(rule.name, rule.code or rule.name, gone)
-                    self._at_once.append((removal, rule, gone))
-        return self._at_once
+    def _miss(self, index: int, lacks: str, code: str) -> NearMiss:
+        return NearMiss(host=self._found.host(index).host, lacks=lacks, code=code)
 
-    def _removal(self, constraint: str, code: str, indices: Sequence[int] | Ints) -> Removal:
-        hosts = tuple([self.found.name(int(index)) for index in indices[:EXAMPLES]])
-        return Removal(constraint=constraint, removed=len(indices), left=0, code=code, hosts=hosts)
+    def _may_pass(self) -> bool:
+        """Return whether some host is rejected only by filters whose refusals end within seconds."""
+        lasting = [rule for rule in self._lazy if not self._passes(rule)]
+        indices = [index for index, (rule, _) in self._found.refused.items() if self._passes(rule)]
+        strict = np.ones(len(self._found.positions), np.bool_)
+        admitted = strict.copy()
+        for rule, mask in self._found.masks:
+            admitted &= mask
+            if not self._passes(rule):
+                strict &= mask
+        indices += np.flatnonzero(strict & ~admitted).tolist()
+        return any(self._none_refuses(lasting, index) for index in indices)
+
+    def _passes(self, rule: Rule) -> bool:
+        """Return whether the refusal may pass, except that of a named host that is down."""
+        return rule.passes and not (self._found.alternative.pinned and rule.code == "down")
+
+    def _none_refuses(self, rules: Iterable[Rule], index: int) -> bool:
+        facts = self._found.facts(index)
+        return all(rule.refuses(facts, self._found.alternative) is None for rule in rules)
+
+
+def _named_reserved(alternative: Alternative, removal: Removal) -> Removal:
+    """Return a removal with the code for reserved hosts, if it excludes some reserved hosts."""
+    if not alternative.reserved or removal.code != "forbidden_host":
+        return removal
+    says = f"{EXCLUDED} or " if alternative.request.ignore_hosts else ""
+    return structs.replace(removal, constraint=f"{says}reserved for other requests", code="reserved")
+
+
+def _lacking_reserved(alternative: Alternative, miss: NearMiss, roots: Sequence[str]) -> NearMiss:
+    """Return a near miss with the reason of the reservation, if its host is reserved."""
+    root = next((root for root in roots if root in alternative.reserved), "")
+    if not root:
+        return miss
+    code = "reserved" if miss.code == "forbidden_host" else miss.code
+    lacks = miss.lacks.replace(EXCLUDED, alternative.why_reserved(root))
+    return structs.replace(miss, lacks=lacks, code=code)

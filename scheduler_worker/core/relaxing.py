@@ -1,15 +1,16 @@
 """Relaxed variants of a request: each requirement left out singly, or with a smaller amount."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import structs
 
 from bus.host_health import DISABLED
 from bus.queries import FindCandidates
-from bus.requests import ResourceGroup
 from scheduler_worker.core.rule import Alternative
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +20,7 @@ class Relaxed:
     alternative: Alternative
     what: str  # "without zone a"
     trait: str = ""  # the trait that is left out
-
-    def says(self, hosts: str) -> str:
-        """Return a sentence with the number of hosts that would fit then, such as "2 hosts"."""
-        return f"trait {self.trait} on any of {hosts}" if self.trait else f"{self.what}: {hosts}"
+    state: str = ""  # the state of the hosts that a left-out filter rejects
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +40,27 @@ class Lessened:
         groups[self.group] = structs.replace(group, resources=asked)
         return _asking(self.of, groups=tuple(groups))
 
+    def says(self, amount: int) -> str:
+        groups = self.of.question.groups
+        suffix = groups[self.group].suffix
+        of = f" in group {suffix}" if suffix and len(groups) > 1 else ""
+        if not amount:
+            return f"without {self.resource_class}{of}"
+        return f"with {amount} {self.resource_class} instead of {self.asked}{of}"
+
 
 def lessened(alternative: Alternative) -> Iterator[Lessened]:
     """Yield the alternative without each of its resource classes in turn."""
     for index, group in enumerate(alternative.question.groups):
         for name, asked in group.resources.items():
             left = {one: amount for one, amount in group.resources.items() if one != name}
-            without = _with_group(alternative, index, structs.replace(group, resources=left))
-            yield Lessened(without, alternative, index, name, asked)
+            yield Lessened(_with_group(alternative, index, resources=left), alternative, index, name, asked)
 
 
 def relaxed(alternative: Alternative) -> Iterator[Relaxed]:
     """Yield the alternative without each of its other requirements in turn."""
     yield from _elsewhere(alternative)
     yield from _otherwise(alternative)
-    hints = alternative.request.hints
     if alternative.group is not None:
         name = f"without server group {alternative.group.name}"
         yield Relaxed(replace(alternative, group=None, members={}), name)
@@ -65,35 +69,30 @@ def relaxed(alternative: Alternative) -> Iterator[Relaxed]:
     if alternative.different:
         yield Relaxed(replace(alternative, different=frozenset()), "without the hint different_host")
     for field in ("query", "build_near_host_ip"):
-        if getattr(hints, field):
-            other = structs.replace(hints, **{field: ""})
-            request = structs.replace(alternative.request, hints=other)
-            yield Relaxed(replace(alternative, request=request), f"without the hint {field}")
+        if getattr(alternative.request.hints, field):
+            hints = structs.replace(alternative.request.hints, **{field: ""})
+            yield Relaxed(_asking(alternative, {"hints": hints}), f"without the hint {field}")
 
 
 def _elsewhere(alternative: Alternative) -> Iterator[Relaxed]:
     question, request = alternative.question, alternative.request
-    if question.zone:
-        anywhere = replace(alternative, request=structs.replace(request, zone=""))
-        yield Relaxed(_asking(anywhere, zone=""), f"without zone {question.zone}")
-    if question.cell:
-        anywhere = replace(alternative, request=structs.replace(request, cell=""))
-        yield Relaxed(_asking(anywhere, cell=""), f"without cell {question.cell}")
+    for field in ("zone", "cell"):
+        if name := getattr(question, field):
+            yield Relaxed(_asking(alternative, {field: ""}, **{field: ""}), f"without {field} {name}")
     for cell in question.not_cells:
-        closed = tuple(one for one in question.not_cells if one != cell)
+        closed = _without(question.not_cells, cell)
         yield Relaxed(_asking(alternative, not_cells=closed), f"with cell {cell} enabled")
     if question.roots:
         named = request.forced_host or request.wanted_host
-        anywhere = replace(alternative, request=structs.replace(request, forced_host="", wanted_host=""))
-        yield Relaxed(_asking(anywhere, roots=()), f"without host {named}")
+        anywhere = _asking(alternative, {"forced_host": "", "wanted_host": ""}, roots=())
+        yield Relaxed(anywhere, f"without host {named}")
     if request.ignore_hosts:
-        anywhere = replace(alternative, request=structs.replace(request, ignore_hosts=()))
         reserved = tuple(root for root in question.not_roots if root in alternative.reserved)
-        yield Relaxed(_asking(anywhere, not_roots=reserved), "without ignore_hosts")
+        yield Relaxed(_asking(alternative, {"ignore_hosts": ()}, not_roots=reserved), "without ignore_hosts")
     for index, some in enumerate(request.aggregates):
         if some in question.root_member_of:  # aggregates that operators' metadata requires cannot be left out
-            others = tuple(one for one in question.root_member_of if one != some)
-            yield Relaxed(_asking(alternative, root_member_of=others), f"without aggregates[{index}]")
+            left = _without(question.root_member_of, some)
+            yield Relaxed(_asking(alternative, root_member_of=left), f"without aggregates[{index}]")
     own = tuple(one for one in question.root_not_member_of if one not in request.not_aggregates)
     if own != question.root_not_member_of:
         yield Relaxed(_asking(alternative, root_not_member_of=own), "without not_aggregates")
@@ -102,42 +101,45 @@ def _elsewhere(alternative: Alternative) -> Iterator[Relaxed]:
 def _otherwise(alternative: Alternative) -> Iterator[Relaxed]:
     question = alternative.question
     for trait in question.root_required:
-        others = tuple(one for one in question.root_required if one != trait)
-        yield Relaxed(_asking(alternative, root_required=others), f"without trait {trait}", trait)
+        left = _without(question.root_required, trait)
+        yield Relaxed(_asking(alternative, root_required=left), f"without trait {trait}", trait)
     for trait in question.root_forbidden:
         if trait != DISABLED:
-            others = tuple(one for one in question.root_forbidden if one != trait)
-            yield Relaxed(_asking(alternative, root_forbidden=others), f"without {trait}=forbidden")
+            left = _without(question.root_forbidden, trait)
+            yield Relaxed(_asking(alternative, root_forbidden=left), f"without {trait}=forbidden")
     for index, group in enumerate(question.groups):
         for trait in group.required:
-            left = tuple(one for one in group.required if one != trait)
-            yield Relaxed(
-                _with_group(alternative, index, structs.replace(group, required=left)),
-                f"without trait {trait}",
-                trait,
-            )
+            easier = _with_group(alternative, index, required=_without(group.required, trait))
+            yield Relaxed(easier, f"without trait {trait}", trait)
         for trait in group.forbidden:
-            left = tuple(one for one in group.forbidden if one != trait)
-            forgiving = structs.replace(group, forbidden=left)
-            yield Relaxed(_with_group(alternative, index, forgiving), f"without {trait}=forbidden")
+            easier = _with_group(alternative, index, forbidden=_without(group.forbidden, trait))
+            yield Relaxed(easier, f"without {trait}=forbidden")
         for some in group.required_any:
-            choices, any_of = tuple(one for one in group.required_any if one != some), " or ".join(some)
-            easier = structs.replace(group, required_any=choices)
-            yield Relaxed(_with_group(alternative, index, easier), f"without trait {any_of}", any_of)
+            easier = _with_group(alternative, index, required_any=_without(group.required_any, some))
+            yield Relaxed(easier, f"without trait {' or '.join(some)}", " or ".join(some))
     if question.same_subtree:
         yield Relaxed(_asking(alternative, same_subtree=()), "without same_subtree")
     if question.group_policy == "isolate":
         yield Relaxed(_asking(alternative, group_policy="none"), "without group_policy=isolate")
 
 
-def _asking(alternative: Alternative, **fields: Any) -> Alternative:
+def _without(values: tuple[_T, ...], left_out: _T) -> tuple[_T, ...]:
+    return tuple([value for value in values if value != left_out])
+
+
+def _asking(
+    alternative: Alternative, of_request: Mapping[str, Any] | None = None, **fields: Any
+) -> Alternative:
+    """Return the alternative with other fields of its question and its request."""
     question: FindCandidates = structs.replace(alternative.question, **fields)
-    return replace(alternative, question=question)
+    return replace(
+        alternative, question=question, request=structs.replace(alternative.request, **of_request or {})
+    )
 
 
-def _with_group(alternative: Alternative, index: int, group: ResourceGroup) -> Alternative:
+def _with_group(alternative: Alternative, index: int, **fields: Any) -> Alternative:
     groups = list(alternative.question.groups)
-    groups[index] = group
+    groups[index] = group = structs.replace(groups[index], **fields)
     tied = {suffix for some in alternative.question.same_subtree for suffix in some}
     if not group.resources and group.suffix not in tied:
         del groups[index]

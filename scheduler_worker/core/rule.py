@@ -4,7 +4,6 @@ request.
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from math import isfinite, isnan
 from typing import Any, Protocol
 
@@ -194,14 +193,17 @@ class Rule:
 
     name: str
     refuses: Refuses
-    code: str = ""  # what programs know the refusal by; empty: its name
+    code: str = ""  # what programs know the refusal by; the name by default
     # of the alternative or its request: flavor.name, image, hints.query, group; * for all
     reads: tuple[str, ...] = ()
     passes: bool = False  # does its refusal pass by itself in seconds?
     # A mask of the accepted hosts: for filters that reject many hosts.
     admits: Callable[[View, Alternative], Number] | None = None
-    # Whether the filter applies to a request; if not, no host is evaluated. None: always.
-    concerns: Callable[[Alternative], bool] | None = None
+    # Whether the filter applies to a request; if not, no host is evaluated.
+    concerns: Callable[[Alternative], bool] = lambda alternative: True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "code", self.code or self.name)
 
 
 @dataclass(frozen=True)
@@ -218,13 +220,11 @@ class Weigher:
     multiplier: float = 1.0
     lowest: float | None = None  # the begin of the scale, also for lower values; None: the lowest value
     least_span: float = 0.0
-    key: str = ""  # in aggregates' metadata; empty: NAME_weight_multiplier
+    key: str = ""  # of the multiplier in aggregates' metadata; NAME_weight_multiplier by default
     reads: tuple[str, ...] = ()  # as a rule does
 
-    @cached_property
-    def spoken_of_as(self) -> str:
-        """Return the metadata key of aggregates that overrides the weigher's multiplier for their hosts."""
-        return self.key or f"{self.name}_weight_multiplier"
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", self.key or f"{self.name}_weight_multiplier")
 
 
 class OneHost(msgspec.Struct, frozen=True, gc=False):
@@ -292,13 +292,13 @@ def array_rule(
     name: str,
     admits: Callable[[View, Alternative], Number],
     why: Refuses,
-    concerns: Callable[[Alternative], bool] | None = None,
+    concerns: Callable[[Alternative], bool] = lambda alternative: True,
     **fields: Any,
 ) -> Rule:
     """Return a filter that evaluates arrays; `why` returns the reason for a host that is not admitted."""
 
     def refuses(host: HostFacts, alternative: Alternative) -> str | None:
-        if (concerns is not None and not concerns(alternative)) or admits(OneHost(host), alternative):
+        if not concerns(alternative) or admits(OneHost(host), alternative):
             return None
         return why(host, alternative)
 

@@ -2,26 +2,22 @@
 and the record of a choice, from which the decision can be computed again.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from bus.candidates import Floats
 from bus.decisions import Record, RecordedHost, RecordedScale
-from scheduler_worker.core.fitting import with_more
+from scheduler_worker.core.fitting import FoundHosts, with_more
 from scheduler_worker.core.host_map import drawn, tie
-from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking_order import OUR_HOSTS, UNKNOWN_HOSTS, Entry
-from scheduler_worker.core.rejections import FoundHosts, Refusal
 from scheduler_worker.core.rule import Alternative, HostFacts, OneHost, View, Weigher
-from scheduler_worker.core.view import AllHosts
 
 Scales = Sequence[RecordedScale]
 
 MOST = 1e300  # what is beyond counts as this
 Values = tuple[float, ...]  # values of one host for the weighers that differ between hosts
-Place = tuple[int, float, int, int]  # least first: tier, −worth, how often chosen, tie
 RECORDED_REFUSED = 2  # rejected hosts in the record that would have been better
 AVOIDED = "placement refused it a moment ago"
 
@@ -36,10 +32,6 @@ class Scale:
     values: Floats
     clamps: bool  # is any of them below the lowest?
 
-    @property
-    def key(self) -> str:
-        return self.weigher.spoken_of_as
-
     def recorded(self) -> RecordedScale:
         clamped = self.weigher.lowest is not None
         return RecordedScale(self.weigher.name, self.weigher.multiplier, self.lowest, self.highest, clamped)
@@ -50,22 +42,19 @@ class Scale:
         return value if -MOST < value < MOST else float(_finite(np.array(value), self.lowest))
 
 
-def scales_of(
-    weighers: Sequence[Weigher], view: View, alternative: Alternative, count: int
-) -> tuple[Scale, ...]:
+def _scales_of(found: FoundHosts) -> tuple[Scale, ...]:
     """Return the scales of the weighers whose values differ between hosts."""
-    if not count:
-        return ()
     scales = []
-    for weigher in weighers:
-        if not weigher.multiplier and isinstance(view.override(weigher.spoken_of_as, 0.0), float):
+    view = found.view
+    for weigher in found.policy.weighers if found.positions.size else ():
+        if not weigher.multiplier and isinstance(view.override(weigher.key, 0.0), float):
             continue
-        values: Floats = np.asarray(weigher.value(view, alternative), np.float64)
+        values: Floats = np.asarray(weigher.value(view, found.alternative), np.float64)
         if values.ndim == 0:
             continue
         least, highest = float(values.min()), float(values.max())
         if not -MOST < least <= highest < MOST:
-            values = _finite(values, 0.0 if weigher.lowest is None else weigher.lowest)
+            values = _finite(values, weigher.lowest or 0.0)
             least, highest = float(values.min()), float(values.max())
         lowest = least if weigher.lowest is None else weigher.lowest
         if least == highest or highest <= lowest:
@@ -75,8 +64,9 @@ def scales_of(
     return tuple(scales)
 
 
-def worth(scales: Sequence[Scale], view: View, count: int, near: float) -> Floats:
+def _worths(scales: Sequence[Scale], found: FoundHosts) -> Floats:
     """Return the score of every host, rounded to steps of `near`; operations without effect are skipped."""
+    count, near = found.positions.size, found.policy.near
     score, counts = np.zeros(count), np.empty(count)
     for scale in scales:
         values, lowest = scale.values, scale.lowest
@@ -85,15 +75,15 @@ def worth(scales: Sequence[Scale], view: View, count: int, near: float) -> Float
         if lowest:
             values = values - lowest
         np.divide(values, scale.highest - lowest, out=counts)
-        multiplier = view.override(scale.key, scale.weigher.multiplier)
+        multiplier = found.view.override(scale.weigher.key, scale.weigher.multiplier)
         if np.ndim(multiplier) or multiplier != 1.0:
             counts *= multiplier
         score += counts
     return np.rint(score / near) if near else score
 
 
-def points(scales: Scales, values: Sequence[float], multipliers: Iterable[float]) -> list[float]:
-    """Return the weighted contribution of each value of one host, as `worth` computes it for all hosts."""
+def _points(scales: Scales, values: Sequence[float], multipliers: Sequence[float]) -> list[float]:
+    """Return the weighted contribution of each value of one host, as `_worths` computes it for all hosts."""
     return [
         (0.0 if scale.clamped and value < scale.lowest else value - scale.lowest)
         / (scale.highest - scale.lowest)
@@ -102,29 +92,23 @@ def points(scales: Scales, values: Sequence[float], multipliers: Iterable[float]
     ]
 
 
-def score_of_host(
-    scales: Scales, values: Sequence[float], multipliers: Sequence[float], near: float
-) -> float:
+def _score(scales: Scales, values: Sequence[float], multipliers: Sequence[float], near: float) -> float:
     """Return the score of one host, present or recorded."""
     score = 0.0
-    for counts in points(scales, values, multipliers):
+    for counts in _points(scales, values, multipliers):
         score += counts
     return float(round(score / near)) if near else score
 
 
+def _multipliers(scales: Scales, host: RecordedHost) -> list[float]:
+    return [host.multipliers.get(scale.weigher, scale.multiplier) for scale in scales]
+
+
 def scores(scales: Scales, host: RecordedHost) -> dict[str, float]:
     """Return the score of each weigher for one host, and their sum, for a decision."""
-    otherwise = host.multipliers
-    multipliers = [scale.multiplier for scale in scales]
-    if otherwise:
-        multipliers = [otherwise.get(scale.weigher, scale.multiplier) for scale in scales]
-    told: dict[str, float] = {}
-    total = 0.0
-    for scale, counts in zip(scales, points(scales, host.values, multipliers), strict=True):
-        told[scale.weigher] = round(counts, 6)
-        total += counts
-    told["total"] = round(total, 6)
-    return told
+    points = _points(scales, host.values, _multipliers(scales, host))
+    by_weigher = {scale.weigher: round(counts, 6) for scale, counts in zip(scales, points, strict=True)}
+    return {**by_weigher, "total": round(sum(points), 6)}
 
 
 def _finite(values: Floats, unknown: float) -> Floats:
@@ -134,59 +118,57 @@ def _finite(values: Floats, unknown: float) -> Floats:
 class Weights:
     """The scores of all hosts of an evaluation. Hosts with equal values share one computation."""
 
-    def __init__(
-        self, alternative: Alternative, view: AllHosts, found: FoundHosts, policy: ChoicePolicy, count: int
-    ) -> None:
-        self._wish = alternative
-        self._found = found
-        self._near = policy.near
-        self._scales = scales = scales_of(policy.weighers, view, alternative, count)
-        self.worths: Floats = worth(scales, view, count, policy.near)
+    def __init__(self, found: FoundHosts) -> None:
+        self.found = found
+        self._scales = scales = _scales_of(found)
+        self.worths = _worths(scales, found)
         self.recorded = tuple([scale.recorded() for scale in scales])
         # whether aggregates override multipliers
-        self.overriding = any(view.now.limits(scale.key) for scale in scales)
+        self._overriding = any(found.view.now.limits(scale.weigher.key) for scale in scales)
         self._multipliers = [scale.weigher.multiplier for scale in scales]
         self._reads = [scale.weigher.value for scale in scales]
-        self._at_first = [scale.values for scale in scales]
         self._one_more: float | None = None
         self._worth_of: dict[Values, float] = {}
         self._scores_of: dict[Values, dict[str, float]] = {}
 
     def at_first(self, index: int) -> Values:
         """Return the weighers' values of a host that were read at the beginning of the evaluation."""
-        return tuple([values.item(index) for values in self._at_first])
+        return tuple([scale.values.item(index) for scale in self._scales])
 
     def read(self, facts: HostFacts) -> Values:
-        view, alternative = OneHost(facts), self._wish
+        view, alternative = OneHost(facts), self.found.alternative
         values = tuple([float(value(view, alternative)) for value in self._reads])
         if sum(map(abs, values)) < MOST:  # then all of them are finite and of usual size
             return values
         return tuple([scale.read(view, alternative) for scale in self._scales])
 
     def worth(self, facts: HostFacts, values: Values) -> float:
-        if self.overriding:
-            view = OneHost(facts)
-            said = [view.override(scale.key, scale.weigher.multiplier) for scale in self._scales]
-            return score_of_host(self.recorded, values, said, self._near)
+        near = self.found.policy.near
+        if self._overriding:
+            return _score(self.recorded, values, self._overridden(facts), near)
         known = self._worth_of.get(values)
         if known is None:
-            known = score_of_host(self.recorded, values, self._multipliers, self._near)
-            self._worth_of[values] = known
+            known = self._worth_of[values] = _score(self.recorded, values, self._multipliers, near)
         return known
 
     def one_more(self, index: int) -> float:
         """Return how much less a host weighs after one more instance, computed for the first host."""
         if self._one_more is None:
-            now = self._found.facts(index)
-            then = with_more(now, self._wish.asked, 1)
+            now = self.found.facts(index)
+            then = with_more(now, self.found.alternative.asked, 1)
             self._one_more = self.worth(now, self.read(now)) - self.worth(then, self.read(then))
         return self._one_more
 
-    def overridden(self, facts: HostFacts) -> dict[str, float]:
-        """Return the multipliers of weighers that the host's aggregates override."""
+    def _overridden(self, facts: HostFacts) -> list[float]:
         view = OneHost(facts)
-        said = [(scale.weigher, view.override(scale.key, scale.weigher.multiplier)) for scale in self._scales]
-        return {weigher.name: multiplier for weigher, multiplier in said if multiplier != weigher.multiplier}
+        return [view.override(scale.weigher.key, scale.weigher.multiplier) for scale in self._scales]
+
+    def overrides(self, index: int) -> dict[str, float]:
+        """Return the multipliers of weighers that the host's aggregates override."""
+        if not self._overriding:
+            return {}
+        found = zip(self.recorded, self._overridden(self.found.facts(index)), strict=True)
+        return {scale.weigher: number for scale, number in found if number != scale.multiplier}
 
     def scores(self, host: RecordedHost) -> dict[str, float]:
         """Return the scores of a host and their sum. The arrays are shared: do not write to them."""
@@ -208,7 +190,12 @@ class Replayed:
 
 def replay(build: str, record: Record) -> Replayed:
     """Return the host that a build gets according to the recorded values of each host."""
-    order = sorted((host for host in record.hosts if not host.refused), key=lambda host: place(host, record))
+
+    def place(host: RecordedHost) -> tuple[int, float, int, int]:  # as in HostOrder
+        score = _score(record.scales, host.values, _multipliers(record.scales, host), record.near)
+        return host.outside + host.unknown, -score, host.chosen, tie(record.seed, host.root)
+
+    order = sorted((host for host in record.hosts if not host.refused), key=place)
     best = list(order)
     if best:
         best.insert(0, best.pop(drawn(record.seed, build, min(record.subset, len(best)))))
@@ -216,24 +203,14 @@ def replay(build: str, record: Record) -> Replayed:
     return Replayed(next(left, None), tuple(order))
 
 
-def place(host: RecordedHost, record: Record) -> Place:
-    """Return the position of a host in the order of an evaluation, as core/ranking.py computes it."""
-    multipliers = [host.multipliers.get(scale.weigher, scale.multiplier) for scale in record.scales]
-    worth = score_of_host(record.scales, host.values, multipliers, record.near)
-    return host.outside + host.unknown, -worth, host.chosen, tie(record.seed, host.root)
-
-
 class ChoiceRecorder:
-    def __init__(
-        self, flavor: int, seed: str, policy: ChoicePolicy, weights: Weights, found: FoundHosts
-    ) -> None:
+    """The record of each choice of an evaluation."""
+
+    def __init__(self, seed: str, weights: Weights) -> None:
         self.values: dict[int, Values] = {}  # values of hosts that moved
         self.hosts: dict[int, RecordedHost] = {}  # accepted hosts
-        self._flavor = flavor
         self._seed = seed
-        self._policy = policy
         self._weights = weights
-        self._found = found
         self._passed_over: list[Entry] = []  # the best rejected hosts
 
     def pass_over(self, entry: Entry) -> None:
@@ -241,44 +218,36 @@ class ChoiceRecorder:
         if entry[2] == 0 and len(self._passed_over) < RECORDED_REFUSED:
             self._passed_over.append(entry)
 
-    def record(self, best: Sequence[Entry], avoided: Sequence[Entry], refused: dict[int, Refusal]) -> Record:
+    def record(self, best: Sequence[Entry], avoided: Sequence[Entry]) -> Record:
         """Return the record of a choice: the evaluated hosts, best first, with the values of weighers."""
-        if avoided or self._passed_over or self._policy.subset > 1:
-            looked_at = self._with_refused(best, avoided, refused)
-            hosts = [self._recorded(entry, why) for entry, why in looked_at]
-        else:
-            hosts = [self.hosts.get(entry[-1]) or self._recorded(entry) for entry in best]
+        found = self._weights.found
+        shown = [(entry, "") for entry in best]
+        if avoided or self._passed_over or found.policy.subset > 1:
+            shown += [(entry, AVOIDED) for entry in avoided[:RECORDED_REFUSED]]
+            for entry in self._passed_over:
+                if refusal := found.refused.get(entry[-1]):
+                    shown.append((entry, f"{refusal[0].name}: {refusal[1]}"))
+            shown.sort()
         return Record(
-            flavor=self._flavor,
+            flavor=found.alternative.alternative_index,
             seed=self._seed,
-            near=self._policy.near,
-            subset=self._policy.subset,
+            near=found.policy.near,
+            subset=found.policy.subset,
             scales=self._weights.recorded,
-            hosts=tuple(hosts),
+            hosts=tuple([self._recorded(*each) for each in shown]),
         )
 
-    def _with_refused(
-        self, best: Sequence[Entry], avoided: Sequence[Entry], refused: dict[int, Refusal]
-    ) -> list[tuple[Entry, str]]:
-        looked_at = [(entry, "") for entry in best]
-        looked_at += [(entry, AVOIDED) for entry in avoided[:RECORDED_REFUSED]]
-        for entry in self._passed_over:
-            rule, why = refused.get(entry[-1], (None, ""))
-            if rule is not None:
-                looked_at.append((entry, f"{rule.name}: {why}"))
-        return sorted(looked_at)
-
-    def _recorded(self, entry: Entry, refused: str = "") -> RecordedHost:
+    def _recorded(self, entry: Entry, refused: str) -> RecordedHost:
         index, weights = entry[-1], self._weights
         known = None if refused else self.hosts.get(index)
         if known is None:
-            host = self._found.host(index)
+            host = weights.found.host(index)
             known = RecordedHost(
                 host.uuid,
                 host.host,
                 self.values.get(index) or weights.at_first(index),
                 refused,
-                weights.overridden(self._found.facts(index)) if weights.overriding else {},
+                weights.overrides(index),
                 entry[2],
                 entry[0] > OUR_HOSTS,
                 entry[0] == UNKNOWN_HOSTS,

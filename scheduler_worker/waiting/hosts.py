@@ -11,7 +11,7 @@ from bus.candidates import Bools, CandidateSource, SenselessQuery
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.vocabulary import MAX_INT
-from scheduler_worker.core.fitting import admitted_for_good, asked_of_a_tree, distances, fitting
+from scheduler_worker.core.fitting import admitted_for_good, distances, fitting
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.rule import Alternative
@@ -77,9 +77,7 @@ class Sight:
         for alternative in self._alternatives(kind):
             if alternative.request.hints.query:  # which may want less of something
                 return (RoomNeeded(),)
-            asked = {
-                name: amount for name, amount in asked_of_a_tree(alternative).items() if name not in shared
-            }
+            asked = {name: amount for name, amount in alternative.asked.items() if name not in shared}
             if not asked:
                 return (RoomNeeded(),)
             scarcest = min(asked, key=lambda name: self.source.having(name, asked[name]))
@@ -117,7 +115,7 @@ class Sight:
         if not alternatives:  # a host that it names was deleted, and may return
             return _NO_PROSPECT
         alternative = alternatives[0]
-        asked = asked_of_a_tree(alternative)
+        asked = alternative.asked
         try:
             search = self.source.search(alternative.question, empty=True)
         except SenselessQuery:

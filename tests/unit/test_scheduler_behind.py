@@ -35,8 +35,8 @@ from scheduler_worker.core.extra_specs import RequestOptions
 from scheduler_worker.core.host_map import mixed, slice_of
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.placing import PATIENCE, ROUNDS, step
+from scheduler_worker.core.rejections import Shortage
 from scheduler_worker.core.request import alternatives_of
-from scheduler_worker.core.shortage import Shortage
 from scheduler_worker.pending_choices import PendingChoice, PendingChoices
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.roster import GONE_SECONDS, Roster
