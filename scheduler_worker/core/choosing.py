@@ -36,7 +36,7 @@ class Choosing:
     joined: Joined
 
     def choose(self, orders: Sequence[Order]) -> list[Chosen | NoHost]:
-        """Return hosts, or why there are none, for each order; of equal orders the first chooses first."""
+        """Return hosts, or the reason why not, for each order; of equal orders the first chooses first."""
         alike: dict[Hashable, list[int]] = {}
         kinds: dict[int, Hashable] = {}  # of each alternative: equal requests share a kind
         for index, order in enumerate(orders):

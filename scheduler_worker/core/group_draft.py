@@ -310,7 +310,7 @@ def add_devices(draft: QuestionDraft, specs: GuestSpecs, options: RequestOptions
 
 
 def add_image(draft: QuestionDraft, image: Image | None, options: RequestOptions) -> None:
-    """Add the traits that the image requires, and those of its properties if an operator enables them."""
+    """Add the traits that the image requires, and traits of its properties if an operator enables them."""
     if image is None:
         return
     required = draft.groups[""].required

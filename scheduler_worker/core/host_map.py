@@ -57,7 +57,7 @@ def ties(seed: str, mixed_roots: Uints) -> Uints:
 
 
 def drawn(seed: str, build: str, among: int) -> int:
-    """Return the index of the host drawn among the best ones for a build: the same for the same seed."""
+    """Return the index of the host drawn among the best for a build: the same for the same seed."""
     return mixed(f"{seed} {build}") % among if among > 1 else 0
 
 

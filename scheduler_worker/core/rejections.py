@@ -109,7 +109,7 @@ def _removed(removal: Removal) -> str:
 
 
 class Verdicts:
-    """The rejections of hosts by placement, by filters that evaluate arrays, and by those of one host."""
+    """The rejections of hosts by placement, by filters that evaluate arrays, and by other filters."""
 
     def __init__(self, found: FoundHosts, notes: tuple[str, ...]) -> None:
         keeps = found.keeps_together
@@ -117,7 +117,7 @@ class Verdicts:
         self._notes = notes
         self._lazy = found.lazy if keeps is None else [*found.lazy, keeps]
         self._by_placement: tuple[Removal, ...] | None = None
-        self._counted: set[int] = set()  # hosts that those removals include
+        self._counted: set[int] = set()  # hosts that the removals by placement include
         self._removals: tuple[tuple[int, int], tuple[Removal, ...]] | None = None
 
     def removals(self) -> tuple[Removal, ...]:
@@ -187,9 +187,8 @@ class Verdicts:
         )
 
     def _nearest(self) -> tuple[NearMiss, ...]:
-        """Return the hosts that pass the most constraints, best first; if the request names hosts, these.
-
-        Disabled hosts are left out unless there are no others or the request names them.
+        """Return the hosts that pass the most constraints, best first; if the request names hosts, the
+        named hosts. Disabled hosts are left out unless all hosts are disabled or the request names them.
         """
         alternative, found = self._found.alternative, self._found
         beyond = [
@@ -226,7 +225,7 @@ class Verdicts:
         return [why for rule in rules if (why := rule.refuses(facts, self._found.alternative)) is not None]
 
     def _misses(self) -> Iterator[NearMiss]:
-        """Yield the found hosts that were rejected, those that passed the most filters first."""
+        """Yield the found hosts that were rejected; the host that passed the most filters is first."""
         found, pinned = self._found, self._found.alternative.pinned
         positions = [found.source.position(root) for root in pinned]
         known = [position for position in positions if position is not None]

@@ -88,7 +88,7 @@ def _check_network(address: str, cidr: str) -> None:
 def destination(
     request: BuildRequested, named: Named, names: Callable[[], Iterable[str]]
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return the roots a request is restricted to (empty: none), the excluded ones, and notes."""
+    """Return the roots a request is restricted to (empty: no restriction), the excluded roots, and notes."""
     ignored: dict[str, str] = {}
     notes: list[str] = []
     for host in request.ignore_hosts:

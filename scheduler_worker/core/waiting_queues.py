@@ -103,7 +103,7 @@ class WaitingRoom:
         return None if line is None else line.first
 
     def barred(self, priority: int, since: float) -> frozenset[Root]:
-        """Return the hosts that a new request may not use: reserved for, or being given to, earlier ones."""
+        """Return the hosts that a new request may not use: reserved for, or being given to, earlier requests."""
         if not self._lines and not self.kept_elsewhere:
             return frozenset()
         return self._barred((-priority, since, ""), "")
@@ -234,7 +234,7 @@ class WaitingRoom:
                 self._look(line, now, None)
 
     def sweep(self, now: float) -> None:
-        """Evaluate every waiting request once: one that is placed by this was missed by all wake-up rules."""
+        """Evaluate every waiting request; a request that is placed by it was missed by all wake-up rules."""
         self.settle(now)
         busy = {root for trial in set(self._trials.values()) for root in trial.roots}
         for line in self._lines.values():
