@@ -103,7 +103,7 @@ class WaitingRoom:
         return None if line is None else line.first
 
     def barred(self, priority: int, since: float) -> frozenset[Root]:
-        """Return the hosts that a new request may not use: reserved for, or being given to, earlier requests."""
+        """Return the hosts that a new request may not use: reserved for or given to earlier requests."""
         if not self._lines and not self.kept_elsewhere:
             return frozenset()
         return self._barred((-priority, since, ""), "")
