@@ -18,17 +18,14 @@ from bus.resources import FindAllocations
 from bus.sql.database import Database
 from bus.vocabulary import Id, Message
 from bus.worker import Outcome
+from scheduler_worker.core.move_start import undoing
 from scheduler_worker.core.move_state import (
-    EndBuild,
     Handover,
     Outgoing,
-    SayAgain,
-    TakeBack,
     holding_nothing,
     judged,
     messages_of,
     nobody_hears,
-    taking_back,
 )
 from scheduler_worker.dependencies import PlacementQueries
 from scheduler_worker.releasing import Ending
@@ -89,15 +86,17 @@ class Handovers:
                     *(report.cell, report.outcome, report.move, order.state),
                 )
                 return ()
-            case SayAgain(why=why):
-                raise Retry(after=SOON, why=why)
-            case TakeBack(by=by):
-                generation, problem = await self._take_back(order, by)
-                after = structs.replace(order, state="back", by=by, generation=generation, problem=problem)
-            case EndBuild(by=by):
+            case "retry":
+                raise Retry(after=SOON, why="it has not said yet that it let it go")
+            case "take back":
+                generation, problem = await self._take_back(order, report)
+                after = structs.replace(
+                    order, state="back", by=report, generation=generation, problem=problem
+                )
+            case "end build":
                 match (await self._placement.release(holding_nothing(order, deleted=True))).result:
                     case Released() | Retired():
-                        after = structs.replace(order, state="deleted", by=by)
+                        after = structs.replace(order, state="deleted", by=report)
                     case _:
                         raise Retry(after=SOON, why=f"the claim of {report.build} is contended")
             case Handover() as after:
@@ -116,12 +115,12 @@ class Handovers:
         """
         generation = order.placed.generation if by.half == "leaving" else None
         for _ in range(TRIES):
-            claim = taking_back(order, generation)
-            if claim is None:
+            if not order.placed.attempt:  # it held nothing before
                 again = await self._placement.release(holding_nothing(order, deleted=False))
                 if isinstance(again.result, Released | Retired):
                     return None, ""
                 break
+            claim = undoing(order.placed, generation)
             [answer] = await self._placement.claim_many([ClaimRequested(claims=(claim,))])
             match answer.results[0]:
                 case Claimed(generation=claimed):

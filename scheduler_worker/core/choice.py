@@ -88,18 +88,6 @@ class CountsBuilds(Protocol):
     def unchose(self, cell: str, root: str, at: float) -> None: ...
 
 
-class Supposed:
-    """A reservation of a hypothetical choice, which is never claimed; `builds` is false if filters do not
-    count it as a build.
-    """
-
-    __slots__ = ("allocations", "builds", "cell", "root")
-
-    def __init__(self, way: Candidate, builds: bool) -> None:
-        self.allocations: Allocations = way.allocations
-        self.cell, self.root, self.builds = way.cell, way.root, builds
-
-
 class Supposing:
     """The reservations of hypothetical choices. They exist only between two awaits: `suspend` before an
     await, `resume` after it.
@@ -109,33 +97,33 @@ class Supposing:
         self._source = source
         self._builds = builds
         self._now = now
-        self._kept: dict[Supposed, None] = {}  # in order
+        # by id(), in order: the candidate, and whether filters count it as a build
+        self._kept: dict[int, tuple[Candidate, bool]] = {}
 
     @property
     def unsettled(self) -> Sequence[CapacityReservation]:
         return ()
 
     def enter(self, way: Candidate, *, builds: bool = True) -> CapacityReservation:
-        supposed = Supposed(way, builds)
-        self._kept[supposed] = None
-        self._reserve(supposed)
-        return supposed
+        self._kept[id(way)] = way, builds
+        self._reserve(way, builds)
+        return way
 
     def drop(self, promise: CapacityReservation) -> None:
-        if isinstance(promise, Supposed) and promise in self._kept:
-            del self._kept[promise]
-            self._withdraw(promise)
+        kept = self._kept.pop(id(promise), None)
+        if kept is not None:
+            self._withdraw(*kept)
 
     def on(self, root: str) -> int:
-        return sum(supposed.root == root for supposed in self._kept)
+        return sum(way.root == root for way, _ in self._kept.values())
 
     def suspend(self) -> None:
-        for supposed in self._kept:
-            self._withdraw(supposed)
+        for way, builds in self._kept.values():
+            self._withdraw(way, builds)
 
     def resume(self) -> None:
-        for supposed in self._kept:
-            self._reserve(supposed)
+        for way, builds in self._kept.values():
+            self._reserve(way, builds)
 
     @property
     def several(self) -> int:
@@ -143,17 +131,17 @@ class Supposing:
 
     def forget(self, after: int = 0) -> None:
         """Drop the hypothetical choices after the first `after`, and restore suspended reservations."""
-        self._kept = dict.fromkeys(islice(self._kept, after))
+        self._kept = dict(islice(self._kept.items(), after))
 
-    def _reserve(self, supposed: Supposed) -> None:
-        self._source.reserve(supposed.allocations)
-        if supposed.builds:
-            self._builds.chose(supposed.cell, supposed.root, self._now)
+    def _reserve(self, way: Candidate, builds: bool) -> None:
+        self._source.reserve(way.allocations)
+        if builds:
+            self._builds.chose(way.cell, way.root, self._now)
 
-    def _withdraw(self, supposed: Supposed) -> None:
-        self._source.withdraw(supposed.allocations)
-        if supposed.builds:
-            self._builds.unchose(supposed.cell, supposed.root, self._now)
+    def _withdraw(self, way: Candidate, builds: bool) -> None:
+        self._source.withdraw(way.allocations)
+        if builds:
+            self._builds.unchose(way.cell, way.root, self._now)
 
 
 class Joined:

@@ -1,12 +1,12 @@
 """Reads extra specs and image properties by an operator's options, and reports unknown keys."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from heapq import nlargest
 from itertools import takewhile
-from typing import Literal
+from typing import Literal, get_args
 
 from bus.requests import Flavor, Image
 from bus.vocabulary import MAX_INT
@@ -17,82 +17,22 @@ _LIKE = 0.65  # of 1: how much a slip resembles what was meant
 _COMPARED = 200  # names: comparing one takes up to 50 microseconds
 _NUMBER = re.compile(r"[0-9]{1,10}")
 _YES, _NO = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
-# Read here, by what makes groups and traits of them.
-READ = frozenset(
-    {
-        "group_policy",
-        "same_subtree",
-        "hw:cpu_policy",
-        "hw:cpu_thread_policy",
-        "hw:cpu_dedicated_mask",
-        "hw:emulator_threads_policy",
-        "hw:numa_nodes",
-        "hw:mem_page_size",
-        "hw:mem_encryption",
-        "hw:mem_encryption_model",
-        "hw:pmem",
-        "hw:pci_numa_affinity_policy",
-        "hw:tpm_version",
-        "hw:tpm_model",
-        "hw:tpm_secret_security",
-        "hw:maxphysaddr_mode",
-        "hw:virtio_packed_ring",
-        "hw:viommu_model",
-        "hw:sound_model",
-        "hw:firmware_stateless",
-        "hw:ephemeral_encryption",
-        "hw:ephemeral_encryption_format",
-        "os:secure_boot",
-        "pci_passthrough:alias",
-    }
-)
 # The hypervisor's business, which gets them with the order to build.
 _OF_THE_HYPERVISOR = frozenset(
-    {
-        "hide_hypervisor_id",
-        "hw:boot_menu",
-        "hw:cpu_cores",
-        "hw:cpu_sockets",
-        "hw:cpu_threads",
-        "hw:cpu_max_cores",
-        "hw:cpu_max_sockets",
-        "hw:cpu_max_threads",
-        "hw:cpu_realtime",
-        "hw:cpu_realtime_mask",
-        "hw:hide_hypervisor_id",
-        "hw:input_bus",
-        "hw:locked_memory",
-        "hw:maxphysaddr_bits",
-        "hw:pointer_model",
-        "hw:redirected_usb_ports",
-        "hw:rescue_bus",
-        "hw:serial_port_count",
-        "hw:usb_model",
-        "hw:vif_multiqueue_enabled",
-        "hw:watchdog_action",
-    }
+    """
+    hide_hypervisor_id hw:boot_menu hw:cpu_cores hw:cpu_sockets hw:cpu_threads hw:cpu_max_cores
+    hw:cpu_max_sockets hw:cpu_max_threads hw:cpu_realtime hw:cpu_realtime_mask hw:hide_hypervisor_id
+    hw:input_bus hw:locked_memory hw:maxphysaddr_bits hw:pointer_model hw:redirected_usb_ports
+    hw:rescue_bus hw:serial_port_count hw:usb_model hw:vif_multiqueue_enabled hw:watchdog_action
+    """.split()  # noqa: SIM905
 )
 # Scopes of other services and readers: Ironic, the hypervisor, filters.
 _SILENT_SCOPES = frozenset(
-    {
-        "quota",
-        "os",
-        "hw_rng",
-        "hw_video",
-        "powervm",
-        "vmware",
-        "capabilities",
-        "aggregate_instance_extra_specs",
-    }
+    "quota os hw_rng hw_video powervm vmware capabilities aggregate_instance_extra_specs".split()  # noqa: SIM905
 )
 _SHAPED = re.compile(r"(resources|trait)[A-Za-z0-9_-]*:.*|same_subtree[A-Za-z0-9_-]*|hw:numa_(cpus|mem)\.\d+")
 NumaPolicy = Literal["legacy", "preferred", "required", "socket"]
-NUMA_POLICIES: Mapping[str, NumaPolicy] = {
-    "legacy": "legacy",
-    "preferred": "preferred",
-    "required": "required",
-    "socket": "socket",
-}
+NUMA_POLICIES: Mapping[str, NumaPolicy] = {policy: policy for policy in get_args(NumaPolicy)}
 
 
 class Unreadable(ValueError):
@@ -177,20 +117,20 @@ class GuestSpecs:
                 yield int(number), SpecValue(value, f"{self.where}.extra_specs[{key!r}]")
 
 
-def unknown(flavor: Flavor, where: str, unscoped_are_read: bool) -> Iterator[str]:
-    """Yield a sentence for each extra spec that has no meaning in berth."""
+def unknown(flavor: Flavor, where: str, read: Collection[str], unscoped_are_read: bool) -> Iterator[str]:
+    """Yield a sentence for each extra spec that berth does not `read`."""
     if accelerated := next((key for key in flavor.extra_specs if key.partition(":")[0] == "accel"), None):
         raise Unreadable(
             f"{where}.extra_specs[{accelerated!r}]: there are no device profiles here: ask for the device"
             " by its class, as resources1:FPGA=1"
         )
     for key in flavor.extra_specs:
-        if key in READ or key in _OF_THE_HYPERVISOR or _SHAPED.fullmatch(key):
+        if key in read or key in _OF_THE_HYPERVISOR or _SHAPED.fullmatch(key):
             continue
         scope, colon, name = key.partition(":")
         if colon and scope in _SILENT_SCOPES:
             continue
-        alike = nearest(key, [*READ, *_OF_THE_HYPERVISOR, f"resources:{name}", f"trait:{name}"])
+        alike = nearest(key, [*read, *_OF_THE_HYPERVISOR, f"resources:{name}", f"trait:{name}"])
         if colon or alike:
             yield f"{where}.extra_specs: {key}: not known here{alike}"
         elif not unscoped_are_read:

@@ -176,33 +176,33 @@ def move_start(asked: MoveRequested, stands: BuildStands, cell: str) -> MoveStar
 def misread(asked: MoveRequested) -> Barred | None:
     """Return a refusal for a contradicting or impossible field of a move request, or None."""
     kind = asked.kind
-    says = ""
-    if asked.move == asked.build:
-        says = "move: it needs an id of its own"
-    elif kind == "resize" and asked.flavor is None:
-        says = "flavor: a resize says what it is to be"
-    elif kind != "resize" and asked.flavor is not None:
-        says = "flavor: only a resize changes it"
-    elif kind == "rebuild" and asked.image is None:
-        says = "image: a rebuild says of which"
-    elif kind != "rebuild" and asked.image is not None:
-        says = "image: only a rebuild changes it"
-    elif asked.same_host and kind != "resize":
-        says = "same_host: only a resize may stay where it is"
-    elif asked.verify and kind not in ("migrate", "resize"):
-        says = "verify: only a migrate or a resize waits to be confirmed"
-    elif asked.verify_for and not asked.verify:
-        says = "verify_for: means something only with verify"
-    elif asked.wait and kind not in SEEKING:
-        says = f"wait: a {kind} needs no room"
-    elif asked.wait and asked.to_cell:
-        says = "wait: what goes to another cell does not wait for room; ask again when there is some"
-    elif asked.to_cell and kind not in CROSSING:
-        says = f"to_cell: only what is stopped leaves its cell, and not by a {kind}"
-    elif kind not in SEEKING:
-        for name in ("wanted_host", "forced_host", "ignore_hosts"):
-            if getattr(asked, name):
-                says = f"{name}: no host is looked for by a {kind}"
+    problems = [
+        (asked.move == asked.build, "move: it needs an id of its own"),
+        (kind == "resize" and asked.flavor is None, "flavor: a resize says what it is to be"),
+        (kind != "resize" and asked.flavor is not None, "flavor: only a resize changes it"),
+        (kind == "rebuild" and asked.image is None, "image: a rebuild says of which"),
+        (kind != "rebuild" and asked.image is not None, "image: only a rebuild changes it"),
+        (asked.same_host and kind != "resize", "same_host: only a resize may stay where it is"),
+        (
+            asked.verify and kind not in ("migrate", "resize"),
+            "verify: only a migrate or a resize waits to be confirmed",
+        ),
+        (asked.verify_for and not asked.verify, "verify_for: means something only with verify"),
+        (asked.wait and kind not in SEEKING, f"wait: a {kind} needs no room"),
+        (
+            asked.wait and asked.to_cell,
+            "wait: what goes to another cell does not wait for room; ask again when there is some",
+        ),
+        (
+            asked.to_cell and kind not in CROSSING,
+            f"to_cell: only what is stopped leaves its cell, and not by a {kind}",
+        ),
+        *(
+            (kind not in SEEKING and getattr(asked, name), f"{name}: no host is looked for by a {kind}")
+            for name in ("wanted_host", "forced_host", "ignore_hosts")
+        ),
+    ]
+    says = next((text for wrong, text in problems if wrong), "")
     return Barred(code="unreadable", why=says) if says else None
 
 
@@ -273,13 +273,11 @@ def taken_back(move: Id) -> Id:
     return str(uuid5(UUID(move), "taken back"))
 
 
-def undoing(placed: MovePlaced) -> ConsumerClaim | None:
-    """Return the claim that undoes the claim of a move, if the move made one."""
-    if placed.kind not in SEEKING or placed.generation is None:
-        return None
+def undoing(placed: MovePlaced, generation: int | None) -> ConsumerClaim:
+    """Return the claim that gives the source back to the instance of a move."""
     return ConsumerClaim(
         consumer=placed.build,
-        generation=placed.generation,
+        generation=generation,
         choices=(Choice({}),),
         project=placed.spec.project,
         user=placed.spec.user,

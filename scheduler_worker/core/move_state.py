@@ -21,7 +21,7 @@ import msgspec
 from msgspec import structs
 from msgspec.structs import replace
 
-from bus.claims import Choice, ConsumerClaim, Held, Released, ReleaseRequested, Retired, holder_consumer
+from bus.claims import Held, Released, ReleaseRequested, Retired
 from bus.messages import BuildDeleteRequested, BuildPlaced
 from bus.moves import (
     BEGUN,
@@ -34,7 +34,7 @@ from bus.moves import (
 )
 from bus.vocabulary import MAX_CAUSE, Value
 from scheduler_worker.core.events import BegunBefore, ComeAgain, DeadLetterRequest, End, Park, SayAll, SayMove
-from scheduler_worker.core.move_start import Barred, MoveStart, refused, taken_back
+from scheduler_worker.core.move_start import Barred, MoveStart, refused
 from scheduler_worker.core.order import CANCELLED, DELETED
 
 MoveMessages = Sequence[MovePlaced | MoveRefused | HandoverProgress]
@@ -129,37 +129,22 @@ class Handover(Value, frozen=True, kw_only=True):
     problem: str = ""  # why what it held could not be had back
 
 
-class TakeBack(Value, frozen=True, kw_only=True):
-    """Give its former allocations back to it, unless that was done since."""
-
-    by: HandoverReported
-
-
-class EndBuild(Value, frozen=True, kw_only=True):
-    """The build was deleted before it left the source: it must never hold anything again."""
-
-    by: HandoverReported
-
-
-class SayAgain(Value, frozen=True, kw_only=True):
-    """The earlier messages of the same cell are published again."""
-
-    why: str
-
+# What comes before the handover changes: return the source's allocations to the instance, end a build that was
+# deleted before it left, or receive the report again after its cell has released the build.
+Action = Literal["take back", "end build", "retry"]
 
 _LEAVING = ("ready", "failed", "deleted", "delete")
 _ARRIVING = ("arrived", "back", "deleted", "delete")
 
 Outgoing = MovePlaced | HandoverProgress | BuildDeleteRequested
-Judged = Handover | TakeBack | EndBuild | SayAgain | None
 
 
 def handover(start: MoveStart, placed: MovePlaced, booted: BuildPlaced) -> Handover:
     return Handover(placed=structs.replace(placed, out_of=start.cell, booted=booted))
 
 
-def judged(order: Handover, report: HandoverReported) -> Judged:
-    """Return the handover after this report, or None if the report changes nothing."""
+def judged(order: Handover, report: HandoverReported) -> Handover | Action | None:
+    """Return the handover after this report or what to do first; None if the cell may not report it."""
     leaving = report.half == "leaving"
     if report.cell != (order.placed.out_of if leaving else order.placed.cell):
         return None
@@ -170,16 +155,14 @@ def judged(order: Handover, report: HandoverReported) -> Judged:
     match report.outcome, order.state:
         case "delete", _:
             waits = order.state in ("leaving", "arriving") and owner(order) == report.cell
-            return SayAgain(why="it has not said yet that it let it go") if waits else order
+            return "retry" if waits else order
         case "ready", "leaving":
             placed = structs.replace(order.placed, above=report.above, steps=report.steps)
             return structs.replace(order, placed=placed, state="arriving")
-        case "failed", "leaving":
-            return TakeBack(by=report)
+        case ("failed", "leaving") | ("back", "arriving"):
+            return "take back"
         case "deleted", "leaving":
-            return EndBuild(by=report)
-        case "back", "arriving":
-            return TakeBack(by=report)
+            return "end build"
         case "arrived", "arriving":
             return structs.replace(order, state="done", by=report)
         case "deleted", "arriving" if not leaving:
@@ -232,25 +215,6 @@ def _told(order: Handover) -> HandoverProgress:
         problem=order.problem,
         phases=by.phases,
         attempts=by.attempts,
-    )
-
-
-# What placement is asked
-
-
-def taking_back(order: Handover, generation: int | None) -> ConsumerClaim | None:
-    """Return the claim that returns the source's allocations to the instance, if it held any before."""
-    placed = order.placed
-    if not placed.attempt:
-        return None
-    return ConsumerClaim(
-        consumer=placed.build,
-        generation=generation,
-        choices=(Choice({}),),
-        project=placed.spec.project,
-        user=placed.spec.user,
-        take_over=holder_consumer(placed.build, placed.attempt),
-        begins=taken_back(placed.move),
     )
 
 

@@ -7,12 +7,21 @@ from difflib import get_close_matches
 from functools import cached_property
 from math import isfinite
 from operator import attrgetter
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
 
 from bus.messages import BuildRequested
-from scheduler_worker.core.rule import ITS_OWN, Alternative, HostFacts, Rule, View, Weigher, as_anybodys
+from scheduler_worker.core.rule import (
+    ITS_OWN,
+    Alternative,
+    HostFacts,
+    Refuses,
+    Rule,
+    View,
+    Weigher,
+    as_anybodys,
+)
 from scheduler_worker.core.rules import DEFAULT_RULES, RULES, RULES_CALLED, RULES_OF_PLACEMENT
 from scheduler_worker.core.rules.neighbours import GROUP
 from scheduler_worker.core.weighing import WEIGHERS, WEIGHERS_CALLED, WEIGHERS_OF_OTHERS
@@ -43,14 +52,34 @@ class BadChoice(ValueError):
         self.name, self.option = name, option  # the rule or weigher of the option, if it is an option
 
 
+class _Kind(NamedTuple):
+    word: str
+    type: type[Rule] | type[Weigher]
+    built_in: Mapping[str, Made]
+    called: Mapping[str, tuple[str, ...]]  # by other schedulers
+    needless: Mapping[str, str]
+    from_plain: Made
+
+
+def _plain_rule(name: str, refuses: Refuses) -> Rule:
+    return Rule(name, refuses, reads=(EVERYTHING,))
+
+
+def _plain_weigher(name: str, value: Callable[[HostFacts, Alternative], float]) -> Weigher:
+    def of_each(view: View, alternative: Alternative) -> Any:
+        return view.each(lambda host: value(host, alternative))
+
+    return Weigher(name, of_each, reads=(EVERYTHING,))
+
+
+_FILTERS = _Kind("filter", Rule, RULES, RULES_CALLED, RULES_OF_PLACEMENT, _plain_rule)
+_WEIGHERS = _Kind("weigher", Weigher, WEIGHERS, WEIGHERS_CALLED, WEIGHERS_OF_OTHERS, _plain_weigher)
+
+
 def rules_named(names: Iterable[str] | None, options: Options, own: Own) -> tuple[Rule, ...]:
     """Return the named filters in their order, or the default filters for None."""
     found: dict[str, Rule] = {}
-    for name in _known("filter", DEFAULT_RULES if names is None else names, own):
-        made = own[name] if name in own else RULES[name]
-        rule = _made(name, made, options.get(name, {}), _as_rule)
-        if not isinstance(rule, Rule):
-            raise BadChoice(f"{name!r} makes a {type(rule).__name__}, not a Rule", name)
+    for _, rule in _named(_FILTERS, DEFAULT_RULES if names is None else names, options, own):
         found.setdefault(rule.name, rule)
     return tuple(found.values())
 
@@ -59,21 +88,31 @@ def weighers_named(names: Names, options: Options, own: Own) -> tuple[Weigher, .
     """Return the named weighers, with the multipliers of a mapping, or the default weighers for None."""
     found: dict[str, Weigher] = {}
     multipliers = names if isinstance(names, Mapping) else {}
-    for said in WEIGHERS if names is None else names:
-        for name in _known("weigher", (said,), own):
-            made = own[name] if name in own else WEIGHERS[name]
-            weigher = _made(name, made, options.get(name, {}), _as_weigher)
-            if not isinstance(weigher, Weigher):
-                raise BadChoice(f"{name!r} makes a {type(weigher).__name__}, not a Weigher", name)
-            if not isfinite(multipliers.get(said, 0.0)):
-                raise BadChoice(f"{said}: {multipliers[said]} is no multiplier: it must be finite", name)
-            if said in multipliers:
-                weigher = replace(weigher, multiplier=multipliers[said])
-            found[weigher.name] = weigher
+    for name, weigher in _named(_WEIGHERS, WEIGHERS if names is None else names, options, own):
+        multiplier = multipliers.get(name, weigher.multiplier)
+        if not isfinite(multiplier):
+            raise BadChoice(f"{name}: {multiplier} is no multiplier: it must be finite", weigher.name)
+        found[weigher.name] = replace(weigher, multiplier=multiplier)
     # This weigher evaluates hosts one by one, so it is removed if its multiplier is 0.
     return tuple(
         weigher for weigher in found.values() if weigher.multiplier or weigher.name != "image_properties"
     )
+
+
+def _named(kind: _Kind, names: Iterable[str], options: Options, own: Own) -> Iterator[tuple[str, Any]]:
+    """Yield each filter or weigher with the name by which it was chosen."""
+    for chosen in names:
+        last = chosen.rsplit(".", 1)[-1]
+        if chosen in kind.built_in or chosen in own:
+            ours: tuple[str, ...] = (chosen,)
+        elif last in kind.called or last in kind.needless:
+            ours = kind.called.get(last, ())
+        else:
+            nearest = _nearest(chosen, {*kind.built_in, *kind.called, *kind.needless})
+            known = f"known {kind.word}s: {', '.join(kind.built_in)}"
+            raise BadChoice(f"unknown {kind.word} {chosen!r}{nearest}; {known}", chosen)
+        for name in ours:
+            yield chosen, _made(kind, name, own.get(name) or kind.built_in[name], options.get(name, {}))
 
 
 def check_options(options: Options, own: Own) -> None:
@@ -102,40 +141,31 @@ def options_of(made: Made) -> dict[str, Any]:
     }
 
 
-def _known(kind: str, names: Iterable[str], own: Own) -> Iterator[str]:
-    there, called, elsewhere = (
-        (RULES, RULES_CALLED, RULES_OF_PLACEMENT)
-        if kind == "filter"
-        else (WEIGHERS, WEIGHERS_CALLED, WEIGHERS_OF_OTHERS)
-    )
-    for name in names:
-        last = name.rsplit(".", 1)[-1]
-        if name in there or name in own:
-            yield name
-        elif last in called:
-            yield from called[last]
-        elif last not in elsewhere:
-            nearest = _nearest(name, {*there, *called, *elsewhere})
-            raise BadChoice(f"unknown {kind} {name!r}{nearest}; known {kind}s: {', '.join(there)}", name)
-
-
 def _nearest(name: str, known: Iterable[str]) -> str:
     by_small = {one.lower(): one for one in known}
     close = get_close_matches(name.lower(), by_small, 1, 0.6)
     return f", did you mean {by_small[close[0]]!r}?" if close else ""
 
 
-def _made(name: str, made: Made, given: Mapping[str, Any], plain: Made) -> Rule | Weigher:
-    if _is_plain(made):
-        return plain(name, made)  # type: ignore[no-any-return]
-    one = _with_options(name, made, given)
-    for read in getattr(one, "reads", ()):
+def _made(kind: _Kind, name: str, made: Made, given: Mapping[str, Any]) -> Any:
+    needed = [
+        parameter
+        for parameter in inspect.signature(made).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    if len(needed) >= 2:  # the function is a filter or weigher, and does not make one
+        return kind.from_plain(name, made)
+    found = made(**_options(name, made, given))
+    if not isinstance(found, kind.type):
+        raise BadChoice(f"{name!r} makes a {type(found).__name__}, not a {kind.type.__name__}", name)
+    for read in found.reads:
         if read.removeprefix("request.") in ITS_OWN and read != "request":
             raise BadChoice(f"{name!r} reads {read}, which is of each request: what is read is shared", name)
-    return one
+    return found
 
 
-def _with_options(name: str, made: Made, given: Mapping[str, Any]) -> Rule | Weigher:
+def _options(name: str, made: Made, given: Mapping[str, Any]) -> dict[str, Any]:
     hints = get_type_hints(made)
     options = {}
     for option in options_of(made).keys() & given.keys():
@@ -146,28 +176,7 @@ def _with_options(name: str, made: Made, given: Mapping[str, Any]) -> Rule | Wei
             options[option] = msgspec.convert(value, kind, strict=False)
         except msgspec.ValidationError as problem:
             raise BadChoice(f"{value!r}: {problem}", name, option) from None
-    return made(**options)  # type: ignore[no-any-return]
-
-
-def _is_plain(made: Made) -> bool:
-    needed = [
-        parameter
-        for parameter in inspect.signature(made).parameters.values()
-        if parameter.default is parameter.empty
-        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-    ]
-    return len(needed) >= 2
-
-
-def _as_rule(name: str, refuses: Callable[[HostFacts, Alternative], str | None]) -> Rule:
-    return Rule(name, refuses, reads=(EVERYTHING,))
-
-
-def _as_weigher(name: str, value: Callable[[HostFacts, Alternative], float]) -> Weigher:
-    def of_each(view: View, alternative: Alternative) -> Any:
-        return view.each(lambda host: value(host, alternative))
-
-    return Weigher(name, of_each, reads=(EVERYTHING,))
+    return options
 
 
 @dataclass(frozen=True)
@@ -290,43 +299,33 @@ class Choosable(msgspec.Struct, frozen=True, kw_only=True):
 
 def all_rules(policy: ChoicePolicy, options: Options, own: Own) -> list[Choosable]:
     """Return the enabled filters in their order, then all other filters."""
-    return _all([rule.name for rule in policy.rules], RULES, RULES_CALLED, rules_named, (options, own))
+    return _choosable(_FILTERS, [rule.name for rule in policy.rules], options, own)
 
 
 def all_weighers(policy: ChoicePolicy, options: Options, own: Own) -> list[Choosable]:
     """Return the enabled weighers, then all other weighers."""
     multipliers = {weigher.name: weigher.multiplier for weigher in policy.weighers}
     weighers = []
-    for one in _all([*multipliers], WEIGHERS, WEIGHERS_CALLED, weighers_named, (options, own)):
-        known = one.name in multipliers
-        multiplier = multipliers[one.name] if known else WEIGHERS[one.name]().multiplier
-        weighers.append(msgspec.structs.replace(one, on=known and bool(multiplier), multiplier=multiplier))
+    for weigher in _choosable(_WEIGHERS, [*multipliers], options, own):
+        known = weigher.name in multipliers
+        multiplier = multipliers[weigher.name] if known else WEIGHERS[weigher.name]().multiplier
+        enabled = known and bool(multiplier)
+        weighers.append(msgspec.structs.replace(weigher, on=enabled, multiplier=multiplier))
     return weighers
 
 
-def _all(
-    enabled: Sequence[str],
-    built_in: Mapping[str, Made],
-    called: Mapping[str, tuple[str, ...]],
-    named: Made,
-    chosen: tuple[Options, Own],
-) -> list[Choosable]:
-    options, own = chosen
-    names = {name: named((name,), options, own)[0].name for name in own}
-    given = {**options, **{names[name]: options[name] for name in own if name in options}}
-    made = {**built_in, **{names[name]: function for name, function in own.items()}}
-    return [
-        Choosable(
-            name=name,
-            says=" ".join((inspect.getdoc(made[name]) or "").split("\n\n")[0].split()),
-            on=name in enabled,
-            options=options_of(made[name])
-            | {
-                option: value
-                for option, value in given.get(name, {}).items()
-                if option in options_of(made[name])
-            },
-            called=tuple([other for other, ours in called.items() if name in ours and other[0].isupper()]),
-        )
-        for name in dict.fromkeys((*enabled, *built_in))
-    ]
+def _choosable(kind: _Kind, enabled: Sequence[str], options: Options, own: Own) -> list[Choosable]:
+    made, given = dict(kind.built_in), dict(options)
+    for chosen, function in own.items():
+        [(_, found)] = _named(kind, (chosen,), options, own)
+        made[found.name] = function
+        if chosen in options:
+            given[found.name] = options[chosen]
+    choosable = []
+    for name in dict.fromkeys((*enabled, *kind.built_in)):
+        ours = options_of(made[name])
+        ours |= {option: value for option, value in given.get(name, {}).items() if option in ours}
+        says = " ".join((inspect.getdoc(made[name]) or "").split("\n\n")[0].split())
+        called = tuple([other for other, of in kind.called.items() if name in of and other[0].isupper()])
+        choosable.append(Choosable(name=name, says=says, on=name in enabled, options=ours, called=called))
+    return choosable

@@ -27,6 +27,7 @@ from scheduler_worker.core.extra_specs import (
     unknown,
 )
 from scheduler_worker.core.group_draft import (
+    READ,
     QuestionDraft,
     add_capabilities,
     add_devices,
@@ -190,7 +191,7 @@ def _read(asked: bytes, options: RequestOptions) -> tuple[FlavorRead, ...]:
     alternative_index, flavor, image, place = _places.decode(asked)
     where = f"or_else[{alternative_index - 1}]" if alternative_index else "flavor"
     specs = GuestSpecs(flavor, image, where)
-    notes = tuple(islice(unknown(flavor, where, options.unscoped), MAX_NOTES))
+    notes = tuple(islice(unknown(flavor, where, READ, options.unscoped), MAX_NOTES))
     choices = page_choices(specs, options.large_pages)
     return tuple(_with_pages(specs, image, place, options, pages, notes) for pages in choices)
 

@@ -3,8 +3,8 @@
 More is better; a negative multiplier reverses that. An attribute that a host does not report counts as 0.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import reduce
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -44,10 +44,6 @@ def _free(resource_class: str) -> Callable[[View, Alternative], Number]:
     return lambda view, alternative: view.free(resource_class)
 
 
-def _sum(values: Iterable[Number]) -> Number:
-    return reduce(lambda one, other: one + other, values, 0.0)
-
-
 def ram() -> Weigher:
     """Free MEMORY_MB of the host: more is better, so builds are spread; a negative multiplier packs them."""
     return Weigher("ram", _free("MEMORY_MB"), 1.0, lowest=0.0)
@@ -83,36 +79,30 @@ def pci(*, classes: Sequence[str] = DEVICES) -> Weigher:
     every = tuple(classes)
 
     def value(view: View, alternative: Alternative) -> Number:
-        devices = 0.0
-        for one in every:
-            devices = devices + view.free(one)
-        few = min(devices, MOST) if isinstance(devices, float) else np.minimum(devices, MOST)
-        return MOST - few
+        devices = sum(view.free(resource_class) for resource_class in every)
+        return MOST - (min(devices, MOST) if isinstance(devices, float) else np.minimum(devices, MOST))
 
     return Weigher("pci", value, 1.0)
 
 
+def _members(policy: str, view: View, alternative: Alternative) -> Number:
+    soft = alternative.group is not None and alternative.group.policy == policy
+    return view.members(alternative) if soft else 0.0
+
+
 def soft_affinity() -> Weigher:
     """Members of the request's soft-affinity group on the host."""
-
-    def value(view: View, alternative: Alternative) -> Number:
-        return (
-            view.members(alternative)
-            if alternative.group is not None and alternative.group.policy == "soft-affinity"
-            else 0.0
-        )
-
-    return Weigher("soft_affinity", value, SOFT, reads=(GROUP,))
+    return Weigher("soft_affinity", partial(_members, "soft-affinity"), SOFT, reads=(GROUP,))
 
 
 def soft_anti_affinity() -> Weigher:
     """Members of the request's soft-anti-affinity group on the host; fewer are better."""
-
-    def value(view: View, alternative: Alternative) -> Number:
-        soft = alternative.group is not None and alternative.group.policy == "soft-anti-affinity"
-        return -view.members(alternative) if soft else 0.0
-
-    return Weigher("soft_anti_affinity", value, SOFT, reads=(GROUP,))
+    return Weigher(
+        "soft_anti_affinity",
+        lambda view, alternative: -_members("soft-anti-affinity", view, alternative),
+        SOFT,
+        reads=(GROUP,),
+    )
 
 
 def build_failure() -> Weigher:
@@ -167,7 +157,7 @@ def metrics(
     ratios = tuple((weight_setting or {}).items())
 
     def value(view: View, alternative: Alternative) -> Number:
-        weights = _sum(view.metric(name) * ratio for name, ratio in ratios)
+        weights = sum(view.metric(name) * ratio for name, ratio in ratios)
         return view.where(view.said(weights), weights, weight_of_unavailable) if ratios else 0.0
 
     return Weigher("metrics", value, 1.0)
@@ -177,7 +167,7 @@ def preferred_traits() -> Weigher:
     """Preferred traits of the request that the host has, by weight: counts more than ram, cpu and disk."""
 
     def value(view: View, alternative: Alternative) -> Number:
-        return _sum(view.has(trait) * by for trait, by in alternative.preferred.items())
+        return sum(view.has(trait) * by for trait, by in alternative.preferred.items())
 
     return Weigher("preferred_traits", value, 4.0, reads=("preferred",))
 

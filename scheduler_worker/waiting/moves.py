@@ -24,7 +24,7 @@ from bus.moves import HandoverProgress, MovePlaced, MoveRefused, MoveRequested
 from bus.sql.failures import retrying
 from bus.vocabulary import Id, Message
 from scheduler_worker.core.events import Begun, ComeAgain, DeadLetterRequest
-from scheduler_worker.core.move_start import Barred, refused, taken_back, undoing, unheard
+from scheduler_worker.core.move_start import SEEKING, Barred, refused, taken_back, undoing, unheard
 from scheduler_worker.core.move_state import SeenThrough, Stopped
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.placing import LONGEST_PAUSE
@@ -80,8 +80,7 @@ class UnheardMoves:
         )
 
     async def _undo(self, placed: MovePlaced) -> ClaimResult | ReleaseResult:
-        claim = undoing(placed)
-        if claim is None:
+        if placed.kind not in SEEKING or placed.generation is None:  # it made no claim
             question = ReleaseRequested(
                 consumer=taken_back(placed.move),
                 generation=None,
@@ -89,6 +88,7 @@ class UnheardMoves:
                 unplaceable=True,
             )
             return (await self._courses.scheduler.placement.release(question)).result
+        claim = undoing(placed, placed.generation)
         [answer] = await self._courses.scheduler.placement.claim_many([ClaimRequested(claims=(claim,))])
         result = answer.results[0]
         if placed.kind == "unshelve" and isinstance(result, Claimed | Retired):

@@ -19,17 +19,14 @@ from bus.moves import (
 from bus.requests import BuildSpec, Flavor
 from bus.vocabulary import Message
 from compute_sim.core.phases import NOTHING, MoveSteps, afterwards, meanwhile, ownership, refusal
+from scheduler_worker.core.move_start import undoing
 from scheduler_worker.core.move_state import (
-    EndBuild,
     Handover,
     HandoverState,
-    SayAgain,
-    TakeBack,
     begins,
     holding_nothing,
     judged,
     messages_of,
-    taking_back,
 )
 from tests.support.ids import uid
 from tests.support.moving_agent import DESTINATION, SOURCE, an_order
@@ -173,22 +170,16 @@ def a_report(half: str, outcome: str, cell: str = "", **fields: Any) -> Handover
     )  # fmt: skip
 
 
-def in_short(found: object) -> str:
-    match found:
-        case Handover():
-            return found.state
-        case TakeBack() | EndBuild() | SayAgain():
-            return {TakeBack: "take back", EndBuild: "end it", SayAgain: "later"}[type(found)]
-        case _:
-            return "nothing"
+def in_short(found: Handover | str | None) -> str:
+    return found.state if isinstance(found, Handover) else found or "nothing"
 
 
 # state, half, outcome → what the order is then, or what has to be done first
 TABLE: list[tuple[HandoverState, str, str, str]] = [
     ("leaving", "leaving", "ready", "arriving"),
     ("leaving", "leaving", "failed", "take back"),
-    ("leaving", "leaving", "deleted", "end it"),
-    ("leaving", "leaving", "delete", "later"),
+    ("leaving", "leaving", "deleted", "end build"),
+    ("leaving", "leaving", "delete", "retry"),
     ("leaving", "arriving", "arrived", "nothing"),
     ("leaving", "arriving", "back", "nothing"),
     ("leaving", "arriving", "deleted", "nothing"),
@@ -206,7 +197,7 @@ TABLE: list[tuple[HandoverState, str, str, str]] = [
     ("arriving", "arriving", "arrived", "done"),
     ("arriving", "arriving", "back", "take back"),
     ("arriving", "arriving", "deleted", "deleted"),
-    ("arriving", "arriving", "delete", "later"),
+    ("arriving", "arriving", "delete", "retry"),
     *[
         (state, half, outcome, state)
         for state in ("done", "back", "deleted")
@@ -283,17 +274,16 @@ def test_who_takes_it_in_counts_on_from_where_the_other_stopped() -> None:
 
 
 def test_what_it_held_is_taken_back_from_its_keeper_once_and_a_shelved_one_is_fenced_again() -> None:
-    claim = taking_back(a_handover_order("arriving"), 7)
-    assert claim is not None
+    claim = undoing(a_handover_order("arriving").placed, 7)
     assert (claim.consumer, claim.generation, claim.take_over) == (
         PLACED.build,
         7,
         holder_consumer(PLACED.build, 1),
     )
-    again = taking_back(a_handover_order("arriving"), None)
-    assert again is not None and claim.begins and claim.begins == again.begins != PLACED.move
+    again = undoing(a_handover_order("arriving").placed, None)
+    assert claim.begins and claim.begins == again.begins != PLACED.move
     shelved = Handover(placed=replace(PLACED, attempt=0, kind="unshelve"))
-    assert taking_back(shelved, 7) is None
+    assert undoing(shelved.placed, 7).take_over is None
     assert holding_nothing(shelved, deleted=False).retire == SHELVED
     assert holding_nothing(shelved, deleted=True).retire == "deleted"
 

@@ -5,55 +5,32 @@ options.
 from collections.abc import Callable, Mapping
 
 from scheduler_worker.core.rule import Rule
-from scheduler_worker.core.rules.aggregates import (
-    aggregate_image_properties_isolation,
-    aggregate_instance_extra_specs,
-    aggregate_multi_tenancy_isolation,
-    aggregate_type_affinity,
-)
-from scheduler_worker.core.rules.image import compute_capabilities, image_properties, isolated_hosts, json
-from scheduler_worker.core.rules.neighbours import (
-    different_host,
-    same_host,
-    server_group_affinity,
-    server_group_anti_affinity,
-    simple_cidr_affinity,
-)
-from scheduler_worker.core.rules.state import (
-    all_hosts,
-    enabled,
-    few_failures,
-    io_ops,
-    metrics,
-    num_instances,
-    up,
-    zone,
-)
+from scheduler_worker.core.rules import aggregates, image, neighbours, state
 
 RULES: Mapping[str, Callable[..., Rule]] = {
     made.__name__: made
     for made in (
-        up,
-        enabled,
-        zone,
-        io_ops,
-        compute_capabilities,
-        image_properties,
-        server_group_anti_affinity,
-        server_group_affinity,
-        same_host,
-        different_host,
-        aggregate_multi_tenancy_isolation,
-        simple_cidr_affinity,
-        all_hosts,
-        few_failures,
-        num_instances,
-        isolated_hosts,
-        metrics,
-        json,
-        aggregate_image_properties_isolation,
-        aggregate_instance_extra_specs,
-        aggregate_type_affinity,
+        state.up,
+        state.enabled,
+        state.zone,
+        state.io_ops,
+        image.compute_capabilities,
+        image.image_properties,
+        neighbours.server_group_anti_affinity,
+        neighbours.server_group_affinity,
+        neighbours.same_host,
+        neighbours.different_host,
+        aggregates.aggregate_multi_tenancy_isolation,
+        neighbours.simple_cidr_affinity,
+        state.all_hosts,
+        state.few_failures,
+        state.num_instances,
+        image.isolated_hosts,
+        state.metrics,
+        image.json,
+        aggregates.aggregate_image_properties_isolation,
+        aggregates.aggregate_instance_extra_specs,
+        aggregates.aggregate_type_affinity,
     )
 }
 

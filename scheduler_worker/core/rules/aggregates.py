@@ -81,11 +81,11 @@ def aggregate_instance_extra_specs() -> Rule:
     """
 
     def admits(view: View, alternative: Alternative) -> Number:
-        demands = _demands(alternative.flavor.extra_specs)
-        return reduce(and_, [view.within(_meets(key, demand)) == 1 for key, demand in demands])
+        of_flavor = demands(alternative.flavor.extra_specs, _SCOPE)
+        return reduce(and_, [view.within(_meets(key, demand)) == 1 for key, demand, _ in of_flavor])
 
     def why(host: HostFacts, alternative: Alternative) -> str | None:
-        for key, demand in _demands(alternative.flavor.extra_specs):
+        for key, demand, _ in demands(alternative.flavor.extra_specs, _SCOPE):
             values = _listed_by_any(host, key)
             if not any(meets(value, demand) for value in values):
                 there = f"they say {', '.join(values)}" if values else "they do not say it"
@@ -96,22 +96,18 @@ def aggregate_instance_extra_specs() -> Rule:
         "aggregate_instance_extra_specs",
         admits,
         why,
-        lambda alternative: any(_demands(alternative.flavor.extra_specs)),
+        lambda alternative: any(demands(alternative.flavor.extra_specs, _SCOPE)),
         reads=("flavor.extra_specs",),
     )
 
 
-def unscoped(key: str) -> bool:
-    """Return whether an extra spec without a scope is for filters; placement reads some of them too."""
-    return ":" not in key and key != "group_policy" and not key.startswith("same_subtree")
-
-
-def _demands(extra_specs: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def demands(extra_specs: Mapping[str, str], scope: str) -> Iterator[tuple[str, str, bool]]:
+    """Yield key, demand and whether it has the scope, of the extra specs with this scope or without any."""
     for key, demand in extra_specs.items():
-        if key.startswith(_SCOPE):
-            yield key.removeprefix(_SCOPE), demand
-        elif unscoped(key):
-            yield key, demand
+        if key.startswith(scope):
+            yield key.removeprefix(scope), demand, True
+        elif ":" not in key and key != "group_policy" and not key.startswith("same_subtree"):
+            yield key, demand, False
 
 
 def _listed(aggregate: Aggregate, key: str) -> list[str]:

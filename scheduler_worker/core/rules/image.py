@@ -2,14 +2,14 @@
 
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from bus.reports import HostState
 from bus.requests import Image
 from scheduler_worker.core.attributes import UnreadableQuery, attribute, capability, holds, meets, parsed
 from scheduler_worker.core.rule import Alternative, HostFacts, Rule
-from scheduler_worker.core.rules.aggregates import unscoped
+from scheduler_worker.core.rules.aggregates import demands
 
 # One spelling for each; a property may have an older name.
 _ARCHITECTURE = ("hw_architecture", "architecture")
@@ -163,23 +163,17 @@ def compute_capabilities() -> Rule:
     """
 
     def refuses(host: HostFacts, alternative: Alternative) -> str | None:
-        for key, demand in _demands(alternative.flavor.extra_specs):
-            path = key.removeprefix(_SCOPE)
-            said = attribute(host, path)
-            if said is None:
-                if path == key:
-                    continue
-                return f"{path} is to be {demand}; it does not say"
-            if not meets(said, demand):
-                there = f"it is {said}" if said else "it does not say"
-                return f"{path} is to be {demand}; {there}"
+        for path, demand, scoped in demands(alternative.flavor.extra_specs, _SCOPE):
+            value = attribute(host, path)
+            if (value is None and scoped) or (value is not None and not meets(value, demand)):
+                return f"{path} is to be {demand}; {f'it is {value}' if value else 'it does not say'}"
         return None
 
     return Rule(
         "compute_capabilities",
         refuses,
         reads=("flavor.extra_specs",),
-        concerns=lambda alternative: any(_demands(alternative.flavor.extra_specs)),
+        concerns=lambda alternative: any(demands(alternative.flavor.extra_specs, _SCOPE)),
     )
 
 
@@ -187,14 +181,11 @@ def json() -> Rule:
     """The hint `query` is true of the host: `[">=", "$free_ram_mb", 1024]`."""
 
     def refuses(host: HostFacts, alternative: Alternative) -> str | None:
-        text = alternative.request.hints.query
-        if not text:
-            return None
+        query = alternative.request.hints.query
         try:
-            query = parsed(text)
+            return None if not query or holds(parsed(query), host) else "the query is not true of it"
         except UnreadableQuery as problem:
             return f"the query means nothing: {problem}"
-        return None if holds(query, host) else "the query is not true of it"
 
     return Rule(
         "json",
@@ -202,9 +193,3 @@ def json() -> Rule:
         reads=("hints.query",),
         concerns=lambda alternative: bool(alternative.request.hints.query),
     )
-
-
-def _demands(extra_specs: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    for key, demand in extra_specs.items():
-        if key.startswith(_SCOPE) or unscoped(key):
-            yield key, demand
