@@ -129,8 +129,8 @@ class Handover(Value, frozen=True, kw_only=True):
     problem: str = ""  # why what it held could not be had back
 
 
-# What comes before the handover changes: return the source's allocations to the instance, end a build that was
-# deleted before it left, or receive the report again after its cell has released the build.
+# What comes before the handover changes: return the allocations of the source to the instance, end a build
+# that was deleted before it left, or receive the report again after its cell has released the build.
 Action = Literal["take back", "end build", "retry"]
 
 _LEAVING = ("ready", "failed", "deleted", "delete")
