@@ -463,7 +463,7 @@ async def letters_of(broker: RabbitMQ, queue: str, count: int) -> list[str]:
             found[:] = [letter.reason for letter in letters if letter.queue == queue]
             return len(found) >= count
 
-        await until(dead)
+        await until(dead, picture=lambda: found)
         await owner.transport.remove_dead_letters(None)
     return found
 
@@ -473,9 +473,21 @@ def a_request(number: int) -> bytes:
     return encode(BuildRequested(request=uid(number), instances=(uid(number),), flavor=flavor, reply_to="no"))
 
 
+def publish(
+    channel: BlockingChannel,
+    exchange: str,
+    key: str,
+    body: bytes,
+    properties: pika.BasicProperties | None = None,
+) -> None:
+    """Publish a message, and raise unless the broker has put it into a queue."""
+    channel.confirm_delivery()
+    channel.basic_publish(exchange, key, body, properties, mandatory=True)
+
+
 def by_a_further_key(channel: BlockingChannel) -> None:
     said = pika.BasicProperties(headers={"CC": ["build.requested"]})
-    channel.basic_publish("berth", "build.ended.c1", a_request(201), said)
+    publish(channel, "berth", "build.ended.c1", a_request(201), said)
 
 
 def by_a_queue_that_forwards(channel: BlockingChannel) -> None:
@@ -484,7 +496,7 @@ def by_a_queue_that_forwards(channel: BlockingChannel) -> None:
     }  # fmt: skip
     channel.queue_declare(REPLIES, exclusive=True, arguments=forwards)
     channel.queue_bind(REPLIES, "berth.queues", f"*.{REPLIES}")
-    channel.basic_publish("berth.queues", f"0.{REPLIES}", a_request(202))
+    publish(channel, "berth.queues", f"0.{REPLIES}", a_request(202))
 
 
 def by_a_queue_that_forwards_by_name(channel: BlockingChannel) -> None:
@@ -497,14 +509,14 @@ def by_a_queue_that_forwards_by_name(channel: BlockingChannel) -> None:
     channel.queue_declare(queue, exclusive=True, arguments=forwards)
     channel.queue_bind(queue, "berth.queues", f"*.{queue}")
     said = pika.BasicProperties(headers={"key": "build.requested"})
-    channel.basic_publish("berth.queues", f"0.{queue}", a_request(203), said)
+    publish(channel, "berth.queues", f"0.{queue}", a_request(203), said)
 
 
 def by_an_exchange_of_its_own(channel: BlockingChannel) -> None:
     exchange = REPLIES.replace("0", "2")
     channel.exchange_declare(exchange, "topic", auto_delete=True)
     channel.exchange_bind("berth", exchange, "#")
-    channel.basic_publish(exchange, "build.requested", a_request(205))
+    publish(channel, exchange, "build.requested", a_request(205))
 
 
 async def test_what_the_broker_lets_through_is_not_believed(broker: RabbitMQ, directory: Path) -> None:
