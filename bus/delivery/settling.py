@@ -82,6 +82,9 @@ class ServedRow(ABC):
         readable = []
         suspects = []
         for delivery in deliveries:
+            if delivery.problem:  # first: a copy of the message among the suspects would not have the problem
+                await self._bury(delivery, Dead(delivery.problem))
+                continue
             if self.queue.durable and (delivery.crashes or delivery.envelope.suspect_of):
                 suspects.append(delivery)
                 continue

@@ -71,11 +71,16 @@ def properties_of_frame(id_: str, user: str | None = None) -> Any:
     )
 
 
-def open_message(message: Arrived, key: str, *, names_key: bool = True) -> tuple[list[Envelope], str]:
+def open_message(
+    message: Arrived, key: str, *, names_key: bool = True, problem: str = ""
+) -> tuple[list[Envelope], str]:
     """Return the envelopes in an AMQP message, and an error if it is unreadable.
 
-    `key` is the key it arrived by; only with `names_key` may the message contain another one.
+    `key` is the key it arrived by; only with `names_key` may the message contain another one. A message with
+    a `problem` is not taken apart: it can be requeued only as a whole, without losing the problem.
     """
+    if problem:
+        return [_alone(message, key, names_key)], problem
     size = len(message.body)
     if size > MAX_MESSAGE_BYTES:
         problem = f"the message is {size} bytes; the bus carries at most {MAX_MESSAGE_BYTES}"

@@ -207,9 +207,8 @@ class RabbitInbox:
     def _open_next(self, reading: Reading) -> bool:
         while reading.deliveries:
             message = reading.deliveries.popleft()
-            key, names_key, disbelieved = came_by(message, self._link.names, self._name)
-            envelopes, problem = open_message(message, key, names_key=names_key)
-            problem = disbelieved or problem
+            key, names_key, problem = came_by(message, self._link.names, self._name)
+            envelopes, problem = open_message(message, key, names_key=names_key, problem=problem)
             self._size += (len(envelopes) - self._size) / 8
             crashed = crashes(message)
             parcel = Parcel(

@@ -166,6 +166,8 @@ class RabbitDelivery:
             return
         if self._alone and not self._parcel.reading.is_last_copy(self._parcel.tag):
             self._parcel.reading.nack(self._parcel.tag)
+        elif self.problem:  # its queue was deleted, and a copy of the message would not be refused
+            self._parcel.settled()
         else:
             self._parcel.send_back(self._parcel, [self.envelope])
 
@@ -191,13 +193,13 @@ def came_by(message: Arrived, names: BrokerNames, queue: str) -> tuple[str, bool
     if message.exchange == names.queues:
         problem = ""
         if message.key.partition(".")[2] != queue:
-            problem = f"it was sent to {message.key!r}, and is in {queue} by a further key (CC)"
+            problem = f"it was sent to {message.key!r}, and reached {queue} by an additional key (CC)"
         elif forwarded and not forwarded.startswith(f"{names.delay}."):
-            problem = f"it came by way of the queue {forwarded}, which forwards what it likes"
+            problem = f"it was forwarded by the queue {forwarded}, which is not one of berth's"
         return names.key_for_reader(message.exchange, message.key), True, problem
     if message.exchange == "":  # which no user of berth's may write to
         return message.key, True, ""
-    problem = f"it came by way of the queue {forwarded}, which forwards what it likes" if forwarded else ""
+    problem = f"it was forwarded by the queue {forwarded}, which is not one of berth's" if forwarded else ""
     if message.exchange != names.exchange:
         problem = f"it was published to the exchange {message.exchange}, not to {names.exchange}"
     return message.key, False, problem

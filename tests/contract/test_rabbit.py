@@ -389,7 +389,7 @@ async def test_an_additional_key_does_not_reach_another_queue_by_its_name(
     inbox = await transport.consume(QueueSpec("reader", ("host.failed.c2",)), 10)
     said = pika.BasicProperties(headers={"CC": [f"0.{bus_name}:reader"], "key": "host.failed.c2"})
     blocking_channel.basic_publish(f"{bus_name}.queues", "0.mine", bytes(a_forged_envelope().body), said)
-    assert "further key" in (await take(inbox)).problem
+    assert "additional key" in (await take(inbox)).problem
 
 
 @pytest.mark.parametrize(
@@ -415,6 +415,40 @@ async def test_messages_forwarded_by_a_foreign_queue_are_refused(
     said = pika.BasicProperties(headers={"key": "host.failed.c2"})
     blocking_channel.basic_publish("", mine, bytes(a_forged_envelope().body), said)
     assert mine in (await take(inbox)).problem
+
+
+@pytest.mark.parametrize("count", [1, 2], ids=["a message", "a frame"])
+async def test_refused_messages_stay_refused_when_the_broker_delivers_them_again(
+    amqp_url: str, bus_name: str, blocking_channel: BlockingChannel, count: int
+) -> None:
+    """RabbitMQ delivers messages again after a crash, a stop, or a change of the prefetch count."""
+    handled: list[str] = []
+
+    async def handle(request: BuildRequested) -> None:
+        handled.append(request.request)
+
+    transport = RabbitTransport(amqp_url, exchange=bus_name)
+    forged = [envelope_of(a_request_of(uid(100 + number)), Clock()) for number in range(count)]
+    worker = Worker("w", consumes=[on(topics.BUILD_REQUESTED, handle)])
+    async with Bus(transport) as bus, asyncio.TaskGroup() as group, asyncio.timeout(DEADLINE):
+        spec = worker.queue_of(worker.consumes[0])
+        inbox = await transport.consume(spec, 10)
+        blocking_channel.exchange_declare("outside", "topic", auto_delete=True)
+        blocking_channel.exchange_bind(bus_name, "outside", "#")
+        body = bytes(forged[0].body) if count == 1 else encode_frame(forged)
+        said = pika.BasicProperties(type="BuildRequested" if count == 1 else "berth.frame")
+        blocking_channel.basic_publish("outside", "build.requested", body, said)
+        (await take(inbox)).requeue()
+        await inbox.stop()
+        stopping = asyncio.Event()
+        group.create_task(bus.serve(worker, stopping))
+        await bus.publish(a_request_of(REQUEST))
+        while not (letters := await transport.dead_letters()):
+            await asyncio.sleep(0.01)
+        await until(lambda: handled)
+        stopping.set()
+    assert ["published to the exchange outside" in letter.reason for letter in letters] == [True]
+    assert handled == [REQUEST]
 
 
 async def test_a_message_that_we_delayed_is_accepted(transport: RabbitTransport) -> None:
