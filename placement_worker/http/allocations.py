@@ -1,155 +1,177 @@
 """Allocations by consumer and by provider, usages of projects, and the reshaper."""
 
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bus.claims import (
-    ClaimAnswered,
+    Choice,
     Claimed,
     ClaimRequested,
     ClaimResult,
     ConsumerClaim,
-    ReleaseAnswered,
     Released,
     ReleaseRequested,
     Retired,
 )
 from bus.resources import Denied, Edited, FindAllocations, FindProviders, Reshape, SetInventories, Stale
-from bus.vocabulary import Missing
-from placement_worker.http import bodies, queries, schemas
+from bus.vocabulary import Allocations, Missing
+from placement_worker.http import queries, schemas
 from placement_worker.http.api_call import ApiAnswer, ApiCall, empty_answer, json_answer, last_change
 from placement_worker.http.errors import (
     CONCURRENT_UPDATE,
+    CONTENDED,
     PROVIDER_NOT_FOUND,
     Problem,
     bad_request,
     conflict,
+    denied,
+    no_class,
+    no_provider,
     not_found,
+    refused,
+    unknown,
 )
-from placement_worker.http.providers import EditOne
-from placement_worker.http.refusals import CONTENDED, denied, no_class, no_provider, refused, unknown
-from placement_worker.http.schemas import at, is_uuid, is_uuid_like
-from placement_worker.placement import Placement
-from placement_worker.transactions import Batched
+from placement_worker.http.providers import generation_in, inventories_from
+from placement_worker.http.schemas import Json, at, is_uuid, is_uuid_like
+
+NOBODY = "00000000-0000-0000-0000-000000000000"  # owns what clients before 1.8 wrote
+UNKNOWN = "unknown"  # the type of consumers that were written before there were types
 
 
-class AllocationHandlers:
-    """The handlers of allocations. Claims and releases that arrive at the same time share transactions."""
+async def of_consumer(call: ApiCall) -> ApiAnswer:
+    id_ = _consumer(call)
+    answer = await call.placement.lookups.allocations(FindAllocations(consumers=(id_,)))
+    one = answer.consumers[0] if answer.consumers else None
+    if one is None or not one.allocations:
+        return json_answer({"allocations": {}}, one.updated if one else 0.0)
+    allocations = {
+        uuid: {"resources": resources, "generation": answer.generations.get(uuid, 0)}
+        for uuid, resources in one.allocations.items()
+    }
+    answered: Json = {"allocations": allocations}
+    if call.minor >= 12:
+        answered |= {"project_id": one.project, "user_id": one.user}
+    if call.minor >= 28:
+        answered["consumer_generation"] = one.generation
+    if call.minor >= 38:
+        answered["consumer_type"] = one.type or UNKNOWN
+    return json_answer(answered, one.updated)
 
-    def __init__(
-        self,
-        placement: Placement,
-        edit: EditOne,
-        claim: Batched[ClaimRequested, ClaimAnswered],
-        release: Batched[ReleaseRequested, ReleaseAnswered],
-    ) -> None:
-        self.placement = placement
-        self._edit = edit
-        self._claim_together = claim
-        self._release_together = release
 
-    async def of_consumer(self, call: ApiCall) -> ApiAnswer:
-        id_ = _consumer(call)
-        answer = await self.placement.lookups.allocations(FindAllocations(consumers=(id_,)))
-        one = answer.consumers[0] if answer.consumers else None
-        answered = bodies.allocations_of_consumer(one, answer.generations, call.minor)
-        return json_answer(answered, one.updated if one else 0.0)
+async def of_provider(call: ApiCall) -> ApiAnswer:
+    id_ = call.path["uuid"]
+    answer = await call.placement.lookups.allocations(FindAllocations(providers=(id_,)))
+    if id_ not in answer.generations:
+        raise not_found(f"Resource provider '{id_}' not found: {no_provider(id_)}")
+    held: Json = {}
+    for consumer in answer.consumers:
+        held[consumer.id] = {"resources": consumer.allocations.get(id_, {})}
+        if call.minor >= 28:
+            held[consumer.id]["consumer_generation"] = consumer.generation
+    answered = {"resource_provider_generation": answer.generations[id_], "allocations": held}
+    return json_answer(answered, last_change(answer.consumers))
 
-    async def of_provider(self, call: ApiCall) -> ApiAnswer:
-        id_ = call.path["uuid"]
-        answer = await self.placement.lookups.allocations(FindAllocations(providers=(id_,)))
-        if id_ not in answer.generations:
-            raise not_found(f"Resource provider '{id_}' not found: {no_provider(id_)}")
-        answered = bodies.allocations_of_provider(id_, answer.generations[id_], answer.consumers, call.minor)
-        return json_answer(answered, last_change(answer.consumers))
 
-    async def usages(self, call: ApiCall) -> ApiAnswer:
-        query, kind = queries.usages(call.query, call.minor)
-        found = await self.placement.lookups.usages(query)
-        return json_answer(bodies.usages(found.used, found.consumers, kind, call.minor))
-
-    async def put(self, call: ApiCall) -> ApiAnswer:
-        body = await call.json(at(call.minor, schemas.PUT_ALLOCATIONS))
-        id_ = _consumer(call)
-        if not is_uuid(id_):
-            raise bad_request(f"Malformed consumer_uuid: {id_}")
-        claims = [bodies.claim_from(id_, body, call.minor)]
-        await self._take(claims, f"Unable to allocate inventory for consumer {id_}: ")
-        return empty_answer()
-
-    async def post(self, call: ApiCall) -> ApiAnswer:
-        body = await call.json(at(call.minor, schemas.POST_ALLOCATIONS))
-        await self._take(_claims(body, call.minor), "Unable to allocate inventory ")
-        return empty_answer()
-
-    async def delete(self, call: ApiCall) -> ApiAnswer:
-        id_ = _consumer(call)
-        order = ReleaseRequested(consumer=id_, generation=None, fenced=False)
-        match (await self._release_together(order)).result:
-            case Released(number=0):
-                raise not_found(f"No allocations for consumer '{id_}'")
-            case Released():
-                return empty_answer()
-            case Retired(why=why):  # it has ended, and its allocations were released
-                raise Problem(404, f"No allocations for consumer '{id_}'", headers={"berth-why": why})
-        raise conflict(f"update conflict: {CONTENDED}", CONCURRENT_UPDATE)
-
-    async def reshape(self, call: ApiCall) -> ApiAnswer:
-        body = await call.json(at(call.minor, schemas.RESHAPE))
-        sets = tuple(
-            SetInventories(
-                provider=id_,
-                inventories=bodies.inventories_from(part["inventories"]),
-                generation=bodies.generation_in(part),
-            )
-            for id_, part in body["inventories"].items()
-        )
-        claims = _claims(body["allocations"], call.minor)
-        match await self._edit(Reshape(inventories=sets, claims=claims)):
-            case Edited():
-                return empty_answer()
-            case Missing(what="provider", names=names):
-                raise bad_request(
-                    f"Resource provider {names[0]} in inventories not found: {no_provider(names[0])}",
-                    PROVIDER_NOT_FOUND,
-                )
-            case Stale(provider=provider, actual=actual, given=given):
-                raise conflict(
-                    f"resource provider generation conflict for provider {provider}: actual: {actual},"
-                    f" given: {given}",
-                    CONCURRENT_UPDATE,
-                )
-            case Denied(results=results):
-                raise await self._denied(results, claims, "malformed reshaper data: ")
-            case result:
-                raise refused(result, "malformed reshaper data")
-
-    async def _take(self, claims: Sequence[ConsumerClaim], doing: str) -> None:
-        results = (await self._claim_together(ClaimRequested(claims=tuple(claims)))).results
-        if not all(isinstance(result, Claimed) for result in results):
-            raise await self._denied(results, claims, doing)
-
-    async def _denied(
-        self, results: Sequence[ClaimResult], claims: Sequence[ConsumerClaim], doing: str
-    ) -> Problem:
-        """Return the first refusal of several claims by importance: missing objects, generations,
-        capacity.
-        """
-        problem = denied(results, claims)
-        named = {
-            provider: None for claim in claims for choice in claim.choices for provider in choice.allocations
+async def usages(call: ApiCall) -> ApiAnswer:
+    query, kind = queries.usages(call.query, call.minor)
+    found = await call.placement.lookups.usages(query)
+    total: Counter[str] = Counter()
+    for amounts in found.used.values():
+        total.update(amounts)
+    answer: Json = dict(total)
+    if call.minor >= 38 and kind == "all":
+        count = {"consumer_count": sum(found.consumers.values())}
+        answer = {kind: answer | count} if found.used else {}
+    elif call.minor >= 38:
+        answer = {
+            name: amounts | {"consumer_count": found.consumers.get(name, 0)}
+            for name, amounts in found.used.items()
+            if kind in ("", name)
         }
-        if problem.code == CONCURRENT_UPDATE or not named:
-            return problem
-        there = await self.placement.lookups.providers(FindProviders(ids=tuple(named), parts=()))
-        gone = named.keys() - {provider.id for provider in there.providers}
-        if gone:
-            return bad_request(f"Allocation for resource provider '{min(gone)}' that does not exist.")
-        shares = [choice.allocations.values() for claim in claims for choice in claim.choices]
-        classes = {name for some in shares for share in some for name in share}
-        absent = await unknown(self.placement, "resource class", classes)
-        return bad_request(f"{doing}{no_class(', '.join(absent))}") if absent else problem
+    return json_answer({"usages": answer})
+
+
+async def put(call: ApiCall) -> ApiAnswer:
+    body = await call.json(at(call.minor, schemas.PUT_ALLOCATIONS))
+    id_ = _consumer(call)
+    if not is_uuid(id_):
+        raise bad_request(f"Malformed consumer_uuid: {id_}")
+    await _take(call, _claims({id_: body}, call.minor), f"Unable to allocate inventory for consumer {id_}: ")
+    return empty_answer()
+
+
+async def post(call: ApiCall) -> ApiAnswer:
+    body = await call.json(at(call.minor, schemas.POST_ALLOCATIONS))
+    await _take(call, _claims(body, call.minor), "Unable to allocate inventory ")
+    return empty_answer()
+
+
+async def delete(call: ApiCall) -> ApiAnswer:
+    id_ = _consumer(call)
+    order = ReleaseRequested(consumer=id_, generation=None, fenced=False)
+    match (await call.release(order)).result:
+        case Released(number=0):
+            raise not_found(f"No allocations for consumer '{id_}'")
+        case Released():
+            return empty_answer()
+        case Retired(why=why):  # it has ended, and its allocations were released
+            raise Problem(404, f"No allocations for consumer '{id_}'", headers={"berth-why": why})
+    raise conflict(f"update conflict: {CONTENDED}", CONCURRENT_UPDATE)
+
+
+async def reshape(call: ApiCall) -> ApiAnswer:
+    body = await call.json(at(call.minor, schemas.RESHAPE))
+    sets = tuple(
+        SetInventories(
+            provider=id_, inventories=inventories_from(part["inventories"]), generation=generation_in(part)
+        )
+        for id_, part in body["inventories"].items()
+    )
+    claims = _claims(body["allocations"], call.minor)
+    match await call.edit(Reshape(inventories=sets, claims=claims)):
+        case Edited():
+            return empty_answer()
+        case Missing(what="provider", names=names):
+            raise bad_request(
+                f"Resource provider {names[0]} in inventories not found: {no_provider(names[0])}",
+                PROVIDER_NOT_FOUND,
+            )
+        case Stale(provider=provider, actual=actual, given=given):
+            raise conflict(
+                f"resource provider generation conflict for provider {provider}: actual: {actual},"
+                f" given: {given}",
+                CONCURRENT_UPDATE,
+            )
+        case Denied(results=results):
+            raise await _denied(call, results, claims, "malformed reshaper data: ")
+        case result:
+            raise refused(result, "malformed reshaper data")
+
+
+async def _take(call: ApiCall, claims: tuple[ConsumerClaim, ...], doing: str) -> None:
+    results = (await call.claim(ClaimRequested(claims=claims))).results
+    if not all(isinstance(result, Claimed) for result in results):
+        raise await _denied(call, results, claims, doing)
+
+
+async def _denied(
+    call: ApiCall, results: Sequence[ClaimResult], claims: Sequence[ConsumerClaim], doing: str
+) -> Problem:
+    """Return the most important refusal of several claims: missing objects, generations, capacity."""
+    problem = denied(results, claims)
+    named = {provider for claim in claims for choice in claim.choices for provider in choice.allocations}
+    if problem.code == CONCURRENT_UPDATE or not named:
+        return problem
+    there = await call.placement.lookups.providers(FindProviders(ids=tuple(named), parts=()))
+    gone = named - {provider.id for provider in there.providers}
+    if gone:
+        return bad_request(f"Allocation for resource provider '{min(gone)}' that does not exist.")
+    shares = [choice.allocations.values() for claim in claims for choice in claim.choices]
+    classes = {name for some in shares for share in some for name in share}
+    absent = await unknown(call.placement, "resource class", classes)
+    return bad_request(f"{doing}{no_class(', '.join(absent))}") if absent else problem
 
 
 def _consumer(call: ApiCall) -> str:
@@ -158,4 +180,29 @@ def _consumer(call: ApiCall) -> str:
 
 
 def _claims(body: Mapping[str, Any], minor: int) -> tuple[ConsumerClaim, ...]:
-    return tuple(bodies.claim_from(id_, one, minor) for id_, one in body.items())
+    """Return the claims of a body by consumer. Schemas take 1.0 for 1."""
+    key = "consumer_generation"
+    return tuple(
+        ConsumerClaim(
+            consumer=consumer,
+            generation=generation_in(claim, key) if claim.get(key) is not None else None,
+            fenced=minor >= 28,
+            choices=(Choice(_allocations_from(claim["allocations"])),),
+            project=claim.get("project_id", NOBODY),
+            user=claim.get("user_id", NOBODY),
+            type=claim.get("consumer_type"),
+            client=True,
+        )
+        for consumer, claim in body.items()
+    )
+
+
+def _allocations_from(body: Any) -> Allocations:
+    if isinstance(body, dict):
+        shares = [(provider, share["resources"]) for provider, share in body.items()]
+    else:
+        shares = [(share["resource_provider"]["uuid"], share["resources"]) for share in body]
+    found: Allocations = {}
+    for provider, resources in shares:
+        found.setdefault(provider, {}).update({name: int(amount) for name, amount in resources.items()})
+    return found

@@ -1,5 +1,6 @@
 """One HTTP request as handlers see it, its microversion, and the answer. The major version is always 1."""
 
+import asyncio
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
@@ -10,13 +11,15 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from bus.clock import Clock
+from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.names import Named
-from bus.resources import Consumer, Provider
+from bus.resources import Consumer, Edit, EditAnswered, EditRequested, EditResult, Provider
 from placement_worker.http.auth import Identity
 from placement_worker.http.errors import JSON, Problem, bad_request
 from placement_worker.http.query_groups import Pairs, pairs_of
 from placement_worker.http.schemas import Schema, refuse_nul
+from placement_worker.placement import Placement
+from placement_worker.transactions import Batched
 
 VERSION_HEADER = "openstack-api-version"
 SERVICE = "placement"
@@ -94,20 +97,34 @@ def last_change(things: Iterable[Provider | Named | Consumer]) -> float:
 Headers = list[tuple[bytes, bytes]]
 
 
-class ApiCall:
-    """A call of the API as handlers see it. `minor` is the requested minor version; -1 until that is
-    known.
+@dataclass(frozen=True)
+class Served:
+    """Placement as HTTP serves it: edits, claims and releases that arrive together share transactions.
+
+    Once `closing` is set, the readiness check fails, and all feeds end.
     """
 
+    placement: Placement
+    claims: Batched[ClaimRequested, ClaimAnswered]
+    releases: Batched[ReleaseRequested, ReleaseAnswered]
+    edits: Batched[EditRequested, EditAnswered]
+    closing: asyncio.Event
+
+
+class ApiCall:
+    """A call of the API as handlers see it. `minor` is the requested minor version; -1 until it is known."""
+
     __slots__ = (
-        "_receive", "accept", "clock", "headers", "id", "limit", "method", "minor", "path", "pattern",
-        "query", "scope", "status", "who",
+        "_receive", "accept", "claim", "closing", "edits", "headers", "id", "limit", "method", "minor",
+        "path", "pattern", "placement", "query", "release", "scope", "status", "who",
     )  # fmt: skip
 
-    def __init__(self, scope: Scope, receive: Receive, clock: Clock) -> None:
+    def __init__(self, scope: Scope, receive: Receive, served: Served) -> None:
         self.scope = scope
         self._receive = receive
-        self.clock = clock
+        self.placement = served.placement
+        self.claim, self.release, self.edits = served.claims, served.releases, served.edits
+        self.closing = served.closing
         self.method: str = scope["method"]
         self.pattern = ""  # of the route; empty: unknown URL
         self.path: Mapping[str, str] = {}  # what the pattern took from the address
@@ -117,7 +134,7 @@ class ApiCall:
             self.headers[key] = f"{self.headers[key]},{text}" if key in self.headers else text
         self.accept = self.headers.get("accept", "")
         self.query: bytes = scope["query_string"]
-        self.id = f"req-{clock.uuid()}"
+        self.id = f"req-{served.placement.clock.uuid()}"
         self.minor = -1
         self.who = NOBODY
         self.limit = 0  # bytes of body that are taken
@@ -136,6 +153,9 @@ class ApiCall:
         host, port = self.scope.get("server") or ("localhost", None)
         named = self.headers.get("host") or (f"{host}:{port}" if port else host)
         return f"{self.scope['scheme']}://{named}{self.mount}{path}"
+
+    async def edit(self, edit: Edit) -> EditResult:
+        return (await self.edits(EditRequested(edit=edit))).result
 
     async def body(self) -> bytes:
         parts: list[bytes] = []
@@ -170,7 +190,7 @@ class ApiCall:
         if answer.updated is not None and self.minor >= CACHED_SINCE:
             headers.append((b"cache-control", b"no-cache"))
             if answer.dated:
-                moment = formatdate(answer.updated or self.clock.now(), usegmt=True)
+                moment = formatdate(answer.updated or self.placement.clock.now(), usegmt=True)
                 headers.append((b"last-modified", moment.encode()))
         headers += _encoded(answer.headers)
         status = answer.status

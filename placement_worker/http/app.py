@@ -20,18 +20,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bus.clock import Clock, monotonic
 from bus.errors import Unavailable
-from bus.resources import Edit, EditRequested, EditResult
-from placement_worker.http.aggregates import AggregateHandlers
-from placement_worker.http.allocations import AllocationHandlers
-from placement_worker.http.api_call import VERSION_HEADER, ApiCall, ClientLeft, negotiated
+from placement_worker.http.api_call import VERSION_HEADER, ApiCall, ClientLeft, Served, negotiated
 from placement_worker.http.auth import Authenticate, noauth2
-from placement_worker.http.candidates import Candidates
-from placement_worker.http.classes_and_traits import ClassAndTraitHandlers
 from placement_worker.http.errors import Problem, bad_request, not_found
-from placement_worker.http.extensions import ExtensionHandlers
 from placement_worker.http.policy import AccessPolicy
-from placement_worker.http.providers import ProviderHandlers
-from placement_worker.http.routes import CALL, ROUTES, Handlers, Resource
+from placement_worker.http.routes import CALL, ROUTES, Resource
 from placement_worker.placement import Placement
 from placement_worker.transactions import Batched
 
@@ -77,40 +70,28 @@ class Options:
 def http_app(placement: Placement, options: Options | None = None) -> Starlette:
     """Return the Placement API as a web app; setting `app.state.closing` ends its endless responses."""
     options = options or Options()
-    closing = asyncio.Event()
-    claim, release = Batched(placement.claims.claim_many), Batched(placement.claims.release_many)
-    edits = Batched(placement.providers.edit_many)
-
-    async def edit(one: Edit) -> EditResult:
-        return (await edits(EditRequested(edit=one))).result
+    claims, releases = Batched(placement.claims.claim_many), Batched(placement.claims.release_many)
+    served = Served(placement, claims, releases, Batched(placement.providers.edit_many), asyncio.Event())
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         async with asyncio.TaskGroup() as group:
-            serving = [group.create_task(one.run()) for one in (claim, release, edits)]
+            serving = [group.create_task(one.run()) for one in (claims, releases, served.edits)]
             yield
             for task in serving:
                 task.cancel()
 
-    handlers = Handlers(
-        providers=ProviderHandlers(placement, edit),
-        names=ClassAndTraitHandlers(placement),
-        allocations=AllocationHandlers(placement, edit, claim, release),
-        candidates=Candidates(placement),
-        extensions=ExtensionHandlers(placement, closing),
-        aggregates=AggregateHandlers(placement),
-    )
     app = Starlette(
         routes=[
-            Route(pattern, Resource(pattern, handlers, options.policy, operations))
+            Route(pattern, Resource(pattern, options.policy, operations))
             for pattern, operations in ROUTES.items()
         ],
-        middleware=[*_shared_with(options.origins), Middleware(_Entry, options, placement.clock)],
+        middleware=[*_shared_with(options.origins), Middleware(_Entry, options, served)],
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False
     app.router.default = _nowhere
-    app.state.closing = closing
+    app.state.closing = served.closing
     return app
 
 
@@ -161,17 +142,17 @@ class _Pages(CORSMiddleware):
 class _Entry:
     """The outermost application: request id, identity, version, length, then the route."""
 
-    def __init__(self, app: ASGIApp, options: Options, clock: Clock) -> None:
+    def __init__(self, app: ASGIApp, options: Options, served: Served) -> None:
         self._app = app
         self._authenticate = options.authenticate
-        self._clock = clock
+        self._served = served
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         began = monotonic()
-        call = scope[CALL] = ApiCall(scope, receive, self._clock)
+        call = scope[CALL] = ApiCall(scope, receive, self._served)
         try:
             try:
                 await self._enter(call, scope, receive, send)

@@ -1,7 +1,6 @@
 """Render allocation candidates directly to bytes, or the reasons if there are no candidates."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from bus.candidates import SenselessQuery
 from bus.queries import FindCandidates
@@ -10,96 +9,80 @@ from placement_worker.core.row import Row
 from placement_worker.core.search import Fit, SearchResult
 from placement_worker.http import queries
 from placement_worker.http.api_call import LATEST_MINOR, ApiAnswer, ApiCall, encode, json_answer
-from placement_worker.http.errors import bad_request
-from placement_worker.http.refusals import check_query
-from placement_worker.placement import Placement
-
-Json = dict[str, Any]
+from placement_worker.http.errors import bad_request, check_query
+from placement_worker.http.schemas import Json
 
 SINCE = 10  # minor version
 _BETWEEN = '","'
 _LONGEST_WHY = 300  # characters of a header
 
 
-class Candidates:
-    def __init__(self, placement: Placement) -> None:
-        self.placement = placement
-
-    async def list_all(self, call: ApiCall) -> ApiAnswer:
-        wanted, found = await self._found(call.query, call.minor)
-        headers = {}
-        if found.cut and wanted.query.limit == queries.MOST_CANDIDATES:
-            headers["berth-candidates-cut"] = "true"
-        if not found.fits:
-            headers["berth-why"] = why_none(found)
-        requests, summaries = _requests(found.fits, call.minor), self._summaries(found, wanted, call.minor)
-        text = f'{{"allocation_requests":[{requests}],"provider_summaries":{{{summaries}}}}}'
-        return ApiAnswer(body=text.encode("ascii"), updated=0.0, headers=headers)
-
-    async def explain(self, call: ApiCall) -> ApiAnswer:
-        """Return how many hosts each requirement rejected, and the closest hosts."""
-        minor = call.minor if call.minor >= SINCE else LATEST_MINOR
-        _, found = await self._found(call.query, minor)
-        return json_answer(
-            {
-                "seen": found.seen,
-                "considered": found.considered,
-                "fitting": found.fitting,
-                "why": "" if found.fits else why_none(found),
-                "removals": found.removals,
-                "nearest": found.nearest,
-            }
-        )
-
-    async def _found(self, query: bytes, minor: int) -> tuple[queries.Wanted[FindCandidates], SearchResult]:
-        wanted = queries.candidates(query, minor)
-        await self.placement.memory.fresh()
-        await check_query(self.placement, wanted.classes, wanted.traits)
-        try:
-            return wanted, await self.placement.searches.fits(wanted.query)
-        except SenselessQuery as wrong:
-            raise bad_request(str(wrong)) from None
-
-    def _summaries(self, found: SearchResult, wanted: queries.Wanted[FindCandidates], minor: int) -> str:
-        fits, snapshot = found.fits, found.snapshot
-        rows: dict[str, Row] = {}
-        if minor >= 29:
-            for root in dict.fromkeys(row.root for fit in fits for row in fit.rows):
-                rows.update((row.uuid, row) for row in snapshot.rows_of(root))
-            return ",".join([row.told or self._tell(row) for row in rows.values()])
-        nested = snapshot.index.children > 0
-        for fit in fits:
-            for row in fit.rows:
-                tree = (row,) if nested else snapshot.rows_of(row.root) or (row,)
-                rows.update((row.uuid, row) for row in tree)
-        return ",".join(self._tell_older(row, wanted.classes, minor) for row in rows.values())
-
-    def _tell(self, row: Row) -> str:
-        rendered = encode(
-            {
-                "resources": _resources(row, row.capacity),
-                "traits": self._in_order(row.traits),
-                "parent_provider_uuid": row.parent,
-                "root_provider_uuid": row.root,
-            }
-        ).decode()
-        row.told = text = f'"{row.uuid}":{rendered}'
-        return text
-
-    def _tell_older(self, row: Row, classes: Iterable[str], minor: int) -> str:
-        names = row.capacity if minor >= 27 else [name for name in row.capacity if name in classes]
-        rendered: Json = {"resources": _resources(row, names)}
-        if minor >= 17:
-            rendered["traits"] = self._in_order(row.traits)
-        return f'"{row.uuid}":{encode(rendered).decode()}'
-
-    def _in_order(self, traits: Iterable[str]) -> list[str]:
-        ids = self.placement.book.traits.ids
-        return sorted(traits, key=lambda name: ids.get(name, len(ids)))
+async def list_all(call: ApiCall) -> ApiAnswer:
+    wanted, found = await _found(call, call.minor)
+    headers = {}
+    if found.cut and wanted.query.limit == queries.MOST_CANDIDATES:
+        headers["berth-candidates-cut"] = "true"
+    if not found.fits:
+        headers["berth-why"] = why_none(found)
+    requests, summaries = _requests(found.fits, call.minor), _summaries(call, found, wanted.classes)
+    text = f'{{"allocation_requests":[{requests}],"provider_summaries":{{{summaries}}}}}'
+    return ApiAnswer(body=text.encode("ascii"), updated=0.0, headers=headers)
 
 
-def _resources(row: Row, names: Iterable[str]) -> Json:
-    return {name: {"capacity": row.capacity[name], "used": row.used.get(name, 0)} for name in names}
+async def explain(call: ApiCall) -> ApiAnswer:
+    """Return how many hosts each requirement rejected, and the closest hosts."""
+    minor = call.minor if call.minor >= SINCE else LATEST_MINOR
+    _, found = await _found(call, minor)
+    return json_answer(
+        {
+            "seen": found.seen,
+            "considered": found.considered,
+            "fitting": found.fitting,
+            "why": "" if found.fits else why_none(found),
+            "removals": found.removals,
+            "nearest": found.nearest,
+        }
+    )
+
+
+async def _found(call: ApiCall, minor: int) -> tuple[queries.Wanted[FindCandidates], SearchResult]:
+    wanted = queries.candidates(call.query, minor)
+    await call.placement.memory.fresh()
+    await check_query(call.placement, wanted.classes, wanted.traits)
+    try:
+        return wanted, await call.placement.searches.fits(wanted.query)
+    except SenselessQuery as wrong:
+        raise bad_request(str(wrong)) from None
+
+
+def _summaries(call: ApiCall, found: SearchResult, classes: Collection[str]) -> str:
+    fits, snapshot = found.fits, found.snapshot
+    rows: dict[str, Row] = {}
+    if call.minor >= 29:
+        for root in dict.fromkeys(row.root for fit in fits for row in fit.rows):
+            rows.update((row.uuid, row) for row in snapshot.rows_of(root))
+        return ",".join([row.told or _summary(call, row, classes) for row in rows.values()])
+    nested = snapshot.index.children > 0
+    for fit in fits:
+        for row in fit.rows:
+            tree = (row,) if nested else snapshot.rows_of(row.root) or (row,)
+            rows.update((row.uuid, row) for row in tree)
+    return ",".join(_summary(call, row, classes) for row in rows.values())
+
+
+def _summary(call: ApiCall, row: Row, classes: Collection[str]) -> str:
+    names = row.capacity if call.minor >= 27 else [name for name in row.capacity if name in classes]
+    used, ids = row.used, call.placement.book.traits.ids
+    resources = {name: {"capacity": row.capacity[name], "used": used.get(name, 0)} for name in names}
+    rendered: Json = {"resources": resources}
+    if call.minor >= 17:
+        rendered["traits"] = sorted(row.traits, key=lambda name: ids.get(name, len(ids)))
+    if call.minor >= 29:
+        rendered |= {"parent_provider_uuid": row.parent, "root_provider_uuid": row.root}
+    text = f'"{row.uuid}":{encode(rendered).decode()}'
+    if call.minor >= 29:
+        row.told = text
+    return text
 
 
 def _requests(fits: Iterable[Fit], minor: int) -> str:

@@ -18,9 +18,15 @@ from bus.names import (
 from bus.vocabulary import InUse, Missing, Taken
 from placement_worker.http import queries, schemas
 from placement_worker.http.api_call import ApiAnswer, ApiCall, empty_answer, json_answer, last_change
-from placement_worker.http.errors import Problem, bad_request, conflict, not_found
-from placement_worker.http.refusals import no_class, no_traits, refused
-from placement_worker.placement import Placement
+from placement_worker.http.errors import (
+    Problem,
+    bad_request,
+    conflict,
+    no_class,
+    no_traits,
+    not_found,
+    refused,
+)
 
 _TRAIT = re.compile(r"CUSTOM_[A-Z0-9_]+")
 LONGEST = 255
@@ -36,102 +42,103 @@ _NOT_DELETED = {
 }
 
 
-class ClassAndTraitHandlers:
-    def __init__(self, placement: Placement) -> None:
-        self.placement = placement
+async def classes(call: ApiCall) -> ApiAnswer:
+    found = (await call.placement.classes_and_traits.find(FindNames(kind="resource class"))).names
+    listed = [_class(named.name, call) for named in found]
+    return json_answer({"resource_classes": listed}, last_change(found))
 
-    async def classes(self, call: ApiCall) -> ApiAnswer:
-        found = (await self.placement.classes_and_traits.find(FindNames(kind="resource class"))).names
-        listed = [_class(named.name, call) for named in found]
-        return json_answer({"resource_classes": listed}, last_change(found))
 
-    async def show_class(self, call: ApiCall) -> ApiAnswer:
-        named = await self._find("resource class", call.path["name"])
-        return json_answer(_class(named.name, call), named.updated)
+async def show_class(call: ApiCall) -> ApiAnswer:
+    named = await _find(call, "resource class")
+    return json_answer(_class(named.name, call), named.updated)
 
-    async def create_class(self, call: ApiCall) -> ApiAnswer:
-        name = (await call.json(schemas.NAME_CLASS))["name"]
-        match await self._edit("resource class", MakeName(name=name)):
-            case NameEdited(made=True):
-                return empty_answer(201, location=call.location(f"/resource_classes/{name}"))
-            case NameEdited() | Taken():
-                raise conflict(f"Conflicting resource class already exists: {name}")
-            case result:
-                raise refused(result)
 
-    async def ensure_class(self, call: ApiCall) -> ApiAnswer:
-        name = call.path["name"]
-        if wrong := schemas.NAME_CLASS.complaint({"name": name}):
-            raise bad_request(f"JSON does not validate: {wrong}")
-        match await self._edit("resource class", MakeName(name=name)):
-            case NameEdited(made=made):
-                status = 201 if made else 204
-                return empty_answer(status, location=call.location(f"/resource_classes/{name}"))
-            case result:
-                raise refused(result)
+async def create_class(call: ApiCall) -> ApiAnswer:
+    name = (await call.json(schemas.NAME_CLASS))["name"]
+    match await _edit(call, "resource class", MakeName(name=name)):
+        case NameEdited(made=True):
+            return empty_answer(201, location=call.location(f"/resource_classes/{name}"))
+        case NameEdited() | Taken():
+            raise conflict(f"Conflicting resource class already exists: {name}")
+        case result:
+            raise refused(result)
 
-    async def rename_class(self, call: ApiCall) -> ApiAnswer:
-        name, to = call.path["name"], (await call.json(schemas.NAME_CLASS))["name"]
-        match await self._edit("resource class", RenameName(name=name, to=to)):
-            case NameEdited(named=named):
-                return json_answer(_class(to, call), named.updated if named else 0.0)
-            case Standard():
-                raise bad_request(f"Cannot update standard resource class {name}")
-            case Missing():
-                raise _missing("resource class", name)
-            case result:
-                raise refused(result)
 
-    async def delete_class(self, call: ApiCall) -> ApiAnswer:
-        return await self._delete("resource class", call.path["name"])
+async def ensure_class(call: ApiCall) -> ApiAnswer:
+    name = call.path["name"]
+    if wrong := schemas.NAME_CLASS.complaint({"name": name}):
+        raise bad_request(f"JSON does not validate: {wrong}")
+    match await _edit(call, "resource class", MakeName(name=name)):
+        case NameEdited(made=made):
+            status = 201 if made else 204
+            return empty_answer(status, location=call.location(f"/resource_classes/{name}"))
+        case result:
+            raise refused(result)
 
-    async def traits(self, call: ApiCall) -> ApiAnswer:
-        found = (await self.placement.classes_and_traits.find(queries.traits(call.query))).names
-        return json_answer({"traits": [named.name for named in found]}, last_change(found))
 
-    async def show_trait(self, call: ApiCall) -> ApiAnswer:
-        return ApiAnswer(204, updated=(await self._find("trait", call.path["name"])).updated)
+async def rename_class(call: ApiCall) -> ApiAnswer:
+    name, to = call.path["name"], (await call.json(schemas.NAME_CLASS))["name"]
+    match await _edit(call, "resource class", RenameName(name=name, to=to)):
+        case NameEdited(named=named):
+            return json_answer(_class(to, call), named.updated if named else 0.0)
+        case Standard():
+            raise bad_request(f"Cannot update standard resource class {name}")
+        case Missing():
+            raise _missing("resource class", name)
+        case result:
+            raise refused(result)
 
-    async def ensure_trait(self, call: ApiCall) -> ApiAnswer:
-        name = call.path["name"]
-        if not _TRAIT.fullmatch(name) or len(name) > LONGEST:
-            raise bad_request(
-                f"The trait is invalid. A valid trait must be no longer than {LONGEST} characters, start with"
-                ' the prefix "CUSTOM_" and use following characters: "A"-"Z", "0"-"9" and "_"'
-            )
-        match await self._edit("trait", MakeName(name=name)):
-            case NameEdited(named=named, made=made):
-                headers = {"location": call.location(f"/traits/{name}")}
-                updated = named.updated if named else 0.0
-                return ApiAnswer(201 if made else 204, updated=updated, headers=headers)
-            case result:
-                raise refused(result)
 
-    async def delete_trait(self, call: ApiCall) -> ApiAnswer:
-        return await self._delete("trait", call.path["name"])
+async def traits(call: ApiCall) -> ApiAnswer:
+    found = (await call.placement.classes_and_traits.find(queries.traits(call.query))).names
+    return json_answer({"traits": [named.name for named in found]}, last_change(found))
 
-    async def _find(self, kind: NameKind, name: str) -> Named:
-        found = (await self.placement.classes_and_traits.find(FindNames(kind=kind, names=(name,)))).names
-        if not found:
+
+async def show_trait(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(204, updated=(await _find(call, "trait")).updated)
+
+
+async def ensure_trait(call: ApiCall) -> ApiAnswer:
+    name = call.path["name"]
+    if not _TRAIT.fullmatch(name) or len(name) > LONGEST:
+        raise bad_request(
+            f"The trait is invalid. A valid trait must be no longer than {LONGEST} characters, start with"
+            ' the prefix "CUSTOM_" and use following characters: "A"-"Z", "0"-"9" and "_"'
+        )
+    match await _edit(call, "trait", MakeName(name=name)):
+        case NameEdited(named=named, made=made):
+            headers = {"location": call.location(f"/traits/{name}")}
+            updated = named.updated if named else 0.0
+            return ApiAnswer(201 if made else 204, updated=updated, headers=headers)
+        case result:
+            raise refused(result)
+
+
+async def _find(call: ApiCall, kind: NameKind) -> Named:
+    name = call.path["name"]
+    found = (await call.placement.classes_and_traits.find(FindNames(kind=kind, names=(name,)))).names
+    if not found:
+        raise _missing(kind, name)
+    return found[0]
+
+
+async def delete(kind: NameKind, call: ApiCall) -> ApiAnswer:
+    (standard, in_use), name = _NOT_DELETED[kind], call.path["name"]
+    match await _edit(call, kind, DropName(name=name)):
+        case NameEdited():
+            return empty_answer()
+        case Standard():
+            raise bad_request(standard.format(name))
+        case Missing():
             raise _missing(kind, name)
-        return found[0]
+        case InUse():
+            raise conflict(in_use.format(name))
+        case result:
+            raise refused(result)
 
-    async def _delete(self, kind: NameKind, name: str) -> ApiAnswer:
-        standard, in_use = _NOT_DELETED[kind]
-        match await self._edit(kind, DropName(name=name)):
-            case NameEdited():
-                return empty_answer()
-            case Standard():
-                raise bad_request(standard.format(name))
-            case Missing():
-                raise _missing(kind, name)
-            case InUse():
-                raise conflict(in_use.format(name))
-            case result:
-                raise refused(result)
 
-    async def _edit(self, kind: NameKind, edit: NameEdit) -> NameResult:
-        return (await self.placement.classes_and_traits.edit(NameEditRequested(kind=kind, edit=edit))).result
+async def _edit(call: ApiCall, kind: NameKind, edit: NameEdit) -> NameResult:
+    return (await call.placement.classes_and_traits.edit(NameEditRequested(kind=kind, edit=edit))).result
 
 
 def _missing(kind: NameKind, name: str) -> Problem:

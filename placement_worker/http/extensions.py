@@ -1,84 +1,106 @@
-"""Routes beyond the Placement API: health, metrics, bulk loading, and the feed of changes."""
+"""Routes beyond the Placement API: health, metrics, bulk loading, the feed of changes, aggregates."""
 
-import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
+from bus.aggregates import (
+    Aggregate,
+    AggregateEdit,
+    AggregateEdited,
+    AggregateEditRequested,
+    AggregateName,
+    ChangeAggregate,
+    DropAggregate,
+    FindAggregates,
+    Hosts,
+    MakeAggregate,
+    MetadataKey,
+    MetadataValue,
+    refusal_reason,
+)
 from bus.errors import Unavailable
 from bus.replication import PlacementChanged
-from bus.resources import LoadProviders
-from placement_worker.http.api_call import ApiAnswer, ApiCall, encode, json_answer
-from placement_worker.http.errors import Problem, bad_request
+from bus.requests import ResourceGroup
+from bus.resources import FindProviders, LoadProviders
+from bus.vocabulary import Contended, Id, Missing, Taken
+from placement_worker.http.api_call import ApiAnswer, ApiCall, empty_answer, encode, json_answer
+from placement_worker.http.errors import (
+    CONCURRENT_UPDATE,
+    DUPLICATE_NAME,
+    Problem,
+    bad_request,
+    conflict,
+    not_found,
+)
+from placement_worker.http.schemas import Json, is_uuid
 from placement_worker.memory import Forgotten
-from placement_worker.placement import Placement
 
 _load = msgspec.json.Decoder(LoadProviders)
-
 
 BEAT_SECONDS = 15.0  # between comments that keep a quiet feed open
 
 _ANEW = "read everything again, and follow from there"
 
 
-class ExtensionHandlers:
-    def __init__(self, placement: Placement, closing: asyncio.Event) -> None:
-        """Once `closing` is set, the readiness check fails, and all feeds end."""
-        self.placement = placement
-        self.closing = closing
+async def alive(call: ApiCall) -> ApiAnswer:
+    return json_answer({"status": "alive"})
 
-    async def alive(self, call: ApiCall) -> ApiAnswer:
-        return json_answer({"status": "alive"})
 
-    async def ready(self, call: ApiCall) -> ApiAnswer:
-        """Answer the readiness check: whether the database answers and the index is complete."""
-        if self.closing.is_set():
-            raise Problem(503, "it is being stopped")
-        await self.placement.memory.fresh()
-        return json_answer({"status": "ready", "seen": self.placement.memory.index.seen})
+async def ready(call: ApiCall) -> ApiAnswer:
+    """Answer the readiness check: whether the database answers and the index is complete."""
+    if call.closing.is_set():
+        raise Problem(503, "it is being stopped")
+    await call.placement.memory.fresh()
+    return json_answer({"status": "ready", "seen": call.placement.memory.index.seen})
 
-    async def metrics(self, call: ApiCall) -> ApiAnswer:
-        return ApiAnswer(body=generate_latest(), kind=CONTENT_TYPE_LATEST)
 
-    async def load(self, call: ApiCall) -> ApiAnswer:
-        loaded = await self.placement.bulk_load.load(await call.decoded(_load))
-        return json_answer({"results": loaded.results})
+async def metrics(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(body=generate_latest(), kind=CONTENT_TYPE_LATEST)
 
-    async def changes(self, call: ApiCall) -> EventSourceResponse:
-        after = await self._after(call)
-        changes = self.placement.memory.feed(after, self.closing)
-        first = None
-        if after != self.placement.memory.index.seen:
-            try:
-                first = await anext(changes)  # raises if the number has expired
-            except Forgotten as gone:
-                raise Problem(410, f"{gone}: {_ANEW}") from None
-        return EventSourceResponse(
-            _events(first, changes),
-            headers={name.decode(): value.decode() for name, value in call.own_headers()},
-            ping=BEAT_SECONDS,
-            ping_message_factory=_beat,
-            sep="\n",
+
+async def load(call: ApiCall) -> ApiAnswer:
+    loaded = await call.placement.bulk_load.load(await call.decoded(_load))
+    return json_answer({"results": loaded.results})
+
+
+async def changes(call: ApiCall) -> EventSourceResponse:
+    after = await _after(call)
+    changes = call.placement.memory.feed(after, call.closing)
+    first = None
+    if after != call.placement.memory.index.seen:
+        try:
+            first = await anext(changes)  # raises if the number has expired
+        except Forgotten as gone:
+            raise Problem(410, f"{gone}: {_ANEW}") from None
+    return EventSourceResponse(
+        _events(first, changes),
+        headers={name.decode(): value.decode() for name, value in call.own_headers()},
+        ping=BEAT_SECONDS,
+        ping_message_factory=_beat,
+        sep="\n",
+    )
+
+
+async def _after(call: ApiCall) -> int:
+    await call.placement.memory.fresh()
+    newest = call.placement.memory.index.seen
+    given = call.headers.get("last-event-id") or dict(call.pairs).get("after")
+    if given is None:
+        return newest
+    if not given.isascii() or not given.isdigit() or len(given) > 18:
+        raise bad_request(f"after: the number of a change, not {given[:40]!r}")
+    after = int(given)
+    if after > newest:
+        raise Problem(
+            410,
+            f"after: there has been no change {after}, the newest is {newest}; if there was one, the"
+            f" database is another or was put back: {_ANEW}",
         )
-
-    async def _after(self, call: ApiCall) -> int:
-        await self.placement.memory.fresh()
-        newest = self.placement.memory.index.seen
-        given = call.headers.get("last-event-id") or dict(call.pairs).get("after")
-        if given is None:
-            return newest
-        if not given.isascii() or not given.isdigit() or len(given) > 18:
-            raise bad_request(f"after: the number of a change, not {given[:40]!r}")
-        after = int(given)
-        if after > newest:
-            raise Problem(
-                410,
-                f"after: there has been no change {after}, the newest is {newest}; if there was one, the"
-                f" database is another or was put back: {_ANEW}",
-            )
-        return after
+    return after
 
 
 async def _events(
@@ -107,3 +129,135 @@ def _event(change: PlacementChanged) -> ServerSentEvent:
         **({"aggregates": change.aggregates} if change.aggregates else {}),
     }
     return ServerSentEvent(encode(fields).decode(), event="changed", id=str(change.number), sep="\n")
+
+
+# Aggregates with the properties and hosts that operators give them
+
+MOST = 10_000  # in one answer
+
+
+class _New(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    name: AggregateName
+    uuid: Id | None = None
+    metadata: dict[MetadataKey, MetadataValue] = {}
+    hosts: Hosts = ()
+    force: bool = False
+
+
+class _Change(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    name: AggregateName | None = None
+    metadata: dict[MetadataKey, MetadataValue | None] = {}  # null takes the key away
+    add: Hosts = ()
+    remove: Hosts = ()
+    force: bool = False
+
+
+_new = msgspec.json.Decoder(_New)
+_change = msgspec.json.Decoder(_Change)
+
+
+async def list_aggregates(call: ApiCall) -> ApiAnswer:
+    asked = _asked(call, "name", "host", "key", "after", "limit")
+    limit = asked.pop("limit", str(MOST))
+    if not (limit.isascii() and limit.isdigit() and 0 < int(limit[:9]) <= MOST):
+        raise bad_request(f"limit: a number from 1 to {MOST}, not {limit[:40]!r}")
+    query = msgspec.structs.replace(FindAggregates(limit=int(limit)), **asked)
+    found = await call.placement.aggregates.find(query)
+    listed = [_body(aggregate, host_count=found.hosts.get(aggregate.id, 0)) for aggregate in found.aggregates]
+    return json_answer({"aggregates": listed, "more": found.more})
+
+
+async def create_aggregate(call: ApiCall) -> ApiAnswer:
+    body = await call.decoded(_new)
+    id_ = body.uuid or call.placement.clock.uuid()
+    edit = MakeAggregate(
+        aggregate=id_, name=body.name, metadata=body.metadata, hosts=body.hosts, force=body.force
+    )
+    edited = await _edit(call, edit)
+    location = {"location": call.location(f"/berth/aggregates/{id_}")}
+    return json_answer(_edited(edited), status=201 if edited.made else 200, headers=location)
+
+
+async def show_aggregate(call: ApiCall) -> ApiAnswer:
+    one = await _named(call)
+    inside = await call.placement.lookups.providers(
+        FindProviders(like=ResourceGroup(member_of=((one.id,),)), parts=("owner",))
+    )
+    hosts = [
+        {"uuid": each.id, "name": each.host or each.name} for each in inside.providers if not each.parent
+    ]
+    hosts.sort(key=lambda host: host["name"])
+    return json_answer(_body(one, host_count=len(hosts), hosts=hosts))
+
+
+async def change_aggregate(call: ApiCall) -> ApiAnswer:
+    body = await call.decoded(_change)
+    one = await _named(call)
+    metadata = body.metadata.items()
+    edit = ChangeAggregate(
+        aggregate=one.id,
+        name=body.name,
+        set={key: value for key, value in metadata if value is not None},
+        unset=tuple(key for key, value in metadata if value is None),
+        add=body.add,
+        remove=body.remove,
+        force=body.force,
+    )
+    return json_answer(_edited(await _edit(call, edit)))
+
+
+async def delete_aggregate(call: ApiCall) -> ApiAnswer:
+    one = await _named(call)
+    await _edit(call, DropAggregate(aggregate=one.id, force=_forced(call)))
+    return empty_answer()
+
+
+async def change_host(field: str, call: ApiCall) -> ApiAnswer:
+    """Add the host of the address to its aggregate, or remove it; `field` is `add` or `remove`."""
+    hosts: dict[str, Any] = {field: (call.path["host"],)}
+    edit = ChangeAggregate(aggregate=(await _named(call)).id, force=_forced(call), **hosts)
+    return json_answer(_edited(await _edit(call, edit, host=True)))
+
+
+async def _named(call: ApiCall) -> Aggregate:
+    name = call.path["aggregate"]
+    query = FindAggregates(ids=(name.lower(),)) if is_uuid(name) else FindAggregates(name=name)
+    found = (await call.placement.aggregates.find(query)).aggregates
+    if not found:
+        raise not_found(f"There is no aggregate {name}.")
+    return found[0]
+
+
+async def _edit(call: ApiCall, edit: AggregateEdit, *, host: bool = False) -> AggregateEdited:
+    result = (await call.placement.aggregates.edit(AggregateEditRequested(edit=edit))).result
+    if isinstance(result, AggregateEdited):
+        return result
+    why = refusal_reason(result)
+    match result:
+        case Missing(what=what):
+            raise bad_request(why) if what == "host" and not host else not_found(why)
+        case Taken():
+            raise conflict(why, DUPLICATE_NAME)
+        case Contended():
+            raise conflict(why, CONCURRENT_UPDATE)
+        case _:
+            raise conflict(why)
+
+
+def _asked(call: ApiCall, *known: str) -> dict[str, str]:
+    for name, _ in call.pairs:
+        if name not in known:
+            raise bad_request(f"{name[:40]!r} is not asked for here; there are: {', '.join(known)}")
+    return dict(call.pairs)
+
+
+def _forced(call: ApiCall) -> bool:
+    return _asked(call, "force").get("force", "false").lower() in ("true", "1", "")
+
+
+def _body(aggregate: Aggregate, **more: Any) -> Json:
+    return {"uuid": aggregate.id, "name": aggregate.name, "metadata": aggregate.metadata, **more}
+
+
+def _edited(edited: AggregateEdited) -> Json:
+    return _body(edited.aggregate, added=edited.added, removed=edited.removed, warnings=edited.warnings)

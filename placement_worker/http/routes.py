@@ -7,8 +7,8 @@ from functools import partial
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from placement_worker.http.aggregates import AggregateHandlers
-from placement_worker.http.allocations import AllocationHandlers
+from placement_worker.http import allocations, candidates, extensions, providers
+from placement_worker.http import classes_and_traits as names
 from placement_worker.http.api_call import (
     FIRST_VERSION,
     LATEST_MINOR,
@@ -18,12 +18,8 @@ from placement_worker.http.api_call import (
     json_answer,
     too_large,
 )
-from placement_worker.http.candidates import Candidates
-from placement_worker.http.classes_and_traits import ClassAndTraitHandlers
 from placement_worker.http.errors import JSON, Problem, not_allowed, not_found, takes_json
-from placement_worker.http.extensions import ExtensionHandlers
 from placement_worker.http.policy import AccessPolicy
-from placement_worker.http.providers import ProviderHandlers, provider_of
 
 Handler = Callable[[ApiCall], Awaitable[ApiAnswer | Response]]
 
@@ -33,21 +29,11 @@ LARGE_BODY = 4 << 20
 BULK_BODY = 64 << 20
 
 
-@dataclass(frozen=True, kw_only=True)
-class Handlers:
-    providers: ProviderHandlers
-    names: ClassAndTraitHandlers
-    allocations: AllocationHandlers
-    candidates: Candidates
-    extensions: ExtensionHandlers
-    aggregates: AggregateHandlers
-
-
 @dataclass(frozen=True)
 class Operation:
     method: str
     rule: str  # policy rule; empty: no permission needed
-    handler: Callable[[Handlers], Handler]
+    handler: Handler
     since: int = 0  # minor version
     until: int = LATEST_MINOR
     before: int = 404  # status for older microversions
@@ -72,11 +58,8 @@ delete = partial(Operation, "DELETE")
 class Resource:
     """The operations of one URL pattern, as an ASGI application."""
 
-    def __init__(
-        self, pattern: str, handlers: Handlers, policy: AccessPolicy, operations: Sequence[Operation]
-    ) -> None:
+    def __init__(self, pattern: str, policy: AccessPolicy, operations: Sequence[Operation]) -> None:
         self.pattern = pattern
-        self._handlers = handlers
         self._policy = policy
         self.operations = operations
         self._offered: dict[str, list[Operation]] = {}
@@ -89,10 +72,10 @@ class Resource:
         operation = self._chosen(call)
         self._check(operation, call)
         try:
-            answer = await operation.handler(self._handlers)(call)
+            answer = await operation.handler(call)
         except Problem as problem:
             if operation.of_provider and problem.status == 400:
-                await provider_of(self._handlers.providers.placement, call.path["uuid"])
+                await providers.provider_of(call)
             raise
         if isinstance(answer, Response):  # a streaming response
             call.status = answer.status_code
@@ -146,93 +129,87 @@ async def _root(call: ApiCall) -> ApiAnswer:
 # The most frequent first: they are matched in this order.
 ROUTES: Mapping[str, tuple[Operation, ...]] = {
     "/allocations/{consumer}": (
-        put("placement:allocations:update", lambda of: of.allocations.put),
-        get("placement:allocations:list", lambda of: of.allocations.of_consumer),
-        delete("placement:allocations:delete", lambda of: of.allocations.delete),
+        put("placement:allocations:update", allocations.put),
+        get("placement:allocations:list", allocations.of_consumer),
+        delete("placement:allocations:delete", allocations.delete),
     ),
-    "/allocation_candidates": (
-        get("placement:allocation_candidates:list", lambda of: of.candidates.list_all, since=10),
-    ),
-    "/allocations": (
-        post("placement:allocations:manage", lambda of: of.allocations.post, since=13, body=LARGE_BODY),
-    ),
+    "/allocation_candidates": (get("placement:allocation_candidates:list", candidates.list_all, since=10),),
+    "/allocations": (post("placement:allocations:manage", allocations.post, since=13, body=LARGE_BODY),),
     "/resource_providers": (
-        get(f"{_OF}:list", lambda of: of.providers.list_all),
-        post(f"{_OF}:create", lambda of: of.providers.create),
+        get(f"{_OF}:list", providers.list_all),
+        post(f"{_OF}:create", providers.create),
     ),
     _PROVIDER: (
-        get(f"{_OF}:show", lambda of: of.providers.show),
-        put(f"{_OF}:update", lambda of: of.providers.update, of_provider=True),
-        delete(f"{_OF}:delete", lambda of: of.providers.delete),
+        get(f"{_OF}:show", providers.show),
+        put(f"{_OF}:update", providers.update, of_provider=True),
+        delete(f"{_OF}:delete", providers.delete),
     ),
     f"{_PROVIDER}/inventories": (
-        get(f"{_OF}:inventories:list", lambda of: of.providers.inventories),
-        put(f"{_OF}:inventories:update", lambda of: of.providers.set_inventories, of_provider=True),
-        post(f"{_OF}:inventories:create", lambda of: of.providers.add_inventory, of_provider=True),
-        delete(f"{_OF}:inventories:delete", lambda of: of.providers.delete_inventories, since=5, before=405),
+        get(f"{_OF}:inventories:list", providers.inventories),
+        put(f"{_OF}:inventories:update", providers.set_inventories, of_provider=True),
+        post(f"{_OF}:inventories:create", providers.add_inventory, of_provider=True),
+        delete(f"{_OF}:inventories:delete", providers.delete_inventories, since=5, before=405),
     ),
     f"{_PROVIDER}/inventories/{{resource_class}}": (
-        get(f"{_OF}:inventories:show", lambda of: of.providers.inventory),
-        put(f"{_OF}:inventories:update", lambda of: of.providers.set_inventory, of_provider=True),
-        delete(f"{_OF}:inventories:delete", lambda of: of.providers.delete_inventory),
+        get(f"{_OF}:inventories:show", providers.inventory),
+        put(f"{_OF}:inventories:update", providers.set_inventory, of_provider=True),
+        delete(f"{_OF}:inventories:delete", providers.delete_inventory),
     ),
-    f"{_PROVIDER}/usages": (get(f"{_OF}:usages", lambda of: of.providers.usages),),
+    f"{_PROVIDER}/usages": (get(f"{_OF}:usages", providers.usages),),
     f"{_PROVIDER}/aggregates": (
-        get(f"{_OF}:aggregates:list", lambda of: of.providers.aggregates, since=1),
-        put(f"{_OF}:aggregates:update", lambda of: of.providers.set_aggregates, since=1, of_provider=True),
+        get(f"{_OF}:aggregates:list", providers.aggregates, since=1),
+        put(f"{_OF}:aggregates:update", providers.set_aggregates, since=1, of_provider=True),
     ),
     f"{_PROVIDER}/traits": (
-        get(f"{_OF}:traits:list", lambda of: of.providers.traits, since=6),
-        put(f"{_OF}:traits:update", lambda of: of.providers.set_traits, since=6),
-        delete(f"{_OF}:traits:delete", lambda of: of.providers.delete_traits, since=6),
+        get(f"{_OF}:traits:list", providers.traits, since=6),
+        put(f"{_OF}:traits:update", providers.set_traits, since=6),
+        delete(f"{_OF}:traits:delete", providers.delete_traits, since=6),
     ),
-    f"{_PROVIDER}/allocations": (get(f"{_OF}:allocations:list", lambda of: of.allocations.of_provider),),
+    f"{_PROVIDER}/allocations": (get(f"{_OF}:allocations:list", allocations.of_provider),),
     "/resource_classes": (
-        get("placement:resource_classes:list", lambda of: of.names.classes, since=2),
-        post("placement:resource_classes:create", lambda of: of.names.create_class, since=2),
+        get("placement:resource_classes:list", names.classes, since=2),
+        post("placement:resource_classes:create", names.create_class, since=2),
     ),
     "/resource_classes/{name}": (
-        get("placement:resource_classes:show", lambda of: of.names.show_class, since=2),
-        put("placement:resource_classes:update", lambda of: of.names.rename_class, since=2, until=6),
-        put("placement:resource_classes:update", lambda of: of.names.ensure_class, since=7, body=0),
-        delete("placement:resource_classes:delete", lambda of: of.names.delete_class, since=2),
+        get("placement:resource_classes:show", names.show_class, since=2),
+        put("placement:resource_classes:update", names.rename_class, since=2, until=6),
+        put("placement:resource_classes:update", names.ensure_class, since=7, body=0),
+        delete("placement:resource_classes:delete", partial(names.delete, "resource class"), since=2),
     ),
-    "/traits": (get("placement:traits:list", lambda of: of.names.traits, since=6),),
+    "/traits": (get("placement:traits:list", names.traits, since=6),),
     "/traits/{name}": (
-        get("placement:traits:show", lambda of: of.names.show_trait, since=6, json=False),
-        put("placement:traits:update", lambda of: of.names.ensure_trait, since=6, body=0),
-        delete("placement:traits:delete", lambda of: of.names.delete_trait, since=6),
+        get("placement:traits:show", names.show_trait, since=6, json=False),
+        put("placement:traits:update", names.ensure_trait, since=6, body=0),
+        delete("placement:traits:delete", partial(names.delete, "trait"), since=6),
     ),
     "/usages": (
         get(
             "placement:usages",
-            lambda of: of.allocations.usages,
+            allocations.usages,
             since=9,
             target=lambda call: dict(call.pairs),
         ),
     ),
-    "/reshaper": (
-        post("placement:reshaper:reshape", lambda of: of.allocations.reshape, since=30, body=LARGE_BODY),
-    ),
-    "/": (get("", lambda _: _root, json=False),),
+    "/reshaper": (post("placement:reshaper:reshape", allocations.reshape, since=30, body=LARGE_BODY),),
+    "/": (get("", _root, json=False),),
     # ours, whatever the version
-    "/berth/explain": (get("placement:allocation_candidates:list", lambda of: of.candidates.explain),),
-    "/berth/providers": (post("berth:providers:load", lambda of: of.extensions.load, body=BULK_BODY),),
-    "/berth/changes": (get("berth:changes:list", lambda of: of.extensions.changes, json=False),),
+    "/berth/explain": (get("placement:allocation_candidates:list", candidates.explain),),
+    "/berth/providers": (post("berth:providers:load", extensions.load, body=BULK_BODY),),
+    "/berth/changes": (get("berth:changes:list", extensions.changes, json=False),),
     "/berth/aggregates": (
-        get("berth:aggregates:list", lambda of: of.aggregates.list_all),
-        post("berth:aggregates:create", lambda of: of.aggregates.create),
+        get("berth:aggregates:list", extensions.list_aggregates),
+        post("berth:aggregates:create", extensions.create_aggregate),
     ),
     "/berth/aggregates/{aggregate}": (
-        get("berth:aggregates:show", lambda of: of.aggregates.show),
-        patch("berth:aggregates:update", lambda of: of.aggregates.change),
-        delete("berth:aggregates:delete", lambda of: of.aggregates.delete),
+        get("berth:aggregates:show", extensions.show_aggregate),
+        patch("berth:aggregates:update", extensions.change_aggregate),
+        delete("berth:aggregates:delete", extensions.delete_aggregate),
     ),
     "/berth/aggregates/{aggregate}/hosts/{host}": (
-        put("berth:aggregates:update", lambda of: of.aggregates.put_host, body=0),
-        delete("berth:aggregates:update", lambda of: of.aggregates.delete_host),
+        put("berth:aggregates:update", partial(extensions.change_host, "add"), body=0),
+        delete("berth:aggregates:update", partial(extensions.change_host, "remove")),
     ),
-    "/healthz": (get("", lambda of: of.extensions.alive, json=False),),
-    "/readyz": (get("", lambda of: of.extensions.ready, json=False),),
-    "/metrics": (get("", lambda of: of.extensions.metrics, json=False),),
+    "/healthz": (get("", extensions.alive, json=False),),
+    "/readyz": (get("", extensions.ready, json=False),),
+    "/metrics": (get("", extensions.metrics, json=False),),
 }
