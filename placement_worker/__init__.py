@@ -3,7 +3,6 @@
 from placement_worker.memory import Memory
 from placement_worker.placement import Placement
 from placement_worker.replicas import Replica, replica
-from placement_worker.schema import metadata
 from placement_worker.source import IndexedSource
 from placement_worker.store.audit import (
     StoredHolder,
@@ -33,7 +32,6 @@ __all__ = [
     "custom_classes",
     "holdings",
     "in_two_zones",
-    "metadata",
     "placement_worker",
     "registered_cells",
     "replica",

@@ -28,7 +28,7 @@ from placement_worker.core.aggregates import (
 from placement_worker.core.trees import WorkingTrees
 from placement_worker.store import aggregates as stored
 from placement_worker.store import changes, tree_reads
-from placement_worker.transactions import Parts, PlacementOperations, again, changing, contended
+from placement_worker.transactions import PlacementOperations, again, changing, contended
 
 PAGE_BYTES = 500_000  # about; a message holds a mebibyte
 BESIDE = 100  # bytes of an aggregate without its name and metadata
@@ -36,10 +36,6 @@ ROWS = 1000
 
 
 class AggregateOperations(PlacementOperations):
-    def __init__(self, parts: Parts) -> None:
-        super().__init__(parts)
-        self._edit = again(parts.clock, self._edit_once, contended)
-
     async def find(self, query: FindAggregates) -> AggregatesFound:
         async with self.database.read() as tx:
             seen = await changes.last_number(tx)
@@ -74,7 +70,8 @@ class AggregateOperations(PlacementOperations):
     async def edit(self, order: AggregateEditRequested) -> AggregateEditAnswered:
         return AggregateEditAnswered(result=await self._edit(order.edit))
 
-    async def _edit_once(self, edit: AggregateEdit) -> AggregateResult:
+    @again(contended)
+    async def _edit(self, edit: AggregateEdit) -> AggregateResult:
         now, change = self.clock.now(), as_change(edit)
         if isinstance(edit, MakeAggregate):
             await self.book.aggregates.ensure(self.database, [edit.aggregate], now)
@@ -118,7 +115,7 @@ class AggregateOperations(PlacementOperations):
         if pairs:
             number = await self._log.write_trees(tx, pairs, now)
         if wanted.said:
-            number = await self._log.write_aggregates(tx, [wanted.now])
+            number = await self._log.write_facts(tx, aggregates=(wanted.now,))
         return AggregateEdited(
             aggregate=wanted.now,
             made=wanted.made,

@@ -213,11 +213,9 @@ class ChangeLog:
         writes: Sequence[BoundStatement] = (),
         edition: int | None = None,
     ) -> int:
-        """Execute the last statements of a transaction and log its changes. Return the change number, 0
-        without one.
+        """Execute the last statements of a transaction, log its changes and return their number, or 0.
 
-        `shaped` are created or reshaped trees; `edition` is the new number of the lists of names, if names
-        changed.
+        `shaped` are created or reshaped trees, `edition` is the new edition of the names, if any changed.
         """
         if not altered:
             for write in writes:
@@ -239,25 +237,22 @@ class ChangeLog:
         beside: Sequence[BoundStatement] = (),
         last: Sequence[BoundStatement] = (),
     ) -> int:
-        """Write provider trees, given as read and as changed, and log the change. Return the change number.
+        """Write provider trees, given as read and as changed, log the change and return its number.
+
         `beside` is written after the inventories; `last` with the number, and must not depend on the rest.
         """
-        writes = await tree_writes.writes_between(self._book, pairs, now, numbers).begin(tx)
-        for write in beside:
+        first, writes = tree_writes.writes_between(self._book, pairs, now, numbers)
+        for write in (*first, *beside):
             await write(tx)
         # Trees of repeated reports were not locked, so their usage may be outdated.
         shaped = {then.root: then for was, then in pairs if then.providers != was.providers}
         return await self.write(tx, tree_reads.changes_between(pairs), shaped, [*writes, *last])
 
-    async def write_aggregates(self, tx: Transaction, aggregates: Sequence[Aggregate]) -> int:
-        """Log the new names and metadata of the aggregates. Return the change number."""
-        message = await changes.announce_aggregates(tx, aggregates)
-        tx.after_commit(lambda: self._learn([message], {}))
-        return message.number
-
-    async def write_cells(self, tx: Transaction, cells: Sequence[RegisteredCell]) -> int:
-        """Log the new state of the cells. Return the change number."""
-        message = await changes.announce_cells(tx, cells)
+    async def write_facts(
+        self, tx: Transaction, aggregates: Sequence[Aggregate] = (), cells: Sequence[RegisteredCell] = ()
+    ) -> int:
+        """Log new names and metadata of aggregates, and new states of cells. Return the change number."""
+        message = await changes.announce_facts(tx, aggregates, cells)
         tx.after_commit(lambda: self._learn([message], {}))
         return message.number
 

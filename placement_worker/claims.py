@@ -1,7 +1,6 @@
 """Claims and releases of allocations, judged in batches: one transaction for many orders."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec import structs
 
@@ -21,21 +20,15 @@ from bus.claims import (
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Contended
 from placement_worker.core import capacity
+from placement_worker.core.claim_world import ClaimWorld
 from placement_worker.store import claims
-from placement_worker.transactions import Parts, PlacementOperations, again, changing
+from placement_worker.transactions import PlacementOperations, again, changing, contended_each
 
 CLAIMS_A_TRANSACTION = 500
 
 
 class ClaimOperations(PlacementOperations):
-    """Claims and releases. Each is judged by the stored data, never by the index, and retried after a lost
-    race.
-    """
-
-    def __init__(self, parts: Parts) -> None:
-        super().__init__(parts)
-        self._claim = again(parts.clock, self._claim_together, _contended_claims)
-        self._release = again(parts.clock, self._release_together, _contended_releases)
+    """Claims and releases, judged by the stored data, never by the index, and retried after a lost race."""
 
     async def claim_many(
         self, orders: Sequence[ClaimRequested], *, cell: str = ""
@@ -47,8 +40,7 @@ class ClaimOperations(PlacementOperations):
         return [ClaimAnswered(results=result) for result in results]
 
     async def _claim_part(self, orders: Sequence[ClaimRequested], cell: str) -> list[tuple[ClaimResult, ...]]:
-        # First choices nearly always fit, so only their providers are locked. A second transaction locks
-        # those
+        # First choices nearly always fit, so only their providers are locked; a second transaction locks all.
         first = await self._claim(orders, cell, all_choices=False)
         waiting = [order for order, result in zip(orders, first, strict=True) if result is None]
         second = iter(await self._claim(waiting, cell, all_choices=True) if waiting else ())
@@ -58,7 +50,8 @@ class ClaimOperations(PlacementOperations):
             results.append(judged if judged is not None else _contended(order))
         return results
 
-    async def _claim_together(
+    @again(lambda _, orders, *__, **___: [_contended(order) for order in orders])
+    async def _claim(
         self, orders: Sequence[ClaimRequested], cell: str, *, all_choices: bool
     ) -> list[tuple[ClaimResult, ...] | None]:
         every = [claim for order in orders for claim in order.claims]
@@ -71,9 +64,9 @@ class ClaimOperations(PlacementOperations):
         scope = claims.claim_scope(every, providers)
         scope.groups, scope.cell = {claim.group for claim in every if claim.group is not None}, cell
         async with changing(self.database, self.book) as tx:
-            opened = await claims.open_world(tx, self.book, scope, now)
-            results = [capacity.claim(order, opened.world) for order in orders]
-            number = await self._save(tx, opened, now)
+            world = await claims.open_world(tx, self.book, scope, now)
+            results = [capacity.claim(order, world) for order in orders]
+            number = await self._save(tx, world, now)
         return [result and _numbered(result, number) for result in results]
 
     async def release_many(
@@ -84,7 +77,8 @@ class ClaimOperations(PlacementOperations):
             results += await self._release(some, cell)
         return [ReleaseAnswered(result=result) for result in results]
 
-    async def _release_together(self, orders: Sequence[ReleaseRequested], cell: str) -> list[ReleaseResult]:
+    @again(contended_each)
+    async def _release(self, orders: Sequence[ReleaseRequested], cell: str) -> list[ReleaseResult]:
         # A consumer without allocations that is to be retired cannot claim before its tombstone is written.
         newcomers: dict[str, ConsumerClaim | None] = {
             release.consumer: None for release in orders if release.retire
@@ -96,18 +90,16 @@ class ClaimOperations(PlacementOperations):
         if holder_consumers:
             await self.book.types.ensure(self.database, (CLEANUP,), now)
         async with changing(self.database, self.book) as tx:
-            opened = await claims.open_world(tx, self.book, scope, now)
-            results = [capacity.release(order, opened.world) for order in orders]
-            number = await self._save(tx, opened, now)
+            world = await claims.open_world(tx, self.book, scope, now)
+            results = [capacity.release(order, world) for order in orders]
+            number = await self._save(tx, world, now)
         return [
-            Released(number=number)
-            if isinstance(one, Released) and order.consumer in opened.world.stirred
-            else one
+            Released(number=number) if isinstance(one, Released) and order.consumer in world.stirred else one
             for order, one in zip(orders, results, strict=True)
         ]
 
-    async def _save(self, tx: Transaction, opened: claims.Opened, now: float) -> int:
-        altered, writes = await claims.save_world(tx, self.book, opened, now)
+    async def _save(self, tx: Transaction, world: ClaimWorld, now: float) -> int:
+        altered, writes = await claims.save_world(tx, self.book, world, now)
         return await self._log.write(tx, altered, {}, writes)
 
     async def prune(self, before: float) -> None:
@@ -123,15 +115,5 @@ def _numbered(results: tuple[ClaimResult, ...], number: int) -> tuple[ClaimResul
     )
 
 
-def _contended_claims(
-    orders: Sequence[ClaimRequested], *_: Any, **__: Any
-) -> list[tuple[ClaimResult, ...] | None]:
-    return [_contended(order) for order in orders]
-
-
 def _contended(order: ClaimRequested) -> tuple[ClaimResult, ...]:
     return tuple(Contended() for _ in order.claims)
-
-
-def _contended_releases(orders: Sequence[ReleaseRequested], cell: str) -> list[ReleaseResult]:
-    return [Contended() for _ in orders]

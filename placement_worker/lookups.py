@@ -15,7 +15,7 @@ from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_INT
 from placement_worker.core.compact_trees import ROOM, Packing
 from placement_worker.store import changes, lookups, tree_reads
-from placement_worker.store.hosts import limits_of
+from placement_worker.store.hosts import limits
 from placement_worker.transactions import PlacementOperations
 
 ALL: dict[str, str | int] = {"after": "", "most": MAX_INT}  # of an agent's providers
@@ -132,7 +132,7 @@ class Lookups(PlacementOperations):
         async with self.database.read() as tx:
             found, generations = await lookups.holdings(tx, self.book, query.consumers, query.providers)
             homes = await tree_reads.homes(tx, generations)
-            wall = await limits_of(tx, cell, homes.values())
+            wall = await limits(tx, cell, homes)
         own = [
             consumer
             for consumer in found

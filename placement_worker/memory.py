@@ -36,9 +36,7 @@ class News(NamedTuple):
 
 
 class MemoryReader(Protocol):
-    """The interface of the source of an index: the database, or placement over the bus. Its data includes all
-    earlier commits.
-    """
+    """The source of an index, the database or placement over the bus; its data has all earlier commits."""
 
     async def last(self) -> int:
         """Return the number of the last change of placement."""
@@ -49,11 +47,8 @@ class MemoryReader(Protocol):
     async def trees(self, roots: Collection[str]) -> Mapping[str, Tree]:
         """Return provider trees by their roots; a missing one has no providers."""
 
-    async def described(self) -> Iterable[Aggregate]:
-        """Return the aggregates with names or metadata."""
-
-    async def registered(self) -> Iterable[RegisteredCell]:
-        """Return the registered cells."""
+    async def facts(self) -> Iterable[Aggregate | RegisteredCell]:
+        """Return the aggregates with names or metadata, and the registered cells."""
 
     async def each(self, take: Take) -> None:
         """Pass all provider trees to the caller's function, page by page."""
@@ -81,13 +76,9 @@ class StoreReader:
         async with self._database.read() as tx:
             return await tree_reads.load(tx, self._book, roots)
 
-    async def described(self) -> Iterable[Aggregate]:
+    async def facts(self) -> Iterable[Aggregate | RegisteredCell]:
         async with self._database.read() as tx:
-            return (await aggregates.described(tx)).values()
-
-    async def registered(self) -> Iterable[RegisteredCell]:
-        async with self._database.read() as tx:
-            return await cells.registered(tx)
+            return [*(await aggregates.described(tx)).values(), *await cells.registered(tx)]
 
     async def each(self, take: Take) -> None:
         after = 0
@@ -123,15 +114,11 @@ class Memory:
         self._watchers: list[Heard] = []
 
     def watch(self, heard: Heard) -> None:
-        """Register a function to call with the changed roots and the changed descriptions of aggregates;
-        after a reload with all.
-        """
+        """Register a function to call with the changed roots and facts, after a reload with all of them."""
         self._watchers.append(heard)
 
     def learn(self, messages: Sequence[PlacementChanged], shaped: Mapping[str, Tree]) -> None:
-        """Apply a commit of this process to the index; `shaped` are the trees that it created or changed, as
-        they are now.
-        """
+        """Apply a commit of this process to the index; `shaped` are the trees that it created or changed."""
         touched: dict[str, None] = {}
         told: dict[str, None] = {}
         for message in messages:
@@ -164,9 +151,7 @@ class Memory:
         return [None] * len(messages)
 
     async def _committed(self, index: Index, messages: list[PlacementChanged]) -> list[PlacementChanged]:
-        """Return the messages without those whose change numbers cannot exist: placement knows its last
-        number.
-        """
+        """Return the messages without change numbers far beyond placement's last one."""
         if all(message.number <= index.seen + FAR_AHEAD for message in messages):
             return messages
         last = await self._reader.last()
@@ -251,10 +236,8 @@ class Memory:
     async def _read(self) -> Index:
         # The number first: what is read after it holds at least all that happened up to it.
         index = Index(await self._reader.last())
-        for aggregate in await self._reader.described():
-            index.describe(aggregate, index.seen)
-        for cell in await self._reader.registered():
-            index.register(cell, index.seen)
+        for fact in await self._reader.facts():
+            index.describe(fact, index.seen)
 
         async def take(trees: Iterable[Tree]) -> None:
             for position, tree in enumerate(trees, 1):
@@ -267,9 +250,7 @@ class Memory:
 
 
 def _reshaped_trees(messages: Iterable[PlacementChanged]) -> dict[str, Tree | None]:
-    """Return, for each root, its tree in the last message that has it, or None. The order of the result
-    decides the rows.
-    """
+    """Return for each root its tree in the last message that has it, or None; the order decides the rows."""
     shaped: dict[str, Tree | None] = {}
     for message in sorted(messages, key=lambda one: one.number):
         told = _trees_beside(message)

@@ -10,17 +10,15 @@ from bus.errors import Poison
 from bus.queries import CandidatesFound, FindCandidates
 from bus.sql.database import Database
 from placement_worker.aggregates import AggregateOperations
-from placement_worker.cells import CellOperations
 from placement_worker.change_log import ChangeLog
 from placement_worker.claims import ClaimOperations
-from placement_worker.classes_and_traits import ClassesAndTraits
 from placement_worker.core.search import SearchResult, page_steps, search_steps
 from placement_worker.core.snapshot import Snapshot
 from placement_worker.lookups import Lookups
 from placement_worker.memory import Memory
 from placement_worker.providers import BulkLoad, ProviderOperations
+from placement_worker.registries import CellOperations, ClassesAndTraits, ServerGroups
 from placement_worker.reports import ReportOperations
-from placement_worker.server_groups import ServerGroups
 from placement_worker.store.changes import ProviderNumbers
 from placement_worker.store.numbered_names import Book
 from placement_worker.transactions import Parts, again
@@ -32,9 +30,7 @@ SLICE_SECONDS = 0.005  # for so long a search has the process to itself
 
 
 class Searches:
-    """Candidate searches in turns: a search longer than a time slice continues after a slice of each waiting
-    search.
-    """
+    """Candidate searches in turns: a long search continues after a time slice of each waiting search."""
 
     def __init__(self, memory: Memory, clock: Clock) -> None:
         self._memory = memory
@@ -96,11 +92,11 @@ class Placement:
         self.aggregates = AggregateOperations(parts)
         self.cells = CellOperations(parts, self.reports)
         self.lookups = Lookups(parts)
-        self._open = again(clock, self.book.open)
 
+    @again()
     async def start(self) -> None:
         """Create the standard names and load the index. The database has been migrated before."""
-        await self._open(self.database, self.clock.now())
+        await self.book.open(self.database, self.clock.now())
         await self.memory.reload()
 
     async def find_candidates(self, query: FindCandidates) -> CandidatesFound:

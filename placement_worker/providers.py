@@ -30,23 +30,17 @@ from bus.resources import (
 )
 from bus.sql.failures import Conflict
 from bus.sql.transaction import Transaction
-from bus.vocabulary import Contended
 from placement_worker.core import bulk_load as loading
 from placement_worker.core import edits
 from placement_worker.core.edits import EditOfOne
 from placement_worker.core.trees import KnownNames, ProviderState, WorkingTrees
 from placement_worker.store import reshape, tree_reads
-from placement_worker.transactions import Parts, PlacementOperations, again, changing, contended
+from placement_worker.transactions import PlacementOperations, again, changing, contended, contended_each
 
 EDITS_A_TRANSACTION = 200
 
 
 class ProviderOperations(PlacementOperations):
-    def __init__(self, parts: Parts) -> None:
-        super().__init__(parts)
-        self._edit = again(parts.clock, self._edit_together, _contended_edits)
-        self._reshape = again(parts.clock, self._reshape_once, contended)
-
     async def edit(self, order: EditRequested) -> EditAnswered:
         [answer] = await self.edit_many([order])
         return answer
@@ -61,7 +55,8 @@ class ProviderOperations(PlacementOperations):
                 results += await self._edit(part)
         return [EditAnswered(result=result) for result in results]
 
-    async def _edit_together(self, orders: Sequence[EditOfOne]) -> list[EditResult]:
+    @again(contended_each)
+    async def _edit(self, orders: Sequence[EditOfOne]) -> list[EditResult]:
         now = self.clock.now()
         await self._look_up(orders, now)
         new = sum(isinstance(order, MakeProvider) for order in orders)
@@ -114,7 +109,8 @@ class ProviderOperations(PlacementOperations):
         await self.book.traits.look_up(self.database, traits)
         await self.book.aggregates.ensure(self.database, aggregates, now)
 
-    async def _reshape_once(self, order: Reshape) -> EditResult:
+    @again(contended)
+    async def _reshape(self, order: Reshape) -> EditResult:
         now = self.clock.now()
         await self.book.know_owners(self.database, order.claims, now)
         await self.book.classes.look_up(
@@ -122,8 +118,8 @@ class ProviderOperations(PlacementOperations):
         )
         try:
             async with changing(self.database, self.book) as tx:
-                moved = await reshape.reshape(tx, self.book, self._known(), order, now)
-                number = await self._log.write(tx, moved.changes, moved.shaped, moved.writes)
+                reshaped = await reshape.reshape(tx, self.book, self._known(), order, now)
+                number = await self._log.write(tx, *reshaped)
         except reshape.Undone as undone:
             return undone.why
         return Edited(number=number)
@@ -164,19 +160,11 @@ def _apart(orders: Sequence[Edit]) -> Iterator[Sequence[EditOfOne] | Reshape]:
         yield list(part.values())
 
 
-def _contended_edits(orders: Sequence[EditOfOne]) -> list[EditResult]:
-    return [Contended() for _ in orders]
-
-
 PROVIDERS_A_TRANSACTION = 2000
 LOADS_AT_ONCE = 2  # one is judged while the database writes another
 
 
 class BulkLoad(PlacementOperations):
-    def __init__(self, parts: Parts) -> None:
-        super().__init__(parts)
-        self._load = again(parts.clock, self._load_together)
-
     async def load(self, order: LoadProviders) -> ProvidersLoaded:
         """Load the providers tree by tree, each tree completely or not at all."""
         items = list(enumerate(order.providers))
@@ -208,7 +196,8 @@ class BulkLoad(PlacementOperations):
             raise failed.exceptions[0] from failed
         return ProvidersLoaded(results=tuple(results[provider.id] for provider in order.providers))
 
-    async def _load_together(self, grown: Sequence[Sequence[loading.Item]]) -> list[LoadResult]:
+    @again()
+    async def _load(self, grown: Sequence[Sequence[loading.Item]]) -> list[LoadResult]:
         now = self.clock.now()
         items: list[ProviderLoad] = [load for tree in grown for _, load in tree]
         await self.book.know_contents(self.database, items, now)

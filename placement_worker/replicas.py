@@ -78,18 +78,17 @@ class BusReader:
             missing = [root for root in missing if root not in found]
         return {root: found[root] for root in roots}
 
-    async def described(self) -> Iterable[Aggregate]:
+    async def facts(self) -> Iterable[Aggregate | RegisteredCell]:
         found: list[Aggregate] = []
         question = FindAggregates(limit=AGGREGATES_A_QUESTION)
         while True:
             answer = await self._answer(self._ask_aggregates, question)
             found += answer.aggregates
             if not answer.more:
-                return [aggregate for aggregate in found if aggregate.name or aggregate.metadata]
+                break
             question = FindAggregates(after=found[-1].id, limit=AGGREGATES_A_QUESTION)
-
-    async def registered(self) -> Iterable[RegisteredCell]:
-        return (await self._answer(self._ask_cells, FindCells(counted=False))).cells
+        described = [aggregate for aggregate in found if aggregate.name or aggregate.metadata]
+        return [*described, *(await self._answer(self._ask_cells, FindCells(counted=False))).cells]
 
     async def each(self, take: Take) -> None:
         """Pass each page to `take` while the next one is being fetched."""

@@ -17,13 +17,7 @@ from placement_worker.core.report_checks import bars_report, complaint, names_ap
 from placement_worker.core.reports import given, reported, settled, swept
 from placement_worker.core.reshape import NO_MOVES, MovedHolder, Moves, Unmovable, moves
 from placement_worker.core.trees import Tree
-from placement_worker.store import (
-    changes,
-    hosts,
-    reshape,
-    tree_reads,
-    tree_writes,
-)
+from placement_worker.store import changes, hosts, reshape, tree_reads, tree_writes
 from placement_worker.transactions import Parts, PlacementOperations, again, changing, contended
 
 PROVIDERS_A_TRANSACTION = 2000
@@ -36,9 +30,6 @@ class ReportOperations(PlacementOperations):
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         self.reshaped_builds = ReshapedBuilds(parts.database)
-        self._report = again(parts.clock, self._report_together)
-        self._change = again(parts.clock, self._change_together)
-        self._give = again(parts.clock, self._give_once, contended)
 
     async def report_many(
         self, reports: Sequence[InventoryReported], *, cell: str = ""
@@ -67,7 +58,8 @@ class ReportOperations(PlacementOperations):
                 complaints[latest[root]] = why
         return [Poison(f"InventoryReported: {why}") if why else None for why in complaints]
 
-    async def _report_together(self, reports: Sequence[InventoryReported]) -> dict[str, str]:
+    @again()
+    async def _report(self, reports: Sequence[InventoryReported]) -> dict[str, str]:
         roots = [report.root for report in reports]
         now = self.clock.now()
         await self.book.know_contents(
@@ -176,7 +168,8 @@ class ReportOperations(PlacementOperations):
         """Assign a root provider to a cell by an operator's order; the sequence of its reports restarts."""
         return OwnerEditAnswered(result=await self._give(order))
 
-    async def _give_once(self, order: OwnerEditRequested) -> OwnerResult:
+    @again(contended)
+    async def _give(self, order: OwnerEditRequested) -> OwnerResult:
         now = self.clock.now()
         async with changing(self.database, self.book) as tx:
             owned = (await hosts.enter(tx, [order.root], now))[order.root]
@@ -197,9 +190,7 @@ class ReportOperations(PlacementOperations):
             await self._change(part, lambda tree: swept(tree) if tree.gone else settled(tree))
 
     async def end(self, cell: str, roots: Sequence[str], *, in_use_too: bool) -> None:
-        """Delete the hosts of a cell by an operator's order; hosts in use stay or are closed to new
-        instances.
-        """
+        """Delete the hosts of a cell by an operator's order; hosts in use stay, or close."""
 
         def ended(tree: Tree) -> Tree:
             is_ending = tree.cell == cell and (in_use_too or not tree.in_use)
@@ -208,7 +199,8 @@ class ReportOperations(PlacementOperations):
         for part in portions(roots, TREES_SWEPT_AT_ONCE):
             await self._change(part, ended)
 
-    async def _change_together(self, roots: Sequence[str], change: Callable[[Tree], Tree]) -> None:
+    @again()
+    async def _change(self, roots: Sequence[str], change: Callable[[Tree], Tree]) -> None:
         now = self.clock.now()
         async with changing(self.database, self.book) as tx:
             await hosts.enter(tx, roots, now)

@@ -250,9 +250,7 @@ class HostSearch:
         return [candidate(fit, free, capacity) for fit in found]
 
     def _fits(self, anchor: Row, most: int) -> tuple[list[Fit], bool]:
-        """Return up to this number of allocations on a host, and whether the search of the host was
-        complete.
-        """
+        """Return up to `most` allocations on a host, and whether its search was complete."""
         found: list[Fit] = []
         if self._spent >= 2 * PATIENCE:
             return found, False
@@ -270,9 +268,7 @@ class HostSearch:
         return found, spent <= patience
 
     def removals(self) -> Sequence[Removal]:
-        """Return how many hosts each constraint removed. Constraints on combinations are included after
-        `ways` was called.
-        """
+        """Return how many hosts each constraint removed; joint constraints only after `ways` was called."""
         made = self._as_it_is()
         fitting = self._fitting(made)
         if not fitting:

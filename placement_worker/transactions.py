@@ -5,7 +5,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, TypeVar
+from functools import wraps
+from typing import Any, Generic, TypeVar, cast
 
 from sqlalchemy.exc import IntegrityError
 
@@ -87,10 +88,6 @@ class Batched(Generic[A, R]):
                 future.set_result(answer)
 
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
 class PlacementOperations:
     """A group of operations on placement's database."""
 
@@ -102,22 +99,34 @@ class PlacementOperations:
         self._numbers = parts.numbers
 
 
-def again(
-    clock: Clock, work: Callable[P, Awaitable[T]], otherwise: Callable[..., T] | None = None
-) -> Callable[P, Awaitable[T]]:
-    """Return a function that repeats this one after lost races; after the last try `otherwise` answers, if
-    given.
-    """
+W = TypeVar("W", bound=Callable[..., Awaitable[Any]])
 
-    def unavailable(*_: Any, **__: Any) -> T:
-        raise Unavailable("placement lost the same race too often")
 
-    return retrying(clock, otherwise=otherwise or unavailable)(work)
+def _unavailable(*_: Any, **__: Any) -> Any:
+    raise Unavailable("placement lost the same race too often")
+
+
+def again(otherwise: Callable[..., Any] = _unavailable) -> Callable[[W], W]:
+    """Repeat a method after lost races; after the last try `otherwise` answers, called with the arguments."""
+
+    def decorate(work: W) -> W:
+        @wraps(work)
+        async def repeated(self: Any, *args: Any, **given: Any) -> Any:
+            return await retrying(self.clock, otherwise=otherwise)(work)(self, *args, **given)
+
+        return cast(W, repeated)
+
+    return decorate
 
 
 def contended(*_: Any) -> Contended:
     """Return the answer to an edit that lost a race with other writers too often."""
     return Contended()
+
+
+def contended_each(_: object, orders: Sequence[Any], *__: Any) -> list[Contended]:
+    """Return the answers to orders that lost a race with other writers too often."""
+    return [Contended()] * len(orders)
 
 
 @asynccontextmanager

@@ -3,15 +3,14 @@
 import asyncio
 import logging
 from collections.abc import Collection, Sequence
+from functools import partial
 
 from prometheus_client import Gauge
 
 from bus import topics
-from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.errors import BrokerRefused, Poison, Unavailable
 from bus.messages import BuildReshaped, InventoryReported
 from bus.replication import PlacementChanged
-from bus.resources import AllocationsFound, FindAllocations, FindProviders, ProvidersFound
 from bus.vocabulary import Message
 from bus.worker import Answers, Narrow, On, Widen, Worker, answers, answers_many, every, on_many
 from placement_worker.change_log import Publish
@@ -34,23 +33,12 @@ def reported_in(placement: Placement, cell: str) -> On:
 def asked_in(placement: Placement, cell: str) -> Sequence[Answers]:
     """Return the rows of the worker's table for queries from inside a cell."""
 
-    async def claim_many(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
-        return await placement.claims.claim_many(orders, cell=cell)
-
-    async def release_many(orders: Sequence[ReleaseRequested]) -> Sequence[ReleaseAnswered]:
-        return await placement.claims.release_many(orders, cell=cell)
-
-    async def providers(query: FindProviders) -> ProvidersFound:
-        return await placement.lookups.providers(query, cell=cell)
-
-    async def allocations(query: FindAllocations) -> AllocationsFound:
-        return await placement.lookups.allocations(query, cell=cell)
-
+    claims, lookups = placement.claims, placement.lookups
     return (
-        answers_many(topics.CELL_CLAIM, claim_many, cell=cell),
-        answers_many(topics.CELL_RELEASE, release_many, cell=cell),
-        answers(topics.CELL_PROVIDERS, providers, cell=cell),
-        answers(topics.CELL_ALLOCATIONS, allocations, cell=cell),
+        answers_many(topics.CELL_CLAIM, partial(claims.claim_many, cell=cell), cell=cell),
+        answers_many(topics.CELL_RELEASE, partial(claims.release_many, cell=cell), cell=cell),
+        answers(topics.CELL_PROVIDERS, partial(lookups.providers, cell=cell), cell=cell),
+        answers(topics.CELL_ALLOCATIONS, partial(lookups.allocations, cell=cell), cell=cell),
     )
 
 

@@ -141,9 +141,7 @@ def _with(state: ProviderState, working: WorkingTrees, aggregates: set[str]) -> 
 def zone_trouble(
     wanted: Intent, described: Described, pairs: Iterable[tuple[Tree, Tree]]
 ) -> TwoZones | ZoneInUse | None:
-    """Return why the hosts of the changed trees cannot be in the new availability zones. A host that was in
-    two zones before may stay there: only a new zone counts.
-    """
+    """Return why changed hosts cannot be in their new zones. A host already in two zones may stay there."""
     after = {**described, wanted.now.id: wanted.now}
     moving: list[tuple[str, str, str]] = []
     for was, then in pairs:

@@ -23,9 +23,7 @@ _WholeItem = tuple[int, _Whole]
 
 
 def wrong(items: Iterable[Item], known: Callable[[str, str], bool]) -> dict[int, str]:
-    """Return by position what is wrong with each item of a bulk load regardless of stored data, naming the
-    field.
-    """
+    """Return by position what is wrong with items of a bulk load, whatever is stored, naming the field."""
     found: dict[int, str] = {}
     ids: set[str] = set()
     names: set[str] = set()
@@ -46,9 +44,7 @@ def wrong(items: Iterable[Item], known: Callable[[str, str], bool]) -> dict[int,
 
 
 def trees_of(items: Iterable[Item], homes: Mapping[str, str]) -> list[list[Item]]:
-    """Group the items of a bulk load by provider tree. `homes` has the root under which each provider is
-    stored.
-    """
+    """Group the items of a bulk load by provider tree; `homes` has the roots of stored providers."""
     above: dict[str, str] = {}
 
     def top(provider: str) -> str:

@@ -261,9 +261,7 @@ def _remember(steps: _Steps, holder: Holder) -> None:
 
 
 def _undo(world: ClaimWorld, steps: _Steps) -> None:
-    """Undo the changes of a refused order in reverse: a consumer claimed twice in one order gets its first
-    state back.
-    """
+    """Undo a refused order in reverse: a consumer claimed twice gets its first state back."""
     for holder, generation, held, by, group, keeps_for in reversed(steps):
         holder.keeps_for = keeps_for
         _hold(world, holder, generation, held, by, group)

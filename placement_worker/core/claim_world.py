@@ -23,18 +23,14 @@ class CellLimits:
     sharing: Collection[str]  # providers of operators that share with other trees
 
     def bars_holder(self, consumer: str, places: Iterable[tuple[str, str]]) -> str:
-        """Return why a cell cannot act for a consumer with allocations on these (provider, root), or an empty
-        text.
-        """
+        """Return why a cell cannot act for a consumer on these (provider, root), or an empty text."""
         cells = {self.cells.get(root, "") for _, root in places}
         if self.cell in cells and cells <= {self.cell, ""}:
             return ""
         return f"consumer {consumer}: nobody placed it in cell {self.cell}"
 
     def bars_choice(self, places: Iterable[tuple[str, str]]) -> str:
-        """Return why this cell cannot place a consumer on the given (provider, root) pairs, or an empty
-        string.
-        """
+        """Return why a cell cannot place a consumer on these (provider, root), or an empty text."""
         at_home = False
         for provider, root in places:
             cell = self.cells.get(root, "")
@@ -55,9 +51,7 @@ class CellLimits:
 
 
 def ended(retired: Retired, cell: str) -> Retired:
-    """Return the reason why a consumer is retired, as this cell may see it (empty: no cell); reasons of other
-    cells are hidden.
-    """
+    """Return why a consumer is retired, as this cell may see it: reasons of other cells are hidden."""
     if not cell:
         return retired
     if retired.cell == cell:
@@ -70,9 +64,7 @@ HARD: tuple[GroupPolicy, ...] = ("affinity", "anti-affinity")  # soft policies o
 
 @dataclass(slots=True)
 class _Headcount:
-    """The number of consumers of each instance on each root provider: an instance may have several
-    consumers.
-    """
+    """The number of consumers of each instance on each root provider; an instance may have several."""
 
     on: dict[str, dict[str, int]] = field(default_factory=dict)
 
@@ -88,9 +80,7 @@ class _Headcount:
 
 @dataclass(slots=True)
 class GroupPlaces:
-    """A server group with the hosts of its members and of holder consumers. A holder consumer keeps other
-    members away, except the member that it holds the place for, and attracts no member.
-    """
+    """A server group with its members' hosts. Holder consumers repel other members, and attract none."""
 
     id: int
     uuid: str
@@ -106,9 +96,7 @@ class GroupPlaces:
     _members: _Headcount = field(default_factory=_Headcount)
 
     def put(self, consumer: str, roots: frozenset[str], keeps_for: str | None = None) -> None:
-        """Set the hosts of a consumer, as a member of the server group or as a holder consumer of a
-        member.
-        """
+        """Set the hosts of a consumer, as a member of the server group or as a holder consumer."""
         self.drop(consumer)
         self.places[consumer] = roots
         self._all.count(keeps_for or consumer, roots, +1)
@@ -224,6 +212,8 @@ class ClaimWorld:
     stirred: dict[str, Holder] = field(default_factory=dict)  # consumers that claimed or released
     tombstones: dict[str, Retired] = field(default_factory=dict)  # consumers to be retired
     woken: set[str] = field(default_factory=set)  # shelved consumers to delete the tombstone of
+    # Consumers whose rows were inserted before judging, with their claims.
+    placeholders: Mapping[str, ConsumerClaim | None] = field(default_factory=dict)
 
     def provider(self, uuid: str) -> ClaimedProvider:
         provider = self.providers[uuid]

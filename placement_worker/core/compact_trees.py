@@ -31,9 +31,7 @@ class Packing:
         self._owners = _Table()
 
     def add(self, tree: Tree, skip: int = 0) -> bool:
-        """Add a tree without its first `skip` providers; the first tree is added as far as it fits. Return
-        False if there is no space.
-        """
+        """Add a tree without `skip` providers, the first tree as far as it fits; return whether it fits."""
         spent = 0
         providers: list[KnownProvider] = []
         tables = self._inventories, self._stocks, self._traits, self._aggregates, self._owners

@@ -183,9 +183,7 @@ def _set_aggregates(edit: SetAggregates, state: ProviderState, working: WorkingT
 
 
 def widen(edit: Reshape, working: WorkingTrees, known: KnownNames) -> Refused | None:
-    """Give each provider of a reshape its old and its new inventory, or return why the reshape cannot
-    begin.
-    """
+    """Give each provider of a reshape its old and its new inventory, or return the refusal."""
     for inventory in edit.inventories:
         state = working.find(inventory.provider)
         if state is None:

@@ -129,9 +129,6 @@ class _Step:
 
 
 def _merged(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, Why]:
-    """Apply the constraints on combinations one by one; for each host, find the first that leaves no
-    assignment.
-    """
     steps = list(_steps(made))
     removed = [0] * (len(steps) + 1)  # the last one counts hosts with too many combinations
     misses: list[list[NearMiss]] = [[] for _ in removed]
@@ -188,9 +185,6 @@ def _steps(made: SearchPlan) -> Iterator[_Step]:
 def _breaking(
     snapshot: Snapshot, made: SearchPlan, options: Sequence[Sequence[Row]], steps: list[_Step]
 ) -> Generator[None, None, tuple[int, int]]:
-    """Return the position of the first constraint that leaves a host no assignment, and the steps of the
-    search.
-    """
     spent = 1
     for number, step in enumerate(steps):
         ways = AssignmentSearch(snapshot, made.slots, step.rules, options)

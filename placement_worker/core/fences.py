@@ -22,9 +22,7 @@ from placement_worker.core.claim_world import ClaimWorld, Holder, Unread, as_hel
 
 
 def fence(claim: ConsumerClaim, world: ClaimWorld) -> ClaimResult | None:
-    """Return the result of a claim that cannot be made whatever the capacity (generation, retired consumer,
-    cell), or None.
-    """
+    """Return the refusal of a claim by generation, retirement or cell, whatever the capacity, or None."""
     for name in (claim.begins, claim.consumer, claim.keep):
         if name and name in world.retired and not (name == claim.consumer and wakes(claim, world)):
             return world.retired[name]

@@ -70,9 +70,7 @@ class FitFinder:
                 self.anchors = made.left & shared.not_alone()
 
     def alone(self, anchor: Row) -> bool:
-        """Return whether the host is a single provider without sharing providers; then it offers exactly one
-        allocation.
-        """
+        """Return whether the host is one provider without sharing: it offers exactly one allocation."""
         plan = self._plan
         if not plan.slots:
             return True
@@ -107,9 +105,7 @@ class FitFinder:
                 yield self._fit(anchor, way) if way is not None else None
 
     def is_dead(self, anchor: Row) -> bool:
-        """Return whether a host offers no allocation at all, rather than having offered all of them
-        before.
-        """
+        """Return whether a host offers no allocation, not even one that an earlier host offered."""
         return self._shared is None or anchor.position not in self._shared.doubles
 
     def cost(self, anchor: Row) -> int:

@@ -34,9 +34,7 @@ ZONE = "availability_zone"  # what an aggregate's metadata call it
 
 @dataclass(slots=True)
 class Demand:
-    """One requirement of a query, with the rows, or later the root rows, that satisfy it (None: no row
-    does).
-    """
+    """One requirement of a query, with the rows (later: root rows) that satisfy it, or None."""
 
     says: str
     met: Bools | None
@@ -50,9 +48,7 @@ class Demand:
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """A part of a query that one provider must satisfy: a request group, or one resource class of the group
-    without a suffix.
-    """
+    """A part of a query for one provider: a request group, or one class of the group without suffix."""
 
     suffix: str
     asks: Resources
@@ -73,9 +69,7 @@ class JointRules:
 
 
 class SlotPlanner:
-    """The preparation of a query: evaluates its requirements, the cheap and selective ones first, and
-    determines its slots.
-    """
+    """Evaluates the requirements of a query, cheap and selective ones first, and finds its slots."""
 
     def __init__(self, trees: Snapshot, query: FindCandidates) -> None:
         self.index = index = trees.index

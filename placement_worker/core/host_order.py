@@ -118,9 +118,7 @@ IN_A_ROW = 64  # hosts examined before a search may pause
 
 @dataclass(slots=True)
 class Round:
-    """The order of a search that visits all rows once, from a start row on round the end of the arrays; a
-    position is the number of rows beyond the start.
-    """
+    """A search order over all rows once, from a start row on; a position counts rows from the start."""
 
     snapshot: Snapshot
     left: Bools

@@ -5,6 +5,7 @@ the database; the claim decides.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
 
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
@@ -24,7 +25,8 @@ class Index(RowTable):
         self._put_at: dict[str, int] = {}  # root → the change beyond it that shaped its tree last
         self.aggregate_facts: dict[str, Aggregate] = {}  # names and metadata of aggregates
         self.cell_facts: dict[str, RegisteredCell] = {}  # states of registered cells
-        self._described_at: dict[str, int] = {}  # either → the change beyond `seen` that it is known by
+        # The change beyond `seen` that an aggregate or a cell is known by.
+        self._described_at: dict[tuple[type, str], int] = {}
         # root → the last change number at which capacity grew or traits changed
         self.gave: dict[str, int] = {}
         self.gives = 0  # how often there was more somewhere, or a provider was made, changed or dropped
@@ -52,10 +54,9 @@ class Index(RowTable):
         touched: dict[str, None] = {}
         if self.knows(number):
             return touched.keys()
-        for aggregate in aggregates:
-            self.describe(aggregate, number)
-        for cell in cells:
-            self.register(cell, number)
+        facts: tuple[Aggregate | RegisteredCell, ...] = (*aggregates, *cells)
+        for fact in facts:
+            self.describe(fact, number)
         trees = trees or {}
         for tree in trees.values():
             touched[tree.root] = None
@@ -83,28 +84,18 @@ class Index(RowTable):
             self._put_at = {root: put for root, put in self._put_at.items() if put > self.seen}
         return touched.keys()
 
-    def describe(self, aggregate: Aggregate, number: int) -> None:
-        """Set the name and metadata of an aggregate."""
-        if self._newer(aggregate.id, number):
-            if aggregate.gone:
-                self.aggregate_facts.pop(aggregate.id, None)
-            else:
-                self.aggregate_facts[aggregate.id] = aggregate
-
-    def register(self, cell: RegisteredCell, number: int) -> None:
-        """Set the state of a cell."""
-        if self._newer(f"cell {cell.name}", number):
-            if cell.gone:
-                self.cell_facts.pop(cell.name, None)
-            else:
-                self.cell_facts[cell.name] = cell
-
-    def _newer(self, described: str, number: int) -> bool:
-        if number < self._described_at.get(described, 0):
-            return False
+    def describe(self, fact: Aggregate | RegisteredCell, number: int) -> None:
+        """Set the name and metadata of an aggregate, or the state of a cell."""
+        facts: dict[str, Any] = self.aggregate_facts if isinstance(fact, Aggregate) else self.cell_facts
+        name = fact.id if isinstance(fact, Aggregate) else fact.name
+        if number < self._described_at.get((type(fact), name), 0):
+            return
         if number > self.seen:
-            self._described_at[described] = number
-        return True
+            self._described_at[type(fact), name] = number
+        if fact.gone:
+            facts.pop(name, None)
+        else:
+            facts[name] = fact
 
     def use(self, change: ProviderChange, number: int) -> bool:
         """Set the usage of a provider; return whether more of any resource class is free than before."""

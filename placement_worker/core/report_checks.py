@@ -110,9 +110,7 @@ DAY = 24 * 3600.0
 
 
 def bars_report(cell: str, owner: str, *, known: bool, sequence: int, now: float) -> str:
-    """Return why a cell cannot report a root provider that `owner` owns (`known`: it exists), or an empty
-    text.
-    """
+    """Return why a cell cannot report a root that `owner` owns (`known`: it exists), or an empty text."""
     if owner and owner != cell:
         return f"root: it is of cell {owner}; reports of cell {cell} are not believed"
     if known and not owner:

@@ -17,9 +17,7 @@ from placement_worker.core.trees import ProviderState, Reported, Tree
 
 
 def withheld(before: Tree, after: Tree) -> Tree:
-    """Return the tree `after` with so much withheld that no resource class has more used and free amounts
-    than capacity.
-    """
+    """Return the tree `after` with so much withheld that no class has more used and free than capacity."""
     beyond = _beyond_capacity(after)
     if not beyond:
         return after
@@ -86,9 +84,7 @@ def with_reserved(inventory: Inventory, reserved: int) -> Inventory:
 
 
 def reported(before: Tree, report: InventoryReported, number: int = 0, moves: Moves = NO_MOVES) -> Tree:
-    """Return the tree after a report by its owner; an older report changes nothing. `number` is the number of
-    the last change.
-    """
+    """Return the tree after its owner's report, if it is newer; `number` is the last change's number."""
     if report.sequence <= before.sequence:
         return before
     if report.gone:
@@ -162,9 +158,6 @@ def _named(was: ProviderState | None, now: ProviderReport, shape: int) -> Provid
 
 
 def _left_out(left: dict[str, ProviderState], named: Collection[str], root: str) -> list[ProviderState]:
-    """Return the providers that stay although the report lacks them: providers in use, and providers of
-    operators.
-    """
     stay = {uuid for uuid, provider in left.items() if provider.in_use}
     for provider in left.values():
         here = None if provider.reported.provider else provider.uuid

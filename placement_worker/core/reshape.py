@@ -44,9 +44,7 @@ class MovedHolder:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """The result of a reshape: the new allocations of each consumer, and the resulting usage of each
-    provider.
-    """
+    """The result of a reshape: new allocations of consumers, and usage that leaves and comes."""
 
     moved: Sequence[MovedHolder] = ()
     leave: Mapping[_At, int] = field(default_factory=dict)
@@ -94,9 +92,7 @@ def moves(before: Tree, report: InventoryReported, holders: Sequence[TreeHolder]
 
 
 class _Destinations:
-    """The providers to which inventory of a tree moves, and what is free there before any amount is
-    withheld.
-    """
+    """The providers that inventory of a tree moves to, and what is free there before withholding."""
 
     def __init__(
         self, before: Tree, report: InventoryReported, by_source: Mapping[_At, InventoryMove]
@@ -127,9 +123,7 @@ class _Destinations:
             self.free[at] -= amount
 
     def share(self, held: _Amounts) -> float:
-        """Return the size of allocations for their order: the largest share of a class's total at its
-        destinations.
-        """
+        """Return the largest share that allocations have of a class's total at their destinations."""
         shares = [0.0]
         for at, amount in held.items():
             move = self._by_source[at]
@@ -195,9 +189,7 @@ class _Destinations:
 
 
 def _reported_guests(guests: Sequence[GuestPlace], holders: set[str]) -> dict[str, tuple[int, GuestPlace]]:
-    """Return the providers of guests as their agent reports them, by consumer: builds, and clean-ups of
-    attempts.
-    """
+    """Return the reported places of guests by consumer: builds, and clean-ups of attempts."""
     found: dict[str, tuple[int, GuestPlace]] = {}
     for position, place in sorted(enumerate(guests), key=lambda pair: pair[1].attempt):
         kept = holder_consumer(place.build, place.attempt)

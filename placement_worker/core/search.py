@@ -148,9 +148,7 @@ class _AnchorProgress:
     ways: Iterator[Fit | None] | None = None  # unset before the first step
 
     def go_on(self, finder: FitFinder, end: int, fits: list[Fit]) -> Generator[None, None, int]:
-        """Search the host until enough allocations are found or the turn is over. Return the steps without
-        one.
-        """
+        """Search the host until `end` allocations or its turn is over. Return the steps without one."""
         skip = 0
         if self.ways is None:
             self.ways, skip = finder.fits(self.row), self.found
@@ -229,9 +227,7 @@ def _page(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, _Page]:
 
 
 def _some(finder: FitFinder, anchor: Row, most: int) -> Generator[None, None, tuple[list[Fit], int, bool]]:
-    """Return some allocations on this host, the steps without one, and whether the search of the host was
-    complete.
-    """
+    """Return allocations on a host, the steps without one, and whether its search was complete."""
     fits: list[Fit] = []
     spent = 0
     for fit in finder.fits(anchor):

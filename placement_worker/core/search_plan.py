@@ -70,9 +70,7 @@ FIRST_LOOK = 1024  # among so many of them they mostly are
 
 @dataclass(slots=True)
 class SearchPlan:
-    """The prepared search for a query: its slots and the hosts that may fit. Without slots each of these
-    hosts is a result.
-    """
+    """The prepared search for a query. Without slots, each host in `left` is a result."""
 
     query: FindCandidates
     slots: list[Slot]
@@ -87,9 +85,7 @@ class SearchPlan:
 
 
 def plan(trees: Snapshot, query: FindCandidates, *, named: bool = False) -> SearchPlan:
-    """Return the search plan of a query; the hosts that each requirement removed are named if `named` is set
-    or no host is left.
-    """
+    """Return the search plan of a query; removed hosts are named if `named`, or if no host is left."""
     check(query)
     index, planner = trees.index, SlotPlanner(trees, query)
     demands = list(planner.demands())

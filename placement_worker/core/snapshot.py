@@ -66,15 +66,11 @@ class Snapshot:
         return self.index.classes[name].top
 
     def gives(self, name: str, asked: int) -> Bools:
-        """Return the rows that have this amount of a resource class for one claim. The caller owns the
-        array.
-        """
+        """Return the rows with this amount of a class for one claim, as an array of the caller's."""
         return self.index.classes[name].top[: self.index.high] >= asked
 
     def left(self, name: str) -> Sums:
-        """Return the free amount of a resource class in each row, negative if overcommitted. Do not write to
-        the array.
-        """
+        """Return the free amount of a class in each row, below 0 if overcommitted. Do not write to it."""
         return self.index.classes[name].left
 
     def row_at(self, position: int) -> Row | None:
@@ -106,9 +102,7 @@ def free_of_trees(trees: Snapshot, name: str) -> Sums:
 
 
 def capacity_of_trees(index: Index, name: str) -> Sums:
-    """Return the total amounts of a resource class in whole trees; only the values at roots are
-    meaningful.
-    """
+    """Return the total amounts of a resource class in whole trees, valid at roots only."""
     kind = index.classes.get(name)
     if kind is None:
         return np.zeros(index.high)

@@ -11,9 +11,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """The inventories, traits and aggregates of a provider that a report of its agent created. All others
-    were created by operators.
-    """
+    """The contents of a provider that its agent's report created. Operators created all others."""
 
     provider: bool = False
     classes: frozenset[str] = frozenset()
@@ -47,9 +45,7 @@ class ProviderState:
         return any(self.used.values())
 
     def withheld_with(self, inventories: Mapping[str, Inventory]) -> dict[str, int]:
-        """Return the amounts withheld from each resource class after an operator has set the inventories;
-        changed inventories withhold nothing.
-        """
+        """Return what is withheld after an operator's change: nothing of changed inventories."""
         return {
             name: amount
             for name, amount in self.withheld.items()
@@ -59,9 +55,7 @@ class ProviderState:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A root provider with its descendants and its owner; without providers it is deleted, or never
-    existed.
-    """
+    """A root provider with its descendants and owner; a deleted or unknown tree has no providers."""
 
     root: str
     host: str = ""

@@ -34,9 +34,7 @@ def version_text(minor: int) -> str:
 
 
 def negotiated(header: str) -> int:
-    """Return the minor version that the header with the API version requests; the header may name several
-    services.
-    """
+    """Return the minor version in a version header, which may name several services."""
     asked = ""
     for part in header.split(","):
         service, _, version = part.strip().partition(" ")
@@ -69,9 +67,7 @@ encode = msgspec.json.Encoder().encode
 
 @dataclass(slots=True)
 class ApiAnswer:
-    """The answer to an API call. `updated` is the time of the last change (0: now), for Last-Modified; None:
-    not cacheable.
-    """
+    """The answer to an API call. `updated` is for Last-Modified (0: now; None: not cacheable)."""
 
     status: int = 200
     body: bytes | None = None

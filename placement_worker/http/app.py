@@ -41,9 +41,7 @@ _METHODS = frozenset(("GET", "HEAD", "OPTIONS", "PUT", "POST", "DELETE", "PATCH"
 
 
 def count(method: str, route: str, status: int, seconds: float) -> None:
-    """Count a request in the metrics. `route` is the pattern of the address, so that clients cannot create
-    metric series.
-    """
+    """Count a request by its route's pattern, so that clients cannot create metric series."""
     requests, histogram = _series(method if method in _METHODS else "other", route, status)
     requests.inc()
     histogram.observe(seconds)

@@ -77,9 +77,7 @@ class AccessPolicy:
         _refuse_unknown(rules, texts)
 
     def allows(self, rule: str, who: Identity, target: Target) -> bool:
-        """Return whether the identity may perform this operation. A system-scoped token may perform no
-        operation.
-        """
+        """Return whether the identity may perform an operation; a system-scoped token may not."""
         return not who.system and self._rules[rule](who, target)
 
 

@@ -1,4 +1,8 @@
-"""The first schema."""
+"""The tables: those of the Placement API, and berth's additions. Times are seconds since the epoch.
+
+`allocations` and `consumers` are written ten thousand times a second and have no foreign keys: three checks
+per row would cost more than the row. store/audit.py verifies the references instead.
+"""
 
 from typing import Any
 
@@ -9,7 +13,7 @@ revision = "0001_first"
 down_revision = None
 
 _BIG = sa.BigInteger().with_variant(sa.Integer, "sqlite")
-_ROOM = {"postgresql_with": {"fillfactor": 80}}
+_ROOM = {"postgresql_with": {"fillfactor": 80}}  # PostgreSQL updates in place while a page has room
 _metadata = sa.MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -57,6 +61,7 @@ def _of_provider(table: str, column: str, target: str) -> None:
 
 def _names() -> None:
     metadata = _columns(sa.Text, "metadata", server_default="{}")
+    # Null: a client of the API has only named the id.
     name = [sa.Column("name", sa.String(255)), sa.Index(None, "name", unique=True)]
     _numbered("aggregates", "uuid", 36, name, metadata)
     _numbered("consumer_types", "name", 255)
@@ -72,7 +77,9 @@ def _providers() -> None:
         _columns(sa.Integer, "id"),
         _columns(sa.String(36), "uuid"),
         _columns(sa.String(200), "name"),
-        _columns(sa.BigInteger, "generation", "shape"),
+        _columns(
+            sa.BigInteger, "generation", "shape"
+        ),  # shape: grows with contents and with moves in the tree
         sa.Column("parent_provider_id", sa.Integer, sa.ForeignKey("resource_providers.id")),
         sa.Column("root_provider_id", sa.Integer, sa.ForeignKey("resource_providers.id")),
         _columns(sa.Boolean, "reported", server_default=sa.true()),
@@ -90,8 +97,10 @@ def _providers() -> None:
         sa.Column("resource_class_id", sa.Integer, sa.ForeignKey("resource_classes.id"), nullable=False),
         _columns(sa.Integer, "total", "reserved", "min_unit", "max_unit", "step_size"),
         _columns(sa.Double, "allocation_ratio"),
-        _columns(sa.BigInteger, "used"),
+        _columns(sa.BigInteger, "used"),  # the sum of its allocations
+        # The withheld part of `reserved`, while old inventory of its tree is in use.
         _columns(sa.Integer, "withheld", server_default="0"),
+        # The usage when the inventory was set: a lower usage is no over-allocation.
         _columns(sa.BigInteger, "used_when_set", server_default="0"),
         _columns(sa.Boolean, "reported", server_default=sa.true()),
         _times(),
@@ -111,10 +120,11 @@ def _consumers() -> None:
         _columns(sa.String(36), "uuid"),
         _columns(sa.BigInteger, "generation"),
         _columns(sa.Integer, "project_id", "user_id"),
-        sa.Column("consumer_type_id", sa.Integer),
+        sa.Column("consumer_type_id", sa.Integer),  # null is reported as `unknown`
+        # A client of the API claimed for it: no cell knows it.
         _columns(sa.Boolean, "client", server_default=sa.false()),
-        sa.Column("group_id", sa.Integer),
-        sa.Column("keeps_for", sa.String(36)),
+        sa.Column("group_id", sa.Integer),  # its server group; numbers of deleted groups are never reused
+        sa.Column("keeps_for", sa.String(36)),  # of a holder consumer: the consumer that it holds for
         _times(),
         sa.UniqueConstraint("uuid"),
         sa.Index(None, "group_id", **_where("group_id IS NOT NULL")),
@@ -129,20 +139,20 @@ def _consumers() -> None:
         sa.Index(None, "resource_provider_id", "resource_class_id"),
         keys=("consumer_id", "resource_provider_id", "resource_class_id"),
     )
-    _table(
+    _table(  # consumers that have ended and can never claim again
         "retired_consumers",
         _columns(sa.String(36), "uuid"),
         _columns(sa.Text, "why"),
         _columns(sa.Double, "at"),
-        _columns(sa.Boolean, "unplaceable", server_default=sa.false()),
-        _columns(sa.String(64), "cell", server_default=""),
+        _columns(sa.Boolean, "unplaceable", server_default=sa.false()),  # no host was found
+        _columns(sa.String(64), "cell", server_default=""),  # which retired it; empty: none
         sa.Index(None, "at"),
         keys=("uuid",),
     )
 
 
 def _of_berth() -> None:
-    _table(
+    _table(  # cells that an operator registered or disabled; other cells are enabled
         "cells",
         _columns(sa.String(64), "name"),
         _columns(sa.Boolean, "enabled", server_default=sa.true()),
@@ -150,18 +160,18 @@ def _of_berth() -> None:
         _times(),
         keys=("name",),
     )
-    _table(
+    _table(  # owners of trees, kept after deletion: a late report cannot recreate a tree
         "hosts",
         _columns(sa.String(36), "root"),
         _columns(sa.String(64), "cell", "agent"),
         _columns(sa.String(200), "host"),
         _columns(sa.Text, "zone"),
-        _columns(sa.BigInteger, "sequence"),
+        _columns(sa.BigInteger, "sequence"),  # of the last report of its owner
         _columns(sa.Boolean, "gone"),
         _times(),
         keys=("root",),
     )
-    _table(
+    _table(  # no row changes; the lock on a row keeps claims of one group apart
         "server_groups",
         _columns(sa.Integer, "id"),
         _columns(sa.String(36), "uuid"),
@@ -176,8 +186,10 @@ def _of_berth() -> None:
         sqlite_autoincrement=True,
     )
     number = _columns(sa.BigInteger, "number", autoincrement=False)
+    # The last changes, for the relay and for readers with gaps.
     texts = [_columns(sa.Text, "changes"), sa.Column("aggregates", sa.Text), sa.Column("cells", sa.Text)]
     _table("change_log", number, *texts, keys=("number",))
+    # Builds whose conductors are still to be informed, by change number.
     number = _columns(sa.BigInteger, "number", autoincrement=False)
     _table("reshaped_builds", number, _columns(sa.Text, "builds"), keys=("number",))
     id_ = _columns(sa.Integer, "id", autoincrement=False)

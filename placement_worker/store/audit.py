@@ -252,9 +252,7 @@ _CUSTOM = sql("""
 
 @dataclass(frozen=True)
 class StoredHolder:
-    """A holder consumer, which keeps the resources of an instance that has left a host or may be left
-    there.
-    """
+    """A holder consumer: it keeps resources of an instance that has left a host, or may have."""
 
     consumer: str
     generation: int

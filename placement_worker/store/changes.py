@@ -19,8 +19,7 @@ from bus.replication import ChangesFound, PlacementChanged, ProviderChange
 from bus.sql.database import Database
 from bus.sql.statement import BoundStatement
 from bus.sql.transaction import Transaction
-from placement_worker.schema import LAST_CHANGE, LAST_TOLD, NAMES_EDITION, PROVIDER_NUMBERS
-from placement_worker.store.sql import sql
+from placement_worker.store.sql import LAST_CHANGE, LAST_TOLD, NAMES_EDITION, PROVIDER_NUMBERS, sql
 
 CHANGES_A_MESSAGE = 500
 NEWS_BYTES = 512 * 1024  # of an answer
@@ -42,10 +41,10 @@ _LAST = sql(f"SELECT number FROM changes WHERE id = {LAST_CHANGE}")
 _LOG = sql("""
     INSERT INTO change_log (number, changes) SELECT n.number, n.changes FROM {n: number int, changes str}
 """)
-_LOG_AGGREGATES = sql(
-    "INSERT INTO change_log (number, changes, aggregates) VALUES (:number, '[]', :aggregates)"
-)
-_LOG_CELLS = sql("INSERT INTO change_log (number, changes, cells) VALUES (:number, '[]', :cells)")
+_LOG_FACTS = sql("""
+    INSERT INTO change_log (number, changes, aggregates, cells)
+    VALUES (:number, '[]', CAST(:aggregates AS text), CAST(:cells AS text))
+""")
 _AFTER = sql("""
     SELECT number, changes, aggregates, cells FROM change_log WHERE number > :after
     ORDER BY number LIMIT :most
@@ -79,9 +78,7 @@ _cells = msgspec.json.Decoder(tuple[RegisteredCell, ...])
 async def announce(
     tx: Transaction, changes: Sequence[ProviderChange], writes: Sequence[BoundStatement] = ()
 ) -> tuple[list[PlacementChanged], int]:
-    """Execute the last writes of a transaction, and number and log its changes. Return the messages and the
-    edition of names.
-    """
+    """Execute the last writes, number and log the changes. Return messages and the names' edition."""
     parts = list(portions(changes, CHANGES_A_MESSAGE))
     kept = [(nth, _encode(part).decode()) for nth, part in enumerate(parts, 1)]
     if tx.dialect == "postgresql":
@@ -96,18 +93,14 @@ async def announce(
     return announced, edition
 
 
-async def announce_aggregates(tx: Transaction, aggregates: Sequence[Aggregate]) -> PlacementChanged:
-    """Number and log new names and metadata of aggregates, as a change without providers."""
+async def announce_facts(
+    tx: Transaction, aggregates: Sequence[Aggregate], cells: Sequence[RegisteredCell]
+) -> PlacementChanged:
+    """Number and log new names and metadata of aggregates, and new states of cells."""
     [(number, _)] = await _NEXT_ALONE(tx, more=1)
-    await _LOG_AGGREGATES(tx, number=number, aggregates=_encode(aggregates).decode())
-    return PlacementChanged(number=number, changes=(), aggregates=tuple(aggregates))
-
-
-async def announce_cells(tx: Transaction, cells: Sequence[RegisteredCell]) -> PlacementChanged:
-    """Number and log new states of cells."""
-    [(number, _)] = await _NEXT_ALONE(tx, more=1)
-    await _LOG_CELLS(tx, number=number, cells=_encode(cells).decode())
-    return PlacementChanged(number=number, changes=(), cells=tuple(cells))
+    texts = [_encode(facts).decode() if facts else None for facts in (aggregates, cells)]
+    await _LOG_FACTS(tx, number=number, aggregates=texts[0], cells=texts[1])
+    return PlacementChanged(number=number, changes=(), aggregates=tuple(aggregates), cells=tuple(cells))
 
 
 async def last_number(tx: Transaction) -> int:
@@ -135,9 +128,7 @@ async def news(tx: Transaction, number: int, most: int) -> ChangesFound:
 
 
 async def untold(tx: Transaction, most: int, known: int = 0) -> list[PlacementChanged]:
-    """Return the changes that are not published and come after the `known` one; on PostgreSQL concurrent
-    callers wait.
-    """
+    """Return unpublished changes after the `known` one; on PostgreSQL concurrent callers wait."""
     return _messages(await _UNTOLD(tx, most=most, known=known))
 
 

@@ -19,7 +19,7 @@ from bus.sql.statement import BoundStatement, Statement
 from bus.sql.transaction import Transaction
 from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Holder, Stock, ended
 from placement_worker.store import server_groups
-from placement_worker.store.hosts import limits_around
+from placement_worker.store.hosts import limits
 from placement_worker.store.numbered_names import Book
 from placement_worker.store.sql import sql
 
@@ -145,15 +145,7 @@ def claim_scope(claims: Collection[ConsumerClaim], providers: Collection[str]) -
     return scope
 
 
-@dataclass(slots=True)
-class Opened:
-    """The data read for claims, and the consumers whose rows were inserted as placeholders."""
-
-    world: ClaimWorld
-    placeholders: dict[str, ConsumerClaim | None]
-
-
-async def open_world(tx: Transaction, book: Book, scope: ClaimScope, now: float) -> Opened:
+async def open_world(tx: Transaction, book: Book, scope: ClaimScope, now: float) -> ClaimWorld:
     """Lock and read the data for claims and releases; for a cell also the owners of all providers."""
     reading, newcomers = book.reading, scope.newcomers
     everyone = {*newcomers, *scope.others}
@@ -161,7 +153,7 @@ async def open_world(tx: Transaction, book: Book, scope: ClaimScope, now: float)
     soon = () if scope.others or scope.groups else scope.providers
     inserted, locked = await _insert(tx, book, newcomers, soon, now) if newcomers else ([], False)
     holders = {uuid: Holder(uuid, id_) for id_, uuid in inserted}
-    placeholders = {uuid: newcomers[uuid] for uuid in holders}
+    world = ClaimWorld({}, holders, {}, placeholders={uuid: newcomers[uuid] for uuid in holders})
     held: dict[int, Holder] = {}
     if older := [(uuid,) for uuid in everyone if uuid not in holders]:
         for id_, uuid, generation, group in await _LOCK_CONSUMERS(tx, older):
@@ -169,7 +161,6 @@ async def open_world(tx: Transaction, book: Book, scope: ClaimScope, now: float)
         if not newcomers.keys() <= holders.keys():
             raise Conflict("a consumer ended while it was being looked for")
     shapes = await _read_holdings(tx, book, held) if held else {}
-    world = ClaimWorld({}, holders, {})
     if scope.groups is not None:
         joined = {holder.group for holder in held.values() if holder.group is not None}
         if scope.groups or joined:
@@ -190,10 +181,11 @@ async def open_world(tx: Transaction, book: Book, scope: ClaimScope, now: float)
     if world.groups:
         world.sharing = await server_groups.sharing(tx, world.providers)
     if scope.cell:
-        world.wall = await limits_around(tx, scope.cell, world.providers)
+        roots = {uuid: provider.root for uuid, provider in claimed.items()}
+        world.wall = await limits(tx, scope.cell, roots)
     if book.reading != reading:
         raise Conflict("a class was renamed between the one and the other")
-    return Opened(world, placeholders)
+    return world
 
 
 async def _insert(
@@ -266,13 +258,10 @@ async def siblings(tx: Transaction, providers: Collection[str]) -> dict[str, tup
 
 
 async def save_world(
-    tx: Transaction, book: Book, opened: Opened, now: float
+    tx: Transaction, book: Book, world: ClaimWorld, now: float
 ) -> tuple[list[ProviderChange], list[BoundStatement]]:
-    """Write the results of claims and releases. Return the changes to log, and the statements still to be
-    executed.
-    """
-    world, touched = opened.world, opened.world.touched.values()
-    rows = _changed_rows(book, opened)
+    """Write the results of claims and releases. Return the changes to log and the remaining statements."""
+    touched, rows = world.touched.values(), _changed_rows(book, world)
     for provider in touched:
         rows[_SET_USED] += [
             (provider.id, stock.class_id, stock.used)
@@ -307,8 +296,8 @@ async def save_world(
     return altered, [statement.of(rows[statement], now=now) for statement in _LAST if rows[statement]]
 
 
-def _changed_rows(book: Book, opened: Opened) -> defaultdict[Statement, list[tuple[Any, ...]]]:
-    world, placeholders = opened.world, opened.placeholders
+def _changed_rows(book: Book, world: ClaimWorld) -> defaultdict[Statement, list[tuple[Any, ...]]]:
+    placeholders = world.placeholders
     rows: defaultdict[Statement, list[tuple[Any, ...]]] = defaultdict(list)
     unused = [world.holders[uuid] for uuid in placeholders if not world.holders[uuid].generation]
     rows[_DELETE_CONSUMERS] = [(holder.id,) for holder in unused]

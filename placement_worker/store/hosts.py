@@ -1,11 +1,11 @@
 """SQL for the owners of trees: a row per root, which outlives the tree. Locked by root, before providers."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from bus.sql.statement import BoundStatement
 from bus.sql.transaction import Transaction
-from placement_worker.core.claim_world import CellLimits, ClaimedProvider
+from placement_worker.core.claim_world import CellLimits
 from placement_worker.core.trees import Tree
 from placement_worker.store import server_groups
 from placement_worker.store.sql import sql
@@ -65,18 +65,9 @@ def saving(trees: Sequence[Tree], now: float) -> BoundStatement:
 _CELLS = sql("SELECT h.root, h.cell FROM {n: root str} JOIN hosts h ON h.root = n.root")
 
 
-async def limits_around(
-    tx: Transaction, cell: str, rooms: Mapping[str, ClaimedProvider | None]
-) -> CellLimits:
-    """Return the restrictions of a cell for the locked providers."""
-    there = [room for room in rooms.values() if room is not None]
-    roots = {room.root for room in there}
-    cells = dict(await _CELLS(tx, [(root,) for root in roots])) if roots else {}
-    strangers = [room.uuid for room in there if not cells.get(room.root)]
+async def limits(tx: Transaction, cell: str, roots: Mapping[str, str]) -> CellLimits:
+    """Return the restrictions of a cell for providers, given with their roots."""
+    listed = [(root,) for root in dict.fromkeys(roots.values())]
+    cells = dict(await _CELLS(tx, listed)) if listed else {}
+    strangers = [provider for provider, root in roots.items() if not cells.get(root)]
     return CellLimits(cell, cells, await server_groups.sharing(tx, strangers) if strangers else ())
-
-
-async def limits_of(tx: Transaction, cell: str, roots: Iterable[str]) -> CellLimits:
-    """Return the restrictions of a cell for the given roots."""
-    listed = [(root,) for root in dict.fromkeys(roots)]
-    return CellLimits(cell, dict(await _CELLS(tx, listed)) if listed else {}, ())

@@ -10,7 +10,6 @@ from bus.resources import Consumer, Provider
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_INT, Resources
-from placement_worker.schema import NAMES_EDITION
 from placement_worker.store.numbered_names import Book, NumberedNames
 from placement_worker.store.provider_parts import (
     AGGREGATES,
@@ -21,7 +20,7 @@ from placement_worker.store.provider_parts import (
     stored_inventories,
     stored_names,
 )
-from placement_worker.store.sql import sql
+from placement_worker.store.sql import NAMES_EDITION, sql
 from placement_worker.store.tree_reads import read_unknown
 
 _EDITION = f"(SELECT number FROM changes WHERE id = {NAMES_EDITION})"

@@ -20,8 +20,9 @@ from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
-from placement_worker.schema import AGGREGATES_TURN, CLASS_NUMBERS, FIRST_CUSTOM_CLASS, NAMES_EDITION
-from placement_worker.store.sql import sql
+from placement_worker.store.sql import AGGREGATES_TURN, CLASS_NUMBERS, NAMES_EDITION, sql
+
+FIRST_CUSTOM_CLASS = 10_000  # numbers below it are positions in the standard list
 
 _OPEN = sql("""
     INSERT INTO changes (id, number) SELECT n.id, 0 FROM {n: id int} WHERE true ON CONFLICT DO NOTHING
@@ -34,9 +35,7 @@ Again = Callable[[Database], Awaitable[None]]  # how a book is read again
 
 
 class _Numbers(dict[str, int]):
-    """A cache of numbers by name; a name that was deleted since raises an error that leads to another
-    lookup.
-    """
+    """A cache of numbers by name; a missing name raises Conflict, which leads to another lookup."""
 
     def __missing__(self, name: str) -> int:
         raise Conflict(f"{name} was dropped or renamed by another process")
@@ -83,9 +82,7 @@ class NumberedNames:
                 del self.ids[name]
 
     async def make(self, tx: Transaction, names: Collection[str], now: float) -> tuple[dict[str, int], int]:
-        """Insert missing names; return all names, and how many are new. Only committed names may be added to
-        the cache.
-        """
+        """Insert missing names. Return all names, to be cached after the commit, and how many are new."""
         new = await self._insert_names(tx, names, now)
         found = {name: id_ for id_, name in await self._find(tx, [(name,) for name in names])}
         if len(found) < len(set(names)):  # another process took the numbers we chose
@@ -123,9 +120,7 @@ class NumberedNames:
 
 
 class ClassNames(NumberedNames):
-    """The names of resource classes: standard classes have fixed numbers, custom classes begin at
-    FIRST_CUSTOM_CLASS.
-    """
+    """Names of resource classes: standard ones have fixed numbers, custom ones from FIRST_CUSTOM_CLASS."""
 
     _insert_numbered = sql("""
         INSERT INTO resource_classes (id, name, created_at, updated_at)
@@ -165,9 +160,7 @@ class Book:
         return self.edition, self.classes.forgotten, self.traits.forgotten
 
     async def open(self, database: Database, now: float) -> None:
-        """Create the standard names and read the existing ones. Projects and users are read when they
-        occur.
-        """
+        """Create the standard names and read existing ones; projects and users are read when needed."""
         async with database.write() as tx:
             await _OPEN(tx, [(NAMES_EDITION,), (CLASS_NUMBERS,), (AGGREGATES_TURN,)])
             await self.classes.make_standard(tx, now)
@@ -185,16 +178,12 @@ class Book:
         self.edition = max(self.edition, edition)
 
     async def turn_to(self, tx: Transaction, edition: int) -> None:
-        """Read all names of resource classes and traits again if another process has created, renamed or
-        deleted some since.
-        """
+        """Read classes and traits again if another process has renamed or deleted some since."""
         if edition > self.edition:
             await self.read_all(tx)
 
     async def new_edition(self, tx: Transaction) -> int:
-        """Return the next number of the lists of names, to be used after the commit that deletes or renames a
-        name.
-        """
+        """Return the next edition of the names, valid after the commit that renames or deletes one."""
         [(edition,)] = await _NEW_EDITION(tx, id=NAMES_EDITION)
         return int(edition)
 
@@ -225,9 +214,7 @@ class Book:
         return name in (self.classes if kind == "resource class" else self.traits).ids
 
     async def class_names(self, tx: Transaction, ids: Collection[int]) -> dict[int, str]:
-        """Return the names of resource classes by number; names are read again if another process created
-        one.
-        """
+        """Return the names of classes by number, read again if another process created one."""
         if any(id_ not in self.classes.names for id_ in ids):
             await self.classes.read_all(tx)
         return self.classes.names

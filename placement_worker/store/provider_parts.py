@@ -19,20 +19,20 @@ INVENTORIES = """(
     )) AS text)
     FROM inventories i WHERE i.resource_provider_id = p.id
 )"""
-TRAITS = """(
-    SELECT CAST(json_build_object(
-        'reported', json_agg(t.trait_id) FILTER (WHERE t.reported),
-        'others', json_agg(t.trait_id) FILTER (WHERE NOT t.reported)
-    ) AS text)
-    FROM resource_provider_traits t WHERE t.resource_provider_id = p.id
-)"""
-AGGREGATES = """(
-    SELECT CAST(json_build_object(
-        'reported', json_agg(a.aggregate_id) FILTER (WHERE a.reported),
-        'others', json_agg(a.aggregate_id) FILTER (WHERE NOT a.reported)
-    ) AS text)
-    FROM resource_provider_aggregates a WHERE a.resource_provider_id = p.id
-)"""
+
+
+def _numbers(table: str, column: str) -> str:
+    return f"""(
+        SELECT CAST(json_build_object(
+            'reported', json_agg(t.{column}) FILTER (WHERE t.reported),
+            'others', json_agg(t.{column}) FILTER (WHERE NOT t.reported)
+        ) AS text)
+        FROM {table} t WHERE t.resource_provider_id = p.id
+    )"""
+
+
+TRAITS = _numbers("resource_provider_traits", "trait_id")
+AGGREGATES = _numbers("resource_provider_aggregates", "aggregate_id")
 
 
 class StoredInventory(msgspec.Struct, frozen=True):

@@ -5,7 +5,8 @@ once it has locked the providers, and starts again (see claims.open_world).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import chain
 
 from bus.claims import KEEPERS, Claimed, ClaimRequested
 from bus.replication import ProviderChange
@@ -14,7 +15,7 @@ from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement
 from bus.sql.transaction import Transaction
 from placement_worker.core import capacity, edits
-from placement_worker.core.claim_world import ClaimedProvider, Stock
+from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Stock
 from placement_worker.core.reshape import MovedHolder, TreeHolder
 from placement_worker.core.trees import KnownNames, Tree, WorkingTrees
 from placement_worker.store import claims, tree_reads
@@ -31,62 +32,55 @@ class Undone(Exception):
         self.why = why
 
 
-@dataclass(frozen=True)
-class Reshaped:
-    """The messages about builds on a reshaped host."""
-
-    changes: Sequence[ProviderChange]
-    shaped: Mapping[str, Tree]
-    writes: Sequence[BoundStatement]  # what is still to be written
+Reshaped = tuple[Sequence[ProviderChange], Mapping[str, Tree], Sequence[BoundStatement]]
 
 
 async def reshape(tx: Transaction, book: Book, known: KnownNames, order: Reshape, now: float) -> Reshaped:
-    """Give providers old and new inventories, move the allocations, and leave the new inventories. Raise
-    Undone if any step fails.
+    """Give providers old and new inventories, move the allocations, and leave the new inventories.
+
+    Return the changes, the changed trees and the remaining statements; raise Undone if a step fails.
     """
-    opened, working = await _open(tx, book, order, now)
+    world, working = await _open(tx, book, order, now)
     _must(edits.widen(order, working, known))
-    rooms = opened.world.providers
+    rooms = world.providers
     for inventory in order.inventories:
         _refit(rooms[inventory.provider], working, inventory.provider, known)
-    results = capacity.claim(ClaimRequested(claims=order.claims), opened.world) if order.claims else ()
+    results = capacity.claim(ClaimRequested(claims=order.claims), world) if order.claims else ()
     if results is None:
         raise Conflict("a consumer came or went while it was being looked for")
     if not all(isinstance(result, Claimed) for result in results):
         raise Undone(Denied(results=results))
-    for uuid, room in opened.world.touched.items():
+    for uuid, room in world.touched.items():
         if uuid in working.homes:
             used = {name: stock.used for name, stock in room.stocks.items()}
             working.put(replace(working.there(uuid), used=used, generation=room.generation))
     _must(edits.settle(order, working, known))
-    for uuid, room in opened.world.touched.items():
+    for uuid, room in world.touched.items():
         if uuid in working.homes:
             room.generation = working.there(uuid).generation
     pairs = working.changed()
     # First the trees, that there is a row for what is used of each class.
-    await writes_between(book, pairs, now).all(tx)
-    altered, writes = await claims.save_world(tx, book, opened, now)
+    for write in chain(*writes_between(book, pairs, now)):
+        await write(tx)
+    altered, writes = await claims.save_world(tx, book, world, now)
     elsewhere = [change for change in altered if change.provider not in working.homes]
-    return Reshaped(
-        elsewhere + tree_reads.changes_between(pairs), {then.root: then for _, then in pairs}, writes
-    )
+    changes = elsewhere + tree_reads.changes_between(pairs)
+    return changes, {then.root: then for _, then in pairs}, writes
 
 
-async def _open(
-    tx: Transaction, book: Book, order: Reshape, now: float
-) -> tuple[claims.Opened, WorkingTrees]:
+async def _open(tx: Transaction, book: Book, order: Reshape, now: float) -> tuple[ClaimWorld, WorkingTrees]:
     reading = book.reading
     listed = [inventory.provider for inventory in order.inventories]
     before = WorkingTrees(await tree_reads.read(tx, book, listed))
     named = capacity.providers_of([ClaimRequested(claims=order.claims)], all_choices=True)
     scope = claims.claim_scope(order.claims, named | before.homes.keys())
-    opened = await claims.open_world(tx, book, scope, now)
+    world = await claims.open_world(tx, book, scope, now)
     working = WorkingTrees(await tree_reads.read(tx, book, listed))
-    if any(opened.world.providers.get(uuid) is None for uuid in working.homes):
+    if any(world.providers.get(uuid) is None for uuid in working.homes):
         raise Conflict("a tree grew while it was being locked")
     if book.reading != reading:
         raise Conflict("a class was renamed between the one and the other")
-    return opened, working
+    return world, working
 
 
 def _refit(room: ClaimedProvider | None, working: WorkingTrees, provider: str, known: KnownNames) -> None:
@@ -145,9 +139,7 @@ _SET_USED = sql("""
 
 
 async def read_holders(tx: Transaction, book: Book, root: str) -> list[TreeHolder]:
-    """Return the consumers with allocations in a tree. The providers of the tree are locked, so its
-    allocations cannot change.
-    """
+    """Return the consumers with allocations in a tree; its providers are locked."""
     found = [(id_,) for (id_,) in await _HOLDERS(tx, [(root,)])]
     rows = await _HOLDINGS(tx, found) if found else ()
     names = await book.class_names(tx, {row["resource_class_id"] for row in rows})

@@ -77,9 +77,7 @@ SOME = 20  # members that are named where they are in the way
 
 
 async def lock(tx: Transaction, world: ClaimWorld, named: Collection[str], joined: Collection[int]) -> None:
-    """Lock the server groups that claims name, or that their consumers are in, and read the members'
-    hosts.
-    """
+    """Lock the groups that claims name or their consumers are in, and read the members' hosts."""
     wanted = [*((uuid, None) for uuid in named), *((None, number) for number in joined)]
     for row in await _LOCK(tx, wanted):
         world.groups[row["id"]] = _places(row)

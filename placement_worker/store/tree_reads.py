@@ -13,7 +13,6 @@ from bus.replication import ProviderChange
 from bus.sql.failures import Conflict
 from bus.sql.transaction import Transaction
 from placement_worker.core.trees import ProviderState, Reported, Tree
-from placement_worker.schema import LAST_CHANGE, NAMES_EDITION
 from placement_worker.store.hosts import owned
 from placement_worker.store.numbered_names import Book, NumberedNames
 from placement_worker.store.provider_parts import (
@@ -24,7 +23,7 @@ from placement_worker.store.provider_parts import (
     stored_inventories,
     stored_names,
 )
-from placement_worker.store.sql import sql
+from placement_worker.store.sql import LAST_CHANGE, NAMES_EDITION, sql
 
 # Roots of trees in which one more unit of a withheld amount could be released.
 MAY_OPEN = sql("""
@@ -277,9 +276,7 @@ async def clashes(tx: Transaction, pairs: Sequence[Judged], owners: dict[str, st
 
 
 def changes_between(pairs: Sequence[tuple[Tree, Tree]]) -> list[ProviderChange]:
-    """Return the changes to log between trees before and after: first providers that left a tree, then the
-    rest.
-    """
+    """Return the changes to log between trees, first of the providers that left a tree."""
     left, changed = [], []
     for before, after in pairs:
         old = {provider.uuid: provider for provider in before.providers}

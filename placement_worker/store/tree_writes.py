@@ -2,13 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import astuple
 
 from bus.sql.statement import BoundStatement, Statement
-from bus.sql.transaction import Transaction
 from placement_worker.core.trees import ProviderState, Tree
 from placement_worker.store.numbered_names import Book
 from placement_worker.store.sql import sql
@@ -93,32 +91,12 @@ NONE_NEW: Iterator[int] = iter(())
 _NEVER = ProviderState(0, "", "", None, 0, 0, {}, {}, (), ())
 
 
-@dataclass(frozen=True, slots=True)
-class Writes:
-    """The statements that write trees, in order: new providers, inventories, everything else."""
-
-    first: Sequence[BoundStatement]
-    stocks: Sequence[BoundStatement]
-    last: Sequence[BoundStatement]
-
-    async def begin(self, tx: Transaction) -> Sequence[BoundStatement]:
-        """Execute all statements except the last group, which may run together with the change number; return
-        that group.
-        """
-        for write in (*self.first, *self.stocks):
-            await write(tx)
-        return self.last
-
-    async def all(self, tx: Transaction) -> None:
-        for write in await self.begin(tx):
-            await write(tx)
-
-
 def writes_between(
     book: Book, pairs: Sequence[tuple[Tree, Tree]], now: float, numbers: Iterator[int] = NONE_NEW
-) -> Writes:
-    """Return the statements that turn the stored trees into the new trees; `numbers` are for new
-    providers.
+) -> tuple[list[BoundStatement], list[BoundStatement]]:
+    """Return the statements that turn stored trees into new trees; `numbers` are for new providers.
+
+    The second group may be executed together with the change number, the first only before it.
     """
     old = {provider.uuid: (provider, before.root) for before, _ in pairs for provider in before.providers}
     ids = {uuid: provider.id for uuid, (provider, _) in old.items()}
@@ -149,10 +127,10 @@ def writes_between(
     first, made, moves = bound(*_GOING), bound(_INSERT_PROVIDERS), bound(*_MOVES)
     stocks, last = bound(_INSERT_INVENTORIES), bound(*_LAST)
     if first or moves:  # these refer to new providers, or change the same table
-        return Writes([*first, *made, *moves], stocks, last)
+        return [*first, *made, *moves, *stocks], last
     if stocks:  # adding a class that is being renamed must wait before the change is numbered
-        return Writes([], [*made, *stocks], last)
-    return Writes([], [], [*made, *last])
+        return [*made, *stocks], last
+    return [], [*made, *last]
 
 
 def _add_provider(

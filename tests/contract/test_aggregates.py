@@ -285,19 +285,19 @@ async def test_a_process_that_dies_half_way_has_done_nothing(
     await has_hosts(placement, 2)
     await make(placement, EAST, "east", "host-1", kind="old")
     one = ChangeAggregate(aggregate=EAST, set={"kind": "new"}, add=("host-2",), remove=("host-1",))
-    announce = changes.announce_aggregates
+    announce = changes.announce_facts
 
     async def dies(*given: Any) -> Any:
         await announce(*given)
         raise RuntimeError("killed")
 
     seen = placement.memory.index.seen
-    monkeypatch.setattr(changes, "announce_aggregates", dies)
+    monkeypatch.setattr(changes, "announce_facts", dies)
     with pytest.raises(RuntimeError):
         await placement.aggregates.edit(AggregateEditRequested(edit=one))
     assert placement.memory.index.seen == seen
     assert await members(placement, EAST) == {host(1)}
-    monkeypatch.setattr(changes, "announce_aggregates", announce)
+    monkeypatch.setattr(changes, "announce_facts", announce)
     assert (await done(placement, one)).aggregate.metadata == {"kind": "new"}
     assert await members(placement, EAST) == {host(2)}
 

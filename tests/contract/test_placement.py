@@ -6,8 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
 
 from bus.claims import Choice, Claimed, Full, Held, Moved, NoSuchProvider, Refused, Released, Retired
 from bus.messages import InventoryReported
@@ -16,7 +14,7 @@ from bus.reports import Inventory
 from bus.resources import FindAllocations
 from bus.sql.failures import Conflict
 from bus.vocabulary import Contended
-from placement_worker import Placement, holdings, metadata, retired
+from placement_worker import Placement, holdings, retired
 from placement_worker.memory import Forgotten
 from placement_worker.store import changes, claims, tree_reads
 from placement_worker.store.changes import CHANGES_A_MESSAGE
@@ -47,14 +45,6 @@ async def release(placement: Placement, *orders: object) -> list[object]:
 async def offered(placement: Placement, **resources: int) -> list[str]:
     found = await placement.find_candidates(looking_for(resources or {"VCPU": 1}))
     return sorted(candidate.host for candidate in found.candidates)
-
-
-async def test_the_migrations_make_the_schema(placement: Placement) -> None:
-    async with placement.database.read() as tx:
-        difference = await tx.connection.run_sync(
-            lambda connection: compare_metadata(MigrationContext.configure(connection), metadata)
-        )
-    assert difference == []
 
 
 # Claims

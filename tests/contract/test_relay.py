@@ -16,8 +16,8 @@ from bus.replication import PlacementChanged, ProviderChange
 from deploy.servers import Postgres
 from placement_worker import Placement
 from placement_worker.core.compact_trees import unpacked
-from placement_worker.schema import LAST_CHANGE, LAST_TOLD
 from placement_worker.store import changes
+from placement_worker.store.sql import LAST_CHANGE, LAST_TOLD
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report, last_told
 from tests.support.waiting import DEADLINE

@@ -19,8 +19,8 @@ from bus.sql.migrations import migrate
 from bus.vocabulary import Allocations, Resources
 from placement_worker import Placement
 from placement_worker.core.index import Index
-from placement_worker.schema import LAST_TOLD
 from placement_worker.store import changes
+from placement_worker.store.sql import LAST_TOLD
 from tests.support.ids import uid
 
 

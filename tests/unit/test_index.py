@@ -492,11 +492,8 @@ class Shelf:
         self.read += roots
         return {root: self.there[root] for root in roots}
 
-    async def described(self) -> Iterable[Aggregate]:
-        return self.said
-
-    async def registered(self) -> Iterable[RegisteredCell]:
-        return self.cells
+    async def facts(self) -> Iterable[Aggregate | RegisteredCell]:
+        return [*self.said, *self.cells]
 
     async def each(self, take: Take) -> None:
         await take(list(self.there.values()))
