@@ -2,11 +2,8 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from berth.commands.options import Commands
+from berth.commands.options import Commands, argument, option
 from berth.commands.terminal import Cli, complain, write_json
 from berth.operations.adoptable import old_servers
 from berth.operations.adopting import Adoptable, AdoptionOutcome, adopt_instances
@@ -22,24 +19,18 @@ commands = Commands()
 class AdoptOptions:
     """The options of berth adopt."""
 
-    consumers: Annotated[
-        list[str] | None, typer.Argument(metavar="[UUID]...", help="These instances, by their uuids.")
-    ] = None
-    hosts: Annotated[
-        list[str] | None, typer.Option("--host", metavar="HOST", help="All that came over on this host.")
-    ] = None
-    everything: Annotated[bool, typer.Option("--all", help="All that came over, wherever they are.")] = False
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            "--from",
-            metavar="FILE",
-            help="What the old system says of them (uuid, name, host, flavor, project), as .json, .yaml or"
-            " .csv. Alone it also says which.",
-        ),
-    ] = None
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this it is only shown.")] = False
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the cells' answers.")] = 60.0
+    consumers: list[str] | None = argument(None, "These instances, by their uuids.", metavar="[UUID]...")
+    hosts: list[str] | None = option(None, "All that came over on this host.", "--host", metavar="HOST")
+    everything: bool = option(False, "All that came over, wherever they are.", "--all")
+    file: Path | None = option(
+        None,
+        "What the old system says of them (uuid, name, host, flavor, project), as .json, .yaml or"
+        " .csv. Alone it also says which.",
+        "--from",
+        metavar="FILE",
+    )
+    yes: bool = option(False, "Do it; without this it is only shown.")
+    timeout: float = option(60.0, "Seconds to wait for the cells' answers.", min=0)
 
 
 @commands.command("adopt")

@@ -6,7 +6,7 @@ import typer
 from msgspec import structs
 from rich.table import Table
 
-from berth.commands.options import Commands
+from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, complain
 from berth.operations.cells import all_shown, chosen_cells, edit_agent, find_agents, leave_nodes
 from bus.clock import Clock
@@ -28,9 +28,7 @@ Wait = Annotated[
 @commands.command("list")
 async def show_agents(
     cli: Cli,
-    cells: Annotated[
-        list[str] | None, typer.Option("--cell", help="Only of this cell; may be repeated.")
-    ] = None,
+    cells: list[str] | None = option(None, "Only of this cell; may be repeated.", "--cell"),
 ) -> int:
     """List agents of bare-metal nodes with their leases, nodes and instances.
 
@@ -65,10 +63,8 @@ async def enable_command(cli: Cli, name: Name, cell: Cell = "") -> int:
 async def rehome_command(
     cli: Cli,
     name: Name,
-    to: Annotated[str, typer.Option(metavar="AGENT", help="Who gets them (default: as the ring says).")] = "",
-    node: Annotated[
-        list[str] | None, typer.Option(metavar="UUID", help="Only this node; may be repeated.")
-    ] = None,
+    to: str = option("", "Who gets them (default: as the ring says).", metavar="AGENT"),
+    node: list[str] | None = option(None, "Only this node; may be repeated.", metavar="UUID"),
     cell: Cell = "",
     wait: Wait = 30.0,
 ) -> int:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from msgspec import structs
 
-from berth.commands.options import Commands
+from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, complain, plain_table, write_json
 from berth.importing.bring_over_aggregates import BringOver, NoAggregates, NovaAggregate, read
 from berth.operations.names import aggregate_named, find_aggregates, hosts_inside
@@ -58,8 +58,8 @@ Force = Annotated[
 @commands.command("list")
 async def show_all(
     cli: Cli,
-    host: Annotated[str, typer.Option(help="Only those that this host is in.")] = "",
-    key: Annotated[str, typer.Option(help="Only those with this property.")] = "",
+    host: str = option("", "Only those that this host is in."),
+    key: str = option("", "Only those with this property."),
 ) -> int:
     """List aggregates with their zones, hosts and properties."""
     async with cli.bus("aggregate") as bus:
@@ -107,10 +107,8 @@ class NewAggregate:
     name: Annotated[str, typer.Argument(help="What it is to be called.")]
     zone: ZoneNamed = None
     properties: Properties = None
-    host: Annotated[
-        list[str] | None, typer.Option(metavar="HOST", help="A host to put in; may be repeated.")
-    ] = None
-    id_: Annotated[str, typer.Option("--uuid", help="Its uuid, where it is to have a certain one.")] = ""
+    host: list[str] | None = option(None, "A host to put in; may be repeated.", metavar="HOST")
+    id_: str = option("", "Its uuid, where it is to have a certain one.", "--uuid")
     force: Force = False
 
 
@@ -131,7 +129,7 @@ async def create_command(cli: Cli, options: NewAggregate) -> int:
 async def set_command(
     cli: Cli,
     aggregate: Which,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Another name.")] = None,
+    name: str | None = option(None, "Another name.", metavar="NAME"),
     zone: ZoneNamed = None,
     properties: Properties = None,
     force: Force = False,
@@ -147,10 +145,8 @@ async def set_command(
 async def unset_command(
     cli: Cli,
     aggregate: Which,
-    zone: Annotated[bool, typer.Option("--zone", help="It is no availability zone any more.")] = False,
-    properties: Annotated[
-        list[str] | None, typer.Option("--property", metavar="KEY", help="May be repeated.")
-    ] = None,
+    zone: bool = option(False, "It is no availability zone any more."),
+    properties: list[str] | None = option(None, "May be repeated.", "--property", metavar="KEY"),
     force: Force = False,
 ) -> int:
     """Remove an aggregate's zone or properties."""
@@ -179,9 +175,7 @@ async def remove_command(cli: Cli, aggregate: Which, hosts: HostNames, force: Fo
 async def delete_command(
     cli: Cli,
     aggregate: Which,
-    force: Annotated[
-        bool, typer.Option("--force", help="With hosts in it, which leave it; whatever runs there.")
-    ] = False,
+    force: bool = option(False, "With hosts in it, which leave it; whatever runs there."),
 ) -> int:
     """Forget it. One with hosts in it stays, unless it is forced."""
     edit = DropAggregate(aggregate=NOBODY, force=force)
@@ -195,7 +189,7 @@ async def import_command(
         Path,
         typer.Argument(help="What `openstack aggregate list --long -f json` wrote; - is standard input."),
     ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what there is.")] = False,
+    dry_run: bool = option(False, "Change nothing; say what there is."),
     force: Force = False,
 ) -> int:
     """Import Nova's aggregates: names, zones, properties, hosts.

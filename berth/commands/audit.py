@@ -3,13 +3,11 @@
 import json
 import sys
 from dataclasses import dataclass
-from typing import Annotated
 
 import msgspec
-import typer
 from rich.console import Console
 
-from berth.commands.options import Cells, Commands, Database, Json, StateDir, cells_named
+from berth.commands.options import Cells, Commands, Database, Json, StateDir, cells_named, option
 from berth.commands.terminal import Cli, effective, say, write_json
 from berth.doctor.judgement import Finding, exit_code, judged
 from berth.operations.audit import Audit, audit, has_no_cell
@@ -26,18 +24,9 @@ commands = Commands()
 class AuditOptions:
     """The options that determine what an audit checks."""
 
-    settled: Annotated[
-        bool, typer.Option("--settled", help="No boot is under way: everything must add up now.")
-    ] = False
-    placement_only: Annotated[
-        bool,
-        typer.Option(
-            "--placement-only", help="Only what placement keeps, as where it is served without cells."
-        ),
-    ] = False
-    agents: Annotated[
-        bool, typer.Option("--agents", help="Ask every agent which guests it has, too, as after a restore.")
-    ] = False
+    settled: bool = option(False, "No boot is under way: everything must add up now.")
+    placement_only: bool = option(False, "Only what placement keeps, as where it is served without cells.")
+    agents: bool = option(False, "Ask every agent which guests it has, too, as after a restore.")
 
 
 @commands.command("audit")
@@ -105,7 +94,7 @@ def _kinds(found: Audit) -> str:
 
 @commands.command("heal")
 async def heal(
-    yes: Annotated[bool, typer.Option("--yes", help="Mend it; without this it is only shown.")] = False,
+    yes: bool = option(False, "Mend it; without this it is only shown."),
     as_json: Json = False,
     cells: Cells = None,
     database: Database = None,
@@ -150,13 +139,11 @@ _COLOURS = {"broken": "red", "warning": "yellow", "fine": "green"}
 @commands.command("doctor")
 async def doctor_command(
     as_json: Json = False,
-    management: Annotated[
-        str,
-        typer.Option(
-            metavar="URL",
-            help="RabbitMQ's management API, for its alarms and its clock (default: where it usually is).",
-        ),
-    ] = "",
+    management: str = option(
+        "",
+        "RabbitMQ's management API, for its alarms and its clock (default: where it usually is).",
+        metavar="URL",
+    ),
     cells: Cells = None,
     state_dir: StateDir = None,
 ) -> int:

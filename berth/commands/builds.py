@@ -6,7 +6,7 @@ import msgspec
 import typer
 from rich.markup import escape
 
-from berth.commands.options import Commands, WaitingCommand
+from berth.commands.options import Commands, WaitingCommand, option
 from berth.commands.terminal import Cli, coloured, complain, write_json
 from berth.operations.boot_options import (
     BootOptions,
@@ -28,8 +28,8 @@ from bus.queries import WaitingRequest
 
 commands = Commands()
 
-_WHERE: dict[str, Any] = {"rich_help_panel": "Where"}
-_HOW: dict[str, Any] = {"rich_help_panel": "How many, how long"}
+_WHERE = "Where"
+_HOW = "How many, how long"
 BOOT_OPTIONS: dict[str, Any] = {
     "vcpus": typer.Option(min=0, help="VCPU of each instance (default: 1)."),
     "memory_mb": typer.Option(min=0, help="Memory of each instance (default: 512)."),
@@ -52,39 +52,45 @@ BOOT_OPTIONS: dict[str, Any] = {
     "image_property": typer.Option(
         metavar="KEY=VALUE", help="Of the image: trait:NAME=required, hw_...; image_source, ... for Ironic."
     ),
-    "count": typer.Option(min=1, max=1000, help="Instances, all or none.", **_HOW),
-    "at_least": typer.Option(min=0, metavar="N", help="So many of --count will do, if no more fit.", **_HOW),
-    "zone": typer.Option(help="Only hosts of this zone.", **_WHERE),
-    "cell": typer.Option(help="Only hosts of this cell.", **_WHERE),
+    "count": typer.Option(min=1, max=1000, help="Instances, all or none.", rich_help_panel=_HOW),
+    "at_least": typer.Option(
+        min=0, metavar="N", help="So many of --count will do, if no more fit.", rich_help_panel=_HOW
+    ),
+    "zone": typer.Option(help="Only hosts of this zone.", rich_help_panel=_WHERE),
+    "cell": typer.Option(help="Only hosts of this cell.", rich_help_panel=_WHERE),
     "aggregate": typer.Option(
         metavar="NAME|UUID,...",
         help="Only hosts in one of these aggregates; repeated, all of them must be met.",
-        **_WHERE,
+        rich_help_panel=_WHERE,
     ),
     "not_aggregate": typer.Option(
-        metavar="NAME|UUID,...", help="No host in any of these; may be repeated.", **_WHERE
+        metavar="NAME|UUID,...", help="No host in any of these; may be repeated.", rich_help_panel=_WHERE
     ),
-    "host": typer.Option(metavar="NAME|UUID", help="This host or none.", **_WHERE),
+    "host": typer.Option(metavar="NAME|UUID", help="This host or none.", rich_help_panel=_WHERE),
     "force_host": typer.Option(
         metavar="NAME|UUID",
         help="This host, whatever rules say; placement still must have room there.",
-        **_WHERE,
+        rich_help_panel=_WHERE,
     ),
-    "ignore_host": typer.Option(metavar="NAME|UUID", help="Not this host; may be repeated.", **_WHERE),
-    "group": typer.Option(metavar="NAME|UUID", help="The server group they join (`berth group`).", **_WHERE),
+    "ignore_host": typer.Option(
+        metavar="NAME|UUID", help="Not this host; may be repeated.", rich_help_panel=_WHERE
+    ),
+    "group": typer.Option(
+        metavar="NAME|UUID", help="The server group they join (`berth group`).", rich_help_panel=_WHERE
+    ),
     "hint": typer.Option(
         metavar="KEY=VALUE",
         help="same_host=UUID, different_host=UUID, build_near_host_ip=IP, cidr=/24, query=JSON;"
         " may be repeated.",
-        **_WHERE,
+        rich_help_panel=_WHERE,
     ),
     "prefer_trait": typer.Option(
         metavar="TRAIT[=WEIGHT]",
         help="Rather hosts with it, by so much (1; less than 0: rather not); may be repeated.",
-        **_WHERE,
+        rich_help_panel=_WHERE,
     ),
     "name": typer.Option(help="What you call them; `berth instances --name` finds them."),
-    "project": typer.Option(help="Whose it is.", **_WHERE),
+    "project": typer.Option(help="Whose it is.", rich_help_panel=_WHERE),
 }
 Wait = Annotated[
     str | None,
@@ -93,17 +99,23 @@ Wait = Annotated[
         metavar="[TIME]",
         help="Follow it to its end; exit 1 unless all are active. With a time (90s, 30m, 12h, 7d) it"
         " may wait so long for room.",
-        **_HOW,
+        rich_help_panel=_HOW,
     ),
 ]
 Priority = Annotated[
     int,
     typer.Option(
-        min=0, max=9, help="9 is served first, before waiting requests of a lower priority.", **_HOW
+        min=0,
+        max=9,
+        help="9 is served first, before waiting requests of a lower priority.",
+        rich_help_panel=_HOW,
     ),
 ]
 Timeout = Annotated[
-    float, typer.Option(min=0, help="Seconds to follow it, on top of those it may wait for room.", **_HOW)
+    float,
+    typer.Option(
+        min=0, help="Seconds to follow it, on top of those it may wait for room.", rich_help_panel=_HOW
+    ),
 ]
 
 
@@ -224,21 +236,14 @@ class _BootPrinter:
 async def delete(
     cli: Cli,
     build: Annotated[str, typer.Argument(help="The build's uuid; or a request's, while it waits.")],
-    cell: Annotated[
-        str, typer.Option(help="The cell it is in, if you know: then nobody else is asked.")
-    ] = "",
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until it is down; exit 1 unless it was there, and is.")
-    ] = False,
-    fence: Annotated[
-        bool,
-        typer.Option(
-            "--fence",
-            help="Also if no build has this id yet: a request with it that is still on its way gets no host."
-            " The id cannot be used again.",
-        ),
-    ] = False,
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait.")] = 600.0,
+    cell: str = option("", "The cell it is in, if you know: then nobody else is asked."),
+    wait: bool = option(False, "Wait until it is down; exit 1 unless it was there, and is."),
+    fence: bool = option(
+        False,
+        "Also if no build has this id yet: a request with it that is still on its way gets no host."
+        " The id cannot be used again.",
+    ),
+    timeout: float = option(600.0, "Seconds to wait.", min=0),
 ) -> int:
     """Take a build down and give its resources back; or end its wait for a host.
 

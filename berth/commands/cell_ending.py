@@ -29,7 +29,7 @@ from berth.commands.cell_permissions import (
     permissions_of_agent,
     user_of,
 )
-from berth.commands.options import Commands
+from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, write_json
 from berth.settings import Settings
 from bus import topics
@@ -50,18 +50,9 @@ commands = Commands()
 async def remove(
     cli: Cli,
     name: NameOfCell,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force", help="With instances, too: what they hold is closed, and stays until given back."
-        ),
-    ] = False,
-    drop_database: Annotated[
-        bool, typer.Option("--drop-database", help="Its database and login, too, with all that is in it.")
-    ] = False,
-    keep_user: Annotated[
-        bool, typer.Option("--keep-user", help="Leave RabbitMQ as it is: its user and queues stay.")
-    ] = False,
+    force: bool = option(False, "With instances, too: what they hold is closed, and stays until given back."),
+    drop_database: bool = option(False, "Its database and login, too, with all that is in it."),
+    keep_user: bool = option(False, "Leave RabbitMQ as it is: its user and queues stay."),
     *,
     tool: BrokerTool,
 ) -> int:
@@ -160,18 +151,10 @@ NameOfAgent = Annotated[str, typer.Argument(metavar="AGENT", help="Its name: let
 class AgentOptions:
     """The options of an agent's user and settings file."""
 
-    file: Annotated[
-        Path | None, typer.Option(help="Settings file to write (default: AGENT.toml).", dir_okay=False)
-    ] = None
-    metal: Annotated[
-        bool, typer.Option("--metal", help="For an agent that builds on Ironic's nodes (`berth run metal`).")
-    ] = False
-    rotate: Annotated[
-        bool, typer.Option("--rotate", help="New password; restart the agent with the new file.")
-    ] = False
-    broker: Annotated[
-        str, typer.Option(metavar="URL", help="RabbitMQ as the agent reaches it (default: amqp_url).")
-    ] = ""
+    file: Path | None = option(None, "Settings file to write (default: AGENT.toml).", dir_okay=False)
+    metal: bool = option(False, "For an agent that builds on Ironic's nodes (`berth run metal`).")
+    rotate: bool = option(False, "New password; restart the agent with the new file.")
+    broker: str = option("", "RabbitMQ as the agent reaches it (default: amqp_url).", metavar="URL")
 
 
 @commands.command("add-agent")

@@ -9,9 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import typer
 from msgspec import structs
 
 from berth.cell_file import CellFile, as_user, password_of, read_cell_file, write_cell_file
@@ -29,7 +28,7 @@ from berth.commands.cell_permissions import (
     permissions_of,
     user_of,
 )
-from berth.commands.options import Commands
+from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, complain, write_json
 from berth.settings import Settings
 from bus import topics
@@ -51,24 +50,15 @@ commands = Commands()
 class CellOptions:
     """The options of a cell's user, database and settings file."""
 
-    file: Annotated[
-        Path | None, typer.Option(help="Where its settings go (default: CELL.toml).", dir_okay=False)
-    ] = None
-    note: Annotated[str | None, typer.Option(help="What people should know of it.")] = None
-    disabled: Annotated[bool, typer.Option("--disabled", help="Closed to instances, to begin with.")] = False
-    rotate: Annotated[
-        bool, typer.Option("--rotate", help="New passwords; its workers are restarted with the new file.")
-    ] = False
-    broker: Annotated[
-        str, typer.Option(metavar="URL", help="How its workers reach RabbitMQ (default: as we do).")
-    ] = ""
-    database: Annotated[
-        str, typer.Option(metavar="URL", help="How they reach PostgreSQL (default: as we do).")
-    ] = ""
-    with_agent: Annotated[
-        list[str] | None,
-        typer.Option(metavar="AGENT", help="An agent that shares the cell's user; may be repeated."),
-    ] = None
+    file: Path | None = option(None, "Where its settings go (default: CELL.toml).", dir_okay=False)
+    note: str | None = option(None, "What people should know of it.")
+    disabled: bool = option(False, "Closed to instances, to begin with.")
+    rotate: bool = option(False, "New passwords; its workers are restarted with the new file.")
+    broker: str = option("", "How its workers reach RabbitMQ (default: as we do).", metavar="URL")
+    database: str = option("", "How they reach PostgreSQL (default: as we do).", metavar="URL")
+    with_agent: list[str] | None = option(
+        None, "An agent that shares the cell's user; may be repeated.", metavar="AGENT"
+    )
 
 
 @commands.command("add")

@@ -16,7 +16,7 @@ import typer
 
 from berth import wiring, worker_roles
 from berth.cell_file import vhost_of
-from berth.commands.options import Commands, StateDir
+from berth.commands.options import Commands, StateDir, option
 from berth.commands.terminal import effective
 from berth.operations.publishing import checked
 from berth.settings import BadSetting, Settings
@@ -38,18 +38,13 @@ NameOfCell = Annotated[str, typer.Argument(metavar="CELL", help="Its name: lette
 class BrokerTool:
     """The options that determine the tool by which RabbitMQ's users are administered."""
 
-    management: Annotated[
-        str,
-        typer.Option(
-            metavar="URL",
-            help="RabbitMQ's management API, http://user:password@host:15672 (default: where it usually is,"
-            " as whom amqp_url names).",
-        ),
-    ] = ""
-    rabbitmqctl: Annotated[
-        str,
-        typer.Option("--rabbitmqctl", metavar="COMMAND", help="Use this on the broker's machine, instead."),
-    ] = ""
+    management: str = option(
+        "",
+        "RabbitMQ's management API, http://user:password@host:15672 (default: where it usually is,"
+        " as whom amqp_url names).",
+        metavar="URL",
+    )
+    rabbitmqctl: str = option("", "Use this on the broker's machine, instead.", metavar="COMMAND")
 
     async def users(self, settings: Settings) -> BrokerUsers:
         from berth.broker_users import broker_users  # it takes long to load
@@ -68,16 +63,14 @@ class PermissionOptions:
     """The options that determine whose permissions are printed, and how."""
 
     form: Form = "text"
-    user: Annotated[str, typer.Option(help="Of this RabbitMQ user (default: as `add` calls it).")] = ""
-    ferry: Annotated[
-        str,
-        typer.Option(
-            metavar="SIDE",
-            help="Of its ferry's user, where it has a RabbitMQ of its own: there (own), or in the middle.",
-        ),
-    ] = ""
-    agent: Annotated[str, typer.Option(metavar="AGENT", help="Of the user of this agent.")] = ""
-    as_json: Annotated[bool, typer.Option("--json", help="The same as `--as json`.")] = False
+    user: str = option("", "Of this RabbitMQ user (default: as `add` calls it).")
+    ferry: str = option(
+        "",
+        "Of its ferry's user, where it has a RabbitMQ of its own: there (own), or in the middle.",
+        metavar="SIDE",
+    )
+    agent: str = option("", "Of the user of this agent.", metavar="AGENT")
+    as_json: bool = option(False, "The same as `--as json`.", "--json")
 
 
 @commands.command("permissions")

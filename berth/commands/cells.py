@@ -9,7 +9,7 @@ from msgspec import structs
 
 from berth.commands import cell_ending, cell_making, cell_permissions
 from berth.commands.instances import instances_of, instances_table
-from berth.commands.options import Commands
+from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, complain, plain_table, progress_bar, write_json
 from berth.operations.cells import (
     cells_by_name,
@@ -92,10 +92,8 @@ async def enable_command(cli: Cli, name: NameOfCell, note: Note = None) -> int:
 async def drain(
     cli: Cli,
     name: NameOfCell,
-    wait: Annotated[bool, typer.Option("--wait", help="Until nothing is left there.")] = False,
-    timeout: Annotated[
-        float | None, typer.Option(min=0, help="Seconds to wait at most (default: as long as it takes).")
-    ] = None,
+    wait: bool = option(False, "Until nothing is left there."),
+    timeout: float | None = option(None, "Seconds to wait at most (default: as long as it takes).", min=0),
     note: Note = None,
 ) -> int:
     """Disable a cell, and list its remaining instances; exit 0 if there are none, else 1.

@@ -15,7 +15,7 @@ import typer
 from berth.cell_file import as_user, vhost_of, write_secret
 from berth.commands.cell_making import undone_on_failure
 from berth.commands.cell_permissions import BrokerTool
-from berth.commands.options import Commands
+from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, plain_table, write_json
 from berth.operations.publishing import checked
 from berth.settings import BadSetting, Settings
@@ -44,18 +44,10 @@ class ClientOptions:
     project: Annotated[
         list[str], typer.Option(metavar="PROJECT", help="A project it acts for; may be repeated.")
     ]
-    rotate: Annotated[bool, typer.Option("--rotate", help="A new password; its connections are closed.")] = (
-        False
-    )
-    password_file: Annotated[
-        Path | None, typer.Option(help=f"Read its password here (default: {PASSWORD}, or a new one).")
-    ] = None
-    url_file: Annotated[
-        Path | None, typer.Option(help="Write its URL there, mode 0600 (default: print a new one).")
-    ] = None
-    broker: Annotated[
-        str, typer.Option(metavar="URL", help="How it reaches RabbitMQ (default: as we do).")
-    ] = ""
+    rotate: bool = option(False, "A new password; its connections are closed.")
+    password_file: Path | None = option(None, f"Read its password here (default: {PASSWORD}, or a new one).")
+    url_file: Path | None = option(None, "Write its URL there, mode 0600 (default: print a new one).")
+    broker: str = option("", "How it reaches RabbitMQ (default: as we do).", metavar="URL")
 
 
 @commands.command("add")

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from berth import dead_letters, wiring
-from berth.commands.options import Commands
+from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, complain, write_json
 from berth.settings import BadSetting, Settings
 from bus.delivery.runner import Bus
@@ -31,10 +31,8 @@ Ids = Annotated[list[str], typer.Argument(metavar="ID", help="Ids, or their begi
 @commands.command("list")
 async def list_letters(
     cli: Annotated[Cli, "Whole, as JSON lines; all of them."],
-    limit: Annotated[
-        int | None, typer.Option(min=1, help=f"At most so many.  [default: {_SHOWN}]", show_default=False)
-    ] = None,
-    after: Annotated[str, typer.Option(metavar="ID", help="Only those behind this one.")] = "",
+    limit: int | None = option(None, f"At most so many.  [default: {_SHOWN}]", min=1, show_default=False),
+    after: str = option("", "Only those behind this one.", metavar="ID"),
     cell: OfCell = "",
 ) -> int:
     """One line each, oldest first."""

@@ -13,12 +13,12 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from berth.commands.options import Json
+from berth.commands.options import Commands, Json, option
 from berth.commands.terminal import complain, effective, say
 from berth.settings import GROUP_OF, BadSetting, by_name
 from bus.masking import masked
 
-commands = typer.Typer()
+commands = Commands()
 
 Markdown = Annotated[bool, typer.Option("--markdown", help="As the Markdown tables of the documents.")]
 Rows = Iterable[Sequence[str]]
@@ -68,7 +68,7 @@ def topology_command(as_json: Json = False, markdown: Markdown = False) -> None:
 
 @commands.command("asyncapi")
 def asyncapi_command(
-    as_json: Annotated[bool, typer.Option("--json", help="As it is without.")] = False,
+    as_json: bool = option(False, "As it is without.", "--json"),
     markdown: Markdown = False,
 ) -> None:
     """Print an AsyncAPI 3 document of every topic and query, as JSON."""

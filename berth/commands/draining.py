@@ -12,7 +12,7 @@ from msgspec import structs
 
 from berth.commands.hosts import Names
 from berth.commands.move_output import MovePrinter, tell_why_they_stay
-from berth.commands.options import Commands, WaitingCommand
+from berth.commands.options import Commands, WaitingCommand, option
 from berth.commands.terminal import Cli, complain, progress_bar, write_json
 from berth.operations.boot_options import waiting_time
 from berth.operations.cells import check_to_cell, chosen_cells
@@ -40,25 +40,14 @@ class DrainOptions:
     """The options of berth drain."""
 
     hosts: Names = None
-    cell: Annotated[str, typer.Option(help="All hosts of this cell.")] = ""
-    agent: Annotated[str, typer.Option(help="All hosts of this agent.")] = ""
-    to_cell: Annotated[
-        str, typer.Option("--to-cell", metavar="CELL", help="Into this cell: they are stopped first.")
-    ] = ""
-    live: Annotated[
-        bool, typer.Option("--live/--cold", help="They run on while they are copied; or are stopped first.")
-    ] = True
-    most: Annotated[int, typer.Option("--max", min=1, metavar="N", help="So many at a time.")] = 10
-    wait: Annotated[
-        str, typer.Option(metavar="TIME", help="Each may wait so long for room: 90s, 30m, 12h.")
-    ] = ""
-    because: Annotated[
-        str, typer.Option(metavar="WORD", help="Why they are closed, as `berth host disable --because`.")
-    ] = "drain"
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Say what would be done, and what would stay and why; do nothing."),
-    ] = False
+    cell: str = option("", "All hosts of this cell.")
+    agent: str = option("", "All hosts of this agent.")
+    to_cell: str = option("", "Into this cell: they are stopped first.", metavar="CELL")
+    live: bool = option(True, "They run on while they are copied; or are stopped first.", "--live/--cold")
+    most: int = option(10, "So many at a time.", "--max", min=1, metavar="N")
+    wait: str = option("", "Each may wait so long for room: 90s, 30m, 12h.", metavar="TIME")
+    because: str = option("drain", "Why they are closed, as `berth host disable --because`.", metavar="WORD")
+    dry_run: bool = option(False, "Say what would be done, and what would stay and why; do nothing.")
 
 
 @commands.command("drain")
@@ -217,23 +206,15 @@ class EvacuateOptions:
     """The options of berth evacuate."""
 
     host: Annotated[str, typer.Argument(metavar="HOST", help="Its name, or its root's uuid.")]
-    wait: Annotated[
-        str | None,
-        typer.Option(
-            "--wait",
-            metavar="[TIME]",
-            help="Follow all to their ends; exit 1 unless none stays. With a time (90s, 30m, 12h, 7d) each"
-            " may wait so long for room.",
-        ),
-    ] = None
-    most: Annotated[
-        int, typer.Option("--max", min=1, metavar="N", help="With --wait: so many at a time.")
-    ] = 50
-    to_cell: Annotated[str, typer.Option("--to-cell", metavar="CELL", help="To hosts of this cell.")] = ""
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Say what would be done, and what would stay and why; do nothing."),
-    ] = False
+    wait: str | None = option(
+        None,
+        "Follow all to their ends; exit 1 unless none stays. With a time (90s, 30m, 12h, 7d) each"
+        " may wait so long for room.",
+        metavar="[TIME]",
+    )
+    most: int = option(50, "With --wait: so many at a time.", "--max", min=1, metavar="N")
+    to_cell: str = option("", "To hosts of this cell.", metavar="CELL")
+    dry_run: bool = option(False, "Say what would be done, and what would stay and why; do nothing.")
 
 
 @commands.command("evacuate", cls=WaitingCommand)

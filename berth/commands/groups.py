@@ -6,7 +6,7 @@ from typing import Annotated, get_args
 import msgspec
 import typer
 
-from berth.commands.options import Commands
+from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, plain_table, write_json
 from berth.operations.names import group_named
 from berth.operations.publishing import checked
@@ -48,9 +48,7 @@ async def create_command(
         str,
         typer.Option(metavar="POLICY", help="affinity, anti-affinity, soft-affinity or soft-anti-affinity."),
     ],
-    max_per_host: Annotated[
-        int, typer.Option(min=1, help="Of an anti-affinity group: so many may be on one host.")
-    ] = 1,
+    max_per_host: int = option(1, "Of an anti-affinity group: so many may be on one host.", min=1),
     project: Project = "",
 ) -> int:
     """Create a server group. It cannot be changed later.
@@ -66,7 +64,7 @@ async def create_command(
 @commands.command("list")
 async def list_groups(
     cli: Annotated[Cli, "Whole, as JSON lines."],
-    project: Annotated[str, typer.Option(help="Only this one's.")] = "",
+    project: str = option("", "Only this one's."),
 ) -> int:
     """All server groups, by name, with how many members each has and on how many hosts."""
     async with cli.bus("group") as bus:
@@ -113,9 +111,7 @@ async def delete(
     cli: Cli,
     which: Which,
     project: Project = "",
-    force: Annotated[
-        bool, typer.Option("--force", help="With members, too: they stay, and nobody judges them any more.")
-    ] = False,
+    force: bool = option(False, "With members, too: they stay, and nobody judges them any more."),
 ) -> int:
     """Delete a server group that has no members."""
     async with cli.bus("group") as bus:

@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 from rich.tree import Tree as Picture
 
-from berth.commands.options import Commands
+from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, plain_table
 from berth.operations.host_states import (
     HostStandings,
@@ -43,9 +43,9 @@ OfAgent = Annotated[str, typer.Option("--agent", help="All hosts of this agent."
 @commands.command("list")
 async def show_all(
     cli: Cli,
-    cell: Annotated[str, typer.Option(help="Only those of this cell.")] = "",
-    agent: Annotated[str, typer.Option(help="Only those of this agent.")] = "",
-    closed: Annotated[bool, typer.Option("--closed", help="Only those that are not up.")] = False,
+    cell: str = option("", "Only those of this cell."),
+    agent: str = option("", "Only those of this agent."),
+    closed: bool = option(False, "Only those that are not up."),
 ) -> int:
     """List every host and Ironic node that an agent builds on, with its state as a scheduler judges it."""
     async with cli.bus("host") as bus:
@@ -105,7 +105,7 @@ async def force_down_command(
     cli: Cli,
     hosts: Names = None,
     agent: OfAgent = "",
-    undo: Annotated[bool, typer.Option("--undo", help="It counts as up again while it is heard.")] = False,
+    undo: bool = option(False, "It counts as up again while it is heard."),
 ) -> int:
     """Mark hosts as down, whatever their agents report."""
     marking = forcing_down(not undo)

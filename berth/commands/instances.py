@@ -3,14 +3,13 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, get_args
+from typing import get_args
 
-import typer
 from msgspec import structs
 from rich.console import Console
 from rich.table import Table
 
-from berth.commands.options import Commands
+from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, coloured, complain, progress_bar, write_json
 from berth.operations.cells import all_shown, chosen_cells
 from berth.operations.publishing import checked
@@ -41,23 +40,19 @@ commands = Commands()
 class InstanceOptions:
     """The options that say which instances are listed."""
 
-    project: Annotated[str, typer.Option(help="Only this project's.")] = ""
-    host: Annotated[
-        str, typer.Option(metavar="NAME|UUID", help="Only what is on this host, or was last.")
-    ] = ""
-    status: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="STATUS",
-            help="building, swapping, active, moving, verifying, shelved, error, deleting or deleted; may be"
-            " repeated. Without it: all but the deleted.",
-        ),
-    ] = None
-    name: Annotated[str, typer.Option(help="Only those called so (`berth boot --name`).")] = ""
-    cell: Annotated[list[str] | None, typer.Option(help="Only in this cell; may be repeated.")] = None
-    sort: Annotated[str, typer.Option(help="By one of the columns, or `since`.")] = "host"
-    limit: Annotated[int, typer.Option(min=1, help="So many of each cell, by their ids.")] = 200
-    every: Annotated[bool, typer.Option("--all", help="However many there are.")] = False
+    project: str = option("", "Only this project's.")
+    host: str = option("", "Only what is on this host, or was last.", metavar="NAME|UUID")
+    status: list[str] | None = option(
+        None,
+        "building, swapping, active, moving, verifying, shelved, error, deleting or deleted; may be"
+        " repeated. Without it: all but the deleted.",
+        metavar="STATUS",
+    )
+    name: str = option("", "Only those called so (`berth boot --name`).")
+    cell: list[str] | None = option(None, "Only in this cell; may be repeated.")
+    sort: str = option("host", "By one of the columns, or `since`.")
+    limit: int = option(200, "So many of each cell, by their ids.", min=1)
+    every: bool = option(False, "However many there are.", "--all")
 
 
 @commands.command("instances")
@@ -169,8 +164,8 @@ _WAITING_PAGE = 200
 @commands.command("waiting")
 async def waiting_command(
     cli: Cli,
-    project: Annotated[str, typer.Option(help="Only what this one asked for.")] = "",
-    limit: Annotated[int, typer.Option(min=1, help="So many of them, those who go first.")] = 50,
+    project: str = option("", "Only what this one asked for."),
+    limit: int = option(50, "So many of them, those who go first.", min=1),
 ) -> int:
     """List waiting requests for builds and moves: their order, what they lack, what would wake them.
 

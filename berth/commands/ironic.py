@@ -6,10 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-import typer
-
 from berth.commands import ironic_nodes
-from berth.commands.options import Commands
+from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, effective, say
 from berth.services import settle_in, stop_on_signals
 from berth.settings import BadSetting, Settings
@@ -31,52 +29,35 @@ _DEALT = "Dealt out over the nodes"
 class SimulatedIronicOptions:
     """The options of a simulated Ironic."""
 
-    nodes: Annotated[int, typer.Option(min=0, help="How many nodes it has at first.")] = 100
-    http: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where its API is; port 0 is any, empty nowhere.")
-    ] = "127.0.0.1:6385"
-    amqp_url: Annotated[
-        str,
-        typer.Option(help="The RabbitMQ it notifies (default: where berth hears it, or is; else nobody)."),
-    ] = ""
-    exchange: Annotated[str, typer.Option(help="Its exchange there.")] = "ironic"
-    topics: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--topic", help="Its topics (default: ironic_versioned_notifications); may be repeated."
-        ),
-    ] = None
-    state: Annotated[str, typer.Option(help="Where the nodes are: enroll, manageable, available, ...")] = (
-        "available"
+    nodes: int = option(100, "How many nodes it has at first.", min=0)
+    http: str = option(
+        "127.0.0.1:6385", "Where its API is; port 0 is any, empty nowhere.", metavar="HOST:PORT"
     )
-    resource_classes: Annotated[
-        list[str] | None,
-        typer.Option("--resource-class", help=f"{_DEALT} (default: baremetal); may be repeated."),
-    ] = None
-    conductor_groups: Annotated[
-        list[str] | None, typer.Option("--conductor-group", help=f"{_DEALT}; may be repeated.")
-    ] = None
-    step_time: Annotated[
-        str,
-        typer.Option(help="How long a work takes: constant:1, uniform:1,3, exponential:1, lognormal:1,0.5."),
-    ] = "exponential:1"
-    call_back: Annotated[
-        bool, typer.Option("--call-back", help="Works wait for the node to call back, as on real metal.")
-    ] = False
-    fail: Annotated[float, typer.Option(min=0, max=1, help="Share of works that fail.")] = 0.0
-    lossy: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of the later steps nobody is told of.")
-    ] = 0.0
-    churn: Annotated[
-        float,
-        typer.Option(metavar="EVENTS_PER_S", min=0, help="Notifications it makes by itself, all day long."),
-    ] = 0.0
-    confirms: Annotated[bool, typer.Option(help="Wait for the broker to confirm each notification.")] = True
-    seed: Annotated[int, typer.Option(help="Of names, times, failures and churn.")] = 1
-    user: Annotated[str, typer.Option(help="Let in this user only (basic authentication).")] = ""
-    password: Annotated[
-        str, typer.Option(envvar="BERTH_SIM_IRONIC_PASSWORD", help="The user's password.")
-    ] = ""
+    amqp_url: str = option(
+        "", "The RabbitMQ it notifies (default: where berth hears it, or is; else nobody)."
+    )
+    exchange: str = option("ironic", "Its exchange there.")
+    topics: list[str] | None = option(
+        None, "Its topics (default: ironic_versioned_notifications); may be repeated.", "--topic"
+    )
+    state: str = option("available", "Where the nodes are: enroll, manageable, available, ...")
+    resource_classes: list[str] | None = option(
+        None, f"{_DEALT} (default: baremetal); may be repeated.", "--resource-class"
+    )
+    conductor_groups: list[str] | None = option(None, f"{_DEALT}; may be repeated.", "--conductor-group")
+    step_time: str = option(
+        "exponential:1", "How long a work takes: constant:1, uniform:1,3, exponential:1, lognormal:1,0.5."
+    )
+    call_back: bool = option(False, "Works wait for the node to call back, as on real metal.")
+    fail: float = option(0.0, "Share of works that fail.", min=0, max=1)
+    lossy: float = option(0.0, "Share of the later steps nobody is told of.", min=0, max=1)
+    churn: float = option(
+        0.0, "Notifications it makes by itself, all day long.", metavar="EVENTS_PER_S", min=0
+    )
+    confirms: bool = option(True, "Wait for the broker to confirm each notification.")
+    seed: int = option(1, "Of names, times, failures and churn.")
+    user: str = option("", "Let in this user only (basic authentication).")
+    password: str = option("", "The user's password.", envvar="BERTH_SIM_IRONIC_PASSWORD")
 
 
 class Sides(NamedTuple):
@@ -112,9 +93,7 @@ async def diff_command(cli: OnlyJson) -> int:
 @ironic.command("sweep")
 async def sweep_command(
     cli: OnlyJson,
-    allow_removals: Annotated[
-        bool, typer.Option("--allow-removals", help="However many they are: they are gone indeed.")
-    ] = False,
+    allow_removals: bool = option(False, "However many they are: they are gone indeed."),
 ) -> int:
     """Remove nodes from placement that no longer exist in Ironic.
 

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from berth.commands.ironic_trouble import HERE, AnyIronic, Json, Node
 from berth.commands.ironic_trouble import commands as trouble
-from berth.commands.options import Commands
+from berth.commands.options import Commands, argument, option
 from berth.settings import BadSetting
 from bus.clock import Clock
 from bus.errors import OperationRefused
@@ -46,13 +46,13 @@ commands = Commands(
 
 @commands.command("list")
 async def list_nodes(
-    state: Annotated[str, typer.Option(help="Only those in this provision state.")] = "",
-    resource_class: Annotated[str, typer.Option(help="Only those of this class.")] = "",
-    conductor_group: Annotated[str, typer.Option(help="Only those of this group.")] = "",
-    maintenance: Annotated[
-        bool | None, typer.Option("--maintenance/--no-maintenance", help="Only those, or only the others.")
-    ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 50,
+    state: str = option("", "Only those in this provision state."),
+    resource_class: str = option("", "Only those of this class."),
+    conductor_group: str = option("", "Only those of this group."),
+    maintenance: bool | None = option(
+        None, "Only those, or only the others.", "--maintenance/--no-maintenance"
+    ),
+    limit: int = option(50, "How many at most.", min=1),
     *,
     at: AnyIronic,
 ) -> None:
@@ -104,13 +104,11 @@ class NewNodes:
     """The options of new nodes."""
 
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The names of new nodes.")]
-    resource_class: Annotated[str, typer.Option(help="What it is placed by.")] = "baremetal"
-    driver: Annotated[str, typer.Option(help="Ironic's hardware type.")] = "fake-hardware"
-    conductor_group: Annotated[str, typer.Option(help="Which conductors look after it.")] = ""
-    prop: Annotated[
-        list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="May be repeated.")
-    ] = None
-    trait: Annotated[list[str] | None, typer.Option(metavar="NAME", help="May be repeated.")] = None
+    resource_class: str = option("baremetal", "What it is placed by.")
+    driver: str = option("fake-hardware", "Ironic's hardware type.")
+    conductor_group: str = option("", "Which conductors look after it.")
+    prop: list[str] | None = option(None, "May be repeated.", "--property", metavar="NAME=VALUE")
+    trait: list[str] | None = option(None, "May be repeated.", metavar="NAME")
 
 
 @commands.command("create")
@@ -145,8 +143,8 @@ _verb("provide", "provide", "From manageable through cleaning to available: they
 @commands.command("deploy")
 async def deploy(
     nodes: Nodes,
-    instance: Annotated[str, typer.Option(metavar="UUID", help="Whose; a new one for each otherwise.")] = "",
-    image: Annotated[str, typer.Option(help="What is written to it.")] = "file:///dev/null",
+    instance: str = option("", "Whose; a new one for each otherwise.", metavar="UUID"),
+    image: str = option("file:///dev/null", "What is written to it."),
     wait: Wait = False,
     *,
     at: AnyIronic,
@@ -189,7 +187,7 @@ async def _change(at: AnyIronic, node: str, change: Callable[["IronicApi"], Coro
 async def maintenance(
     node: Node,
     switch: Annotated[str, typer.Argument(metavar="on|off")],
-    reason: Annotated[str, typer.Option(help="Why.")] = "",
+    reason: str = option("", "Why."),
     *,
     at: AnyIronic,
 ) -> int:
@@ -215,7 +213,7 @@ async def power(
 @commands.command("traits")
 async def traits(
     node: Node,
-    names: Annotated[list[str] | None, typer.Argument(metavar="TRAIT...", help="None: no traits.")] = None,
+    names: list[str] | None = argument(None, "None: no traits.", metavar="TRAIT..."),
     *,
     at: AnyIronic,
 ) -> int:

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
-from berth.commands.options import Commands
+from berth.commands.options import Commands, argument, option
 from berth.commands.terminal import Cli, effective
 from berth.settings import BadSetting, Settings
 from bus.errors import OperationRefused
@@ -32,14 +32,10 @@ commands = Commands()
 class AnyIronic:
     """The options that determine which Ironic a command uses, and how it prints."""
 
-    as_json: Annotated[bool, typer.Option("--json", help="Whole, as JSON lines.")] = False
-    url: Annotated[
-        str,
-        typer.Option(
-            metavar="URL",
-            help="Another Ironic than that of the settings; http://user:password@... if it asks.",
-        ),
-    ] = ""
+    as_json: bool = option(False, "Whole, as JSON lines.", "--json")
+    url: str = option(
+        "", "Another Ironic than that of the settings; http://user:password@... if it asks.", metavar="URL"
+    )
 
     @cached_property
     def cli(self) -> Cli:
@@ -60,10 +56,10 @@ class AnyIronic:
 @commands.command("fail")
 async def fail(
     node: Node,
-    work: Annotated[
-        str, typer.Argument(help="clean, deploy, delete, inspect, verify, rescue, service, adopt, power, ...")
-    ] = "clean",
-    how: Annotated[str, typer.Option(help="step, prepare (before the first), timeout; never: not.")] = "step",
+    work: str = argument(
+        "clean", "clean, deploy, delete, inspect, verify, rescue, service, adopt, power, ..."
+    ),
+    how: str = option("step", "step, prepare (before the first), timeout; never: not."),
     *,
     at: AnyIronic,
 ) -> None:
@@ -91,7 +87,7 @@ async def bmc(
 @commands.command("storm")
 async def storm(
     count: Annotated[int, typer.Argument(min=1, help="How many nodes.")],
-    target: Annotated[str, typer.Option(help="The verb: provide, active, deleted, ...")] = "provide",
+    target: str = option("provide", "The verb: provide, active, deleted, ..."),
     *,
     at: AnyIronic,
 ) -> None:

@@ -34,6 +34,7 @@ from berth.commands.options import (
     Room,
     Seed,
     StateDir,
+    option,
     settings_given,
 )
 from berth.commands.run import migrate_all, ready, scheduling
@@ -73,7 +74,7 @@ commands = Commands()
 class DemoOptions:
     """The options of berth demo."""
 
-    boots: Annotated[int, typer.Option(min=1, help="How many instances to boot.")] = 1000
+    boots: int = option(1000, "How many instances to boot.", min=1)
     cells: Cells = "4"
     hosts: Hosts = 200
     driver: Driver = None
@@ -81,9 +82,7 @@ class DemoOptions:
     build_time: BuildTime = "exponential:0.1"
     seed: Seed = 1
     mix: Mix = None
-    stay: Annotated[
-        bool, typer.Option("--stay", help="Stay up after it, with the control room, until Ctrl-C.")
-    ] = False
+    stay: bool = option(False, "Stay up after it, with the control room, until Ctrl-C.")
     control_room: Room = None
 
 
@@ -102,34 +101,29 @@ async def demo_command(options: DemoOptions) -> int:
 class LoadOptions:
     """The options of berth load."""
 
-    boots: Annotated[int, typer.Option(min=1, help="How many instances to boot.")] = 1000
-    rate: Annotated[float, typer.Option(min=0, help="Boots a second; 0: as fast as the window allows.")] = 0.0
-    window: Annotated[int, typer.Option(min=1, help="Boots in flight at most.")] = 2000
+    boots: int = option(1000, "How many instances to boot.", min=1)
+    rate: float = option(0.0, "Boots a second; 0: as fast as the window allows.", min=0)
+    window: int = option(2000, "Boots in flight at most.", min=1)
     cells: Cells = None
     hosts: Hosts = None
     fail: Fail = None
     build_time: BuildTime = None
     mix: Mix = None
-    vcpus: Annotated[int | None, typer.Option(min=0, help="One flavor only: its VCPUs.")] = None
-    memory_mb: Annotated[int | None, typer.Option(min=0, help="One flavor only: its memory.")] = None
-    disk_gb: Annotated[int | None, typer.Option(min=0, help="One flavor only: its disk.")] = None
+    vcpus: int | None = option(None, "One flavor only: its VCPUs.", min=0)
+    memory_mb: int | None = option(None, "One flavor only: its memory.", min=0)
+    disk_gb: int | None = option(None, "One flavor only: its disk.", min=0)
     seed: Seed = None
-    attach: Annotated[
-        bool, typer.Option("--attach", help="Load the berth that runs already; start none.")
-    ] = False
-    picture: Annotated[
-        Path | None,
-        typer.Option(
-            help="Draw the time from request to end of each boot, the build included, in this SVG file."
-        ),
-    ] = None
+    attach: bool = option(False, "Load the berth that runs already; start none.")
+    picture: Path | None = option(
+        None, "Draw the time from request to end of each boot, the build included, in this SVG file."
+    )
     state_dir: StateDir = None
 
 
 @commands.command("load")
 async def load_command(
     options: LoadOptions,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: bool = option(False, "Print the result as JSON.", "--json"),
 ) -> int:
     """Boot many instances and follow them to their ends: throughput, latency, audit. Loopback only.
 

@@ -9,7 +9,7 @@ from msgspec import structs
 from rich.markup import escape
 
 from berth.commands.move_output import moves_table, phases_table, print_funnel
-from berth.commands.options import Commands
+from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, write_json
 from berth.operations.cells import all_shown, chosen_cells, uuid_of
 from berth.operations.following import moves_of
@@ -30,11 +30,11 @@ def moves() -> None:
 @commands.command("list")
 async def list_command(
     cli: Cli,
-    build: Annotated[list[str] | None, typer.Option(help="Only this instance's; may be repeated.")] = None,
-    host: Annotated[str, typer.Option(metavar="NAME|UUID", help="Only those from this host, or to it.")] = "",
-    every: Annotated[bool, typer.Option("--all", help="Those that are over, too.")] = False,
-    cell: Annotated[list[str] | None, typer.Option(help="Only in this cell; may be repeated.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="So many of each cell, the newest.")] = 100,
+    build: list[str] | None = option(None, "Only this instance's; may be repeated."),
+    host: str = option("", "Only those from this host, or to it.", metavar="NAME|UUID"),
+    every: bool = option(False, "Those that are over, too.", "--all"),
+    cell: list[str] | None = option(None, "Only in this cell; may be repeated."),
+    limit: int = option(100, "So many of each cell, the newest.", min=1, max=1000),
 ) -> int:
     """List the moves in progress in all cells; with --all also ended moves."""
     question = FindMoves(

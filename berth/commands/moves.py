@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from msgspec import structs
 
 from berth.commands.move_output import RequestedMovesPrinter, tell_supposed
-from berth.commands.options import Commands, WaitingCommand
+from berth.commands.options import Commands, WaitingCommand, option
 from berth.commands.terminal import Cli, complain, write_json
 from berth.operations.boot_options import image_named, pairs, waiting_time
 from berth.operations.cells import uuid_of
@@ -29,8 +29,8 @@ from bus.delivery.runner import Bus
 from bus.moves import MoveKind, MoveRequested
 from bus.queries import BuildStands
 
-_WHERE: dict[str, Any] = {"rich_help_panel": "Where"}
-_HOW: dict[str, Any] = {"rich_help_panel": "How"}
+_WHERE = "Where"
+_HOW = "How"
 
 commands = Commands()
 
@@ -39,7 +39,9 @@ OneBuild = Annotated[str, typer.Argument(metavar="BUILD", help="The uuid of the 
 VERIFY = "It waits on its new host until you `berth confirm` or `berth revert` it."
 VerifyFor = Annotated[
     str,
-    typer.Option(metavar="TIME", help="After so long it is confirmed without you: 90s, 30m, 12h.", **_HOW),
+    typer.Option(
+        metavar="TIME", help="After so long it is confirmed without you: 90s, 30m, 12h.", rich_help_panel=_HOW
+    ),
 ]
 
 
@@ -47,25 +49,19 @@ VerifyFor = Annotated[
 class Destination:
     """The options that determine the destination of a move."""
 
-    to: Annotated[str, typer.Option("--to", metavar="NAME|UUID", help="This host or none.", **_WHERE)] = ""
-    force_to: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME|UUID",
-            help="This host, whatever rules say; placement still must have room there.",
-            **_WHERE,
-        ),
-    ] = ""
-    not_: Annotated[
-        list[str] | None,
-        typer.Option("--not", metavar="NAME|UUID", help="Not this host; may be repeated.", **_WHERE),
-    ] = None
-    to_cell: Annotated[
-        str,
-        typer.Option(
-            "--to-cell", metavar="CELL", help="To a host of this cell, if it is another: stopped.", **_WHERE
-        ),
-    ] = ""
+    to: str = option("", "This host or none.", metavar="NAME|UUID", panel=_WHERE)
+    force_to: str = option(
+        "",
+        "This host, whatever rules say; placement still must have room there.",
+        metavar="NAME|UUID",
+        panel=_WHERE,
+    )
+    not_: list[str] | None = option(
+        None, "Not this host; may be repeated.", "--not", metavar="NAME|UUID", panel=_WHERE
+    )
+    to_cell: str = option(
+        "", "To a host of this cell, if it is another: stopped.", metavar="CELL", panel=_WHERE
+    )
 
     def of(self, request: MoveRequested) -> MoveRequested:
         """Return the request for a move with this destination. Raise BadSetting for a contradiction."""
@@ -88,10 +84,10 @@ class Destination:
 class _Followed:
     """The options that determine how a move is followed and printed."""
 
-    timeout: Annotated[
-        float, typer.Option(min=0, help="Seconds to follow it, on top of those it may wait for room.", **_HOW)
-    ] = 3600.0
-    cell: Annotated[str, typer.Option(help="The cell it is in, if you know: then nobody else is asked.")] = ""
+    timeout: float = option(
+        3600.0, "Seconds to follow it, on top of those it may wait for room.", min=0, panel=_HOW
+    )
+    cell: str = option("", "The cell it is in, if you know: then nobody else is asked.")
 
     dry_run = False  # only moves that may wait for capacity have this option
 
@@ -104,9 +100,7 @@ class _Followed:
 class FollowedMove(_Followed):
     """The options of a move that does not wait for capacity."""
 
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Follow it to its end; exit 1 unless it is done.", **_HOW)
-    ] = False
+    wait: bool = option(False, "Follow it to its end; exit 1 unless it is done.", panel=_HOW)
 
     @property
     def follows(self) -> bool:
@@ -117,27 +111,19 @@ class FollowedMove(_Followed):
 class Waiting(_Followed):
     """The options of a move that may wait for capacity."""
 
-    wait: Annotated[
-        str | None,
-        typer.Option(
-            "--wait",
-            metavar="[TIME]",
-            help="Follow it to its end; exit 1 unless it is done. With a time (90s, 30m, 12h, 7d) it may wait"
-            " so long for room.",
-            **_HOW,
-        ),
-    ] = None
-    priority: Annotated[
-        int, typer.Option(min=0, max=9, help="Among those that wait for room, 9 goes first.", **_HOW)
-    ] = 0
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Say where it would go now, or why it would not, and do nothing; exit 1 if it would not.",
-            **_HOW,
-        ),
-    ] = False
+    wait: str | None = option(
+        None,
+        "Follow it to its end; exit 1 unless it is done. With a time (90s, 30m, 12h, 7d) it may wait"
+        " so long for room.",
+        metavar="[TIME]",
+        panel=_HOW,
+    )
+    priority: int = option(0, "Among those that wait for room, 9 goes first.", min=0, max=9, panel=_HOW)
+    dry_run: bool = option(
+        False,
+        "Say where it would go now, or why it would not, and do nothing; exit 1 if it would not.",
+        panel=_HOW,
+    )
 
     @property
     def follows(self) -> bool:
@@ -151,32 +137,27 @@ class Waiting(_Followed):
 class NewSize:
     """The options of a resized flavor."""
 
-    vcpus: Annotated[int | None, typer.Option(min=0, help="So many VCPU.")] = None
-    memory_mb: Annotated[int | None, typer.Option(min=0, help="So much memory.")] = None
-    disk_gb: Annotated[int | None, typer.Option(min=0, help="So much disk.")] = None
-    flavor: Annotated[str, typer.Option(help="What the flavor is called that it has then.")] = ""
-    extra_spec: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--extra-spec",
-            "--spec",
-            metavar="KEY=VALUE",
-            help="Of the flavor; KEY= takes one away; may be repeated (docs/requests.md).",
-        ),
-    ] = None
+    vcpus: int | None = option(None, "So many VCPU.", min=0)
+    memory_mb: int | None = option(None, "So much memory.", min=0)
+    disk_gb: int | None = option(None, "So much disk.", min=0)
+    flavor: str = option("", "What the flavor is called that it has then.")
+    extra_spec: list[str] | None = option(
+        None,
+        "Of the flavor; KEY= takes one away; may be repeated (docs/requests.md).",
+        "--extra-spec",
+        "--spec",
+        metavar="KEY=VALUE",
+    )
 
 
 @dataclass(frozen=True)
 class MoveOptions:
     """The options of a move besides its destination."""
 
-    live: Annotated[
-        bool,
-        typer.Option(
-            "--live", help="It runs on while its memory is copied, and stops for a moment only.", **_HOW
-        ),
-    ] = False
-    verify: Annotated[bool, typer.Option("--verify", help=VERIFY, **_HOW)] = False
+    live: bool = option(
+        False, "It runs on while its memory is copied, and stops for a moment only.", panel=_HOW
+    )
+    verify: bool = option(False, VERIFY, panel=_HOW)
     verify_for: VerifyFor = ""
 
 
@@ -208,13 +189,10 @@ async def move_command(
 class ResizeOptions:
     """The options of a resize besides its size and destination."""
 
-    same_host: Annotated[
-        bool,
-        typer.Option(
-            "--same-host", help="It may stay where it is, if old and new fit there together.", **_WHERE
-        ),
-    ] = False
-    verify: Annotated[bool, typer.Option("--verify/--no-verify", help=VERIFY, **_HOW)] = True
+    same_host: bool = option(
+        False, "It may stay where it is, if old and new fit there together.", panel=_WHERE
+    )
+    verify: bool = option(True, VERIFY, "--verify/--no-verify", panel=_HOW)
     verify_for: VerifyFor = ""
 
 
@@ -276,15 +254,10 @@ async def rebuild_command(
     cli: Cli,
     build: OneBuild,
     how: FollowedMove,
-    image: Annotated[
-        str, typer.Option(metavar="NAME", help="What is to run there (default: the image it has).")
-    ] = "",
-    image_property: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE", help="Of that image: trait:NAME=required, hw_...; may be repeated."
-        ),
-    ] = None,
+    image: str = option("", "What is to run there (default: the image it has).", metavar="NAME"),
+    image_property: list[str] | None = option(
+        None, "Of that image: trait:NAME=required, hw_...; may be repeated.", metavar="KEY=VALUE"
+    ),
 ) -> int:
     """Build an instance anew, of an image, on the host and in the room it has.
 

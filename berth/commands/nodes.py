@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from berth import worker_roles
-from berth.commands.options import Commands
+from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli
 from berth.operations import publishing
 from berth.operations.publishing import checked
@@ -28,20 +28,14 @@ def _group() -> None:
 class NodeOptions:
     """The options that describe a node's event."""
 
-    event: Annotated[str, typer.Option(help="The event's name: maintenance_set, provision_set, ...")] = (
-        "update"
-    )
-    provision_state: Annotated[str, typer.Option(help="available, cleaning, active, ...")] = "available"
-    power_state: Annotated[str, typer.Option(help="power off, power on, error.")] = "power off"
-    maintenance: Annotated[bool, typer.Option("--maintenance", help="Put it in maintenance.")] = False
-    resource_class: Annotated[str, typer.Option(help="Its one resource: baremetal is CUSTOM_BAREMETAL.")] = (
-        "baremetal"
-    )
-    cell: Annotated[str, typer.Option(help="The cell whose first agent builds on it.")] = "c1"
-    trait: Annotated[list[str] | None, typer.Option(metavar="NAME", help="CUSTOM_...; may be repeated.")] = (
-        None
-    )
-    deleted: Annotated[bool, typer.Option("--deleted", help="The node is gone from Ironic.")] = False
+    event: str = option("update", "The event's name: maintenance_set, provision_set, ...")
+    provision_state: str = option("available", "available, cleaning, active, ...")
+    power_state: str = option("power off", "power off, power on, error.")
+    maintenance: bool = option(False, "Put it in maintenance.")
+    resource_class: str = option("baremetal", "Its one resource: baremetal is CUSTOM_BAREMETAL.")
+    cell: str = option("c1", "The cell whose first agent builds on it.")
+    trait: list[str] | None = option(None, "CUSTOM_...; may be repeated.", metavar="NAME")
+    deleted: bool = option(False, "The node is gone from Ironic.")
 
 
 @commands.command("set")

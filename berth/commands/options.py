@@ -7,11 +7,15 @@ from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import typer
 from typer.core import TyperCommand
+from typer.models import OptionInfo
 
 from berth.commands.terminal import Cli, effective, run, say
 from berth.settings import KINDS
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+_ABOUT = "typer"  # key of an option's description in the metadata of its default
 
 Cells = Annotated[str | None, typer.Option(help="Names of the cells, comma separated, or how many.")]
 Hosts = Annotated[int | None, typer.Option(min=1, help="Simulated hosts, over all cells.")]
@@ -108,12 +112,26 @@ class Commands(typer.Typer):
         return registered
 
 
+def option(default: T, help: str, *names: str, panel: str | None = None, **more: Any) -> T:
+    """Return the default of a parameter or a field that is an option of a command.
+
+    Without names it is called as the parameter; a switch that is off by default has no `--no-` form.
+    """
+    about = typer.Option(*names, help=help, rich_help_panel=panel, **more)
+    return dataclasses.field(default=default, metadata={_ABOUT: about})
+
+
+def argument(default: T, help: str, **more: Any) -> T:
+    """Return the default of a parameter or a field that is an argument of a command."""
+    return dataclasses.field(default=default, metadata={_ABOUT: typer.Argument(help=help, **more)})
+
+
 def _expanded(function: Callable[..., Any]) -> Callable[..., None]:
     """Return the command with each parameter that is a dataclass replaced by the fields of the class.
 
     `Annotated[Class, {field: typer.Option(…)}]` describes the fields of a class that has no descriptions. A
     parameter of type `Cli` becomes the options --json, with the annotated help, and --state-dir, which a
-    second annotation leaves out.
+    second annotation leaves out. The function keeps plain defaults for direct calls.
     """
     parameters: list[inspect.Parameter] = []
     last: list[inspect.Parameter] = []
@@ -128,11 +146,18 @@ def _expanded(function: Callable[..., Any]) -> Callable[..., None]:
             last = last[: 3 - max(len(about), 1)]
             records[name] = _cli, tuple(option.name for option in last)
         elif dataclasses.is_dataclass(class_):
-            fields = _described_fields(class_, hint)
+            described: dict[str, Any] = about[0] if about else {}
+            types = get_type_hints(class_, include_extras=True)
+            fields = [
+                _keyword(field.name, types[field.name], field, described.get(field.name))
+                for field in dataclasses.fields(class_)
+                if not described or field.name in described
+            ]
             records[name] = class_, tuple(field.name for field in fields)
             parameters += fields
         else:
             parameters.append(_keyword(name, hint, parameter.default))
+    function.__defaults__ = tuple(_plain(default) for default in function.__defaults__ or ())
 
     def command(**given: Any) -> None:
         for name, (class_, fields) in records.items():
@@ -152,25 +177,20 @@ def _cli(as_json: bool, state_dir: str | None = None) -> Cli:
     return Cli(effective(state_dir=state_dir).settings, as_json, say)
 
 
-def _described_fields(class_: Any, hint: Any) -> list[inspect.Parameter]:
-    """Return the fields of a class of options as parameters; fields without a description are left out."""
-    hints = get_type_hints(class_, include_extras=True)
-    described: dict[str, Any] = hint.__metadata__[0] if hasattr(hint, "__metadata__") else {}
-    found = []
-    for field in dataclasses.fields(class_):
-        is_list = field.default == ()
-        type_ = list[str] | None if is_list else hints[field.name]
-        if not described:
-            found.append(_keyword(field.name, hints[field.name], _default(field)))
-        elif field.name in described:
-            default = None if is_list else _default(field)
-            found.append(_keyword(field.name, Annotated[type_, described[field.name]], default))
-    return found
+def _keyword(name: str, type_: Any, default: Any, about: Any = None) -> inspect.Parameter:
+    """Return the parameter of an option. Its description is `about`, that of the default, or in the type."""
+    about = about or getattr(default, "metadata", {}).get(_ABOUT)
+    plain = _plain(default)
+    if plain == ():
+        type_, plain = list[str] | None, None
+    if about is not None:
+        if isinstance(about, OptionInfo) and about.default is ... and plain is False:
+            about.default = f"--{name.replace('_', '-')}"  # where typer expects a first name
+        type_ = Annotated[type_, about]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=plain, annotation=type_)
 
 
-def _default(field: "dataclasses.Field[Any]") -> Any:
-    return inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
-
-
-def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+def _plain(default: Any) -> Any:
+    if not isinstance(default, dataclasses.Field):
+        return default
+    return inspect.Parameter.empty if default.default is dataclasses.MISSING else default.default

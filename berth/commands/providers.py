@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from berth.commands.options import Commands
+from berth.commands.options import Commands, argument, option
 from berth.commands.terminal import Cli, write_json
 from berth.operations.cells import chosen_cells
 from berth.operations.host_states import every_provider
@@ -38,22 +38,14 @@ def provider() -> None:
 async def reset_command(
     cli: Cli,
     cell: Annotated[str, typer.Option(metavar="NAME", help="The cell that has it from now on.")],
-    root: Annotated[
-        str, typer.Argument(metavar="ROOT", help="The uuid of its root provider, or its name.")
-    ] = "",
-    ownerless: Annotated[
-        bool,
-        typer.Option(
-            "--all-without-owner",
-            help="Every root that no cell has, as after `berth import`; but no pool that shares with others.",
-        ),
-    ] = False,
-    match: Annotated[
-        str, typer.Option(metavar="PATTERN", help="Of those, only the ones called so: 'rack7-*'.")
-    ] = "*",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Of those, say which it would be, and do nothing.")
-    ] = False,
+    root: str = argument("", "The uuid of its root provider, or its name.", metavar="ROOT"),
+    ownerless: bool = option(
+        False,
+        "Every root that no cell has, as after `berth import`; but no pool that shares with others.",
+        "--all-without-owner",
+    ),
+    match: str = option("*", "Of those, only the ones called so: 'rack7-*'.", metavar="PATTERN"),
+    dry_run: bool = option(False, "Of those, say which it would be, and do nothing."),
 ) -> int:
     """Assign a host to a cell, whatever its present cell, and restart the sequence of its reports.
 

@@ -30,6 +30,7 @@ from berth.commands.options import (
     StateDir,
     Tokens,
     cells_named,
+    option,
     settings_given,
 )
 from berth.commands.options import Bus as BusUrl
@@ -70,7 +71,7 @@ class UpOptions:
     cells: Cells = None
     hosts: Hosts = None
     driver: Driver = None
-    baremetal: Annotated[int | None, typer.Option(min=0, help="Simulated bare-metal nodes.")] = None
+    baremetal: int | None = option(None, "Simulated bare-metal nodes.", min=0)
     fail: Fail = None
     build_time: BuildTime = None
     move_fail: MoveFail = None
@@ -96,23 +97,19 @@ async def up_command(options: UpOptions) -> int:
 class RunOptions:
     """The options of berth run."""
 
-    cell: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME,…",
-            help="Whose conductor, agents or ferry; conductors and agents of several cells share a process.",
-        ),
-    ] = ""
-    agent: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="Which of the cell's agents this is (default: CELL-metal; of compute, all of them in one).",
-        ),
-    ] = ""
+    cell: str = option(
+        "",
+        "Whose conductor, agents or ferry; conductors and agents of several cells share a process.",
+        metavar="NAME,…",
+    )
+    agent: str = option(
+        "",
+        "Which of the cell's agents this is (default: CELL-metal; of compute, all of them in one).",
+        metavar="NAME",
+    )
     hosts: Hosts = None
     driver: Driver = None
-    metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics there.")] = None
+    metrics_port: int | None = option(None, "Serve Prometheus metrics there.")
     bus: BusUrl = None
     database: Database = None
     http: Http = None

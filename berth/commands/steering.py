@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from berth.commands.move_output import MovePrinter
-from berth.commands.options import Commands
+from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, complain, write_json
 from berth.operations.cells import known_cells, uuid_of
 from berth.operations.following import MoveOutcome, waiting_moves
@@ -30,12 +30,9 @@ class SteeringOptions:
     of: Annotated[
         list[str], typer.Argument(metavar="BUILD|MOVE...", help="Uuids of instances, or of their moves.")
     ]
-    wait: Annotated[
-        bool,
-        typer.Option("--wait", help="Follow it to its end; exit 1 unless that is the one you asked for."),
-    ] = False
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds to follow it.")] = 600.0
-    cell: Annotated[str, typer.Option(help="The cell it is in, if you know: then nobody else is asked.")] = ""
+    wait: bool = option(False, "Follow it to its end; exit 1 unless that is the one you asked for.")
+    timeout: float = option(600.0, "Seconds to follow it.", min=0)
+    cell: str = option("", "The cell it is in, if you know: then nobody else is asked.")
 
 
 @commands.command("confirm")

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -14,7 +13,7 @@ from rich.text import Text
 
 from berth.commands.builds import BOOT_OPTIONS, tell_notes
 from berth.commands.move_output import print_funnel
-from berth.commands.options import Commands
+from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, write_json
 from berth.operations.boot_options import BootOptions, boot_request, names_of
 from berth.operations.names import resolved
@@ -123,37 +122,24 @@ _PLAN = "Capacity, in thought"
 class WhatIfOptions:
     """The options of a question or a capacity plan."""
 
-    count: Annotated[
-        int, typer.Option(min=1, max=10_000, help="Instances, all or none; a boot has at most 1000.")
-    ] = 1
-    best: Annotated[int, typer.Option(min=1, max=64, help="So many of the best hosts are named.")] = 8
-    room: Annotated[bool, typer.Option("--room/--no-room", help="Count how many more there is room for.")] = (
-        True
+    count: int = option(1, "Instances, all or none; a boot has at most 1000.", min=1, max=10_000)
+    best: int = option(8, "So many of the best hosts are named.", min=1, max=64)
+    room: bool = option(True, "Count how many more there is room for.", "--room/--no-room")
+    mix: list[str] | None = option(
+        None,
+        "A flavor of a mix, N of it in each: 3xVCPU:2,MEMORY_MB:4096,TRAIT,!TRAIT; may be repeated.",
+        metavar="[Nx]CLASS:AMOUNT,...",
+        panel=_PLAN,
     )
-    mix: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="[Nx]CLASS:AMOUNT,...",
-            help="A flavor of a mix, N of it in each: 3xVCPU:2,MEMORY_MB:4096,TRAIT,!TRAIT; may be repeated.",
-            rich_help_panel=_PLAN,
-        ),
-    ] = None
-    add_hosts: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NxSHAPE",
-            help="So many hosts more: 10xlike:HOST, or 10xCLASS:AMOUNT,...,TRAIT,zone=NAME; may be repeated.",
-            rich_help_panel=_PLAN,
-        ),
-    ] = None
-    without: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="HOST",
-            help="As if it were gone: name, c1-h*, or id; may be repeated.",
-            rich_help_panel=_PLAN,
-        ),
-    ] = None
+    add_hosts: list[str] | None = option(
+        None,
+        "So many hosts more: 10xlike:HOST, or 10xCLASS:AMOUNT,...,TRAIT,zone=NAME; may be repeated.",
+        metavar="NxSHAPE",
+        panel=_PLAN,
+    )
+    without: list[str] | None = option(
+        None, "As if it were gone: name, c1-h*, or id; may be repeated.", metavar="HOST", panel=_PLAN
+    )
 
 
 @commands.command("what-if")

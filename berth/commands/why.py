@@ -12,7 +12,7 @@ from rich.text import Text
 
 from berth.commands.move_list import facts_of
 from berth.commands.move_output import print_funnel, tell_supposed
-from berth.commands.options import Commands
+from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, write_json
 from berth.commands.what_if import show_answer
 from berth.operations.boot_options import recorded_request
@@ -42,18 +42,14 @@ async def why_command(
             help="The uuid of a build, of a request that found no host, or of a move.",
         ),
     ],
-    again: Annotated[
-        bool,
-        typer.Option("--replay", help="Make the recorded decision again; exit 1 unless it is the same host."),
-    ] = False,
-    now: Annotated[
-        bool,
-        typer.Option(
-            "--now",
-            help="What would become of it today, by present hosts and rules; of a placed build: one"
-            " instance of the flavor it got.",
-        ),
-    ] = False,
+    again: bool = option(
+        False, "Make the recorded decision again; exit 1 unless it is the same host.", "--replay"
+    ),
+    now: bool = option(
+        False,
+        "What would become of it today, by present hosts and rules; of a placed build: one"
+        " instance of the flavor it got.",
+    ),
 ) -> int:
     """Explain why a build is on its host or has none, or why a move chose its host, waits, or was refused.
 
