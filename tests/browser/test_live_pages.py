@@ -62,7 +62,7 @@ async def test_a_new_boot_is_listed_and_opened_by_the_keyboard(visitor: Tab, ber
     await visitor.sees(f"active on {ended.host}")
 
 
-async def test_the_list_of_failed_builds_shows_no_others(visitor: Tab, berth: OpenBerth) -> None:
+async def test_the_list_of_failed_builds_shows_only_failed_builds(visitor: Tab, berth: OpenBerth) -> None:
     await visitor.open("/builds?failed=1")
     (active,) = await berth.boot()
     refused = await berth.boot_in_vain()
@@ -373,7 +373,7 @@ async def test_a_heat_map_without_data_says_that_it_loads(tab: Tab) -> None:
     await tab.sees("The hosts are being loaded", "#heat")
 
 
-async def test_a_heat_map_without_hosts_says_so(tab: Tab) -> None:
+async def test_a_heat_map_without_hosts_shows_a_message(tab: Tab) -> None:
     await told(tab, columns(1) | {"name": [], "group": [], "root": [], "fits": []})
     await tab.sees("There are no hosts", "#heat")
 

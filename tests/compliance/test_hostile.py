@@ -326,7 +326,7 @@ def furnish(api: PlacementApi) -> list[str]:
     return [root, child, consumer, "VCPU", "CUSTOM_X", "HW_CPU_X86_AVX"]
 
 
-def test_nothing_that_is_sent_breaks_it(api: PlacementApi, pytestconfig: pytest.Config) -> None:
+def test_hostile_requests_do_not_break_the_server(api: PlacementApi, pytestconfig: pytest.Config) -> None:
     port = urlsplit(api.wire.base_url).port
     assert port is not None
     hostile = Hostile(pytestconfig.getoption("--seed"), furnish(api))

@@ -103,7 +103,7 @@ def test_everything_comes_over_and_stays_the_same(
     assert api.get("/resource_providers") == before  # generations too
 
 
-def test_what_changed_there_is_seen_and_brought_over(
+def test_changes_in_the_source_placement_are_found_and_imported(
     api: PlacementApi, cloud: ImportedCloud, import_: Import
 ) -> None:
     import_()
@@ -132,7 +132,7 @@ def test_what_changed_there_is_seen_and_brought_over(
     assert (code, "both sides hold the same" in said) == (0, True), said
 
 
-def test_what_is_gone_there_goes_when_told_to(
+def test_providers_deleted_in_the_source_are_deleted_on_request(
     api: PlacementApi, cloud: ImportedCloud, import_: Import
 ) -> None:
     import_()

@@ -98,7 +98,9 @@ def an_order_to_the_agent(said: list[Message]) -> BuildOrdered:
     return order
 
 
-async def test_one_that_came_over_is_a_build_of_the_cell_and_its_agent_is_told(cell: AdoptingCell) -> None:
+async def test_an_adopted_instance_becomes_a_build_and_its_agent_receives_the_order(
+    cell: AdoptingCell,
+) -> None:
     [[order, told]] = await cell.hears(ASKED)
     assert told == ADOPTED
     assert isinstance(order, BuildOrdered)
@@ -111,14 +113,14 @@ async def test_one_that_came_over_is_a_build_of_the_cell_and_its_agent_is_told(c
     assert (listed.name, listed.flavor, listed.project) == ("web", "old", "p1")
 
 
-async def test_told_again_it_says_the_same_and_changes_nothing(cell: AdoptingCell) -> None:
+async def test_a_repeated_adoption_gives_the_same_answer_and_changes_nothing(cell: AdoptingCell) -> None:
     [first] = await cell.hears(ASKED)
     assert await cell.hears(ASKED) == [first]
     stands = await cell.stands()
     assert stands is not None and stands.generation == 2
 
 
-async def test_of_two_in_one_batch_the_second_comes_again(cell: AdoptingCell) -> None:
+async def test_the_second_adoption_of_a_build_in_one_batch_is_retried(cell: AdoptingCell) -> None:
     first, second = await cell.adoptions.adopt_many([ASKED, ASKED])
     assert isinstance(first, list) and first[1] == ADOPTED
     assert isinstance(second, Retry)
@@ -134,7 +136,7 @@ async def test_a_crash_between_placement_and_the_cell_is_made_good(cell: Adoptin
     assert said[1] == ADOPTED
 
 
-async def test_it_is_deleted_like_any_other(cell: AdoptingCell) -> None:
+async def test_an_adopted_instance_can_be_deleted(cell: AdoptingCell) -> None:
     [said] = await cell.hears(ASKED)
     order = an_order_to_the_agent(said)
     await cell.builds.report_many([an_agent_report(order, "built")])
@@ -144,13 +146,13 @@ async def test_it_is_deleted_like_any_other(cell: AdoptingCell) -> None:
     assert "last on host-1" in await cell.refuses(ASKED)
 
 
-async def test_one_that_was_deleted_in_vain_before_can_be_adopted(cell: AdoptingCell) -> None:
+async def test_an_unknown_build_that_was_deleted_before_can_be_adopted(cell: AdoptingCell) -> None:
     await cell.builds.delete_many([BuildDeleteRequested(build=WHO, cell="c1")])
     [said] = await cell.hears(ASKED)
     assert said[1] == ADOPTED
 
 
-async def test_what_its_agent_cannot_find_is_still_its_cells(cell: AdoptingCell) -> None:
+async def test_an_adopted_build_without_a_guest_on_its_host_stays_active(cell: AdoptingCell) -> None:
     [said] = await cell.hears(ASKED)
     await cell.builds.report_many(
         [an_agent_report(an_order_to_the_agent(said), "failed", cause="no such guest")]
@@ -159,7 +161,7 @@ async def test_what_its_agent_cannot_find_is_still_its_cells(cell: AdoptingCell)
     assert stands is not None and stands.status == "active" and await cell.held() is not None
 
 
-async def test_what_has_changed_since_it_was_looked_at_is_refused(cell: AdoptingCell) -> None:
+async def test_an_adoption_is_refused_if_the_allocations_changed(cell: AdoptingCell) -> None:
     await came_over(cell.placement, 7, on_hosts(2, VCPU=2), generation=1)
     assert await cell.refuses(ASKED) == "it holds something else by now: look again"
     await cell.placement.claims.release_many([a_release(7, 2)])
@@ -167,18 +169,18 @@ async def test_what_has_changed_since_it_was_looked_at_is_refused(cell: Adopting
     assert await cell.stands() is None
 
 
-async def test_what_is_in_another_cell_is_refused(cell: AdoptingCell) -> None:
+async def test_an_adoption_of_an_instance_in_another_cell_is_refused(cell: AdoptingCell) -> None:
     await came_over(cell.placement, 8, on_hosts(3))
     there = replace(ASKED.chosen, root=uid(3, "a"), choice=Choice(on_hosts(3)))
     assert "nobody placed it in cell c1" in await cell.refuses(replace(ASKED, build=uid(8), chosen=there))
 
 
-async def test_what_has_ended_is_refused(cell: AdoptingCell) -> None:
+async def test_an_adoption_of_an_ended_instance_is_refused(cell: AdoptingCell) -> None:
     await cell.placement.claims.release_many([a_release(7, 1, "deleted")])
     assert await cell.refuses(ASKED) == "it has ended for placement (it has ended, not by this cell)"
 
 
-async def test_one_that_it_has_learns_what_placement_holds_for_it(cell: AdoptingCell) -> None:
+async def test_adopting_a_known_build_updates_its_allocations(cell: AdoptingCell) -> None:
     await cell.hears(ASKED)
     await came_over(cell.placement, 7, on_hosts(1, VCPU=3), generation=2)
     changed = replace(ASKED, generation=3, chosen=replace(ASKED.chosen, choice=Choice(on_hosts(1, VCPU=3))))
@@ -193,7 +195,7 @@ async def test_one_that_it_has_learns_what_placement_holds_for_it(cell: Adopting
     assert (stands.generation, stands.chosen.choice.allocations) == (held.generation, on_hosts(1, VCPU=3))
 
 
-async def test_one_that_is_elsewhere_by_its_cell_or_moves_is_left_alone(cell: AdoptingCell) -> None:
+async def test_a_build_on_another_host_or_in_a_move_is_not_adopted(cell: AdoptingCell) -> None:
     await cell.hears(ASKED)
     there = replace(ASKED.chosen, root=uid(2, "a"), host="host-2")
     assert await cell.refuses(replace(ASKED, chosen=there)) == "its cell has it on host-1, not on host-2"

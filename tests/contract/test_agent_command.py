@@ -73,7 +73,7 @@ async def agent(
     await database.close()
 
 
-async def test_who_is_disabled_gives_his_free_nodes_away_and_gets_them_back(agent: AgentCommand) -> None:
+async def test_a_disabled_agent_loses_its_free_nodes_until_it_is_enabled(agent: AgentCommand) -> None:
     assert await agent.shares() == {"one": (False, 5), "two": (False, 5)}
     assert "one in cell c1: gets no more nodes" in await agent("disable", "one")
     assert await agent.shares() == {"one": (True, 0), "two": (False, 10)}
@@ -102,7 +102,7 @@ WRONG: list[tuple[tuple[str, ...], type[Exception], str]] = [
 
 
 @LOCALLY
-async def test_what_cannot_be_done_is_said(agent: AgentCommand) -> None:
+async def test_impossible_agent_commands_are_refused_with_the_reason(agent: AgentCommand) -> None:
     await agent.shares()
     for words, error, says in WRONG:
         with pytest.raises(error) as refused:

@@ -118,7 +118,7 @@ async def test_all_hosts_at_the_beginning_and_then_silence_whoever_starts(
     assert await again.says(after=20.0) == []
 
 
-async def test_what_is_otherwise_after_a_restart_is_reported_alone(
+async def test_after_a_restart_only_changed_hosts_are_reported(
     placement: Placement, wall: Wall, agent: OneAgent
 ) -> None:
     await agent.says()
@@ -128,7 +128,7 @@ async def test_what_is_otherwise_after_a_restart_is_reported_alone(
     assert await again.says(after=20.0) == []
 
 
-async def test_an_operators_word_is_no_difference_and_stays(placement: Placement, agent: OneAgent) -> None:
+async def test_traits_set_by_an_operator_are_not_overwritten(placement: Placement, agent: OneAgent) -> None:
     await agent.says()
     root = agent.hosts[0].root
     traits = ("COMPUTE_STATUS_DISABLED", *agent.hosts[0].traits)
@@ -140,7 +140,7 @@ async def test_an_operators_word_is_no_difference_and_stays(placement: Placement
     assert found[0].kept_traits == ("COMPUTE_STATUS_DISABLED",)
 
 
-async def test_what_others_changed_of_the_agents_own_is_reported_again(
+async def test_hosts_whose_reported_data_was_changed_are_reported_again(
     placement: Placement, agent: OneAgent
 ) -> None:
     await agent.says()
@@ -152,7 +152,7 @@ async def test_what_others_changed_of_the_agents_own_is_reported_again(
     assert await agent.says(after=40.0) == [TWO]
 
 
-async def test_what_was_lost_is_reported_at_the_next_look(agent: OneAgent) -> None:
+async def test_a_lost_report_is_repeated_at_the_next_check(agent: OneAgent) -> None:
     agent.lost = True
     assert await agent.says() == [ONE, TWO]
     assert await agent.says(after=5.0) == []
@@ -161,7 +161,7 @@ async def test_what_was_lost_is_reported_at_the_next_look(agent: OneAgent) -> No
     assert await agent.says(after=20.0) == []
 
 
-async def test_what_placement_has_not_come_to_yet_is_not_told_again_while_it_goes_on(
+async def test_unprocessed_reports_are_not_repeated_while_placement_makes_progress(
     placement: Placement, wall: Wall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("compute_sim.reporting.HOSTS_IN_A_REPORT", 2)
@@ -178,7 +178,7 @@ async def test_what_placement_has_not_come_to_yet_is_not_told_again_while_it_goe
     assert await agent.says(after=80.0) == []
 
 
-async def test_while_placement_is_away_nothing_is_said_and_then_all_of_it(agent: OneAgent) -> None:
+async def test_while_placement_is_unreachable_reports_wait(agent: OneAgent) -> None:
     agent.away = True
     for _ in range(3):
         assert await agent.says(after=1.0) == []
@@ -188,7 +188,7 @@ async def test_while_placement_is_away_nothing_is_said_and_then_all_of_it(agent:
     assert await agent.says() == [ONE, TWO]
 
 
-async def test_a_report_that_placement_refuses_is_noticed_and_said_aloud(
+async def test_a_report_that_placement_keeps_refusing_is_logged(
     placement: Placement, agent: OneAgent, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Another has its name."""
@@ -214,7 +214,7 @@ async def test_a_tree_that_another_reported_is_taken_over(
     assert len(await find_providers(placement, agents=("a2",), parts=())) == 2
 
 
-async def test_a_gpu_that_is_cut_is_reported_at_once_and_other_types_are_refused_meanwhile(
+async def test_a_partitioned_gpu_is_reported_immediately_and_other_types_are_refused(
     placement: Placement, wall: Wall
 ) -> None:
     agent = OneAgent(placement, wall, hosts(GPU, count=1))
@@ -233,7 +233,9 @@ async def test_a_gpu_that_is_cut_is_reported_at_once_and_other_types_are_refused
     assert await agent.order(3, g_large={"VGPU": 1}) == "built"
 
 
-async def test_a_gpu_that_is_open_again_is_told_until_it_is_heard(placement: Placement, wall: Wall) -> None:
+async def test_an_unpartitioned_gpu_is_reported_until_placement_has_the_report(
+    placement: Placement, wall: Wall
+) -> None:
     agent = OneAgent(placement, wall, hosts(GPU, count=1))
     await agent.says()
     await agent.order(1, g_small={"VGPU": 1})
@@ -247,7 +249,9 @@ async def test_a_gpu_that_is_open_again_is_told_until_it_is_heard(placement: Pla
     assert await agent.says(after=40.0) == []
 
 
-async def test_what_placement_withholds_is_left_so_until_it_is_free(placement: Placement, wall: Wall) -> None:
+async def test_amounts_that_placement_withholds_are_not_reported_as_a_difference(
+    placement: Placement, wall: Wall
+) -> None:
     """A cell is found to be two, while more of it is in use than the first of them has."""
     one = OneAgent(placement, wall, hosts(NumaDriver(cells=1, vcpus=12, vcpu_ratio=1.0), count=1))
     await one.says()
@@ -263,7 +267,7 @@ async def test_what_placement_withholds_is_left_so_until_it_is_free(placement: P
         assert await two.says(after=100.0) == []
 
 
-async def test_a_disabled_host_says_so_to_placement_and_to_schedulers(
+async def test_a_disabled_host_is_reported_to_placement_and_schedulers(
     placement: Placement, wall: Wall
 ) -> None:
     one, two = hosts(NumaDriver(), count=2)
@@ -275,7 +279,7 @@ async def test_a_disabled_host_says_so_to_placement_and_to_schedulers(
     assert [(each.enabled, each.why_disabled) for each in beat.hosts] == [(False, "a new disk"), (True, "")]
 
 
-async def test_many_hosts_are_told_of_by_turns_and_all_at_once_when_it_comes_back(
+async def test_heartbeats_report_many_hosts_in_turn_and_all_hosts_after_a_reconnect(
     placement: Placement, wall: Wall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("compute_sim.reporting.HOSTS_IN_A_BEAT", 2)
@@ -314,7 +318,7 @@ async def test_more_providers_than_a_page_has_are_all_compared(
         pytest.param(0.1, [0.3, 0.3, 0.3, 0.1], id="and not for long in all"),
     ],
 )
-async def test_once_it_is_known_claims_have_a_turn_between_its_questions(
+async def test_a_background_check_pauses_between_its_queries(
     placement: Placement, wall: Wall, monkeypatch: pytest.MonkeyPatch, takes: float, rests: list[float]
 ) -> None:
     monkeypatch.setattr("compute_sim.reporting.PROVIDERS_A_QUESTION", 2)
@@ -338,7 +342,7 @@ async def test_once_it_is_known_claims_have_a_turn_between_its_questions(
     assert rested == rests
 
 
-async def test_builds_have_a_turn_while_an_agent_of_many_hosts_looks_at_them(
+async def test_a_check_of_many_hosts_does_not_block_builds(
     placement: Placement, wall: Wall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = OneAgent(placement, wall, hosts(count=10 * HOSTS_AT_A_STRETCH))

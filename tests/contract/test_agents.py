@@ -168,7 +168,7 @@ async def test_a_destroy_that_overtakes_its_order_wins(world: AgentWorld) -> Non
         assert await in_time(world.reports.get()) == an_agent_report(FIRST, "destroyed")
 
 
-async def test_what_was_running_when_the_power_failed_is_reported_failed_when_it_is_back(
+async def test_builds_interrupted_by_a_power_failure_are_reported_as_failed(
     world: AgentWorld,
 ) -> None:
     crashes = CrashPlan(seed=1, orders=2, away=0.1)
@@ -190,7 +190,7 @@ async def test_what_was_running_when_the_power_failed_is_reported_failed_when_it
         assert await in_time(world.reports.get()) in lost
 
 
-def test_what_hung_is_reported_failed_in_the_end_and_is_still_there() -> None:
+def test_a_hanging_build_is_reported_as_failed_and_its_guest_remains() -> None:
     async def hang() -> None:
         broker, disk = LocalBroker(), AgentDisk()
         agent = compute_sim(SimAgent("agent0", CELL, tuple(hosts())), SimOptions(faults=HANGS), disk=disk)
@@ -211,7 +211,7 @@ def test_what_hung_is_reported_failed_in_the_end_and_is_still_there() -> None:
     run(hang())
 
 
-async def test_an_agent_that_comes_back_with_its_disk_knows_what_was_destroyed_and_what_is_there(
+async def test_a_restarted_agent_remembers_destroyed_and_existing_guests(
     world: AgentWorld,
 ) -> None:
     disk, two = AgentDisk(), a_build_order(a_placed(2))
@@ -259,7 +259,7 @@ async def test_all_hosts_are_announced_and_their_hearts_beat(world: AgentWorld) 
     assert {beat.period for beat in beats} == {0.05}
 
 
-async def test_reports_count_for_more_than_those_of_a_run_whose_clock_was_ahead(world: AgentWorld) -> None:
+async def test_reports_supersede_reports_of_a_run_whose_clock_was_ahead(world: AgentWorld) -> None:
     everything, answered = hosts(600), [False, True, True]  # whether there is an answer
 
     async def providers(question: FindProviders) -> ProvidersFound:
@@ -286,7 +286,7 @@ async def test_reports_count_for_more_than_those_of_a_run_whose_clock_was_ahead(
     assert answered == []
 
 
-async def test_each_run_of_an_agent_has_a_name_of_its_own(world: AgentWorld) -> None:
+async def test_each_run_of_an_agent_has_a_unique_name(world: AgentWorld) -> None:
     runs = set()
     for _ in range(2):
         async with world.serving(an_agent()), asyncio.timeout(DEADLINE):
@@ -296,7 +296,7 @@ async def test_each_run_of_an_agent_has_a_name_of_its_own(world: AgentWorld) -> 
     assert len(runs) == 2 and "" not in runs
 
 
-async def test_a_bare_metal_node_is_spoken_of_as_ironic_would_at_the_beginning_of_time(
+async def test_a_bare_metal_node_is_reported_like_an_ironic_node(
     world: AgentWorld,
 ) -> None:
     node = SimHost("6f3f0c9e-8f5b-4c1e-9d57-2b8a5c0e7a11", "metal1", {}, metal="baremetal")
@@ -306,7 +306,7 @@ async def test_a_bare_metal_node_is_spoken_of_as_ironic_would_at_the_beginning_o
     assert (said.cell, said.agent, said.resource_class) == (CELL, "agent0", "baremetal")
 
 
-async def test_a_heart_beat_counts_what_is_being_built(world: AgentWorld) -> None:
+async def test_a_heartbeat_counts_builds_in_progress(world: AgentWorld) -> None:
     (host,) = hosts()
     order = a_build_order(a_placed(1))
     there = order.__class__(
@@ -339,7 +339,7 @@ async def test_a_heart_beat_counts_what_is_being_built(world: AgentWorld) -> Non
             assert (state.instances, state.images, state.image_properties) == (0, ("debian",), {})
 
 
-def test_an_agent_hears_only_what_is_addressed_to_it() -> None:
+def test_an_agent_consumes_only_its_own_keys() -> None:
     names = [an_agent().queue_of(row).name for row in an_agent().consumes]
     assert names == [
         "agent.cell1.agent0:agent.build.cell1.agent0",

@@ -59,7 +59,7 @@ async def test_an_aggregate_is_created_with_hosts_by_name_or_uuid_and_published(
         assert (answer.aggregates, answer.hosts, answer.seen) == ((made.aggregate,), {EAST: 2}, made.number)
 
 
-async def test_a_host_that_its_owner_calls_otherwise_than_its_root_is_found_by_both_names(
+async def test_a_host_is_found_by_its_host_name_and_by_its_provider_name(
     placement: Placement,
 ) -> None:
     await report(placement, replace(a_report(1, name="hypervisor-1.example"), host="compute-1"))
@@ -114,7 +114,7 @@ async def test_a_change_is_applied_once_if_delivered_twice(
 # Delivered twice
 
 
-async def test_made_twice_it_is_made_once_and_keeps_what_was_done_to_it_since(placement: Placement) -> None:
+async def test_creating_an_aggregate_again_keeps_later_changes(placement: Placement) -> None:
     await has_hosts(placement, 1)
     await make(placement, EAST, "east", "host-1", kind="old")
     since = await done(placement, ChangeAggregate(aggregate=EAST, set={"kind": "new"}, remove=("host-1",)))
@@ -135,7 +135,7 @@ async def test_dropped_twice_it_is_dropped_once(placement: Placement) -> None:
     assert made.aggregate.metadata == {}
 
 
-async def test_members_added_by_an_operator_stay_whatever_the_owner_reports(placement: Placement) -> None:
+async def test_reports_do_not_remove_members_that_an_operator_added(placement: Placement) -> None:
     """EAST is the operator's, WEST is the owner's, FAST was the owner's and is both's."""
     await report(placement, a_report(1, aggregates=(WEST, FAST)))
     await make(placement, EAST, "east", "host-1")
@@ -191,7 +191,7 @@ async def test_queries_find_aggregates_page_by_page(
     assert paged == names
 
 
-async def test_a_page_fits_into_a_message_whatever_is_said_of_them(
+async def test_a_page_of_aggregates_fits_into_a_message(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("placement_worker.aggregates.PAGE_BYTES", 5000)
@@ -208,7 +208,7 @@ async def test_a_page_fits_into_a_message_whatever_is_said_of_them(
     assert max(len(page.aggregates) for page in pages) == 3
 
 
-async def test_of_two_concurrent_edits_that_put_a_host_into_two_zones_one_is_refused(
+async def test_one_of_two_concurrent_edits_that_put_a_host_into_two_zones_is_refused(
     url: str, placement: Placement
 ) -> None:
     async with a_placement(url) as other:
@@ -233,7 +233,7 @@ async def test_of_two_concurrent_edits_that_put_a_host_into_two_zones_one_is_ref
         await keeps_its_index(other)
 
 
-async def test_two_who_edit_hosts_of_one_aggregate_and_reports_meanwhile_lose_nothing(
+async def test_concurrent_edits_of_an_aggregate_and_reports_lose_nothing(
     url: str, placement: Placement
 ) -> None:
     await has_hosts(placement, 8)
@@ -261,7 +261,7 @@ async def test_two_who_edit_hosts_of_one_aggregate_and_reports_meanwhile_lose_no
         await keeps_its_index(other)
 
 
-async def test_a_host_that_goes_between_is_missing(
+async def test_a_host_deleted_during_an_edit_is_reported_as_missing(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await has_hosts(placement, 2)
@@ -302,7 +302,7 @@ async def test_a_process_that_dies_half_way_has_done_nothing(
     assert await members(placement, EAST) == {host(2)}
 
 
-async def test_the_log_keeps_what_was_said_and_who_is_told_it_in_any_order_knows_the_last(
+async def test_aggregate_changes_received_in_any_order_leave_the_latest_state(
     url: str, placement: Placement
 ) -> None:
     async with a_placement(url) as other:
@@ -399,7 +399,7 @@ async def test_permitted_edits_of_zones(placement: Placement, edit: AggregateEdi
     assert (await done(placement, edit)).number
 
 
-async def test_a_host_the_api_put_into_two_zones_can_be_taken_out_of_one(placement: Placement) -> None:
+async def test_a_host_in_two_zones_can_be_removed_from_one_of_them(placement: Placement) -> None:
     await has_hosts(placement, 1)
     await make(placement, EAST, "east", availability_zone="e")
     await make(placement, WEST, "west", availability_zone="w")

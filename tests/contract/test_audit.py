@@ -81,7 +81,7 @@ async def audited(settings: Settings, *, after: float = 3600.0, settled: bool = 
     )
 
 
-async def test_a_cell_that_was_told_to_delete_anothers_build_does_not_know_it(sound: Settings) -> None:
+async def test_a_cell_asked_to_delete_a_build_of_another_cell_ignores_it(sound: Settings) -> None:
     know(sound, "c2", ACTIVE, "deleted", 1)
     sql(sound, "cell_c2", "UPDATE builds SET root = '' WHERE id = ?", uid(ACTIVE))
     found = await audited(sound)
@@ -229,7 +229,7 @@ async def holding(settings: Settings, consumer: int, allocations: Allocations, *
         ({uid(CHILD, "a"): {"VCPU": 1}, uid(POOL, "a"): {"DISK_GB": 5}}, 2),
     ],
 )
-async def test_a_build_may_hold_what_is_below_its_host_and_what_is_shared(
+async def test_a_build_may_hold_resources_of_child_and_sharing_providers(
     sound: Settings, allocations: Allocations, known_on: int
 ) -> None:
     await holding(sound, SOMEBODY, allocations)
@@ -238,7 +238,7 @@ async def test_a_build_may_hold_what_is_below_its_host_and_what_is_shared(
     assert (found.breaches, found.notes) == ([], [])
 
 
-async def test_a_build_that_holds_only_what_is_shared_holds_nothing_of_its_host(sound: Settings) -> None:
+async def test_a_build_with_only_shared_resources_is_a_breach(sound: Settings) -> None:
     await holding(sound, SOMEBODY, {uid(POOL, "a"): {"DISK_GB": 5}})
     know(sound, "c1", SOMEBODY, "active", 2)
     assert (await audited(sound)).breaches == [
@@ -255,7 +255,7 @@ async def test_a_pool_may_serve_a_host_alone(sound: Settings) -> None:
     assert len((await audited(sound)).breaches) == 1
 
 
-async def test_less_than_is_used_is_no_breach_until_somebody_takes_more(sound: Settings) -> None:
+async def test_capacity_below_usage_is_a_breach_only_if_more_is_claimed(sound: Settings) -> None:
     url = f"sqlite+aiosqlite:///{sound.database.state_dir}/placement.db"
     async with a_placement(url, Clock(now=lambda: NOW, monotonic=lambda: NOW)) as placement:
         closed = {"VCPU": Inventory(total=8, reserved=8)}
@@ -295,7 +295,7 @@ async def test_a_holder_consumer_of_a_move_is_a_note_with_its_instance(sound: Se
     assert found.notes == [f"{uid(SOMEBODY)}: keeps the place that {uid(ACTIVE)} has moved from"]
 
 
-async def test_a_registered_cell_whose_database_is_not_named_is_a_note_and_so_is_what_is_in_it(
+async def test_a_registered_cell_without_a_named_database_is_a_note(
     sound: Settings,
 ) -> None:
     url = f"sqlite+aiosqlite:///{sound.database.state_dir}/placement.db"
@@ -346,7 +346,7 @@ async def test_placement_may_be_checked_alone(settings: Settings) -> None:
     ],
 )
 @pytest.mark.parametrize("store", ["placement.db", ""])
-async def test_without_cells_it_is_checked_alone_unless_some_are_named(
+async def test_placement_is_audited_alone_unless_cells_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str, code: int, says: str, store: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -196,7 +196,7 @@ CONDUCTORS = ["one", "two at once", "one killed"]
 
 @pytest.mark.parametrize("conductors", CONDUCTORS)
 @pytest.mark.parametrize(("agents", "hosts", "full", "causes"), ENDS)
-async def test_every_failure_ends_once_with_its_causes_and_holds_nothing_when_the_guest_is_gone(
+async def test_every_failed_build_ends_once_with_its_causes_and_holds_nothing(
     database: Database, agents: dict[str, str], hosts: int, full: set[int], causes: list[str], conductors: str
 ) -> None:
     await migrate(database, "cell_conductor")
@@ -224,7 +224,7 @@ async def test_every_failure_ends_once_with_its_causes_and_holds_nothing_when_th
 
 
 @pytest.mark.parametrize("conductors", CONDUCTORS)
-async def test_what_was_built_is_built_once_and_taken_down_once(database: Database, conductors: str) -> None:
+async def test_repeated_events_build_and_destroy_a_guest_once(database: Database, conductors: str) -> None:
     await migrate(database, "cell_conductor")
     cell, batch = ConductedCell(database, {"host1": "built"}, conductors), [a_placed(n) for n in range(1, 6)]
     for placed in batch:
@@ -247,7 +247,7 @@ def _copied(held: tuple[int, dict[str, dict[str, int]]]) -> tuple[int, dict[str,
     return held[0], dict(held[1])
 
 
-async def test_two_conductors_who_hear_different_things_of_a_build_at_once_lose_neither(
+async def test_two_conductors_that_receive_different_events_of_a_build_lose_neither(
     database: Database,
 ) -> None:
     await migrate(database, "cell_conductor")
@@ -305,7 +305,7 @@ async def scheduling(
             yield bus
 
 
-async def test_what_cannot_be_handed_over_is_given_back_and_ends(connect: Connect) -> None:
+async def test_a_build_without_a_conductor_is_released_and_ends(connect: Connect) -> None:
     """Its sister in another cell is placed, and another request, too."""
     placement = FakePlacement.of(a_candidate(1, cell="c1"), a_candidate(2, cell="typo"))
     async with scheduling(connect, placement) as bus:
@@ -326,7 +326,7 @@ async def test_what_cannot_be_handed_over_is_given_back_and_ends(connect: Connec
         assert await bus.transport.dead_letters() == []
 
 
-async def test_the_hosts_of_a_cell_that_is_none_of_ours_are_not_offered(connect: Connect) -> None:
+async def test_hosts_of_unknown_cells_are_not_offered(connect: Connect) -> None:
     placement = FakePlacement.of(a_candidate(2, cell="typo"))
     async with scheduling(connect, placement, ChoicePolicy.from_names(cells=("c1", "c2"))) as bus:
         unplaceable = await bus.listen(BUILD_UNPLACEABLE.at())

@@ -143,7 +143,7 @@ async def test_a_hundred_placed_together_are_two_statements_and_each_is_ordered(
     assert len(await census(store)) == 100
 
 
-async def test_success_ends_active_and_says_the_same_whenever_it_is_heard_again(
+async def test_a_repeated_success_report_publishes_the_same_end(
     builds: Builds, books: Books, time: ToldClock
 ) -> None:
     await placed(builds, books, ONE)
@@ -198,7 +198,7 @@ async def test_while_placement_is_away_successes_end_and_failures_wait(builds: B
     assert await heard(builds, FAILED) == [[a_destroy_order(ONE, 1), SECOND]]
 
 
-async def test_a_crash_after_the_swap_and_before_its_answer_goes_on_with_what_is_held(
+async def test_a_build_continues_on_the_held_host_after_a_lost_swap_answer(
     builds: Builds, books: Books
 ) -> None:
     await placed(builds, books, ONE)
@@ -209,7 +209,7 @@ async def test_a_crash_after_the_swap_and_before_its_answer_goes_on_with_what_is
     assert books.held[ONE.build][0] == 2  # swapped once
 
 
-async def test_full_alternates_are_passed_over_and_told_of(builds: Builds, books: Books) -> None:
+async def test_full_alternates_are_skipped_and_listed_in_the_end(builds: Builds, books: Books) -> None:
     await placed(builds, books, ONE)
     books.full = {a_selection(1).root}
     assert await heard(builds, FAILED) == [[a_destroy_order(ONE, 1), a_build_order(ONE, 2, at=2)]]
@@ -222,7 +222,7 @@ async def test_full_alternates_are_passed_over_and_told_of(builds: Builds, books
     ]
 
 
-async def test_an_exhausted_build_ends_in_error_and_holds_nothing_when_that_is_said(
+async def test_a_build_without_alternates_ends_in_error_and_holds_nothing(
     builds: Builds, books: Books, store: Database
 ) -> None:
     await placed(builds, books, ONE)
@@ -236,7 +236,7 @@ async def test_an_exhausted_build_ends_in_error_and_holds_nothing_when_that_is_s
     assert await heard(builds, FAILED, ONE) == [[a_destroy_order(ONE, 1), end], [end]]
 
 
-async def test_an_abort_ends_at_once(builds: Builds, books: Books) -> None:
+async def test_an_abort_ends_the_build_immediately(builds: Builds, books: Books) -> None:
     await placed(builds, books, ONE)
     (_, end) = await came_of(builds, ABORTED)
     assert isinstance(end, BuildEnded)
@@ -244,7 +244,7 @@ async def test_an_abort_ends_at_once(builds: Builds, books: Books) -> None:
     assert books.held == {}
 
 
-async def test_no_error_is_said_while_placement_cannot_take_its_resources_back(
+async def test_no_error_is_published_while_placement_cannot_release_the_resources(
     builds: Builds, books: Books
 ) -> None:
     await placed(builds, books, ONE)
@@ -259,7 +259,7 @@ async def test_no_error_is_said_while_placement_cannot_take_its_resources_back(
     assert isinstance(end, BuildEnded)
 
 
-async def test_one_swap_that_placement_cannot_judge_does_not_hold_up_the_others(
+async def test_a_swap_that_placement_cannot_process_does_not_delay_other_builds(
     builds: Builds, books: Books
 ) -> None:
     other = a_placed(2)
@@ -278,7 +278,7 @@ async def test_one_swap_that_placement_cannot_judge_does_not_hold_up_the_others(
     assert plain(good) == [a_destroy_order(other, 1), a_build_order(other, 2)]
 
 
-async def test_silent_agents_are_noticed_and_given_up(builds: Builds, books: Books, time: ToldClock) -> None:
+async def test_builds_of_silent_agents_time_out(builds: Builds, books: Books, time: ToldClock) -> None:
     await placed(builds, books, ONE)
     time.now += 99
     assert await builds.time_out() == []
@@ -291,7 +291,7 @@ async def test_silent_agents_are_noticed_and_given_up(builds: Builds, books: Boo
     ]  # the crash was before publishing
 
 
-async def test_a_restart_says_again_what_is_being_waited_for(
+async def test_a_restart_repeats_the_messages_of_unfinished_builds(
     builds: Builds, store: Database, books: Books, time: ToldClock
 ) -> None:
     two, three, four, five = (a_placed(number) for number in (2, 3, 4, 5))
@@ -317,12 +317,12 @@ async def test_a_restart_says_again_what_is_being_waited_for(
     assert {message.build for message in await restarted.resume()} == {ONE.build, three.build, four.build}
 
 
-async def test_a_restart_with_many_builds_says_all_of_them_again(builds: Builds, books: Books) -> None:
+async def test_a_restart_repeats_the_messages_of_thousands_of_builds(builds: Builds, books: Books) -> None:
     await placed(builds, books, *(a_placed(number) for number in range(2300)))
     assert len({message.build for message in await builds.resume()}) == 2300
 
 
-async def test_deletion_destroys_first_gives_back_then_and_says_so_last(
+async def test_a_deletion_destroys_the_guest_releases_its_claim_and_then_ends(
     builds: Builds, books: Books, store: Database
 ) -> None:
     await placed(builds, books, ONE)
@@ -337,7 +337,7 @@ async def test_deletion_destroys_first_gives_back_then_and_says_so_last(
     assert (await census(store))[ONE.build].status == "deleted"
 
 
-async def test_a_deletion_whose_agent_is_dead_ends_and_its_room_is_kept_until_the_agent_is_back(
+async def test_a_deletion_ends_without_the_agent_and_keeps_its_allocations(
     builds: Builds, books: Books, store: Database, time: ToldClock
 ) -> None:
     await placed(builds, books, ONE)
@@ -363,7 +363,7 @@ async def test_a_deletion_whose_agent_is_dead_ends_and_its_room_is_kept_until_th
     assert await heard(restarted, an_agent_report(FIRST, "destroyed")) == [[gone]]
 
 
-async def test_an_agent_that_never_comes_back_is_given_up_and_its_host_has_its_room_again(
+async def test_allocations_are_released_if_the_agent_never_returns(
     builds: Builds, books: Books, store: Database, time: ToldClock
 ) -> None:
     await placed(builds, books, ONE)
@@ -379,9 +379,7 @@ async def test_an_agent_that_never_comes_back_is_given_up_and_its_host_has_its_r
     assert books.held == {} and await builds.time_out() == []
 
 
-async def test_room_that_could_not_be_given_back_at_once_is_given_back_later(
-    builds: Builds, books: Books, time: ToldClock
-) -> None:
+async def test_a_failed_release_is_repeated_later(builds: Builds, books: Books, time: ToldClock) -> None:
     await placed(builds, books, ONE)
     time.now += 100
     await heard(builds, *await builds.time_out())
@@ -394,7 +392,7 @@ async def test_room_that_could_not_be_given_back_at_once_is_given_back_later(
     assert books.held.keys() == {ONE.build}
 
 
-async def test_what_is_left_is_not_forgotten_with_the_build(
+async def test_leftovers_survive_the_record_of_their_build(
     builds: Builds, books: Books, store: Database, time: ToldClock
 ) -> None:
     patient = a_conductor(store, books, time, cleanup_timeout=30 * 86400.0)
@@ -422,9 +420,7 @@ async def test_deletion_while_building_ends_the_build_in_error_once(builds: Buil
     assert await heard(builds, destroyed) == [[end, gone]]
 
 
-async def test_deletion_while_swapping_gives_back_whichever_host_is_held(
-    builds: Builds, books: Books
-) -> None:
+async def test_a_deletion_during_a_swap_releases_the_held_host(builds: Builds, books: Books) -> None:
     await placed(builds, books, ONE)
     books.answers_lost = 1
     await heard(builds, FAILED)  # host1 is held now, and we do not know
@@ -435,7 +431,7 @@ async def test_deletion_while_swapping_gives_back_whichever_host_is_held(
     assert books.held == {} and books.retired == {ONE.build: "deleted"}
 
 
-async def test_deletion_of_what_nobody_knows_is_done_at_once_and_remembered(
+async def test_the_deletion_of_an_unknown_build_is_answered_and_recorded(
     builds: Builds, books: Books
 ) -> None:
     gone = BuildDeleted(build=ONE.build, cell=ONE.cell, known=False)
@@ -447,7 +443,7 @@ async def test_deletion_of_what_nobody_knows_is_done_at_once_and_remembered(
     assert await heard(builds, ONE) == [[end]]
 
 
-async def test_builds_long_over_are_forgotten_and_those_that_hold_something_are_not(
+async def test_old_ended_builds_are_pruned_unless_they_hold_resources(
     builds: Builds, books: Books, store: Database, time: ToldClock
 ) -> None:
     two, three = a_placed(2), a_placed(3)
@@ -460,7 +456,7 @@ async def test_builds_long_over_are_forgotten_and_those_that_hold_something_are_
     assert set(await census(store)) == {two.build, three.build}
 
 
-async def test_two_replicas_that_hear_the_same_failure_agree(
+async def test_two_replicas_that_receive_the_same_failure_agree(
     store: Database, books: Books, time: ToldClock
 ) -> None:
     one, other = a_conductor(store, books, time), a_conductor(store, books, time)
@@ -478,7 +474,7 @@ async def nothing_is_read(*_: object) -> dict[str, Build]:
     raise AssertionError("a build is read that was stored a moment ago")
 
 
-async def test_what_was_stored_a_moment_ago_is_not_read(
+async def test_recently_stored_builds_are_not_read_again(
     builds: Builds, books: Books, store: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sql, "load", nothing_is_read)
@@ -501,7 +497,7 @@ CHANGED_BY_ANOTHER: dict[str, tuple[list[Message], Message]] = {
 
 
 @pytest.mark.parametrize(("heard_there", "event"), CHANGED_BY_ANOTHER.values(), ids=list(CHANGED_BY_ANOTHER))
-async def test_what_another_replica_has_changed_meanwhile_is_read_again(
+async def test_a_build_changed_by_another_replica_is_read_again(
     store: Database, books: Books, time: ToldClock, heard_there: list[Message], event: Message
 ) -> None:
     said, stored = [], []
@@ -519,7 +515,7 @@ async def test_what_another_replica_has_changed_meanwhile_is_read_again(
     assert stored[0] == stored[1]
 
 
-async def test_one_of_many_changed_by_another_is_read_again_and_the_others_are_not(
+async def test_only_the_build_that_another_replica_changed_is_read_again(
     store: Database, books: Books, time: ToldClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = a_conductor(store, books, time), a_conductor(store, books, time)
@@ -561,7 +557,7 @@ async def test_a_build_that_was_forgotten_and_is_placed_again_is_judged_as_it_is
 @pytest.mark.parametrize(
     ("report", "ours"), [(FAILED, True), (replace(FAILED, retry=False), False)], ids=["host", "request"]
 )
-async def test_schedulers_are_told_of_a_failure_and_whose_fault_it_was(
+async def test_a_failure_is_published_to_schedulers_with_the_host_at_fault(
     builds: Builds, books: Books, report: AgentReported, ours: bool
 ) -> None:
     await placed(builds, books, ONE)
@@ -668,7 +664,7 @@ async def test_however_events_are_repeated_and_shuffled_a_build_ends_once_with_o
     assert gone or standing.status != "deleted"
 
 
-async def test_a_build_that_another_has_changed_meanwhile_is_not_overwritten(
+async def test_a_build_changed_by_another_process_is_not_overwritten(
     builds: Builds, store: Database, books: Books
 ) -> None:
     await placed(builds, books, ONE)
@@ -681,7 +677,7 @@ async def test_a_build_that_another_has_changed_meanwhile_is_not_overwritten(
     assert (await census(store))[ONE.build].status == "active"
 
 
-async def test_an_event_that_keeps_losing_races_is_heard_again_later(builds: Builds, books: Books) -> None:
+async def test_an_event_that_keeps_losing_races_is_retried(builds: Builds, books: Books) -> None:
     await placed(builds, books, ONE)
 
     def always_changed(*_: object) -> None:
@@ -719,7 +715,7 @@ async def test_a_build_without_its_story_still_ends(builds: Builds, books: Books
     assert await heard(builds, BUILT) == [[end]]
 
 
-async def test_without_its_story_a_build_is_still_on_the_host_of_its_last_attempt(
+async def test_a_build_without_a_readable_history_stays_on_its_last_host(
     builds: Builds, books: Books
 ) -> None:
     await placed(builds, books, ONE)
@@ -730,7 +726,7 @@ async def test_without_its_story_a_build_is_still_on_the_host_of_its_last_attemp
     assert (end.status, end.host) == ("active", SECOND.host)
 
 
-async def test_without_its_story_a_build_between_two_hosts_gives_back_and_ends_in_error(
+async def test_a_build_without_a_readable_history_ends_in_error_during_a_swap(
     builds: Builds, books: Books
 ) -> None:
     await placed(builds, books, ONE)
@@ -745,7 +741,7 @@ async def test_without_its_story_a_build_between_two_hosts_gives_back_and_ends_i
 
 
 @pytest.mark.parametrize("status", ["active", "error"])
-async def test_without_its_story_a_build_that_is_over_can_still_be_deleted(
+async def test_an_ended_build_without_a_readable_history_can_be_deleted(
     builds: Builds, books: Books, status: str
 ) -> None:
     await placed(builds, books, ONE)
@@ -759,7 +755,7 @@ async def test_without_its_story_a_build_that_is_over_can_still_be_deleted(
     assert ONE.build not in books.held
 
 
-async def test_one_that_cannot_be_read_at_all_is_told_of_and_holds_up_no_other(
+async def test_an_unreadable_build_is_reported_and_does_not_delay_other_builds(
     builds: Builds, books: Books, time: ToldClock
 ) -> None:
     other = a_placed(2)
@@ -787,7 +783,7 @@ OLD_INSERT = (
 )
 
 
-async def test_a_conductor_of_the_version_before_works_on_beside_this_one(
+async def test_a_conductor_ignores_columns_of_a_newer_version(
     builds: Builds, books: Books, store: Database, time: ToldClock
 ) -> None:
     await placed(builds, books, ONE)
@@ -809,9 +805,7 @@ async def test_a_conductor_of_the_version_before_works_on_beside_this_one(
     assert all(report.build != ONE.build for report in await builds.time_out())
 
 
-async def test_a_cell_tells_how_builds_stand_and_why_they_are_where_they_are(
-    builds: Builds, books: Books
-) -> None:
+async def test_a_cell_answers_the_state_and_history_of_builds(builds: Builds, books: Books) -> None:
     first, second = a_placed(1), a_placed(2)
     await placed(builds, books, first, second)
     (order,) = await came_of(builds, first)

@@ -124,7 +124,7 @@ async def test_owners_reports_and_loads_go_together(placement: Placement) -> Non
     assert sorted(placement.memory.index.rows) == [uid(1, "a"), uid(2, "a")]
 
 
-async def test_thousands_at_once(placement: Placement) -> None:
+async def test_thousands_of_providers_in_one_load(placement: Placement) -> None:
     """Three transactions, in messages that fit the bus."""
     many = [a_load(number) for number in range(4500)]
     results = await load(placement, *many)
@@ -147,7 +147,7 @@ async def test_two_processes_that_load_the_same_end_with_it_once(url: str, place
         assert seen_by(placement) == seen_by(other)
 
 
-async def test_a_provider_that_goes_while_it_is_looked_for_is_looked_for_again(
+async def test_a_provider_deleted_during_a_load_is_read_again(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await load(placement, a_load(1), a_load(2))

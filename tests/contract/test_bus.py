@@ -104,7 +104,7 @@ async def test_retry_comes_back_later_as_another_attempt(connect: Connect, bus: 
     assert all(later - sooner >= 0.09 for sooner, later in pairwise(times))
 
 
-async def test_poison_is_kept_with_its_reason(connect: Connect, bus: Bus) -> None:
+async def test_a_rejected_message_is_a_dead_letter_with_the_reason(connect: Connect, bus: Bus) -> None:
     async def refuse(request: BuildRequested) -> None:
         raise Poison("flavor: nobody sells 'small' any more")
 
@@ -117,7 +117,7 @@ async def test_poison_is_kept_with_its_reason(connect: Connect, bus: Bus) -> Non
     assert msgspec.json.decode(letter.body, type=BuildRequested) == a_small_request()
 
 
-async def test_a_bug_is_tried_five_times_more_and_then_kept_with_its_traceback(
+async def test_an_exception_is_retried_five_times_and_then_a_dead_letter_with_traceback(
     connect: Connect, bus: Bus
 ) -> None:
     tries = []
@@ -148,7 +148,7 @@ BAD_INPUT = {
 
 
 @pytest.mark.parametrize("body, kind, names", BAD_INPUT.values(), ids=BAD_INPUT.keys())
-async def test_bad_input_is_kept_with_a_sentence_that_names_the_field(
+async def test_invalid_input_is_a_dead_letter_that_names_the_field(
     connect: Connect, bus: Bus, body: bytes, kind: str, names: str
 ) -> None:
     async def refuse(request: BuildRequested) -> BuildUnplaceable:
@@ -174,9 +174,7 @@ async def test_too_large_a_message_is_refused_before_it_is_sent(bus: Bus) -> Non
         await bus.publish(request)
 
 
-async def test_a_list_handler_gets_what_is_waiting_and_settles_each_by_itself(
-    connect: Connect, bus: Bus
-) -> None:
+async def test_a_batch_handler_receives_waiting_messages_and_settles_each(connect: Connect, bus: Bus) -> None:
     sizes: list[int] = []
     tried: list[int] = []
 
@@ -254,9 +252,7 @@ async def test_questions_that_wait_are_answered_together(connect: Connect, bus: 
     assert max(sizes) > 1
 
 
-async def test_a_question_of_one_cell_reaches_that_cell_and_of_a_cell_without_a_conductor_nobody(
-    connect: Connect, bus: Bus
-) -> None:
+async def test_a_query_to_a_cell_reaches_only_its_conductor(connect: Connect, bus: Bus) -> None:
     asked: list[str] = []
 
     def conductor(cell: str) -> Worker:
@@ -276,7 +272,7 @@ async def test_a_question_of_one_cell_reaches_that_cell_and_of_a_cell_without_a_
     assert asked == ["c2 was asked of c2", "c1 was asked of c1", "c2 was asked of c2"]
 
 
-async def test_a_question_nobody_answers_in_time_raises(bus: Bus) -> None:
+async def test_a_query_without_an_answer_raises_after_its_timeout(bus: Bus) -> None:
     ask = bus.asker(topics.FIND_CANDIDATES, timeout=0.2)
     with pytest.raises(NoAnswer, match=r"placement\.candidates"):
         await ask(QUESTION)
@@ -292,7 +288,7 @@ async def test_a_question_nobody_answers_in_time_raises(bus: Bus) -> None:
         (Unavailable(""), Unavailable),
     ],
 )
-async def test_an_answerer_that_cannot_says_so_at_once(
+async def test_a_failing_answerer_replies_with_the_error_immediately(
     connect: Connect, bus: Bus, raised: Exception, comes_as: type[Exception]
 ) -> None:
     async def answer(question: FindCandidates) -> CandidatesFound:
@@ -304,7 +300,7 @@ async def test_an_answerer_that_cannot_says_so_at_once(
             await ask(QUESTION)
 
 
-async def test_a_worker_told_to_stop_finishes_what_it_has_in_hand(connect: Connect, bus: Bus) -> None:
+async def test_a_stopping_worker_finishes_the_messages_in_hand(connect: Connect, bus: Bus) -> None:
     at_work, may_finish = asyncio.Event(), asyncio.Event()
     handled: list[str] = []
 
@@ -365,7 +361,7 @@ async def test_a_killed_worker_loses_nothing(connect: Connect, bus: Bus) -> None
     assert said.request == a_small_request().request
 
 
-async def test_an_emit_waits_until_somebody_hears_it(connect: Connect, bus: Bus) -> None:
+async def test_a_publication_waits_until_a_consumer_exists(connect: Connect, bus: Bus) -> None:
     """A conductor that was never started must not cost a build."""
     tried = asyncio.Event()
     heard: list[BuildRequested] = []
@@ -392,7 +388,7 @@ async def test_an_emit_waits_until_somebody_hears_it(connect: Connect, bus: Bus)
     assert heard[0] == a_small_request()
 
 
-async def test_every_replica_hears_a_private_topic(connect: Connect, bus: Bus) -> None:
+async def test_every_replica_receives_a_broadcast_topic(connect: Connect, bus: Bus) -> None:
     heard: list[str] = []
 
     def replica(name: str) -> Worker:
@@ -412,7 +408,7 @@ async def test_every_replica_hears_a_private_topic(connect: Connect, bus: Bus) -
     assert sorted(heard) == ["one", "two"]
 
 
-async def test_only_who_asked_by_name_hears_a_named_reply(connect: Connect, bus: Bus) -> None:
+async def test_only_the_addressed_client_receives_a_reply(connect: Connect, bus: Bus) -> None:
     mine = await bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to="me"))
     plain = await bus.listen(topics.BUILD_UNPLACEABLE.at())
     await bus.publish(
@@ -423,7 +419,7 @@ async def test_only_who_asked_by_name_hears_a_named_reply(connect: Connect, bus:
         assert (await plain.get()).request == a_small_request(2).request
 
 
-def test_a_handler_that_returns_what_its_row_does_not_declare_is_refused_when_built() -> None:
+def test_a_handler_with_an_undeclared_return_type_is_refused() -> None:
     async def refuse(request: BuildRequested) -> BuildUnplaceable | list[BuildEnded] | None:
         return None
 
@@ -442,7 +438,7 @@ async def test_an_emit_that_was_not_declared_is_a_bug(connect: Connect, bus: Bus
     assert "does not declare" in letter.reason
 
 
-async def test_a_message_with_a_strangers_reply_to_waits_like_any_other(connect: Connect, bus: Bus) -> None:
+async def test_a_message_with_an_unknown_reply_to_is_retried_normally(connect: Connect, bus: Bus) -> None:
     tries = []
 
     async def wait_for_it(request: BuildRequested) -> BuildUnplaceable:

@@ -70,7 +70,7 @@ async def database() -> AsyncIterator[Database]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_every_build_ends_once_and_holds_what_it_should(database: Database, seed: int) -> None:
+async def test_every_build_ends_once_and_holds_its_resources(database: Database, seed: int) -> None:
     broker = LocalBroker(chaos=Chaos(random.Random(seed), reorder=0.2, duplicate=0.2))
     faults = FaultPlan(
         seed=seed,
@@ -127,7 +127,7 @@ async def test_every_build_ends_once_and_holds_what_it_should(database: Database
     assert not broker.dead
 
 
-async def test_nothing_in_a_cell_calls_up(database: Database) -> None:
+async def test_a_cell_publishes_nothing_that_needs_an_answer_from_above(database: Database) -> None:
     async with Bus(LocalTransport(LocalBroker())) as bus:
         conductor = a_hasty_conductor(bus, database)
     agent = compute_sim(SimAgent("agent1", CELL, ()))

@@ -146,7 +146,7 @@ async def test_a_name_too_long_for_postgresql_is_refused_before_anything_is_crea
     assert not making.file.exists() and not making.broker.known
 
 
-async def test_a_failed_step_leaves_nothing_of_a_new_cell_and_all_of_an_old_one(
+async def test_a_failed_step_removes_a_new_cell_and_leaves_an_existing_one(
     making: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(*_: Any) -> bool:
@@ -165,7 +165,7 @@ async def test_a_failed_step_leaves_nothing_of_a_new_cell_and_all_of_an_old_one(
     assert making.password == password and set(making.broker.known) == {"berth-c9"}
 
 
-async def test_said_again_it_is_one_and_mends_what_is_missing(making: Making) -> None:
+async def test_adding_a_cell_again_repairs_missing_parts(making: Making) -> None:
     said = await making.add(note="rack 7")
     assert "RabbitMQ user berth-c9, by a fake" in said and "has its secrets" in said
     assert "registered, and placement hears it" in said
@@ -181,7 +181,7 @@ async def test_said_again_it_is_one_and_mends_what_is_missing(making: Making) ->
     assert not making.placement.memory.index.cell_facts["c9"].enabled
 
 
-async def test_a_password_that_nobody_has_is_not_made_up_but_when_asked_to(making: Making) -> None:
+async def test_a_lost_password_is_replaced_only_on_request(making: Making) -> None:
     await making.add()
     before = making.password
     making.file.unlink()
@@ -196,7 +196,7 @@ async def test_a_password_that_nobody_has_is_not_made_up_but_when_asked_to(makin
     assert len({before, after, making.password}) == 3
 
 
-async def test_a_placement_that_does_not_hear_it_is_said(
+async def test_a_placement_that_does_not_receive_the_registration_is_reported(
     making: Making, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def deaf(*_: Any) -> bool:
@@ -213,7 +213,7 @@ async def test_a_placement_that_does_not_hear_it_is_said(
     assert json.loads(capsys.readouterr().out)["heard"] is False
 
 
-async def test_one_with_instances_stays_and_an_empty_one_goes_with_its_queues(making: Making) -> None:
+async def test_only_an_empty_cell_is_removed_together_with_its_queues(making: Making) -> None:
     await making.add()
     await making.placement.reports.report_many([a_report(1, cell="c9")], cell="c9")
     await claim(making.placement, an_order(a_claim(1, on_hosts(1))))
@@ -227,7 +227,7 @@ async def test_one_with_instances_stays_and_an_empty_one_goes_with_its_queues(ma
     assert "it was not registered" in await making.remove(force=True)
 
 
-async def test_the_user_may_be_left_to_others(making: Making) -> None:
+async def test_the_removal_of_a_cell_can_keep_the_broker_user(making: Making) -> None:
     await making.add()
     await making.remove(keep_user=True)
     assert "berth-c9" in making.broker.known and not making.deleted
@@ -327,7 +327,7 @@ async def test_a_new_clients_password_is_printed_once(clients: Clients) -> None:
     assert clients.broker.known[USER] == before
 
 
-async def test_the_url_goes_to_a_file_that_only_its_owner_can_read(clients: Clients) -> None:
+async def test_the_url_is_written_to_a_private_file(clients: Clients) -> None:
     assert "amqp://" not in await clients.add("web", file=True)
     assert stat.S_IMODE(clients.file.stat().st_mode) == 0o600
     assert urlsplit(clients.file.read_text()).username == USER
@@ -355,7 +355,7 @@ async def test_a_user_of_no_registered_client_is_not_taken(clients: Clients) -> 
 
 
 @pytest.mark.parametrize("before", [(), ("old",)], ids=["new", "registered"])
-async def test_a_step_that_fails_undoes_those_before_it(clients: Clients, before: tuple[str, ...]) -> None:
+async def test_a_failed_step_undoes_the_previous_steps(clients: Clients, before: tuple[str, ...]) -> None:
     if before:
         await clients.add(*before)
     known, clients.broker.refuses = dict(clients.broker.known), True
@@ -365,7 +365,7 @@ async def test_a_step_that_fails_undoes_those_before_it(clients: Clients, before
     assert clients.broker.known == known
 
 
-async def test_a_removal_ends_its_user_and_its_own_queues_only(clients: Clients) -> None:
+async def test_a_removal_deletes_the_user_and_the_queues_of_the_client(clients: Clients) -> None:
     await clients.add("web")
     await clients.remove()
     assert (clients.projects, clients.broker.known, clients.deleted) == ({}, {}, ["client.shop.1"])

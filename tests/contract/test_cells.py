@@ -73,7 +73,7 @@ async def open_hosts(placement: Placement, *closed: str) -> set[str]:
     return {candidate.host for candidate in found.candidates}
 
 
-async def test_what_is_said_of_a_cell_is_known_to_everybody_and_said_twice_it_is_one(
+async def test_a_registration_reaches_all_processes_and_repeats_without_effect(
     url: str, placement: Placement
 ) -> None:
     async with a_placement(url) as other:
@@ -90,7 +90,7 @@ async def test_what_is_said_of_a_cell_is_known_to_everybody_and_said_twice_it_is
             await keeps_its_index(one)
 
 
-async def test_a_cell_that_nobody_registered_is_there_with_its_hosts(placement: Placement) -> None:
+async def test_an_unregistered_cell_is_listed_with_its_hosts(placement: Placement) -> None:
     await has_hosts(placement, "c1", 1, 2)
     await has_hosts(placement, "c2", 3)
     await boots(placement, 1, 1)
@@ -109,7 +109,7 @@ async def test_hosts_of_cells_that_are_ruled_out_are_no_candidates(placement: Pl
     assert await open_hosts(placement, "c1", "c2") == set()
 
 
-async def test_edits_at_once_lose_nothing_that_one_of_them_said(url: str, placement: Placement) -> None:
+async def test_concurrent_edits_of_a_cell_lose_nothing(url: str, placement: Placement) -> None:
     async with a_placement(url) as other:
         edits = [RegisterCell(cell="c1", enabled=False), RegisterCell(cell="c1", note="new")] * 4
         await asyncio.gather(
@@ -120,7 +120,7 @@ async def test_edits_at_once_lose_nothing_that_one_of_them_said(url: str, placem
         assert placement.memory.index.cell_facts == {"c1": said}
 
 
-async def test_the_log_told_in_any_order_leaves_the_last_that_was_said(
+async def test_cell_changes_received_in_any_order_leave_the_latest_state(
     url: str, placement: Placement
 ) -> None:
     async with a_placement(url) as other:
@@ -140,7 +140,7 @@ async def test_the_log_told_in_any_order_leaves_the_last_that_was_said(
 # The end of one
 
 
-async def test_a_dropped_cell_goes_with_its_hosts_and_nobody_elses(placement: Placement) -> None:
+async def test_a_dropped_cell_is_deleted_with_its_hosts_only(placement: Placement) -> None:
     await has_hosts(placement, "c1", 1, 2)
     await has_hosts(placement, "c2", 3)
     await done(placement, RegisterCell(cell="c1"))
@@ -161,7 +161,7 @@ async def test_a_cell_with_instances_stays_and_is_closed(placement: Placement) -
     assert await open_hosts(placement) == {"host-1", "host-2"}  # enabled again, all is as it was
 
 
-async def test_by_force_it_goes_and_what_is_held_there_is_given_back_later(placement: Placement) -> None:
+async def test_a_cell_dropped_by_force_leaves_its_allocations_to_be_released(placement: Placement) -> None:
     await has_hosts(placement, "c1", 1, 2)
     generation = await boots(placement, 1, 1)
     await done(placement, DropCell(cell="c1", force=True))
@@ -172,7 +172,7 @@ async def test_by_force_it_goes_and_what_is_held_there_is_given_back_later(place
     assert await find_providers(placement) == [] and await there(placement) == {}
 
 
-async def test_who_comes_in_between_is_not_lost(
+async def test_a_host_reported_while_its_cell_is_dropped_is_not_lost(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await has_hosts(placement, "c1", 1, 2)
@@ -188,7 +188,7 @@ async def test_who_comes_in_between_is_not_lost(
     assert (host.id, host.used) == (uid(1, "a"), {"VCPU": 1})
 
 
-async def test_a_host_that_was_given_to_another_cell_meanwhile_stays(placement: Placement) -> None:
+async def test_a_host_that_moved_to_another_cell_is_not_deleted(placement: Placement) -> None:
     await has_hosts(placement, "c2", 1)
     await placement.reports.end("c1", [uid(1, "a")], in_use_too=True)
     assert await there(placement) == {"c2": (True, 1, 0)}
@@ -240,7 +240,7 @@ async def holds(placement: Placement, consumer: int = 1, host: int = 1) -> None:
 
 
 @LOCALLY
-async def test_every_cell_is_listed_with_what_is_in_it_and_whether_its_conductor_is_heard(
+async def test_every_cell_is_listed_with_its_content_and_conductor_state(
     cell: CellCommand,
 ) -> None:
     await holds(cell.placement)
@@ -289,7 +289,7 @@ async def test_cells_are_listed_with_the_states_of_their_hosts(cell: CellCommand
 
 
 @LOCALLY
-async def test_one_is_closed_and_opened_again_and_said_twice_is_said_so(cell: CellCommand) -> None:
+async def test_disabling_and_enabling_a_cell_reports_repetitions(cell: CellCommand) -> None:
     await holds(cell.placement)
     told = [
         await cell("disable", "c1", "--note", "to be rebuilt"),
@@ -316,7 +316,7 @@ async def test_a_slip_makes_no_cell(cell: CellCommand) -> None:
 
 
 @LOCALLY
-async def test_one_of_the_settings_that_nobody_reported_is_there(
+async def test_a_cell_of_the_settings_without_hosts_is_listed(
     cell: CellCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BERTH_CELLS", "c1,c7")
@@ -325,7 +325,7 @@ async def test_one_of_the_settings_that_nobody_reported_is_there(
     assert (await cell.listed())["c7"]["state"] == "disabled"
 
 
-async def test_draining_says_what_is_left_and_waits_for_its_end(cell: CellCommand) -> None:
+async def test_draining_a_cell_reports_the_remaining_instances_and_waits(cell: CellCommand) -> None:
     await holds(cell.placement)
     cell.guests = (GUEST,)
     said = await cell("drain", "c1", ends=1)
@@ -343,7 +343,9 @@ async def test_draining_says_what_is_left_and_waits_for_its_end(cell: CellComman
 
 @LOCALLY
 @pytest.mark.parametrize("words", [("add", "c9"), ("remove", "c1")])
-async def test_an_embedded_berth_says_whose_its_cells_are(cell: CellCommand, words: tuple[str, ...]) -> None:
+async def test_an_embedded_berth_refuses_to_edit_cells_of_its_settings(
+    cell: CellCommand, words: tuple[str, ...]
+) -> None:
     with pytest.raises(OperationRefused, match="has the cells of its settings"):
         await cell(*words)
 
@@ -370,7 +372,7 @@ def test_permissions_are_printed_for_people_shells_and_programs(capsys: pytest.C
 @pytest.mark.parametrize(
     ("side", "says", "policies"), [("middle", "host.failed.c9", 1), ("own", "build.placed.c9", 0)]
 )
-def test_those_of_a_ferrys_two_users_are_printed_too(
+def test_the_permissions_of_both_ferry_users_are_printed(
     capsys: pytest.CaptureFixture[str], side: str, says: str, policies: int
 ) -> None:
     result = CliRunner().invoke(app, ["cell", "permissions", "c9", "--ferry", side, "--as", "json"])
@@ -381,6 +383,6 @@ def test_those_of_a_ferrys_two_users_are_printed_too(
 
 
 @pytest.mark.parametrize("name", ["-c2", "-", "", "c.2", "c2\n"])
-def test_no_cell_is_named_like_the_addresses_of_others(name: str) -> None:
+def test_cell_names_that_equal_other_addresses_are_refused(name: str) -> None:
     with pytest.raises(BadSetting, match=r"edit\.cell"):
         check_name(name)

@@ -62,7 +62,7 @@ async def test_claims_that_are_not_ordinary_give_the_same_result_with_more_state
         assert len(said) > 3
 
 
-async def test_a_provider_that_is_gone_is_missed_where_all_consumers_are_new(
+async def test_a_claim_of_new_consumers_on_a_deleted_provider_is_refused(
     placement_url: str, said: list[str]
 ) -> None:
     async with a_placement(placement_url) as placement:

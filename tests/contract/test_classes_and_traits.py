@@ -79,7 +79,7 @@ async def test_making_twice_makes_once(placement: Placement, wall: Wall, kind: N
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_of_concurrent_creations_of_one_name_one_creates_it(
+async def test_one_of_several_concurrent_creations_of_a_name_succeeds(
     url: str, placement: Placement, kind: NameKind
 ) -> None:
     async with a_placement(url) as other:
@@ -203,7 +203,7 @@ async def test_why_a_class_cannot_be_renamed(placement: Placement) -> None:
 
 @pytest.mark.services
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)
-async def test_a_class_gets_another_name_between_what_a_claim_reads_of_holders_and_of_hosts(
+async def test_a_class_renamed_while_a_claim_reads_is_read_again(
     url: str, placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await has_host(placement, inventories={"VCPU": Inventory(total=4), "CUSTOM_OLD": Inventory(total=4)})

@@ -241,7 +241,7 @@ async def test_the_refusal_of_a_foreign_build_is_that_of_an_unknown_one(
 
 
 @pytest.mark.parametrize("fields", [{}, {"boot": boot(), "delete": own(OURS)}], ids=["none", "two"])
-async def test_a_request_that_is_not_one_act_is_a_dead_letter(
+async def test_a_request_without_exactly_one_operation_is_a_dead_letter(
     door: ClientDoor, fields: dict[str, Any]
 ) -> None:
     (outcome,) = await door.request_many([ClientRequested(client="shop", **fields)])

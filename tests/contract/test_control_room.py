@@ -111,7 +111,7 @@ async def test_with_a_token_file_reading_requires_a_token(closed_room: VisitedRo
     ("token", "status", "says"),
     [("of-an-admin", 200, "alice"), ("of-a-reader", 200, "read only"), ("of-a-member", 403, "may not read")],
 )
-async def test_a_token_permits_what_its_role_permits(
+async def test_a_token_permits_the_operations_of_its_role(
     closed_room: VisitedRoom, token: str, status: int, says: str
 ) -> None:
     assert (await closed_room.sign_in(token)).status_code == 303
@@ -352,7 +352,7 @@ async def test_open_event_streams_end_with_their_session(
     assert not token_room.open_streams()
 
 
-async def test_many_streams_of_a_reader_leave_others_and_healthz_alone(token_room: VisitedRoom) -> None:
+async def test_many_streams_of_one_reader_do_not_block_other_requests(token_room: VisitedRoom) -> None:
     refused = list[httpx.Response]()
 
     async def follow(browser: httpx.AsyncClient) -> None:

@@ -386,7 +386,7 @@ async def test_waiting_requests_are_listed_in_order_with_missing_resources_and_e
     assert "/waiting/events?project=web" in page
 
 
-async def test_an_empty_waiting_room_and_a_silent_scheduler_are_reported() -> None:
+async def test_an_empty_waiting_queue_and_a_silent_scheduler_are_reported() -> None:
     async with a_visited_room(told={"waiting": WaitingFound(waiting=(), count=0)}) as room:
         assert "No requests wait" in await room.page("/waiting")
         assert "No requests of web wait" in await room.page("/waiting?project=web")
@@ -427,7 +427,7 @@ async def test_a_reader_cannot_cancel_a_waiting_request() -> None:
     assert not ending.told
 
 
-async def test_an_operator_cancels_a_waiting_request_and_sees_if_it_waits_no_more() -> None:
+async def test_an_operator_cancels_a_waiting_request_and_sees_the_result() -> None:
     ending = EndingWaits(uid(1))
     async with a_visited_room(ending.worker(), told={"waiting": FOUND}) as room:
         await room.sign_in("admin")

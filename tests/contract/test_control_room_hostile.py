@@ -185,7 +185,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("path", FORMS)
-async def test_a_reader_changes_nothing_and_an_admin_only_what_makes_sense(
+async def test_a_reader_changes_nothing_and_an_admin_only_by_valid_forms(
     room: VisitedRoom, path: str
 ) -> None:
     transport = httpx.ASGITransport(room.app)
@@ -250,7 +250,7 @@ async def test_invalid_inventories_of_one_host_break_no_page(odd: str) -> None:
                 assert "lacement does not answer" not in answer.text
 
 
-async def test_a_host_with_many_classes_adds_few_columns_for_all_others() -> None:
+async def test_a_host_with_many_classes_adds_few_columns() -> None:
     async with a_placement("sqlite+aiosqlite://") as placement:
         many = {f"CUSTOM_C{number}": Inventory(total=1) for number in range(100)}
         hosts = [a_report(number, inventories={"VCPU": Inventory(total=8)}) for number in (1, 2)]

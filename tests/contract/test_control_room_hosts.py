@@ -309,7 +309,7 @@ async def test_a_plan_ends_when_its_last_reader_has_left(monkeypatch: pytest.Mon
         await until(ended.is_set, "the plan has ended")
 
 
-async def test_plans_of_one_reader_wait_for_each_other_and_not_before_those_of_others(
+async def test_plans_of_one_reader_run_in_turn_and_do_not_delay_other_readers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     go, order = threading.Event(), list[str]()
@@ -514,7 +514,7 @@ async def test_progress_of_a_move_updates_open_pages(monkeypatch: pytest.MonkeyP
         await until(lambda: "30 s" in "".join(told))  # it took
 
 
-async def test_without_moves_the_page_says_so_and_names_silent_cells() -> None:
+async def test_the_page_without_moves_names_silent_cells() -> None:
     async with a_room(FakeMovers()) as room:
         page = await room.page("/moves?host=h1")
         assert "No move is under way" in page and "is being drained" in page

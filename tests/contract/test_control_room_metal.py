@@ -94,7 +94,7 @@ async def test_an_unreachable_ironic_is_named_and_placements_record_is_shown(iro
     assert node_number(1) in page and "held" in page
 
 
-async def test_without_ironic_only_placements_record_is_shown(ironic: FakeIronic) -> None:
+async def test_the_page_without_ironic_shows_placements_record(ironic: FakeIronic) -> None:
     ironic.have(1)
     ironic.have(2, maintenance=True)
     async with a_room(Settings().having(cells=("c1",)), *ironic.nodes.values()) as room:
@@ -104,7 +104,7 @@ async def test_without_ironic_only_placements_record_is_shown(ironic: FakeIronic
     assert f"/builds/{uid(7)}" in page
 
 
-async def test_without_nodes_the_page_says_so() -> None:
+async def test_the_page_without_nodes_shows_a_message() -> None:
     async with a_room(Settings().having(cells=("c1",))) as room:
         assert "There is no bare metal" in await room.page("/metal?wait=1")
 

@@ -72,7 +72,7 @@ async def test_a_stroke_is_all_of_its_transaction(things: Database) -> None:
     assert (await used(things))["d"] == 3
 
 
-async def test_strokes_and_transactions_wait_for_one_another(things: Database) -> None:
+async def test_single_statements_and_transactions_wait_for_each_other(things: Database) -> None:
     more = Statement("UPDATE things SET used = used + :more WHERE id = 'a' RETURNING id")
 
     async def transaction() -> None:
@@ -116,7 +116,7 @@ async def test_a_read_leaves_nothing_behind(things: Database) -> None:
     assert await used(things) == {"a": 0}
 
 
-async def test_cancelling_rolls_back_and_lets_the_next_one_in(things: Database) -> None:
+async def test_cancelling_rolls_back_and_admits_the_next_transaction(things: Database) -> None:
     for _ in range(8):
         inside = asyncio.Event()
 
@@ -162,7 +162,7 @@ async def test_cancelled_after_any_number_of_turns_nothing_is_half_done(things: 
 # Side by side
 
 
-async def test_a_reader_sees_only_what_is_committed(things: Database) -> None:
+async def test_a_reader_sees_only_committed_rows(things: Database) -> None:
     written, go_on = asyncio.Event(), asyncio.Event()
 
     async def write() -> None:
@@ -196,7 +196,9 @@ async def test_a_read_is_one_snapshot(things: Database) -> None:
         assert await count(tx) == before
 
 
-async def test_twenty_claim_ten_places_and_ten_get_one(things: Database, open_database: Open) -> None:
+async def test_ten_of_twenty_concurrent_claims_of_ten_places_succeed(
+    things: Database, open_database: Open
+) -> None:
     """With a plain BEGIN, 18 of 20 died of "database is locked"."""
     others = [things] if things._file and things._file.memory else [things, open_database()]
 
@@ -212,7 +214,7 @@ async def test_twenty_claim_ten_places_and_ten_get_one(things: Database, open_da
     assert await used(things) == {"a": 10}
 
 
-async def test_more_transactions_than_connections_wait_for_one(things: Database) -> None:
+async def test_transactions_wait_for_a_free_connection(things: Database) -> None:
     async def look(number: int) -> int:
         async with things.read() as tx:
             await asyncio.sleep(0)
@@ -308,7 +310,7 @@ async def on_postgres(postgres: Postgres, database_url: str) -> AsyncIterator[Da
 
 
 @pytest.mark.services
-async def test_a_server_killed_in_mid_transaction_is_unavailable_and_one_failure_is_all(
+async def test_a_server_killed_in_a_transaction_causes_one_failure(
     postgres: Postgres, on_postgres: Database
 ) -> None:
     async def write() -> None:
@@ -413,7 +415,7 @@ async def test_errors_of_driver_statements_have_the_same_types(
 
 @pytest.mark.services
 @pytest.mark.parametrize("at", ["BEGIN", "statement", "SQLAlchemy's", "COMMIT"])
-async def test_a_server_that_says_goodbye_and_has_not_hung_up_is_unavailable(
+async def test_a_server_that_is_shutting_down_is_unavailable(
     on_postgres: Database, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     lost = asyncpg.InternalClientError("cannot switch to state 12; another operation (2) is in progress")
@@ -452,7 +454,7 @@ async def test_a_server_that_says_goodbye_and_has_not_hung_up_is_unavailable(
 
 
 @pytest.mark.services
-async def test_connections_gone_dead_without_a_word_cost_one_wait_not_one_each(database_url: str) -> None:
+async def test_silently_lost_connections_cost_one_timeout_in_all(database_url: str) -> None:
     database = Database(database_url, statement_seconds=0.3, pool_size=3)
 
     async def backend() -> int:
@@ -514,7 +516,7 @@ async def test_another_process_with_the_lock_on_the_file_makes_it_unavailable(
     ids=["read-only", "full"],
 )
 @pytest.mark.parametrize("drivers_own", [True, False])
-async def test_a_file_that_takes_no_more_is_unavailable(
+async def test_a_full_database_file_is_unavailable(
     tmp_path: Any, trouble: str, words: str, drivers_own: bool
 ) -> None:
     database = Database(f"sqlite+aiosqlite:///{tmp_path}/file.db", pool_size=1)
@@ -570,7 +572,7 @@ async def test_a_file_is_durable_and_checks_its_references(tmp_path: Any) -> Non
     await database.close()
 
 
-async def test_many_may_open_a_new_file_at_once(tmp_path: Any) -> None:
+async def test_many_processes_can_open_a_new_file_concurrently(tmp_path: Any) -> None:
     for round_ in range(5):
         databases = [Database(f"sqlite:///{tmp_path}/{round_}.db") for _ in range(8)]
 

@@ -76,7 +76,7 @@ async def test_a_moment_that_never_was_is_unknown(
         ("[red]no markup[/red]", "[red]no markup[/red]"),
     ],
 )
-async def test_nothing_strangers_wrote_is_obeyed_by_a_terminal(
+async def test_control_characters_of_dead_letters_are_escaped(
     broker: LocalBroker,
     say: Console,
     capsys: pytest.CaptureFixture[str],
@@ -122,7 +122,7 @@ async def test_a_list_is_shown_page_by_page(broker: LocalBroker, say: Console) -
     ]
 
 
-async def test_as_json_all_are_told(
+async def test_json_output_lists_all_dead_letters(
     broker: LocalBroker, say: Console, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number in range(2500):
@@ -147,7 +147,7 @@ async def test_an_empty_id_is_refused(broker: LocalBroker, say: Console, ids: li
     assert list(broker.dead) == ["letter"]
 
 
-async def test_all_is_said_alone(broker: LocalBroker, say: Console) -> None:
+async def test_the_word_all_excludes_ids(broker: LocalBroker, say: Console) -> None:
     broker.store_dead_letter(a_json_letter())
     with pytest.raises(BadSetting, match="`all` leaves nothing for other ids"):
         await dead.drop(Cli(Settings(), False, say), ["all", "letter"])
@@ -172,9 +172,7 @@ async def test_a_replayed_letter_is_in_its_queue_again(broker: LocalBroker, say:
     assert broker.dead == {}
 
 
-async def test_a_letter_whose_queue_is_gone_stays_and_the_others_are_replayed(
-    broker: LocalBroker, say: Console
-) -> None:
+async def test_a_letter_of_a_deleted_queue_is_not_replayed(broker: LocalBroker, say: Console) -> None:
     broker.declare(QueueSpec("scheduler:build.requested"))
     for id_, queue in (("a", ESC), ("b", "scheduler:build.requested"), ("c", "")):
         broker.store_dead_letter(a_json_letter(id_, queue=queue))
@@ -214,7 +212,7 @@ async def test_json_output_names_replayed_and_remaining_letters(
         ("?", "conductor.c1:agent.report.c1"),
     ],
 )
-async def test_a_cells_letter_is_not_replayed_into_a_queue_that_is_not_its_own(
+async def test_a_letter_of_a_cell_is_not_replayed_into_a_queue_of_another_cell(
     broker: LocalBroker, say: Console, cell: str, queue: str
 ) -> None:
     broker.declare(QueueSpec(queue))
@@ -234,7 +232,9 @@ async def test_a_cells_letter_is_not_replayed_into_a_queue_that_is_not_its_own(
         ("", "scheduler:build.requested"),
     ],
 )
-async def test_into_its_own_it_is(broker: LocalBroker, say: Console, cell: str, queue: str) -> None:
+async def test_a_letter_of_a_cell_is_replayed_into_its_queue(
+    broker: LocalBroker, say: Console, cell: str, queue: str
+) -> None:
     broker.declare(QueueSpec(queue))
     broker.store_dead_letter(a_json_letter(queue=queue, cell=cell))
     assert await dead.replay(Cli(Settings(), False, say), ["all"]) == 0

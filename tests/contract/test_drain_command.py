@@ -101,7 +101,7 @@ async def test_all_hosts_of_a_cell_or_agent_are_emptied(cloud: HostsToEmpty, ber
     assert "3 hosts: 0 moved, 3 stay" in told
 
 
-async def test_no_more_than_so_many_are_under_way_at_a_time(cloud: HostsToEmpty, berth: Berth) -> None:
+async def test_the_number_of_concurrent_moves_is_limited(cloud: HostsToEmpty, berth: Berth) -> None:
     cloud.movers.have(*(an_instance_there(number, 1) for number in range(10, 30)))
     most, open_ = 0, set[str]()
     later = list[MoveRequested]()
@@ -140,7 +140,9 @@ async def test_an_instance_that_cannot_move_is_named_with_the_reason(
     assert f"  {B1} stays: [no_host] no host would do" in told
 
 
-async def test_an_instance_that_changed_meanwhile_is_read_again(cloud: HostsToEmpty, berth: Berth) -> None:
+async def test_an_instance_that_changed_during_a_drain_is_read_again(
+    cloud: HostsToEmpty, berth: Berth
+) -> None:
     def meanwhile(asked: MoveRequested) -> list[Message]:
         if asked.build == B1:  # its owner was faster
             cloud.movers.builds.pop(B1, None)
@@ -159,7 +161,7 @@ async def test_an_instance_that_is_always_refused_stays(cloud: HostsToEmpty, ber
     assert len(cloud.movers.asked) == 1 + emptying.TIMES
 
 
-async def test_builds_in_progress_are_waited_for_and_deletions_count_as_gone(
+async def test_a_drain_waits_for_builds_in_progress_and_ignores_deletions(
     cloud: HostsToEmpty, berth: Berth
 ) -> None:
     cloud.movers.have(an_instance_there(2, 1, "building"), an_instance_there(4, 1, "deleting"))
@@ -174,7 +176,7 @@ async def test_builds_in_progress_are_waited_for_and_deletions_count_as_gone(
     assert (await berth("drain", "host-1")).splitlines()[-1] == "host-1: 2 moved, 1 gone without, none stays"
 
 
-async def test_begun_again_it_follows_what_is_under_way(cloud: HostsToEmpty, berth: Berth) -> None:
+async def test_a_restarted_drain_follows_the_moves_in_progress(cloud: HostsToEmpty, berth: Berth) -> None:
     cloud.movers.have(an_instance_there(1, 1, "moving"), an_instance_there(2, 1, "verifying"))
     going = cloud.movers.keeps(1, 1, "send")
     cloud.movers.keeps(2, 2, "verify")
@@ -202,7 +204,9 @@ async def test_a_dry_run_of_evacuate_changes_nothing(cloud: HostsToEmpty, berth:
     assert (cloud.movers.asked, await cloud.state(1)) == ([], "open")
 
 
-async def test_a_dry_run_says_who_would_find_no_host_and_why(cloud: HostsToEmpty, berth: Berth) -> None:
+async def test_a_dry_run_lists_instances_without_a_host_and_the_reason(
+    cloud: HostsToEmpty, berth: Berth
+) -> None:
     room = Removal(constraint="room", removed=3, left=0)
     none = WhatIfAnswered(fits=False, decision=Decision(considered=3, code="class", removals=(room,)))
     well = WhatIfAnswered(fits=True)
@@ -234,7 +238,7 @@ async def test_moves_may_wait_for_free_capacity(cloud: HostsToEmpty, berth: Bert
     ]
 
 
-async def test_stopped_it_says_how_far_it_is(cloud: HostsToEmpty, berth: Berth) -> None:
+async def test_a_cancelled_drain_reports_its_progress(cloud: HostsToEmpty, berth: Berth) -> None:
     cloud.movers.doing = lambda asked: cloud.movers.well(asked) if asked.build == B1 else []
     async with asyncio.TaskGroup() as group:
         draining_it = group.create_task(berth("drain", "host-1"))
@@ -256,7 +260,7 @@ async def test_foreign_consumers_on_the_host_are_named(cloud: HostsToEmpty, bert
     )
 
 
-async def test_programs_are_told_the_same(cloud: HostsToEmpty, berth: Berth) -> None:
+async def test_json_output_of_a_drain_has_the_same_content(cloud: HostsToEmpty, berth: Berth) -> None:
     told = [json.loads(line) for line in (await berth("drain", "host-1", "--json")).splitlines()]
     (last,) = [one for one in told if "moved" in one]
     assert last == {"hosts": "host-1", "moved": [B1, B2], "gone": [], "under_way": [], "stay": {}}
@@ -307,7 +311,9 @@ async def test_a_host_is_forced_down_before_anything_is_asked_for(
     assert (asked_before, await cloud.state(1)) == ([0], "forced down")
 
 
-async def test_without_waiting_all_are_asked_for_at_once(cloud: HostsToEmpty, berth: Berth) -> None:
+async def test_an_evacuation_without_waiting_requests_all_moves_immediately(
+    cloud: HostsToEmpty, berth: Berth
+) -> None:
     told = await berth("evacuate", "host-1")
     assert told.endswith("asked for: `berth moves list --host host-1` shows how they go\n")
     await until(lambda: {request.build for request in cloud.movers.asked} == {B1, B2})

@@ -126,7 +126,7 @@ NEEDS: dict[str, tuple[Flavor, dict[str, dict[str, int]], dict[str, tuple[str, .
 }  # fmt: skip
 
 
-async def test_each_driver_boots_what_needs_its_children_and_the_agent_is_told_what_placement_holds(
+async def test_each_driver_boots_flavors_for_its_child_providers(
     cloud: DriverCloud,
 ) -> None:
     ends = await cloud.booted(*(asked for asked, _, _ in NEEDS.values()))
@@ -149,9 +149,7 @@ async def test_each_driver_boots_what_needs_its_children_and_the_agent_is_told_w
 
 
 @LOCALLY
-async def test_a_plain_build_on_a_flat_host_is_ordered_without_a_word_more(
-    connect: Connect, url: str
-) -> None:
+async def test_the_order_of_a_plain_build_has_no_mappings(connect: Connect, url: str) -> None:
     async with a_driver_cloud(connect, url, hosts()) as cloud:
         (end,) = await cloud.booted(flavor(2))
         assert isinstance(end, BuildEnded)
@@ -161,7 +159,7 @@ async def test_a_plain_build_on_a_flat_host_is_ordered_without_a_word_more(
 
 
 @LOCALLY
-async def test_a_pf_is_taken_whole_or_by_its_vfs_however_many_ask_at_once(connect: Connect, url: str) -> None:
+async def test_concurrent_requests_use_a_pf_as_a_whole_or_by_its_vfs(connect: Connect, url: str) -> None:
     three = hosts(NumaDriver(cells=1, disk_gb=1000), SriovDriver(functions=CARDS.functions[:1]), count=3)
     one = flavor(resources1__SRIOV_NET_VF="1")
     whole = flavor(resources1__SRIOV_NET_VF="4", trait1__CUSTOM_PF_WITH_4_VFS="required")

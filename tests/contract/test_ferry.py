@@ -119,7 +119,7 @@ def said(number: int, key: str = PLACED) -> Envelope:
 
 
 @pytest.mark.parametrize("way", ["in", "out"])
-async def test_a_message_arrives_as_it_was_said(brokers: TwoBrokers, way: str) -> None:
+async def test_the_ferry_forwards_a_message_unchanged(brokers: TwoBrokers, way: str) -> None:
     here, there = (brokers.middle, brokers.own) if way == "in" else (brokers.own, brokers.middle)
     key = PLACED if way == "in" else f"{ENDED}.me"
     whole = an_envelope(
@@ -134,7 +134,7 @@ async def test_a_message_arrives_as_it_was_said(brokers: TwoBrokers, way: str) -
     assert arrived.envelope == whole
 
 
-async def test_what_was_said_while_it_was_away_has_waited(brokers: TwoBrokers) -> None:
+async def test_messages_published_without_a_ferry_wait_for_it(brokers: TwoBrokers) -> None:
     middle = await brokers.connected(brokers.middle)
     await publish(middle, *map(said, range(5)))
     ear = await brokers.hears(brokers.own, PLACED)
@@ -189,7 +189,7 @@ async def test_questions_are_answered_both_ways_and_nothing_comes_back(brokers: 
         assert heard.get_nowait() is None
 
 
-async def test_what_stays_within_is_not_carried(brokers: TwoBrokers) -> None:
+async def test_messages_inside_a_cell_are_not_forwarded(brokers: TwoBrokers) -> None:
     own = await brokers.connected(brokers.own)
     inside = await brokers.hears(brokers.own, "agent.#")
     ear = await brokers.hears(brokers.middle, "#")
@@ -203,7 +203,7 @@ async def test_what_stays_within_is_not_carried(brokers: TwoBrokers) -> None:
 # What goes wrong
 
 
-async def test_one_that_is_killed_between_saying_and_forgetting_says_it_once_more(
+async def test_a_ferry_killed_before_its_acknowledgement_forwards_again(
     brokers: TwoBrokers,
 ) -> None:
     middle = await brokers.connected(brokers.middle)
@@ -263,7 +263,7 @@ async def test_while_the_cells_broker_is_away_all_waits_in_the_middle_in_order(b
         assert await numbers(ear, 20) == list(range(20))
 
 
-async def test_what_nobody_hears_yet_waits_for_him(brokers: TwoBrokers) -> None:
+async def test_the_ferry_keeps_messages_without_a_consumer(brokers: TwoBrokers) -> None:
     middle = await brokers.connected(brokers.middle)
     async with brokers.ferried():
         await publish(middle, *map(said, range(3)))
@@ -283,7 +283,7 @@ async def letters(transport: Connection, count: int) -> list[DeadLetter]:
     return found
 
 
-async def test_what_nobody_hears_for_long_is_a_dead_letter_where_it_was_said(brokers: TwoBrokers) -> None:
+async def test_messages_without_a_consumer_become_dead_letters_at_their_origin(brokers: TwoBrokers) -> None:
     middle = await brokers.connected(brokers.middle)
     message = envelope_of(BuildDeleteRequested(build=uid(1), cell="c2"), Clock())
     async with brokers.ferried(unheard_seconds=0.0):
@@ -299,7 +299,7 @@ async def test_what_nobody_hears_for_long_is_a_dead_letter_where_it_was_said(bro
 
 
 @pytest.mark.parametrize("brokers", ["local"], indirect=True)
-async def test_what_the_other_broker_refuses_is_one_and_does_not_hold_up_the_rest(
+async def test_a_message_that_the_other_broker_refuses_does_not_delay_the_rest(
     brokers: TwoBrokers,
 ) -> None:
     middle = await brokers.connected(brokers.middle)
@@ -342,7 +342,7 @@ async def test_a_bug_is_tried_again_and_then_a_dead_letter_with_its_traceback(
     assert letter.reason == "ZeroDivisionError: a bug" and "Traceback" in letter.traceback
 
 
-async def test_who_asks_what_nobody_there_answers_is_told_so(brokers: TwoBrokers) -> None:
+async def test_a_query_without_an_answerer_behind_the_ferry_fails(brokers: TwoBrokers) -> None:
     async with brokers.ferried(), Bus(brokers.middle()) as asking:
         with pytest.raises(Unavailable, match=r"ask\.cell\.builds\.c2.* on the other side of the wall of c2"):
             await in_time(asking.asker(topics.FIND_BUILDS)(FindBuilds(cell="c2", builds=(uid(1),))))
@@ -350,7 +350,7 @@ async def test_who_asks_what_nobody_there_answers_is_told_so(brokers: TwoBrokers
 
 
 @pytest.mark.parametrize("brokers", ["local"], indirect=True)
-async def test_what_has_no_business_in_its_queue_is_not_carried(brokers: TwoBrokers) -> None:
+async def test_a_message_of_another_topic_is_not_forwarded(brokers: TwoBrokers) -> None:
     own = await brokers.connected(brokers.own)
     ear = await brokers.hears(brokers.middle, "#")
     theirs = envelope_of(BuildDeleteRequested(build=uid(1), cell="c1"), Clock())
@@ -362,7 +362,7 @@ async def test_what_has_no_business_in_its_queue_is_not_carried(brokers: TwoBrok
     assert letter.cell == "c2" and letter.queue == "ferry.c2:host.failed.c2"
 
 
-async def test_what_waits_is_counted_and_for_how_long(brokers: TwoBrokers) -> None:
+async def test_the_ferry_exports_queue_depth_and_age(brokers: TwoBrokers) -> None:
     middle = await brokers.connected(brokers.middle)
     ear = await brokers.hears(brokers.own, PLACED)
     of = {"cell": "c2", "way": "in", "crossing": PLACED}
@@ -393,7 +393,7 @@ async def test_what_waits_is_counted_and_for_how_long(brokers: TwoBrokers) -> No
 
 @pytest.mark.services
 @pytest.mark.parametrize("key", ["agent.report.c2", "build.requested"])
-async def test_a_further_key_does_not_carry_what_may_not_cross(
+async def test_an_additional_key_does_not_forward_a_forbidden_message(
     amqp_url: str, bus_name: str, key: str
 ) -> None:
     brokers = on_rabbit(amqp_url, bus_name)
@@ -412,7 +412,7 @@ async def test_a_further_key_does_not_carry_what_may_not_cross(
 
 
 @pytest.mark.services
-async def test_what_is_no_frame_is_a_dead_letter_where_it_was_said(amqp_url: str, bus_name: str) -> None:
+async def test_an_invalid_frame_becomes_a_dead_letter_at_its_origin(amqp_url: str, bus_name: str) -> None:
     brokers = on_rabbit(amqp_url, bus_name)
     await brokers.know_the_ferry()
     own, ear = await brokers.connected(brokers.own), await brokers.hears(brokers.middle, "#")

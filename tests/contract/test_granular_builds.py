@@ -61,7 +61,7 @@ async def said(scheduler: Scheduler, *requests: BuildRequested) -> list[BuildPla
     return messages
 
 
-async def test_what_was_offered_is_claimed_provider_by_provider(cells: Placement) -> None:
+async def test_granular_candidates_are_claimed_provider_by_provider(cells: Placement) -> None:
     scheduler = await a_scheduler_before(cells)
     (placed,) = await said(scheduler, a_request(flavor=NUMA))
     assert isinstance(placed, BuildPlaced)
@@ -80,7 +80,7 @@ async def test_what_was_offered_is_claimed_provider_by_provider(cells: Placement
     }
 
 
-async def test_a_batch_is_spread_until_nothing_goes_together_any_more(cells: Placement) -> None:
+async def test_a_batch_is_spread_over_hosts_until_they_are_full(cells: Placement) -> None:
     scheduler = await a_scheduler_before(cells)
     placed = await said(scheduler, *(a_request(number, flavor=NUMA) for number in range(1, 5)))
     assert all(isinstance(answer, BuildPlaced) for answer in placed), placed
@@ -128,7 +128,7 @@ HALF_A_CELL = {"resources_a:VCPU": "2"}
         pytest.param(HALF_A_CELL, 8, {2}, id="two to a cell"),
     ],
 )
-async def test_instances_of_one_request_share_out_the_cells_of_one_host(
+async def test_instances_of_one_request_use_different_numa_cells_of_a_host(
     four: Placement, specs: dict[str, str], instances: int, cells_used: set[int]
 ) -> None:
     scheduler = await a_scheduler_before(four)
@@ -156,7 +156,7 @@ async def test_ways_far_down_the_list_are_found_in_the_end(placement: Placement)
     assert len({cell for answer in placed for cell in answer.chosen.choice.allocations}) == 12  # type: ignore[union-attr]
 
 
-async def test_one_instance_more_than_there_are_cells_is_no_room(four: Placement) -> None:
+async def test_more_instances_than_numa_cells_do_not_fit(four: Placement) -> None:
     scheduler = await a_scheduler_before(four)
     request = a_request(flavor=Flavor(name="f", extra_specs=ONE_CELL), instances=5)
     (verdict,) = await scheduler.place_many([request])

@@ -63,7 +63,7 @@ def seen(disk: AgentDisk) -> tuple[Any, ...]:
     )
 
 
-async def test_guests_what_they_hold_and_what_was_said_are_known_after_a_kill(
+async def test_guests_allocations_and_reports_survive_a_kill(
     disk: Callable[[], AgentDisk],
 ) -> None:
     built, failed, left, gone = (an_order(number) for number in range(4))
@@ -90,7 +90,7 @@ async def test_guests_what_they_hold_and_what_was_said_are_known_after_a_kill(
     two.close()
 
 
-async def test_what_was_never_waited_for_was_never_said_and_is_begun_again(
+async def test_an_outcome_that_was_not_synced_is_not_reported(
     disk: Callable[[], AgentDisk],
 ) -> None:
     one, order = disk(), an_order(1)
@@ -103,7 +103,7 @@ async def test_what_was_never_waited_for_was_never_said_and_is_begun_again(
 
 
 @pytest.mark.parametrize("rest", [b"0000", b'12345678 ["GuestThere"', b"no line\n"])
-async def test_a_line_that_was_cut_short_is_left_out(
+async def test_a_truncated_line_is_ignored(
     disk: Callable[[], AgentDisk], tmp_path: Path, rest: bytes
 ) -> None:
     one = disk()
@@ -125,7 +125,7 @@ async def test_a_line_that_was_cut_short_is_left_out(
     three.close()
 
 
-async def test_a_file_damaged_in_the_middle_is_kept_beside_and_said_aloud(
+async def test_a_damaged_file_is_kept_as_a_copy_and_reported(
     disk: Callable[[], AgentDisk], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = disk()
@@ -152,7 +152,7 @@ async def test_only_one_agent_of_a_name_at_a_time(disk: Callable[[], AgentDisk])
     disk().close()
 
 
-async def test_a_thousand_builds_that_end_together_are_one_write_and_each_waits_for_it(
+async def test_a_thousand_concurrent_outcomes_share_one_write(
     disk: Callable[[], AgentDisk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writes = list[int]()
@@ -181,7 +181,7 @@ async def test_a_thousand_builds_that_end_together_are_one_write_and_each_waits_
     two.close()
 
 
-async def test_it_is_shortened_to_what_counts(
+async def test_the_guest_file_is_compacted(
     disk: Callable[[], AgentDisk], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SLACK", 50)
@@ -204,7 +204,7 @@ async def test_it_is_shortened_to_what_counts(
     two.close()
 
 
-async def test_with_many_guests_it_is_seldom_looked_whether_it_could_be_shorter(
+async def test_compaction_is_checked_rarely_with_many_guests(
     disk: Callable[[], AgentDisk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SLACK", 10)
@@ -227,7 +227,7 @@ async def test_with_many_guests_it_is_seldom_looked_whether_it_could_be_shorter(
     assert 0 < looks < 10  # each at twice as many lines as the one before
 
 
-async def test_while_the_disk_is_full_nothing_is_said_and_then_all_of_it(
+async def test_reports_wait_while_the_disk_is_full(
     disk: Callable[[], AgentDisk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, order = disk(), an_order(1)
@@ -248,7 +248,7 @@ async def test_while_the_disk_is_full_nothing_is_said_and_then_all_of_it(
     two.close()
 
 
-async def test_guests_that_moved_are_known_after_a_kill_with_what_was_said(
+async def test_moved_guests_and_their_reports_survive_a_kill(
     disk: Callable[[], AgentDisk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, kept = MovingAgent(disk()), a_build(build=uid(2, "b"))
@@ -281,7 +281,7 @@ async def test_guests_that_moved_are_known_after_a_kill_with_what_was_said(
     last.disk.close()
 
 
-async def test_what_came_to_nothing_is_not_there_after_a_kill(disk: Callable[[], AgentDisk]) -> None:
+async def test_a_failed_start_leaves_no_guest_after_a_kill(disk: Callable[[], AgentDisk]) -> None:
     one = MovingAgent(disk(), faults=FaultPlan(moves=MoveFaults(start=1.0)))
     start = a_move("start", 3, 2, DESTINATION)
     assert await one.move(a_move("prepare", 1, 2, DESTINATION)) == ["done"]

@@ -142,11 +142,11 @@ async def cell(url: str, placement: Placement) -> AsyncIterator[WitnessedCell]:
     await database.close()
 
 
-async def test_what_is_right_is_left_alone(cell: WitnessedCell) -> None:
+async def test_healing_changes_nothing_in_a_sound_state(cell: WitnessedCell) -> None:
     assert await cell.finds() == []
 
 
-async def test_what_is_lost_is_claimed_back_and_its_cell_knows(cell: WitnessedCell) -> None:
+async def test_lost_allocations_are_claimed_again_and_the_cell_is_informed(cell: WitnessedCell) -> None:
     await cell.loses()
     assert [find.wrong for find in await cell.finds()] == ["missing"]
     assert await cell.heals() == [""]
@@ -154,7 +154,7 @@ async def test_what_is_lost_is_claimed_back_and_its_cell_knows(cell: WitnessedCe
 
 
 @pytest.mark.parametrize("held", [on_hosts(2, VCPU=2), on_hosts(1, VCPU=3)])
-async def test_what_is_held_otherwise_than_two_witnesses_say_is_claimed_anew(
+async def test_allocations_that_cell_and_agent_contradict_are_claimed_again(
     cell: WitnessedCell, held: Any
 ) -> None:
     await cell.takes(held, 1)
@@ -162,14 +162,14 @@ async def test_what_is_held_otherwise_than_two_witnesses_say_is_claimed_anew(
     assert (await cell.finds(), await cell.held()) == ([], on_hosts(1, VCPU=2))
 
 
-async def test_one_witness_is_not_enough(cell: WitnessedCell) -> None:
+async def test_allocations_are_not_healed_without_the_agents_confirmation(cell: WitnessedCell) -> None:
     await cell.takes(on_hosts(2, VCPU=2), 1)
     cell.guests.clear()
     assert await cell.heals() == ["agent agent-1 has no guest of its attempt 1 on host-1"]
     assert await cell.held() == on_hosts(2, VCPU=2)
 
 
-async def test_whoever_has_claimed_since_it_was_judged_keeps_it(cell: WitnessedCell) -> None:
+async def test_allocations_changed_after_the_check_are_not_healed(cell: WitnessedCell) -> None:
     await cell.takes(on_hosts(1, VCPU=3), 1)
     mending = Mending(cell.bus)
     [mend] = await mending.judged(await cell.finds())
@@ -178,7 +178,7 @@ async def test_whoever_has_claimed_since_it_was_judged_keeps_it(cell: WitnessedC
     assert await cell.held() == on_hosts(1, VCPU=4)
 
 
-async def test_one_that_has_ended_meanwhile_is_not_brought_back(cell: WitnessedCell) -> None:
+async def test_an_instance_that_ended_after_the_check_is_not_healed(cell: WitnessedCell) -> None:
     await cell.loses()
     mending = Mending(cell.bus)
     [mend] = await mending.judged(await cell.finds())
@@ -187,7 +187,7 @@ async def test_one_that_has_ended_meanwhile_is_not_brought_back(cell: WitnessedC
     assert await cell.held() == {}
 
 
-async def test_one_whose_cell_says_otherwise_by_now_is_left_alone(cell: WitnessedCell) -> None:
+async def test_a_build_that_its_cell_changed_after_the_check_is_not_healed(cell: WitnessedCell) -> None:
     await cell.loses()
     [one] = await cell.finds()
     stale = Misheld(one.wrong, replace(one.place, attempt=2), one.generation, one.held, one.sentence)
@@ -241,7 +241,7 @@ def berth(
     ("status", "leftovers"),
     [("moving", ""), ("verifying", ""), ("active", "[[1,0,9.0]]"), ("active", "[[4,0,9.0,false,0,1]]")],
 )
-async def test_a_place_that_is_kept_for_somebody_is_a_note(
+async def test_allocations_held_for_a_move_are_a_note(
     settings: Settings, berth: Callable[..., Awaitable[str]], status: str, leftovers: str
 ) -> None:
     stands(settings, status, 2, leftovers=leftovers)
@@ -252,7 +252,7 @@ async def test_a_place_that_is_kept_for_somebody_is_a_note(
     assert (await audit(settings)).consumers == 2
 
 
-async def test_one_that_is_kept_for_nobody_is_given_back_when_its_cell_proves_it(
+async def test_leaked_holder_allocations_are_released_when_the_cell_confirms(
     settings: Settings, berth: Callable[..., Awaitable[str]]
 ) -> None:
     stands(settings, "active", 2)
@@ -268,7 +268,7 @@ async def test_one_that_is_kept_for_nobody_is_given_back_when_its_cell_proves_it
     assert ((await audit(settings)).breaches, (await audit(settings)).consumers) == ([], 1)
 
 
-async def test_what_is_not_proven_is_listed_and_left(
+async def test_unconfirmed_differences_are_listed_and_not_healed(
     settings: Settings, berth: Callable[..., Awaitable[str]]
 ) -> None:
     stands(settings, "active", 1, host=1)
@@ -286,7 +286,7 @@ async def test_an_instance_that_waits_to_be_confirmed_holds_the_place_it_went_to
     ]
 
 
-async def test_what_nobody_can_be_asked_of_is_listed_while_no_berth_runs(
+async def test_without_a_running_berth_differences_are_listed_only(
     settings: Settings, berth: Callable[..., Awaitable[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stands(settings, "moving", 2)

@@ -68,7 +68,7 @@ async def back_from_the_dead(
     ],
 )
 @in_virtual_time
-async def test_what_placement_has_elsewhere_or_not_at_all_is_destroyed(
+async def test_a_returning_agent_destroys_guests_that_placement_has_elsewhere(
     build_on: str, kept: str, guests: dict[int, tuple[str, str]], said: list[tuple[str, int]]
 ) -> None:
     placement = SmallPlacement()
@@ -96,7 +96,7 @@ async def test_what_placement_has_elsewhere_or_not_at_all_is_destroyed(
     ],
 )
 @in_virtual_time
-async def test_after_a_restore_who_is_unknown_may_be_spared_and_stays_stopped(
+async def test_unknown_guests_can_be_kept_stopped_after_a_restore(
     build_on: str, kept: str, guests: dict[int, tuple[str, str]]
 ) -> None:
     placement = SmallPlacement()
@@ -113,7 +113,7 @@ async def test_after_a_restore_who_is_unknown_may_be_spared_and_stays_stopped(
 
 
 @in_virtual_time
-async def test_it_tells_all_its_guests_a_page_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_agent_lists_its_guests_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compute_sim.agent.GUESTS_A_PAGE", 2)
     agent = await MovingAgent().build()
     [guest] = agent.disk.all_guests
@@ -132,7 +132,7 @@ async def test_it_tells_all_its_guests_a_page_at_a_time(monkeypatch: pytest.Monk
 
 
 @in_virtual_time
-async def test_without_an_answer_guests_wait_and_so_do_orders_but_for_destroys() -> None:
+async def test_guests_and_orders_wait_for_placements_answer_except_destroys() -> None:
     placement = SmallPlacement()
     placement.build_on(SOURCE)
     placement.away = Unavailable("placement is away")
@@ -153,7 +153,7 @@ async def test_without_an_answer_guests_wait_and_so_do_orders_but_for_destroys()
 
 
 @in_virtual_time
-async def test_one_whose_room_is_kept_for_a_migration_waits_for_what_it_is_told() -> None:
+async def test_a_guest_whose_source_is_held_by_a_migration_waits() -> None:
     placement = SmallPlacement()
     placement.build_on(DESTINATION)
     placement.kept_on(SOURCE, 1, "MIGRATION")
@@ -168,7 +168,7 @@ async def test_one_whose_room_is_kept_for_a_migration_waits_for_what_it_is_told(
 
 
 @in_virtual_time
-async def test_one_that_was_rebuilt_when_another_move_had_begun_waits_too() -> None:
+async def test_a_rebuilt_guest_in_a_move_waits() -> None:
     """Its room is kept by the number it had then."""
     placement = SmallPlacement()
     placement.build_on(DESTINATION)
@@ -187,7 +187,7 @@ async def test_one_that_was_rebuilt_when_another_move_had_begun_waits_too() -> N
     [("MIGRATION", 0, [1]), ("CLEANUP", 0, []), ("MIGRATION", 2, [2]), ("MIGRATION", 3, [3])],
 )
 @in_virtual_time
-async def test_one_that_has_not_heard_what_it_is_called_waits_when_another_move_has_begun(
+async def test_a_guest_with_an_outdated_attempt_waits_during_a_move(
     kept: str, beside: int, left: list[int]
 ) -> None:
     placement = SmallPlacement()
@@ -205,7 +205,7 @@ async def test_one_that_has_not_heard_what_it_is_called_waits_when_another_move_
 
 
 @in_virtual_time
-async def test_it_runs_again_when_its_build_has_come_back_by_itself() -> None:
+async def test_a_guest_resumes_when_its_move_was_reverted() -> None:
     placement = SmallPlacement()
     placement.build_on(DESTINATION)
     placement.kept_on(SOURCE, 1, "MIGRATION")
@@ -220,7 +220,7 @@ async def test_it_runs_again_when_its_build_has_come_back_by_itself() -> None:
 
 
 @in_virtual_time
-async def test_a_destroy_need_not_wait_and_what_is_asked_meanwhile_changes_nothing() -> None:
+async def test_a_destroy_does_not_wait_for_placements_answer() -> None:
     placement = SmallPlacement()
     placement.build_on(SOURCE)
     agent, home = await back_from_the_dead(placement)
@@ -251,7 +251,7 @@ async def test_after_each_loss_of_power_it_asks_again() -> None:
     assert agent.guests() == {}
 
 
-async def test_nothing_is_reported_before_it_is_known_and_what_was_destroyed_is(tmp_path: Path) -> None:
+async def test_a_returning_agent_reports_nothing_before_placements_answer(tmp_path: Path) -> None:
     """The whole worker, with a file: it was moved away while its agent was dead."""
     (who,) = fleet(("c1",), 2, hardware=Hardware(vcpus=4, vcpu_ratio=1.0))
     first = AgentDisk(file=GuestFile(tmp_path / "a1.guests"))
@@ -318,7 +318,7 @@ async def at_work(
     ids=["its own", "being evacuated", "evacuated"],
 )
 @in_virtual_time
-async def test_after_it_stood_still_it_asks_again_before_it_says_or_runs_anything(
+async def test_a_paused_agent_asks_placement_again_before_it_continues(
     build_on: str, kept: str, guests: dict[int, tuple[str, str]], said: list[str]
 ) -> None:
     placement = SmallPlacement()
@@ -336,7 +336,7 @@ async def test_after_it_stood_still_it_asks_again_before_it_says_or_runs_anythin
 
 
 @in_virtual_time
-async def test_what_was_asked_before_it_stood_still_is_no_answer() -> None:
+async def test_an_answer_from_before_the_pause_is_ignored() -> None:
     placement = SmallPlacement()
     agent, home = await at_work(placement)
     await asyncio.sleep(STOOD_STILL)
@@ -357,7 +357,7 @@ async def test_what_was_asked_before_it_stood_still_is_no_answer() -> None:
 
 
 @in_virtual_time
-async def test_what_it_was_building_when_it_stood_still_is_not_built_if_it_is_elsewhere_by_now() -> None:
+async def test_a_paused_build_is_dropped_if_it_is_on_another_host() -> None:
     placement = SmallPlacement()
     agent, home = await at_work(placement, FaultPlan(durations=Durations("constant", (10.0,))))
     other = uid(2, "b")

@@ -71,7 +71,7 @@ async def host_command(
             yield HostCommand(placement, monkeypatch, capsys)
 
 
-async def test_a_host_is_closed_and_opened_and_what_its_agent_says_stays(host_command: HostCommand) -> None:
+async def test_disabling_a_host_does_not_change_the_agents_report(host_command: HostCommand) -> None:
     assert await host_command.states() == {"host-1": "unknown", "host-2": "unknown", "host-3": "disabled"}
     assert await host_command("disable", "host-1", uid(2, "a")) == "host-1: disabled\nhost-2: disabled\n"
     assert await host_command("disable", "host-1") == "host-1: is so already (disabled)\n"
@@ -133,7 +133,7 @@ async def test_json_output_has_one_object_per_host(host_command: HostCommand) ->
 
 
 @LOCALLY
-async def test_a_host_is_forced_down_beside_whatever_else_and_no_longer(host_command: HostCommand) -> None:
+async def test_forced_down_is_set_and_removed_independently_of_disabled(host_command: HostCommand) -> None:
     await host_command("disable", "--agent", "agent-2")
     assert await host_command("force-down", "host-2") == "host-2: forced down, disabled\n"
     assert await host_command.traits(2) == {FORCED_DOWN, DISABLED}

@@ -17,7 +17,7 @@ A, B = uid(1, "a"), uid(2, "a")
 # Why there is nothing
 
 
-async def test_an_empty_answer_says_why_beside_its_body(near: HttpPlacement) -> None:
+async def test_an_empty_answer_has_the_reason_in_a_header(near: HttpPlacement) -> None:
     await near.provider(A, VCPU=8)
     empty = await near("GET", "/allocation_candidates?resources=VCPU:9")
     assert empty.json() == {"allocation_requests": [], "provider_summaries": {}}
@@ -36,7 +36,7 @@ async def test_any_host_name_can_be_sent_in_the_header(near: HttpPlacement) -> N
     assert "bad" in why
 
 
-async def test_without_providers_there_is_little_to_say(near: HttpPlacement) -> None:
+async def test_the_reason_without_any_provider(near: HttpPlacement) -> None:
     answer = await near("GET", "/allocation_candidates?resources=VCPU:9")
     assert answer.headers["berth-why"] == "there are no providers"
 
@@ -56,7 +56,7 @@ async def test_explain_takes_the_same_query(near: HttpPlacement, minor: int) -> 
     assert (told["considered"], told["fitting"], told["why"]) == (2, 1, "")
 
 
-async def test_explain_refuses_what_the_api_refuses(near: HttpPlacement) -> None:
+async def test_explain_validates_like_the_api(near: HttpPlacement) -> None:
     assert error_of(await near("GET", "/berth/explain?resources=COW:1"))[0] == 400
     assert error_of(await near("GET", "/berth/explain?limit=1"))[0] == 400
 
@@ -101,7 +101,7 @@ async def test_a_thousand_providers_in_one_request(door: HttpPlacement) -> None:
         ([], "Expected `object`"),
     ],
 )
-async def test_a_load_that_is_none_names_the_field(near: HttpPlacement, body: Any, says: str) -> None:
+async def test_an_invalid_load_is_refused_with_the_field(near: HttpPlacement, body: Any, says: str) -> None:
     error = error_of(await near("POST", "/berth/providers", body))
     assert (error[0], says in error[2]) == (400, True), error
 
@@ -121,7 +121,7 @@ async def seen(door: HttpPlacement) -> int:
     return int((await door.made("/readyz", method="GET"))["seen"])
 
 
-async def test_the_feed_tells_every_change_in_order_and_resumes(door: HttpPlacement) -> None:
+async def test_the_feed_sends_every_change_in_order_and_resumes(door: HttpPlacement) -> None:
     start = await seen(door)
     await door.provider(A, VCPU=8)
     await door.made(f"/allocations/{uid(1)}", claim_in_json((A, {"VCPU": 2})))
@@ -140,7 +140,7 @@ async def test_the_feed_tells_every_change_in_order_and_resumes(door: HttpPlacem
         assert change_of((await stream.events(1))[0]) == (number, change)
 
 
-async def test_without_a_number_the_feed_begins_now(door: HttpPlacement) -> None:
+async def test_the_feed_without_a_number_begins_with_new_changes(door: HttpPlacement) -> None:
     await door.provider(A)
     async with a_stream(door, "/berth/changes") as stream:
         await door.provider(B)
@@ -160,7 +160,7 @@ async def test_a_change_that_is_no_longer_stored_is_410(
     assert "read everything again" in answer.text
 
 
-async def test_a_change_that_has_not_been_is_told_apart(door: HttpPlacement) -> None:
+async def test_a_future_change_number_is_refused(door: HttpPlacement) -> None:
     """A slip, or a database that was put back: what the client knows is of no use either way."""
     newest = await seen(door)
     for number in (newest + 1, 10**17):
@@ -199,7 +199,7 @@ async def test_an_unchanged_resource_is_304(door: HttpPlacement) -> None:
     assert changed.headers["etag"] != tag
 
 
-async def test_only_what_is_read_has_a_tag(near: HttpPlacement) -> None:
+async def test_only_answers_to_reads_have_an_etag(near: HttpPlacement) -> None:
     made = await near("POST", "/resource_providers", {"name": "n"})
     assert "etag" not in made.headers
     assert "etag" not in (await near("GET", "/nowhere")).headers
@@ -207,7 +207,7 @@ async def test_only_what_is_read_has_a_tag(near: HttpPlacement) -> None:
     assert "etag" not in (await near("GET", "/traits/CUSTOM_T")).headers
 
 
-async def test_candidates_have_one_too(door: HttpPlacement) -> None:
+async def test_candidates_have_an_etag(door: HttpPlacement) -> None:
     await door.provider(A, VCPU=8)
     path = "/allocation_candidates?resources=VCPU:1"
     tag = (await door("GET", path)).headers["etag"]

@@ -36,7 +36,7 @@ async def test_a_refused_claim_has_the_figures_in_a_header(near: HttpPlacement) 
         assert (refusal.status_code, refusal.headers["berth-why"]) == (409, says)
 
 
-async def test_several_claims_are_all_made_or_none(door: HttpPlacement) -> None:
+async def test_several_claims_are_made_together_or_not_at_all(door: HttpPlacement) -> None:
     await door.provider(A, VCPU=2)
     three = {uid(number): claim_in_json((A, {"VCPU": 1})) for number in (1, 2, 3)}
     assert error_of(await door("POST", "/allocations", three))[0] == 409
@@ -160,7 +160,7 @@ def opened(**options: Any) -> AbstractAsyncContextManager[HttpPlacement]:
     return a_door(MEMORY, **options)
 
 
-async def test_without_a_token_nobody_comes_in(near: HttpPlacement) -> None:
+async def test_a_request_without_a_token_is_refused(near: HttpPlacement) -> None:
     for token in ({}, {"x-auth-token": ""}):
         answer = await near.client.get("/resource_providers", headers=token)
         assert error_of(answer)[0] == 401
@@ -183,7 +183,7 @@ async def test_a_forbidden_request_is_refused_with_the_rule(
     assert f"Policy does not allow {rule} to be performed." in answer.text
 
 
-async def test_a_policy_counts_before_what_is_asked_and_after_how(near: HttpPlacement) -> None:
+async def test_a_policy_is_checked_before_the_body(near: HttpPlacement) -> None:
     somebody: dict[str, Any] = {"token": "somebody"}
     for method, path, body in (
         ("POST", "/reshaper", {"inventories": []}),
@@ -202,7 +202,7 @@ async def test_the_last_project_of_a_query_is_the_one_that_counts(near: HttpPlac
     assert answer.status_code == 403
 
 
-async def test_tokens_prove_who_asks() -> None:
+async def test_tokens_identify_the_client() -> None:
     known = of_tokens(
         [
             (digest_of("s3cret"), Identity("nova", "service", frozenset({"service"}))),
@@ -241,7 +241,7 @@ async def test_a_method_it_may_not_use_is_refused_before_it_is_used(shared: Http
 
 @pytest.mark.parametrize(("origin", "may_read"), [(GOOD, True), (BAD, False), ("null", False)])
 @pytest.mark.parametrize("path", ["/", "/resource_providers", "/nowhere"])
-async def test_answers_and_refusals_are_shared_with_whom_they_may(
+async def test_answers_have_cors_headers_for_permitted_origins(
     shared: HttpPlacement, path: str, origin: str, may_read: bool
 ) -> None:
     answer = await shared.client.get(path, headers={"origin": origin})
@@ -251,7 +251,7 @@ async def test_answers_and_refusals_are_shared_with_whom_they_may(
         assert "origin" in answer.headers["vary"].lower()
 
 
-async def test_without_origins_there_is_no_asking_first(near: HttpPlacement) -> None:
+async def test_preflight_requests_are_refused_without_configured_origins(near: HttpPlacement) -> None:
     answer = await near.client.options("/", headers={"x-auth-token": "u", **asking(GOOD)})
     assert answer.status_code == 405
     answer = await near.client.get("/", headers=asking(GOOD))
@@ -361,7 +361,7 @@ async def test_an_edit_that_always_loses_the_race_is_a_conflict(
     assert error_of(await near("POST", HERE, {"name": "x"}))[:2] == (409, CONCURRENT_UPDATE)
 
 
-async def test_the_feed_tells_what_is_said_of_them(door: HttpPlacement) -> None:
+async def test_the_feed_sends_aggregate_changes(door: HttpPlacement) -> None:
     await has_hosts(door.placement, 1)
     async with a_stream(door, "/berth/changes", "after=0") as stream:
         await make(door.placement, EAST, "east", "host-1", **ZONE)

@@ -109,7 +109,7 @@ async def test_an_idle_connection_is_closed(said: bytes) -> None:
 @pytest.mark.parametrize(
     "said", [HALF, b"GET", HALF_A_BODY, GET + HALF], ids=["head", "word", "body", "second"]
 )
-async def test_a_request_that_is_not_said_to_its_end_is_refused(said: bytes) -> None:
+async def test_an_incomplete_request_times_out(said: bytes) -> None:
     async with served(slow=SOON) as site:
         assert b"408 Request Timeout" in await site.answer(said)
         assert site.gone == (["/"] if said == HALF_A_BODY else [])
@@ -142,7 +142,7 @@ async def test_a_client_that_waits_for_a_response_is_not_closed() -> None:
             assert b"200 OK" in await reader.readuntil(b"\r\n\r\n0")
 
 
-async def test_an_answer_that_nobody_reads_is_given_up() -> None:
+async def test_an_unread_answer_is_abandoned() -> None:
     async with (
         served(slow=SOON) as site,
         site.connected(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n") as (_, writer),
@@ -151,7 +151,7 @@ async def test_an_answer_that_nobody_reads_is_given_up() -> None:
         await site.given_up.wait()
 
 
-async def test_the_rest_of_an_answer_that_nobody_reads_is_given_up_too() -> None:
+async def test_the_unread_rest_of_an_answer_is_abandoned() -> None:
     asks = b"GET /rest HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
     async with served(slow=SOON, connections=1, holds=LITTLE) as site:
         with socket.socket() as client:
@@ -167,7 +167,7 @@ async def test_the_rest_of_an_answer_that_nobody_reads_is_given_up_too() -> None
 # How many
 
 
-async def test_the_connection_that_is_idle_longest_makes_room() -> None:
+async def test_the_longest_idle_connection_is_closed_for_a_new_one() -> None:
     async with served(connections=2) as site:
         async with site.connected(GET) as (first, _), site.connected(GET) as (second, writer):
             assert await answered(first)

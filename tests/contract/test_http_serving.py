@@ -132,7 +132,7 @@ async def test_at_shutdown_requests_are_completed_and_streams_end(tmp_path: Path
         idle.close()
 
 
-async def test_a_whole_berth_serves_it_beside_everything_else(tmp_path: Path) -> None:
+async def test_berth_up_serves_the_api(tmp_path: Path) -> None:
     up = ("up", "--http", "127.0.0.1:0", "--hosts", "3", "--cells", "c1", "--build-time", "constant:0")
     async with a_door_process(tmp_path, *up) as door:
         assert door.process.stdout is not None
@@ -223,7 +223,7 @@ async def test_idle_connections_do_not_use_up_the_files_of_a_process(tmp_path: P
     assert door.process.returncode is not None
 
 
-async def test_a_process_tells_its_metrics_and_that_it_lives(tmp_path: Path) -> None:
+async def test_a_process_serves_metrics_and_healthz(tmp_path: Path) -> None:
     with listen("127.0.0.1:0") as free:
         port = free.getsockname()[1]
     async with served(tmp_path, "--metrics-port", str(port)) as door:

@@ -104,7 +104,7 @@ ASKED = [
 
 
 @pytest.mark.parametrize(("asked", "expected"), ASKED)
-async def test_builds_are_found_by_what_is_asked(
+async def test_builds_are_found_by_filters(
     listed: Listing, asked: dict[str, Any], expected: list[int]
 ) -> None:
     found = await listed.find(FindInstances(cell=CELL, count=True, **asked))
@@ -124,7 +124,7 @@ async def test_a_page_ends_where_the_next_begins_and_only_the_first_counts(liste
     assert (seen, pages) == ([uid(n, "b") for n in (1, 2, 3, 5, 6)], 3)
 
 
-async def test_what_is_shown_of_a_build(listed: Listing) -> None:
+async def test_the_fields_of_a_listed_build(listed: Listing) -> None:
     failed, six = (await listed.find(FindInstances(cell=CELL, statuses=("error",)))).instances, None
     assert (failed[0].reason, failed[0].flavor, failed[0].name) == (
         "aborted: host0 failed: bad image",
@@ -148,7 +148,7 @@ async def test_a_build_that_cannot_be_read_keeps_no_other_from_being_listed(
     assert page.more
 
 
-async def test_those_that_are_being_built_are_counted_without_reading_all(listed: Listing) -> None:
+async def test_builds_in_progress_are_counted_by_an_index(listed: Listing) -> None:
     """By the database's own plan, even where a table is so small that it would rather read it all."""
     await listed.find(FindInstances(cell=CELL, statuses=("building", "swapping"), limit=1, count=True))
     (count,) = (made for sql, made in listed._statements.items() if "count(*)" in sql)
@@ -165,7 +165,7 @@ async def test_those_that_are_being_built_are_counted_without_reading_all(listed
 
 
 @pytest.mark.parametrize("away", [False, True], ids=["all there", "one away"])
-async def test_every_cell_is_asked_and_one_that_is_away_is_named(
+async def test_all_cells_are_queried_and_unreachable_cells_are_named(
     monkeypatch: pytest.MonkeyPatch, away: bool
 ) -> None:
     broker, told, stopping = LocalBroker(), io.StringIO(), asyncio.Event()
@@ -264,7 +264,7 @@ async def nothing_held(world: WaitingWorld) -> None:
 
 
 @in_virtual_time
-async def test_what_was_deleted_before_it_was_asked_for_never_gets_a_host_and_its_request_goes_on() -> None:
+async def test_an_instance_deleted_before_its_request_gets_no_host() -> None:
     async with a_cloud() as (world, _):
         assert await anywhere(world) == (False, False, {})
         assert await anywhere(world) == (False, True, {})  # the second time it is known to be unwanted
@@ -291,7 +291,7 @@ async def test_unknown_id_that_is_not_fenced_stays_usable() -> None:
 
 
 @in_virtual_time
-async def test_what_waits_ends_and_so_does_all_of_its_request_by_the_requests_id() -> None:
+async def test_deleting_a_waiting_request_ends_its_instances() -> None:
     async with a_cloud("s1", "s2") as (world, _):
         await world.ask(1, flavor=METAL)
         await world.ask(2, flavor=METAL, instances=2)
@@ -304,7 +304,7 @@ async def test_what_waits_ends_and_so_does_all_of_its_request_by_the_requests_id
 
 
 @in_virtual_time
-async def test_who_is_shelved_holds_nothing_and_is_its_cells_to_take_down() -> None:
+async def test_a_shelved_instance_is_deleted_by_its_cell() -> None:
     async with a_cloud() as (world, _):
         ended = await world.bus.listen(topics.BUILD_ENDED.at(cell="c1"))
         moved = await world.bus.listen(topics.MOVE_ENDED.at(cell="c1"))
@@ -343,7 +343,7 @@ async def test_whenever_a_delete_comes_the_build_ends_once_and_nothing_is_held(m
 
 
 @in_virtual_time
-async def test_a_cell_that_has_not_heard_of_it_yet_is_told_and_ends_it_when_it_has() -> None:
+async def test_a_deletion_before_the_placed_build_ends_it_on_arrival() -> None:
     """Claimed, and its conductor is away: the deletion and the placing wait for it, in any order."""
     async with a_cloud() as (world, start):
         await world.kill("conductor")

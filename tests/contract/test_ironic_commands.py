@@ -83,7 +83,7 @@ async def in_step(house: PlacementBesideIronic) -> bool:
     return (await house.diff())[0] == 0
 
 
-async def test_the_worker_brings_placement_into_step_and_the_diff_says_so(
+async def test_the_worker_synchronizes_placement_and_the_diff_is_empty(
     house: PlacementBesideIronic,
 ) -> None:
     for number in range(1, 4):
@@ -96,7 +96,7 @@ async def test_the_worker_brings_placement_into_step_and_the_diff_says_so(
     assert await house.diff() == (0, ["3 nodes in Ironic, 3 in placement: nothing differs"])
 
 
-async def test_what_differs_is_told_node_by_node(house: PlacementBesideIronic) -> None:
+async def test_the_diff_lists_each_node(house: PlacementBesideIronic) -> None:
     house.ironic.have(1)
     house.ironic.have(2)
     async with house.serving(house.following):
@@ -113,7 +113,7 @@ async def test_what_differs_is_told_node_by_node(house: PlacementBesideIronic) -
     )
 
 
-async def test_as_json_each_difference_is_a_line(
+async def test_the_json_diff_has_one_line_per_difference(
     house: PlacementBesideIronic, capsys: pytest.CaptureFixture[str]
 ) -> None:
     house.ironic.have(1)
@@ -132,7 +132,7 @@ async def claimed(house: PlacementBesideIronic, number: int, build: str) -> None
         assert isinstance(result, Claimed)
 
 
-async def test_an_instance_that_placement_has_on_a_node_and_ironic_has_not_is_told(
+async def test_the_diff_lists_instances_that_ironic_does_not_have(
     house: PlacementBesideIronic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ironic_sync.comparison.SETTLING_SECONDS", 0.05)
@@ -188,7 +188,7 @@ async def emptied(house: PlacementBesideIronic) -> None:
     house.ironic.nodes.clear()
 
 
-async def test_too_many_that_are_gone_are_only_removed_when_it_is_allowed(
+async def test_many_missing_nodes_are_removed_only_if_allowed(
     house: PlacementBesideIronic,
 ) -> None:
     await emptied(house)
@@ -204,7 +204,7 @@ async def test_too_many_that_are_gone_are_only_removed_when_it_is_allowed(
     assert (await house.diff())[1] == ["0 nodes in Ironic, 0 in placement: nothing differs"]
 
 
-async def test_a_few_that_are_gone_are_removed_and_the_rest_is_left_to_the_worker(
+async def test_a_few_missing_nodes_are_removed(
     house: PlacementBesideIronic,
 ) -> None:
     for number in range(20):
@@ -221,7 +221,7 @@ async def test_a_few_that_are_gone_are_removed_and_the_rest_is_left_to_the_worke
     await until(only_the_other)
 
 
-async def test_the_worker_removes_what_went_while_it_was_away_though_it_never_told_of_it(
+async def test_the_worker_removes_nodes_deleted_while_it_was_stopped(
     house: PlacementBesideIronic,
 ) -> None:
     for number in range(5):
@@ -234,7 +234,7 @@ async def test_the_worker_removes_what_went_while_it_was_away_though_it_never_to
         await until(lambda: in_step(house))
 
 
-async def test_without_an_api_there_is_nothing_to_compare(house: PlacementBesideIronic) -> None:
+async def test_the_diff_requires_an_ironic_api(house: PlacementBesideIronic) -> None:
     with pytest.raises(OperationRefused, match="BERTH_IRONIC_API_URL"):
         await show_diff(Cli(Settings(), say=house.say), house.sides(api=None))
 
@@ -277,7 +277,7 @@ clouds:
         ),
     ],
 )
-def test_nodes_are_those_of_the_settings_unless_another_ironic_is_named(
+def test_the_ironic_of_the_settings_is_used_unless_another_is_named(
     url: str, at: str, auth: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -18,7 +18,7 @@ async def with_nodes(world: FollowedWorld) -> SaidByHand:
 
 @pytest.mark.parametrize("nulls_first", [False, True], ids=["by what changed", "by reading everything"])
 @in_virtual_time
-async def test_while_nothing_is_heard_what_changed_is_found_within_seconds(nulls_first: bool) -> None:
+async def test_changes_without_notifications_are_found_within_seconds(nulls_first: bool) -> None:
     async with followed(sweep_seconds=60.0, deaf_sweep_seconds=5.0) as world:
         world.ironic = FakeIronic(nulls_first=nulls_first)
         replica = await with_nodes(world)
@@ -30,7 +30,7 @@ async def test_while_nothing_is_heard_what_changed_is_found_within_seconds(nulls
 
 
 @in_virtual_time
-async def test_while_it_is_heard_nobody_looks_so_often() -> None:
+async def test_ironic_is_polled_rarely_while_notifications_arrive() -> None:
     async with followed(sweep_seconds=60.0, deaf_sweep_seconds=5.0) as world:
         await with_nodes(world)
         before = len(world.ironic.requests)
@@ -40,7 +40,7 @@ async def test_while_it_is_heard_nobody_looks_so_often() -> None:
 
 
 @in_virtual_time
-async def test_when_it_is_heard_again_what_was_missed_is_found_at_once() -> None:
+async def test_missed_changes_are_read_when_notifications_resume() -> None:
     async with followed(sweep_seconds=3600.0, deaf_sweep_seconds=3600.0) as world:
         replica = await with_nodes(world)
         for maintenance in (True, False, True):
@@ -51,7 +51,7 @@ async def test_when_it_is_heard_again_what_was_missed_is_found_at_once() -> None
 
 
 @in_virtual_time
-async def test_a_node_that_went_while_nothing_was_heard_is_found_soon_after() -> None:
+async def test_a_node_deleted_without_a_notification_is_found() -> None:
     async with followed(sweep_seconds=3600.0, deaf_sweep_seconds=3600.0) as world:
         replica = await with_nodes(world)
         replica.goes_deaf()
@@ -61,7 +61,7 @@ async def test_a_node_that_went_while_nothing_was_heard_is_found_soon_after() ->
 
 
 @in_virtual_time
-async def test_an_ironic_that_never_said_a_word_is_looked_at_often_until_it_does() -> None:
+async def test_an_ironic_without_notifications_is_polled_often() -> None:
     async with followed(sweep_seconds=60.0, deaf_sweep_seconds=5.0) as world:
         replica = await with_nodes(world)
         replica.goes_deaf()

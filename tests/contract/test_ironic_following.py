@@ -103,7 +103,7 @@ def _raw(node: IronicNode | None) -> dict[str, Any] | None:
     return None if node is None else msgspec.to_builtins(node)
 
 
-async def test_everything_that_was_recorded_ends_in_placement_as_the_table_says() -> None:
+async def test_recorded_notifications_lead_to_the_documented_placement_state() -> None:
     ironic = RecordedIronic()
     clock = Clock(lambda: ironic.now, monotonic=lambda: ironic.now)
     async with house() as home, asyncio.TaskGroup() as group:
@@ -189,7 +189,7 @@ def counted(metric: Any, **labels: str) -> float:
 
 
 @pytest.mark.parametrize("can_read", [True, False], ids=["with an API", "without"])
-async def test_a_node_is_open_as_soon_as_ironic_says_so_and_shut_as_soon_as_it_says_that(
+async def test_a_node_opens_and_closes_with_its_notifications(
     can_read: bool,
 ) -> None:
     before = counted(CLAIMABLE_SECONDS), counted(REPORTED_SECONDS)
@@ -209,7 +209,7 @@ async def test_a_node_is_open_as_soon_as_ironic_says_so_and_shut_as_soon_as_it_s
     assert counted(REPORTED_SECONDS) >= before[1] + 2
 
 
-async def test_while_the_api_is_away_nodes_close_and_none_opens_until_it_is_back() -> None:
+async def test_nodes_do_not_open_while_the_ironic_api_is_unreachable() -> None:
     async with cloud(sweep_seconds=3600) as sky:
         one = await sky.change(1, "provision_set.end", provision_state="available")
         await sky.home.until(lambda: sky.home.is_open(one))
@@ -224,7 +224,7 @@ async def test_while_the_api_is_away_nodes_close_and_none_opens_until_it_is_back
         await sky.home.until(lambda: sky.home.is_open(other), seconds=20)
 
 
-async def test_what_changed_while_nobody_heard_is_found_at_the_start() -> None:
+async def test_changes_before_the_start_are_found() -> None:
     async with house() as home:
         sky = FollowedCloud(home, sweep_seconds=3600)
         gone, taken, free = (sky.ironic.have(number) for number in (1, 2, 3))
@@ -248,7 +248,7 @@ async def test_what_changed_while_nobody_heard_is_found_at_the_start() -> None:
             second.cancel()
 
 
-async def test_after_a_gap_in_what_is_heard_everything_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_gap_in_the_notifications_leads_to_a_full_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ironic_sync.sweep.SOONEST_SECONDS", 0.05)
     async with cloud(sweep_seconds=3600) as sky:
         nodes = [await sky.change(n, "provision_set.end", provision_state="available") for n in range(5)]
@@ -261,7 +261,7 @@ async def test_after_a_gap_in_what_is_heard_everything_is_read(monkeypatch: pyte
         await sky.home.until(lambda: _not(sky.home.has(nodes[2])))
 
 
-async def test_a_node_that_ironic_allocates_itself_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_allocated_by_ironic_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ironic_sync.sweep.SOONEST_SECONDS", 0.05)
     monkeypatch.setattr("ironic_sync.sweep.SETTLING_SECONDS", 0.05)
     async with cloud(sweep_seconds=3600) as sky:
@@ -273,7 +273,7 @@ async def test_a_node_that_ironic_allocates_itself_is_looked_for(monkeypatch: py
         await sky.home.until(lambda: _not(sky.home.is_open(uuid)))
 
 
-async def test_what_cannot_be_read_and_what_is_none_of_ours_is_counted_and_harms_nothing() -> None:
+async def test_unreadable_and_foreign_notifications_are_counted() -> None:
     before = {reason: counted(SKIPPED, reason=reason) for reason in ("unreadable", "not a node")}
     asked = counted(EVENTS, event="update.start", outcome="asked")
     async with cloud(can_read=False) as sky:
@@ -305,7 +305,7 @@ async def test_tools_and_ironic_may_speak_of_the_same_node() -> None:
         await sky.home.until(lambda: sky.home.is_open(uuid))
 
 
-def test_to_follow_an_ironic_takes_a_way_to_tell_of_it() -> None:
+def test_following_an_ironic_requires_a_publisher() -> None:
     with pytest.raises(TypeError, match="publish"):
         ironic_sync(FollowedIronic(selection=SELECTION))
 

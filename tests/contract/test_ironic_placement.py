@@ -40,7 +40,7 @@ async def rack(placement: Placement) -> Placement:
     return placement
 
 
-async def test_who_reports_a_provider_is_told_when_it_is_asked_for(rack: Placement) -> None:
+async def test_the_owner_of_a_provider_can_be_queried(rack: Placement) -> None:
     (one,) = await find_providers(rack, ids=(uid(1, "a"),), parts=OWNER)
     assert (one.cell, one.agent, one.zone, one.sequence, one.gone) == ("c1", "agent-1", "z1", 5, False)
     (child,) = await find_providers(rack, ids=(uid(11, "a"),), parts=OWNER)
@@ -71,7 +71,7 @@ async def test_the_providers_of_an_agents_trees(
 
 @pytest.mark.parametrize("which", [{"agents": ("agent-1", "agent-2", "agent-3")}, {}], ids=["agents", "all"])
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 5])
-async def test_they_come_in_pages(rack: Placement, which: dict[str, Any], limit: int) -> None:
+async def test_providers_are_found_in_pages(rack: Placement, which: dict[str, Any], limit: int) -> None:
     seen: list[str] = []
     while True:
         page = await find_providers(rack, limit=limit, after=seen[-1] if seen else "", parts=(), **which)
@@ -81,7 +81,7 @@ async def test_they_come_in_pages(rack: Placement, which: dict[str, Any], limit:
     assert seen == sorted(uid(number, "a") for number in (1, 2, 3, 11))
 
 
-async def test_what_is_gone_but_held_says_so(rack: Placement) -> None:
+async def test_a_deleted_provider_in_use_is_marked(rack: Placement) -> None:
     await rack.claims.claim_many([an_order(a_claim(1, on_hosts(3, VCPU=1)))])
     await rack.reports.report_many([gone(3, 9), gone(2, 9, "c2")])
     assert [
@@ -89,7 +89,7 @@ async def test_what_is_gone_but_held_says_so(rack: Placement) -> None:
     ] == [(uid(3, "a"), True)]
 
 
-async def test_a_provider_nobody_reports_has_no_owner(rack: Placement) -> None:
+async def test_a_provider_without_reports_has_no_owner(rack: Placement) -> None:
     await rack.providers.edit(EditRequested(edit=MakeProvider(provider=uid(7, "a"), name="by-hand")))
     (one,) = await find_providers(rack, ids=(uid(7, "a"),), parts=OWNER)
     assert (one.agent, one.cell, one.sequence) == ("", "", -1)
@@ -132,7 +132,7 @@ async def test_a_whole_sweep(placement: Placement, wall: Wall) -> None:
         assert await sweeping.differences() == []
 
 
-async def test_what_an_operator_puts_on_a_node_is_no_difference(placement: Placement, wall: Wall) -> None:
+async def test_an_operators_traits_on_a_node_are_not_a_difference(placement: Placement, wall: Wall) -> None:
     ironic, node = FakeIronic(), node_number(1)
     ironic.have(1, traits=["CUSTOM_A"], properties={"rack": "r1"})
     async with ironic.api(clock=wall.clock) as api:

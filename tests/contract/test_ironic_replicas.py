@@ -16,7 +16,7 @@ async def with_a_node(world: FollowedWorld) -> None:
 
 
 @in_virtual_time
-async def test_what_another_replica_told_meanwhile_does_not_count_as_told() -> None:
+async def test_changes_reported_by_another_replica_are_checked() -> None:
     async with followed() as world:
         await with_a_node(world)
         a, b = await world.start(), await world.start()
@@ -26,7 +26,7 @@ async def test_what_another_replica_told_meanwhile_does_not_count_as_told() -> N
 
 
 @in_virtual_time
-async def test_who_takes_over_before_it_knows_what_another_told_finds_out() -> None:
+async def test_a_replica_that_takes_over_reads_the_reported_state() -> None:
     async with followed() as world:
         await with_a_node(world)
         a, b = await world.start(), await world.start()
@@ -41,7 +41,7 @@ async def test_who_takes_over_before_it_knows_what_another_told_finds_out() -> N
 
 
 @in_virtual_time
-async def test_who_was_interrupted_forgets_what_was_told() -> None:
+async def test_a_reconnected_replica_reads_the_reported_state_again() -> None:
     async with followed() as world:
         await with_a_node(world)
         a = await world.start()
@@ -57,7 +57,7 @@ async def test_who_was_interrupted_forgets_what_was_told() -> None:
 @pytest.mark.parametrize("jump", [HOUR, -HOUR], ids=["forward", "back"])
 @pytest.mark.parametrize("restarted", [False, True], ids=["goes on", "is started again"])
 @in_virtual_time
-async def test_when_the_clock_jumps_what_is_heard_counts_at_once(restarted: bool, jump: float) -> None:
+async def test_notifications_after_a_clock_jump_take_effect_immediately(restarted: bool, jump: float) -> None:
     async with followed() as world:
         await with_a_node(world)
         world.ahead = max(0.0, -jump)
@@ -79,7 +79,7 @@ async def test_when_the_clock_jumps_what_is_heard_counts_at_once(restarted: bool
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR], ids=["forward", "back"])
 @in_virtual_time
-async def test_when_the_clock_jumps_what_nobody_said_is_found_by_the_next_look(jump: float) -> None:
+async def test_changes_after_a_clock_jump_are_found_by_the_next_sweep(jump: float) -> None:
     async with followed(sweep_seconds=60.0) as world:
         await with_a_node(world)
         world.ahead = max(0.0, -jump)

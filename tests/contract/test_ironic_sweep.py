@@ -36,7 +36,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("full", [True, False], ids=["by reading everything", "by what changed"])
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-async def test_what_no_event_told_is_found(change: dict[str, Any], full: bool) -> None:
+async def test_a_sweep_finds_changes_without_notifications(change: dict[str, Any], full: bool) -> None:
     async with SweptIronic(full_every=1 if full else 99) as world:
         for number in range(5):
             world.ironic.have(number, properties={"rack": "r1"})
@@ -49,7 +49,7 @@ async def test_what_no_event_told_is_found(change: dict[str, Any], full: bool) -
         assert world.told_of() == {3}
 
 
-async def test_who_is_as_he_should_be_is_not_told_of() -> None:
+async def test_a_sweep_does_not_report_unchanged_nodes() -> None:
     async with SweptIronic(full_every=1) as world:
         for number in range(5):
             world.ironic.have(number)
@@ -69,7 +69,7 @@ async def test_a_class_that_is_still_held_under_its_old_name_is_no_difference() 
         assert await world.differences() == []
 
 
-async def test_what_people_must_put_right_is_listed_and_left_alone() -> None:
+async def test_differences_that_need_an_operator_are_listed() -> None:
     async with SweptIronic(NodeSelection(cell="c1", owners=("me", "us")), full_every=1) as world:
         for number in range(4):
             world.ironic.have(number, owner="me")
@@ -89,7 +89,7 @@ async def test_what_people_must_put_right_is_listed_and_left_alone() -> None:
         assert world.told == [] and node_number(7) not in world.placed.trees
 
 
-async def test_rounds_in_between_only_read_what_changed() -> None:
+async def test_partial_sweeps_read_only_changed_nodes() -> None:
     async with SweptIronic(full_every=3) as world:
         for number in range(1000):
             world.ironic.have(number)
@@ -110,7 +110,7 @@ async def test_rounds_in_between_only_read_what_changed() -> None:
         assert world.told_of() >= {7, 1000, 1001, 1002}
 
 
-async def test_what_was_written_just_before_the_last_round_and_seen_only_now_is_not_missed() -> None:
+async def test_changes_committed_late_are_not_missed() -> None:
     async with SweptIronic(full_every=99) as world:
         for number in range(1, 4):
             world.ironic.have(number)
@@ -153,7 +153,7 @@ async def test_an_ironic_whose_database_cannot_sort_by_time_is_read_whole(never_
 
 
 @pytest.mark.parametrize("nulls_first", [False, True])
-async def test_as_long_as_no_node_was_ever_updated_there_is_nothing_to_sort(nulls_first: bool) -> None:
+async def test_nodes_without_updates_need_no_order(nulls_first: bool) -> None:
     ironic = FakeIronic(nulls_first=nulls_first)
     async with SweptIronic(ironic=ironic, full_every=99) as world:
         for number in range(150):

@@ -17,7 +17,7 @@ from tests.support.fake_ironic import node_number
 from tests.support.swept_ironic import SweptIronic
 
 
-async def test_a_node_that_is_gone_is_removed() -> None:
+async def test_a_deleted_node_is_removed() -> None:
     async with SweptIronic(full_every=1) as world:
         for number in range(5):
             world.ironic.have(number)
@@ -28,7 +28,7 @@ async def test_a_node_that_is_gone_is_removed() -> None:
         assert world.placed.open() == {0, 1, 2, 4} and await world.differences() == []
 
 
-async def test_what_is_gone_but_held_stays_closed_and_is_no_news() -> None:
+async def test_a_deleted_node_in_use_stays_closed() -> None:
     async with SweptIronic(full_every=1) as world:
         world.ironic.have(1)
         world.ironic.have(2)
@@ -49,7 +49,7 @@ async def test_what_is_gone_but_held_stays_closed_and_is_no_news() -> None:
     "nodes, gone, share, removed",
     [(100, 10, 0.1, 10), (100, 11, 0.1, 0), (5, 3, 0.1, 3), (5, 4, 0.1, 0), (5, 5, 1.0, 5), (200, 0, 0.1, 0)],
 )
-async def test_many_at_once_look_like_a_mistake(
+async def test_many_deleted_nodes_at_once_are_not_removed(
     nodes: int, gone: int, share: float, removed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with SweptIronic(full_every=1, share=share) as world:
@@ -104,7 +104,7 @@ async def test_hosts_of_the_same_agent_that_are_no_nodes_are_never_taken_away() 
         assert world.placed.trees[root].providers and await world.differences() == []
 
 
-async def test_what_became_another_cells_moves_there() -> None:
+async def test_a_node_assigned_to_another_cell_moves_there() -> None:
     selection = NodeSelection(cell_by="properties.site", cells={"w": "west", "e": "east"})
     async with SweptIronic(selection, full_every=1) as world:
         world.ironic.have(1, properties={"site": "w"})

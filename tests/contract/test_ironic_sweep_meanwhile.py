@@ -44,7 +44,7 @@ async def test_an_event_during_the_sweep_is_not_undone_by_an_older_page(skew: fl
         assert await world.differences() == []
 
 
-async def test_what_an_hours_wrong_clock_dated_is_repaired_when_it_is_missed_later() -> None:
+async def test_an_event_with_a_future_time_does_not_hide_later_changes() -> None:
     async with SweptIronic(full_every=1) as world:
         world.ironic.have(1)
         world.event(1, world.now + 3600)
@@ -53,7 +53,7 @@ async def test_what_an_hours_wrong_clock_dated_is_repaired_when_it_is_missed_lat
         assert world.placed.open() == set()
 
 
-async def test_between_reading_and_telling_placement_is_looked_at_again() -> None:
+async def test_placement_is_read_again_before_a_report() -> None:
     async with SweptIronic(full_every=1) as world:
         world.ironic.have(1)
         await world.sweep.round()
@@ -82,7 +82,7 @@ def _have(world: SweptIronic, number: int) -> None:
     world.ironic.have(number)
 
 
-async def test_a_node_the_listing_left_out_is_read_before_it_is_called_gone() -> None:
+async def test_a_node_missing_in_the_list_is_read_before_it_is_removed() -> None:
     async with SweptIronic(full_every=1) as world:
         world.ironic.have(1)
         await world.sweep.round()
@@ -138,7 +138,7 @@ async def test_ironic_going_away_ends_the_round_and_the_next_reads_all(
         assert await world.differences() == [] and len(world.placed.trees) == 14
 
 
-async def test_after_trouble_the_next_round_reads_all_for_what_went_leaves_no_mark() -> None:
+async def test_the_sweep_after_a_failure_reads_everything() -> None:
     async with SweptIronic(full_every=99) as world:
         for number in range(3):
             world.ironic.have(number)

@@ -105,7 +105,7 @@ FOUND: list[tuple[dict[str, Any], set[str]]] = [
 ]
 
 
-async def test_providers_are_found_by_what_each_is_and_has_alone(rack: Placement) -> None:
+async def test_providers_are_found_by_their_attributes(rack: Placement) -> None:
     assert [await ids(rack, **query) for query, _ in FOUND] == [expected for _, expected in FOUND]
 
 
@@ -131,7 +131,7 @@ async def test_traits_come_in_the_order_of_their_numbers(rack: Placement) -> Non
     assert one.traits == ("HW_CPU_X86_AVX2", "STORAGE_DISK_SSD", "CUSTOM_GOLD")
 
 
-async def test_updated_is_the_newest_of_what_is_shown(rack: Placement, wall: Wall) -> None:
+async def test_updated_is_the_latest_time_of_the_shown_parts(rack: Placement, wall: Wall) -> None:
     async def times() -> list[float]:
         parts: list[tuple[str, ...]] = [(), ("traits",), ("inventories", "traits")]
         return [(await find_providers(rack, ids=(D,), parts=part))[0].updated - 1_000_000.0 for part in parts]
@@ -150,7 +150,7 @@ async def test_updated_is_the_newest_of_what_is_shown(rack: Placement, wall: Wal
     assert await times() == [40, 40, 40]
 
 
-async def test_another_process_sees_at_once_what_was_committed(url: str, rack: Placement) -> None:
+async def test_another_process_sees_commits_immediately(url: str, rack: Placement) -> None:
     async with a_placement(url) as other:
         new = a_load(7, traits=("CUSTOM_SILVER",), inventories={"CUSTOM_PONY": Inventory(total=1)})
         await make(rack, new)
@@ -169,7 +169,7 @@ def old(consumer: int, **resources: int) -> ConsumerClaim:
     )
 
 
-async def test_allocations_are_told_by_consumer_and_by_provider(rack: Placement, wall: Wall) -> None:
+async def test_allocations_are_found_by_consumer_and_by_provider(rack: Placement, wall: Wall) -> None:
     wall.time += 5
     await rack.claims.claim_many([an_order(a_claim(2, on_hosts(1, 3, VCPU=1))), an_order(old(3, DISK_GB=4))])
     first = Consumer(
@@ -220,7 +220,7 @@ async def test_usages_are_summed_by_project_user_and_consumer_type(rack: Placeme
     assert await usages("p1", "u2") == await usages("nobody") == UsagesFound(used={}, consumers={})
 
 
-async def test_usages_look_at_no_other_projects_consumers(placement: Placement) -> None:
+async def test_usages_do_not_read_consumers_of_other_projects(placement: Placement) -> None:
     """By the database's own plan, even where a table is so small that it would rather read it all."""
     made = lookups._USED.made(placement.database.dialect, False)
     async with placement.database.read() as tx:

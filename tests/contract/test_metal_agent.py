@@ -44,7 +44,7 @@ async def test_an_order_that_comes_twice_is_built_once() -> None:
 
 
 @in_virtual_time
-async def test_an_order_that_is_said_again_and_again_makes_no_more_work() -> None:
+async def test_repeated_orders_cause_no_more_requests() -> None:
     reads = {}
     for times in (1, 20):
         async with metal_world(SimPlan(step_time=Durations("constant", (200.0,)))) as world:
@@ -77,7 +77,7 @@ async def test_a_build_that_finds_its_node_taken_is_tried_elsewhere(
 
 
 @in_virtual_time
-async def test_a_node_that_is_no_more() -> None:
+async def test_a_build_on_a_deleted_node_fails() -> None:
     async with metal_world() as world:
         world.ironic.conductor.remove(world.nodes[0])
         assert await world.order(world.build(), world.destroy()) == [
@@ -90,7 +90,7 @@ async def test_a_node_that_is_no_more() -> None:
     ("method", "status"), [("PUT", 500), ("PUT", 400), ("PUT", 403), ("PATCH", 400), ("PATCH", 403)]
 )
 @in_virtual_time
-async def test_what_ironic_will_not_do_is_tried_elsewhere(method: str, status: int) -> None:
+async def test_a_refusal_by_ironic_fails_the_attempt(method: str, status: int) -> None:
     """And nothing is left behind: not even our name."""
     async with metal_world() as world:
         world.line.refused = {method: status}
@@ -99,7 +99,7 @@ async def test_what_ironic_will_not_do_is_tried_elsewhere(method: str, status: i
 
 
 @in_virtual_time
-async def test_where_we_may_not_write_what_we_remember_we_do_without() -> None:
+async def test_an_agent_works_without_permission_to_store_its_record() -> None:
     async with metal_world(SLOW) as world:
         world.line.refused = {"PATCH": 403}
         assert await world.order(world.destroy()) == [("destroyed", "")]
@@ -114,7 +114,7 @@ async def test_where_we_may_not_write_what_we_remember_we_do_without() -> None:
 
 
 @in_virtual_time
-async def test_a_deploy_that_fails_is_undone_before_it_is_told() -> None:
+async def test_a_failed_deploy_is_undone_before_it_is_reported() -> None:
     async with metal_world() as world:
         world.ironic.conductor.plan_fault(world.nodes[0], "deploy", "step")
         (said,) = await world.order(world.build())
@@ -149,7 +149,7 @@ async def test_a_tear_down_that_fails_is_tried_again_until_it_is_done() -> None:
 
 
 @in_virtual_time
-async def test_a_tear_down_that_fails_for_ever_is_not_tried_for_ever_as_fast_as_can_be() -> None:
+async def test_a_failing_tear_down_is_retried_with_pauses() -> None:
     async with metal_world(SimPlan(fail=1.0)) as world:
         seen = {SEEN: [{"build": US, "attempt": 1}]}
         world.ironic.conductor.change(world.nodes[0], provision_state="active", instance_uuid=US, extra=seen)
@@ -172,7 +172,7 @@ async def test_a_protected_instance_is_destroyed_once_it_no_longer_is() -> None:
 
 @pytest.mark.parametrize("state", ["deploying", "wait call-back", "deploy hold"])
 @in_virtual_time
-async def test_a_destroy_ends_a_deploy_wherever_it_is(state: str) -> None:
+async def test_a_destroy_ends_a_deploy_in_any_state(state: str) -> None:
     async with metal_world(CALLS_BACK) as world:
         await world.bus.publish(world.build())
         await world.until(
@@ -188,7 +188,7 @@ async def test_a_destroy_ends_a_deploy_wherever_it_is(state: str) -> None:
 
 
 @in_virtual_time
-async def test_a_destroy_of_what_never_was_built_closes_the_node_to_the_order_that_comes_late() -> None:
+async def test_a_destroy_before_its_build_prevents_the_build() -> None:
     async with metal_world() as world:
         assert await world.order(world.destroy()) == [("destroyed", "")]
         await world.kill()
@@ -199,7 +199,7 @@ async def test_a_destroy_of_what_never_was_built_closes_the_node_to_the_order_th
 
 
 @in_virtual_time
-async def test_a_destroy_touches_nothing_of_others() -> None:
+async def test_a_destroy_does_not_touch_other_builds() -> None:
     async with metal_world() as world:
         await world.order(world.build(build=2))
         calls = world.calls()
@@ -209,7 +209,7 @@ async def test_a_destroy_touches_nothing_of_others() -> None:
 
 
 @in_virtual_time
-async def test_the_next_attempt_waits_until_the_last_has_let_go() -> None:
+async def test_the_next_attempt_waits_until_the_last_is_torn_down() -> None:
     """Ironic lets an instance be on one node only."""
     async with metal_world(SLOW) as world:
         await world.order(world.build())
@@ -238,7 +238,7 @@ async def test_an_order_that_was_overtaken_by_the_next_attempt_elsewhere_is_void
     ],
 )
 @in_virtual_time
-async def test_where_an_image_is_needed_and_none_is_named_the_build_ends_before_anything_is_done(
+async def test_a_build_without_a_required_image_fails_first(
     interface: str, image: Image | None, needs: str
 ) -> None:
     async with metal_world() as world:

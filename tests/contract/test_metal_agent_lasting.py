@@ -15,7 +15,7 @@ from tests.support.virtual_time import in_virtual_time
 
 
 @in_virtual_time
-async def test_a_node_that_is_locked_for_a_while_is_waited_for() -> None:
+async def test_a_build_waits_for_a_locked_node() -> None:
     async with metal_world() as world:
         world.ironic.conductor.change(world.nodes[0], reservation="another conductor")
         await world.bus.publish(world.build())
@@ -25,7 +25,7 @@ async def test_a_node_that_is_locked_for_a_while_is_waited_for() -> None:
 
 
 @in_virtual_time
-async def test_while_ironic_is_away_orders_wait_and_the_conductor_is_told_that_they_do() -> None:
+async def test_orders_wait_and_report_progress_while_ironic_is_unreachable() -> None:
     async with metal_world(progress_every=5.0, patience=60.0) as world:
         world.line.cut = True
         await world.bus.publish(world.build())
@@ -57,7 +57,7 @@ async def test_a_deploy_may_take_longer_than_rabbitmq_lets_an_order_be_held() ->
 
 
 @in_virtual_time
-async def test_nobody_is_told_of_progress_for_ever() -> None:
+async def test_progress_reports_end_after_a_time() -> None:
     async with metal_world(progress_every=5.0, patience=60.0) as world:
         world.line.cut = True
         await world.bus.publish(world.build())
@@ -70,7 +70,7 @@ async def test_nobody_is_told_of_progress_for_ever() -> None:
 
 
 @in_virtual_time
-async def test_a_heart_beats_while_ironic_is_there_and_counts_what_is_being_built() -> None:
+async def test_heartbeats_count_builds_while_ironic_is_reachable() -> None:
     async with metal_world(SLOW, period=5.0) as world:
         assert (await world.beats.get()).hosts == ()
         await world.bus.publish(world.build())
@@ -94,7 +94,7 @@ async def test_a_heart_beats_while_ironic_is_there_and_counts_what_is_being_buil
 
 @pytest.mark.parametrize("jump", [3600.0, -3600.0], ids=["forward", "back"])
 @in_virtual_time
-async def test_when_the_clock_jumps_its_heart_is_heard_and_its_patience_is_the_same(jump: float) -> None:
+async def test_clock_jumps_do_not_change_heartbeats_and_time_limits(jump: float) -> None:
     async with metal_world(SLOW, period=5.0, progress_every=5.0, patience=600.0) as world:
         world.ahead = 7200.0
         before = await world.beats.get()
@@ -113,7 +113,7 @@ async def test_when_the_clock_jumps_its_heart_is_heard_and_its_patience_is_the_s
 
 
 @in_virtual_time
-async def test_news_of_a_node_is_acted_on_at_once_and_its_absence_does_no_harm() -> None:
+async def test_notifications_speed_up_an_agent_and_are_not_required() -> None:
     heard = []
 
     async def news(handle: object) -> None:
@@ -133,7 +133,7 @@ async def test_news_of_a_node_is_acted_on_at_once_and_its_absence_does_no_harm()
 
 @pytest.mark.parametrize("comes_out", [False, True])
 @in_virtual_time
-async def test_a_node_that_goes_into_maintenance_before_it_is_deployed_is_not_waited_for_without_end(
+async def test_a_build_waits_a_limited_time_for_a_node_in_maintenance(
     comes_out: bool,
 ) -> None:
     plan = SimPlan(step_time=Durations("constant", (400.0,)), call_back=True)
@@ -156,7 +156,7 @@ async def test_a_node_that_goes_into_maintenance_before_it_is_deployed_is_not_wa
 
 
 @pytest.mark.parametrize("fault", [None, "deploy"])
-def test_killed_at_any_moment_it_goes_on_from_what_ironic_says(fault: str | None) -> None:
+def test_a_killed_agent_continues_from_ironics_state(fault: str | None) -> None:
     @in_virtual_time
     async def once(kill_at: int) -> None:
         async with metal_world(nodes=1) as world:

@@ -52,7 +52,7 @@ def under(epoch: int, order: BuildOrdered | DestroyOrdered) -> BuildOrdered | De
 
 
 @in_virtual_time
-async def test_what_is_ours_is_done_and_reported_under_the_epoch_of_its_order() -> None:
+async def test_orders_for_leased_nodes_are_done_under_their_epoch() -> None:
     async with shared() as (world, lender):
         lender.lend(world.nodes[0].uuid, 3)
         await world.bus.publish(under(3, world.build()))
@@ -71,7 +71,7 @@ async def test_an_order_under_an_epoch_that_has_passed_is_dropped() -> None:
 
 
 @in_virtual_time
-async def test_an_order_for_a_node_that_is_another_s_is_dropped() -> None:
+async def test_an_order_for_a_node_of_another_agent_is_dropped() -> None:
     async with shared() as (world, _):
         await world.bus.publish(under(1, world.build()))
         assert await world.silence()
@@ -79,7 +79,7 @@ async def test_an_order_for_a_node_that_is_another_s_is_dropped() -> None:
 
 
 @in_virtual_time
-async def test_an_order_that_is_quicker_than_the_word_of_its_node_is_done() -> None:
+async def test_an_order_that_arrives_before_its_lease_is_done() -> None:
     async with shared() as (world, lender):
         await asyncio.sleep(0.6)
         lender.lend(world.nodes[0].uuid, 1)
@@ -88,7 +88,7 @@ async def test_an_order_that_is_quicker_than_the_word_of_its_node_is_done() -> N
 
 
 @in_virtual_time
-async def test_without_a_lease_nothing_is_done_and_with_one_again_all_of_it() -> None:
+async def test_orders_wait_while_the_lease_is_lost() -> None:
     async with shared() as (world, lender):
         lender.lend(world.nodes[0].uuid, 1)
         await asyncio.sleep(1.0)
@@ -102,7 +102,7 @@ async def test_without_a_lease_nothing_is_done_and_with_one_again_all_of_it() ->
 
 
 @in_virtual_time
-async def test_what_it_did_before_a_node_was_another_s_is_looked_at_anew() -> None:
+async def test_a_node_leased_again_is_read_from_ironic() -> None:
     async with shared() as (world, lender):
         lender.lend(world.nodes[0].uuid, 1)
         await world.bus.publish(under(1, world.build()))
@@ -116,7 +116,7 @@ async def test_what_it_did_before_a_node_was_another_s_is_looked_at_anew() -> No
 
 
 @in_virtual_time
-async def test_it_says_that_it_has_seen_a_loss_when_no_write_is_on_its_way_any_more() -> None:
+async def test_the_loss_of_a_node_is_confirmed_after_the_last_write() -> None:
     async with shared() as (world, lender):
         root = world.nodes[0].uuid
         lender.lend(root, 1)
@@ -134,7 +134,7 @@ async def test_it_says_that_it_has_seen_a_loss_when_no_write_is_on_its_way_any_m
 
 
 @in_virtual_time
-async def test_who_ends_gives_its_lease_back() -> None:
+async def test_a_stopping_agent_releases_its_lease() -> None:
     lender = Lender()
     time = asyncio.get_running_loop().time
     lease = NodeLease(AGENT, "pool", CELL, lender.answer, Clock(now=time, monotonic=time))

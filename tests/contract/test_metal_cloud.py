@@ -92,7 +92,7 @@ async def test_a_node_that_is_no_longer_free_is_not_claimed() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_goes_wrong_every_node_is_in_the_end_where_its_build_is(seed: int) -> None:
+def test_after_random_faults_every_build_is_on_its_node(seed: int) -> None:
     """Works that fail; workers killed; messages doubled and out of order; an Ironic that is away."""
 
     @in_virtual_time

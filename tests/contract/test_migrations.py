@@ -96,7 +96,7 @@ async def test_a_migration_that_fails_leaves_nothing_of_any(store: Database, add
     assert await migrate(store, PACKAGE) == ["0001", "0002"]
 
 
-async def test_of_processes_that_start_concurrently_one_migrates(
+async def test_one_of_several_starting_processes_migrates(
     store: Database, open_database: Open, add: Add
 ) -> None:
     add("0001", None, table("things"))
@@ -121,7 +121,7 @@ async def test_an_advisory_lock_of_another_login_does_not_stop_a_migration(
     await other.close()
 
 
-async def test_with_nothing_to_do_it_only_looks(
+async def test_an_up_to_date_database_is_only_checked(
     store: Database, add: Add, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is locked, and no alembic loaded: every start of a process does it."""
@@ -144,7 +144,7 @@ async def test_a_database_from_the_future_is_left_alone(store: Database, add: Ad
         await migrate(store, PACKAGE)
 
 
-async def test_files_that_are_no_line_of_revisions_are_refused(store: Database, add: Add) -> None:
+async def test_migration_files_without_a_linear_history_are_refused(store: Database, add: Add) -> None:
     with pytest.raises(MigrationsBroken, match="no migrations"):
         await migrate(store, PACKAGE)
     add("0001", None, revision="abc")
@@ -153,7 +153,7 @@ async def test_files_that_are_no_line_of_revisions_are_refused(store: Database, 
 
 
 @pytest.mark.services
-async def test_two_namespaces_of_one_database_know_nothing_of_each_other(database_url: str, add: Add) -> None:
+async def test_namespaces_of_one_database_are_independent(database_url: str, add: Add) -> None:
     add("0001", None, table("things"))
     stores = [Database(database_url, namespace=name) for name in ("one", "cell-2")]
     for store in stores:
@@ -184,9 +184,7 @@ async def test_code_of_before_a_migration_that_only_adds_still_starts(
         await tx.execute(text("INSERT INTO things (id) VALUES (1)"))
 
 
-async def test_code_that_is_older_than_what_was_taken_away_does_not_start(
-    store: Database, add: Add, folder: Path
-) -> None:
+async def test_code_older_than_a_removal_does_not_start(store: Database, add: Add, folder: Path) -> None:
     add("0001", None, table("things"))
     add("0002", "0001", table("others"))
     add("0003", "0002", "op.drop_table('things')\n\noldest = '0002'")
@@ -300,7 +298,7 @@ async def test_insert_update_and_delete_by_rows(things: Database) -> None:
     ]  # fmt: skip
 
 
-async def test_rows_that_were_there_already_can_be_told_from_new_ones(things: Database) -> None:
+async def test_existing_rows_are_distinguished_from_inserted_ones(things: Database) -> None:
     n = rows(things.dialect, "n", id=int)
     insert = text(
         f"INSERT INTO things (id, class) SELECT n.id, 'X' FROM {n} WHERE true"
@@ -351,7 +349,7 @@ def described(connection: Connection) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-async def test_replayed_statements_make_what_migrations_make(
+async def test_replayed_statements_equal_the_migrations(
     opening: dict[str, Any],
     open_database: Callable[..., Database],
     package: str,

@@ -286,9 +286,7 @@ async def test_a_waiting_move_prints_its_missing_resources_once(
 # What would become of it
 
 
-async def test_a_dry_run_says_where_each_would_go_and_asks_for_nothing(
-    movers: FakeMovers, berth: Berth
-) -> None:
+async def test_a_dry_run_shows_destinations_and_requests_nothing(movers: FakeMovers, berth: Berth) -> None:
     assert await berth("move", B1, "--dry-run") == f"{B1}: migrate to host-9 in cell c1\n"
     no = WhatIfAnswered(fits=False, refusal="it is building", decision=Decision(code="status"))
     room = Removal(constraint="room", removed=3, left=0)
@@ -302,7 +300,7 @@ async def test_a_dry_run_says_where_each_would_go_and_asks_for_nothing(
 
 
 @pytest.mark.parametrize("of", [B1, uid(1, "e")])
-async def test_an_abort_ends_the_wait_of_one_that_waits(movers: FakeMovers, berth: Berth, of: str) -> None:
+async def test_an_abort_cancels_a_waiting_move(movers: FakeMovers, berth: Berth, of: str) -> None:
     waits = movers.waits(1, 1)
     assert await berth("abort", of) == f"{B1} waits no more: it stays as it is\n"
     assert [cancel.build for cancel in movers.cancelled] == [waits.request]
@@ -325,7 +323,7 @@ async def test_a_move_that_begins_during_its_cancellation_is_aborted(
 
 
 @pytest.mark.parametrize("of", [B1, uid(1, "e")])
-async def test_a_word_is_said_to_the_move_of_a_build(movers: FakeMovers, berth: Berth, of: str) -> None:
+async def test_a_command_steers_the_move_of_a_build(movers: FakeMovers, berth: Berth, of: str) -> None:
     stands = movers.keeps(1, 1, "verify")
 
     def confirmed(said: MoveSteered) -> list[Message]:
@@ -342,7 +340,7 @@ async def test_a_word_is_said_to_the_move_of_a_build(movers: FakeMovers, berth: 
     assert (said.move, said.to, said.cell) == (stands.move, "confirm", "c1")
 
 
-async def test_a_word_that_is_too_late_is_refused_with_why(movers: FakeMovers, berth: Berth) -> None:
+async def test_a_late_command_is_refused_with_the_reason(movers: FakeMovers, berth: Berth) -> None:
     movers.keeps(1, 1, "start")
     movers.steering = lambda said: [
         MoveProgress(
@@ -353,7 +351,7 @@ async def test_a_word_that_is_too_late_is_refused_with_why(movers: FakeMovers, b
     assert await berth("abort", B1, ends=1) == f"{B1}: it is started there already\n"
 
 
-async def test_a_move_that_is_over_takes_no_word(movers: FakeMovers, berth: Berth) -> None:
+async def test_an_ended_move_cannot_be_steered(movers: FakeMovers, berth: Berth) -> None:
     stands = movers.keeps(1, 1, "done", ended=1001.0)
     with pytest.raises(OperationRefused, match=f"move {stands.move} of {B1} is over: done"):
         await berth("revert", B1)

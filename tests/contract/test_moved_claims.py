@@ -102,7 +102,7 @@ async def over(placement: Placement) -> set[str]:
 # Begun once
 
 
-async def test_a_move_begins_with_one_claim_and_everybody_learns_of_both_places(placement: Placement) -> None:
+async def test_one_claim_begins_a_move_and_publishes_both_hosts(placement: Placement) -> None:
     seen = placement.memory.index.seen
     assert await claim(placement, moves()) == [Claimed(choice=0, generation=2, number=seen + 1)]
     assert await held(placement) == {
@@ -127,7 +127,7 @@ async def test_a_repeated_claim_of_a_move_reports_that_it_has_begun(placement: P
     assert await held(placement) == {}
 
 
-async def test_a_move_that_begins_and_is_given_up_at_once_does_one_of_both(
+async def test_a_move_begun_and_cancelled_concurrently_does_one_of_both(
     placement: Placement, url: str
 ) -> None:
     won: set[str] = set()
@@ -158,7 +158,7 @@ async def test_a_move_that_begins_and_is_given_up_at_once_does_one_of_both(
     assert won  # on a quick machine either may win every time
 
 
-async def test_of_two_processes_that_begin_a_move_one_succeeds(placement: Placement, url: str) -> None:
+async def test_one_of_two_processes_that_begin_a_move_succeeds(placement: Placement, url: str) -> None:
     async with a_placement(url, Clock(chance=random.Random(1))) as other:
         generation = 1
         for position in range(20):
@@ -213,7 +213,7 @@ def resized(vcpus: int, generation: int) -> ClaimRequested:
 @pytest.mark.parametrize(
     ("ends", "has", "free"), [("confirmed", 5, 3), ("reverted", 3, 5)], ids=["confirmed", "reverted"]
 )
-async def test_both_sizes_are_held_until_it_is_confirmed_or_reverted_for_which_there_is_always_room(
+async def test_both_sizes_are_held_until_a_resize_is_confirmed_or_reverted(
     placement: Placement, ends: str, has: int, free: int
 ) -> None:
     await claim(placement, an_order(a_claim(BUILD, on_hosts(1, VCPU=3), generation=1, project="mine")))
@@ -270,7 +270,7 @@ async def test_a_cell_takes_over_for_its_builds_and_begins_nothing(placement: Pl
 # Whatever comes
 
 
-async def test_many_move_and_go_back_at_once_and_nothing_is_held_by_nobody(
+async def test_concurrent_moves_and_reverts_leave_no_orphaned_allocations(
     placement: Placement, url: str, every_commit: EveryCommit
 ) -> None:
     """Two processes move the same builds there and back; at every commit what is used is what is held."""

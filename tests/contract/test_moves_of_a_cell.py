@@ -158,9 +158,7 @@ async def to_the_end(cell: MovingCell, event: Message, *, twice: bool) -> list[M
 
 
 @pytest.mark.parametrize("twice", [False, True], ids=["", "killed at every step"])
-async def test_a_move_goes_through_its_phases_and_ends_where_placement_has_it(
-    cell: MovingCell, twice: bool
-) -> None:
+async def test_a_move_runs_its_phases_and_ends_on_the_claimed_host(cell: MovingCell, twice: bool) -> None:
     said = await to_the_end(cell, cell.claimed(), twice=twice)
     ends = [message for message in said if isinstance(message, MoveEnded)]
     assert ends and all(end == ends[0] for end in ends)
@@ -173,7 +171,7 @@ async def test_a_move_goes_through_its_phases_and_ends_where_placement_has_it(
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["", "its answers are lost"])
-async def test_the_way_back_takes_over_what_the_keeper_holds(cell: MovingCell, lost: bool) -> None:
+async def test_a_failed_move_returns_to_the_allocations_of_the_holder(cell: MovingCell, lost: bool) -> None:
     send = (await cell.done(await cell.ordered(cell.claimed())))[0]
     assert isinstance(send, MoveOrdered)
     failed = a_move_report(send, "failed", cause="no network")
@@ -202,7 +200,7 @@ async def test_while_placement_is_away_the_way_back_waits(cell: MovingCell) -> N
     assert short(await cell.came_of(failed)) == ["ended error at host0"]
 
 
-async def test_a_restart_says_again_what_a_move_waits_for(everywhere: MovingCell) -> None:
+async def test_a_restart_repeats_the_orders_of_a_move(everywhere: MovingCell) -> None:
     cell = everywhere
     order = await cell.ordered(cell.claimed())
     for expected in ("prepare 2 at host5", "send 1 at host0", "start 2 at host5"):
@@ -212,7 +210,7 @@ async def test_a_restart_says_again_what_a_move_waits_for(everywhere: MovingCell
     assert await cell.builds.resume() == []
 
 
-async def test_a_phase_nobody_hears_of_is_over_when_its_time_is(everywhere: MovingCell) -> None:
+async def test_a_silent_phase_times_out(everywhere: MovingCell) -> None:
     cell = everywhere
     await cell.ordered(cell.claimed())
     cell.now += 99.0
@@ -223,7 +221,7 @@ async def test_a_phase_nobody_hears_of_is_over_when_its_time_is(everywhere: Movi
     assert cell.books.held[holder_consumer(ONE.build, 2)][1] == a_selection(5).choice.allocations
 
 
-async def test_one_that_waits_to_be_confirmed_is_not_reminded_of(everywhere: MovingCell) -> None:
+async def test_a_move_to_be_confirmed_has_no_time_limit(everywhere: MovingCell) -> None:
     cell = everywhere
     placed = cell.claimed(replace(MOVE, verify=True))
     await to_the_end(cell, placed, twice=False)
@@ -309,7 +307,7 @@ async def test_moves_are_listed_newest_first_a_page_at_a_time(everywhere: Moving
         await cell.moves.find(FindMoves(cell=CELL, after="nowhere"))
 
 
-async def test_moves_that_are_over_are_said_again_and_one_day_forgotten(everywhere: MovingCell) -> None:
+async def test_ended_moves_are_republished_and_later_pruned(everywhere: MovingCell) -> None:
     cell = everywhere
     placed = cell.claimed()
     (*_, end) = await to_the_end(cell, placed, twice=False)
@@ -323,7 +321,7 @@ async def test_moves_that_are_over_are_said_again_and_one_day_forgotten(everywhe
     assert (await cell.stands()).status == "active"
 
 
-async def test_a_move_that_another_conductor_ends_meanwhile_ends_no_second_way(
+async def test_a_move_ended_by_another_conductor_ends_only_once(
     everywhere: MovingCell,
 ) -> None:
     cell = everywhere
@@ -370,7 +368,7 @@ async def test_an_instance_on_a_node_that_agents_share_does_not_move(cell: Movin
     assert cell.books.held == {ONE.build: (3, ONE.chosen.choice.allocations)}
 
 
-async def test_of_a_move_that_is_still_on_its_way_it_may_be_heard_first(cell: MovingCell) -> None:
+async def test_a_reshape_can_arrive_before_its_move(cell: MovingCell) -> None:
     """Its destination is reshaped before the cell knows that there is one."""
     placed = cell.claimed()
     assert placed.chosen is not None
@@ -384,7 +382,7 @@ async def test_of_a_move_that_is_still_on_its_way_it_may_be_heard_first(cell: Mo
     assert (await cell.stands()).chosen.choice == Choice(allocations={uid(9, "e"): {"VCPU": 1}})
 
 
-async def test_nothing_is_guessed_of_where_a_build_is_that_has_moved(
+async def test_a_move_with_an_unreadable_record_is_a_dead_letter(
     cell: MovingCell,
 ) -> None:
     await cell.ordered(cell.claimed())

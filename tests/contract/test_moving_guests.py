@@ -73,7 +73,7 @@ async def test_the_way_back_gives_the_source_another_name_and_spares_it() -> Non
 
 
 @in_virtual_time
-async def test_a_rebuild_takes_the_place_of_what_was_and_counts_once() -> None:
+async def test_a_rebuild_replaces_the_guest_and_counts_once() -> None:
     agent = await MovingAgent().build(a_build(vcpus=4))
     assert await agent.move(replace(REBUILD, spec=a_spec(4, "debian")), REBUILD) == ["done", "done"]
     assert agent.guests() == {2: ("source", "running")}
@@ -82,7 +82,7 @@ async def test_a_rebuild_takes_the_place_of_what_was_and_counts_once() -> None:
 
 
 @in_virtual_time
-async def test_a_rebuild_that_fails_leaves_what_was() -> None:
+async def test_a_failed_rebuild_keeps_the_guest() -> None:
     agent = await MovingAgent(faults=FaultPlan(moves=MoveFaults(rebuild=1.0))).build()
     assert await agent.move(REBUILD) == ["failed: the image could not be fetched"]
     assert agent.guests() == {1: ("source", "running")}
@@ -90,7 +90,7 @@ async def test_a_rebuild_that_fails_leaves_what_was() -> None:
 
 @pytest.mark.parametrize(("old", "new", "says"), [(1, 3, "done"), (2, 3, "failed: the host cannot hold it")])
 @in_virtual_time
-async def test_a_resize_on_its_own_host_needs_room_for_both(old: int, new: int, says: str) -> None:
+async def test_a_resize_on_the_same_host_needs_capacity_for_both_sizes(old: int, new: int, says: str) -> None:
     agent = await MovingAgent().build(a_build(vcpus=old))
     (said,) = await agent.move(an_order("prepare", 1, 2, SOURCE, "resize", spec=a_spec(new)))
     assert said.startswith(says)
@@ -107,7 +107,7 @@ async def test_a_resize_on_its_own_host_needs_room_for_both(old: int, new: int, 
     ],
 )  # fmt: skip
 @in_virtual_time
-async def test_a_phase_that_fails_leaves_what_it_says(
+async def test_a_failed_phase_leaves_the_reported_guests(
     faults: MoveFaults, said: str, guests: dict[int, tuple[str, str]]
 ) -> None:
     agent = await MovingAgent(faults=FaultPlan(moves=faults)).build()
@@ -121,7 +121,7 @@ async def test_a_phase_that_fails_leaves_what_it_says(
 
 
 @in_virtual_time
-async def test_what_may_not_start_where_another_runs_is_still_there_and_said_to_be() -> None:
+async def test_a_guest_that_cannot_start_is_reported_as_leftover() -> None:
     agent = await MovingAgent().build()
     await agent.move(PREPARE)
     said = await agent.moves.move(START)
@@ -130,7 +130,7 @@ async def test_what_may_not_start_where_another_runs_is_still_there_and_said_to_
 
 
 @in_virtual_time
-async def test_a_resume_that_fails_is_said_and_the_guest_stays_stopped_under_its_new_name() -> None:
+async def test_a_failed_resume_is_reported_and_the_guest_stays_stopped() -> None:
     agent = await MovingAgent(faults=FaultPlan(moves=MoveFaults(resume=1.0))).build()
     assert await agent.move(SEND) == ["done"]
     assert (await agent.move(RESUME))[0].startswith("failed: could not start the domain again")
@@ -138,7 +138,7 @@ async def test_a_resume_that_fails_is_said_and_the_guest_stays_stopped_under_its
 
 
 @in_virtual_time
-async def test_an_order_that_comes_twice_is_carried_out_once_and_the_last_delivery_speaks() -> None:
+async def test_a_repeated_order_is_done_once_and_reported_for_the_last_delivery() -> None:
     agent = await MovingAgent(faults=SLOW).build()
     asked = [asyncio.create_task(agent.move(SEND)) for _ in range(3)]
     assert await asyncio.gather(*asked) == [["nothing"], ["nothing"], ["done"]]
@@ -163,7 +163,7 @@ async def test_a_later_order_ends_a_copy_and_the_earlier_is_void(kind: str) -> N
 @pytest.mark.parametrize("step", [2, 3])
 @pytest.mark.parametrize("faults", [SLOW, FaultPlan(moves=MoveFaults(hang=1.0))], ids=["slow", "hangs"])
 @in_virtual_time
-async def test_a_live_copy_that_is_forced_ends_at_once(step: int, faults: FaultPlan) -> None:
+async def test_forcing_a_live_migration_ends_its_copying(step: int, faults: FaultPlan) -> None:
     agent = await MovingAgent(faults=faults).build()
     sending = asyncio.create_task(agent.move(LIVE))
     await asyncio.sleep(1.0)
@@ -173,7 +173,7 @@ async def test_a_live_copy_that_is_forced_ends_at_once(step: int, faults: FaultP
 
 
 @in_virtual_time
-async def test_progress_is_told_while_a_copy_goes_on_and_of_one_that_hangs_nothing() -> None:
+async def test_progress_is_reported_only_while_a_copy_advances() -> None:
     agent = await MovingAgent(faults=SLOW).build()
     sending = asyncio.create_task(agent.move(LIVE))
     seen = []
@@ -218,7 +218,7 @@ CUT: list[tuple[MoveOrdered, tuple[MoveOrdered, ...], str, dict[int, tuple[str, 
 
 @pytest.mark.parametrize(("order", "before", "said", "then"), CUT, ids=[one[0].phase for one in CUT])
 @in_virtual_time
-async def test_when_the_power_fails_amid_a_phase_guests_are_as_they_were_and_it_is_said(
+async def test_a_power_failure_in_a_phase_leaves_the_guests_and_is_reported(
     order: MoveOrdered,
     before: tuple[MoveOrdered, ...],
     said: str,
@@ -303,7 +303,7 @@ ADOPTED = replace(a_build(vcpus=99), adopt=True)  # more than its host has: it r
 
 
 @in_virtual_time
-async def test_one_that_is_adopted_runs_at_once_and_moves_like_any_other() -> None:
+async def test_an_adopted_guest_runs_immediately_and_can_move() -> None:
     agent = MovingAgent(faults=FaultPlan(reschedule=1.0, moves=MoveFaults()))
     said = await agent.does.build(ADOPTED)
     assert said is not None and said.outcome == "built"

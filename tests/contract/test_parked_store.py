@@ -65,7 +65,7 @@ async def listed(store: Database, **asked: object) -> list[tuple[str, int]]:
     return [(request.request, request.position) for request in found]
 
 
-async def test_a_request_is_kept_whole_and_once(store: Database) -> None:
+async def test_a_waiting_request_is_stored_once_and_completely(store: Database) -> None:
     one = kept(1, instances=2, priority=3, project="p")
     assert await add(store, "s1", one, kept(2)) == {uid(1, "a"), uid(2, "a")}
     assert await add(store, "s2", kept(1), kept(3)) == {uid(3, "a")}
@@ -170,7 +170,7 @@ async def test_a_row_that_cannot_be_read_keeps_no_other_from_its_host(store: Dat
     assert await of(store, "s1") == [kept(2)]
 
 
-async def test_why_there_was_no_host_is_kept_for_a_while_by_build_and_by_request(store: Database) -> None:
+async def test_refusals_are_stored_by_build_and_by_request_until_pruned(store: Database) -> None:
     request = a_request(1, instances=2, project="p")
     said = BuildUnplaceable(
         request=request.request, instances=request.instances, reason="no room", decision=DECISION
@@ -210,7 +210,7 @@ async def reserve(store: Database, **moves: str) -> dict[str, str]:
         return await parked.one_of_each(tx, moves)
 
 
-async def test_a_move_is_kept_with_what_it_begins_from_and_found_by_itself_and_listed_by_its_instance(
+async def test_a_waiting_move_is_stored_and_found_by_id_and_instance(
     store: Database,
 ) -> None:
     one, build = a_kept_move(1, 5, priority=3), uid(5, "b")
@@ -243,7 +243,7 @@ async def test_at_most_one_move_of_an_instance_waits(store: Database) -> None:
     assert await reserve(store, **{build: second}) == {build: second}
 
 
-async def test_why_a_move_was_refused_is_kept_with_what_it_asked_of_hosts_if_it_came_so_far(
+async def test_refusals_of_moves_are_stored_with_their_request(
     store: Database,
 ) -> None:
     asked, other = a_move(1), a_move(2)
@@ -314,7 +314,7 @@ class Life:
             return [health.host for health in await host_health.page(tx, ("", ""), 10)]
 
 
-async def test_the_next_scheduler_knows_which_hosts_were_down_or_closed(database: Database) -> None:
+async def test_a_restarted_scheduler_knows_down_and_disabled_hosts(database: Database) -> None:
     await migrate(database, "scheduler_worker")
     time = TurnedClock()
     first = await Life(database, time).load()
@@ -353,7 +353,7 @@ async def test_hosts_that_are_not_up_are_found_by_pages_and_all_are_counted(data
     assert (await life.records.find(FindHostHealth(roots=(HOSTS[0].root,)))).hosts == ()
 
 
-async def test_a_row_that_another_scheduler_left_behind_goes_with_the_heartbeat_of_its_host(
+async def test_a_heartbeat_deletes_the_row_that_another_scheduler_stored(
     database: Database,
 ) -> None:
     await migrate(database, "scheduler_worker")
@@ -396,7 +396,7 @@ async def known(database: Database, *numbers: int) -> dict[str, Handover]:
         return await handover_store.load(tx, [uid(number, "d") for number in numbers])
 
 
-async def test_an_order_is_kept_once_and_changed_by_who_has_seen_it_last(database: Database) -> None:
+async def test_a_handover_is_stored_once_and_changed_only_from_its_last_version(database: Database) -> None:
     await migrate(database, "scheduler_worker")
     one, other = an_order(1), an_order(2)
     async with database.write() as tx:
@@ -421,7 +421,7 @@ async def test_an_order_is_kept_once_and_changed_by_who_has_seen_it_last(databas
     assert await known(database, 1, 2) == {other.placed.move: other}
 
 
-async def test_what_comes_and_goes_between_cells_is_no_leak_of_theirs(database: Database) -> None:
+async def test_handovers_between_cells_are_not_leaks(database: Database) -> None:
     await migrate(database, "cell_conductor")
     books = Books(BOOTED)
     builds = Builds(database, books.claim_many, books.release_many)

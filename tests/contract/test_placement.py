@@ -61,7 +61,7 @@ async def test_a_claim_holds_until_it_is_released(placement: Placement) -> None:
     assert await offered(placement) == ["host-1"]
 
 
-async def test_a_redelivered_claim_is_told_what_it_holds_and_takes_nothing(placement: Placement) -> None:
+async def test_a_redelivered_claim_returns_its_allocations(placement: Placement) -> None:
     await report(placement, a_report(1))
     one = an_order(a_claim(1, on_hosts(1, VCPU=2)))
     held = Held(generation=1, allocations=on_hosts(1, VCPU=2), roots=(uid(1, "a"),))
@@ -72,7 +72,7 @@ async def test_a_redelivered_claim_is_told_what_it_holds_and_takes_nothing(place
     assert await offered(placement, VCPU=6) == ["host-1"]
 
 
-async def test_many_orders_share_a_transaction_and_each_gets_its_own_answer(placement: Placement) -> None:
+async def test_many_orders_share_a_transaction_and_have_separate_answers(placement: Placement) -> None:
     await report(placement, *(a_report(number) for number in range(4)))
     shape = {uid(3, "a"): 9}
     answers = await claim(
@@ -99,7 +99,7 @@ async def test_many_orders_share_a_transaction_and_each_gets_its_own_answer(plac
     assert sorted(await holdings(placement.database)) == [uid(1), uid(2)]
 
 
-async def test_a_swap_moves_what_is_held_in_one_step(placement: Placement) -> None:
+async def test_a_swap_moves_allocations_in_one_step(placement: Placement) -> None:
     await report(placement, a_report(1), a_report(2))
     await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=8))))
     swap = an_order(a_claim(1, on_hosts(2, VCPU=8), generation=1, project="p2"))
@@ -123,7 +123,7 @@ async def held_by(placement: Placement) -> dict[str, tuple[Any, ...]]:
     }
 
 
-async def test_a_swap_may_keep_what_was_held_until_the_guest_is_gone(placement: Placement) -> None:
+async def test_a_swap_can_keep_the_old_allocations_for_a_holder(placement: Placement) -> None:
     await report(placement, a_report(1, inventories=VCPU), a_report(2, inventories=VCPU))
     await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=5), project="p7")))
     swap = an_order(a_claim(1, on_hosts(2, VCPU=5), generation=1, project="p7", keep=9))
@@ -144,7 +144,7 @@ async def test_a_swap_may_keep_what_was_held_until_the_guest_is_gone(placement: 
 
 
 @pytest.mark.parametrize("together", [True, False])
-async def test_a_release_may_keep_what_was_held(placement: Placement, together: bool) -> None:
+async def test_a_release_can_keep_the_allocations_for_a_holder(placement: Placement, together: bool) -> None:
     await report(placement, a_report(1, inventories=VCPU))
     await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=5), project="p7")))
     keeping, again = (a_release(1, 1, "error: lost", keep=9) for _ in range(2))
@@ -158,7 +158,7 @@ async def test_a_release_may_keep_what_was_held(placement: Placement, together: 
     assert await held_by(placement) == {}
 
 
-async def test_conflicts_are_tried_again_and_then_said(
+async def test_conflicts_are_retried_and_then_reported(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await report(placement, a_report(1))
@@ -207,7 +207,7 @@ async def test_an_empty_choice_gives_everything_back_and_forgets_the_consumer(pl
     assert list(await holdings(placement.database)) == [uid(2)]
 
 
-async def test_without_a_fence_whatever_is_held_is_replaced_and_given_back(placement: Placement) -> None:
+async def test_a_claim_without_a_generation_replaces_any_allocations(placement: Placement) -> None:
     await report(placement, a_report(1))
     for amount, generation in ((3, 1), (8, 2), (1, 3)):
         order = an_order(a_claim(1, on_hosts(1, VCPU=amount), fenced=False, type=None))
@@ -270,7 +270,7 @@ async def test_an_older_report_changes_nothing(placement: Placement, together: b
     assert await offered(placement, VCPU=2) == ["host-1"]
 
 
-async def test_a_claim_chosen_before_a_report_is_told_to_look_again(placement: Placement) -> None:
+async def test_a_claim_chosen_before_a_reshape_is_refused(placement: Placement) -> None:
     await report(placement, a_report(1))
     chosen = (await placement.find_candidates(looking_for({"VCPU": 1}))).candidates[0]
     choice = Choice(chosen.allocations, chosen.shapes)
@@ -281,7 +281,7 @@ async def test_a_claim_chosen_before_a_report_is_told_to_look_again(placement: P
     ]
 
 
-async def test_a_tree_that_is_gone_is_removed_and_a_late_report_does_not_bring_it_back(
+async def test_a_deleted_tree_is_not_created_again_by_a_late_report(
     placement: Placement,
 ) -> None:
     await report(placement, a_report(1, a_provider(2, 1)))
@@ -296,7 +296,7 @@ async def test_a_tree_that_is_gone_is_removed_and_a_late_report_does_not_bring_i
     assert figures(placement, 1)[0] > shape  # never one it had before
 
 
-async def test_a_tree_that_is_gone_but_in_use_closes_and_goes_once_it_is_free(placement: Placement) -> None:
+async def test_a_deleted_tree_in_use_closes_and_is_removed_when_free(placement: Placement) -> None:
     await report(placement, a_report(1), a_report(2))
     await claim(placement, an_order(a_claim(1, on_hosts(1))))
     await report(placement, gone(1, 2))
@@ -455,7 +455,7 @@ async def test_the_feed_gives_every_change_from_a_number_on_as_it_comes(placemen
 
 
 @pytest.mark.parametrize("after", [0, 4])
-async def test_a_feed_from_what_is_not_kept_or_not_yet_there_is_refused(
+async def test_a_feed_from_a_pruned_or_future_number_is_refused(
     placement: Placement, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
     monkeypatch.setattr(changes, "KEEP", 1)

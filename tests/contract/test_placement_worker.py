@@ -78,7 +78,7 @@ async def test_a_reported_host_is_offered_claimed_and_announced(database: Databa
             assert [c.host for c in (await ask(looking_for({"VCPU": 8}))).candidates] == ["host-2"]
 
 
-async def test_a_cell_is_heard_from_when_it_is_registered_until_it_is_dropped(database: Database) -> None:
+async def test_placement_consumes_reports_of_registered_cells(database: Database) -> None:
     broker = LocalBroker()
     async with Bus(LocalTransport(broker)) as client, served(broker, database) as placement:
         providers, edit = client.asker(topics.CELL_PROVIDERS), client.asker(topics.EDIT_CELL)
@@ -111,7 +111,7 @@ async def test_a_question_that_cannot_be_answered_is_refused_by_the_field(databa
             await ask(FindCandidates(groups=(ResourceGroup(suffix="_x"),)))
 
 
-async def test_the_table_says_what_it_announces(database: Database) -> None:
+async def test_the_workers_table_lists_its_announcements(database: Database) -> None:
     worker = placement_worker(Placement(database, Clock()), _nowhere, ("c1",))
     assert worker.emits == {topics.PLACEMENT_CHANGED.message, topics.BUILD_RESHAPED.message}
 

@@ -71,7 +71,7 @@ async def test_invalid_input_is_refused_with_the_reason(placement: Placement) ->
         assert why in str(refused.value)
 
 
-async def test_all_that_came_over_goes_to_a_cell_at_once_and_pools_stay(
+async def test_all_imported_hosts_are_assigned_to_a_cell_except_pools(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hosts 2 to 6 were imported, 7 is a pool that an operator made; host 1 has a cell already."""
@@ -100,7 +100,7 @@ async def test_all_that_came_over_goes_to_a_cell_at_once_and_pools_stay(
 
 
 @pytest.mark.parametrize("words", [("--cell", "c1"), ("host-1", "--cell", "c1", "--all-without-owner")])
-def test_either_one_host_or_all_without_owner_must_be_named(words: tuple[str, ...]) -> None:
+def test_a_reset_requires_a_root_or_all_without_owner(words: tuple[str, ...]) -> None:
     result = CliRunner().invoke(app, ["provider", "reset", *words])
     assert isinstance(result.exception, BadSetting) and "a root, or --all-without-owner" in str(
         result.exception

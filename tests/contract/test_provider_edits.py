@@ -133,7 +133,7 @@ async def test_an_edit_that_changes_nothing_has_no_number(placement: Placement) 
     assert placement.memory.index.seen == seen
 
 
-async def test_a_provider_made_again_does_not_pass_for_what_it_was(placement: Placement) -> None:
+async def test_a_recreated_provider_does_not_accept_earlier_claims(placement: Placement) -> None:
     """A claim chosen in its first life must not be had in its second."""
     await make(placement, (A, None))
     shapes = dict(placement.memory.index.rows[A].shapes)
@@ -146,7 +146,7 @@ async def test_a_provider_made_again_does_not_pass_for_what_it_was(placement: Pl
         await edited(placement, SetInventories(provider=A, inventories=STOCK))
 
 
-async def test_claims_chosen_before_an_edit_are_told_to_look_again_unless_only_its_name_changed(
+async def test_claims_chosen_before_an_edit_are_refused_except_after_a_rename(
     placement: Placement,
 ) -> None:
     await make(placement, (A, None))
@@ -167,7 +167,7 @@ async def test_claims_chosen_before_an_edit_are_told_to_look_again_unless_only_i
 
 
 @pytest.mark.parametrize("parent", [C, None])
-async def test_a_subtree_moves_with_what_is_held_of_it_here_and_in_other_processes(
+async def test_a_moved_subtree_keeps_its_allocations_in_all_processes(
     url: str, placement: Placement, parent: str | None
 ) -> None:
     await make(placement, (A, None), (B, A), (D, B), (C, None))
@@ -183,7 +183,7 @@ async def test_a_subtree_moves_with_what_is_held_of_it_here_and_in_other_process
         assert {provider.id for provider in in_tree.providers} == set(expected[parent or B])
 
 
-async def test_a_root_goes_under_another_and_comes_back(url: str, placement: Placement) -> None:
+async def test_a_root_becomes_a_child_and_a_root_again(url: str, placement: Placement) -> None:
     await report(placement, a_report(1, a_provider(2, 1)))
     await make(placement, (C, None))
     async with a_placement(url) as other:
@@ -263,7 +263,7 @@ async def make_host(placement: Placement) -> None:
     )
 
 
-async def test_a_reshape_moves_inventory_with_what_is_held_of_it(url: str, placement: Placement) -> None:
+async def test_a_reshape_moves_inventory_and_allocations(url: str, placement: Placement) -> None:
     await make_host(placement)
     order = Numa(
         [(1, REST, 3), (2, HALF, 0), (3, HALF, 0)],

@@ -108,7 +108,7 @@ async def test_frames_stay_small(transport: RabbitTransport, channel: AbstractCh
     assert all(len(message.body) <= 256 * 1024 for message in messages)
 
 
-async def test_nothing_shares_when_told_not_to(
+async def test_messages_are_not_coalesced_if_disabled(
     amqp_url: str, channel: AbstractChannel, bus_name: str
 ) -> None:
     transport = RabbitTransport(amqp_url, exchange=bus_name, coalesce=False)
@@ -175,7 +175,7 @@ async def test_a_dead_letter_explains_itself_to_any_client(
 # What may be done to us
 
 
-async def test_a_queue_that_was_made_otherwise_is_named(
+async def test_a_queue_with_other_properties_is_refused_by_name(
     transport: RabbitTransport, channel: AbstractChannel, bus_name: str
 ) -> None:
     await channel.declare_queue(f"{bus_name}:q", durable=True)
@@ -186,7 +186,7 @@ async def test_a_queue_that_was_made_otherwise_is_named(
     await transport.declare(QueueSpec("other", ("build.requested",)))  # and we can go on
 
 
-async def test_classic_queues_where_quorum_ones_are_not_wanted(amqp_url: str, bus_name: str) -> None:
+async def test_classic_queues_are_used_without_quorum(amqp_url: str, bus_name: str) -> None:
     transport = RabbitTransport(amqp_url, exchange=bus_name, quorum=False)
     await transport.open()
     inbox = await transport.consume(QUEUE, 10)
@@ -199,7 +199,7 @@ async def test_classic_queues_where_quorum_ones_are_not_wanted(amqp_url: str, bu
     await transport.close()
 
 
-async def test_a_refused_publish_is_told_and_harms_no_other(
+async def test_a_refused_publication_does_not_affect_other_publications(
     amqp_url: str, channel: AbstractChannel, bus_name: str
 ) -> None:
     await channel.declare_exchange(bus_name, ExchangeType.TOPIC, durable=True, internal=True)
@@ -261,7 +261,7 @@ async def test_a_delayed_message_of_a_deleted_queue_is_a_dead_letter(
 
 
 @pytest.mark.parametrize("gone", [".dead", ".delay.100"])
-async def test_our_own_queues_are_made_again_when_somebody_deletes_them(
+async def test_deleted_queues_of_berth_are_declared_again(
     transport: RabbitTransport, channel: AbstractChannel, bus_name: str, gone: str
 ) -> None:
     inbox = await transport.consume(QUEUE, 10)
@@ -285,7 +285,7 @@ async def test_our_own_queues_are_made_again_when_somebody_deletes_them(
         ("amqp://guest:guest@{broker}/nowhere", "vhost nowhere does not let us into the virtual host"),
     ],
 )
-async def test_a_broker_that_does_not_let_us_in_says_so_without_the_password(
+async def test_a_login_failure_is_reported_without_the_password(
     amqp_url: str, url: str, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = amqp_url.rpartition("@")[2].rstrip("/")
@@ -304,7 +304,7 @@ async def test_waiting_for_a_broker_is_logged_once(caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.parametrize("url", ["http://guest:s3cret@x/", "s3cret", "amqp://guest:s3cret@x:port/"])
-def test_a_url_that_is_none_is_refused_without_showing_it(url: str) -> None:
+def test_an_invalid_url_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(ValueError, match="must look like amqp://") as problem:
         RabbitTransport(url)
     assert "s3cret" not in str(problem.value)
@@ -326,7 +326,7 @@ async def test_a_message_amqp_cannot_carry_is_refused_with_a_sentence(transport:
     await publish(transport, an_envelope(2))  # and we can go on
 
 
-async def test_a_transport_that_closes_lets_its_look_after_the_exchanges_finish(
+async def test_a_closing_transport_finishes_its_check_of_the_exchanges(
     amqp_url: str, bus_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(40):
@@ -351,7 +351,7 @@ def a_forged_envelope() -> Envelope:
     return envelope_of(FAILURE, Clock())
 
 
-async def test_the_key_is_the_one_it_was_published_under(
+async def test_a_header_cannot_change_the_key_of_a_message(
     transport: RabbitTransport, bus_name: str, blocking_channel: BlockingChannel
 ) -> None:
     inbox = await transport.consume(QueueSpec("reader", ("host.failed.c2",)), 10)
@@ -374,7 +374,7 @@ async def test_messages_in_a_frame_have_the_key_of_the_frame(
 
 
 @pytest.mark.parametrize("header", ["CC", "BCC"])
-async def test_a_further_key_is_none(
+async def test_an_additional_key_does_not_change_the_key_of_a_message(
     transport: RabbitTransport, bus_name: str, blocking_channel: BlockingChannel, header: str
 ) -> None:
     inbox = await transport.consume(QueueSpec("reader", ("host.failed.c2",)), 10)
@@ -483,7 +483,7 @@ def publish_bare(amqp_url: str, exchange: str, body: bytes, said: pika.BasicProp
     connection.close()
 
 
-async def test_anyone_may_publish_with_nothing_but_a_body(
+async def test_a_message_with_only_a_body_is_accepted(
     amqp_url: str, transport: RabbitTransport, bus_name: str
 ) -> None:
     inbox = await transport.consume(QUEUE, 10)
@@ -520,7 +520,7 @@ STRANGE = {
 
 
 @pytest.mark.parametrize("said", STRANGE.values(), ids=STRANGE.keys())
-async def test_strange_properties_are_taken_for_what_they_are_worth(
+async def test_invalid_properties_are_replaced_by_defaults(
     amqp_url: str, transport: RabbitTransport, bus_name: str, said: pika.BasicProperties
 ) -> None:
     inbox = await transport.consume(QUEUE, 10)
@@ -545,7 +545,7 @@ async def test_strange_properties_are_taken_for_what_they_are_worth(
         (b"", "", ""),
     ],
 )
-async def test_what_cannot_be_read_is_handed_out_with_its_bytes_and_the_problem(
+async def test_an_unreadable_message_is_delivered_with_its_bytes_and_the_problem(
     amqp_url: str, transport: RabbitTransport, bus_name: str, body: bytes, type_: str, problem: str
 ) -> None:
     inbox = await transport.consume(QUEUE, 10)
@@ -560,7 +560,7 @@ async def test_what_cannot_be_read_is_handed_out_with_its_bytes_and_the_problem(
     assert (await take(inbox)).problem == ""
 
 
-async def test_a_frame_of_more_than_256_envelopes_is_one_problem_and_not_thousands(
+async def test_a_frame_of_more_than_256_envelopes_is_one_dead_letter(
     amqp_url: str, transport: RabbitTransport, bus_name: str
 ) -> None:
     """Buried one by one, 26,000 empty envelopes held everybody else up for more than a minute."""

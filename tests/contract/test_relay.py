@@ -148,7 +148,7 @@ async def test_changes_left_by_another_process_are_published(
 
 
 @pytest.mark.parametrize(("waiting", "handfuls"), [(2, [2]), (3, [3]), (6, [3, 3]), (8, [3, 3, 2])])
-async def test_a_crowd_goes_in_handfuls(
+async def test_many_changes_are_published_in_batches(
     placement: Placement,
     wire: RememberingBus,
     monkeypatch: pytest.MonkeyPatch,
@@ -232,7 +232,9 @@ async def test_changes_that_do_not_fit_in_memory_are_read_from_the_log(
     assert wire.numbers == list(range(1, 10))
 
 
-async def test_a_bus_that_fails_is_told_from_memory_again(placement: Placement, wire: RememberingBus) -> None:
+async def test_unconfirmed_changes_are_published_again_from_memory(
+    placement: Placement, wire: RememberingBus
+) -> None:
     async with relaying((placement, wire)):
         await commit(placement)
         await wire.holds(1)
@@ -243,7 +245,7 @@ async def test_a_bus_that_fails_is_told_from_memory_again(placement: Placement, 
     assert wire.numbers == [1, 2, 3]
 
 
-async def test_an_older_database_that_was_put_back_is_told_of_anew(
+async def test_a_restored_older_database_is_published_from_its_state(
     placement: Placement, wire: RememberingBus
 ) -> None:
     async with relaying((placement, wire)):
@@ -293,7 +295,7 @@ async def test_a_relay_that_dies_while_publishing_leaves_it_to_the_next(
     assert wire.numbers == [1, 2]
 
 
-async def test_while_it_publishes_others_write(
+async def test_writers_are_not_blocked_by_publishing(
     placement: Placement, wire: RememberingBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(changes, "KEEP", 0)
@@ -326,9 +328,7 @@ async def test_changes_of_several_processes_are_published_in_order(
 
 
 @pytest.mark.services
-async def test_while_one_process_publishes_another_waits_for_its_turn(
-    database_url: str, wire: RememberingBus
-) -> None:
+async def test_two_processes_publish_one_after_the_other(database_url: str, wire: RememberingBus) -> None:
     wire.open.clear()
     other_wire = RememberingBus()
 
@@ -356,7 +356,7 @@ async def test_while_one_process_publishes_another_waits_for_its_turn(
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-async def test_a_slow_relay_does_not_turn_the_number_back(
+async def test_a_slow_relay_does_not_decrease_the_published_number(
     url: str, placement: Placement, wire: RememberingBus
 ) -> None:
     """On SQLite, where relays do not wait for one another."""
@@ -416,7 +416,7 @@ async def test_a_database_that_restarts_costs_nothing_but_time(
         (2, 2, 0, [3, 4]),
     ],
 )
-async def test_the_log_keeps_the_last_changes_and_many_unpublished_ones(
+async def test_the_log_keeps_recent_and_unpublished_changes(
     placement: Placement, monkeypatch: pytest.MonkeyPatch, keep: int, untold: int, up_to: int, left: list[int]
 ) -> None:
     monkeypatch.setattr(changes, "KEEP", keep)
@@ -428,7 +428,7 @@ async def test_the_log_keeps_the_last_changes_and_many_unpublished_ones(
     assert await kept(placement) == left
 
 
-async def test_a_bus_that_was_away_is_told_everything_the_log_had_room_for(
+async def test_after_an_outage_the_changes_in_the_log_are_published(
     placement: Placement, wire: RememberingBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(changes, "KEEP", 0)

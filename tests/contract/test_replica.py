@@ -131,7 +131,7 @@ async def test_a_replica_loads_during_changes(world: ReplicatedPlacement, seed: 
     await in_time(world.agrees(kept))
 
 
-async def test_a_lost_change_is_read_when_the_next_one_arrives(
+async def test_a_lost_change_is_read_when_the_next_change_arrives(
     world: ReplicatedPlacement, never: None
 ) -> None:
     placement = await world.start()
@@ -152,7 +152,7 @@ async def test_a_lost_change_is_read_when_the_next_one_arrives(
     await in_time(world.agrees(kept))
 
 
-async def test_a_scheduler_asks_before_it_says_that_there_is_no_host(
+async def test_a_scheduler_asks_placement_before_it_reports_no_host(
     world: ReplicatedPlacement, never: None
 ) -> None:
     placement = await world.start()
@@ -228,7 +228,7 @@ async def test_a_replica_continues_after_a_restart_of_placement(
     await in_time(world.agrees(kept))
 
 
-async def test_a_replica_reloads_if_the_log_no_longer_holds_what_it_missed(
+async def test_a_replica_reloads_if_missed_changes_are_pruned(
     world: ReplicatedPlacement, soon: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(changes, "KEEP", 2)
@@ -258,7 +258,7 @@ async def test_another_database_is_noticed_by_numbers_that_go_back(
     await in_time(world.agrees(kept))
 
 
-async def test_a_replica_never_goes_back(world: ReplicatedPlacement) -> None:
+async def test_a_replica_never_returns_to_an_older_state(world: ReplicatedPlacement) -> None:
     placement = await world.start()
     await report(placement, *(a_report(number) for number in range(1, 5)))
     kept = await world.follow()
@@ -282,7 +282,7 @@ async def test_a_replica_never_goes_back(world: ReplicatedPlacement) -> None:
     assert seen == sorted(seen) and len(set(seen)) > 1
 
 
-async def test_many_reports_at_once_are_read_with_few_questions(
+async def test_many_reported_trees_are_read_with_few_queries(
     world: ReplicatedPlacement, monkeypatch: pytest.MonkeyPatch, never: None, asked_for: None
 ) -> None:
     asked: list[int] = []

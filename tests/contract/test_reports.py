@@ -58,9 +58,7 @@ async def sold(placement: Placement) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("ratio", [1.0, 1.5, 16.0])
-async def test_a_sweep_looks_at_trees_of_which_something_can_open_and_at_no_others(
-    placement: Placement, ratio: float
-) -> None:
+async def test_a_sweep_reads_only_trees_with_releasable_amounts(placement: Placement, ratio: float) -> None:
     """All hosts of a cloud may withhold something for weeks: claims must not wait for sweeps over them."""
 
     def split(sequence: int, *totals: int) -> InventoryReported:
@@ -91,7 +89,7 @@ async def test_a_sweep_looks_at_trees_of_which_something_can_open_and_at_no_othe
     assert opened > 0 and await swept() == ([], 0)
 
 
-async def test_an_operator_may_open_what_is_withheld(placement: Placement) -> None:
+async def test_an_operator_can_release_withheld_amounts(placement: Placement) -> None:
     await must_report(placement, a_shape(0, 1))
     await placement.claims.claim_many([an_order(a_claim(1, on_hosts(1, VCPU=4)))])
     await must_report(placement, a_shape(2, 2))

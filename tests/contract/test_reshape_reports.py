@@ -85,7 +85,7 @@ async def told(placement: Placement) -> list[BuildReshaped]:
     return said
 
 
-async def test_all_that_is_held_goes_with_its_inventory_in_one_commit(
+async def test_a_reported_reshape_moves_all_allocations_in_one_commit(
     placement: Placement, every_commit: EveryCommit
 ) -> None:
     await load(placement, a_load(7, inventories=has(DISK_GB=50), traits=("MISC_SHARES_VIA_AGGREGATE",)))
@@ -118,7 +118,7 @@ async def test_all_that_is_held_goes_with_its_inventory_in_one_commit(
     assert every_commit.broken == []
 
 
-async def test_their_conductors_are_told_of_builds_until_they_have_been(placement: Placement) -> None:
+async def test_conductors_are_informed_of_reshaped_builds_until_confirmed(placement: Placement) -> None:
     await report(placement, flat())
     kept = a_claim(3, of_host(1), type="CLEANUP")
     client = a_claim(4, of_host(1))
@@ -154,7 +154,7 @@ async def test_their_conductors_are_told_of_builds_until_they_have_been(placemen
 # The wall
 
 
-async def test_a_report_moves_what_is_in_its_own_tree_alone(placement: Placement) -> None:
+async def test_a_reported_reshape_moves_allocations_of_its_tree_only(placement: Placement) -> None:
     theirs = a_report(5, inventories=has(VCPU=8))
     await report(placement, flat(), theirs)
     await claim(placement, an_order(a_claim(1, on_hosts(5, VCPU=2))))
@@ -169,7 +169,7 @@ async def test_a_report_moves_what_is_in_its_own_tree_alone(placement: Placement
     assert [provider.id for provider in await find_providers(placement, in_tree=HOST)] == [HOST]
 
 
-async def test_a_cell_is_told_who_holds_something_of_its_own_hosts_and_of_no_others(
+async def test_a_cell_sees_the_holders_of_its_own_hosts_only(
     placement: Placement,
 ) -> None:
     await load(placement, a_load(7, inventories=has(DISK_GB=50), traits=("MISC_SHARES_VIA_AGGREGATE",)))
@@ -286,7 +286,7 @@ GOES_ON = {
 @pytest.mark.parametrize(
     "back", [False, True], ids=["its provider has another shape", "its provider is gone"]
 )
-async def test_a_claim_whose_provider_was_reshaped_meanwhile_reads_it_again(
+async def test_a_claim_on_a_concurrently_reshaped_provider_reads_it_again(
     database_url: str, monkeypatch: pytest.MonkeyPatch, gate: Gate, goes_on: Any, back: bool
 ) -> None:
     """PostgreSQL: it waits for the providers of old, which the reshape has locked."""

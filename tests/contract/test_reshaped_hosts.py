@@ -133,7 +133,7 @@ async def test_flat_to_numa_with_fifty_running_and_boots_going_on(
 SMALL_FIGURES = {"VCPU": 1, "MEMORY_MB": 64, "DISK_GB": 1}
 
 
-async def test_an_agent_that_is_killed_before_it_knows_what_became_of_its_report_learns_it(
+async def test_an_agent_killed_during_a_reshape_learns_the_result(
     connect: Connect, url: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "agent.guests"
@@ -157,7 +157,7 @@ async def test_an_agent_that_is_killed_before_it_knows_what_became_of_its_report
 
 
 @pytest.mark.parametrize("connect", ["local"], indirect=True)
-async def test_what_does_not_fit_the_cells_stays_as_it_is_until_it_does(
+async def test_guests_that_do_not_fit_numa_cells_delay_the_reshape(
     connect: Connect, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The agent goes on with its flat tree: it builds there, and reports again and again."""

@@ -127,7 +127,7 @@ async def test_claims_and_reports_come_in_between_and_the_answer_is_sound(
     assert len((await placement.searches.fits(many())).fits) < 200
 
 
-async def test_a_search_that_is_given_up_holds_nothing(
+async def test_a_cancelled_search_holds_no_snapshot(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("placement_worker.placement.SLICE_SECONDS", 0.0)
@@ -164,7 +164,7 @@ async def test_a_scheduler_in_the_process_of_placement_searches_its_index() -> N
         assert place.source.seen == placement.memory.index.seen and heard == [ONE]
 
 
-def test_elsewhere_a_replica_is_kept_which_is_not_empty_but_unread() -> None:
+def test_a_scheduler_without_placement_uses_a_replica_that_is_read_first() -> None:
     place = candidate_source(Bus(LocalTransport(LocalBroker())), None)
     assert [worker.name for worker in place.workers] == ["replica"]
     with pytest.raises(Unavailable, match="has not been read"):

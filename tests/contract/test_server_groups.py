@@ -68,7 +68,7 @@ def crowded(root: str, members: int = 1, policy: GroupPolicy = "anti-affinity") 
 # Made, found, dropped
 
 
-async def test_a_group_that_is_made_twice_is_one(placement: Placement) -> None:
+async def test_creating_a_group_twice_creates_it_once(placement: Placement) -> None:
     order = MakeGroup(group=GROUP, name="web", policy="anti-affinity", max_per_host=2, project="p1")
     group = ServerGroup(id=GROUP, name="web", policy="anti-affinity", max_per_host=2, project="p1")
     assert await edit(placement, order) == GroupEdited(group=group, changed=True)
@@ -88,7 +88,7 @@ async def test_a_group_that_is_made_twice_is_one(placement: Placement) -> None:
         (MakeGroup(group=OTHER, name="web", policy="affinity", project="p2"), None),
     ],
 )
-async def test_an_id_is_one_of_a_kind_and_a_name_is_in_its_project(
+async def test_group_ids_are_unique_and_names_are_unique_in_a_project(
     placement: Placement, order: MakeGroup, taken: Taken | None
 ) -> None:
     await make(placement)
@@ -115,7 +115,7 @@ async def test_groups_are_found_by_id_project_and_name_in_pages(placement: Place
     assert await ids(ids=(one, two, three), after=one, limit=1) == [two]
 
 
-async def test_the_groups_that_somebody_is_in_are_found_by_who_it_is(placement: Placement) -> None:
+async def test_groups_are_found_by_member(placement: Placement) -> None:
     await make(placement)
     await edit(placement, MakeGroup(group=OTHER, name="db", policy="affinity", project="p1"))
     await take(placement, a_claim(1, on_hosts(1), group=GROUP), a_claim(2, on_hosts(2)))
@@ -143,7 +143,7 @@ async def test_a_group_with_members_is_dropped_only_by_force_and_they_stay(place
     assert (await found(placement)).members == {uid(2): (H2,)}
 
 
-async def test_a_group_whose_members_are_gone_may_be_dropped(placement: Placement) -> None:
+async def test_a_group_without_members_can_be_dropped(placement: Placement) -> None:
     await make(placement)
     await take(placement, a_claim(1, on_hosts(1), group=GROUP))
     await release(placement, a_release(1, 1, "deleted", keep=100))  # its guest may still be there
@@ -153,7 +153,7 @@ async def test_a_group_whose_members_are_gone_may_be_dropped(placement: Placemen
 # Judged in the claim
 
 
-async def test_a_claim_joins_its_group_and_a_redelivered_one_is_held(placement: Placement) -> None:
+async def test_a_claim_joins_its_group_once(placement: Placement) -> None:
     await make(placement)
     claim = a_claim(1, on_hosts(1), group=GROUP)
     assert [type(result) for result in await take(placement, claim)] == [Claimed]
@@ -164,7 +164,7 @@ async def test_a_claim_joins_its_group_and_a_redelivered_one_is_held(placement: 
     assert await take(placement, claim) == (again,)
 
 
-async def test_members_apart_take_the_next_choice_and_say_why(placement: Placement) -> None:
+async def test_anti_affinity_members_use_the_next_choice_with_the_reason(placement: Placement) -> None:
     await make(placement)
     await take(placement, a_claim(1, on_hosts(1), group=GROUP))
     [second] = await take(placement, a_claim(2, on_hosts(1), on_hosts(2), group=GROUP))
@@ -206,7 +206,7 @@ async def test_released_consumers_leave_their_group(placement: Placement) -> Non
     assert (await found(placement)).members == {}
 
 
-async def test_the_api_tells_a_client_why(url: str, placement: Placement) -> None:
+async def test_the_api_reports_a_violated_group_policy(url: str, placement: Placement) -> None:
     await make(placement)
     await take(placement, a_claim(1, on_hosts(1), group=GROUP), a_claim(2, on_hosts(2), group=GROUP))
     async with a_door(url) as door:
@@ -222,7 +222,7 @@ async def test_the_api_tells_a_client_why(url: str, placement: Placement) -> Non
         assert status == 409 and str(crowded(H2)) in why
 
 
-async def test_another_process_sees_where_the_first_one_put_them(placement: Placement, url: str) -> None:
+async def test_another_process_sees_the_hosts_of_the_members(placement: Placement, url: str) -> None:
     await make(placement)
     await take(placement, a_claim(1, on_hosts(1), group=GROUP))
     async with a_placement(url) as other:
@@ -242,7 +242,7 @@ async def test_another_process_sees_where_the_first_one_put_them(placement: Plac
         ("soft-anti-affinity", "INSTANCE", None),
     ],
 )
-async def test_an_audit_says_which_group_is_broken(
+async def test_an_audit_reports_broken_groups(
     placement: Placement, policy: GroupPolicy, type_: str, said: str | None
 ) -> None:
     await make(placement, "soft-affinity")

@@ -143,7 +143,7 @@ def placed_on(build: int, *roots: str, books: Books) -> BuildPlaced:
     return placed
 
 
-async def test_agents_share_the_nodes_and_each_is_told_of_his(world: RingWorld) -> None:
+async def test_agents_share_the_nodes_and_receive_their_part(world: RingWorld) -> None:
     await all_dealt(world, "a", "b", "c")
     had = Counter(root for agent in world.agents.values() for root in agent.nodes)
     assert had == Counter(NODES)
@@ -155,7 +155,7 @@ async def test_agents_share_the_nodes_and_each_is_told_of_his(world: RingWorld) 
     assert sum(agent.free for agent in found.agents) == found.nodes == 60
 
 
-async def test_who_asks_again_is_told_only_what_changed(world: RingWorld) -> None:
+async def test_a_repeated_lease_query_returns_only_changes(world: RingWorld) -> None:
     await all_dealt(world, "a", "b")
     assert (await world.agents["a"].ask()).nodes == ()
     await world.rings[0].report_nodes(
@@ -165,7 +165,7 @@ async def test_who_asks_again_is_told_only_what_changed(world: RingWorld) -> Non
     assert sum(lent.epoch > 0 for answer in told for lent in answer.nodes) == 1
 
 
-async def test_of_a_silent_one_the_nodes_are_others_within_five_seconds(world: RingWorld) -> None:
+async def test_nodes_of_a_silent_agent_are_reassigned_within_five_seconds(world: RingWorld) -> None:
     await all_dealt(world, "a", "b", "c")
     his = set(world.agents["a"].nodes)
     await world.pass_(2.0, "a")
@@ -179,7 +179,7 @@ async def test_of_a_silent_one_the_nodes_are_others_within_five_seconds(world: R
     assert Counter(r for agent in world.agents.values() for r in agent.nodes) == Counter(NODES)
 
 
-async def test_one_who_leaves_is_followed_at_once(world: RingWorld) -> None:
+async def test_nodes_of_a_leaving_agent_are_reassigned_immediately(world: RingWorld) -> None:
     await all_dealt(world, "a", "b")
     await world.agents["a"].ask(leaves=True)
     await world.pass_(0.5, "a")
@@ -187,7 +187,7 @@ async def test_one_who_leaves_is_followed_at_once(world: RingWorld) -> None:
     assert set(world.agents["b"].nodes) == set(NODES)
 
 
-async def test_two_processes_of_one_name_never_have_a_lease_at_once(world: RingWorld) -> None:
+async def test_two_agents_of_one_name_never_have_a_lease_together(world: RingWorld) -> None:
     await all_dealt(world, "a", "b")
     first = world.agents["a"]
     second = AskingAgent("a", world.rings, world.time, run="2")
@@ -204,7 +204,7 @@ async def test_two_processes_of_one_name_never_have_a_lease_at_once(world: RingW
     assert "another process of this name" in first.refused
 
 
-async def test_while_nobody_is_heard_nobody_is_given_up(world: RingWorld) -> None:
+async def test_leases_are_kept_while_all_agents_are_silent(world: RingWorld) -> None:
     """The broker was away: everybody comes back to what he had."""
     await all_dealt(world, "a", "b", "c")
     before = {name: dict(agent.nodes) for name, agent in world.agents.items()}
@@ -225,7 +225,7 @@ def the_one(outcomes: Sequence[Outcome], kind: type[Said]) -> Said:
     return said
 
 
-async def test_an_order_goes_to_the_owner_of_the_moment(world: RingWorld, books: Books) -> None:
+async def test_an_order_goes_to_the_current_owner(world: RingWorld, books: Books) -> None:
     await all_dealt(world, "a", "b")
     for conductor, root in enumerate(NODES[:2]):
         placed = placed_on(conductor, root, books=books)
@@ -233,7 +233,7 @@ async def test_an_order_goes_to_the_owner_of_the_moment(world: RingWorld, books:
         assert (ordered.agent, ordered.epoch) == (world.owner(root), 1)
 
 
-async def test_an_order_for_a_node_nobody_told_of_makes_it_known(world: RingWorld, books: Books) -> None:
+async def test_an_order_for_an_unknown_node_registers_it(world: RingWorld, books: Books) -> None:
     await all_dealt(world, "a", "b")
     new = uid(777, "c")
     ordered = the_one(await world.builds[0].start_many([placed_on(1, new, books=books)]), BuildOrdered)
@@ -241,7 +241,7 @@ async def test_an_order_for_a_node_nobody_told_of_makes_it_known(world: RingWorl
     assert (ordered.agent, ordered.epoch) == (world.owner(new), 1)
 
 
-async def test_hosts_that_nobody_shares_keep_their_agents(world: RingWorld, books: Books) -> None:
+async def test_hosts_outside_the_pool_keep_their_agents(world: RingWorld, books: Books) -> None:
     await all_dealt(world, "a", "b")
     placed = a_placed(1)
     books.hold(placed)
@@ -288,7 +288,7 @@ async def test_a_node_with_an_instance_stays_with_its_agent_until_it_is_deleted(
     assert books.held == {}
 
 
-async def test_what_may_be_left_by_a_dead_agent_is_destroyed_by_another(
+async def test_leftovers_of_a_dead_agent_are_destroyed_by_another_agent(
     world: RingWorld, books: Books
 ) -> None:
     await all_dealt(world, "a", "b", "c")
@@ -312,9 +312,7 @@ async def test_what_may_be_left_by_a_dead_agent_is_destroyed_by_another(
     assert len(books.held) == 1
 
 
-async def test_what_is_said_under_an_epoch_that_has_passed_counts_for_nothing(
-    world: RingWorld, books: Books
-) -> None:
+async def test_reports_of_an_earlier_epoch_are_ignored(world: RingWorld, books: Books) -> None:
     await all_dealt(world, "a", "b")
     root = next(iter(world.agents["a"].nodes))
     order = the_one(await world.builds[0].start_many([placed_on(1, root, books=books)]), BuildOrdered)
@@ -334,7 +332,7 @@ async def test_what_is_said_under_an_epoch_that_has_passed_counts_for_nothing(
     assert ended.status == "active"
 
 
-async def test_a_disabled_one_keeps_what_is_in_use_and_nothing_else(world: RingWorld, books: Books) -> None:
+async def test_a_disabled_agent_keeps_only_nodes_in_use(world: RingWorld, books: Books) -> None:
     await all_dealt(world, "a", "b", "c")
     root = next(iter(world.agents["a"].nodes))
     await built(world, books, 1, root)
@@ -348,9 +346,7 @@ async def test_a_disabled_one_keeps_what_is_in_use_and_nothing_else(world: RingW
     assert len(world.agents["a"].nodes) >= 19
 
 
-async def test_rehome_takes_them_from_one_who_lives_when_he_has_stopped(
-    world: RingWorld, books: Books
-) -> None:
+async def test_rehome_moves_nodes_after_their_live_agent_has_stopped(world: RingWorld, books: Books) -> None:
     await all_dealt(world, "a", "b", "c")
     root = next(iter(world.agents["a"].nodes))
     await built(world, books, 1, root)
@@ -374,7 +370,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("asked, why", REFUSED.values(), ids=REFUSED.keys())
-async def test_what_cannot_be_done_is_said(asked: dict[str, Any], why: str) -> None:
+async def test_impossible_agent_commands_are_refused_with_the_reason(asked: dict[str, Any], why: str) -> None:
     database = Database("sqlite+aiosqlite://", inline=True)
     await migrate(database, "cell_conductor")
     world = RingWorld(database, Books())
@@ -384,9 +380,7 @@ async def test_what_cannot_be_done_is_said(asked: dict[str, Any], why: str) -> N
     await database.close()
 
 
-async def test_nodes_that_are_gone_are_forgotten_and_those_in_use_stay(
-    world: RingWorld, books: Books
-) -> None:
+async def test_deleted_nodes_are_removed_unless_in_use(world: RingWorld, books: Books) -> None:
     await all_dealt(world, "a", "b")
     await built(world, books, 1, NODES[0])
     taken = await world.rings[0].report_nodes(

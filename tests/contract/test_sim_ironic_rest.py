@@ -10,7 +10,7 @@ from tests.support.simulated_ironic_api import ALICE, fault_of, names
 
 
 @pytest.mark.parametrize(("asked", "answered"), [("1.1", "1.1"), ("1.82", "1.82"), ("latest", "1.115")])
-async def test_a_version_in_range_is_spoken(client: httpx.AsyncClient, asked: str, answered: str) -> None:
+async def test_a_supported_version_is_accepted(client: httpx.AsyncClient, asked: str, answered: str) -> None:
     for path in ("/", "/v1", "/v1/nodes"):
         answer = await client.get(path, headers={"X-OpenStack-Ironic-API-Version": asked})
         assert answer.status_code == 200
@@ -18,7 +18,9 @@ async def test_a_version_in_range_is_spoken(client: httpx.AsyncClient, asked: st
 
 
 @pytest.mark.parametrize("asked", ["1.0", "1.116", "2.1", "new", "1"])
-async def test_any_other_is_not_and_the_answer_says_which_are(client: httpx.AsyncClient, asked: str) -> None:
+async def test_an_unsupported_version_is_refused_with_the_supported_range(
+    client: httpx.AsyncClient, asked: str
+) -> None:
     answer = await client.get("/v1/nodes", headers={"X-OpenStack-Ironic-API-Version": asked})
     assert answer.status_code == 406
     assert fault_of(answer)
@@ -26,14 +28,14 @@ async def test_any_other_is_not_and_the_answer_says_which_are(client: httpx.Asyn
     assert answer.headers["X-OpenStack-Ironic-API-Maximum-Version"] == "1.115"
 
 
-async def test_who_names_no_version_gets_the_oldest_with_its_old_names(client: httpx.AsyncClient) -> None:
+async def test_a_request_without_a_version_gets_the_oldest(client: httpx.AsyncClient) -> None:
     del client.headers["X-OpenStack-Ironic-API-Version"]
     node = (await client.get(f"/v1/nodes/{ALICE}")).json()
     assert node["provision_state"] is None  # what available was called
     assert not {"name", "resource_class", "traits", "conductor_group", "shard"} & node.keys()
 
 
-async def test_the_root_says_what_there_is(client: httpx.AsyncClient) -> None:
+async def test_the_root_document_lists_the_versions(client: httpx.AsyncClient) -> None:
     told = (await client.get("/")).json()
     version = told["default_version"]
     assert (version["id"], version["min_version"], version["version"]) == ("v1", "1.1", "1.115")
@@ -59,7 +61,7 @@ async def test_the_root_says_what_there_is(client: httpx.AsyncClient) -> None:
         ("1.115", "/v1/nonsense", 404),
     ],
 )
-async def test_reads_ask_for_what_their_version_has(
+async def test_fields_and_filters_depend_on_the_version(
     client: httpx.AsyncClient, version: str, path: str, status: int
 ) -> None:
     answer = await client.get(path, headers={"X-OpenStack-Ironic-API-Version": version})

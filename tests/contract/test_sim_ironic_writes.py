@@ -82,7 +82,7 @@ async def test_maintenance_power_and_traits(client: httpx.AsyncClient) -> None:
         ({"op": "replace", "path": "/maintenance", "value": "maybe"}, 400, "maintenance"),
     ],
 )
-async def test_a_patch_changes_what_may_be_changed(
+async def test_a_patch_changes_only_permitted_fields(
     client: httpx.AsyncClient, operation: dict[str, Any], status: int, says: str
 ) -> None:
     answer = await client.patch(f"/v1/nodes/{ALICE}", json=[operation])
@@ -115,7 +115,7 @@ async def test_a_claimed_node_is_not_claimed_again(client: httpx.AsyncClient) ->
         ("PUT", "/sim/nodes/metal00001/bmc", {"says": "nonsense"}, 400),
     ],
 )
-async def test_what_ironic_will_not_do_it_says_in_its_own_form(
+async def test_refusals_have_ironics_error_format(
     client: httpx.AsyncClient, method: str, path: str, body: dict[str, Any] | None, status: int
 ) -> None:
     answer = await client.request(method, path, json=body)
@@ -124,7 +124,7 @@ async def test_what_ironic_will_not_do_it_says_in_its_own_form(
     assert answer.headers["openstack-request-id"].startswith("req-")
 
 
-async def test_a_node_can_be_told_to_fail(client: httpx.AsyncClient) -> None:
+async def test_a_fault_can_be_injected_into_a_node(client: httpx.AsyncClient) -> None:
     path = "/sim/nodes/metal00006/fault"
     assert (await client.put(path, json={"work": "clean", "fault": "step"})).status_code == 204
     await client.put("/v1/nodes/metal00006/states/provision", json={"target": "provide"})
@@ -132,7 +132,7 @@ async def test_a_node_can_be_told_to_fail(client: httpx.AsyncClient) -> None:
     assert (failed["maintenance"], failed["fault"]) == (True, "clean failure")
 
 
-async def test_a_storm_makes_many_nodes_available_at_once() -> None:
+async def test_a_storm_makes_many_nodes_available_together() -> None:
     sim = Simulation(enrolled(200, now=NOW, state="manageable"))
     async with client_of(sim) as client:
         answer = await client.put("/sim/storm", json={"target": "provide", "count": 150})
@@ -153,7 +153,7 @@ async def test_ironics_allocations_take_a_node(client: httpx.AsyncClient) -> Non
     assert (node["instance_uuid"], node["allocation_uuid"]) == (None, None)
 
 
-async def test_with_a_password_only_who_knows_it_comes_in() -> None:
+async def test_a_request_without_the_password_is_refused() -> None:
     sim = Simulation(enrolled(1, now=NOW), login=("admin", "secret"))
     async with client_of(sim) as client:
         refused = await client.get("/v1/nodes")
@@ -182,7 +182,7 @@ async def test_berths_own_client_gets_along_with_it() -> None:
                     await asyncio.sleep(0)
 
 
-async def test_a_write_waits_while_nobody_can_be_notified_and_a_read_does_not() -> None:
+async def test_writes_wait_while_notifications_cannot_be_sent() -> None:
     class Full(IronicExchange):
         async def room(self) -> None:
             await asyncio.Event().wait()

@@ -34,7 +34,7 @@ from tests.support.waiting import DEADLINE, in_time, until
 REPORT = HostReported(cell="c1", agent="a1", sequence=1, hosts=())
 
 
-async def test_nothing_is_consumed_before_it_has_started(connect: Connect) -> None:
+async def test_a_worker_consumes_nothing_before_its_start_ends(connect: Connect) -> None:
     heard: list[HostReported] = []
     begun, open_, stopping = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -70,7 +70,7 @@ async def test_a_worker_whose_start_never_ends_can_be_stopped(connect: Connect) 
         await in_time(serving)
 
 
-async def test_why_one_cannot_start_is_raised_as_it_is(connect: Connect) -> None:
+async def test_an_exception_at_the_start_of_a_worker_is_raised(connect: Connect) -> None:
     async def start() -> None:
         raise LookupError("no key")
 
@@ -79,7 +79,7 @@ async def test_why_one_cannot_start_is_raised_as_it_is(connect: Connect) -> None
             await bus.serve(Worker("lost", starts=[start]), asyncio.Event())
 
 
-def test_the_central_queues_are_those_that_a_scheduler_consumes() -> None:
+def test_the_central_queues_equal_the_queues_of_a_scheduler() -> None:
     workers = [worker for worker in wiring.all_workers_without_a_bus() if worker.name == "scheduler"]
     rows = [row for worker in workers for row in worker.consumes if row.address.topic.expected]
     heard = {spec.name: spec for row in rows if (spec := workers[0].queue_of(row, "r")).durable}
@@ -112,7 +112,7 @@ async def test_a_request_that_is_published_before_any_scheduler_started_is_handl
 REQUEST = BuildRequested(request=uid(1), instances=(uid(2),), flavor=Flavor(name="small", vcpus=1))
 
 
-async def test_a_publisher_waits_for_a_missing_consumer_and_says_so_once(
+async def test_a_publisher_waits_for_a_missing_consumer_and_logs_once(
     connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = QueueSpec("scheduler.late", ("build.requested",))
@@ -129,7 +129,7 @@ async def test_a_publisher_waits_for_a_missing_consumer_and_says_so_once(
     ]
 
 
-async def test_when_nobody_comes_it_says_who_is_missing(connect: Connect) -> None:
+async def test_publishing_without_a_consumer_names_the_missing_worker(connect: Connect) -> None:
     async with Bus(connect()) as client:
         with pytest.raises(Unroutable, match=r"no queue hears build\.requested: not running: scheduler"):
             await publish(client, REQUEST, patience=0.0)
@@ -161,7 +161,7 @@ def modes(directory: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("existed", [False, True])
-async def test_only_its_owner_may_look_into_it(tmp_path: Path, umask: None, existed: bool) -> None:
+async def test_the_state_directory_is_private(tmp_path: Path, umask: None, existed: bool) -> None:
     directory = tmp_path / "deep" / "state"
     if existed:  # as an earlier berth left it
         directory.mkdir(parents=True)
@@ -178,7 +178,7 @@ async def test_only_its_owner_may_look_into_it(tmp_path: Path, umask: None, exis
     assert found[directory.name] == 0o700
 
 
-async def test_a_second_berth_does_not_start_whatever_is_removed_meanwhile(tmp_path: Path) -> None:
+async def test_a_second_berth_does_not_start_even_if_files_are_removed(tmp_path: Path) -> None:
     async with asyncio.timeout(DEADLINE), embedded(settings_in(tmp_path)):
         await at_work(tmp_path)
         for path in tmp_path.iterdir():

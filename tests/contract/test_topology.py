@@ -55,7 +55,7 @@ def named(worker: Worker) -> str:
     return worker.name
 
 
-def test_every_worker_is_looked_at() -> None:
+def test_the_topology_contains_every_worker() -> None:
     kinds = {worker.name.split(".")[0] for worker in WORKERS}
     assert kinds == {"placement", "scheduler", "conductor", "agent", "ironic_sync", "replica", "control_room"}
     assert {worker.name.split(".")[0] for worker in OF_A_CELL} == {"conductor", "agent"}
@@ -65,7 +65,7 @@ def test_every_worker_is_looked_at() -> None:
 
 
 @pytest.mark.parametrize("topic", TOPICS, ids=lambda topic: topic.pattern)
-def test_every_topic_is_heard_and_said_by_somebody(topic: Topic[Any]) -> None:
+def test_every_topic_has_a_publisher_and_a_consumer(topic: Topic[Any]) -> None:
     query = [worker.name for worker in WORKERS for row in worker.consumes if row.address.topic is topic]
     assert query or topic.outsiders
     assert topology.hearers(topic, WORKERS)
@@ -73,14 +73,14 @@ def test_every_topic_is_heard_and_said_by_somebody(topic: Topic[Any]) -> None:
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.name)
-def test_every_query_is_asked_and_answered_by_somebody(query: Query[Any, Any]) -> None:
+def test_every_query_has_an_asker_and_an_answerer(query: Query[Any, Any]) -> None:
     assert topology.askers(query, WORKERS)
     answering = query.name.split(".")[0].replace("cell", "conductor")
     assert topology.answerers(query, WORKERS) == [answering]
 
 
 @pytest.mark.parametrize("worker", WORKERS, ids=named)
-def test_whatever_a_worker_says_hears_or_asks_is_declared(worker: Worker) -> None:
+def test_every_topic_and_query_of_a_worker_is_declared(worker: Worker) -> None:
     assert worker.emits <= set(TOPIC_OF)
     assert {row.address.topic for row in worker.consumes} <= set(TOPICS)
     assert {row.query for row in worker.answers} | set(worker.asks) <= set(QUERIES)
@@ -90,7 +90,7 @@ def test_whatever_a_worker_says_hears_or_asks_is_declared(worker: Worker) -> Non
 
 
 @pytest.mark.parametrize("worker", OF_A_CELL, ids=named)
-def test_nothing_in_a_cell_calls_up(worker: Worker) -> None:
+def test_a_cell_publishes_nothing_that_needs_an_answer_from_above(worker: Worker) -> None:
     assert BUILD_REQUESTED.message not in worker.emits
     assert FIND_CANDIDATES not in worker.asks
     if worker.name.startswith("conductor"):
@@ -128,13 +128,13 @@ MAY_SAY = {
 
 
 @pytest.mark.parametrize("worker", OF_A_CELL, ids=named)
-def test_a_cell_says_only_what_the_design_gives_it(worker: Worker) -> None:
+def test_a_cell_publishes_only_the_designed_topics(worker: Worker) -> None:
     said = {TOPIC_OF[message] for message in worker.emits}
     assert said <= MAY_SAY[worker.name.split(".")[0]]
 
 
 @pytest.mark.parametrize("worker", OF_A_CELL, ids=named)
-def test_a_cell_hears_only_what_is_addressed_to_it(worker: Worker) -> None:
+def test_a_cell_consumes_only_its_own_keys(worker: Worker) -> None:
     for row in worker.consumes:
         assert row.address.key in (
             "build.placed.c1",
@@ -156,7 +156,7 @@ def test_a_cell_hears_only_what_is_addressed_to_it(worker: Worker) -> None:
 # The pages
 
 
-def test_the_table_of_the_architecture_page_is_the_one_the_code_has() -> None:
+def test_the_topic_table_in_the_documents_equals_the_code() -> None:
     page = PAGE.read_text(encoding="utf-8")
     written = page.partition(BEGIN)[2].partition(END)[0]
     assert written.strip() == topology.markdown(WORKERS).strip(), (
@@ -190,7 +190,7 @@ def test_the_asyncapi_document_is_whole() -> None:
             found = found[part]
 
 
-def test_the_asyncapi_document_says_who_sends_and_who_receives() -> None:
+def test_the_asyncapi_document_names_publishers_and_consumers() -> None:
     document = topology.asyncapi(WORKERS)
     for topic in TOPICS:
         channel = document["channels"][topic.pattern.replace(".", "_").replace("{", "").replace("}", "")]

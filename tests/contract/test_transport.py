@@ -91,7 +91,7 @@ async def transport(connect: Connect) -> Transport:
         ("", "", True),
     ],
 )
-async def test_keys_match_as_amqp_says(transport: Transport, pattern: str, key: str, heard: bool) -> None:
+async def test_keys_match_like_in_amqp(transport: Transport, pattern: str, key: str, heard: bool) -> None:
     await transport.declare(QueueSpec("q", (pattern,)))
     if heard:
         await publish(transport, an_envelope(key=key))
@@ -100,7 +100,7 @@ async def test_keys_match_as_amqp_says(transport: Transport, pattern: str, key: 
             await publish(transport, an_envelope(key=key))
 
 
-async def test_every_queue_bound_to_a_key_hears_it_once(transport: Transport) -> None:
+async def test_every_bound_queue_receives_a_message_once(transport: Transport) -> None:
     first = await transport.consume(QueueSpec("first", ("build.*", "build.requested")), 10)
     second = await transport.consume(QueueSpec("second", ("#",)), 10)
     await publish(transport, an_envelope(1), an_envelope(2))
@@ -173,7 +173,7 @@ async def test_a_message_to_a_deleted_queue_is_dropped_unless_expected(transport
         await transport.send("reply:gone", an_envelope(), expected=True)
 
 
-async def test_everything_an_envelope_says_arrives(transport: Transport) -> None:
+async def test_all_fields_of_an_envelope_arrive(transport: Transport) -> None:
     inbox = await transport.consume(QueueSpec("q", ("#",)), 10)
     full = an_envelope(
         correlation="story",
@@ -249,7 +249,7 @@ async def test_messages_are_settled_independently(connect: Connect) -> None:
     assert await numbers(inbox, 3) == [0, 1, 3]
 
 
-async def test_no_more_than_prefetch_is_handed_out(transport: Transport) -> None:
+async def test_at_most_the_prefetch_count_is_delivered(transport: Transport) -> None:
     inbox = await transport.consume(QueueSpec("q", ("build.requested",)), 2)
     await publish(transport, *(an_envelope(number) for number in range(5)))
     first, second = await take(inbox), await take(inbox)
@@ -265,7 +265,7 @@ async def test_no_more_than_prefetch_is_handed_out(transport: Transport) -> None
     assert await numbers(inbox, 3) == [3, 4, 5]
 
 
-async def test_no_more_bytes_than_a_reader_has_room_for_are_handed_out(transport: Transport) -> None:
+async def test_the_bytes_in_hand_of_a_reader_are_limited(transport: Transport) -> None:
     """A thousand messages of a megabyte, each several times as large once decoded, would be gigabytes."""
     mib = 1024 * 1024
     body = b'"%s"' % (b"x" * (mib - 2))
@@ -343,7 +343,7 @@ async def test_messages_of_a_lost_consumer_come_again_with_a_crash_count(connect
         delivery.requeue()
 
 
-async def test_a_reader_that_stops_puts_back_what_it_did_not_take(connect: Connect) -> None:
+async def test_a_stopping_reader_requeues_undelivered_messages(connect: Connect) -> None:
     queue = QueueSpec("q", ("build.requested",))
     one, other = await connect(), await connect()
     leaving = await one.consume(queue, 100)
@@ -453,7 +453,7 @@ async def test_dead_letters_are_found_by_the_beginning_of_their_ids(transport: T
     assert await transport.dead_letters(beginning="x") == []
 
 
-async def test_dead_letters_come_one_by_one_for_as_long_as_somebody_wants_them(transport: Transport) -> None:
+async def test_dead_letters_are_read_one_by_one(transport: Transport) -> None:
     for number in range(50):
         await transport.store_dead_letter(a_letter(number))
     async with aclosing(transport.each_dead_letter(after="letter-9", beginning="letter-1")) as letters:
@@ -468,7 +468,7 @@ async def test_dead_letters_come_one_by_one_for_as_long_as_somebody_wants_them(t
         await anext(transport.each_dead_letter(after="x"))
 
 
-async def test_a_page_behind_a_letter_that_is_gone_is_refused(transport: Transport) -> None:
+async def test_a_page_after_a_deleted_letter_is_refused(transport: Transport) -> None:
     await transport.store_dead_letter(a_letter(1))
     with pytest.raises(NoSuchLetter, match="there is no dead letter letter-0 any more; begin again"):
         await transport.dead_letters(after="letter-0")
@@ -485,7 +485,7 @@ async def test_a_page_of_huge_letters_is_a_short_one(transport: Transport) -> No
     assert sizes == [2, 2, 1]
 
 
-async def test_all_that_is_dead_can_be_taken_out_at_once(transport: Transport) -> None:
+async def test_all_dead_letters_can_be_removed_together(transport: Transport) -> None:
     for number in range(70):
         await transport.store_dead_letter(a_letter(number))
     rescued: list[str] = []
@@ -503,7 +503,7 @@ async def test_all_that_is_dead_can_be_taken_out_at_once(transport: Transport) -
     assert await transport.dead_letters() == []
 
 
-async def test_exhumed_letters_are_rescued_first_and_then_gone(transport: Transport) -> None:
+async def test_replayed_letters_are_published_before_they_are_removed(transport: Transport) -> None:
     for number in range(4):
         await transport.store_dead_letter(a_letter(number))
     rescued = []
@@ -517,7 +517,7 @@ async def test_exhumed_letters_are_rescued_first_and_then_gone(transport: Transp
     assert [letter.id for letter in await transport.dead_letters()] == ["letter-1", "letter-3"]
 
 
-async def test_a_letter_whose_rescue_fails_stays(transport: Transport) -> None:
+async def test_a_letter_whose_replay_fails_stays(transport: Transport) -> None:
     for number in range(3):
         await transport.store_dead_letter(a_letter(number))
 
@@ -531,7 +531,7 @@ async def test_a_letter_whose_rescue_fails_stays(transport: Transport) -> None:
     assert [letter.id for letter in await transport.dead_letters()] == ["letter-1", "letter-2"]
 
 
-async def test_a_letter_that_cannot_be_rescued_stays_and_keeps_none_behind_it(transport: Transport) -> None:
+async def test_a_letter_that_cannot_be_replayed_does_not_block_later_letters(transport: Transport) -> None:
     for number in range(70):
         await transport.store_dead_letter(a_letter(number))
 

@@ -98,7 +98,7 @@ async def is_dead(world: CellsApart, build: str) -> None:
 # How it goes
 
 
-async def test_it_is_its_new_cells_and_nothing_of_it_stays_in_the_old(world: CellsApart) -> None:
+async def test_a_moved_instance_belongs_to_the_new_cell_only(world: CellsApart) -> None:
     build = await world.boot()
     await world.comes_to(a_move(build))
     assert await settled(world, build) == ("c2", "active")
@@ -126,7 +126,7 @@ async def test_a_resize_is_confirmed_or_reverted_where_it_is(world: CellsApart) 
     assert stands.spec and stands.spec.flavor.vcpus == 4
 
 
-async def test_it_is_told_to_come_back_only_when_what_runs_there_is_destroyed(world: CellsApart) -> None:
+async def test_an_instance_returns_only_after_its_new_guest_is_destroyed(world: CellsApart) -> None:
     build = await world.boot()
     await world.comes_to(a_move(build, verify=True))
     world.on_its_way.append(steering(build, "c2", "revert"))
@@ -141,7 +141,7 @@ async def test_it_is_told_to_come_back_only_when_what_runs_there_is_destroyed(wo
     assert await settled(world, build) == ("c1", "active")
 
 
-async def test_what_is_shelved_wakes_in_another_cell(world: CellsApart) -> None:
+async def test_a_shelved_instance_is_unshelved_in_another_cell(world: CellsApart) -> None:
     build = await world.boot()
     await world.comes_to(a_move(build, "shelve", 7, to_cell=""))
     assert await settled(world, build) == ("c1", "shelved")
@@ -157,9 +157,7 @@ async def test_a_dead_host_is_evacuated_into_another_cell(world: CellsApart) -> 
 
 
 @pytest.mark.parametrize("forgotten", [False, True], ids=["", "the old cell has forgotten it"])
-async def test_it_goes_there_and_back_again_by_numbers_that_only_grow(
-    world: CellsApart, forgotten: bool
-) -> None:
+async def test_attempt_numbers_only_grow_in_moves_between_cells(world: CellsApart, forgotten: bool) -> None:
     """Agents have not forgotten them: what is older than what they know is void."""
     build = await world.boot()
     ways = [("c2", "c1", "host-3"), ("c1", "c2", "host-1"), ("c2", "c1", "host-3")]
@@ -180,7 +178,7 @@ async def test_it_goes_there_and_back_again_by_numbers_that_only_grow(
 
 
 @pytest.mark.parametrize("phase", ["send", "prepare", "start"])
-async def test_what_fails_in_either_half_brings_it_back(world: CellsApart, phase: str) -> None:
+async def test_a_failure_in_either_cell_reverts_the_move(world: CellsApart, phase: str) -> None:
     build = await world.boot()
     world.failing = phase
     await world.comes_to(a_move(build))
@@ -200,7 +198,7 @@ async def test_an_unshelving_that_fails_there_is_shelved_again_here(world: Cells
     assert await settled(world, build) == ("c1", "active")
 
 
-async def test_where_no_conductor_hears_of_it_it_comes_back(world: CellsApart) -> None:
+async def test_a_move_to_a_cell_without_a_conductor_is_reverted(world: CellsApart) -> None:
     build = await world.boot()
     await world.until(a_move(build), MovePlaced)
     [placed] = [message for message in world.on_its_way if isinstance(message, MovePlaced)]
@@ -212,7 +210,7 @@ async def test_where_no_conductor_hears_of_it_it_comes_back(world: CellsApart) -
 
 
 @pytest.mark.parametrize("cell", ["c1", "c2"])
-async def test_it_is_aborted_in_the_half_that_has_it(world: CellsApart, cell: str) -> None:
+async def test_a_move_between_cells_can_be_aborted_in_both_cells(world: CellsApart, cell: str) -> None:
     build = await world.boot()
     await world.until(a_move(build), MoveOrdered, cell)
     world.on_its_way.append(steering(build, cell, "abort"))
@@ -232,7 +230,7 @@ async def test_no_host_there_and_it_stays_where_it_is(world: CellsApart) -> None
 
 
 @pytest.mark.parametrize("kind", ["live", "rebuild", "shelve"])
-async def test_what_runs_or_stays_does_not_leave_its_cell(world: CellsApart, kind: str) -> None:
+async def test_rebuilds_and_live_migrations_stay_in_their_cell(world: CellsApart, kind: str) -> None:
     build = await world.boot()
     await world.comes_to(a_move(build, kind))
     [refusal] = [message for message in world.said if isinstance(message, MoveRefused)]
@@ -244,7 +242,9 @@ async def test_what_runs_or_stays_does_not_leave_its_cell(world: CellsApart, kin
 
 @pytest.mark.parametrize("kind", ["migrate", "unshelve"])
 @pytest.mark.parametrize("steps", [2, 5, 8])
-async def test_a_delete_wins_whichever_cell_hears_it(world: CellsApart, kind: str, steps: int) -> None:
+async def test_a_delete_received_by_either_cell_ends_the_instance(
+    world: CellsApart, kind: str, steps: int
+) -> None:
     build = await world.boot()
     if kind == "unshelve":
         await world.comes_to(a_move(build, "shelve", 7, to_cell=""))
@@ -258,7 +258,7 @@ async def test_a_delete_wins_whichever_cell_hears_it(world: CellsApart, kind: st
     ]
 
 
-async def test_one_deleted_before_it_arrives_never_runs_there(world: CellsApart) -> None:
+async def test_an_instance_deleted_before_its_arrival_never_runs(world: CellsApart) -> None:
     build = await world.boot()
     await world.until(a_move(build), MovePlaced)
     [placed] = [message for message in world.on_its_way if isinstance(message, MovePlaced)]
@@ -278,7 +278,7 @@ async def test_a_boot_that_is_read_again_builds_nothing_in_the_old_cell(world: C
     assert await settled(world, build) == ("c2", "active")
 
 
-async def test_a_cell_speaks_for_its_own_half_alone(world: CellsApart) -> None:
+async def test_a_cell_reports_only_its_own_half_of_a_move(world: CellsApart) -> None:
     build = await world.boot()
     await world.until(a_move(build), MoveOrdered, "c1")
     for half in ("leaving", "arriving"):
@@ -293,7 +293,7 @@ async def test_a_cell_speaks_for_its_own_half_alone(world: CellsApart) -> None:
 
 
 @pytest.mark.parametrize("say", ["done", "back", "deleted"])
-async def test_what_an_end_led_to_is_said_again_when_it_was_lost(world: CellsApart, say: str) -> None:
+async def test_lost_messages_after_an_end_are_repeated(world: CellsApart, say: str) -> None:
     build = await world.boot()
     world.failing = "prepare" if say == "back" else ""
     world.on_its_way.append(a_move(build))
@@ -322,7 +322,7 @@ async def test_what_an_end_led_to_is_said_again_when_it_was_lost(world: CellsApa
     assert await settled(world, build) == ends[say]
 
 
-async def test_an_order_that_nobody_told_is_told_again(world: CellsApart) -> None:
+async def test_an_unpublished_handover_is_published_again(world: CellsApart) -> None:
     build = await world.boot()
     await world.hears_hosts()
     request = a_move(build)
@@ -335,7 +335,7 @@ async def test_an_order_that_nobody_told_is_told_again(world: CellsApart) -> Non
     assert await settled(world, build) == ("c2", "active")
 
 
-async def test_a_claim_whose_order_was_never_kept_is_found_by_what_is_held(world: CellsApart) -> None:
+async def test_a_claim_without_a_stored_handover_is_found_by_its_allocations(world: CellsApart) -> None:
     build = await world.boot()
     await world.hears_hosts()
     request = a_move(build)
@@ -379,7 +379,7 @@ async def comes_through(world: CellsApart) -> None:
 
 
 @pytest.mark.parametrize("world", range(3), indirect=True)
-async def test_whatever_comes_late_twice_or_dies_it_is_one_cells_and_runs_once(world: CellsApart) -> None:
+async def test_repeated_late_and_lost_messages_leave_one_running_guest(world: CellsApart) -> None:
     await comes_through(world)
 
 

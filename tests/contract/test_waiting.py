@@ -36,7 +36,7 @@ async def a_world(*schedulers: str) -> AsyncIterator[WaitingWorld]:
 
 
 @in_virtual_time
-async def test_a_new_request_never_takes_what_became_free_for_one_that_waits() -> None:
+async def test_a_new_request_never_takes_capacity_freed_for_a_waiting_one() -> None:
     async with a_world() as world:
         for index in range(1, 41):
             await world.node(index, free=False)
@@ -50,7 +50,7 @@ async def test_a_new_request_never_takes_what_became_free_for_one_that_waits() -
 
 
 @in_virtual_time
-async def test_the_end_of_the_wait_says_why_there_was_no_host() -> None:
+async def test_the_end_of_the_wait_has_the_reason() -> None:
     async with a_world() as world:
         await world.node(1, free=False)
         build = await world.ask(1, wait="90s", reply_to="me")
@@ -130,7 +130,7 @@ WAKES = {
 
 @pytest.mark.parametrize("change", WAKES.values(), ids=WAKES.keys())
 @in_virtual_time
-async def test_every_kind_of_change_wakes(change: str) -> None:
+async def test_every_relevant_change_wakes_a_waiting_request(change: str) -> None:
     async with a_world() as world:
         fields = {"trait": {"flavor": Flavor(name="t", vcpus=1, extra_specs={"trait:CUSTOM_X": "required"})}}
         asked: dict[str, Any] = {"flavor": VM} | fields.get(change, {})
@@ -210,7 +210,7 @@ async def test_a_build_that_waits_is_cancelled() -> None:
 
 
 @in_virtual_time
-async def test_kinds_that_are_told_apart_anew_while_one_is_stored_leave_it_in_its_line(
+async def test_a_changed_grouping_key_keeps_the_position_in_the_queue(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     add_once = NewBuilds._add_once
@@ -296,7 +296,7 @@ async def test_a_request_cancelled_during_its_claim_reserves_nothing() -> None:
 
 
 @in_virtual_time
-async def test_cancelling_one_build_of_a_request_leaves_the_others_waiting() -> None:
+async def test_cancelling_one_build_keeps_the_rest_of_its_request_waiting() -> None:
     async with a_world() as world:
         await world.node(1, free=False)
         await world.ask(1, instances=2)
@@ -310,7 +310,7 @@ async def test_cancelling_one_build_of_a_request_leaves_the_others_waiting() -> 
 
 
 @in_virtual_time
-async def test_a_scheduler_that_is_killed_leaves_nobody_behind() -> None:
+async def test_waiting_requests_of_a_killed_scheduler_are_adopted() -> None:
     async with a_world("s1", "s2") as world:
         for number in range(1, 21):
             await world.node(number, free=False)
@@ -337,7 +337,7 @@ async def test_a_scheduler_that_is_killed_leaves_nobody_behind() -> None:
 
 
 @in_virtual_time
-async def test_small_ones_on_another_scheduler_leave_the_host_that_is_kept_for_a_large_one() -> None:
+async def test_another_scheduler_respects_a_host_reserved_for_a_large_request() -> None:
     large = Flavor(name="large", vcpus=8)
     async with a_world("s1") as world:
         await world.report(1, {"VCPU": Inventory(total=8)})

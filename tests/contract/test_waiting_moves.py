@@ -105,7 +105,7 @@ async def test_a_shelved_instance_waits_to_be_unshelved() -> None:
 
 
 @in_virtual_time
-async def test_the_end_of_the_wait_is_a_refusal_that_says_what_it_lacked_and_is_kept() -> None:
+async def test_an_expired_waiting_move_is_refused_with_a_stored_reason() -> None:
     async with a_cell() as movers:
         build = await movers.boot(1, on=1)
         await movers.ask(build, wait="90s", reply_to="me")
@@ -133,7 +133,7 @@ async def test_the_end_of_the_wait_is_a_refusal_that_says_what_it_lacked_and_is_
 
 
 @in_virtual_time
-async def test_a_waiting_move_is_cancelled_by_its_own_id() -> None:
+async def test_a_waiting_move_is_cancelled_by_its_id() -> None:
     async with a_cell() as movers:
         build = await movers.boot(1, on=1)
         await movers.ask(build)
@@ -232,7 +232,7 @@ async def test_the_end_of_the_instance_ends_the_wait(
 
 
 @in_virtual_time
-async def test_an_instance_that_moved_meanwhile_may_return_to_its_former_host() -> None:
+async def test_an_instance_that_moved_can_return_to_its_former_host() -> None:
     async with a_cell() as movers:
         build = await movers.boot(1, on=1)
         await movers.host(3, 0)
@@ -244,7 +244,7 @@ async def test_an_instance_that_moved_meanwhile_may_return_to_its_former_host() 
 
 
 @in_virtual_time
-async def test_an_instance_resized_meanwhile_waits_for_its_new_size() -> None:
+async def test_a_waiting_move_of_a_resized_instance_uses_the_new_size() -> None:
     async with a_cell() as movers:
         build = await movers.boot(1, on=1)
         await movers.ask(build)
@@ -377,7 +377,7 @@ async def leaves(world: WaitingWorld, member: BuildPlaced) -> None:
 
 @pytest.mark.parametrize("goes", [moves, leaves])
 @in_virtual_time
-async def test_a_member_that_goes_elsewhere_calls_who_is_to_be_beside_it(goes) -> None:  # type: ignore[no-untyped-def]
+async def test_a_moved_group_member_wakes_waiting_affinity_requests(goes) -> None:  # type: ignore[no-untyped-def]
     async with a_world() as world:
         member = await a_member(world)
         await world.ask(2, flavor=LARGE, hints=Hints(group=GROUP))
@@ -392,7 +392,7 @@ async def test_a_member_that_goes_elsewhere_calls_who_is_to_be_beside_it(goes) -
 
 
 @in_virtual_time
-async def test_an_instance_that_comes_calls_who_is_to_be_beside_it() -> None:
+async def test_a_new_instance_wakes_requests_with_same_host() -> None:
     async with a_world() as world:
         for number in (1, 2):
             await world.report(number, {"VCPU": Inventory(total=8)})
@@ -462,7 +462,7 @@ async def called(world: WaitingWorld, name: str, sequence: int, **given: Any) ->
 
 
 @in_virtual_time
-async def test_a_host_that_lost_its_name_disturbs_nobody_and_is_taken_when_it_has_it_again(
+async def test_a_request_for_a_renamed_host_waits_for_the_name(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with a_world() as world:

@@ -167,7 +167,7 @@ async def test_a_name_whose_suffixed_form_is_taken_too_gets_the_uuid(two_cells: 
     assert one.name == f"x@c2@{uid(4, 'a')}"
 
 
-async def test_a_name_is_had_again_when_nobody_else_has_it(two_cells: Placement) -> None:
+async def test_a_name_is_available_after_its_owner_was_renamed(two_cells: Placement) -> None:
     assert await reported_by(two_cells, "c1", a_report(5, name="x")) == [""]
     assert await reported_by(two_cells, "c2", a_report(4, cell="c2", name="x")) == [""]
     assert await reported_by(two_cells, "c1", a_report(5, name="y", sequence=2)) == [""]
@@ -353,7 +353,7 @@ async def test_a_cell_sees_its_own_trees(two_cells: Placement) -> None:
     assert await seen(agents=("agent-1", "agent-2")) == {uid(1, "a")}
 
 
-async def test_a_page_of_agents_is_not_filled_by_those_of_other_cells(two_cells: Placement) -> None:
+async def test_a_page_of_agents_contains_no_agents_of_other_cells(two_cells: Placement) -> None:
     reports = [structs.replace(a_report(n, cell="c2"), agent="same") for n in range(20, 25)]
     reports += [structs.replace(a_report(n), agent="same") for n in range(25, 28)]
     assert not any(await report(two_cells, *reports))

@@ -247,7 +247,7 @@ async def two_cells(middle: RabbitMQ, own: RabbitMQ, settings: Settings) -> Asyn
 
 
 @pytest.mark.soak  # always, on one broker: contract/test_ferry
-async def test_a_cell_whose_broker_and_ferry_are_killed_loses_nothing_and_disturbs_nobody(
+async def test_a_cell_whose_broker_and_ferry_are_killed_loses_nothing(
     rabbitmq: RabbitMQ | ExternalServer, own: RabbitMQ, bus_name: str, tmp_path: Path
 ) -> None:
     if isinstance(rabbitmq, ExternalServer):
@@ -519,7 +519,7 @@ def by_an_exchange_of_its_own(channel: BlockingChannel) -> None:
     publish(channel, exchange, "build.requested", a_request(205))
 
 
-async def test_what_the_broker_lets_through_is_not_believed(broker: RabbitMQ, directory: Path) -> None:
+async def test_forged_build_requests_are_refused(broker: RabbitMQ, directory: Path) -> None:
     """Four ways in which RabbitMQ accepts a build request from a cell, whatever its permissions."""
     ways = [
         by_a_further_key,
@@ -546,7 +546,7 @@ async def test_what_the_broker_lets_through_is_not_believed(broker: RabbitMQ, di
                     await ear.get()
 
 
-async def test_a_flood_waits_in_a_queue_of_its_own_which_is_bounded(
+async def test_a_flood_of_messages_fills_only_its_bounded_queue(
     broker: RabbitMQ, directory: Path, flood: int
 ) -> None:
     said = pika.BasicProperties(delivery_mode=2)
@@ -587,9 +587,7 @@ def flood(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
-async def test_a_cell_says_nothing_to_a_scheduler_but_how_its_hosts_are(
-    broker: RabbitMQ, directory: Path
-) -> None:
+async def test_a_cell_publishes_only_host_states_to_schedulers(broker: RabbitMQ, directory: Path) -> None:
     """Counted by the broker: what its users published, in the queues a scheduler reads."""
     heard: set[tuple[str, str]] = set()
     with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:

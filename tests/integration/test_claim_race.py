@@ -94,7 +94,7 @@ async def test_a_claim_and_the_retirement_of_its_consumer_never_both_win(databas
         assert await breaches(racers[0].database) == []
 
 
-async def test_the_same_tree_reported_by_many_at_once_ends_at_the_highest_sequence(database_url: str) -> None:
+async def test_concurrent_reports_of_a_tree_end_at_the_highest_sequence(database_url: str) -> None:
     async with AsyncExitStack() as stack:
         racers = await placements(stack, database_url)
 
@@ -122,7 +122,7 @@ async def test_the_same_tree_reported_by_many_at_once_ends_at_the_highest_sequen
         assert await breaches(racers[0].database) == []
 
 
-async def test_a_report_that_repeats_itself_does_not_forget_claims_made_meanwhile(
+async def test_a_retried_report_keeps_concurrent_claims(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with a_placement(database_url) as placement:

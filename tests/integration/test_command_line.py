@@ -78,14 +78,14 @@ def test_help_may_be_asked_for_in_two_ways(user: User) -> None:
     assert says(user.berth("boot", "-h")) == told
 
 
-def test_without_a_command_it_lists_them_all(user: User) -> None:
+def test_berth_without_a_command_lists_all_commands(user: User) -> None:
     done = user.berth()
     told = done.stdout + done.stderr
     for command in COMMANDS:
         assert f" {command.split()[0]} " in told
 
 
-def test_it_knows_its_version(user: User) -> None:
+def test_berth_prints_its_version(user: User) -> None:
     assert re.fullmatch(r"berth \d+\.\d+\.\d+\n", says(user.berth("--version")))
 
 
@@ -113,7 +113,7 @@ def test_the_demo_boots_builds_and_audits(user: User) -> None:
     assert list(user.directory.iterdir()) == []  # it leaves nothing behind
 
 
-def test_the_demo_stays_up_to_be_looked_at_when_asked(user: User) -> None:
+def test_the_demo_stays_up_on_request(user: User) -> None:
     command = [sys.executable, "-m", "berth", "demo", "--stay", "--boots", "20", "--hosts", "20"]
     command += ["--build-time", "constant:0", "--fail", "0", "--control-room", "127.0.0.1:0"]
     with subprocess.Popen(
@@ -144,7 +144,7 @@ def test_a_boot_is_followed_to_its_end(berth: Up) -> None:
     assert re.fullmatch(rf"{UUID} active on c[12]-host\d+ in cell c[12]\n", told)
 
 
-def test_without_waiting_it_names_the_builds(berth: Up) -> None:
+def test_boot_without_waiting_prints_the_build_ids(berth: Up) -> None:
     assert re.fullmatch(rf"(asked for {UUID}\n){{2}}", says(berth.berth("boot", "--count", "2")))
     asked = json.loads(says(berth.berth("boot", "--json")))
     assert set(asked) == {"build", "request"}
@@ -159,7 +159,7 @@ def test_no_host_comes_with_its_reasons(berth: Up) -> None:
     assert said["decision"]["removals"][0]["left"] == 0
 
 
-def test_a_build_of_another_cell_is_not_taken_down_and_not_said_to_be(berth: Up) -> None:
+def test_delete_refuses_a_build_of_another_cell(berth: Up) -> None:
     ended = json.loads(says(berth.berth("boot", "--wait", "--json")))
     other = "c2" if ended["cell"] == "c1" else "c1"
     sentence = complains(berth.berth("delete", ended["build"], "--cell", other, "--wait"), 1)
@@ -206,7 +206,7 @@ def test_the_audit_of_a_running_berth_is_clean(berth: Up) -> None:
     assert missing.startswith("there never was a cell c7 in .berth: say which cells there are")
 
 
-def test_two_berths_over_one_state_are_one_too_many(berth: Up) -> None:
+def test_a_second_berth_with_the_same_state_is_refused(berth: Up) -> None:
     assert (
         complains(berth.berth("up", "--hosts", "1"), 1) == "another berth is running with its state in .berth"
     )
@@ -221,7 +221,7 @@ def test_waiting_has_an_end(berth: Up) -> None:
 # What needs nothing to run
 
 
-def test_a_load_with_a_berth_of_its_own(user: User) -> None:
+def test_a_load_test_with_an_embedded_berth(user: User) -> None:
     done = user.berth("load", "--boots", "30", "--hosts", "10", "--build-time", "constant:0", "--json")
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
@@ -230,7 +230,7 @@ def test_a_load_with_a_berth_of_its_own(user: User) -> None:
     assert list(user.directory.iterdir()) == []
 
 
-def test_the_settings_say_where_they_come_from_and_keep_secrets(user: User) -> None:
+def test_the_settings_show_their_sources_and_no_secrets(user: User) -> None:
     (user.directory / "berth.toml").write_text("[simulator]\nhosts = 5\n")
     secrets = {**NOWHERE, "BERTH_HOST": "7"}
     done = user.berth("--set", "seed=3", "settings", **secrets)
@@ -259,7 +259,7 @@ def test_the_settings_say_where_they_come_from_and_keep_secrets(user: User) -> N
         ("load --boots 1 --picture /nowhere/load.svg", "/nowhere/load.svg: No such file or directory"),
     ],
 )
-def test_what_cannot_be_done_now_is_a_sentence(user: User, arguments: str, sentence: str) -> None:
+def test_an_impossible_command_ends_with_one_sentence(user: User, arguments: str, sentence: str) -> None:
     assert complains(user.berth(*arguments.split()), code=1).startswith(sentence)
     assert list(user.directory.iterdir()) == []
 
@@ -274,7 +274,7 @@ def test_what_cannot_be_done_now_is_a_sentence(user: User, arguments: str, sente
         ("node set n --cell a.b", "NodeChanged: "),
     ],
 )
-def test_what_was_said_wrong_is_a_sentence(user: User, arguments: str, sentence: str) -> None:
+def test_a_wrong_argument_ends_with_one_sentence(user: User, arguments: str, sentence: str) -> None:
     assert complains(user.berth(*arguments.split()), code=2).startswith(sentence)
 
 
@@ -294,7 +294,7 @@ def test_a_wrong_flag_is_named_with_the_way_to_help(user: User, arguments: str, 
     assert "Traceback" not in done.stderr
 
 
-def test_a_load_test_aims_at_nobody_else(user: User) -> None:
+def test_a_load_test_refuses_remote_addresses(user: User) -> None:
     assert complains(user.berth("load", **NOWHERE), 1) == (
         "amqp_url: load tests aim at loopback only, and 10.1.2.3 is not"
     )
@@ -316,7 +316,7 @@ PAGE = (ROOT / "docs" / "logs.md").read_text(encoding="utf-8")
 BERTH = '#!/bin/sh\nexec "{python}" -m berth "$@"\n'
 
 
-def test_one_build_is_followed_by_grep(tmp_path: Path) -> None:
+def test_one_build_can_be_followed_in_the_logs(tmp_path: Path) -> None:
     command = tmp_path / "bin" / "berth"
     command.parent.mkdir()
     command.write_text(BERTH.format(python=sys.executable))

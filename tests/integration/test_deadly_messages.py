@@ -105,9 +105,7 @@ async def publish(transport: Transport, envelopes: list[Envelope]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["messages", "questions"])
-async def test_a_message_that_ends_its_process_is_set_aside_and_127_beside_it_are_handled(
-    supervised: Supervised, kind: str
-) -> None:
+async def test_a_message_that_kills_its_process_is_set_aside(supervised: Supervised, kind: str) -> None:
     await supervised.publish(envelopes(kind))
     letters: list[DeadLetter] = []
 

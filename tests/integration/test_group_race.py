@@ -82,7 +82,7 @@ def anywhere(chance: random.Random) -> list[Allocations]:
 
 
 @pytest.mark.parametrize(("most", "placed"), [(1, 12), (2, 20)])
-async def test_of_twenty_at_once_as_many_are_placed_as_there_is_room_apart(
+async def test_concurrent_anti_affinity_claims_fill_the_hosts_exactly(
     database_url: str, no_deadlocks: list[str], most: int, placed: int
 ) -> None:
     async with processes(database_url, "anti-affinity", most) as racers:
@@ -106,7 +106,7 @@ async def test_of_twenty_at_once_as_many_are_placed_as_there_is_room_apart(
     assert no_deadlocks == []
 
 
-async def test_those_who_are_to_be_together_all_follow_the_first(
+async def test_concurrent_affinity_claims_follow_the_first(
     database_url: str, no_deadlocks: list[str]
 ) -> None:
     async with processes(database_url, "affinity") as racers:
@@ -129,7 +129,7 @@ async def test_those_who_are_to_be_together_all_follow_the_first(
 
 
 @pytest.mark.parametrize("policy", ["anti-affinity", "affinity"])
-async def test_claims_swaps_and_releases_of_a_group_at_once(
+async def test_concurrent_claims_swaps_and_releases_of_a_group(
     database_url: str, no_deadlocks: list[str], policy: GroupPolicy
 ) -> None:
     async def live(racers: Sequence[Placement], seed: int) -> None:

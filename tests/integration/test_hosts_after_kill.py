@@ -211,7 +211,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize(("when", "printed"), [("committed", ""), ("published", "1 2\n")])
-async def test_what_a_killed_process_committed_is_told(url: str, when: str, printed: str) -> None:
+async def test_commits_of_a_killed_process_are_published(url: str, when: str, printed: str) -> None:
     killed = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-c", PROCESS, url, when],

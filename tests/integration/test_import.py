@@ -98,14 +98,16 @@ def both(there: PlacementApi, here: PlacementApi, *flags: str) -> Done:
     return import_placement("--url", there.wire.base_url, "--to", here.wire.base_url, "--verify", *flags)
 
 
-def test_consumers_without_a_type_have_none_here_either(here: PlacementApi, there: PlacementApi) -> None:
+def test_consumers_without_a_type_are_imported_without_a_type(
+    here: PlacementApi, there: PlacementApi
+) -> None:
     (a,) = load(there, ("a", {"VCPU": 4}))
     consumer = hold(there, a, "VCPU", 1)
     assert both(there, here).returncode == 0
     assert here.get(f"/allocations/{consumer}")["consumer_type"] == "unknown"
 
 
-def test_room_that_is_handed_on_is_handed_on_here(here: PlacementApi, there: PlacementApi) -> None:
+def test_allocations_passed_between_consumers_are_imported(here: PlacementApi, there: PlacementApi) -> None:
     a, b = load(there, ("a", {"VCPU": 4, "VGPU": 1}), ("b", {"VCPU": 4}))
     consumers = [hold(there, a, "VCPU", 4), hold(there, b, "VCPU", 4)]
     third = hold(there, a, "VGPU", 1)
@@ -119,7 +121,7 @@ def test_room_that_is_handed_on_is_handed_on_here(here: PlacementApi, there: Pla
     assert (done.returncode, "both sides hold the same" in done.stdout) == (0, True), done.stdout
 
 
-def test_a_host_that_was_rebuilt_comes_over_at_once(here: PlacementApi, there: PlacementApi) -> None:
+def test_a_recreated_host_is_imported_in_one_run(here: PlacementApi, there: PlacementApi) -> None:
     (old,) = load(there, ("host", {"VCPU": 4}))
     stays, goes = hold(there, old, "VCPU", 1), hold(there, old, "VCPU", 2)
     assert both(there, here).returncode == 0
@@ -134,9 +136,7 @@ def test_a_host_that_was_rebuilt_comes_over_at_once(here: PlacementApi, there: P
     assert "nothing had to be changed" in again.stdout
 
 
-def test_without_prune_a_name_stays_with_who_has_it_only_here(
-    here: PlacementApi, there: PlacementApi
-) -> None:
+def test_without_prune_a_local_provider_keeps_its_name(here: PlacementApi, there: PlacementApi) -> None:
     load(there, ("host", {"VCPU": 4}), ("another", {"VCPU": 4}))
     (ours,) = load(here, ("host", {"VCPU": 4}))
     for flags, promised in ((["--dry-run"], "would bring over 1 provider, "), ([], "1 provider made")):
@@ -186,7 +186,7 @@ def _root(newest: str) -> bytes:
         (401, b"who are you?", "does not accept the token"),
     ],
 )
-def test_what_is_no_placement_is_told_in_a_sentence(
+def test_a_server_that_is_not_placement_is_reported_in_one_sentence(
     here: PlacementApi, status: int, body: bytes, says: str
 ) -> None:
     with always_answering(lambda handler: reply(handler, status, body)) as url:
@@ -195,7 +195,7 @@ def test_what_is_no_placement_is_told_in_a_sentence(
     assert says in done.stderr and len(done.stderr.splitlines()) == 1
 
 
-def test_what_is_deleted_while_it_is_read_is_left_out(here: PlacementApi) -> None:
+def test_providers_deleted_during_an_import_are_left_out(here: PlacementApi) -> None:
     entry = {"uuid": str(uuid.uuid4()), "name": "a", "parent_provider_uuid": None}
 
     def answer(handler: BaseHTTPRequestHandler) -> None:

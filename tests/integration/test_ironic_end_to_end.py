@@ -186,7 +186,7 @@ async def test_a_build_ends_active_on_a_node_which_is_free_again_when_it_is_dele
     assert (node["provision_state"], node["instance_uuid"]) == ("available", None)
 
 
-async def test_what_changed_while_nobody_followed_is_repaired(site: IronicSite, api: IronicApi) -> None:
+async def test_changes_while_ironic_sync_was_stopped_are_repaired(site: IronicSite, api: IronicApi) -> None:
     nodes = await some(api, 7, provision_state="available", maintenance=False)
     site.kill("ironic")
     for node in nodes[:3]:
@@ -204,7 +204,7 @@ async def test_what_changed_while_nobody_followed_is_repaired(site: IronicSite, 
 
 
 @pytest.mark.soak
-async def test_a_whole_minute_of_changes_while_nobody_followed_is_repaired(
+async def test_a_minute_of_changes_while_ironic_sync_was_stopped_is_repaired(
     site: IronicSite, api: IronicApi
 ) -> None:
     chance = random.Random(1)
@@ -229,9 +229,7 @@ async def test_a_whole_minute_of_changes_while_nobody_followed_is_repaired(
 
 
 @pytest.mark.soak  # always: test_sim_ironic, test_ironic_notifications and test_crashes, each for itself
-async def test_a_broker_that_goes_and_comes_back_costs_nothing(
-    site: IronicSite, api: IronicApi, rabbitmq: RabbitMQ
-) -> None:
+async def test_a_broker_outage_loses_no_changes(site: IronicSite, api: IronicApi, rabbitmq: RabbitMQ) -> None:
     nodes = await some(api, 4, provision_state="available", maintenance=False)
     await asyncio.to_thread(rabbitmq.stop)
     for node in nodes[:2]:
@@ -244,9 +242,7 @@ async def test_a_broker_that_goes_and_comes_back_costs_nothing(
     await site.agree()
 
 
-async def test_while_the_api_is_away_nodes_are_closed_and_none_is_opened(
-    site: IronicSite, api: IronicApi
-) -> None:
+async def test_while_the_ironic_api_is_unreachable_nodes_only_close(site: IronicSite, api: IronicApi) -> None:
     closing_, opening = await some(api, 2, provision_state="available", maintenance=False), []
     for node in await some(api, 4, provision_state="available", maintenance=False):
         if node not in closing_:

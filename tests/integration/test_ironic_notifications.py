@@ -166,7 +166,7 @@ async def is_worked_off(url: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("durable", [False, True], ids=["an exchange of the broker's life", "a durable one"])
-async def test_an_ironic_that_has_never_sent_is_waited_for_and_then_heard_from_the_first_word(
+async def test_the_first_notification_of_a_new_ironic_is_received(
     amqp_url: str, bus_name: str, durable: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     ear = Ear(amqp_url, bus_name)
@@ -180,7 +180,7 @@ async def test_an_ironic_that_has_never_sent_is_waited_for_and_then_heard_from_t
     assert caplog.text.count("has no exchange") == 1
 
 
-async def test_only_notifications_are_heard(amqp_url: str, bus_name: str) -> None:
+async def test_only_notifications_are_received(amqp_url: str, bus_name: str) -> None:
     ear = Ear(amqp_url, bus_name, topics=(TOPIC, "another_topic"))
     async with ear.listening(), an_ironic(amqp_url, bus_name) as ironic:
         await ironic.say(SAID[0])
@@ -191,7 +191,7 @@ async def test_only_notifications_are_heard(amqp_url: str, bus_name: str) -> Non
 
 
 @pytest.mark.parametrize("quorum", [True, False], ids=["quorum", "classic"])
-async def test_what_is_said_while_nobody_listens_waits(amqp_url: str, bus_name: str, quorum: bool) -> None:
+async def test_notifications_wait_for_a_reader(amqp_url: str, bus_name: str, quorum: bool) -> None:
     ear = Ear(amqp_url, bus_name, quorum=quorum)
     async with an_ironic(amqp_url, bus_name) as ironic:
         async with ear.listening():
@@ -204,7 +204,7 @@ async def test_what_is_said_while_nobody_listens_waits(amqp_url: str, bus_name: 
         assert again.bodies == BODIES[1:50], "and what was heard before is not heard again"
 
 
-async def test_what_was_heard_but_is_not_safe_yet_comes_again(amqp_url: str, bus_name: str) -> None:
+async def test_unacknowledged_notifications_are_redelivered(amqp_url: str, bus_name: str) -> None:
     ear = Ear(amqp_url, bus_name)
     async with an_ironic(amqp_url, bus_name) as ironic:
         async with ear.listening():
@@ -220,7 +220,7 @@ async def test_what_was_heard_but_is_not_safe_yet_comes_again(amqp_url: str, bus
         await is_worked_off(amqp_url, bus_name)
 
 
-async def test_what_is_heard_within_a_moment_is_acknowledged_together(
+async def test_notifications_are_acknowledged_together(
     amqp_url: str, bus_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tags: list[int] = []
@@ -239,7 +239,7 @@ async def test_what_is_heard_within_a_moment_is_acknowledged_together(
     assert len(tags) < 20
 
 
-async def test_a_connection_that_breaks_while_something_waits_to_be_acknowledged_is_made_anew(
+async def test_a_broken_connection_with_pending_acknowledgements_is_replaced(
     amqp_url: str, bus_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tells, refused = BulkChannel.ack, 0
@@ -261,7 +261,7 @@ async def test_a_connection_that_breaks_while_something_waits_to_be_acknowledged
     assert refused == 2
 
 
-async def test_of_two_replicas_one_hears_until_it_goes(amqp_url: str, bus_name: str) -> None:
+async def test_only_one_of_two_replicas_receives_notifications(amqp_url: str, bus_name: str) -> None:
     one, other = Ear(amqp_url, bus_name), Ear(amqp_url, bus_name)
     async with an_ironic(amqp_url, bus_name) as ironic:
         async with one.listening():
@@ -277,7 +277,7 @@ async def test_of_two_replicas_one_hears_until_it_goes(amqp_url: str, bus_name: 
             await other.has_heard(*BODIES[50:60])
 
 
-async def test_an_exchange_that_is_deleted_and_made_again_is_heard_again(
+async def test_a_recreated_exchange_is_bound_again(
     amqp_url: str, bus_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     ear = Ear(amqp_url, bus_name)
@@ -322,7 +322,7 @@ async def test_a_broker_that_restarts_loses_nothing_that_it_took(
     assert sorted(first, key=first.__getitem__) == BODIES[:120], "some twice, but none late"
 
 
-async def test_it_is_known_whether_ironic_can_be_heard(restarted_rabbitmq: RabbitMQ, bus_name: str) -> None:
+async def test_the_state_of_the_subscription_is_known(restarted_rabbitmq: RabbitMQ, bus_name: str) -> None:
     rabbitmq, amqp_url = restarted_rabbitmq, url_of(restarted_rabbitmq)
     ear = Ear(amqp_url, bus_name)
 

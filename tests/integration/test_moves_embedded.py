@@ -129,7 +129,7 @@ async def test_an_instance_is_moved_in_every_way_and_deleted(berth: LivingBerth)
     await berth.clean()
 
 
-async def test_a_dead_host_is_evacuated_and_one_that_lives_is_drained(berth: LivingBerth) -> None:
+async def test_a_dead_host_is_evacuated_and_a_live_host_is_drained(berth: LivingBerth) -> None:
     there = [await berth.boot("--host", "c1-host00001") for _ in range(3)]
     told = await berth("evacuate", there[0][1], "--wait")
     assert "c1-host00001: 3 moved, none stays" in told
@@ -146,7 +146,7 @@ async def test_a_dead_host_is_evacuated_and_one_that_lives_is_drained(berth: Liv
     await berth.clean()
 
 
-async def test_what_waits_for_room_is_listed_explained_ended_and_goes_when_there_is_some(
+async def test_a_waiting_move_is_listed_explained_cancelled_and_started(
     berth: LivingBerth,
 ) -> None:
     build, host = await berth.boot()
@@ -174,7 +174,7 @@ async def test_what_waits_for_room_is_listed_explained_ended_and_goes_when_there
     await berth.clean()
 
 
-async def test_what_finds_no_host_stays_where_it_is(berth: LivingBerth) -> None:
+async def test_a_move_without_a_host_leaves_the_instance(berth: LivingBerth) -> None:
     build, host = await berth.boot()
     refused = await berth.ends("move", build, "--to", "nowhere", ends=1)
     assert refused["end"] == "refused" and refused["code"]
@@ -240,7 +240,7 @@ async def breakable_berth(
         yield BreakableBerth(running.bus, settings, monkeypatch, capsys)
 
 
-async def test_what_active_builds_have_lost_is_claimed_back_and_they_live_on(
+async def test_lost_allocations_of_active_builds_are_claimed_again(
     breakable_berth: BreakableBerth,
 ) -> None:
     first, second = "c1-host00001", "c1-host00002"
@@ -279,7 +279,9 @@ async def test_what_active_builds_have_lost_is_claimed_back_and_they_live_on(
         assert "deleted" in await breakable_berth("delete", build, "--wait")
 
 
-async def test_what_does_not_fit_any_more_is_listed_with_why(breakable_berth: BreakableBerth) -> None:
+async def test_lost_allocations_that_do_not_fit_are_listed_with_the_reason(
+    breakable_berth: BreakableBerth,
+) -> None:
     host = "c1-host00001"
     build = str(
         json.loads((await breakable_berth("boot", "--host", host, "--wait", "--json")).splitlines()[-1])[
@@ -349,7 +351,7 @@ async def berth_of_two_cells(
         yield BerthOfTwoCells(settings, monkeypatch, capsys)
 
 
-async def test_an_instance_goes_to_the_other_cell_and_back_and_is_found_where_it_is(
+async def test_an_instance_moves_to_another_cell_and_back(
     berth_of_two_cells: BerthOfTwoCells,
 ) -> None:
     said = await berth_of_two_cells.ends("boot", "--vcpus", "2", "--image", "debian", "--cell", "c1")
@@ -431,7 +433,7 @@ async def imported_berth(
         yield ImportedBerth(settings, monkeypatch, capsys)
 
 
-async def test_what_came_over_is_adopted_moved_drained_and_deleted(
+async def test_imported_instances_are_adopted_moved_drained_and_deleted(
     imported_berth: ImportedBerth, tmp_path: Path
 ) -> None:
     first, second, third = (f"c1-host0000{number}" for number in (1, 2, 3))

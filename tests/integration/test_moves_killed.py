@@ -271,7 +271,7 @@ class Killing:
                     yield phase
 
 
-async def test_whoever_is_killed_the_moves_of_every_kind_go_on(
+async def test_moves_of_every_type_survive_kills(
     amqp_url: str, database_url: str, bus_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = moving_settings(amqp_url, database_url, bus_name, seconds := 0.3)
@@ -284,7 +284,7 @@ async def test_whoever_is_killed_the_moves_of_every_kind_go_on(
 
 
 @pytest.mark.soak
-async def test_kill_9_of_everybody_in_every_phase_of_every_kind(
+async def test_kill_9_of_every_process_in_every_phase_of_every_move(
     amqp_url: str,
     database_url: str,
     bus_name: str,

@@ -469,7 +469,7 @@ OWN_KEYS = {
 
 
 @pytest.mark.parametrize("subject", OWN_KEYS)
-def test_the_broker_allows_to_each_its_own_keys(site: BerthWithClients, subject: str) -> None:
+def test_the_broker_permits_the_own_keys_of_each_user(site: BerthWithClients, subject: str) -> None:
     with pika.BlockingConnection(pika.URLParameters(site.urls[subject])) as connection:
         channel = connection.channel()
         channel.confirm_delivery()

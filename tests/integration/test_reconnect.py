@@ -107,7 +107,7 @@ async def test_everything_published_arrives_although_the_broker_is_restarted_and
     assert len(published) > 2000
 
 
-async def test_what_was_declared_is_there_again_and_what_waits_is_kept(
+async def test_queues_and_messages_survive_a_broker_restart(
     broker: RabbitMQ, connect: Callable[[], RabbitTransport]
 ) -> None:
     transport = connect()
@@ -196,7 +196,7 @@ async def test_publishers_wait_while_the_broker_is_short_of_memory(
     assert sorted(map(number_in, heard)) == list(range(51))
 
 
-async def test_a_broker_that_falls_silent_is_given_up_and_found_again(
+async def test_a_silent_broker_is_disconnected_and_reconnected(
     broker: RabbitMQ, bus_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     transport = RabbitTransport(f"{broker.url}?heartbeat=1", exchange=bus_name)
@@ -341,7 +341,7 @@ HUGE = request_in_json(metadata={"notes": "x" * 2 * 1024 * 1024})
         (as_bytes(HUGE), "", "the bus carries at most 1048576"),
     ],
 )
-def test_what_cannot_be_read_is_kept_with_a_sentence_about_it(
+def test_unreadable_requests_are_dead_letters_with_a_reason(
     berth: Up, stranger: Stranger, body: bytes, kind: str, sentence: str
 ) -> None:
     letter = dead_letter(berth, stranger.says(body, kind))
@@ -358,7 +358,7 @@ def test_what_cannot_be_read_is_kept_with_a_sentence_about_it(
     ],
     ids=["cell", "zone"],
 )
-def test_a_place_nobody_knows_is_named_in_the_answer(
+def test_the_refusal_names_an_unknown_host_or_zone(
     stranger: Stranger, request_: dict[str, Any], words: tuple[str, ...]
 ) -> None:
     stranger.says(as_bytes(request_))

@@ -341,7 +341,7 @@ async def test_a_worker_killed_at_any_moment_costs_no_build(settings: Settings, 
 
 
 @pytest.mark.parametrize("together", [pytest.param(1, marks=pytest.mark.soak), 2])
-async def test_anybody_may_be_killed_at_any_moment(settings: Settings, together: int) -> None:
+async def test_random_kills_of_any_process_lose_nothing(settings: Settings, together: int) -> None:
     settings = settings.having(cells_a_process=together)
     chance = random.Random("everyone")
     kills = 10

@@ -195,7 +195,7 @@ def test_command_prints_urls_and_its_servers_end_with_it(directory: Path, how: s
             command.stdout.close()
 
 
-def test_missing_binaries_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_binaries_are_reported_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deploy.postgres.executable", lambda path: False)
     monkeypatch.setattr("deploy.rabbitmq.executable", lambda path: False)
     with pytest.raises(BinariesMissing, match=r"make services.*BERTH_TEST_AMQP_URL"):

@@ -86,7 +86,7 @@ def test_given_services_it_runs_every_worker_as_a_process(on_services: Up) -> No
 
 @pytest.mark.services
 @pytest.mark.slow
-def test_every_worker_tells_its_metrics_at_a_port_of_its_own_also_when_it_was_started_again(
+def test_every_worker_serves_metrics_at_its_port_also_after_a_restart(
     on_services: Up, first_port: int
 ) -> None:
     told = dict(re.findall(r"^  (\S+): process \d+, metrics at (\S+)$", on_services.log, re.M))
@@ -110,7 +110,7 @@ def test_when_it_is_killed_its_workers_end_too(on_services: Up) -> None:
 
 @pytest.mark.services
 @pytest.mark.slow
-async def test_told_to_end_in_the_middle_of_200_builds_it_does_so_quietly_and_goes_on_at_the_next_start(
+async def test_a_stop_during_200_builds_is_clean_and_the_next_start_continues(
     services: dict[str, str], database_url: str, bus_name: str, tmp_path: Path
 ) -> None:
     settings = Settings().having(
@@ -133,7 +133,7 @@ def complaints(berth: Up) -> list[str]:
     return [line for line in said if not line.startswith("the control room is at")]
 
 
-def test_embedded_all_tell_their_metrics_at_one_port(in_one: Up, port: int) -> None:
+def test_embedded_workers_serve_metrics_at_one_port(in_one: Up, port: int) -> None:
     url = f"http://127.0.0.1:{port}/metrics"
     assert f"metrics at {url}\n" in in_one.log
     assert in_one.berth("boot", "--wait").returncode == 0
@@ -155,7 +155,7 @@ def test_embedded_other_processes_come_in_by_the_socket(in_one: Up) -> None:
     assert "no berth answers at" in gone.stderr
 
 
-async def test_embedded_a_kill_in_the_middle_of_200_builds_costs_none(tmp_path: Path) -> None:
+async def test_a_kill_of_an_embedded_berth_during_200_builds_loses_none(tmp_path: Path) -> None:
     flags = ("--hosts", "20", "--build-time", "exponential:0.5")
     settings = Settings().having(cells=("c1", "c2"), hosts=20, state_dir=str(tmp_path / ".berth"))
     with Up(tmp_path, EMBEDDED, *flags) as berth:

@@ -68,7 +68,7 @@ class SharedMetalSite:
         return len(shares) == 5 and found.nodes == NODES == sum(shares) and min(shares) >= 0.9 * NODES / 5
 
 
-async def test_one_of_five_is_stopped_in_the_middle_of_builds_and_comes_back(
+async def test_one_of_five_agents_is_stopped_during_builds_and_returns(
     amqp_url: str, database_url: str, bus_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock, listener, writes = Clock(), listen("127.0.0.1:0"), Counter[str]()

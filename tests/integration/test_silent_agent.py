@@ -68,7 +68,7 @@ async def berth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         await berth.end()
 
 
-async def test_a_delete_ends_though_the_agent_is_dead_and_the_room_is_kept_until_it_is_back(
+async def test_a_delete_with_a_dead_agent_ends_and_keeps_the_allocations(
     berth: BerthInPieces,
 ) -> None:
     say = Console(file=io.StringIO(), width=200)

@@ -107,7 +107,9 @@ async def live(client: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize("confirms", [True, False])
-async def test_a_life_is_told_as_a_real_ironic_tells_it(amqp_url: str, bus_name: str, confirms: bool) -> None:
+async def test_the_simulated_life_cycle_sends_ironics_notifications(
+    amqp_url: str, bus_name: str, confirms: bool
+) -> None:
     exchange = f"ironic-{bus_name}"
     voice = IronicExchange(amqp_url, exchange=exchange, confirms=confirms)
     sim = Simulation([], plan=PLAN, voice=voice, listener=listen("127.0.0.1:0"))
@@ -121,7 +123,7 @@ async def test_a_life_is_told_as_a_real_ironic_tells_it(amqp_url: str, bus_name:
     assert len({message["message_id"] for message in messages}) == len(LIFE)
 
 
-async def test_it_makes_the_exchange_as_ironic_does_and_messages_too(amqp_url: str, bus_name: str) -> None:
+async def test_exchange_and_messages_equal_those_of_oslo_messaging(amqp_url: str, bus_name: str) -> None:
     exchange = f"ironic-{bus_name}"
     sim = Simulation(enrolled(1, now=NOW), voice=IronicExchange(amqp_url, exchange=exchange))
     async with a_channel(amqp_url) as channel, asyncio.TaskGroup() as group:
@@ -163,7 +165,7 @@ async def test_an_exchange_that_is_durable_is_taken_as_it_is(amqp_url: str, bus_
 
 
 @pytest.mark.slow
-async def test_what_is_said_while_the_broker_is_away_is_heard_when_it_is_back(
+async def test_notifications_during_a_broker_outage_are_sent_later(
     restarted_rabbitmq: RabbitMQ, bus_name: str
 ) -> None:
     rabbitmq, amqp_url = restarted_rabbitmq, url_of(restarted_rabbitmq)
@@ -189,9 +191,7 @@ async def test_what_is_said_while_the_broker_is_away_is_heard_when_it_is_back(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("nodes", [2_000, pytest.param(10_000, marks=pytest.mark.soak)])
-async def test_thousands_of_nodes_start_at_once_and_a_storm_of_half_of_them_is_told(
-    amqp_url: str, bus_name: str, nodes: int
-) -> None:
+async def test_a_storm_of_thousands_of_nodes_is_notified(amqp_url: str, bus_name: str, nodes: int) -> None:
     exchange = f"ironic-{bus_name}"
     voice = IronicExchange(amqp_url, exchange=exchange)
     sim = Simulation(
@@ -219,7 +219,7 @@ async def test_a_churn_keeps_to_its_rate() -> None:
     assert sim.sent == pytest.approx(6000, rel=0.05)
 
 
-def test_it_says_where_it_listens_and_refuses_what_is_no_address() -> None:
+def test_the_simulation_reports_its_address_and_refuses_invalid_ones() -> None:
     with listen("127.0.0.1:0") as taken:
         port = taken.getsockname()[1]
         assert Simulation([], listener=taken).url == f"http://127.0.0.1:{port}"

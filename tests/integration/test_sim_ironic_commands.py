@@ -91,14 +91,14 @@ def test_a_node_lives_from_create_to_delete(person: Person) -> None:
         person.types("show", "mine")
 
 
-def test_a_list_is_a_line_each(person: Person) -> None:
+def test_the_node_list_has_one_line_per_node(person: Person) -> None:
     assert len(person.types("list").splitlines()) == 21
     assert len(person.types("list", "--limit", "5").splitlines()) == 6
     lines = person.types("list", "--json", "--state", "available", "--limit", "3").splitlines()
     assert [json.loads(line)["name"] for line in lines] == ["metal00001", "metal00002", "metal00003"]
 
 
-def test_it_is_closed_switched_and_changed(person: Person) -> None:
+def test_maintenance_power_and_fields_of_a_node_are_changed(person: Person) -> None:
     assert "in maintenance" in person.types("maintenance", "metal00002", "on", "--reason", "a disk")
     assert "in maintenance" not in person.types("maintenance", "metal00002", "off")
     person.types("power", "metal00002", "on")
@@ -111,7 +111,7 @@ def test_it_is_closed_switched_and_changed(person: Person) -> None:
     assert (told["properties"]["rack"], told["extra"], told["owner"]) == ("R2", {"tries": 3}, None)
 
 
-def test_it_can_be_made_to_fail_and_a_command_that_waits_says_so(person: Person) -> None:
+def test_injected_faults_are_reported_by_a_waiting_command(person: Person) -> None:
     assert "fails (step)" in person.types("fail", "metal00003", "deploy")
     assert "deploy failed" in person.types("deploy", "metal00003", "--wait", ends=1)
     assert "its BMC is unreachable" in person.types("bmc", "metal00004", "unreachable")
@@ -130,14 +130,14 @@ def test_it_can_be_made_to_fail_and_a_command_that_waits_says_so(person: Person)
         (("show", "nobody"), OperationRefused, "knows no node"),
     ],
 )
-def test_what_cannot_be_is_said_in_a_sentence(
+def test_impossible_node_commands_end_with_one_sentence(
     person: Person, words: tuple[str, ...], problem: type[Exception], says: str
 ) -> None:
     with pytest.raises(problem, match=says):
         person.types(*words)
 
 
-def test_an_ironic_that_is_not_there_is_said_to_be_away() -> None:
+def test_an_unreachable_ironic_is_reported() -> None:
     with listen("127.0.0.1:0") as closed:
         nowhere = Person(f"http://127.0.0.1:{closed.getsockname()[1]}")
     with pytest.raises(Unavailable, match="cannot be reached"):
@@ -147,7 +147,7 @@ def test_an_ironic_that_is_not_there_is_said_to_be_away() -> None:
 
 
 @pytest.mark.slow
-def test_a_simulated_ironic_says_where_it_is_and_stops_when_told() -> None:
+def test_a_simulated_ironic_prints_its_address_and_stops_on_a_signal() -> None:
     with subprocess.Popen(
         [
             sys.executable,

@@ -65,7 +65,7 @@ def test_a_page_on_rabbitmq_and_postgresql(
 
 
 @pytest.mark.soak
-def test_python_of_pages_has_the_types_it_says(tmp_path: Path) -> None:
+def test_python_examples_in_the_documents_pass_the_type_check(tmp_path: Path) -> None:
     for page in PAGES:
         for number, snippet in enumerate(snippets(page)):
             if snippet.language == "python":

@@ -79,7 +79,7 @@ async def test_builds_are_booted_over_tls_alone(servers: ByTls, bus_name: str, t
 @pytest.mark.parametrize(
     ("host", "stranger", "why"), [("127.0.0.1", False, NOT_ITS_NAME), ("localhost", True, NOT_OURS)]
 )
-async def test_a_rabbitmq_that_is_not_who_it_should_be_is_named_with_why(
+async def test_an_untrusted_rabbitmq_is_refused_with_the_reason(
     servers: ByTls, host: str, stranger: bool, why: str
 ) -> None:
     url = servers.amqp(host, servers.stranger.file if stranger else None)
@@ -119,7 +119,7 @@ async def test_neither_is_a_postgresql(
         await database.close()
 
 
-async def test_a_port_without_tls_is_said_to_be_one(servers: ByTls) -> None:
+async def test_a_port_without_tls_is_reported(servers: ByTls) -> None:
     url = f"amqps://guest:guest@localhost:{servers.rabbitmq.port}/"
     with pytest.raises(Unavailable, match="it does not speak TLS there"):
         async with Bus(RabbitTransport(url, patience=0.0)):

@@ -83,9 +83,7 @@ async def booted(bus: Bus) -> str:
     return build
 
 
-async def test_boot_and_move_are_each_one_trace_over_all_workers_involved(
-    spans: InMemorySpanExporter, tmp_path: Path
-) -> None:
+async def test_a_boot_and_a_move_are_one_trace_each(spans: InMemorySpanExporter, tmp_path: Path) -> None:
     settings = Settings().having(
         cells=("c1",), hosts=3, build_time="constant:0.01", state_dir=str(tmp_path), control_room_http="off"
     )
@@ -102,9 +100,7 @@ async def test_boot_and_move_are_each_one_trace_over_all_workers_involved(
     assert "nothing" not in traces(spans)
 
 
-async def test_what_ironic_says_of_a_node_is_one_trace_also_where_it_is_read_first(
-    spans: InMemorySpanExporter, tmp_path: Path
-) -> None:
+async def test_an_ironic_notification_is_one_trace(spans: InMemorySpanExporter, tmp_path: Path) -> None:
     settings = Settings().having(cells=("c1",), hosts=1, state_dir=str(tmp_path), control_room_http="off")
     ironic, voice, stopping = FakeIronic(), SaidByHand(), asyncio.Event()
     ironic.now = int(Clock().now()) - 1000

@@ -118,7 +118,7 @@ def told(done: Done) -> dict[str, object]:
     return found
 
 
-def test_why_as_json_is_one_line_each(house: House) -> None:
+def test_why_prints_json_lines(house: House) -> None:
     placed = told(house.berth("why", house.ids["placed"], "--json"))
     assert (placed["build"], placed["status"]) == (house.ids["placed"], "active")
     again = told(house.berth("why", house.ids["placed"], "--replay", "--json"))
@@ -142,20 +142,22 @@ WHAT_IF = [
 
 
 @pytest.mark.parametrize(("flags", "code", "says"), WHAT_IF)
-def test_what_if(house: House, flags: tuple[str, ...], code: int, says: tuple[str, ...]) -> None:
+def test_what_if_reports_whether_a_flavor_fits(
+    house: House, flags: tuple[str, ...], code: int, says: tuple[str, ...]
+) -> None:
     done = house.berth("what-if", *flags)
     assert done.exit_code == code, done.output
     assert all(one in done.output for one in says), done.output
 
 
-def test_a_plan_counts_what_the_scheduler_counts(house: House) -> None:
+def test_a_capacity_plan_equals_the_schedulers_count(house: House) -> None:
     asked = ("--vcpus", "2", "--memory-mb", "2048", "--disk-gb", "10")
     answer: Any = told(house.berth("what-if", *asked, "--json"))
     plan: Any = told(house.berth("what-if", "--mix", "VCPU:2,MEMORY_MB:2048,DISK_GB:10", "--json"))
     assert plan["now"]["flavors"][0]["fits"] == 1 + sum(one["instances"] for one in answer["room"]) > 1
 
 
-def test_what_if_as_json_claims_nothing(house: House) -> None:
+def test_what_if_claims_nothing(house: House) -> None:
     answers = [told(house.berth("what-if", "--count", "2", "--json")) for _ in range(2)]
     assert answers[0]["fits"] is True
     first, second = (sum(one["instances"] for one in answer["room"]) for answer in answers)  # type: ignore[attr-defined]
@@ -187,7 +189,7 @@ BOOT = [
 
 
 @pytest.mark.parametrize(("options", "code", "answer", "beside"), BOOT, ids=str)
-def test_boot_says_each_thing_of_note_once(
+def test_boot_prints_each_note_once(
     house: House, east: None, options: tuple[str, ...], code: int, answer: str, beside: tuple[str, ...]
 ) -> None:
     done = house.berth("boot", "--wait", *options)
@@ -238,7 +240,9 @@ ASKED = {
 
 
 @pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
-def test_nobody_reads_of_other_tenants(house: House, theirs: Sequence[str], asked: tuple[str, ...]) -> None:
+def test_a_tenant_sees_nothing_of_other_tenants(
+    house: House, theirs: Sequence[str], asked: tuple[str, ...]
+) -> None:
     berth = house.berth
     ended = berth("boot", *MINE, *asked, "--wait", "--json")
     said = json.loads(ended.stdout.splitlines()[0])
@@ -252,7 +256,7 @@ def test_nobody_reads_of_other_tenants(house: House, theirs: Sequence[str], aske
         assert "its aggregates are kept for projects other than mine" in told[3].output
 
 
-def test_who_waits_behind_others_does_not_read_who_they_are(house: House, theirs: Sequence[str]) -> None:
+def test_a_waiting_tenant_does_not_see_other_requests(house: House, theirs: Sequence[str]) -> None:
     mine = a_request(8, flavor=METAL, wait="10m", project="mine")
     asyncio.run(publish(house.settings, mine))
     house.until(

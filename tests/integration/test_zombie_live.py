@@ -27,7 +27,7 @@ STOOD_STILL = 5.5  # seconds after which it notices by itself
 Return = Literal["goes on", "is started anew"]
 
 
-async def test_a_dead_host_that_comes_back_while_it_is_evacuated_never_runs_what_runs_elsewhere(
+async def test_a_returning_evacuated_host_never_runs_moved_guests(
     amqp_url: str,
     database_url: str,
     bus_name: str,

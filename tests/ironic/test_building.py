@@ -60,7 +60,7 @@ async def test_as_many_builds_as_there_are_nodes(cloud: IronicCloud) -> None:
         await cloud.follows(node, OPEN, seconds=30.0)
 
 
-async def test_the_scheduler_killed_between_claims_and_saying_so_costs_no_build(
+async def test_a_scheduler_killed_between_claim_and_publication_loses_no_build(
     cloud: IronicCloud,
 ) -> None:
     """Six times at exactly that point, with builds on every node: all end where they are held."""
@@ -105,7 +105,7 @@ async def test_a_build_that_finds_its_node_taken_goes_to_another(cloud: IronicCl
     assert await cloud.held() == {build: other}
 
 
-async def test_a_deploy_that_fails_goes_to_another_node_and_leaves_its_own_clean(
+async def test_a_failed_deploy_moves_to_another_node_and_cleans_the_first(
     cloud: IronicCloud,
 ) -> None:
     nodes = [await cloud.provided() for _ in range(2)]

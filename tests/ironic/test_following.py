@@ -60,7 +60,7 @@ async def test_resource_class(cloud: IronicCloud) -> None:
         await cloud.follows(node, OPEN)
 
 
-async def test_deployed_and_torn_down_by_somebody_else(cloud: IronicCloud) -> None:
+async def test_nodes_deployed_by_another_client_close_and_open(cloud: IronicCloud) -> None:
     node = await cloud.provided(driver_info={"berth_clean": 1})
     await cloud.change(node, instance_uuid=cloud.clock.uuid())
     await cloud.follows(node, CLOSED)
@@ -132,7 +132,7 @@ async def test_a_retired_node_does_not_come_back(cloud: IronicCloud) -> None:
     await cloud.follows(node, OPEN)
 
 
-async def test_nodes_that_changed_while_nobody_listened(cloud: IronicCloud) -> None:
+async def test_node_changes_while_ironic_sync_was_stopped(cloud: IronicCloud) -> None:
     kept, gone = await cloud.provided(), await cloud.provided()
     await cloud.kill("ironic_sync")
     made = await cloud.create()

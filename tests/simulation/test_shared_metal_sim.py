@@ -41,7 +41,7 @@ def even(owners: dict[str, str]) -> bool:
 
 
 @in_virtual_time
-async def test_of_five_one_is_killed_and_its_free_nodes_are_others_within_five_seconds() -> None:
+async def test_free_nodes_of_a_killed_agent_are_reassigned_within_five_seconds() -> None:
     async with ring_cloud(100) as cloud:
         await cloud.until(lambda: even(cloud.known()))
         assert await killed_and_followed(cloud, "metal2") <= FIVE_SECONDS
@@ -51,7 +51,7 @@ async def test_of_five_one_is_killed_and_its_free_nodes_are_others_within_five_s
 
 
 @in_virtual_time
-async def test_who_was_stopped_in_the_middle_of_a_build_writes_nothing_when_it_goes_on() -> None:
+async def test_a_paused_agent_writes_nothing_when_it_continues() -> None:
     async with ring_cloud(10, agents=2) as cloud:
         looking = asyncio.Event()
 
@@ -135,7 +135,7 @@ async def troubled(nodes: int, seed: int, seconds: float) -> RingCloud:
 @pytest.mark.parametrize(
     "seed", [pytest.param(seed, marks=[] if seed < _ALWAYS else pytest.mark.soak) for seed in range(SEEDS)]
 )
-def test_never_two_at_one_node_and_every_build_ends_once(seed: int) -> None:
+def test_one_agent_per_node_and_one_end_per_build(seed: int) -> None:
     run(troubled(60, seed, 40.0))
 
 

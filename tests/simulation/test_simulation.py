@@ -62,7 +62,7 @@ def simulate_all(seeds: Iterable[int]) -> list[SimulatedWorld]:
 
 
 @pytest.mark.parametrize("seeds", _GROUPS)
-def test_no_seed_breaks_a_promise(seeds: Sequence[int]) -> None:
+def test_no_random_world_breaks_an_invariant(seeds: Sequence[int]) -> None:
     worlds = simulate_all(seeds)
     assert len({world.digest for world in worlds}) == len(seeds)
     assert all(world.steps > 100 for world in worlds)
@@ -234,7 +234,7 @@ def test_a_bug_planted_in_moves_is_found(
 
 
 @pytest.mark.soak
-def test_who_does_what_he_is_told_however_late_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_that_obeys_late_orders_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     late = Trouble(late=0.3)
     for seed in (1, 2):
         simulate(seed, late, moves=True)
@@ -276,13 +276,13 @@ HARSH = Trouble(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("first", range(10_000, 10_000 + SOAK_SEEDS, 100), ids=lambda n: f"{n}-{n + 99}")
-def test_no_seed_breaks_a_promise_however_harsh(first: int) -> None:
+def test_no_harsh_random_world_breaks_an_invariant(first: int) -> None:
     live_through(range(first, first + 100), moves=None)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("first", range(20_000, 20_000 + MOVING, 100), ids=lambda n: f"{n}-{n + 99}")
-def test_no_move_breaks_a_promise_however_harsh(first: int) -> None:
+def test_no_harsh_random_move_breaks_an_invariant(first: int) -> None:
     live_through(range(first, first + 100), moves=True)
 
 

@@ -80,7 +80,7 @@ async def test_acknowledgements_of_one_moment_are_combined(
 
 
 @pytest.mark.parametrize(("in_advance", "enough"), [(64, 16), (4, 1), (1, 1), (0, 1)])
-async def test_before_the_broker_has_nothing_more_to_send_it_is_told(
+async def test_acknowledgements_are_sent_before_the_prefetch_is_exhausted(
     reading: Reading, in_advance: int, enough: int
 ) -> None:
     reading.in_advance = in_advance
@@ -176,7 +176,7 @@ async def test_an_error_concerns_its_batch_only() -> None:
         assert await together(4) == 8
 
 
-async def test_a_caller_who_left_is_not_served() -> None:
+async def test_a_cancelled_caller_is_not_served() -> None:
     work = Work()
     async with at_work(work) as together:
         first, second, third, fourth = await calls(together, work, 1, 2, 3, 4)
@@ -291,7 +291,7 @@ async def test_a_suspect_in_hand_at_a_shutdown_gets_no_strike(
     assert (item.envelope.strikes, item.crashes) == (1, 0)
 
 
-async def test_a_suspect_whose_handler_takes_long_stops_no_other_and_returns_to_its_queue(
+async def test_a_slow_suspect_returns_to_its_queue_and_does_not_block(
     broker: LocalBroker, outside: LocalTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(suspects, "ALONE_SECONDS", 0.05)
@@ -304,7 +304,7 @@ async def test_a_suspect_whose_handler_takes_long_stops_no_other_and_returns_to_
     assert not broker.dead
 
 
-async def test_a_suspect_whose_handler_asks_for_another_try_is_no_suspect_any_more(
+async def test_a_retried_suspect_is_not_a_suspect_any_more(
     broker: LocalBroker, outside: LocalTransport
 ) -> None:
     async def refuse(requests: Sequence[BuildCancelRequested]) -> Sequence[Outcome]:
@@ -318,9 +318,7 @@ async def test_a_suspect_whose_handler_asks_for_another_try_is_no_suspect_any_mo
     assert letter.attempt == 6
 
 
-async def test_a_message_that_strangers_put_among_the_suspects_is_buried(
-    broker: LocalBroker, outside: LocalTransport
-) -> None:
+async def test_a_forged_suspect_becomes_a_dead_letter(broker: LocalBroker, outside: LocalTransport) -> None:
     await outside.delay(SUSPECTS, cancel(1), 0)
     handler = Handler()
     async with serving(broker, handler.worker):
@@ -380,7 +378,7 @@ def a_cause(**said: str) -> Envelope:
         (f"-{'z' * 32}--{'f' * 220}", None, "01"),
     ],
 )
-def test_a_trace_goes_on_if_it_is_one_and_else_a_new_one_begins(
+def test_a_valid_traceparent_is_continued_and_an_invalid_one_replaced(
     said: str, trace: str | None, flags: str
 ) -> None:
     _, found, span, found_flags = envelope_of(MESSAGE, CLOCK, a_cause(traceparent=said)).traceparent.split(
@@ -442,7 +440,7 @@ def test_a_missing_consumer_is_waited_for_some_minutes(envelope: Envelope, expec
 
 
 @pytest.mark.parametrize("bug", [KeyError("three"), Undecodable("of an answer"), TimeoutError()], ids=repr)
-def test_anything_else_is_a_bug_which_is_tried_five_times_more(bug: Exception) -> None:
+def test_other_exceptions_are_retried_five_times(bug: Exception) -> None:
     found = [verdict(bug, tried(faults=faults)) for faults in range(len(FAULT_DELAYS) + 1)]
     assert [one.after for one in found[:-1] if isinstance(one, Again) and one.fault] == list(FAULT_DELAYS)
     assert isinstance(found[-1], Dead)

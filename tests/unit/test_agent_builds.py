@@ -10,7 +10,7 @@ PLACED = a_placed(1)
 FIRST, SECOND = a_build_order(PLACED, 1), a_build_order(PLACED, 2)
 
 
-def test_an_order_is_started_once_and_its_outcome_said_again() -> None:
+def test_a_repeated_order_returns_its_outcome() -> None:
     builds = AgentBuilds()
     assert [builds.ordered(FIRST), builds.ordered(FIRST)] == ["start", "running"]
     built = report(FIRST, "built")
@@ -39,7 +39,7 @@ def test_destroying_an_earlier_attempt_leaves_the_later_alone() -> None:
     assert builds.ordered(SECOND) == report(SECOND, "built")
 
 
-def test_an_absurd_attempt_costs_no_more_than_any_other() -> None:
+def test_a_huge_attempt_number_costs_no_memory() -> None:
     builds = AgentBuilds()
     builds.ordered(FIRST)
     assert builds.destroyed(a_destroy_order(PLACED, 2**31 - 1, at=0)).outcome == "destroyed"

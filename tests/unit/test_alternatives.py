@@ -236,7 +236,7 @@ def test_demands_of_an_image(switches: dict[str, Any], root: tuple[str, ...]) ->
     assert alternative.question.root_required == root
 
 
-def test_an_image_may_say_what_its_flavor_does_not() -> None:
+def test_image_properties_complete_the_flavor() -> None:
     image = Image(name="i", properties={"hw_cpu_policy": "dedicated", "hw_numa_nodes": "2"})
     (alternative,) = alternatives(image=image, flavor=flavor({"hw:cpu_policy": "Dedicated"}))
     assert groups(alternative.question)["_numa1"] == "PCPU 2, MEMORY_MB 2048"
@@ -295,7 +295,7 @@ def test_traits_that_are_only_preferred(
     assert not alternative.question.groups[0].required
 
 
-def test_requests_that_ask_for_the_same_have_one_question() -> None:
+def test_equal_requests_share_one_query() -> None:
     (one,), (other,) = alternatives(project="p"), alternatives(project="q", instances=3, reply_to="me")
     assert one.question is other.question
     (elsewhere,) = alternatives(zone="z")

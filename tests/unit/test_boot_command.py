@@ -199,7 +199,7 @@ def test_options_without_effect_are_noted_and_the_request_is_published(
     assert msgspec.json.decode(msgspec.json.encode(published.request), type=BuildRequested)
 
 
-def test_an_image_reaches_ironic_as_it_was_said() -> None:
+def test_image_properties_reach_ironic_unchanged() -> None:
     properties = [
         "image_source=http://img/debian",
         "image_checksum=0123",

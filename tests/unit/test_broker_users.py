@@ -56,7 +56,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeManagement:
     return FakeManagement(monkeypatch)
 
 
-async def test_the_management_api_is_asked_as_whom_the_broker_knows_us(fake: FakeManagement) -> None:
+async def test_the_management_api_is_called_with_the_broker_credentials(fake: FakeManagement) -> None:
     api = Management("http://mq.example:15672/", AMQP)
     fake.answers = {
         "/api/users": (200, [{"name": "guest"}, {"name": "berth-c9"}]),
@@ -146,9 +146,7 @@ async def test_rabbitmqctl_is_given_definitions_by_way_of_no_file(tmp_path: Path
 
 
 @pytest.mark.parametrize("refused", ["delete_user", "clear_policy"])
-async def test_nothing_of_rabbitmqctl_is_left_running_where_one_of_its_commands_fails(
-    tmp_path: Path, refused: str
-) -> None:
+async def test_a_failed_rabbitmqctl_command_leaves_no_process(tmp_path: Path, refused: str) -> None:
     command, done = tmp_path / "ctl", tmp_path / "done"
     command.write_text(f"""#!/bin/sh
 if [ "$2" = {refused} ]; then echo no >&2; exit 1; fi
@@ -161,7 +159,7 @@ echo "$2" > {done}
     assert done.read_text().strip() in {"delete_user", "clear_policy"} - {refused}
 
 
-async def test_a_rabbitmqctl_nobody_waits_for_any_longer_is_ended(tmp_path: Path) -> None:
+async def test_a_cancelled_rabbitmqctl_is_terminated(tmp_path: Path) -> None:
     command, pid = tmp_path / "ctl", tmp_path / "pid"
     os.mkfifo(pid)
     command.write_text(f"#!/bin/sh\necho $$ > {pid}\nexec sleep 600\n")
@@ -192,7 +190,7 @@ PLAIN = "postgresql+asyncpg://u@h/b"
         ("?sslmode=disable", {"ssl": "disable"}),
     ],
 )
-def test_without_files_the_driver_is_told_the_mode(said: str, told: dict[str, object]) -> None:
+def test_an_ssl_mode_without_files_is_passed_to_the_driver(said: str, told: dict[str, object]) -> None:
     address, security = secured(make_url(PLAIN + said))
     assert (str(address), security) == (PLAIN, told)
 
@@ -205,7 +203,7 @@ def test_without_files_the_driver_is_told_the_mode(said: str, told: dict[str, ob
         ("require", ssl.CERT_REQUIRED, False),  # as libpq does where there is an authority
     ],
 )
-def test_with_an_authority_it_is_told_whom_to_believe(
+def test_a_certificate_authority_is_passed_to_the_driver(
     mode: str, verifies: ssl.VerifyMode, name: bool
 ) -> None:
     address, security = secured(make_url(f"{PLAIN}?sslmode={mode}&sslrootcert={an_authority()}&host=x"))
@@ -277,7 +275,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_it_holds_what_the_cells_workers_need_and_nobody_elses_secrets(tmp_path: Path) -> None:
+def test_a_cell_file_has_only_the_secrets_of_its_cell(tmp_path: Path) -> None:
     path = tmp_path / "c9.toml"
     assert read_cell_file(path, "c9") is None
     assert write_cell_file(path, "c9", OURS, HAS)
@@ -290,7 +288,7 @@ def test_it_holds_what_the_cells_workers_need_and_nobody_elses_secrets(tmp_path:
     assert read_cell_file(path, "c9") == HAS
 
 
-def test_written_again_it_stays_as_it_is_but_for_what_is_otherwise(tmp_path: Path) -> None:
+def test_rewriting_a_cell_file_changes_only_different_values(tmp_path: Path) -> None:
     path = tmp_path / "c9.toml"
     write_cell_file(path, "c9", OURS, HAS)
     path.write_text("hosts = 7\n" + path.read_text() + "[scheduler_weighers]\ncpu = 2.0\n")
@@ -309,7 +307,7 @@ def test_written_again_it_stays_as_it_is_but_for_what_is_otherwise(tmp_path: Pat
 @pytest.mark.parametrize(
     "text", ['cells = ["c1"]', 'cells = ["c9", "c1"]', "amqp_url = 'amqp://x/'", "cells = ["]
 )
-def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path, text: str) -> None:
+def test_a_foreign_file_is_not_overwritten(tmp_path: Path, text: str) -> None:
     path = tmp_path / "c9.toml"
     path.write_text(text)
     with pytest.raises(BadSetting, match=r"c9.toml"):
@@ -373,7 +371,7 @@ def test_every_sqlstate_has_its_meaning(state: str) -> None:
     assert meaning(exc.DBAPIError("SELECT", None, error)) is expected  # as SQLAlchemy hands it on
 
 
-def test_every_class_of_sqlstates_that_is_listed_is_one_the_server_may_send() -> None:
+def test_every_listed_sqlstate_class_exists() -> None:
     assert all(any(state.startswith(listed) for state in every_sqlstate()) for listed in SQLSTATES)
 
 
@@ -421,7 +419,7 @@ SAID: list[tuple[Exception, type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("error", "kind", "words"), SAID, ids=[type(one[0]).__name__ for one in SAID])
-def test_callers_meet_it_under_one_name(error: Exception, kind: type[Exception], words: str) -> None:
+def test_driver_errors_are_translated(error: Exception, kind: type[Exception], words: str) -> None:
     found: Any = explained(error, "db")
     assert type(found) is kind
     assert words in str(found)

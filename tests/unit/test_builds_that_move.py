@@ -401,7 +401,7 @@ TABLE: dict[str, dict[str, tuple[str, list[str]]]] = {
 
 @pytest.mark.parametrize("event", EVENTS)
 @pytest.mark.parametrize("phase", TABLE)
-def test_what_every_event_means_in_every_phase(phase: str, event: str) -> None:
+def test_every_event_in_every_phase_of_a_move(phase: str, event: str) -> None:
     before = after(*STATES[phase])
     build, effects = step(before, event_in(before, event), 1000.0, LIMITS)
     assert build is not None and build.move is not None
@@ -415,7 +415,7 @@ def test_what_every_event_means_in_every_phase(phase: str, event: str) -> None:
 
 
 @pytest.mark.parametrize("phase", TABLE)
-def test_nothing_that_is_said_of_the_guest_that_moves_has_it_destroyed(phase: str) -> None:
+def test_reports_about_a_moving_guest_do_not_destroy_it(phase: str) -> None:
     """Its agent begins anew, and its order comes again."""
     before = after(*STATES[phase])
     for outcome in ("built", "failed", "progress"):
@@ -449,13 +449,13 @@ ANSWERS = [
 
 
 @pytest.mark.parametrize(("answer", "phase", "says"), ANSWERS)
-def test_what_placement_may_answer_on_the_way_back(answer: object, phase: str, says: list[str]) -> None:
+def test_answers_of_placement_while_a_move_is_reverted(answer: object, phase: str, says: list[str]) -> None:
     build, said = came(*TO_THE_SOURCE, SwapAnswered(2, answer, "back"))  # type: ignore[arg-type]
     assert build.move is not None
     assert (build.move.phase, said) == (phase, says)
 
 
-def test_a_source_without_its_room_is_resumed_all_the_same_and_the_end_says_so() -> None:
+def test_a_source_without_allocations_is_resumed_and_ends_in_error() -> None:
     answers = [SwapAnswered(2, GONE, "back"), SwapAnswered(2, Refused(refusals=(FULL,)), "back afresh")]
     build, said = came(*TO_THE_SOURCE, *answers, done("resume", 3))
     assert said[-1] == "ended error at host0"
@@ -472,9 +472,7 @@ def test_a_source_without_its_room_is_resumed_all_the_same_and_the_end_says_so()
         ),
     ],
 )  # fmt: skip
-def test_an_answer_that_ended_a_move_ends_it_again_for_another_conductor_that_had_asked_as_well(
-    before: list[Dated], answer: Event, end: str
-) -> None:
+def test_an_answer_that_ended_a_move_repeats_its_end(before: list[Dated], answer: Event, end: str) -> None:
     ended, said = came(*before, answer)
     assert ended.moving is None and end in said
     again, said = came(*before, answer, answer)
@@ -500,16 +498,16 @@ NEXT = [
 
 
 @pytest.mark.parametrize(("answer", "says"), NEXT)
-def test_what_placement_may_answer_for_the_next_host(answer: object, says: list[str]) -> None:
+def test_answers_of_placement_for_the_next_alternate(answer: object, says: list[str]) -> None:
     assert came(*TO_THE_NEXT, SwapAnswered(2, answer, "swap"))[1] == says  # type: ignore[arg-type]
 
 
-def test_an_answer_to_an_earlier_question_is_not_taken_for_that_to_a_later_one() -> None:
+def test_an_answer_to_an_earlier_query_is_ignored() -> None:
     going_back = [*TO_THE_NEXT, a_steering(MOVE, "abort")]
     assert came(*going_back, SwapAnswered(2, CLAIMED, "swap")) == (after(*going_back), [])
 
 
-def test_that_nobody_keeps_the_source_is_no_answer_to_its_claim_even_where_a_twin_heard_it_too() -> None:
+def test_a_missing_holder_is_not_an_answer_to_the_new_claim() -> None:
     """Ended by that, it would not know the generation that its claim has made."""
     claiming = [*TO_THE_SOURCE, SwapAnswered(2, GONE, "back")]
     assert came(*claiming, SwapAnswered(2, GONE, "back")) == (after(*claiming), [])
@@ -517,7 +515,7 @@ def test_that_nobody_keeps_the_source_is_no_answer_to_its_claim_even_where_a_twi
     assert build.generation == CLAIMED.generation
 
 
-def test_a_delete_that_overtakes_the_way_back_keeps_the_source_until_it_is_destroyed() -> None:
+def test_a_delete_during_a_revert_holds_the_source_until_it_is_destroyed() -> None:
     deleting = [*TO_THE_SOURCE, a_delete(PLACED), agent_says(2, 5, "destroyed")]
     build, said = came(*deleting, ReleaseAnswer("deleting", held(0, 3)))
     assert said == ["release 3 for good keeping 1"]
@@ -527,7 +525,7 @@ def test_a_delete_that_overtakes_the_way_back_keeps_the_source_until_it_is_destr
     assert build.status == "deleted" and [left.attempt for left in build.leftovers if not left.gone] == [1]
 
 
-def test_a_guest_that_did_not_resume_is_not_destroyed_by_its_old_name() -> None:
+def test_a_guest_that_did_not_resume_is_not_destroyed() -> None:
     not_resumed = [*STATES["resume"], failed("resume", 3)]
     build = after(*not_resumed)
     assert (build.status, build.attempt) == ("active", 3)
@@ -567,7 +565,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("before", "event", "status", "says"), PLACES)
-def test_what_becomes_of_a_move_that_comes_at_another_moment(
+def test_a_move_in_an_unexpected_state(
     before: list[Dated], event: Event, status: str, says: list[str]
 ) -> None:
     build, said = came(*before, event)
@@ -576,7 +574,7 @@ def test_what_becomes_of_a_move_that_comes_at_another_moment(
         assert came(*before, event, event)[1] == says
 
 
-def test_what_goes_back_before_anything_was_ordered_is_as_it_was() -> None:
+def test_a_move_reverted_before_any_order_leaves_the_build() -> None:
     build, said = came(*ACTIVE, MoveImpossible(MOVE, "metal"), SwapAnswered(2, CLAIMED, "back"))
     assert said == ["ended error at host0"]
     assert (build.status, build.attempt, build.at, build.generation) == ("active", 1, 0, 3)
@@ -594,11 +592,11 @@ def test_what_goes_back_before_anything_was_ordered_is_as_it_was() -> None:
         (DELETED, MOVE, ""),
     ],
 )
-def test_what_is_placed_too_early_waits(before: list[Dated], placed: object, why: str) -> None:
+def test_a_move_placed_too_early_is_postponed(before: list[Dated], placed: object, why: str) -> None:
     assert postpone_reason(after(*before), placed) == why  # type: ignore[arg-type]
 
 
-def test_of_an_unknown_build_nothing_is_touched() -> None:
+def test_a_move_of_an_unknown_build_ends_in_error() -> None:
     build, (end,) = step(None, MOVE, 0.0, LIMITS)
     assert build is None and isinstance(end, MoveEnded) and end.end == "error"
     assert [in_short(message) for message in step(None, a_steering(MOVE, "abort"), 0.0, LIMITS)[1]] == [
@@ -613,7 +611,7 @@ def late(build: list[Dated], now: float) -> tuple[float, Event]:
     return now, reminder(after(*build))
 
 
-def test_who_could_not_be_shelved_is_told_to_run_on() -> None:
+def test_a_guest_that_could_not_be_shelved_is_resumed() -> None:
     """Its agent has stopped it first, and may have lost power then."""
     shelving: list[Dated] = [*ACTIVE, SHELVE, a_report_of(SHELVE, "send", 1, "failed", cause="no power")]
     build, said = came(*shelving)
@@ -623,7 +621,7 @@ def test_who_could_not_be_shelved_is_told_to_run_on() -> None:
 
 
 @pytest.mark.parametrize(("outcome", "attempt"), [("failed", 1), ("done", 2), ("progress", 2)])
-def test_a_rebuild_that_was_given_up_and_fails_later_leaves_what_was_there(
+def test_a_late_report_of_a_timed_out_rebuild(
     outcome: Literal["failed", "done", "progress"], attempt: int
 ) -> None:
     rebuilding = STATES["rebuild"]
@@ -636,7 +634,7 @@ def test_a_rebuild_that_was_given_up_and_fails_later_leaves_what_was_there(
     assert said == ([] if outcome == "progress" else ["ended error at host0"])
 
 
-def test_what_may_run_is_waited_for_as_long_as_its_room_is_kept() -> None:
+def test_a_possibly_running_guest_is_waited_for_while_its_allocations_are_held() -> None:
     reverting = STATES["undo"]
     assert came(*reverting, late(reverting, 599.0)) == (after(*reverting), [])
     build, said = came(*reverting, late(reverting, 600.0))
@@ -646,12 +644,12 @@ def test_what_may_run_is_waited_for_as_long_as_its_room_is_kept() -> None:
     assert said == ["told back", "back 2 to 1 keeping 2"]
 
 
-def test_what_failed_to_start_is_not_waited_for_longer_than_a_deletion() -> None:
+def test_a_guest_that_failed_to_start_is_waited_for_like_a_deletion() -> None:
     undoing = [*SENT, failed("start", 3, leftover=True)]
     assert came(*undoing, late(undoing, 600.0))[1] == ["told back", "back 2 to 1 keeping 2"]
 
 
-def test_it_is_confirmed_when_its_time_is_up_and_only_then() -> None:
+def test_a_move_is_confirmed_when_its_time_expires() -> None:
     hour = a_move(verify=True, verify_for="1h")
     verifying = [*ACTIVE, hour, done("prepare", 1), done("send", 2), done("start", 3)]
     assert came(*verifying, late(verifying, 3599.0))[1] == []
@@ -659,12 +657,12 @@ def test_it_is_confirmed_when_its_time_is_up_and_only_then() -> None:
     assert after(*VERIFYING).deadline == 0.0
 
 
-def test_what_is_heard_of_has_its_time_anew_and_its_progress_is_told() -> None:
+def test_progress_extends_the_time_limit_and_is_published() -> None:
     build, said = came(*PREPARED, (90.0, a_report_of(MOVE, "send", 2, "progress", percent=40)))
     assert build.deadline == 190.0 and said == ["told send"]
 
 
-def test_a_live_migration_is_told_once_more_to_end_its_copying() -> None:
+def test_forcing_a_live_migration_repeats_its_order() -> None:
     sending = [*ACTIVE, LIVE, done("prepare", 1)]
     _, said = came(*sending, a_steering(LIVE, "force"))
     assert said == ["told send", "send 1 at host0 by force"]
@@ -685,7 +683,7 @@ def end_of(*events: Dated) -> MoveEnded:
     return end
 
 
-def test_an_end_tells_every_phase_and_attempt_with_its_cause() -> None:
+def test_the_end_of_a_move_lists_phases_and_attempts_with_causes() -> None:
     end = end_of(
         *STATES["swap"],
         (2.0, SwapAnswered(2, CLAIMED, "swap")),
@@ -709,19 +707,19 @@ def test_an_end_tells_every_phase_and_attempt_with_its_cause() -> None:
     assert [(phase.began, phase.ended) for phase in end.phases[1:3]] == [(2.0, 3.0), (3.0, 4.0)]
 
 
-def test_what_the_build_ended_as_is_said_in_the_same_words_wherever_it_has_moved() -> None:
+def test_the_end_of_a_build_does_not_change_with_moves() -> None:
     _, (first,) = step(after(*ACTIVE), PLACED, 0.0, LIMITS)
     _, (later,) = step(after(*SENT, done("start", 3)), PLACED, 0.0, LIMITS)
     assert later == first
 
 
-def test_what_is_resized_is_built_as_it_is_now_and_as_it_was_when_it_goes_back() -> None:
+def test_a_reverted_resize_restores_the_old_flavor() -> None:
     resized = after(*SENT, done("start", 3))
     assert resized.spec.flavor.name == "large" and resized.host.host == "host5"
     assert after(*STATES["resume"]).spec == PLACED.spec
 
 
-def test_a_source_left_behind_is_cleaned_up_after_like_any_other_leftover() -> None:
+def test_the_source_of_a_move_is_cleaned_up_like_a_leftover() -> None:
     moved = [*SENT, done("start", 3)]
     assert came(*moved, agent_says(1, 0, "destroyed"))[1] == ["free 1"]
     freed = [*moved, agent_says(1, 0, "destroyed"), CleanedUp(holder_consumer(PLACED.build, 1), Released())]
@@ -733,26 +731,26 @@ def late_leftover(moved: list[Dated], now: float) -> tuple[float, Event]:
     return now, agent_says(after(*moved).attempt, 5, "overdue")
 
 
-def test_what_placement_does_not_take_back_is_shelved_with_that_cause() -> None:
+def test_a_failed_release_is_the_cause_of_a_shelved_instance() -> None:
     build, said = came(*STATES["release"], ReleaseAnswer("moving", OutsideCell(why="not yours")))
     assert (build.status, said) == ("shelved", ["ended error"])
     assert build.move is not None and "not yours" in build.move.cause
 
 
 @pytest.mark.parametrize("answer", [Contended(), held(5, 2)])
-def test_what_a_shelved_instance_holds_is_given_back_whatever_placement_answers(answer: object) -> None:
+def test_allocations_of_a_shelved_instance_are_released_in_any_case(answer: object) -> None:
     _, said = came(*STATES["release"], ReleaseAnswer("moving", answer))  # type: ignore[arg-type]
     assert said == [f"release {2 if isinstance(answer, Held) else 1} as shelved"]
 
 
-def test_what_another_move_keeps_of_one_that_is_being_shelved_is_given_back() -> None:
+def test_allocations_held_by_another_move_are_released_when_shelved() -> None:
     shelving = [*STATES["release"], ReleaseAnswer("moving", held(5, 2))]
     assert came(*shelving)[1] == ["release 2 as shelved"]
     build, said = came(*shelving, ReleaseAnswer("moving", Released()))
     assert (build.status, said) == ("shelved", ["ended done", "free 1"])
 
 
-def test_a_shelved_instance_is_deleted_without_asking_any_host() -> None:
+def test_a_shelved_instance_is_deleted_without_an_agent() -> None:
     _, said = came(*SHELVED, a_delete(PLACED))
     assert said == ["release None for good", "ended done"]
     assert came(*SHELVED, a_delete(PLACED), ReleaseAnswer("deleting", Released()))[0].status == "deleted"
@@ -760,7 +758,7 @@ def test_a_shelved_instance_is_deleted_without_asking_any_host() -> None:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_one_host_is_told_of_a_move_whether_it_is_heard_or_looked_up(state: str) -> None:
+def test_messages_and_queries_name_the_same_host_of_a_move(state: str) -> None:
     build = after(*STATES[state])
     assert build.moving is not None
     said = move_progress(build)

@@ -52,7 +52,7 @@ from tests.support.claim_worlds import (
         (stock(0), 1, full(1, 0)),
     ],
 )
-def test_an_amount_fits_or_says_why_not(there: Stock, asked: int, refusal: Full | None) -> None:
+def test_an_amount_fits_or_is_refused_with_the_reason(there: Stock, asked: int, refusal: Full | None) -> None:
     (result,) = claim(order(wants(X, {A: {"VCPU": asked}})), world(room(A, VCPU=there))) or ()
     if refusal is None:
         assert result == Claimed(choice=0, generation=1, number=0)
@@ -85,7 +85,7 @@ def test_a_provider_is_full_while_a_sibling_that_it_excludes_is_in_use(
     )
 
 
-def test_a_consumer_can_swap_one_exclusive_sibling_for_the_other() -> None:
+def test_a_consumer_can_swap_exclusive_siblings() -> None:
     one, other = room(A, VCPU=stock(8)), room(B, VCPU=stock(8, used=1))
     one.excludes, other.excludes = (B,), (A,)
     there = world(one, other, holders=holding(X, 4, {B: {"VCPU": 1}}))
@@ -110,7 +110,7 @@ def test_a_choice_holds_only_for_the_shape_it_was_made_under(shapes: dict[str, i
         assert result == Refused(refusals=(Moved(provider=A),))
 
 
-def test_the_first_choice_that_fits_is_taken_and_the_better_ones_say_why_not() -> None:
+def test_the_first_fitting_choice_is_claimed_and_better_ones_have_reasons() -> None:
     there = world(room(A, VCPU=stock(1)), room(C, VCPU=stock(4)))
     there.providers[B] = None
     choices = ({A: {"VCPU": 2}}, {B: {"VCPU": 2}}, Choice({C: {"VCPU": 2}}, {C: 1}), {C: {"VCPU": 2}})
@@ -128,7 +128,7 @@ def test_a_provider_that_was_not_read_leaves_the_order_unjudged() -> None:
     assert not there.touched and not there.stirred
 
 
-def test_an_order_sees_what_the_order_before_it_took() -> None:
+def test_an_order_sees_the_claims_of_earlier_orders() -> None:
     there = world(room(A, VCPU=stock(3)))
     first = claim(order(wants(X, {A: {"VCPU": 2}})), there)
     second = claim(order(wants(Y, {A: {"VCPU": 2}})), there)
@@ -149,7 +149,7 @@ def test_the_claims_of_an_order_are_taken_together_or_not_at_all() -> None:
     assert again is not None and all(isinstance(result, Claimed) for result in again)
 
 
-def test_a_provider_moves_one_generation_for_each_order_that_names_it() -> None:
+def test_each_order_increments_the_provider_generation_once() -> None:
     there = world(room(A, VCPU=stock(8)))
     claim(order(wants(X, {A: {"VCPU": 1}}), wants(Y, {A: {"VCPU": 1}})), there)
     claim(order(wants(Z, {A: {"VCPU": 1}})), there)
@@ -173,7 +173,7 @@ def test_a_claim_is_fenced_by_its_consumers_generation(
 
 
 @pytest.mark.parametrize("generation", [0, 1])
-def test_a_generation_of_one_who_holds_nothing_is_answered_with_nothing(generation: int) -> None:
+def test_a_claim_with_a_generation_of_an_empty_consumer_returns_held_nothing(generation: int) -> None:
     there = world(room(A, VCPU=stock(8)), holders={Y: Holder(Y, 1)})
     (result,) = claim(order(wants(X, {A: {"VCPU": 2}}, generation=generation)), there) or ()
     assert result == Held(generation=0, allocations={})
@@ -197,7 +197,7 @@ def test_the_same_claim_twice_in_a_batch_is_held_the_second_time() -> None:
         (2, 6, 4, 5, False),  # more is not
     ],
 )
-def test_a_swap_on_one_provider_frees_before_it_takes(
+def test_a_swap_on_one_provider_releases_first(
     capacity: int, used: int, own: int, asked: int, fits: bool
 ) -> None:
     there = world(room(A, VCPU=stock(capacity, used=used)), holders=holding(X, 1, {A: {"VCPU": own}}))
@@ -217,7 +217,7 @@ def test_a_swap_leaves_the_old_provider_without_moving_its_generation() -> None:
     assert (new.stocks["VCPU"].used, new.generation) == (4, 11)
 
 
-def test_a_refused_swap_keeps_what_it_had() -> None:
+def test_a_refused_swap_keeps_the_allocations() -> None:
     holders = holding(X, 1, {A: {"VCPU": 4}})
     there = world(room(A, VCPU=stock(4, used=4)), room(B, VCPU=stock(3)), holders=holders)
     (result,) = claim(order(wants(X, {B: {"VCPU": 4}}, generation=1)), there) or ()
@@ -237,9 +237,7 @@ def test_all_of_an_order_give_back_before_any_takes() -> None:
 @pytest.mark.parametrize(
     ("asked", "fits"), [((3, 3), True), ((4, 2), True), ((4, 3), False), ((6, 1), False)]
 )
-def test_an_overcommitted_provider_takes_no_more_in_sum_than_it_gave_back(
-    asked: tuple[int, int], fits: bool
-) -> None:
+def test_an_overcommitted_provider_never_gains_usage(asked: tuple[int, int], fits: bool) -> None:
     holders = holding(X, 1, {A: {"VCPU": 4}}) | holding(Y, 1, {A: {"VCPU": 2}})
     there = world(room(A, VCPU=stock(2, used=6)), holders=holders)
     both = order(*(wants(one, {A: {"VCPU": n}}, generation=1) for one, n in zip((X, Y), asked, strict=True)))
@@ -255,7 +253,7 @@ def test_a_consumer_named_twice_in_an_order_is_held_the_second_time() -> None:
     assert not there.touched
 
 
-def test_an_empty_choice_gives_back_and_moves_what_was_held() -> None:
+def test_an_empty_choice_releases_everything() -> None:
     there = world(room(A, VCPU=stock(8, used=4)), holders=holding(X, 3, {A: {"VCPU": 4}}))
     assert claim(order(wants(X, {}, generation=3)), there) == (Claimed(choice=0, generation=0, number=0),)
     assert there.stirred[X].generation == 0
@@ -292,7 +290,7 @@ HELD = {A: {"VCPU": 4}}
         (None, "ended", Held(generation=1, allocations=HELD, roots=(A,)), 4, None),
     ],
 )
-def test_a_release_gives_back_only_to_who_knows_the_generation(
+def test_a_release_requires_the_generation(
     generation: int | None, retire: str, result: object, left: int, tombstone: str | None
 ) -> None:
     there = world(room(A, VCPU=stock(8, used=4)), holders=holding(X, 1, HELD))
@@ -303,7 +301,7 @@ def test_a_release_gives_back_only_to_who_knows_the_generation(
 
 
 @pytest.mark.parametrize("generation", [None, 3])
-def test_releasing_what_holds_nothing_is_done_already_and_may_retire(generation: int | None) -> None:
+def test_releasing_an_empty_consumer_succeeds_and_can_retire(generation: int | None) -> None:
     there = world(holders={Y: Holder(Y, 1)})
     assert release(let_go(generation), there) == Released()
     assert release(let_go(generation, "ended"), there) == Released()
@@ -339,7 +337,7 @@ KEPT: list[Any] = [
 
 
 @pytest.mark.parametrize(("claims", "then"), KEPT)
-def test_a_swap_keeps_what_was_held_or_changes_nothing(
+def test_a_swap_keeps_the_old_allocations_for_its_holder_or_changes_nothing(
     claims: list[ConsumerClaim], then: dict[str, dict[str, int]]
 ) -> None:
     there = one_who_holds(5)
@@ -355,13 +353,13 @@ def test_a_swap_keeps_what_was_held_or_changes_nothing(
         assert found is not None and found.stocks["VCPU"].used == used
 
 
-def test_a_keeper_that_was_not_read_leaves_the_order_unjudged() -> None:
+def test_an_order_with_an_unread_holder_is_postponed() -> None:
     there = one_who_holds(5)
     del there.holders[Y]
     assert claim(order(keeps(X, Y, {B: {"VCPU": 5}})), there) is None
 
 
-def test_a_keeper_that_has_retired_keeps_nothing_any_more() -> None:
+def test_a_retired_holder_cannot_hold_allocations() -> None:
     there = one_who_holds(5)
     there.retired[Y] = Retired(why="gone")
     assert claim(order(keeps(X, Y, {B: {"VCPU": 5}})), there) == (Retired(why="gone"),)
@@ -378,7 +376,7 @@ def test_a_release_that_keeps_leaves_as_much_in_use() -> None:
     assert there.stirred.keys() == {X, Y} and there.tombstones == {X: Retired(why="error")}
 
 
-def test_a_keeper_may_be_left_something_a_second_time() -> None:
+def test_a_holder_can_receive_allocations_twice() -> None:
     there = one_who_holds(5)
     there.holders[X].held, there.providers[B] = {B: {"VCPU": 5}}, room(B, VCPU=stock(used=5))
     there.holders[Y].generation, there.holders[Y].held = 1, {A: {"VCPU": 5}}

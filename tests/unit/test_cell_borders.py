@@ -53,7 +53,7 @@ def test_a_topic_is_carried_stays_within_or_is_no_cells(topic: Topic[Any]) -> No
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.name)
-def test_a_question_of_a_cell_is_carried_to_who_answers_it(query: Query[Any, Any]) -> None:
+def test_a_query_crosses_to_the_side_of_its_answerer(query: Query[Any, Any]) -> None:
     carried = [crossing.way for crossing in CROSSINGS if crossing.of is query]
     asked_within = any(query in w.asks for w in WORKERS if of_c1(w))
     answered_within = any(row.query is query for w in WORKERS if of_c1(w) for row in w.answers)
@@ -63,14 +63,14 @@ def test_a_question_of_a_cell_is_carried_to_who_answers_it(query: Query[Any, Any
     assert carried == ways.get((asked_within, answered_within), [])
 
 
-def test_answers_cross_both_ways_by_addresses_that_say_which() -> None:
+def test_answers_cross_in_both_directions_by_address() -> None:
     assert [(crossing.way, crossing.keys) for crossing in CROSSINGS if crossing.of is None] == [
         (Way.IN, ("reply.c1.*.*",)),
         (Way.OUT, ("reply.-c1.*.*",)),
     ]
 
 
-def test_no_two_wait_in_one_queue_and_none_goes_round_in_circles() -> None:
+def test_every_crossing_has_its_queue_and_there_are_no_loops() -> None:
     assert len({crossing.queue.name for crossing in CROSSINGS}) == len(CROSSINGS)
     keys = [key for crossing in CROSSINGS for key in crossing.keys]
     assert len(set(keys)) == len(keys)
@@ -107,7 +107,7 @@ def tables(topic: Topic[Any], says: str, hears: str) -> Sequence[Worker]:
 @pytest.mark.parametrize(
     ("says", "hears", "way"), [("in", "out", Way.OUT), ("out", "in", Way.IN), ("in", "in", Way.WITHIN)]
 )
-def test_a_topic_added_is_carried_as_its_tables_say(
+def test_a_new_topic_crosses_according_to_the_tables(
     monkeypatch: pytest.MonkeyPatch, says: str, hears: str, way: Way
 ) -> None:
     topic = saying("thing.said.{cell}")
@@ -119,14 +119,14 @@ def test_a_topic_added_is_carried_as_its_tables_say(
     )
 
 
-def test_one_whose_key_does_not_say_the_cell_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crossing_topic_without_the_cell_in_its_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     topic = saying("thing.said")
     monkeypatch.setattr("bus.ferry.crossings.TOPICS", (topic,))
     with pytest.raises(InvalidCrossing, match="does not say which"):
         ways("c1", tables(topic, "in", "out"))
 
 
-def test_one_that_would_go_both_ways_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_would_cross_both_ways_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     topic = saying("thing.said.{cell}")
     monkeypatch.setattr("bus.ferry.crossings.TOPICS", (topic,))
     with pytest.raises(InvalidCrossing, match="circles"):
@@ -169,7 +169,7 @@ DELETE = BuildDeleteRequested(build=uid(1), cell="c1")
         ("host.failed.c1", DELETED, "ferry.c1:host.failed.c1", None),
     ],
 )  # fmt: skip
-def test_it_is_carried_by_the_key_of_its_crossing_or_not_at_all(
+def test_a_message_crosses_only_by_the_key_of_its_crossing(
     name: str, message: Message, key: str, carried: str | None
 ) -> None:
     envelope = an_envelope_of(message, key)
@@ -195,11 +195,11 @@ def test_a_question_that_is_sent_again_has_the_key_of_its_cell() -> None:
         ("reply.c1", "reply.c1.a.b", True),
     ],
 )
-def test_what_outsiders_read_is_not_framed_on_the_way(name: str, key: str, framed: bool) -> None:
+def test_messages_for_outsiders_are_not_framed(name: str, key: str, framed: bool) -> None:
     assert crossing(name).framed(key) is framed
 
 
-def test_answers_may_be_heard_by_nobody_and_questions_may_not() -> None:
+def test_answers_need_no_consumer_and_queries_need_one() -> None:
     assert not crossing("reply.c1").expected and not crossing("host.reported.c1").expected
     assert crossing("ask.placement.claim.c1").expected and crossing("build.placed.c1").expected
 
@@ -228,7 +228,7 @@ NEVER = [
 @pytest.mark.parametrize(
     ("found", "says"), [(MIDDLE, SAYS_OUT), (OWN, SAYS_IN)], ids=["in the middle", "on the cell's own"]
 )
-def test_it_may_say_on_one_side_what_crosses_to_there_and_no_more(
+def test_the_ferry_may_publish_only_messages_that_cross(
     found: permissions.Permissions, says: Sequence[str]
 ) -> None:
     allowed = [key for key in (*SAYS_OUT, *SAYS_IN, *NEVER) if re.match(may(found).write, key)]
@@ -236,7 +236,7 @@ def test_it_may_say_on_one_side_what_crosses_to_there_and_no_more(
 
 
 @pytest.mark.parametrize("key", SAYS_OUT + NEVER)
-def test_in_the_middle_it_may_say_what_the_cell_may_through_its_wall(key: str) -> None:
+def test_the_ferry_may_publish_centrally_only_what_its_cell_may(key: str) -> None:
     if re.match(may(MIDDLE).write, key):
         assert re.match(may(THE_CELL).write, key)
 
@@ -244,7 +244,7 @@ def test_in_the_middle_it_may_say_what_the_cell_may_through_its_wall(key: str) -
 @pytest.mark.parametrize(
     ("found", "way"), [(MIDDLE, Way.IN), (OWN, Way.OUT)], ids=["in the middle", "on the cell's own"]
 )
-def test_it_may_hear_what_it_carries_and_nothing_else(found: permissions.Permissions, way: Way) -> None:
+def test_the_ferry_may_read_only_the_keys_it_forwards(found: permissions.Permissions, way: Way) -> None:
     bound = [key for crossing in CROSSINGS if crossing.way is way for key in crossing.keys]
     others = [key for crossing in CROSSINGS if crossing.way is not way for key in crossing.keys]
     heard = [key for key in (*bound, *others, *NEVER) if re.match(may(found).read, key)]
@@ -265,7 +265,7 @@ def test_it_may_hear_what_it_carries_and_nothing_else(found: permissions.Permiss
         ("berth.delay.100", False, True),
     ],
 )  # fmt: skip
-def test_it_has_its_own_queues_and_keeps_what_is_everybodys_on_the_cells_broker(
+def test_the_ferry_declares_its_queues_and_the_shared_ones_of_the_cell(
     name: str, in_the_middle: bool, on_its_own: bool
 ) -> None:
     assert bool(re.match(MIDDLE.configure, name)) is in_the_middle
@@ -273,7 +273,7 @@ def test_it_has_its_own_queues_and_keeps_what_is_everybodys_on_the_cells_broker(
 
 
 @pytest.mark.parametrize(("key", "allowed"), [("letter.c1", True), ("letter", False), ("letter.c2", False)])
-def test_its_dead_letters_are_the_cells(key: str, allowed: bool) -> None:
+def test_dead_letters_of_the_ferry_belong_to_the_cell(key: str, allowed: bool) -> None:
     for found in (MIDDLE, OWN):
         assert bool(re.match(may(found, "berth.dead").write, key)) is allowed
 
@@ -353,6 +353,6 @@ def test_accepted_reports_by_cell(owner: str, known: bool, sequence: int, why: s
     assert why in said if why else said == ""
 
 
-def test_a_name_that_another_has_says_the_cell_and_stays_a_name() -> None:
+def test_a_duplicate_provider_name_gets_the_cell_as_suffix() -> None:
     assert names_apart("h", "c2", uid(1)) == ("h@c2", f"h@c2@{uid(1)}")
     assert [len(name) for name in names_apart("h" * 200, "c2", uid(1))] == [200, 200]

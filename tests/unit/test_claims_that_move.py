@@ -162,7 +162,7 @@ def test_a_move_in_a_failing_order_does_not_begin() -> None:
     assert claim(order(moves()), there) == (DONE,)
 
 
-def test_two_claims_of_one_move_in_an_order_are_not_judged() -> None:
+def test_an_order_with_two_claims_of_one_move_is_refused() -> None:
     there = a_world({Y: B})
     both = order(moves(C), replace(wants(Y, five(C), generation=4), begins=MOVE))
     at = (
@@ -194,7 +194,7 @@ def test_a_redelivered_boot_does_not_place_a_shelved_instance() -> None:
     assert there.tombstones == {X: ASLEEP}
 
 
-def test_a_move_wakes_him_and_what_was_asked_before_is_held() -> None:
+def test_an_unshelve_revives_the_consumer() -> None:
     there = a_shelved_world()
     assert claim(order(replace(wants(X, five(B)), begins=MOVE)), there) == (
         Claimed(choice=0, generation=1, number=0),
@@ -204,7 +204,7 @@ def test_a_move_wakes_him_and_what_was_asked_before_is_held() -> None:
     assert held(there) == {X: B}
 
 
-def test_a_move_that_finds_no_room_leaves_him_asleep() -> None:
+def test_an_unshelve_without_capacity_leaves_the_consumer_retired() -> None:
     there = a_shelved_world()
     claim(order(wants(Y, five(B))), there)
     [answer] = claim(order(replace(wants(X, five(B)), begins=MOVE)), there) or ()
@@ -274,13 +274,13 @@ def test_the_new_holder_is_of_type_cleanup() -> None:
     assert there.holders[LEFT].heir_type == CLEANUP and there.holders[LEFT].heir_of is there.holders[X]
 
 
-def test_no_room_is_asked_for_where_it_was() -> None:
+def test_taking_allocations_back_needs_no_free_capacity() -> None:
     there = moved()
     there.provider(A).stocks["VCPU"].capacity = 0
     assert claim(order(takes_over()), there) == (DONE,)
 
 
-def test_on_one_host_the_places_change_hands() -> None:
+def test_a_takeover_on_one_host_exchanges_the_consumers() -> None:
     there = a_world({KEEP: A}, capacity=10)
     assert claim(order(takes_over(keep=LEFT)), there) == (DONE,)
     assert held(there) == {X: A, LEFT: A}
@@ -421,7 +421,7 @@ OWN = {A: "c1", B: "c1", C: "c2"}
         (replace(wants(BUILD, five(A), generation=4), begins=MOVE), "begins no moves"),
     ],
 )
-def test_a_cell_takes_over_what_was_its_own_builds(one: ConsumerClaim, why: str) -> None:
+def test_a_cell_can_take_over_allocations_of_its_builds(one: ConsumerClaim, why: str) -> None:
     there = walled(OWN)
     [result] = claim(order(one), there) or ()
     if not why:
@@ -433,12 +433,12 @@ def test_a_cell_takes_over_what_was_its_own_builds(one: ConsumerClaim, why: str)
 
 
 @pytest.mark.parametrize("cells", [{A: "c2", B: "c1"}, {A: "c1", B: "c2"}, {A: "c2", B: "c2"}])
-def test_neither_to_anothers_host_nor_from_one(cells: dict[str, str]) -> None:
+def test_a_takeover_must_stay_within_the_cell(cells: dict[str, str]) -> None:
     [result] = claim(order(back(holder_consumer(BUILD, 1))), walled(cells)) or ()
     assert isinstance(result, Refused) and isinstance(result.refusals[0], OutsideCell)
 
 
-def test_and_that_nothing_is_held_it_hears() -> None:
+def test_a_takeover_from_an_empty_holder_is_refused() -> None:
     [result] = claim(order(back(holder_consumer(BUILD, 2))), walled(OWN)) or ()
     assert result == Refused(refusals=(NothingHeld(consumer=holder_consumer(BUILD, 2)),))
 

@@ -31,7 +31,7 @@ def test_left_alone_time_passes() -> None:
     assert clock.monotonic() <= clock.monotonic()
 
 
-def test_a_seed_pins_what_is_made_by_chance() -> None:
+def test_random_values_depend_on_the_seed() -> None:
     assert Clock(chance=random.Random(1)).uuid() == Clock(chance=random.Random(1)).uuid()
     assert Clock().uuid() != Clock().uuid()
 
@@ -111,7 +111,7 @@ def a_job(number: int, due: float) -> AgentJob:
     ],
 )
 @in_virtual_time
-async def test_what_ends_one_upon_the_other_is_told_in_rounds(due: list[float], told: list[float]) -> None:
+async def test_jobs_that_end_together_are_reported_in_batches(due: list[float], told: list[float]) -> None:
     jobs, time = AgentJobs(), asyncio.get_running_loop().time
     times = {}
 
@@ -126,7 +126,7 @@ async def test_what_ends_one_upon_the_other_is_told_in_rounds(due: list[float], 
 
 
 @in_virtual_time
-async def test_whoever_was_handed_an_order_last_is_told_and_those_before_at_once() -> None:
+async def test_only_the_last_waiter_of_a_job_gets_the_result() -> None:
     jobs = AgentJobs()
     job = jobs.begin(a_job(1, 1.0))
     first, second = jobs.end(job), jobs.end(job)
@@ -135,7 +135,7 @@ async def test_whoever_was_handed_an_order_last_is_told_and_those_before_at_once
 
 
 @in_virtual_time
-async def test_a_job_that_nobody_waits_for_holds_up_none_behind_it() -> None:
+async def test_an_abandoned_job_does_not_block_later_jobs() -> None:
     jobs = AgentJobs()
     ended, given_up, later = (jobs.end(jobs.begin(a_job(number, number / 10))) for number in (1, 2, 3))
     next(iter(jobs)).tell("destroyed")
@@ -145,7 +145,7 @@ async def test_a_job_that_nobody_waits_for_holds_up_none_behind_it() -> None:
 
 
 @in_virtual_time
-async def test_what_is_lost_is_told_so_however_late_somebody_asks() -> None:
+async def test_a_lost_job_is_reported_to_late_waiters() -> None:
     jobs = AgentJobs()
     job = jobs.begin(a_job(1, 1.0))
     job.lost = True
@@ -184,31 +184,31 @@ def test_a_lease_is_over_so_long_after_its_last_beat_was_seen_first() -> None:
     assert over_at(seen(*others), "a", 3) == pytest.approx(1.5 + CERTAIN)
 
 
-def test_who_was_never_seen_has_all_of_it_before_him() -> None:
+def test_an_unknown_agent_has_a_full_lease_left() -> None:
     assert seen((5.0, {"b": 1})).left("a", (1, 1), LEASE, 6.0) == pytest.approx(CERTAIN)
 
 
-def test_who_was_heard_of_since_has_all_of_it_before_him() -> None:
+def test_an_agent_with_a_new_heartbeat_has_a_full_lease_left() -> None:
     assert seen((5.0, {"a": 1})).left("a", (1, 2), LEASE, 9.0) == pytest.approx(CERTAIN)
     assert seen((5.0, {"a": 1})).left("a", (2, 1), LEASE, 9.0) == pytest.approx(CERTAIN)
 
 
-def test_when_nobody_is_heard_of_it_is_we_who_are_deaf() -> None:
+def test_leases_do_not_expire_while_all_agents_are_silent() -> None:
     silence = [(float(n), {"a": 1, "b": 1}) for n in range(10)]
     assert over_at(seen(*silence), "a", 1) == pytest.approx(9.0 + CERTAIN)
 
 
-def test_after_that_everybody_has_time_to_be_heard_again() -> None:
+def test_after_a_common_silence_every_lease_is_extended() -> None:
     silence = [(float(n), {"a": 1, "b": 1}) for n in range(10)]
     assert over_at(seen(*silence, (10.0, {"a": 1, "b": 2})), "a", 1) == pytest.approx(10.0 + CERTAIN)
 
 
-def test_a_question_is_news_too() -> None:
+def test_a_lease_query_counts_as_a_heartbeat() -> None:
     looks = [(float(n), {"a": 1}) for n in range(4)]
     assert over_at(seen(*looks, heard=(0.5, 1.2, 1.9, 2.5, 3.2)), "a", 1) == pytest.approx(CERTAIN)
 
 
-def test_an_agent_s_lease_is_over_by_its_own_clock_before_it_is_certain() -> None:
+def test_an_agent_ends_its_lease_before_the_conductor_does() -> None:
     asked, stored_and_seen = 100.0, 100.0
     mine = LeasedNodes()
     mine.answered(asked, LeaseAnswered(epoch=1, seconds=LEASE, version=1))
@@ -258,13 +258,13 @@ STANDING = {
 
 
 @pytest.mark.parametrize("answers, order, now, stands", STANDING.values(), ids=STANDING.keys())
-def test_how_an_order_stands(
+def test_the_state_of_an_order_under_a_lease(
     answers: list[tuple[float, LeaseAnswered]], order: tuple[str, int, float], now: float, stands: str
 ) -> None:
     assert lent(*answers).standing(*order, now) == stands
 
 
-def test_it_is_told_what_it_lost() -> None:
+def test_the_lease_answer_names_lost_nodes() -> None:
     mine = lent((0.0, an_answer((N1, 4), (N2, 2))))
     assert mine.answered(0.5, an_answer((N1, 0))) == {N1}
     assert mine.answered(1.0, an_answer((N2, 3))) == {N2}
@@ -278,7 +278,7 @@ class Hands:
         self.clock = Clock(now=lambda: self.now)
 
 
-def test_it_follows_the_clock_and_never_goes_back() -> None:
+def test_report_sequences_follow_the_clock_and_never_decrease() -> None:
     hands = Hands(1000.0)
     numbers = ReportSequence(hands.clock)
     told = [numbers.next()]
@@ -289,13 +289,13 @@ def test_it_follows_the_clock_and_never_goes_back() -> None:
     assert told[0] == 1_000_000_000
 
 
-def test_it_goes_on_from_what_an_earlier_run_told() -> None:
+def test_report_sequences_continue_after_an_earlier_run() -> None:
     numbers = ReportSequence(Hands(1000.0).clock)
     numbers.follow(9_000_000_000_000)
     numbers.follow(5)
     assert [numbers.next(), numbers.next()] == [9_000_000_000_001, 9_000_000_000_002]
 
 
-def test_it_stays_what_can_be_told() -> None:
+def test_report_sequences_stay_within_the_bound() -> None:
     numbers = ReportSequence(Hands(1e300).clock)
     assert numbers.next() == MAX_ORDINAL

@@ -42,7 +42,7 @@ def test_one_build_in_ten_fails_on_its_first_host_and_succeeds_on_the_next() -> 
     assert share(plan, "built", attempt=2) == 1.0
 
 
-def test_every_kind_of_fault_takes_its_share_of_every_attempt_when_told() -> None:
+def test_configured_faults_occur_at_their_rate_in_every_attempt() -> None:
     plan = FaultPlan(seed=2, reschedule=0.2, abort=0.1, hang=0.05, first_attempt_only=False)
     for attempt in (1, 2, 3):
         assert share(plan, "reschedule", attempt) == pytest.approx(0.2, abs=0.03)
@@ -88,7 +88,7 @@ def test_build_times_follow_their_distribution(words: str, mean: float, least: f
 
 
 @pytest.mark.parametrize("words", ["", "constant", "normal:1", "uniform:1", "exponential:-1", "constant:x"])
-def test_other_words_are_no_duration(words: str) -> None:
+def test_invalid_durations_are_refused(words: str) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
         Durations.parse(words)
 
@@ -121,7 +121,7 @@ def test_a_fleet_is_dealt_out_evenly_and_is_the_same_every_time() -> None:
     assert hosts[0].root != fleet(cells=2, hosts=11, seed=1)[0].hosts[0].root
 
 
-def test_hosts_have_what_a_hypervisor_has_and_nodes_are_left_to_ironic() -> None:
+def test_simulated_hosts_have_the_inventory_of_a_hypervisor() -> None:
     (agent,) = fleet(cells=1, hosts=1, hardware=Hardware(baremetal=1, vcpus=16, memory_mb=4096, disk_gb=100))
     host, node = agent.hosts
     assert {name: (it.capacity, it.max_unit) for name, it in host.inventory.items()} == {
@@ -249,7 +249,7 @@ def test_a_provider_has_the_same_id_every_time_and_parents_come_first() -> None:
         seen.add(provider.id)
 
 
-def test_a_disabled_host_says_so_on_its_root_alone() -> None:
+def test_only_the_root_of_a_disabled_host_has_the_trait() -> None:
     tree = build_tree(ROOT, "h", [NUMA], disabled=True)
     assert [provider.name for provider in tree.providers if "COMPUTE_STATUS_DISABLED" in provider.traits] == [
         "h"
@@ -293,7 +293,7 @@ MISTAKES: dict[str, tuple[Sequence[Driver], str]] = {
 
 
 @pytest.mark.parametrize("drivers, says", MISTAKES.values(), ids=MISTAKES.keys())
-def test_a_mistake_is_said_with_its_provider_and_field(drivers: Sequence[Driver], says: str) -> None:
+def test_an_invalid_tree_is_refused_with_provider_and_field(drivers: Sequence[Driver], says: str) -> None:
     with pytest.raises(TreeMistake) as mistake:
         build_tree(ROOT, "h", drivers)
     assert says in str(mistake.value)
@@ -333,14 +333,14 @@ WANTED: dict[str, tuple[Allocations, Allocations, str]] = {
 
 
 @pytest.mark.parametrize("held, wanted, says", WANTED.values(), ids=WANTED.keys())
-def test_it_holds_what_there_is_room_for(
+def test_the_device_book_refuses_what_does_not_fit(
     book: DeviceBook, held: Allocations, wanted: Allocations, says: str
 ) -> None:
     book.hold(ONE, held)
     assert book.refusal(TWO, wanted) == says
 
 
-def test_what_is_given_back_is_free_and_a_guest_counts_once(book: DeviceBook) -> None:
+def test_released_devices_are_free_and_a_guest_counts_once(book: DeviceBook) -> None:
     whole = {FUNCTION: {"SRIOV_NET_VF": 4}}
     for _ in range(2):
         assert book.refusal(ONE, whole) == ""
@@ -352,7 +352,7 @@ def test_what_is_given_back_is_free_and_a_guest_counts_once(book: DeviceBook) ->
     assert book.refusal(TWO, whole) == ""
 
 
-def test_what_was_there_once_is_refused_and_may_come_back(book: DeviceBook) -> None:
+def test_removed_devices_are_refused_until_they_return(book: DeviceBook) -> None:
     book.furnish(build_tree(DEVICE_ROOT, "h", [FLAT_WITH_RESERVE]))
     assert book.refusal(ONE, {FUNCTION: {"SRIOV_NET_VF": 1}}) == "h_p0 is not there any more"
     book.furnish(build_tree(DEVICE_ROOT, "h", [FLAT_WITH_RESERVE, FOUR_VFS]))
@@ -364,7 +364,7 @@ def names(machine_named: str, *files: str) -> list[str]:
     return [provider.name for provider in build_tree(ROOT, "h", machine.drivers).providers]
 
 
-def test_those_built_in() -> None:
+def test_the_built_in_machines() -> None:
     assert {name: names(name) for name in BUILT_IN} == {
         "flat": ["h"],
         "numa": ["h", "h_numa0", "h_numa1"],
@@ -374,7 +374,7 @@ def test_those_built_in() -> None:
     }
 
 
-def test_they_are_dealt_out_over_the_hosts() -> None:
+def test_machines_are_assigned_to_hosts_in_turn() -> None:
     (agent,) = fleet(1, 4, hardware=Hardware(machines=machines(["flat", "numa"])))
     assert [bool(host.inventory) for host in agent.hosts] == [True, False] * 2
     trees = [build_tree(host.root, host.host, host.all_drivers) for host in agent.hosts]
@@ -423,7 +423,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text, says", WRONG.values(), ids=WRONG.keys())
-def test_what_is_wrong_with_it_is_said_by_field(tmp_path: Path, text: str, says: str) -> None:
+def test_an_invalid_machine_file_is_refused_with_the_field(tmp_path: Path, text: str, says: str) -> None:
     file = tmp_path / "machines.toml"
     file.write_text(text)
     with pytest.raises(BadMachine) as refused:
@@ -439,7 +439,7 @@ def test_a_machine_that_contradicts_itself_is_refused_before_anything_starts(tmp
 
 
 @pytest.mark.parametrize("name, says", [("nuam", "there is no machine 'nuam'; there are: flat, numa")])
-def test_a_name_that_is_none(name: str, says: str) -> None:
+def test_an_unknown_machine_name_is_refused(name: str, says: str) -> None:
     with pytest.raises(BadMachine) as refused:
         machines([name])
     assert says in str(refused.value)
@@ -473,7 +473,7 @@ providers:
 """
 
 
-def test_an_operators_file_adds_to_what_drivers_say(tmp_path: Path) -> None:
+def test_a_provider_yaml_adds_to_the_drivers_tree(tmp_path: Path) -> None:
     (machine,) = machines(["numa"], "", configured(tmp_path, EXAMPLE))
     tree = build_tree(ROOT, "h", machine.drivers)
     licence, dongle = (tree["h"].inventories[f"CUSTOM_{name}"] for name in ("LICENCE", "DONGLE"))
@@ -484,7 +484,7 @@ def test_an_operators_file_adds_to_what_drivers_say(tmp_path: Path) -> None:
     assert "CUSTOM_NEAR" in tree["h_numa1"].traits - tree["h_numa0"].traits
 
 
-def test_who_is_named_is_not_compute_node_as_well(tmp_path: Path) -> None:
+def test_a_provider_matched_by_name_is_not_matched_as_compute_node(tmp_path: Path) -> None:
     text = EXAMPLE.replace("{name: h_numa1}", f"{{uuid: {ROOT.upper()}}}")
     (machine,) = machines(["numa"], "", configured(tmp_path, text))
     assert "CUSTOM_NEAR" in build_tree(ROOT, "h", machine.drivers)["h"].traits
@@ -545,7 +545,7 @@ WRONG_CONFIG = {
 
 
 @pytest.mark.parametrize("text, says", WRONG_CONFIG.values(), ids=WRONG_CONFIG.keys())
-def test_what_is_wrong_with_a_provider_yaml_is_said_by_field(tmp_path: Path, text: str, says: str) -> None:
+def test_an_invalid_provider_yaml_is_refused_with_the_field(tmp_path: Path, text: str, says: str) -> None:
     file = configured(tmp_path, text)
     with pytest.raises(BadMachine) as refused:
         machines(["numa"], "", file)
@@ -558,7 +558,7 @@ def test_a_later_version_may_have_more_fields(tmp_path: Path) -> None:
     assert machines(["numa"], "", configured(tmp_path, text))
 
 
-def test_the_file_may_not_say_what_a_driver_says(tmp_path: Path) -> None:
+def test_a_provider_yaml_cannot_override_a_driver(tmp_path: Path) -> None:
     twice = (
         HEAD + "- identification: {name: HOST_fpga0}\n  inventories: {additional: [{CUSTOM_A: {total: 1}}]}\n"
     )

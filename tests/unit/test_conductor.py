@@ -275,7 +275,7 @@ TABLE: dict[str, dict[str, tuple[str, list[str]]]] = {
 
 @pytest.mark.parametrize("event", EVENTS)
 @pytest.mark.parametrize("state", TABLE)
-def test_what_every_event_means_in_every_state(state: str, event: str) -> None:
+def test_every_event_in_every_state_of_a_build(state: str, event: str) -> None:
     before = STATES[state]
     expected = TABLE[state].get(event, (before.status, []))
 
@@ -288,11 +288,11 @@ def test_what_every_event_means_in_every_state(state: str, event: str) -> None:
 
 
 @pytest.mark.parametrize("event", [name for name in EVENTS if name not in ("placed", "delete")])
-def test_nothing_is_made_of_what_is_said_of_an_unknown_build(event: str) -> None:
+def test_events_of_an_unknown_build_are_ignored(event: str) -> None:
     assert step(None, EVENTS[event], 0.0, LIMITS) == (None, ())
 
 
-def test_an_unknown_build_is_started_when_placed_and_gone_when_deleted() -> None:
+def test_an_unknown_build_starts_when_placed_and_is_answered_when_deleted() -> None:
     build, effects = step(None, PLACED, 5.0, LIMITS)
     assert build is not None and (build.status, build.attempt, build.deadline) == ("building", 1, 105.0)
     assert said(effects) == ["order 1 at host0"]
@@ -304,7 +304,7 @@ def test_an_unknown_build_is_started_when_placed_and_gone_when_deleted() -> None
     assert step(build, a_delete(PLACED, "me"), 6.0, LIMITS)[1] == (gone,)
 
 
-def test_an_order_is_given_again_by_who_asked_for_its_host_when_another_had_done_so_already() -> None:
+def test_a_repeated_swap_answer_repeats_the_order() -> None:
     assert said(step(SECOND_BUILDING, SWAPPED, 5.0, LIMITS)[1]) == ["order 2 at host1"]
 
 
@@ -351,7 +351,7 @@ def test_a_report_of_an_earlier_attempt_changes_nothing_but_cleans_and_orders_ag
     assert said(effects) == says
 
 
-def test_a_build_that_is_heard_of_has_time_anew() -> None:
+def test_a_report_extends_the_time_limit_of_a_build() -> None:
     build, _ = step(BUILDING, EVENTS["progress"], 90.0, LIMITS)
     assert build is not None and build.deadline == 90.0 + LIMITS.build_timeout
     later, effects = step(build, EVENTS["overdue"], 150.0, LIMITS)
@@ -408,7 +408,7 @@ SWAPS = [
 
 
 @pytest.mark.parametrize(("answer", "status", "says", "refused"), SWAPS)
-def test_what_placement_may_answer_to_a_swap(
+def test_answers_of_placement_to_a_swap(
     answer: Claimed, status: str, says: list[str], refused: list[str]
 ) -> None:
     build, effects = step(SWAPPING, SwapAnswered(1, answer), 7.0, LIMITS)
@@ -426,7 +426,7 @@ def test_an_answer_that_comes_late_is_not_taken_for_that_of_a_later_swap() -> No
     assert step(again, SWAPPED, 0.0, LIMITS) == (again, ())
 
 
-def test_a_release_asked_while_swapping_does_not_end_a_deletion_that_came_meanwhile() -> None:
+def test_a_release_requested_in_a_swap_does_not_end_a_later_deletion() -> None:
     build = after(PLACED, ABORTED, a_delete(PLACED))
     assert step(build, RELEASED_IN_SWAP, 0.0, LIMITS) == (build, ())
 
@@ -481,16 +481,14 @@ REASONS = [
 
 
 @pytest.mark.parametrize(("events", "reason"), REASONS)
-def test_an_error_tells_the_whole_chain_of_causes_and_placement_the_same(
-    events: list[Event], reason: str
-) -> None:
+def test_an_error_has_the_chain_of_causes_for_clients_and_placement(events: list[Event], reason: str) -> None:
     (release,) = step(after(PLACED, *events), PLACED, 0.0, LIMITS)[1]
     assert isinstance(release, ReleaseRequested) and release.retire == f"error: {reason}"
     end = end_of(PLACED, *events, RELEASED_IN_SWAP)
     assert (end.status, end.reason, end.host) == ("error", reason, "")
 
 
-def test_without_alternates_the_first_failure_is_the_last() -> None:
+def test_without_alternates_the_first_failure_ends_the_build() -> None:
     alone = a_placed(hosts=1)
     end = end_of(alone, FAILED, RELEASED_IN_SWAP)
     assert end.reason == "no alternate is left: host0 failed: no disk"
@@ -512,7 +510,7 @@ def test_a_very_long_cause_still_makes_a_message_that_can_be_read() -> None:
         (Contended(), ["release 1"]),
     ],
 )
-def test_what_is_held_is_given_back_whatever_placement_answers(answer: Released, says: list[str]) -> None:
+def test_allocations_are_released_after_any_answer_of_placement(answer: Released, says: list[str]) -> None:
     _, effects = step(CANCELLED, ReleaseAnswer("deleting", answer), 0.0, LIMITS)
     assert said(effects) == says
 
@@ -528,13 +526,13 @@ def test_the_outcome_of_a_build_is_the_same_after_its_deletion() -> None:
     assert before == later
 
 
-def test_all_who_asked_for_a_deletion_are_told() -> None:
+def test_all_requesters_of_a_deletion_are_answered() -> None:
     build = after(PLACED, a_delete(PLACED, "one"), a_delete(PLACED, "two"), a_delete(PLACED, "one"))
     _, effects = step(build, ReleaseAnswer("deleting", Released()), 0.0, LIMITS)
     assert [effect.reply_to for effect in effects if isinstance(effect, BuildDeleted)] == ["one", "two"]
 
 
-def test_what_was_left_behind_is_destroyed_where_it_was() -> None:
+def test_a_leftover_is_destroyed_on_its_host() -> None:
     _, effects = step(SWAPPING, SWAPPED, 0.0, LIMITS)
     assert effects == (a_destroy_order(PLACED, 1), SECOND)
 
@@ -558,7 +556,7 @@ NO_ANSWER: list[Dated] = [PLACED, an_agent_report(FIRST, "built"), (10.0, DELETE
 FORCED: list[Dated] = [*NO_ANSWER, (610.0, LATE), (610.0, GIVEN_BACK)]
 
 
-def test_what_placement_does_not_take_back_from_us_ends_the_build_with_that_cause() -> None:
+def test_a_refused_release_is_the_cause_of_the_end() -> None:
     end = end_of(PLACED, a_delete(PLACED), ReleaseAnswer("deleting", WALLED))
     assert end.reason == f"deleted while building; placement does not take it back: {WALLED.why}"
     end = end_of(PLACED, FAILED, HOPELESS, ReleaseAnswer("swapping", WALLED))
@@ -664,7 +662,7 @@ LEFTOVERS = [
 
 
 @pytest.mark.parametrize(("before", "event", "now", "status", "says", "kept"), LEFTOVERS)
-def test_room_is_kept_until_the_guest_is_gone_or_its_agent_given_up(
+def test_allocations_are_held_until_the_guest_is_destroyed_or_times_out(
     before: list[Dated], event: Event, now: float, status: str, says: list[str], kept: list[int]
 ) -> None:
     build, effects = step(after(*before), event, now, LIMITS)
@@ -679,26 +677,26 @@ def test_room_is_kept_until_the_guest_is_gone_or_its_agent_given_up(
     assert [left.attempt for left in build.leftovers] == kept
 
 
-def test_what_is_settled_is_thought_of_again_when_its_first_leftover_is_due() -> None:
+def test_a_settled_build_is_due_with_its_first_leftover() -> None:
     assert after(*ELSEWHERE).deadline == 100.0 + LIMITS.cleanup_timeout
     assert after(*ELSEWHERE, (103.0, DESTROYED)).deadline == 103.0
     assert after(*ELSEWHERE, (103.0, DESTROYED), (103.0, MINE_IS_FREE)).deadline == 0.0
     assert after(*ELSEWHERE, (103.0, DELETE)).deadline == 703.0
 
 
-def test_a_delete_that_has_no_deadline_yet_gets_one() -> None:
+def test_a_deletion_without_a_deadline_gets_one() -> None:
     old = replace(after(*NO_ANSWER), deadline=0.0)
     build, effects = step(old, LATE, 50.0, LIMITS)
     assert build is not None and (build.status, build.deadline, effects) == ("deleting", 650.0, ())
 
 
-def test_every_attempt_of_every_build_has_a_keeper_of_its_own() -> None:
+def test_every_attempt_has_a_unique_holder_consumer() -> None:
     builds = [replace(BUILDING, id=a_placed(number).build) for number in range(3)]
     assert len({holder_consumer(build.id, attempt) for build in builds for attempt in range(1, 4)}) == 9
     assert holder_consumer(builds[0].id, 1) == holder_consumer(builds[0].id, 1)
 
 
-def test_an_end_says_why_it_was_there_without_the_record_that_the_build_keeps() -> None:
+def test_an_end_has_the_decision_without_its_record() -> None:
     decision = Decision(considered=7, scores={"total": 1.0}, record=Record(seed="s"))
     build = after(replace(PLACED, decision=decision))
     _, (ended,) = step(build, an_agent_report(FIRST, "built"), 1.0, LIMITS)

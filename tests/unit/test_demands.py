@@ -97,7 +97,7 @@ def test_attribute(name: str, value: Attribute | None) -> None:
     assert attribute(HOST, name) == value
 
 
-def test_a_host_that_has_not_reported_has_what_placement_knows() -> None:
+def test_a_host_without_a_report_has_placements_figures() -> None:
     silent = the_facts()
     assert [attribute(silent, name) for name in ("free_ram_mb", "architecture", "luck")] == [8192, None, None]
 
@@ -200,7 +200,7 @@ def test_constraints_from_aggregates(
     assert (question.root_member_of, question.root_not_member_of) == (member_of, not_member_of)
 
 
-def test_a_project_without_hosts_is_told_so() -> None:
+def test_a_project_without_aggregates_gets_a_note() -> None:
     (alternative,) = alternatives(project="s")
     assert prefilters(CLOUD, TENANTS_ONLY).narrow(alternative).notes == (
         "no aggregate is for project s (filter_tenant_id)",
@@ -215,7 +215,7 @@ def test_disabled_cells_are_excluded() -> None:
 
 
 @pytest.mark.parametrize("options", [RequestOptions(), TENANTS, ISOLATED])
-def test_without_such_metadata_a_wish_stays_the_one_it_was(options: RequestOptions) -> None:
+def test_without_tenant_metadata_an_alternative_is_unchanged(options: RequestOptions) -> None:
     (alternative,) = alternatives()
     assert prefilters([aggregate(ONE, availability_zone="z")], options).narrow(alternative) is alternative
     assert Prefilters().narrow(alternative) is alternative
@@ -343,7 +343,7 @@ def test_requests_with_equal_alternatives(
         ),
     ],
 )
-def test_an_error_of_one_of_two_equal_requests_is_found(
+def test_an_invalid_request_is_refused_after_an_equal_valid_one(
     well: BuildRequested, wrong: BuildRequested, says: str
 ) -> None:
     made = orders()
@@ -376,7 +376,7 @@ def test_the_cache_of_requests_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPat
     assert alternatives(1) is not first
 
 
-def test_an_order_that_is_looked_at_again_goes_by_the_cells_as_they_are_now() -> None:
+def test_a_retried_order_uses_the_current_cells() -> None:
     source = PlainSource([a_candidate(1)], {})
     made = Orders(source, RequestOptions(), ChoicePolicy())
     order, _ = made.begin(a_request(1), 0.0)

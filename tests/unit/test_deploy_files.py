@@ -116,7 +116,7 @@ def started_in_cells() -> Iterator[tuple[str, list[str], str]]:
             yield name, container["args"], json.dumps(document)
 
 
-def test_workers_of_a_cell_get_a_file_of_their_own_and_not_the_owners_urls() -> None:
+def test_workers_of_a_cell_use_the_cells_settings_file() -> None:
     found = [(name, words, text) for name, words, text in started_in_cells() if set(words) & {*OF_A_CELL}]
     assert {name for name, *_ in found} == {"berth-conductor@.service", "compose.yml", "conductor-c1.yml"}
     for name, words, text in found:
@@ -179,14 +179,14 @@ def test_systemd_understands_its_units(unit: Path, tmp_path: Path) -> None:
     assert ours == []
 
 
-def test_rabbitmq_is_given_what_its_importer_reads() -> None:
+def test_the_rabbitmq_definitions_can_be_imported() -> None:
     said = json.loads((DEPLOY / "services" / "rabbitmq-definitions.json").read_text(encoding="utf-8"))
     (may,) = said["permissions"]
     assert may["vhost"] in [one["name"] for one in said["vhosts"]]
     assert "password" not in json.dumps(said)
 
 
-def test_postgresql_is_never_told_to_forget() -> None:
+def test_the_postgresql_settings_keep_durability() -> None:
     text = (DEPLOY / "services" / "postgresql.conf").read_text(encoding="utf-8")
     said = dict(re.findall(r"^([a-z_]+) = (.*)$", text, re.M))
     assert len(said) > 10

@@ -66,7 +66,7 @@ NOT_SETTINGS = {
 
 
 @pytest.mark.parametrize(("page", "command", "text"), PLACES, ids=[f"{p.stem}:{c}" for p, c, _ in PLACES])
-def test_a_page_says_what_the_code_says(page: Path, command: str, text: str) -> None:
+def test_generated_pages_equal_the_code(page: Path, command: str, text: str) -> None:
     told = CliRunner().invoke(app, [command, "--markdown"])
     assert told.exit_code == 0
     assert text.strip() == told.stdout.strip(), f"{page.name} is behind the code: run scripts/made-pages"
@@ -77,7 +77,7 @@ def test_the_references_are_made_by_the_code() -> None:
     assert made == {"settings", "topology", "asyncapi", "rules", "http", "metrics", "reasons", "commands"}
 
 
-def test_every_setting_says_what_it_means() -> None:
+def test_every_setting_has_a_description() -> None:
     assert [setting.name for setting in setting_table.settings_there_are() if not setting.says] == []
 
 
@@ -225,7 +225,7 @@ COMMANDS = dict(command_table.commands(app))
 IN_WORDS = {"demo", "up", "run", "ironic sim", "completion"}
 
 
-def test_the_page_is_what_the_command_line_has() -> None:
+def test_the_commands_page_equals_the_command_line() -> None:
     written = PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
     assert written.strip() == command_table.markdown(app).strip(), (
         f"{PAGE.name} is behind the code: put what `berth commands --markdown` prints between its marks"
@@ -237,7 +237,7 @@ def first_paragraph(text: str) -> str:
 
 
 @pytest.mark.parametrize("listed", index.COMMANDS, ids=lambda listed: listed.name)
-def test_the_index_says_what_the_command_says_of_itself(listed: index.Listed) -> None:
+def test_the_command_index_equals_the_commands_help(listed: index.Listed) -> None:
     loaded = index.Later(listed).loaded()
     assert listed.says == first_paragraph(loaded.help)
     assert loaded.name == listed.name
@@ -263,7 +263,7 @@ def test_help_and_a_list_of_names_load_no_command_and_nothing_that_only_commands
     assert said.stdout.rstrip().endswith("loaded: set()")
 
 
-def test_every_command_that_ends_speaks_json() -> None:
+def test_every_finite_command_has_json_output() -> None:
     assert {name for name, command in COMMANDS.items() if not command_table.speaks_json(command)} == IN_WORDS
 
 
@@ -272,7 +272,7 @@ def test_documented_exit_codes_belong_to_existing_commands() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_and_option_says_what_it_does(name: str) -> None:
+def test_every_command_and_option_has_help(name: str) -> None:
     command = COMMANDS[name]
     assert command.help
     silent = [param.name for param in command.params if not getattr(param, "help", None)]
@@ -317,9 +317,7 @@ def test_commands_that_print_one_document_print_it_as_json() -> None:
     assert [(one["user"], one["vhost"]) for one in may] == [("berth-c1", "/")]
 
 
-def test_a_migration_says_what_it_applied_and_then_that_it_was_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_migrate_prints_the_applied_migrations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BERTH_STATE_DIR", str(tmp_path))
     monkeypatch.setenv("BERTH_CELLS", "c1")
     applied = in_json("migrate")
@@ -345,7 +343,7 @@ def test_shell_completion_is_printed(shell: str, mark: str) -> None:
     assert "_BERTH_COMPLETE" in ended.stdout
 
 
-def test_bash_is_told_what_may_follow() -> None:
+def test_bash_completion_lists_subcommands() -> None:
     asked = {"_BERTH_COMPLETE": "complete_bash", "COMP_WORDS": "berth dead re", "COMP_CWORD": "2"}
     said = subprocess.run(
         [sys.executable, "-c", AS_INSTALLED],
@@ -362,14 +360,14 @@ RULES_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "rules.md"
 RULES_BEGIN, RULES_END = "<!-- berth rules --markdown -->", "<!-- end of berth rules -->"
 
 
-def test_the_tables_of_the_page_are_those_the_code_has() -> None:
+def test_the_rules_page_equals_the_code() -> None:
     written = RULES_PAGE.read_text(encoding="utf-8").partition(RULES_BEGIN)[2].partition(RULES_END)[0]
     assert written.strip() == rule_table.markdown(Settings()).strip(), (
         f"{RULES_PAGE.name} is behind the code: put what `berth rules --markdown` prints between its marks"
     )
 
 
-def test_every_rule_and_weigher_says_what_it_does() -> None:
+def test_every_rule_and_weigher_has_a_description() -> None:
     made = policy(Settings())
     rows = [*all_rules(made, {}, {}), *all_weighers(made, {}, {})]
     assert {row.name for row in rows} == {*RULES, *WEIGHERS}

@@ -174,11 +174,11 @@ def test_each_way_to_be_held_wrongly_is_named(
 
 
 @pytest.mark.parametrize("held", [HERE, {CHILD: {"VCPU": 2}, A: {"MEMORY_MB": 512}}])
-def test_what_has_gone_elsewhere_within_its_tree_is_held_rightly(held: Allocations) -> None:
+def test_allocations_moved_within_a_tree_are_correct(held: Allocations) -> None:
     assert found(held) == []
 
 
-def test_while_a_move_has_begun_what_is_held_is_the_moves_affair() -> None:
+def test_allocations_of_a_moving_build_are_judged_by_its_move() -> None:
     assert found({A: {"VCPU": 4}}, moving=True) == found(HERE, 5, moving=True) == []
     [one] = found({B: HERE[A]}, 5, moving=True)
     assert "has begun that its cell has not heard of" in doubt(one, [a_guest()], {"host-2": []})
@@ -221,7 +221,7 @@ def wrongly(wrong: Wrong) -> Misheld:
         ("elsewhere", [a_guest()], {"host-2": [a_guest(1, B)]}, "there is a guest of it on host-2, too"),
     ],
 )
-def test_what_is_held_moves_only_by_two_witnesses_and_against_nobodys_word(
+def test_allocations_are_healed_only_if_cell_and_agent_agree(
     wrong: Wrong, here: Any, there: Any, why: str
 ) -> None:
     said = doubt(wrongly(wrong), here, there)
@@ -255,7 +255,7 @@ LEAKING = [
 
 
 @pytest.mark.parametrize(("why", "holder_consumer", "known"), SOUND, ids=[each[0] for each in SOUND])
-def test_who_keeps_for_somebody_leaks_nothing(
+def test_a_holder_of_a_known_attempt_is_not_a_leak(
     why: str, holder_consumer: StoredHolder, known: HeldByCell
 ) -> None:
     assert list(leaks([holder_consumer], {BUILD: known}, all_read=True, old=OLD)) == []
@@ -264,7 +264,7 @@ def test_who_keeps_for_somebody_leaks_nothing(
 @pytest.mark.parametrize(
     ("why", "holder_consumer", "known", "proven"), LEAKING, ids=[each[0] for each in LEAKING]
 )
-def test_who_keeps_for_nobody_leaks_and_is_given_back_only_if_that_is_proven(
+def test_a_leaked_holder_is_released_only_if_confirmed(
     why: str, holder_consumer: StoredHolder, known: HeldByCell, proven: bool
 ) -> None:
     (leak,) = leaks([holder_consumer], {BUILD: known}, all_read=True, old=OLD)
@@ -272,14 +272,14 @@ def test_who_keeps_for_nobody_leaks_and_is_given_back_only_if_that_is_proven(
     assert leak.proven is proven
 
 
-def test_of_one_that_came_from_a_cell_that_was_not_read_nothing_is_proven() -> None:
+def test_a_leak_is_not_confirmed_if_the_source_cell_was_not_read() -> None:
     came = HeldByCell("active", 2, came=True)
     for all_read in (True, False):
         (leak,) = leaks([kept(1)], {BUILD: came}, all_read=all_read, old=OLD)
         assert leak.proven is all_read
 
 
-def test_of_one_that_two_cells_know_what_either_keeps_is_kept() -> None:
+def test_attempts_known_to_either_of_two_cells_are_no_leaks() -> None:
     here, gone = HeldByCell("active", 2, came=True), HeldByCell("moved", 1, frozenset({1}))
     for both in (here.beside(gone), gone.beside(here)):
         assert (both.status, both.attempt, both.left) == ("active", 2, frozenset({1}))
@@ -287,7 +287,7 @@ def test_of_one_that_two_cells_know_what_either_keeps_is_kept() -> None:
 
 
 @pytest.mark.parametrize("all_read", [True, False])
-def test_of_a_build_that_no_cell_knows_nothing_is_proven(all_read: bool) -> None:
+def test_a_leak_of_an_unknown_build_is_not_confirmed(all_read: bool) -> None:
     found = list(leaks([kept(1)], {}, all_read=all_read, old=OLD))
     assert [leak.proven for leak in found] == ([False] if all_read else [])
 
@@ -320,5 +320,5 @@ def test_each_difference_is_one_sentence(
     assert differences(books, {RECORDED} if known else set(), stood, {RECORDED} if kept else set()) == said
 
 
-def test_of_an_agent_that_does_not_answer_nothing_is_said() -> None:
+def test_agents_without_an_answer_have_no_differences() -> None:
     assert differences({}, {RECORDED}, {RECORDED: ACTIVE}, set()) == []

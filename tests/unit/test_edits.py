@@ -91,7 +91,7 @@ MOVES = [
 
 
 @pytest.mark.parametrize("edit, generation, shape", MOVES)
-def test_the_generation_moves_as_in_the_api_and_the_shape_only_with_what_claims_depend_on(
+def test_edits_change_the_generation_and_if_needed_the_shape(
     edit: edits.EditOfOne, generation: int, shape: int
 ) -> None:
     working = small()
@@ -152,14 +152,14 @@ def test_an_invalid_edit_is_refused_and_changes_nothing(edit: edits.EditOfOne, r
     assert working.changed() == []
 
 
-def test_classes_in_use_are_told_in_the_order_of_their_numbers() -> None:
+def test_classes_in_use_are_listed_by_number() -> None:
     used = dict.fromkeys(("VCPU", "CUSTOM_GPU", "DISK_GB"), 1)
     working = a_forest((a_provider_state("a", inventories=dict.fromkeys(used, EIGHT), used=used),))
     refused = edits.apply(SetInventories(provider="a", inventories={}), working, KNOWN)
     assert refused == InUse(what="a", classes=("VCPU", "DISK_GB", "CUSTOM_GPU"))
 
 
-def test_a_provider_that_is_made_has_a_shape_that_none_before_it_had() -> None:
+def test_a_created_provider_has_an_unused_shape() -> None:
     working = a_forest((a_provider_state("a", shape=40),), number=40)
     assert edits.apply(DropProvider(provider="a"), working, KNOWN) is None
     made = edits.apply(MakeProvider(provider="e", name="a's name"), working, KNOWN)  # the name is free again
@@ -174,7 +174,7 @@ def test_restating_the_present_parent_is_no_move() -> None:
     assert working.changed() == []
 
 
-def test_a_subtree_moves_whole_and_every_one_of_it_is_under_another_root() -> None:
+def test_a_moved_subtree_gets_the_new_root() -> None:
     working = small()
     edits.apply(ChangeProvider(provider="b", name="new", parent="d"), working, KNOWN)
     changed = {
@@ -199,7 +199,7 @@ def test_a_root_that_moves_leaves_no_tree_behind() -> None:
     assert {tree.root: len(tree.providers) for _, tree in working.changed()} == {"a": 0, "d": 4}
 
 
-def test_a_class_that_is_renamed_keeps_what_is_there_and_used() -> None:
+def test_a_renamed_class_keeps_inventory_and_usage() -> None:
     tree = renamed(small().read["a"], "VCPU", "CUSTOM_CPU")
     assert [provider.used for provider in tree.providers] == [
         {"CUSTOM_CPU": n, "DISK_GB": 0} for n in (0, 0, 3)
@@ -219,7 +219,7 @@ def a_reshape(**to: dict[str, Inventory]) -> Reshape:
     )
 
 
-def test_a_reshape_has_room_for_old_and_new_before_it_leaves_the_new() -> None:
+def test_a_reshape_widens_inventories_before_it_sets_them() -> None:
     working = small()
     order = a_reshape(a={"VCPU": Inventory(total=2)}, d={})
     assert edits.widen(order, working, KNOWN) is None

@@ -226,7 +226,7 @@ def one_batch(seed: int, making: Callable[[Random, Hall], list[Order]] = some_or
 
 
 @pytest.mark.parametrize("seeds", [range(1, BATCHES), *in_soak(BATCHES, MORE_BATCHES, 590)], ids=str)
-def test_every_choice_of_a_batch_is_the_best_beside_all_that_were_made_before_it(seeds: range) -> None:
+def test_every_choice_of_a_batch_is_the_best_after_the_earlier_ones(seeds: range) -> None:
     given = none = 0
     for seed in seeds:
         try:
@@ -241,7 +241,7 @@ def test_every_choice_of_a_batch_is_the_best_beside_all_that_were_made_before_it
 @pytest.mark.parametrize(
     "seeds", [range(BATCHES // 2), *in_soak(BATCHES // 2, MORE_BATCHES // 4, 290)], ids=str
 )
-def test_instances_of_a_new_affinity_group_go_to_the_best_host_with_room_for_all(seeds: range) -> None:
+def test_a_new_affinity_group_gets_the_best_host_with_capacity_for_all(seeds: range) -> None:
     given = none = 0
     for seed in seeds:
         try:
@@ -415,9 +415,7 @@ def test_results_of_replayed_records(record: Record, host: RecordedHost | None) 
         ({"ignore_hosts": ("h1",), "alternates": 5}, b'{"ignore_hosts":["h1"]}'),
     ],
 )
-def test_a_record_says_what_was_asked_beside_what_is_built(
-    fields: dict[str, Any], said: bytes | None
-) -> None:
+def test_a_record_contains_the_constraints_of_the_request(fields: dict[str, Any], said: bytes | None) -> None:
     asked = also_asked(a_request(1, flavor=SMALL, **fields))
     if said is None:
         assert asked is not None and asked.hints == fields["hints"]

@@ -67,7 +67,7 @@ def group(
         ("soft-anti-affinity", 1, {X: (A,)}, (A,), None),
     ],
 )
-def test_a_policy_lets_one_more_come_or_says_why_not(
+def test_a_group_policy_admits_a_member_or_gives_the_reason(
     policy: GroupPolicy,
     most: int,
     places: Mapping[str, tuple[str, ...]],
@@ -117,7 +117,7 @@ def test_a_holder_consumer_does_not_block_its_own_instance(
         ("soft-anti-affinity", {X: (A,), Y: (A,)}, []),
     ],
 )
-def test_a_hard_policy_that_does_not_hold_is_said(
+def test_a_violated_hard_policy_is_reported(
     policy: GroupPolicy, places: Mapping[str, tuple[str, ...]], breaches: list[str]
 ) -> None:
     assert list(group(policy, places).breaches()) == breaches
@@ -249,7 +249,7 @@ def test_a_consumer_that_releases_everything_leaves_its_group() -> None:
     ("name", "project", "there"),
     [("group-7", PROJECT, True), ("group-9", PROJECT, False), ("group-7", "p2", False)],
 )
-def test_a_group_is_one_of_the_project_that_claims(name: str, project: str, there: bool) -> None:
+def test_a_group_of_another_project_is_refused(name: str, project: str, there: bool) -> None:
     order = ClaimRequested(claims=(wants(X, on(A), on(B), group=name, project=project),))
     results = claim(order, world(group("anti-affinity")))
     assert results is not None
@@ -260,7 +260,7 @@ def test_a_group_is_one_of_the_project_that_claims(name: str, project: str, ther
     )
 
 
-def test_a_group_that_was_dropped_since_judges_nobody() -> None:
+def test_a_dropped_group_restricts_no_claim() -> None:
     there = world()
     there.holders[X] = Holder(X, 1, 1, on(A), group=7, group_was=7)
     there.providers[A].stocks["VCPU"].used = 1  # type: ignore[union-attr]

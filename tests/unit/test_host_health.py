@@ -85,7 +85,7 @@ def test_a_host_that_placement_has_from_now_on_may_take_as_long_for_its_first_he
     assert (reasons(book, source, 61.0), unknown(book, source, 61.0)) == (["", ""], [False, True])
 
 
-def test_an_agent_whose_reports_are_partial_answers_for_all_of_its_hosts() -> None:
+def test_partial_reports_of_an_agent_keep_all_its_hosts_up() -> None:
     book, source = HostBook(0.0, grace=0.0), ListedHosts.of(HOSTS)
     book.restore([a_record(3, availability="down", why="no heartbeat from its agent agent")])
     for second in range(61):
@@ -199,7 +199,7 @@ def test_while_no_host_has_a_heartbeat_the_best_is_chosen() -> None:
     assert hosts_of(take(a_hall(free(1, 9000), free(2, 5000)).rank()))[0] == "host1"
 
 
-def test_schedulers_prefer_known_hosts_of_others_to_own_unknown_hosts() -> None:
+def test_known_hosts_of_other_schedulers_are_preferred_to_unknown_hosts() -> None:
     hall = a_hall(*(free(number, 1024 * number, vcpus=1) for number in range(1, 31)))
     hall.hosts.level()
     hall.hosts.share(("a", "b"), "a")
@@ -270,7 +270,7 @@ def listened(book: HostBook, start: float, end: float) -> float:
     return end
 
 
-def test_a_scheduler_that_never_hears_anybody_gives_up_after_one_grace() -> None:
+def test_a_scheduler_without_any_heartbeat_marks_hosts_down_after_the_grace_time() -> None:
     book = a_book(grace=30)
     assert book.down("cell1", "agent1", listened(book, 0, 29)) == ""
     assert book.down("cell1", "agent1", listened(book, 30, 30)) == "down: no heartbeat from its agent agent1"
@@ -296,7 +296,7 @@ def test_a_host_is_up_for_three_periods_and_at_least_ten_seconds(
         assert why == f"down: no heartbeat from its agent agent1 for {after:.0f} s"
 
 
-def test_the_last_report_counts_and_a_late_or_repeated_one_changes_nothing() -> None:
+def test_only_the_latest_report_of_a_host_counts() -> None:
     book = a_book()
     book.handle(a_heartbeat(sequence=5, load=0.5, zone="z"), 1.0)
     book.handle(a_heartbeat(sequence=4, load=0.4), 2.0)
@@ -339,7 +339,7 @@ def test_an_agent_back_from_the_dead_may_count_from_the_beginning() -> None:
     assert book.down("cell1", "agent1", listened(book, 31, 40)) == ""
 
 
-def test_a_new_run_counts_from_the_beginning_at_once() -> None:
+def test_reports_of_a_new_run_count_immediately() -> None:
     """The clock of the first was a year ahead."""
     book = a_book()
     book.handle(replace(a_heartbeat(sequence=2**60, load=0.5), run="one"), 0.0)
@@ -350,7 +350,7 @@ def test_a_new_run_counts_from_the_beginning_at_once() -> None:
     assert state.load == 0.1
 
 
-def test_a_host_that_moves_to_another_agent_is_the_new_one_s() -> None:
+def test_a_host_reported_by_another_agent_belongs_to_that_agent() -> None:
     book = a_book()
     book.handle(HostReported(cell="cell1", agent="old", sequence=900, hosts=(a_state(),)), 0.0)
     book.handle(HostReported(cell="cell1", agent="new", sequence=1, hosts=(a_state(load=0.7),)), 1.0)
@@ -385,7 +385,7 @@ def test_silence_of_all_agents_is_not_held_against_them(period: float, away: flo
     assert [book.down("cell1", agent, back + period) for agent in agents] == [""] * 5
 
 
-def test_an_agent_that_stays_silent_while_others_report_again_is_down() -> None:
+def test_an_agent_that_stays_silent_after_an_outage_is_down() -> None:
     book = a_book(grace=1)
     for number in (1, 2):
         book.handle(a_heartbeat(number), 0.0)
@@ -423,7 +423,7 @@ def test_hosts_without_reports_for_very_long_are_forgotten() -> None:
     assert book.down("cell1", "agent2", 700.0) == "down: no heartbeat from its agent agent2"
 
 
-def test_no_more_hosts_are_remembered_than_there_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_remembered_hosts_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts, "MOST_HOSTS", 10)
     book = a_book()
     for number in range(100):
@@ -447,7 +447,7 @@ def test_a_cell_that_floods_the_scheduler_does_not_evict_hosts_of_another(
     assert book.down("cell1", "agent1", 5.0) == ""
 
 
-def test_no_cell_speaks_for_another_s_host_or_agent() -> None:
+def test_reports_of_another_cells_hosts_are_ignored() -> None:
     honest, source = a_book(grace=1), ListedHosts.of([the_facts(1)])
     honest.handle(a_heartbeat(1, load=0.5), 0.0)
     forged = a_heartbeat(1, sequence=2**60, cell="cell2", load=9.0, enabled=False)
@@ -471,7 +471,7 @@ def test_own_choices_count_as_builds_for_a_moment() -> None:
     assert book.recent("cell1", uid(2, "c"), 0.6) == 0
 
 
-def test_a_choice_that_comes_to_nothing_is_taken_back_once_and_only_while_it_counts() -> None:
+def test_a_failed_choice_is_subtracted_once_while_it_counts() -> None:
     """A claim may take longer to be refused than a choice counts, and its host be forgotten meanwhile."""
     book = a_book()
     book.chose("cell1", ROOT, 0.0)
@@ -513,7 +513,7 @@ def test_a_host_that_fails_everything_is_left_alone_after_three_and_tried_again_
         ((), ("c9",), [False, True]),
     ],
 )
-def test_whose_hosts_are_served(
+def test_only_hosts_of_served_cells_are_used(
     named: tuple[str, ...] | None, registered: tuple[str, ...], served: list[bool]
 ) -> None:
     source = PlainSource([a_candidate(1, cell="c1"), a_candidate(2, cell="c9")])
@@ -542,7 +542,7 @@ def by_cell(hosts: HostMap, source: PlainSource) -> dict[str, list[str]]:
     }
 
 
-def test_hosts_are_put_in_order_of_their_cells_again_when_one_is_in_another() -> None:
+def test_hosts_are_grouped_again_when_one_changes_its_cell() -> None:
     one, two, three = (a_candidate(index, cell=cell) for index, cell in ((1, "c1"), (2, "c2"), (3, "c1")))
     source = PlainSource([one, two, three])
     hosts = HostMap(source)

@@ -82,7 +82,7 @@ def numbers_of(reads: object, facts: list[HostFacts]) -> tuple[list[float], list
         pytest.param(lambda view: view.each(lambda host: int(host.host[-1])), [1, 2, 3, 4, 5], id="each"),
     ],
 )
-def test_all_at_once_and_one_by_one_read_the_same(reads: object, numbers: list[float]) -> None:
+def test_array_and_single_host_views_agree(reads: object, numbers: list[float]) -> None:
     assert numbers_of(reads, HOSTS) == (numbers, numbers)
 
 
@@ -97,20 +97,20 @@ def test_all_at_once_and_one_by_one_read_the_same(reads: object, numbers: list[f
         pytest.param(lambda view: view.cached("linux"), id="an image"),
     ],
 )
-def test_a_mask_of_what_all_have_alike_can_be_turned_round(reads: object) -> None:
+def test_a_uniform_mask_can_be_inverted(reads: object) -> None:
     everybody, _ = seen_at_once([the_facts(1), the_facts(2)])
     nought = reads(everybody) == 0  # type: ignore[operator]
     assert np.broadcast_to(nought, 2).all() and not np.broadcast_to(~nought, 2).any()
 
 
-def test_the_facts_of_one_host_are_those_of_placement_and_of_its_report() -> None:
+def test_the_facts_of_a_host_combine_placement_and_report() -> None:
     _, found = seen_at_once(HOSTS)
     assert found[:3] == HOSTS[:3]
     assert found[3] == replace(HOSTS[3], down="down: no heartbeat from its agent agent4")
     assert found[4] == HOSTS[4]
 
 
-def test_an_aggregate_that_placement_does_not_know_any_more_says_nothing() -> None:
+def test_a_deleted_aggregate_has_no_metadata() -> None:
     source, book = ListedHosts.of(HOSTS[:1]), HostBook(0.0)
     del source.aggregates[SLOW.id]
     facts = book.level(source, 0.0).facts(source.search(ASKED), 0)
@@ -167,7 +167,7 @@ def test_another_placement_is_read_from_the_beginning() -> None:
     assert loads(book, ListedHosts.of([the_facts(2)])) == [0.5]
 
 
-def test_more_hosts_than_there_was_room_for() -> None:
+def test_the_host_arrays_grow() -> None:
     book = HostBook(0.0)
     many = [the_facts(number, load=number / 10_000) for number in range(3000)]
     source = ListedHosts.of(many[:10])
@@ -185,7 +185,7 @@ def test_availability_follows_the_agent_that_placement_names() -> None:
     assert each_says("load", book, source) == [0.5]
 
 
-def test_while_nobody_could_be_heard_nobody_is_down() -> None:
+def test_hosts_are_not_down_while_no_heartbeat_could_arrive() -> None:
     book, source = HostBook(0.0, grace=30.0), ListedHosts.of([the_facts(1), the_facts(2)])
     book.handle(reported_by(the_facts(1, load=0.5)), 0.0)
     for now, up in ((20.0, [1, 1]), (45.0, [0, 0])):
@@ -229,7 +229,7 @@ def test_an_instance_more_than_before_forgives_half() -> None:
     assert book.failures("cell1", root, 0.0) == 0.5
 
 
-def test_slots_of_hosts_that_nothing_is_known_of_are_given_to_others() -> None:
+def test_slots_of_unknown_hosts_are_reused() -> None:
     book, source = HostBook(0.0), ListedHosts.of([the_facts(1), the_facts(2)])
     book.handle(reported_by(the_facts(1, load=0.1)), 0.0)
     for number in range(10, 3000):
@@ -260,7 +260,7 @@ def test_metrics_and_images_that_were_asked_for_once_follow_the_reports() -> Non
     assert seen() == ([-1, 1], [0, 1])
 
 
-def test_metadata_of_an_aggregate_is_read_anew_each_time() -> None:
+def test_changed_metadata_of_an_aggregate_takes_effect() -> None:
     source, book = ListedHosts.of(HOSTS[:1]), HostBook(0.0)
 
     def most() -> list[float]:

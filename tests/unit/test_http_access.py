@@ -27,7 +27,7 @@ def identity(user: str, project: str, *roles: str, system: bool = False) -> Iden
         ({"x-auth-token": "u", "openstack-system-scope": "all"}, identity("u", "u", system=True)),
     ],
 )
-def test_noauth2_believes_what_it_is_told(headers: dict[str, str], known: Identity | None) -> None:
+def test_noauth2_takes_the_identity_from_headers(headers: dict[str, str], known: Identity | None) -> None:
     assert noauth2(headers) == known
 
 
@@ -46,7 +46,7 @@ roles = ["admin", "reader"]
 """
 
 
-def test_a_token_of_the_file_says_who_it_is(tmp_path: Path) -> None:
+def test_a_token_of_the_file_identifies_a_client(tmp_path: Path) -> None:
     file = tmp_path / "tokens.toml"
     file.write_text(TOML)
     who = TokenFile(file)
@@ -57,7 +57,7 @@ def test_a_token_of_the_file_says_who_it_is(tmp_path: Path) -> None:
     assert who({}) is None
 
 
-def test_a_token_says_nothing_of_what_headers_claim(tmp_path: Path) -> None:
+def test_identity_headers_are_ignored_with_a_token(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
     file.write_text('{"tokens": [{"token": "t", "user": "u", "project": "p", "roles": ["reader"]}]}')
     headers = {"x-auth-token": "t", "x-roles": "admin", "x-project-id": "q", "x-user-id": "v"}
@@ -155,7 +155,7 @@ def test_rules_of_the_policy_language(rule: str, roles: tuple[str, ...], allowed
         ("rule:placement:usages", "leads to itself"),
     ],
 )
-def test_a_rule_that_cannot_be_is_refused_at_once(rule: str, why: str) -> None:
+def test_an_invalid_policy_rule_is_refused(rule: str, why: str) -> None:
     with pytest.raises(BadPolicy, match=r"^placement:usages: ") as refusal:
         AccessPolicy({"placement:usages": rule})
     assert why in str(refusal.value)
@@ -213,7 +213,7 @@ def test_a_rule_without_effect_is_refused(rules: dict[str, str], why: str) -> No
     assert why in str(refusal.value)
 
 
-def test_a_rule_of_ones_own_that_another_uses_may_be() -> None:
+def test_a_custom_policy_rule_can_be_referenced() -> None:
     policy = AccessPolicy({"mine": "role:x", SHOW: "rule:mine"})
     assert policy.allows(SHOW, somebody("x"), {})
 

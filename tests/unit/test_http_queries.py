@@ -213,7 +213,7 @@ def test_a_header_asks_for_a_version(header: str, minor: int) -> None:
         ("placement 1.١", 400, "invalid version string"),
     ],
 )
-def test_a_version_that_is_none_is_refused(header: str, status: int, why: str) -> None:
+def test_an_invalid_version_is_refused(header: str, status: int, why: str) -> None:
     with pytest.raises(Problem) as refusal:
         negotiated(header)
     assert refusal.value.status == status
@@ -254,7 +254,7 @@ def test_in_html_nothing_of_the_client_is_markup() -> None:
     assert b"&lt;script&gt;" in body
 
 
-def test_a_sentence_never_grows_with_what_was_sent() -> None:
+def test_error_messages_have_a_bounded_length() -> None:
     assert len(Problem(400, "x" * 1_000_000).rendered("", "req-1", 0)[1]) < 5000
 
 

@@ -71,6 +71,6 @@ async def test_a_single_worker_may_use_a_database_file(url: str, namespace: str,
     await database.close()
 
 
-def test_a_whole_berth_needs_more_than_one_file() -> None:
+def test_berth_up_needs_a_state_directory() -> None:
     with pytest.raises(BadSetting, match="name a directory, with a / at the end"):
         worker_roles.roles(Settings().having(database_url="sqlite+aiosqlite:////somewhere/placement.db"))

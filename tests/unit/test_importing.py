@@ -99,7 +99,7 @@ def test_a_name_that_only_we_have_refuses_its_tree_and_the_consumers_on_it() -> 
     assert unimportable(theirs, world(HOST), prune=False) == {}
 
 
-def test_differences_tell_providers_that_exist_only_here() -> None:
+def test_differences_mark_providers_without_a_source() -> None:
     found = differences(world(HOST), world(dataclasses.replace(HOST, id="x"), SOMEBODY))
     assert [(difference.id, difference.ours_alone) for difference in found] == [
         ("h", False),
@@ -204,7 +204,7 @@ def test_each_way_to_write_it_is_read(tmp_path: Path, ending: str, text: str, fo
         ("json", json.dumps([{"uuid": ONE, "name": "w" * 256}]), "entry 1: name: is too long"),
     ],
 )
-def test_what_cannot_be_read_is_said_by_entry_and_field(
+def test_an_unreadable_server_file_is_refused_with_entry_and_field(
     tmp_path: Path, ending: str, text: str, says: str
 ) -> None:
     file = tmp_path / f"servers.{ending}"
@@ -247,7 +247,7 @@ def why(consumer: Consumer = CAME_OVER, server: OldServer | None = None, **given
     return judged.why
 
 
-def test_one_on_one_host_is_adopted_as_it_is() -> None:
+def test_an_instance_on_one_host_is_adopted_with_its_allocations() -> None:
     request = judge(CAME_OVER, TREES, None, named=False).request
     assert request is not None
     chosen, spec = request.chosen, request.spec
@@ -257,7 +257,7 @@ def test_one_on_one_host_is_adopted_as_it_is() -> None:
     assert (spec.project, spec.user, spec.flavor.vcpus, spec.flavor.memory_mb) == ("p", "u", 2, 512)
 
 
-def test_what_placement_does_not_know_comes_from_the_file() -> None:
+def test_missing_project_and_flavor_come_from_the_file() -> None:
     nobodys = replace(CAME_OVER, project=NOBODY, user=NOBODY)
     server = OldServer(name="web", host="host-1", flavor="m1.small", project="p9", user="u9",
                        figures={"vcpus": 2, "memory_mb": 512})  # fmt: skip
@@ -270,7 +270,7 @@ def test_what_placement_does_not_know_comes_from_the_file() -> None:
 @pytest.mark.parametrize(
     "held", [{A: {"VCPU": 1}, CHILD: {"VGPU": 1}}, {CHILD: {"VGPU": 1}, POOL: {"DISK_GB": 5}}]
 )
-def test_a_tree_with_its_pools_is_one_host(held: Allocations) -> None:
+def test_a_tree_with_sharing_providers_is_one_host(held: Allocations) -> None:
     assert why(replace(CAME_OVER, allocations=held)) == ""
 
 
@@ -293,14 +293,14 @@ def test_a_tree_with_its_pools_is_one_host(held: Allocations) -> None:
         ({}, {"server": OldServer(figures={"vcpus": 3})}, "the file gives it 3 vcpus, placement 2 VCPU"),
     ],
 )
-def test_what_is_not_certain_is_listed_with_why(
+def test_uncertain_instances_are_listed_with_the_reason(
     consumer: dict[str, Any], given: dict[str, Any], says: str
 ) -> None:
     assert says in why(replace(CAME_OVER, **consumer), **given)
 
 
 @pytest.mark.parametrize("given", [{"named": True}, {"server": OldServer(name="web")}])
-def test_one_without_a_type_is_an_instance_if_somebody_says_so(given: dict[str, Any]) -> None:
+def test_a_consumer_without_a_type_is_adopted_on_request(given: dict[str, Any]) -> None:
     assert why(replace(CAME_OVER, type=None), **given) == ""
 
 
@@ -318,7 +318,7 @@ def test_one_without_a_type_is_an_instance_if_somebody_says_so(given: dict[str, 
         {A: {"CUSTOM_BAREMETAL_GOLD": 1}},
     ],
 )
-def test_its_flavor_asks_for_what_it_holds_of_each_provider(held: Allocations) -> None:
+def test_the_derived_flavor_equals_the_allocations(held: Allocations) -> None:
     flavor = flavor_of(held, OldServer(extra_specs={"resources:VGPU": "9", "hw:boot_menu": "true"}))
     assert flavor.extra_specs["hw:boot_menu"] == "true"
     (alternative,) = alternatives_of(a_request(flavor=flavor), RequestOptions(), lambda host: ())

@@ -71,7 +71,7 @@ def pages(index: Index, query: FindCandidates, limit: int) -> list[CandidatesFou
 
 @pytest.mark.parametrize("limit", [1, 5, 12, 13])
 @pytest.mark.parametrize("seed", ["", "a", "bc", "q", "zz"])
-def test_pages_go_once_round_from_wherever_they_begin(seed: str, limit: int) -> None:
+def test_pages_from_any_start_cover_all_hosts_once(seed: str, limit: int) -> None:
     index = index_of(*(a_tree(number) for number in range(13)))
     query = FindCandidates(groups=looking_for({"VCPU": 1}).groups, seed=seed)
     hosts = [candidate.host for page in pages(index, query, limit) for candidate in page.candidates]
@@ -262,7 +262,7 @@ def as_told(tree: Tree) -> Tree:
         pytest.param([host(1), host(2, traits=ROOM)], False, id="one that no answer would hold, either"),
     ],
 )
-def test_few_and_small_ones_go_along(trees: list[Tree], go: bool) -> None:
+def test_few_small_trees_are_carried_in_the_message(trees: list[Tree], go: bool) -> None:
     packed = carried(trees)
     assert (packed is not None) == go
     if packed is not None:
@@ -396,7 +396,7 @@ def known_of(index: Index) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_changes_lead_to_what_a_fresh_load_gives(seed: int) -> None:
+def test_applying_changes_equals_loading_anew(seed: int) -> None:
     chance = Random(seed)
     forest = GrowingForest(chance)
     straight, shuffled = Index(1), Index(1)
@@ -450,7 +450,7 @@ def test_cached_wire_forms_of_a_provider_are_dropped_when_it_changes() -> None:
     assert still_told() == set()
 
 
-def test_a_trait_or_aggregate_of_few_becomes_one_of_many_and_back() -> None:
+def test_rare_and_common_traits_are_stored_alike() -> None:
     many = [tree(state(number, None, {"VCPU": 1}, traits=("CUSTOM_A",))) for number in range(3000)]
     rare = tree(state(5000, None, {"VCPU": 1}, traits=("CUSTOM_B",)))
     index = an_index([rare, *many])
@@ -539,12 +539,12 @@ async def test_watchers_receive_the_roots_of_each_change(memory: Memory, shelf: 
     assert heard[3:] == [(set(), {"c1"})]
 
 
-async def test_before_all_has_been_read_nobody_is_told(memory: Memory, heard: Told) -> None:
+async def test_listeners_are_not_called_before_the_first_load(memory: Memory, heard: Told) -> None:
     memory.learn([changed(1, ONE)], {})
     assert heard == []
 
 
-async def test_a_reload_tells_of_all_there_are_and_of_all_there_were(
+async def test_a_reload_notifies_about_present_and_former_trees(
     memory: Memory, shelf: Shelf, heard: Told
 ) -> None:
     await memory.reload()
@@ -616,7 +616,7 @@ async def test_trees_in_a_change_message_are_not_read(
 
 
 @pytest.mark.parametrize("number", [2 + FAR_AHEAD, 2**62])
-async def test_a_forged_number_far_ahead_deafens_nobody(
+async def test_a_forged_change_number_is_ignored(
     shelf: Shelf, number: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     memory = Memory(shelf)
@@ -646,7 +646,7 @@ async def test_a_forged_number_during_a_reload_is_ignored(shelf: Shelf) -> None:
     assert memory.index.rows[ONE].free == {"VCPU": 7}
 
 
-async def test_many_that_were_lost_are_believed_to_be(shelf: Shelf) -> None:
+async def test_many_lost_changes_lead_to_a_reload(shelf: Shelf) -> None:
     memory = Memory(shelf)
     await memory.reload()
     shelf.number = 3 * FAR_AHEAD

@@ -43,7 +43,7 @@ async def sync(*nodes: NodeChanged) -> Sequence[InventoryReported | Poison | Non
 @pytest.mark.parametrize("instance", [None, uid(7, "b")])
 @pytest.mark.parametrize("maintenance", [False, True])
 @pytest.mark.parametrize("state", CLOSED_STATES)
-def test_a_node_that_is_not_available_is_reserved_whatever_else_is_true(
+def test_an_unavailable_node_is_always_reserved(
     state: str, maintenance: bool, instance: str | None, power: str | None
 ) -> None:
     node = replace(
@@ -115,7 +115,7 @@ def test_a_node_is_one_provider_of_one_class_with_its_traits() -> None:
     assert provider.traits == ("CUSTOM_GOLD", "HW_CPU_X86_VMX")
 
 
-def test_what_ironic_says_itself_is_told_alike_and_with_the_place_of_the_node() -> None:
+def test_a_node_read_from_ironic_is_reported_like_a_notification() -> None:
     node = IronicNode(
         uuid=FREE.node, resource_class="baremetal", provision_state="available", power_state="power off"
     )
@@ -142,13 +142,13 @@ def test_a_later_event_has_a_higher_sequence_to_the_microsecond() -> None:
     assert other.sequence == one.sequence + 1
 
 
-def test_a_deleted_node_is_gone_whatever_class_it_had() -> None:
+def test_a_deleted_node_is_reported_as_deleted() -> None:
     told = inventory_of(replace(FREE, deleted=True, resource_class=None))
     assert told is not None
     assert (told.gone, told.providers, told.root) == (True, (), FREE.node)
 
 
-def test_of_a_node_without_a_class_nothing_is_told() -> None:
+def test_a_node_without_a_resource_class_is_not_reported() -> None:
     assert inventory_of(replace(FREE, resource_class=None)) is None
 
 

@@ -168,9 +168,7 @@ async def test_a_token_that_is_refused_is_renewed_and_the_request_made_again(
     assert shown == ["token-1", "token-2", "token-2"]
 
 
-async def test_who_is_refused_with_a_new_token_too_is_refused(
-    keystone: FakeKeystone, ironic: FakeIronic
-) -> None:
+async def test_a_refusal_with_a_new_token_is_final(keystone: FakeKeystone, ironic: FakeIronic) -> None:
     ironic.before = lambda request: fault(401, "not you")
     async with IronicApi(keystone.access(), transport=ironic.transport) as api:
         with pytest.raises(IronicRefused, match="not you"):
@@ -213,7 +211,7 @@ async def test_the_whole_system_may_be_asked_for(keystone: FakeKeystone, ironic:
         ({"interface": "internal", "region": "north"}, "internal.north"),
     ],
 )
-async def test_the_catalogue_says_where_ironic_is(
+async def test_the_endpoint_is_read_from_the_catalogue(
     keystone: FakeKeystone, ironic: FakeIronic, chosen: dict[str, str], host: str
 ) -> None:
     async with IronicApi(keystone.access(url="", **chosen), transport=ironic.transport) as api:
@@ -221,7 +219,7 @@ async def test_the_catalogue_says_where_ironic_is(
     assert ironic.requests[-1].url == f"http://{host}/v1/nodes/{UUID}"
 
 
-async def test_a_catalogue_without_ironic_says_so(keystone: FakeKeystone, ironic: FakeIronic) -> None:
+async def test_a_catalogue_without_ironic_is_refused(keystone: FakeKeystone, ironic: FakeIronic) -> None:
     async with IronicApi(keystone.access(url="", region="west"), transport=ironic.transport) as api:
         with pytest.raises(IronicRefused, match="baremetal"):
             await api.node(UUID)
@@ -230,7 +228,7 @@ async def test_a_catalogue_without_ironic_says_so(keystone: FakeKeystone, ironic
 @pytest.mark.parametrize(
     "status, error", [(401, IronicRefused), (403, IronicRefused), (503, IronicUnavailable)]
 )
-async def test_what_keystone_refuses_is_told_apart_from_its_being_away(
+async def test_a_refusal_by_keystone_is_not_an_outage(
     keystone: FakeKeystone, ironic: FakeIronic, status: int, error: type[Exception]
 ) -> None:
     keystone.status = status
@@ -283,21 +281,19 @@ async def test_a_server_of_our_own_authority_is_trusted(secure: SecureIronic, fi
         assert await api.node(UUID) == {"uuid": UUID}
 
 
-async def test_a_server_nobody_vouches_for_is_not(secure: SecureIronic) -> None:
+async def test_an_untrusted_server_is_refused(secure: SecureIronic) -> None:
     async with IronicApi(Access(url=f"https://127.0.0.1:{secure.port}")) as api:
         with pytest.raises(IronicUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
             await api.set_provision_state(UUID, "active")
 
 
-async def test_unless_told_not_to_look(secure: SecureIronic) -> None:
+async def test_an_untrusted_server_is_accepted_if_insecure(secure: SecureIronic) -> None:
     async with IronicApi(Access(url=f"https://127.0.0.1:{secure.port}", insecure=True)) as api:
         assert await api.node(UUID) == {"uuid": UUID}
 
 
 @pytest.mark.parametrize("secure", ["asks who we are"], indirect=True)
-async def test_we_show_a_certificate_where_one_is_asked_for(
-    secure: SecureIronic, files: dict[str, str]
-) -> None:
+async def test_a_client_certificate_is_presented(secure: SecureIronic, files: dict[str, str]) -> None:
     url = f"https://127.0.0.1:{secure.port}"
     shown = Access(url=url, ca_file=files["cert"], cert_file=files["cert"], key_file=files["key"])
     async with IronicApi(shown) as api:
@@ -315,7 +311,7 @@ async def test_a_server_that_is_not_there_is_away() -> None:
             await api.set_provision_state(UUID, "active")
 
 
-async def test_connections_are_kept(secure: SecureIronic, files: dict[str, str]) -> None:
+async def test_connections_are_reused(secure: SecureIronic, files: dict[str, str]) -> None:
     opened = []
     async with IronicApi(Access(url=f"https://127.0.0.1:{secure.port}", ca_file=files["cert"])) as api:
         for _ in range(3):

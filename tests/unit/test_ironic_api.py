@@ -20,7 +20,7 @@ UUID = node_number(1)
 
 
 @pytest.mark.parametrize("theirs, asked", [(115, "1.115"), (82, "1.82"), (999, f"1.{NEWEST[1]}")])
-async def test_the_newest_version_both_know_is_spoken(theirs: int, asked: str) -> None:
+async def test_the_newest_common_version_is_used(theirs: int, asked: str) -> None:
     ironic = FakeIronic(minor=theirs)
     ironic.have(1)
     ironic.before = lambda request: (
@@ -48,7 +48,7 @@ async def test_an_ironic_that_is_too_old_is_refused() -> None:
 
 
 @pytest.mark.parametrize("status", [200, 404])
-async def test_what_is_no_ironic_is_refused(status: int) -> None:
+async def test_a_server_that_is_not_ironic_is_refused(status: int) -> None:
     ironic = FakeIronic()
     ironic.proxy = lambda request: httpx.Response(status, text="It works!")
     async with ironic.api() as api:
@@ -56,7 +56,7 @@ async def test_what_is_no_ironic_is_refused(status: int) -> None:
             await api.version()
 
 
-async def test_after_a_downgrade_the_version_is_agreed_anew(ironic: FakeIronic) -> None:
+async def test_after_a_downgrade_the_version_is_negotiated_again(ironic: FakeIronic) -> None:
     async with ironic.api() as api:
         assert await api.node(UUID, ["uuid", "shard"]) == {"uuid": UUID, "shard": None}
         ironic.minor = 70
@@ -101,14 +101,12 @@ async def test_the_url_may_name_the_version_or_not(ironic: FakeIronic, url: str)
 # Reads
 
 
-async def test_a_node_that_is_not_there_is_none(ironic: FakeIronic) -> None:
+async def test_a_missing_node_is_none(ironic: FakeIronic) -> None:
     async with ironic.api() as api:
         assert await api.node(node_number(2)) is None
 
 
-async def test_a_404_by_something_before_ironic_is_not_a_node_that_is_gone(
-    ironic: FakeIronic, waits: list[float]
-) -> None:
+async def test_a_404_of_a_proxy_is_not_a_missing_node(ironic: FakeIronic, waits: list[float]) -> None:
     async with ironic.api() as api:
         await api.version()
         ironic.proxy = lambda request: httpx.Response(404, text="no such route")
@@ -125,7 +123,7 @@ async def test_times_are_had_only_with_all_the_rest(ironic: FakeIronic) -> None:
     assert ironic.paths() == [f"/v1/nodes/{UUID}", "/v1/nodes/detail"]
 
 
-async def test_pages_follow_each_other_whatever_the_server_gives_at_once() -> None:
+async def test_pages_are_followed_with_any_server_limit() -> None:
     ironic = FakeIronic(most=3)
     uuids = [ironic.have(number) for number in range(1, 8)]
     async with ironic.api() as api:
@@ -134,7 +132,7 @@ async def test_pages_follow_each_other_whatever_the_server_gives_at_once() -> No
     assert [one["uuid"] for page in pages for one in page] == uuids
 
 
-async def test_a_last_page_that_is_full_is_followed_by_none() -> None:
+async def test_a_full_last_page_ends_the_list() -> None:
     ironic = FakeIronic(most=2)
     for number in range(4):
         ironic.have(number)
@@ -143,7 +141,7 @@ async def test_a_last_page_that_is_full_is_followed_by_none() -> None:
 
 
 @pytest.mark.parametrize("also_gone", [1, 2])
-async def test_reading_goes_on_when_the_last_node_of_a_page_is_deleted_meanwhile(also_gone: int) -> None:
+async def test_listing_continues_if_the_marker_node_is_deleted(also_gone: int) -> None:
     ironic = FakeIronic(most=3)
     uuids = [ironic.have(number) for number in range(8)]
     async with ironic.api() as api:
@@ -155,7 +153,7 @@ async def test_reading_goes_on_when_the_last_node_of_a_page_is_deleted_meanwhile
     assert rest == uuids[3:]
 
 
-async def test_when_a_whole_page_is_deleted_it_goes_on_from_the_one_before() -> None:
+async def test_listing_continues_if_a_whole_page_is_deleted() -> None:
     ironic = FakeIronic(most=2)
     uuids = [ironic.have(number) for number in range(8)]
     async with ironic.api() as api:

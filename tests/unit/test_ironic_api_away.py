@@ -64,7 +64,9 @@ async def test_reads_are_tried_again(ironic: FakeIronic, waits: list[float], how
 
 
 @pytest.mark.parametrize("how", AWAY.values(), ids=AWAY.keys())
-async def test_reads_are_not_tried_for_ever(ironic: FakeIronic, waits: list[float], how: Any) -> None:
+async def test_reads_are_retried_a_limited_number_of_times(
+    ironic: FakeIronic, waits: list[float], how: Any
+) -> None:
     failing(ironic, how, 99)
     async with ironic.api() as api:
         with pytest.raises(IronicUnavailable, match=f"/v1/nodes/{UUID}"):
@@ -81,7 +83,9 @@ async def test_writes_are_never_tried_again(ironic: FakeIronic, waits: list[floa
     assert len(ironic.paths("PUT")) == 1
 
 
-async def test_a_refusal_is_told_in_ironics_words_at_once(ironic: FakeIronic, waits: list[float]) -> None:
+async def test_a_refusal_has_ironics_message_and_is_not_retried(
+    ironic: FakeIronic, waits: list[float]
+) -> None:
     failing(ironic, lambda request: fault(409, "Node is locked by host one"), 99)
     async with ironic.api() as api:
         with pytest.raises(IronicRefused, match="Node is locked by host one") as refused:
@@ -174,7 +178,7 @@ async def test_writes(ironic: FakeIronic, write: Any, method: str, path: str, bo
     assert (json.loads(last.content) if last.content else None) == body
 
 
-async def test_a_name_with_strange_signs_stays_one_name(ironic: FakeIronic) -> None:
+async def test_a_name_with_special_characters_is_quoted(ironic: FakeIronic) -> None:
     async with ironic.api() as api:
         assert await api.node("../conductors?x=1") is None
     assert ironic.requests[-1].url.raw_path == b"/v1/nodes/..%2Fconductors%3Fx%3D1"
@@ -188,7 +192,7 @@ async def test_basic_authentication(ironic: FakeIronic) -> None:
     assert [request.headers["Authorization"] for request in ironic.requests] == [expected, expected]
 
 
-async def test_nobody_says_who_he_is(ironic: FakeIronic) -> None:
+async def test_without_credentials_no_authentication_is_sent(ironic: FakeIronic) -> None:
     async with ironic.api() as api:
         await api.node(UUID)
     assert not {"authorization", "x-auth-token"} & set(ironic.requests[-1].headers)
@@ -222,7 +226,7 @@ async def test_secrets_are_in_no_log_and_no_text(
         assert "s3cret" not in text and base64.b64encode(b"me:s3cret").decode() not in text
 
 
-def test_only_who_says_so_trusts_anybody() -> None:
+def test_certificates_are_verified_unless_insecure() -> None:
     usual, insecure = Access(url="https://i").trust(), Access(url="https://i", insecure=True).trust()
     assert (usual.verify_mode, usual.check_hostname) == (ssl.CERT_REQUIRED, True)
     assert (insecure.verify_mode, insecure.check_hostname) == (ssl.CERT_NONE, False)

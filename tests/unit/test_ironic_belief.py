@@ -32,7 +32,7 @@ from tests.support.ironic_builders import (
     [("provision_set", "end"), ("provision_set", "success"), ("power_state_corrected", "success"),
      ("maintenance_set", "end"), ("update", "end"), ("power_set", "end"), ("console_set", "end")],
 )  # fmt: skip
-def test_what_opens_a_node_is_confirmed_by_a_read_when_there_is_an_api(event: str, phase: Phase) -> None:
+def test_opening_a_node_is_confirmed_by_a_read(event: str, phase: Phase) -> None:
     case = closed(can_read=True)
     step = case.handle(event, phase, T + 2.5, updated_at=T + 2)
     assert (step.outcome, step.read, step.report) == ("read", True, None)
@@ -40,7 +40,7 @@ def test_what_opens_a_node_is_confirmed_by_a_read_when_there_is_an_api(event: st
 
 
 @pytest.mark.parametrize("event", ["provision_set", "power_state_corrected", "maintenance_set", "update"])
-def test_without_an_api_it_opens_at_once(event: str) -> None:
+def test_without_an_api_a_node_opens_immediately(event: str) -> None:
     case = closed(can_read=False)
     step = case.handle(event, "end", T + 2.5, updated_at=T + 2)
     assert (step.outcome, step.read) == ("told", False) and case.open
@@ -61,7 +61,7 @@ def test_without_an_api_it_opens_at_once(event: str) -> None:
     ],
 )
 @pytest.mark.parametrize("updated_at", [T, T + 1], ids=["in the same second", "later"])
-def test_what_closes_a_node_acts_at_once(
+def test_closing_notifications_take_effect_immediately(
     event: str, phase: Phase, changes: dict[str, Any], updated_at: float, can_read: bool
 ) -> None:
     case = opened(can_read=can_read)
@@ -74,7 +74,9 @@ def test_what_closes_a_node_acts_at_once(
 @with_and_without
 @pytest.mark.parametrize("event", API)
 @pytest.mark.parametrize("changes", [{}, {"maintenance": True}, {"instance_uuid": INSTANCE}])
-def test_what_was_only_asked_for_changes_nothing(event: str, changes: dict[str, Any], can_read: bool) -> None:
+def test_start_notifications_of_requests_change_nothing(
+    event: str, changes: dict[str, Any], can_read: bool
+) -> None:
     for case in opened(can_read=can_read), closed(can_read=can_read):
         before = case.told
         assert case.handle(event, "start", T + 5, **changes) == (case.beliefs.of(NODE), "asked", None, False)
@@ -94,7 +96,7 @@ def test_a_start_or_an_error_never_opens(event: str, phase: Phase) -> None:
 
 
 @with_and_without
-def test_a_duplicate_is_not_told_again(can_read: bool) -> None:
+def test_a_repeated_notification_is_not_reported_again(can_read: bool) -> None:
     for case in opened(can_read=can_read), closed(can_read=can_read):
         before = case.told
         state = "available" if case.open else "cleaning"
@@ -114,23 +116,21 @@ def test_late_messages_change_nothing() -> None:
 
 
 @pytest.mark.parametrize(("updated_at", "read"), [(T, True), (T - 1, False)])
-def test_with_an_api_late_contradiction_of_the_same_second_is_looked_into(
-    updated_at: float, read: bool
-) -> None:
+def test_a_late_contradiction_within_a_second_leads_to_a_read(updated_at: float, read: bool) -> None:
     case = opened(can_read=True)
     step = case.handle("provision_set", "start", T - 0.1, updated_at=updated_at, provision_state="cleaning")
     assert (step.outcome, step.report, step.read) == ("late", None, read)
 
 
 @with_and_without
-def test_what_is_late_by_a_clock_that_goes_wrong_is_told_by_its_version(can_read: bool) -> None:
+def test_the_update_time_decides_if_the_event_time_is_wrong(can_read: bool) -> None:
     case = opened(can_read=can_read)
     step = case.handle("provision_set", "start", T - 5, updated_at=T + 3, provision_state="deploying")
     assert step.outcome == "told" and not case.open
     assert case.told is not None and case.told.sequence > T * 1e6, "or placement would not believe it"
 
 
-def test_after_a_read_what_was_said_before_is_late_but_looked_into() -> None:
+def test_notifications_from_before_a_read_lead_to_another_read() -> None:
     case = closed(can_read=True)
     case.read(T + 10, replace(READ, updated_at=T))
     assert case.open
@@ -140,7 +140,7 @@ def test_after_a_read_what_was_said_before_is_late_but_looked_into() -> None:
 
 
 @with_and_without
-def test_what_stays_as_it_was_told_is_not_told_again(can_read: bool) -> None:
+def test_unchanged_states_are_not_reported_again(can_read: bool) -> None:
     case = opened(can_read=can_read)
     step = case.handle("update", "end", T + 5, updated_at=T + 5, name="renamed", properties={"cpus": 8})
     assert (step.outcome, step.report, step.read) == ("same", None, False)
@@ -168,7 +168,7 @@ def test_a_change_of_traits_that_ends_with_an_older_state_does_not_close_the_nod
     "older", [{"maintenance": True}, {"instance_uuid": INSTANCE}, {"resource_class": "silver"}]
 )
 @with_and_without
-def test_of_an_older_version_only_the_traits_are_news(older: dict[str, Any], can_read: bool) -> None:
+def test_an_older_update_only_changes_traits(older: dict[str, Any], can_read: bool) -> None:
     case = opened(can_read=can_read)
     before = case.told
     step = case.handle("update", "end", T + 0.6, updated_at=T - 3, **older)
@@ -181,14 +181,16 @@ def test_of_an_older_version_only_the_traits_are_news(older: dict[str, Any], can
 @pytest.mark.parametrize(
     "why", [{"provision_state": "deploying"}, {"maintenance": True}, {"instance_uuid": INSTANCE}]
 )
-def test_nor_does_it_open_one(why: dict[str, Any], updated_at: float, changes: dict[str, Any]) -> None:
+def test_an_older_update_does_not_open_a_node(
+    why: dict[str, Any], updated_at: float, changes: dict[str, Any]
+) -> None:
     case = BeliefCase(can_read=False)
     case.handle("provision_set", "start", T + 0.1, updated_at=T, **why)
     case.handle("update", "end", T + 0.6, updated_at=updated_at, **changes)
     assert case.told is not None and not case.open
 
 
-def test_of_a_second_a_change_of_maintenance_is_believed_both_ways() -> None:
+def test_maintenance_can_change_twice_within_a_second() -> None:
     case = opened(can_read=False)
     case.handle("maintenance_set", "end", T + 0.3, updated_at=T, maintenance=True)
     assert not case.open
@@ -196,14 +198,14 @@ def test_of_a_second_a_change_of_maintenance_is_believed_both_ways() -> None:
     assert case.open
 
 
-def test_but_it_says_nothing_of_the_state() -> None:
+def test_a_maintenance_change_does_not_open_a_cleaning_node() -> None:
     case = BeliefCase(can_read=False)
     case.handle("provision_set", "start", T + 0.3, updated_at=T, provision_state="cleaning")
     case.handle("maintenance_set", "end", T + 0.301, updated_at=T)
     assert not case.open
 
 
-def test_an_update_that_opened_does_not_make_late_what_may_have_come_after_its_snapshot() -> None:
+def test_events_after_the_snapshot_of_an_opening_update_count() -> None:
     case = BeliefCase(can_read=False)
     case.handle("update", "end", T + 2.7, updated_at=T + 2, traits=("CUSTOM_Y",))
     assert case.open
@@ -211,7 +213,7 @@ def test_an_update_that_opened_does_not_make_late_what_may_have_come_after_its_s
     assert not case.open
 
 
-def test_an_update_that_closed_makes_late_what_opens() -> None:
+def test_an_opening_event_older_than_a_closing_update_is_late() -> None:
     case = opened(can_read=False)
     case.handle("update", "end", T + 2.7, updated_at=T + 2, instance_uuid=INSTANCE)
     case.handle("provision_set", "end", T + 2.4, updated_at=T + 2)
@@ -222,7 +224,7 @@ def test_an_update_that_closed_makes_late_what_opens() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"resource_class": ""}, {"traits": ("no trait",)}])
-def test_what_cannot_be_changes_nothing(changes: dict[str, Any]) -> None:
+def test_invalid_notifications_change_nothing(changes: dict[str, Any]) -> None:
     case = opened(can_read=False)
     before = case.beliefs.of(NODE)
     with pytest.raises(Invalid):
@@ -230,13 +232,13 @@ def test_what_cannot_be_changes_nothing(changes: dict[str, Any]) -> None:
     assert case.beliefs.of(NODE) is before
 
 
-def test_of_a_node_without_a_class_nothing_is_told() -> None:
+def test_a_node_without_a_resource_class_is_not_reported() -> None:
     case = opened(can_read=False)
     step = case.handle("provision_set", "start", T + 1, updated_at=T + 1, resource_class=None)
     assert (step.outcome, step.report) == ("no class", None) and case.open
 
 
-def test_what_is_dated_far_ahead_counts_from_now_on() -> None:
+def test_a_future_event_time_is_limited_to_now() -> None:
     beliefs = KnownStates(KnownStateRules(place=lambda node: PLACE))
     said = ReceivedNotification(event="provision_set", phase="end", at=T + 1e9, uuid=NODE, node=FREE)
     step = beliefs.handle(said, latest=T)

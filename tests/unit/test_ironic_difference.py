@@ -96,7 +96,9 @@ CASES: dict[str, tuple[Provider | None, list[tuple[str, str, str]]]] = {
 
 
 @pytest.mark.parametrize("provider, expected", CASES.values(), ids=CASES.keys())
-def test_what_differs(provider: Provider | None, expected: list[tuple[str, str, str]]) -> None:
+def test_differences_between_ironic_and_placement(
+    provider: Provider | None, expected: list[tuple[str, str, str]]
+) -> None:
     found = compare(told(), provider, "n1")
     assert [(difference.what, difference.ironic, difference.placement) for difference in found] == expected
     assert all(
@@ -105,7 +107,7 @@ def test_what_differs(provider: Provider | None, expected: list[tuple[str, str, 
 
 
 @pytest.mark.parametrize("state", ["available", "active", "cleaning"])
-def test_what_was_told_of_a_node_makes_it_the_same(state: str) -> None:
+def test_a_reported_node_has_no_differences(state: str) -> None:
     said = told(provision_state=state)
     (provider,) = said.providers
     assert compare(said, placed(inventories=provider.inventories)) == ()

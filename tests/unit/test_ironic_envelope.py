@@ -79,7 +79,7 @@ def test_both_versions_of_the_envelope_are_read(wrap: Any) -> None:
     assert said.node == from_payload(DATA)
 
 
-def test_what_is_added_to_an_envelope_or_a_node_later_is_left_alone() -> None:
+def test_unknown_fields_of_envelopes_and_nodes_are_ignored() -> None:
     message = with_data(something_new={"a": 1}) | {"_unique_id": "x", "_context_something": [1]}
     body = json.dumps({"oslo.version": "3.0", "oslo.message": json.dumps(message), "oslo.new": 1}).encode()
     assert understood(body) == understood(version_2(a_message()))
@@ -171,14 +171,14 @@ def test_all_that_was_recorded_is_understood() -> None:
 # Nodes
 
 
-def test_what_is_null_where_nothing_was_chosen_is_as_if_it_were_not_said() -> None:
+def test_null_fields_equal_missing_fields() -> None:
     """So it is in the notification that a node is about to be created."""
     node = from_payload({"uuid": NODE, "maintenance": None, "traits": None, "conductor_group": None})
     assert (node.maintenance, node.traits, node.conductor_group) == (False, (), "")
     assert node.power_state is None and node.updated_at is None
 
 
-def test_a_read_tells_the_same_with_other_times_and_the_shard_too() -> None:
+def test_a_read_node_equals_a_notified_node() -> None:
     rest = DATA | {
         "updated_at": "2026-11-20T07:37:17+00:00",
         "provision_updated_at": "2026-11-20T07:37:16.000000",
@@ -195,7 +195,7 @@ def test_a_uuid_is_known_however_it_is_written() -> None:
 
 
 @pytest.mark.parametrize("uuid", [None, "", "node-1", f"{NODE}\n", f"{NODE}/../x", 7])
-def test_without_a_uuid_there_is_no_node(uuid: Any) -> None:
+def test_a_node_without_a_uuid_is_malformed(uuid: Any) -> None:
     with pytest.raises(Malformed, match="uuid"):
         from_rest({"uuid": uuid})
 
@@ -220,6 +220,6 @@ def test_a_time_is_read_with_or_without_a_zone(text: str, expected: float) -> No
     ["", "now", "2026-11-20", "2026-13-01T00:00:00Z", "2026-02-29T00:00:00Z", "2026-11-20T24:00:00Z",
      "2026-11-20T07:60:00Z", "2026-11-20T07:37:17Zx", "2026-11-20T07:37:17Z\n", "٢٠٢٦-11-20T07:37:17Z"],
 )  # fmt: skip
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_invalid_times_are_refused(text: str) -> None:
     with pytest.raises(ValueError):
         seconds(text)

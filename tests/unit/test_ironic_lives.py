@@ -40,7 +40,7 @@ def a_life(
     ids=["with an API", "with one that tells no times", "without"],
 )
 @pytest.mark.parametrize("vary", WAYS)
-def test_whatever_happens_no_node_stays_open_that_was_said_to_be_closed(
+def test_random_events_leave_no_closed_node_open(
     vary: Vary[ReceivedNotification], can_read: bool, reads_tell_times: bool, late: float
 ) -> None:
     for seed in range(150):

@@ -22,7 +22,7 @@ def test_a_node_is_read_once_however_often_it_is_wished_for() -> None:
     assert case.found_nodes == [uid(1, "c")] and case.reader.unresolved == 0
 
 
-def test_a_wish_during_a_read_makes_exactly_one_more_that_begins_later() -> None:
+def test_a_request_during_a_read_causes_one_more_read() -> None:
     case = ReaderCase()
 
     async def story() -> None:
@@ -38,7 +38,7 @@ def test_a_wish_during_a_read_makes_exactly_one_more_that_begins_later() -> None
     assert case.ironic.most_of_one == 1
 
 
-def test_only_so_many_are_read_at_once_and_all_in_the_end_in_the_order_of_wishing() -> None:
+def test_reads_are_limited_and_done_in_order_of_request() -> None:
     case = ReaderCase(at_once=4)
 
     async def story() -> None:
@@ -52,7 +52,7 @@ def test_only_so_many_are_read_at_once_and_all_in_the_end_in_the_order_of_wishin
     assert list(case.ironic.reads) == nodes(50) and sorted(case.found_nodes) == nodes(50)
 
 
-def test_while_ironic_is_away_it_is_asked_less_and_less_often_and_no_wish_is_lost() -> None:
+def test_reads_back_off_while_ironic_is_unreachable() -> None:
     case = ReaderCase(at_once=4)
     asked = []
 
@@ -113,7 +113,7 @@ def test_a_node_we_may_not_read_holds_up_no_other_and_is_tried_again() -> None:
     assert case.found_nodes == [good, bad] and case.reader.unresolved == 0
 
 
-def test_a_new_wish_for_such_a_node_is_heard_at_once() -> None:
+def test_a_new_request_ends_the_pause_of_a_node() -> None:
     case = ReaderCase()
 
     async def story() -> None:
@@ -131,7 +131,7 @@ def test_a_new_wish_for_such_a_node_is_heard_at_once() -> None:
 
 
 @pytest.mark.parametrize("kind", ["missing", "nonsense"])
-def test_a_node_that_is_not_there_is_found_gone_and_nonsense_is_left_alone(kind: str) -> None:
+def test_missing_nodes_are_found_and_invalid_answers_ignored(kind: str) -> None:
     case = ReaderCase()
     bad, good = nodes(2)
 

@@ -25,7 +25,7 @@ def test_very_many_are_read_by_the_page() -> None:
     assert case.ironic.asked_for == {"provision_state": "available", **newest_first}
 
 
-def test_who_turns_up_open_and_is_held_to_be_closed_is_taken_unwished_for() -> None:
+def test_an_open_node_in_a_page_is_used_without_a_request() -> None:
     everyone = nodes(2 * MANY + 3)
     wished, closed = everyone[:MANY], everyone[MANY:-3]  # the last three are known to be open
     case = ReaderCase(at_once=1, closed=closed)
@@ -41,7 +41,7 @@ def test_who_turns_up_open_and_is_held_to_be_closed_is_taken_unwished_for() -> N
     assert not case.ironic.reads.keys() & set(closed)
 
 
-def test_pages_end_where_nobody_waits_any_more() -> None:
+def test_listing_ends_when_no_requested_node_is_left() -> None:
     case = ReaderCase(at_once=1)
     everyone = nodes(20 * PAGE)
 
@@ -56,7 +56,7 @@ def test_pages_end_where_nobody_waits_any_more() -> None:
     assert case.ironic.pages <= 2 + FRUITLESS_PAGES
 
 
-def test_pages_that_bring_nobody_are_left_for_a_while_and_all_are_read_singly() -> None:
+def test_fruitless_pages_are_replaced_by_single_reads() -> None:
     case = ReaderCase(at_once=8)
     everyone = nodes(1000)
 
@@ -72,7 +72,7 @@ def test_pages_that_bring_nobody_are_left_for_a_while_and_all_are_read_singly() 
     assert sorted(case.found_nodes) == everyone
 
 
-def test_while_pages_are_read_a_few_are_read_singly_beside_them() -> None:
+def test_single_reads_run_in_parallel_with_pages() -> None:
     case = ReaderCase(at_once=8)
     everyone = nodes(MANY)
     beside: list[int] = []
@@ -90,7 +90,7 @@ def test_while_pages_are_read_a_few_are_read_singly_beside_them() -> None:
     assert max(beside[5:]) == SINGLE_READERS
 
 
-def test_those_a_listing_leaves_out_are_read_singly() -> None:
+def test_nodes_missing_in_a_list_are_read_singly() -> None:
     case = ReaderCase()
     everyone = nodes(1000)
 
@@ -104,7 +104,7 @@ def test_those_a_listing_leaves_out_are_read_singly() -> None:
     assert sorted(case.found_nodes) == everyone
 
 
-def test_a_page_that_was_asked_for_before_the_wish_does_not_count() -> None:
+def test_a_page_requested_before_the_read_request_does_not_count() -> None:
     case = ReaderCase(at_once=1)
     everyone = nodes(MANY + 1)
     late = everyone[-1]
@@ -124,7 +124,7 @@ def test_a_page_that_was_asked_for_before_the_wish_does_not_count() -> None:
 
 
 @pytest.mark.parametrize("trouble", ["away", "refused"])
-def test_where_pages_cannot_be_had_all_are_read_singly_in_the_end(trouble: str) -> None:
+def test_without_pages_all_nodes_are_read_singly(trouble: str) -> None:
     case = ReaderCase()
     everyone = nodes(MANY)
 

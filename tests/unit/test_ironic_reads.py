@@ -11,7 +11,7 @@ from ironic_sync.core.rule import is_open
 from tests.support.ironic_builders import NODE, PLACE, READ, BeliefCase, T, closed, opened, with_and_without
 
 
-def test_a_read_during_which_something_was_said_opens_nothing() -> None:
+def test_a_read_overlapping_a_notification_opens_nothing() -> None:
     case = closed(can_read=True)
     before = case.beliefs.heard
     case.handle("provision_set", "end", T + 1, updated_at=T + 1)
@@ -35,7 +35,7 @@ def test_nor_does_it_end_a_node() -> None:
     assert case.read(T - 0.1, None, heard=before) == (case.beliefs.of(NODE), "read", None, True)
 
 
-def test_a_read_that_says_what_is_known_settles_all_the_same() -> None:
+def test_a_read_that_confirms_the_state_settles_it() -> None:
     case = opened(can_read=True)
     before = case.beliefs.heard
     case.handle("power_set", "start", T + 1, updated_at=T + 1)
@@ -54,7 +54,7 @@ def test_a_read_counts_from_when_it_began_and_always_for_more_than_before() -> N
     assert ahead.told is not None and ahead.told.sequence > (T + 3601) * 1e6
 
 
-def test_a_sweep_tells_again_what_placement_does_not_have() -> None:
+def test_a_sweep_repeats_reports_that_placement_lacks() -> None:
     case = opened(can_read=True)
     assert case.told is not None
     known = case.told.sequence + 10**9
@@ -63,7 +63,7 @@ def test_a_sweep_tells_again_what_placement_does_not_have() -> None:
     assert step.report is not None and step.report.sequence == known + 1
 
 
-def test_what_a_tool_told_of_a_node_is_told_again_by_ironic() -> None:
+def test_a_node_reported_by_a_tool_is_reported_again() -> None:
     case = opened(can_read=False)
     case.beliefs.reported_elsewhere(NODE, int((T + 1) * 1e6))
     assert case.handle("power_set", "end", T + 2, updated_at=T + 2).outcome == "told"
@@ -74,7 +74,7 @@ def learned(case: BeliefCase, at: float) -> bool:
 
 
 @with_and_without
-def test_what_was_told_last_does_not_count_when_another_has_told_since(can_read: bool) -> None:
+def test_a_report_by_another_process_invalidates_the_last_one(can_read: bool) -> None:
     case = closed(can_read=can_read)
     again: dict[str, Any] = {"updated_at": T, "provision_state": "cleaning"}
     assert not learned(case, T) and not learned(case, T - 1), "our own, or before it"
@@ -86,7 +86,7 @@ def test_what_was_told_last_does_not_count_when_another_has_told_since(can_read:
 
 
 @with_and_without
-def test_what_is_dated_before_what_another_told_closes_and_does_not_open(can_read: bool) -> None:
+def test_events_older_than_another_report_only_close(can_read: bool) -> None:
     for state, outcome, read in (
         ("cleaning", "told", can_read),
         ("available", "read" if can_read else "late", can_read),
@@ -99,7 +99,7 @@ def test_what_is_dated_before_what_another_told_closes_and_does_not_open(can_rea
             assert step.report.sequence > (T + 3600) * 1e6
 
 
-def test_without_an_api_what_was_said_since_another_told_is_told_again() -> None:
+def test_without_an_api_later_events_are_reported_again() -> None:
     case = opened(can_read=False)
     case.handle("provision_set", "start", T + 2, updated_at=T, provision_state="cleaning")
     other = int((T + 1) * 1e6)
@@ -109,7 +109,7 @@ def test_without_an_api_what_was_said_since_another_told_is_told_again() -> None
 
 
 @with_and_without
-def test_a_node_that_goes_is_told_of_though_what_was_told_last_was_forgotten(can_read: bool) -> None:
+def test_a_deleted_node_is_reported_without_a_known_state(can_read: bool) -> None:
     ways: tuple[Callable[[BeliefCase], Step], ...] = (
         lambda case: case.handle("delete", "end", T + 1),
         lambda case: case.read(T + 1, None),
@@ -124,7 +124,7 @@ def test_a_node_that_goes_is_told_of_though_what_was_told_last_was_forgotten(can
 
 
 @with_and_without
-def test_a_deleted_node_is_gone_until_it_is_created_again(can_read: bool) -> None:
+def test_a_deleted_node_stays_deleted_until_created_again(can_read: bool) -> None:
     case = opened(can_read=can_read)
     step = case.handle("delete", "end", T + 1)
     assert step.outcome == "gone" and case.told is not None and case.told.gone
@@ -136,7 +136,7 @@ def test_a_deleted_node_is_gone_until_it_is_created_again(can_read: bool) -> Non
 
 
 @with_and_without
-def test_what_was_said_of_its_earlier_life_is_late_in_its_next(can_read: bool) -> None:
+def test_events_from_before_a_recreation_are_late(can_read: bool) -> None:
     case = opened(can_read=can_read)
     case.handle("delete", "end", T + 1.5)
     case.handle("create", "end", T + 2, updated_at=None, provision_state="enroll")
@@ -145,7 +145,7 @@ def test_what_was_said_of_its_earlier_life_is_late_in_its_next(can_read: bool) -
 
 
 @with_and_without
-def test_of_a_node_that_is_not_ours_nothing_is_told(can_read: bool) -> None:
+def test_an_unselected_node_is_not_reported(can_read: bool) -> None:
     case = BeliefCase(can_read=can_read, place=lambda node: None)
     for step in (
         case.handle("provision_set", "end", T),
@@ -163,7 +163,7 @@ def test_a_read_that_finds_no_node_ends_it() -> None:
     assert case.read(T + 2, None).report is None
 
 
-def test_a_sweep_ends_a_node_that_was_told_of_in_an_earlier_life() -> None:
+def test_a_sweep_removes_a_node_of_an_earlier_assignment() -> None:
     case = BeliefCase(can_read=True)
     was = Place(cell="cell9", agent="other", zone="north")
     step = case.read(T + 1, None, known=int(T * 2e6), again=True, was=was)
@@ -172,7 +172,7 @@ def test_a_sweep_ends_a_node_that_was_told_of_in_an_earlier_life() -> None:
     assert step.report.sequence == int(T * 2e6) + 1
 
 
-def test_a_node_whose_shard_counts_is_read_before_it_is_told_of() -> None:
+def test_a_node_selected_by_shard_is_read_before_its_report() -> None:
     rules: dict[str, Any] = {
         "only_reads_place": True,
         "place": lambda node: PLACE if node.shard == "a" else None,

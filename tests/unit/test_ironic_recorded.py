@@ -51,7 +51,7 @@ def played(
 @pytest.mark.parametrize("late", [0.0, 0.2], ids=["", "some late"])
 @pytest.mark.parametrize("can_read", [True, False], ids=["with an API", "without"])
 @pytest.mark.parametrize("vary", WAYS)
-def test_after_a_sweep_placement_has_what_the_table_says_of_every_node(
+def test_after_a_sweep_placement_matches_the_documented_table(
     vary: Vary[ReceivedNotification], can_read: bool, late: float
 ) -> None:
     for world, step, seed in played(vary, can_read, late):
@@ -65,7 +65,7 @@ def test_after_a_sweep_placement_has_what_the_table_says_of_every_node(
 @pytest.mark.parametrize("late", [0.0, 0.2], ids=["", "some late"])
 @pytest.mark.parametrize("can_read", [True, False], ids=["with an API", "without"])
 @pytest.mark.parametrize("vary", WAYS)
-def test_without_a_sweep_no_node_stays_open_that_the_events_tell_is_closed(
+def test_without_a_sweep_no_closed_node_stays_open(
     vary: Vary[ReceivedNotification], can_read: bool, late: float
 ) -> None:
     for world, step, seed in played(vary, can_read, late):
@@ -81,7 +81,7 @@ SILENT = {
 
 
 @pytest.mark.parametrize("can_read", [True, False], ids=["with an API", "without"])
-def test_in_order_only_what_no_event_tells_is_missed(can_read: bool) -> None:
+def test_ordered_events_miss_only_changes_without_events(can_read: bool) -> None:
     world = NodeWorld(TRUTH, can_read=can_read, chance=random.Random(0))
     missed = set()
     for step in recorded():

@@ -67,7 +67,9 @@ OURS = {
 
 
 @pytest.mark.parametrize("chosen, node, why_not", OURS.values(), ids=OURS.keys())
-def test_whose_a_node_is(chosen: dict[str, Any], node: dict[str, Any], why_not: str) -> None:
+def test_the_cell_of_a_node_follows_the_selection(
+    chosen: dict[str, Any], node: dict[str, Any], why_not: str
+) -> None:
     selection = choosing(**chosen)
     assert selection.reason_not_selected(a_read_node(**node)) == why_not
     assert (selection.place(a_read_node(**node)) is None) == bool(why_not)
@@ -145,12 +147,12 @@ def test_the_aggregates_of_a_node(
     assert set(place.aggregates) == {aggregate(*one) for one in expected}
 
 
-def test_an_aggregate_is_the_same_for_ever_and_of_one_kind() -> None:
+def test_an_aggregate_id_is_derived_from_field_and_value() -> None:
     assert aggregate("properties.rack", "R1") == "2c427cdc-6cf3-5592-809b-3f54c92e72d1"
     assert aggregate("properties.rack", "R1") != aggregate("extra.rack", "R1")
 
 
-def test_ironic_filters_what_it_can_and_the_rest_is_ours_to_do() -> None:
+def test_the_selection_is_filtered_by_ironic_where_possible() -> None:
     assert choosing().filters() == {}
     one = choosing(conductor_groups=("-",), owners=("me",), resource_classes=("gold",), shards=("a", "b"))
     assert one.filters() == {
@@ -169,7 +171,7 @@ def test_large_fields_are_only_asked_for_when_they_are_used() -> None:
     assert {"uuid", "provision_state", "traits", "conductor_group"} <= set(choosing().fields())
 
 
-def test_who_chooses_by_shard_must_read_for_no_event_tells_it() -> None:
+def test_a_selection_by_shard_requires_reads() -> None:
     assert not choosing(owners=("me",)).only_reads_place
     assert choosing(shards=("a",)).only_reads_place
     assert NodeSelection(cell_by="shard", cells={"a": "c1"}).only_reads_place

@@ -35,14 +35,14 @@ def heard_by(bus: Bad) -> Following:
     return Following(KnownStateRules(place=lambda node: PLACE), bus.publish, Clock())
 
 
-async def test_what_is_heard_is_told_however_long_nobody_is_there_to_be_told() -> None:
+async def test_reports_wait_for_the_bus() -> None:
     ironic, bus = FakeIronic(), Bad(away=4)
     node = ironic.nodes[ironic.have(1)]
     await heard_by(bus).handle([a_notification("provision_set.end", 1_790_000_000.5, node)])
     assert [report.root for report in bus.took] == [node["uuid"]]
 
 
-async def test_one_report_that_the_bus_never_takes_holds_up_no_other() -> None:
+async def test_a_report_that_cannot_be_published_does_not_block_later_reports() -> None:
     ironic = FakeIronic()
     nodes = [ironic.nodes[ironic.have(number)] for number in (1, 2, 3)]
     bus = Bad(never=nodes[1]["uuid"])
@@ -51,7 +51,7 @@ async def test_one_report_that_the_bus_never_takes_holds_up_no_other() -> None:
     assert [report.root for report in bus.took] == [nodes[0]["uuid"], nodes[2]["uuid"]]
 
 
-async def test_of_what_is_heard_together_a_node_is_told_once_as_it_is_in_the_end() -> None:
+async def test_several_events_of_a_node_lead_to_one_report() -> None:
     ironic, bus = FakeIronic(), Bad()
     node = ironic.nodes[ironic.have(1)]
     states = ["cleaning", "available", "deploying"]
@@ -66,7 +66,7 @@ async def test_of_what_is_heard_together_a_node_is_told_once_as_it_is_in_the_end
     assert gold.reserved == gold.total == 1
 
 
-async def test_a_node_of_which_something_was_said_while_it_was_read_is_read_again() -> None:
+async def test_a_node_with_an_event_during_its_read_is_read_again() -> None:
     ironic, bus = FakeIronic(), Bad()
     node = ironic.nodes[ironic.have(1)]
     wished: list[str] = []
@@ -82,9 +82,7 @@ async def test_a_node_of_which_something_was_said_while_it_was_read_is_read_agai
 
 
 @in_virtual_time
-async def test_of_whom_ironic_spoke_is_told_when_what_came_of_it_is_safe_and_ten_times_a_second_at_most() -> (
-    None
-):
+async def test_news_of_nodes_is_published_after_the_reports_and_rate_limited() -> None:
     ironic, bus = FakeIronic(), Bad()
     nodes = [ironic.nodes[ironic.have(number)] for number in range(1, 51)]
     told: list[tuple[int, IronicSpoke]] = []

@@ -120,9 +120,7 @@ def spoil(path: Path, statement: str) -> None:
         "UPDATE kept SET queue = x'ff', envelope = x'' WHERE row = 1",
     ],
 )
-async def test_a_row_that_cannot_be_read_is_a_dead_letter_and_the_others_go_on(
-    tmp_path: Path, spoilt: str
-) -> None:
+async def test_an_unreadable_row_is_a_dead_letter(tmp_path: Path, spoilt: str) -> None:
     await a_full_journal(path := tmp_path / "bus.db")
     spoil(path, spoilt)
     for _ in range(2):  # and it is so at the next start
@@ -144,9 +142,7 @@ async def test_a_row_that_cannot_be_read_is_a_dead_letter_and_the_others_go_on(
 
 
 @pytest.mark.parametrize("letter", ["x'ff00'", "'not bytes'", "17", """CAST('{"id": 7}' AS BLOB)"""])
-async def test_a_letter_that_cannot_be_read_is_one_with_that_as_its_reason(
-    tmp_path: Path, letter: str
-) -> None:
+async def test_an_unreadable_dead_letter_is_listed_with_that_reason(tmp_path: Path, letter: str) -> None:
     await a_full_journal(path := tmp_path / "bus.db")
     spoil(path, f"UPDATE dead SET letter = {letter}")
     journal = Journal(path)
@@ -159,14 +155,14 @@ async def test_a_letter_that_cannot_be_read_is_one_with_that_as_its_reason(
     assert await letters_in(path) == []
 
 
-async def test_a_file_that_is_no_journal_is_refused_in_one_sentence(tmp_path: Path) -> None:
+async def test_an_invalid_journal_is_refused_in_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "bus.db"
     path.write_bytes(b"these are not the bytes of a database, however often one looks at them" * 100)
     with pytest.raises(Unavailable, match=r"bus\.db, with what was on its way, cannot be used: file is not"):
         Journal(path)
 
 
-async def test_a_wall_clock_that_was_turned_back_does_not_put_off_for_ever(
+async def test_a_clock_turned_back_does_not_delay_messages_forever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     delays: list[float] = []

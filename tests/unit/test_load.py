@@ -125,7 +125,7 @@ async def load_with(answer: Answer, plan: LoadPlan) -> LoadOutcome:
         ("active h1", ["no host"], 1),
     ],
 )
-async def test_the_same_end_told_twice_is_one_end_and_another_is_a_broken_promise(
+async def test_a_second_different_end_of_a_build_is_an_error(
     first: str, then: list[str], changed: int
 ) -> None:
     told: list[str] = []
@@ -155,7 +155,7 @@ async def test_boots_that_never_end_are_lost() -> None:
     assert (result.lost, result.statuses, result.per_second) == (3, {"lost": 3}, 0.0)
 
 
-async def test_no_more_are_in_flight_than_the_window_allows() -> None:
+async def test_the_window_limits_the_builds_in_flight() -> None:
     most = 0
 
     async def answer(load: Load, requests: Sequence[BuildRequested]) -> Sequence[Sequence[Message]]:
@@ -181,7 +181,7 @@ async def test_a_load_draws_its_flavors_by_its_seed() -> None:
     assert len(set(asked[0])) > MIX / 2
 
 
-def test_a_mix_and_one_flavor_are_not_both_to_be_had() -> None:
+def test_a_mix_excludes_options_of_one_flavor() -> None:
     with pytest.raises(OperationRefused, match="--mix and --memory-mb"):
         load_flavors(5, None, 1024, None)
 
@@ -235,7 +235,7 @@ def test_the_picture_of_very_many_boots_shows_a_sample() -> None:
     assert 4_000 <= len(dots) <= 8_000
 
 
-def test_an_empty_load_says_so() -> None:
+def test_the_chart_of_an_empty_load_has_a_message() -> None:
     assert words_of(latency_svg(LoadOutcome({}, 0.0), "nothing")) == ["nothing", "no boot ended"]
 
 
@@ -262,7 +262,7 @@ def suite(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Figure]]:
     return finds
 
 
-def test_a_run_is_kept_and_the_next_is_compared_with_the_recorded_one(
+def test_a_recorded_run_is_compared_with_the_next(
     kept: Path, suite: dict[str, list[Figure]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert bench.main(["--record"]) == 0
@@ -280,7 +280,7 @@ def test_a_run_is_kept_and_the_next_is_compared_with_the_recorded_one(
     assert str(Path.home()) not in words
 
 
-def test_a_failed_benchmark_does_not_stop_the_others(
+def test_a_failed_benchmark_does_not_stop_the_suite(
     kept: Path, suite: dict[str, list[Figure]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     del suite["one"]
@@ -321,7 +321,7 @@ def test_a_tiny_run_from_end_to_end(
         ("/bin/sh -c if read -r line", "other"),
     ],
 )
-def test_a_process_is_known_by_its_command_line(command: str, is_a: str) -> None:
+def test_the_worker_of_a_process_is_derived_from_its_command_line(command: str, is_a: str) -> None:
     assert kind(0, command) == is_a
 
 
@@ -360,7 +360,7 @@ def a_run(
         ("down", 100.0, 111.0, 100 / 111, True),
     ],
 )
-def test_a_ratio_says_how_many_times_as_good(
+def test_a_ratio_above_one_is_an_improvement(
     better: Better, was: float, now: float, ratio: float, worse: bool
 ) -> None:
     (one,) = compared(a_run([Figure("f", now, "", better)]), a_run([Figure("f", was, "", better)]))
@@ -397,7 +397,7 @@ def test_a_new_benchmark_has_no_ratio() -> None:
     assert compared(a_run([was]), a_run([was], name="another"))[0].ratio is None
 
 
-def test_the_table_has_ratios_first_and_marks_what_is_worse() -> None:
+def test_the_table_begins_with_ratios_and_marks_regressions() -> None:
     before = a_run([Figure("boots/s", 1000.0, "/s", "up"), Figure("p99", 40.0, "ms", "down")])
     now = [
         Figure("boots/s", 2000.0, "/s", "up"),

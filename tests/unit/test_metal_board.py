@@ -58,7 +58,7 @@ def test_the_column_and_obstacles_of_a_node(
 
 
 @pytest.mark.parametrize(("has", "column"), [(OPEN, "free"), (CLOSED, "closed"), (USED, "held")])
-def test_without_ironic_the_column_follows_placements_record(has: dict[str, Any], column: str) -> None:
+def test_without_ironic_the_column_is_derived_from_placement(has: dict[str, Any], column: str) -> None:
     assert shown(a_node(None, has), False, NOW).column == column
 
 

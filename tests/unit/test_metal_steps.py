@@ -95,13 +95,13 @@ def seen(attempt: int, cause: str = "", who: str = US) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("state", OURS)
-def test_a_node_that_is_ours_goes_on_to_be_built_or_is_undone(state: str | None) -> None:
+def test_a_node_of_the_build_is_deployed_or_torn_down(state: str | None) -> None:
     node = ours(state, last_error="no disk", extra=seen(1))
     assert (next_step(node, build()), next_step(node, destroy())) == OURS[state]
 
 
 @pytest.mark.parametrize("state", OURS)
-def test_a_build_that_has_failed_on_a_node_is_undone_before_that_is_told(state: str | None) -> None:
+def test_a_failed_build_is_torn_down_before_it_is_reported(state: str | None) -> None:
     failed = seen(1, "no disk")
     assert next_step(ours(state, extra=failed), build()) == OURS[state][1]
     may_be_there = state in NOT_TORN_DOWN
@@ -112,7 +112,7 @@ def test_a_build_that_has_failed_on_a_node_is_undone_before_that_is_told(state: 
 
 @pytest.mark.parametrize("state", [*OURS])
 @pytest.mark.parametrize("whose", ["ours", "nobody's", "theirs"])
-def test_to_adopt_it_is_looked_at_and_never_touched(state: str | None, whose: str) -> None:
+def test_adopting_a_node_only_reads_it(state: str | None, whose: str) -> None:
     node = {
         "ours": ours(state, None, last_error="no disk"),
         "nobody's": a_seen_node(state),
@@ -127,7 +127,7 @@ def test_to_adopt_it_is_looked_at_and_never_touched(state: str | None, whose: st
 
 
 @pytest.mark.parametrize("state", OURS)
-def test_an_attempt_that_the_node_has_seen_and_let_go_is_over_there(state: str | None) -> None:
+def test_an_attempt_recorded_on_a_released_node_has_failed(state: str | None) -> None:
     assert next_step(a_seen_node(state, extra=seen(1)), build(1)) == Say(
         "failed", UNDONE, leftover=state in NOT_TORN_DOWN
     )
@@ -146,7 +146,7 @@ def test_a_node_that_is_not_ours_is_only_built_on_when_it_is_available(state: st
 
 
 @pytest.mark.parametrize("state", OURS)
-def test_nothing_of_others_is_ever_destroyed(state: str | None) -> None:
+def test_nodes_of_other_instances_are_never_destroyed(state: str | None) -> None:
     for node in (
         a_seen_node(state, instance_uuid=THEM),
         a_seen_node(state, instance_uuid=THEM, extra=seen(1)),
@@ -155,7 +155,7 @@ def test_nothing_of_others_is_ever_destroyed(state: str | None) -> None:
 
 
 @pytest.mark.parametrize("state", OURS)
-def test_what_was_ours_is_gone_unless_its_tear_down_has_failed(state: str | None) -> None:
+def test_a_released_node_is_destroyed_unless_its_tear_down_failed(state: str | None) -> None:
     again: dict[str | None, Step] = {"error": Undeploy(), "deleting": Wait("it is torn down once more")}
     expected = again.get(state, Say("destroyed"))
     assert next_step(a_seen_node(state, extra=seen(1)), destroy()) == expected
@@ -167,7 +167,7 @@ def test_a_node_that_never_was_ours_is_closed_to_an_order_that_may_still_come(st
     assert next_step(a_seen_node(state), destroy(), writes=False) == Say("destroyed")
 
 
-def test_a_node_somebody_else_failed_to_tear_down_is_left_to_them() -> None:
+def test_a_failed_tear_down_of_another_instance_is_not_repeated() -> None:
     both = {SEEN: [*seen(1)[SEEN], *seen(1, who=THEM)[SEEN]]}
     for state in ("error", "deleting"):
         assert next_step(a_seen_node(state, extra=both), destroy()) == Say("destroyed")
@@ -197,12 +197,12 @@ def test_why_nothing_can_be_built_on_an_available_node(node: MetalNode, why: str
     assert next_step(node, build()) == Say("failed", why)
 
 
-def test_a_flavor_that_asks_for_no_class_of_its_own_takes_any() -> None:
+def test_a_flavor_without_a_bare_metal_class_fits_any_node() -> None:
     anything = BuildSpec(flavor=Flavor(name="metal", extra_specs={"resources:VCPU": "0"}))
     assert next_step(a_seen_node(resource_class="silver"), build(spec=anything)) == Claim()
 
 
-def test_a_node_that_goes_into_maintenance_before_its_deploy_is_let_go() -> None:
+def test_a_node_in_maintenance_before_its_deploy_is_released() -> None:
     node = ours("available", maintenance=True, maintenance_reason="a disk")
     assert next_step(node, build()) == Close("the node went into maintenance: a disk")
     assert next_step(ours("active", maintenance=True), build()) == Say("built")
@@ -224,11 +224,11 @@ def test_a_node_that_goes_into_maintenance_before_its_deploy_is_let_go() -> None
         (ours("active", None), destroy(1), Undeploy()),
     ],
 )
-def test_attempts_are_told_apart(node: MetalNode, order: Order, expected: Step) -> None:
+def test_attempts_of_a_build_are_distinguished(node: MetalNode, order: Order, expected: Step) -> None:
     assert next_step(node, order) == expected
 
 
-def test_what_was_given_up_is_undone_and_told_with_its_reason() -> None:
+def test_a_timed_out_deploy_is_undone_and_reported_with_its_reason() -> None:
     assert next_step(ours("available"), build(), given_up="no image") == Close("no image")
     assert next_step(ours("available"), build(), given_up="no image", writes=False) == ReleaseNode()
     assert next_step(a_seen_node(), build(), given_up="no image") == Say("failed", "no image")
@@ -257,11 +257,11 @@ def test_a_node_remembers_the_builds_it_has_seen_last() -> None:
 
 
 @pytest.mark.parametrize("scribble", [None, "x", 7, [{"build": 1}], {"build": US}, [[]]])
-def test_what_others_write_where_we_write_is_no_end_of_anything(scribble: object) -> None:
+def test_a_foreign_value_in_our_field_is_ignored(scribble: object) -> None:
     assert next_step(a_seen_node(extra={SEEN: scribble}), build()) == Claim()
 
 
-def test_what_ironic_is_told_of_the_instance() -> None:
+def test_the_instance_info_sent_to_ironic() -> None:
     spec = BuildSpec(
         flavor=Flavor(
             name="metal",
@@ -297,7 +297,7 @@ def test_what_ironic_is_told_of_the_instance() -> None:
     assert info["boot_iso"] == "http://images/rescue.iso"
 
 
-def test_a_read_tells_more_than_is_needed_and_null_for_what_there_is_not() -> None:
+def test_unknown_and_null_fields_of_a_node_are_ignored() -> None:
     node = node_of({"uuid": NODE, "provision_state": None, "extra": None, "driver": "fake-hardware"})
     assert node == MetalNode(uuid=NODE)
 

@@ -93,7 +93,7 @@ def a_cloud(*candidates: Candidate, hosts: int = 4, **stands: object) -> MovingC
 # It has a place
 
 
-async def test_a_move_claims_elsewhere_and_its_keeper_has_what_it_held() -> None:
+async def test_a_move_claims_a_new_host_and_a_holder_keeps_the_old_one() -> None:
     cloud = a_cloud()
     placed = await cloud.placed(a_move(reply_to="me", alternates=1))
     assert placed.chosen is not None
@@ -111,7 +111,7 @@ async def test_a_move_claims_elsewhere_and_its_keeper_has_what_it_held() -> None
 
 
 @pytest.mark.parametrize("kind", ["migrate", "live", "resize", "evacuate"])
-async def test_each_kind_of_move_that_needs_a_host_gets_one(kind: str) -> None:
+async def test_each_type_of_move_that_needs_a_host_gets_one(kind: str) -> None:
     traits = (FORCED_DOWN,) if kind == "evacuate" else ()
     cloud = a_cloud(a_candidate(1, traits=traits), a_candidate(2))
     placed = await cloud.placed(a_move(1, kind, flavor=BIG if kind == "resize" else None))
@@ -121,7 +121,7 @@ async def test_each_kind_of_move_that_needs_a_host_gets_one(kind: str) -> None:
     assert cloud.placement.roots(KEEP) == {root(1)}
 
 
-async def test_many_moves_are_looked_up_together() -> None:
+async def test_many_moves_are_read_together() -> None:
     cloud = a_cloud(hosts=8)
     builds = [uid(2000 + index, "b") for index in range(5)]
     for build in builds:
@@ -146,7 +146,7 @@ async def test_a_resize_may_stay_where_old_and_new_fit_together() -> None:
     assert (said.code, tight.placement.roots(BUILD)) == ("class", {root(1)})
 
 
-async def test_a_move_goes_by_what_its_boot_asked_of_hosts() -> None:
+async def test_a_move_keeps_the_constraints_of_the_boot() -> None:
     asked = AlsoAsked(zone="z2", hints=Hints(different_host=(uid(9, "b"),)))
     hosts = [a_candidate(1, zone="z2"), a_candidate(2), *(a_candidate(n, zone="z2") for n in (3, 4))]
     cloud = a_cloud(*hosts, asked=asked)
@@ -229,7 +229,7 @@ async def test_a_shelved_instance_holds_nothing_and_rejoins_its_group() -> None:
     assert {question.cell for question in cloud.cells.questions} == {"cell1"}
 
 
-async def test_a_group_that_is_gone_keeps_nobody_shelved() -> None:
+async def test_a_deleted_group_does_not_prevent_an_unshelve() -> None:
     cloud = a_cloud()
     shelved(cloud, AlsoAsked(hints=Hints(group=GROUP)))
     await cloud.placed(a_move(1, "unshelve"))
@@ -314,7 +314,7 @@ async def test_instances_of_a_host_forced_down_can_only_be_evacuated() -> None:
     await cloud.placed(a_move(9, "evacuate"))
 
 
-async def test_why_it_was_refused_is_kept() -> None:
+async def test_the_refusal_of_a_move_is_stored() -> None:
     cloud = a_cloud(hosts=1)
     said = await cloud.refused(a_move())
     unknown = await cloud.refused(a_move(2, build=uid(4, "b")))
@@ -336,7 +336,7 @@ async def test_a_move_is_retried_while_its_cell_is_silent_and_then_refused() -> 
         assert cloud.placement.roots(BUILD) == {root(1)}
 
 
-async def test_a_silent_cell_does_not_affect_moves_of_others() -> None:
+async def test_a_silent_cell_does_not_affect_moves_of_other_cells() -> None:
     cloud = a_cloud()
     other = uid(2000, "b")
     cloud.placement.held[other] = Holding(1, {root(9): {"VCPU": 1}})
@@ -347,7 +347,7 @@ async def test_a_silent_cell_does_not_affect_moves_of_others() -> None:
     assert not isinstance(there, Retry | Poison) and isinstance(there[0], MovePlaced)
 
 
-async def test_a_duplicate_is_told_again_from_what_is_held_until_its_cell_knows_of_it() -> None:
+async def test_a_repeated_move_is_answered_from_its_allocations() -> None:
     cloud = a_cloud()
     first = await cloud.placed(a_move())
     _, cloud.moves = cloud.another()
@@ -378,7 +378,7 @@ async def test_moves_without_a_claim_are_published_again_when_redelivered(kind: 
     assert await cloud.come_of(move) == []
 
 
-async def test_two_of_one_message_in_one_batch_claim_once() -> None:
+async def test_a_duplicated_message_in_a_batch_claims_once() -> None:
     cloud = a_cloud()
     one, other = await cloud.come_of(a_move(), a_move())
     assert isinstance(one, MovePlaced) and isinstance(other, MovePlaced)
@@ -387,7 +387,7 @@ async def test_two_of_one_message_in_one_batch_claim_once() -> None:
     assert cloud.placement.roots(BUILD) == {one.chosen.root}
 
 
-async def test_of_two_moves_of_one_build_one_begins_and_the_other_is_retried() -> None:
+async def test_one_of_two_moves_of_a_build_begins() -> None:
     cloud = a_cloud()
     first, second = await cloud.moves.place_many([a_move(1), a_move(2)])
     assert not isinstance(first, Retry | Poison) and isinstance(first[0], MovePlaced)
@@ -470,7 +470,7 @@ async def test_a_move_without_a_conductor_is_undone_and_refused() -> None:
     assert again.reason == said.reason
 
 
-async def test_two_who_undo_it_say_the_same() -> None:
+async def test_two_schedulers_that_undo_a_move_agree() -> None:
     cloud = a_cloud()
     placed = await cloud.placed(a_move())
     first = await undone(cloud, placed)

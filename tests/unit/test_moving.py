@@ -139,7 +139,7 @@ def stocks(tree: Tree) -> list[tuple[ProviderState, str, Inventory]]:
     ]
 
 
-def test_the_clean_up_of_an_attempt_goes_where_that_guest_is() -> None:
+def test_the_holder_of_a_leftover_moves_with_its_guest() -> None:
     kept = TreeHolder(1, holder_consumer(uid(7), 1), 3, flat(2), build=False)
     again = TreeHolder(2, uid(7), 5, flat(3))
     says = to_cells(8, 8, guests=(on(7, at(1, 2), attempt=1), on(7, at(0, 3), attempt=2)))
@@ -195,7 +195,7 @@ def test_inventory_that_does_not_move_is_withheld() -> None:
     assert sum(provider.withheld.get("MEMORY_MB", 0) for provider in after.providers) == 16
 
 
-def test_a_report_that_comes_again_or_late_moves_nobody() -> None:
+def test_a_repeated_or_late_reshape_moves_nothing() -> None:
     one = holder(1, flat(2, 8))
     report = to_cells(8, 8)
     found = moves(used_by(one), report, [one])
@@ -299,7 +299,7 @@ SENSELESS = {
 
 
 @pytest.mark.parametrize("report, why", SENSELESS.values(), ids=SENSELESS)
-def test_invalid_reshapes_are_refused_whatever_is_stored(report: InventoryReported, why: str) -> None:
+def test_invalid_reshapes_are_refused(report: InventoryReported, why: str) -> None:
     assert why in complaint(report, lambda kind, name: True)
     assert not complaint(to_cells(8, 8), lambda kind, name: True)
 
@@ -385,16 +385,14 @@ TOLD: dict[str, tuple[list[Event], list[Any]]] = {
 
 
 @pytest.mark.parametrize("events, then", TOLD.values(), ids=TOLD)
-def test_what_it_holds_is_known_from_then_on_and_nothing_is_said(
-    events: list[Event], then: list[Any]
-) -> None:
+def test_a_reshaped_build_has_the_new_allocations(events: list[Event], then: list[Any]) -> None:
     build, effects = after(*events)
     assert places(build) == then
     assert effects == ()
     assert all(not host.choice.shapes for host in build.hosts if host.choice.allocations in (NUMA, OTHER))
 
 
-def test_what_is_old_changes_nothing_that_is_stored() -> None:
+def test_an_outdated_reshape_changes_nothing() -> None:
     build, _ = after(PLACED, told())
     assert after(told(), build=build)[0] is build
     gone, _ = after(
@@ -409,20 +407,20 @@ def test_what_is_old_changes_nothing_that_is_stored() -> None:
     assert after(told(), build=never)[0] is never
 
 
-def test_an_order_that_is_said_again_names_what_it_holds_now() -> None:
+def test_a_repeated_order_names_the_new_allocations() -> None:
     for again in (PLACED, Stalled()):
         (order,) = after(PLACED, told(), again)[1]
         assert isinstance(order, BuildOrdered)
         assert (order.attempt, order.allocations) == (1, NUMA)
 
 
-def test_groups_that_were_served_by_what_moved_are_served_by_what_came() -> None:
+def test_mappings_follow_a_reshape() -> None:
     mapped = replace(PLACED, chosen=replace(PLACED.chosen, mappings={"_a": (ON_HOST0,)}))
     build, _ = after(mapped, told())
     assert build.host.mappings == {"_a": ("numa0",)}
 
 
-def test_its_claim_is_the_same_so_the_next_swap_and_the_next_release_are_fenced_by_it() -> None:
+def test_a_reshape_keeps_the_generation_of_the_claim() -> None:
     (_, swap) = after(PLACED, told(), FAILED)[1]
     assert isinstance(swap, ClaimRequested) and swap.claims[0].generation == 1
     (release,) = after(PLACED, BUILT, told(), a_delete(PLACED), an_agent_report(FIRST, "destroyed"))[1]
@@ -441,20 +439,20 @@ def test_a_swap_that_had_happened_is_recognized_though_its_host_was_reshaped_sin
     assert isinstance(order, BuildOrdered) and (order.attempt, order.allocations) == (2, NUMA)
 
 
-def test_on_its_own_host_it_is_still_ours_and_the_swap_is_asked_for_again() -> None:
+def test_a_swap_is_repeated_after_a_reshape_of_the_same_host() -> None:
     held = Held(generation=4, allocations=NUMA, roots=(ON_HOST0,))
     build, (swap,) = after(PLACED, FAILED, SwapAnswered(1, held))
     assert places(build) == [NUMA, "", ""]
     assert isinstance(swap, ClaimRequested) and swap.claims[0].generation == 4
 
 
-def test_held_on_no_host_of_its_own_it_is_given_back() -> None:
+def test_allocations_on_an_unknown_host_are_released() -> None:
     held = Held(generation=4, allocations=NUMA, roots=("elsewhere",))
     _, (release,) = after(PLACED, FAILED, SwapAnswered(1, held))
     assert isinstance(release, ReleaseRequested) and release.generation == 4
 
 
-def test_a_release_that_meets_a_swap_nobody_heard_of_cleans_the_host_it_left() -> None:
+def test_a_release_after_an_unknown_swap_cleans_the_first_host() -> None:
     held = Held(generation=2, allocations=NUMA, roots=(ON_HOST1,))
     cancelled: list[Event] = [PLACED, FAILED, a_delete(PLACED), an_agent_report(FIRST, "destroyed")]
     build, effects = after(*cancelled, ReleaseAnswer("deleting", held))

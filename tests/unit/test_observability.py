@@ -71,7 +71,7 @@ def test_ids_of_a_message_are_logged(body: bytes, ids: dict[str, list[str]]) -> 
     assert ids_of([an_envelope(body=msgspec.Raw(body))]) == ids
 
 
-def test_a_line_says_what_is_handled_as_it_is_written() -> None:
+def test_a_json_log_line_has_the_ids_of_the_message() -> None:
     with handling([(ENVELOPE, BuildDeleteRequested(build="b1", cell="c1"))]):
         line = a_line(a_record("it is %s", "so"))
     assert {name: line[name] for name in ("process", "level", "logger", "text", "request", "build")} == {
@@ -98,12 +98,12 @@ def test_log_lines_outside_a_handler_have_no_ids() -> None:
     assert TextLines().format(a_record("so")).endswith(" WARNING bus.x: so")
 
 
-def test_a_line_of_text_ends_with_the_ids() -> None:
+def test_a_text_log_line_ends_with_the_ids() -> None:
     said = TextLines().format(a_record("so", envelopes=(ENVELOPE,)))
     assert said.endswith("WARNING bus.x: so [request=r1 build=b1]")
 
 
-def test_a_bug_is_one_line_too() -> None:
+def test_an_exception_is_one_log_line() -> None:
     try:
         raise ValueError("amqp://u:geheim@h/\nand more")
     except ValueError as problem:
@@ -118,7 +118,7 @@ def test_a_bug_is_one_line_too() -> None:
     "text",
     ["geheim", "amqp://u:geheim@h/", "'postgresql://h/b?password=geheim', amqp://a:geheim@b/", "geheim-lang"],
 )  # fmt: skip
-def test_no_line_has_a_password(lines: logging.Formatter, text: str) -> None:
+def test_no_log_line_has_a_password(lines: logging.Formatter, text: str) -> None:
     assert "geheim" not in (said := lines.format(a_record("it says %s", text)))
     assert "lang" not in said
     assert "it says" in said
@@ -248,7 +248,7 @@ def test_traces_are_exported_if_the_environment_names_an_exporter(
     assert exporter_named(environment) == named
 
 
-def test_an_unknown_exporter_is_refused_with_what_to_install() -> None:
+def test_an_unknown_exporter_is_refused_with_a_remedy() -> None:
     with pytest.raises(BadSetting, match=r"OTEL_TRACES_EXPORTER=jaeger_of_old: .*berth\[traces\]"):
         traces.begin({"OTEL_TRACES_EXPORTER": "jaeger_of_old"})
     assert current_tracer() is None
@@ -282,7 +282,7 @@ def carried(message: Message, cause: str | None = None) -> str:
     return envelope_of(message, Clock(), led).traceparent
 
 
-def test_without_a_tracer_each_message_has_a_name_of_its_own_in_the_trace() -> None:
+def test_without_a_tracer_each_message_has_a_span_id() -> None:
     said = carried(CANCEL, ROOT)
     assert said != ROOT
     assert said.startswith(ROOT[:36]) and said.endswith("-01")
@@ -293,9 +293,7 @@ def test_without_a_tracer_each_message_has_a_name_of_its_own_in_the_trace() -> N
     ("cause", "carries"),
     [(ROOT, ROOT), (ROOT[:-2] + "00", ROOT[:-2] + "00"), ("nonsense", ROOT), (None, ROOT)],
 )
-def test_with_one_it_carries_the_span_that_led_to_it_or_one_that_begins(
-    cause: str | None, carries: str
-) -> None:
+def test_with_a_tracer_a_message_carries_its_span(cause: str | None, carries: str) -> None:
     assert carried(CANCEL, cause) == carries
 
 
@@ -329,7 +327,7 @@ COMMANDS = set(dict(command_table.commands(app)))
 KNOWN = {**OTHERS, **{name: labels | {"job", "instance"} for name, labels in meter_table.series().items()}}
 
 
-def test_the_page_is_what_the_code_has() -> None:
+def test_the_metrics_page_equals_the_code() -> None:
     written = PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
     assert written.strip() == meter_table.markdown().strip(), (
         f"{PAGE.name} is behind the code: put what `berth metrics --markdown` prints between its marks"
@@ -386,7 +384,7 @@ def test_queries_to_prometheus_use_existing_metrics(where: str, expression: str)
 
 
 @pytest.mark.parametrize("rule", alerts(), ids=lambda rule: rule["alert"])
-def test_every_alert_says_what_is_so_and_what_to_do(rule: dict[str, Any]) -> None:
+def test_every_alert_has_a_summary_and_a_remedy(rule: dict[str, Any]) -> None:
     assert rule["labels"]["severity"] in ("critical", "warning")
     said = rule["annotations"]
     assert set(said) == {"summary", "description", "what_to_do"}
@@ -400,7 +398,7 @@ def test_every_alert_says_what_is_so_and_what_to_do(rule: dict[str, Any]) -> Non
             assert command_of(words.split()), f"{rule['alert']}: there is no command berth {words}"
 
 
-def test_panels_are_told_apart_and_show_labels_they_have() -> None:
+def test_panels_have_unique_ids_and_existing_labels() -> None:
     assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
     for panel in panels():
         assert panel["description"].endswith(".")

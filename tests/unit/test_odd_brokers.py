@@ -100,7 +100,7 @@ async def test_a_question_without_an_answer_is_asked_again(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Basic.Qos", "Basic.Consume", "Channel.Open"])
-async def test_a_reader_begins_all_the_same(name: str) -> None:
+async def test_a_reader_starts_in_spite_of_a_silent_broker(name: str) -> None:
     async with an_odd_broker() as broker, a_transport(broker) as transport:
         broker.silent = once(lambda asked: asked.name == name)
         inbox = await in_time(transport.consume(QueueSpec("one", ("k",)), 10))
@@ -140,7 +140,7 @@ async def test_a_broker_that_stops_reading_is_disconnected() -> None:
 
 
 @pytest.mark.parametrize("name", ["Queue.Declare", "Basic.Consume"])
-async def test_a_worker_told_to_stop_waits_for_no_broker(name: str) -> None:
+async def test_a_stopping_worker_does_not_wait_for_the_broker(name: str) -> None:
     async def handle(_: BuildUnplaceable) -> None: ...
 
     worker = Worker("one", [on(topics.BUILD_UNPLACEABLE, handle)])
@@ -160,7 +160,7 @@ async def test_deleting_queues_reports_a_missing_reply(name: str) -> None:
             await in_time(delete_queues(broker.url, ["one"]))
 
 
-async def test_a_worker_whose_connection_ends_by_an_error_of_ours_ends_too(
+async def test_an_internal_error_of_a_connection_ends_the_worker(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def handle(message: BuildUnplaceable) -> None: ...

@@ -76,7 +76,7 @@ def put(nodes: list[RingNode], changed: list[RingNode]) -> list[RingNode]:
     return list(by_root.values())
 
 
-def test_one_who_comes_gets_his_share_when_others_have_stopped() -> None:
+def test_a_new_agent_gets_its_share_after_the_owners_stopped() -> None:
     nodes = a_pool(100, "a", "b")
     three = [A, B, replace(C, seen=0)]
     stopping = moves(nodes, three, {})
@@ -88,7 +88,7 @@ def test_one_who_comes_gets_his_share_when_others_have_stopped() -> None:
     assert moves(after, three, {}) == []
 
 
-def test_of_one_who_is_gone_the_free_nodes_move_and_those_in_use_wait() -> None:
+def test_free_nodes_of_a_dead_agent_move_and_used_nodes_wait() -> None:
     nodes = a_pool(100, "a", "b", "c")
     his = [node.root for node in nodes if node.owner == "a"]
     uses: dict[str, Use] = dict.fromkeys(his[:10], "held")
@@ -101,7 +101,7 @@ def test_of_one_who_is_gone_the_free_nodes_move_and_those_in_use_wait() -> None:
     assert {node.owner for node in freed} == {"b", "c"}
 
 
-def test_who_is_given_to_is_the_next_on_the_ring() -> None:
+def test_nodes_move_to_the_next_agent_on_the_ring() -> None:
     nodes = rehomed(a_pool(20, "a"), "")
     members = [OFF, B, C]
     after = moves(nodes, members, dict.fromkeys([node.root for node in nodes], "held"))
@@ -118,7 +118,7 @@ GONE = replace(MINE, leaving="gone")
     [([replace(A, seen=6)], False), ([replace(A, seen=7)], True), ([DEAD], True), ([B], True)],
     ids=["not while its owner may take it for his", "when he knows", "when his lease is over", "without one"],
 )
-def test_a_node_that_is_gone_is_forgotten(members: list[RingMember], forgets: bool) -> None:
+def test_a_deleted_node_is_removed_from_the_ring(members: list[RingMember], forgets: bool) -> None:
     assert forgotten([GONE], members) == ([HERE] if forgets else [])
     if any(member.agent == "a" for member in members):
         assert only(GONE, [*members, C]) == GONE

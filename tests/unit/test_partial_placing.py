@@ -87,7 +87,7 @@ async def said(scheduler: Scheduler, *requests: object) -> tuple[list[BuildPlace
     ],
     ids=["the first", "the next where the first has none", "all of one flavor", "enough of the first"],
 )
-async def test_the_next_flavor_is_for_those_that_the_one_before_has_no_host_for(
+async def test_the_next_flavor_is_used_for_the_remaining_instances(
     gold: int, silver: int, wanted: int, flavors: list[str]
 ) -> None:
     request = a_request(instances=wanted, flavor=GOLD, or_else=(SILVER,))
@@ -98,7 +98,7 @@ async def test_the_next_flavor_is_for_those_that_the_one_before_has_no_host_for(
     }
 
 
-async def test_no_host_for_any_flavor_says_why_of_each() -> None:
+async def test_no_host_for_any_flavor_has_a_reason_for_each() -> None:
     placed, (ended,) = await said(a_scheduler(metals(0, 0)), a_request(flavor=GOLD, or_else=(SILVER,)))
     assert placed == []
     assert ended.reason.startswith("no valid host among 0")
@@ -120,7 +120,7 @@ async def test_a_redelivered_request_reports_the_second_flavor_that_it_holds() -
     [(3, 0, 0), (3, 2, 3), (2, 2, 2), (1, 2, 0), (9, 2, 5)],
     ids=["all or none", "as many as fit", "just enough", "too few", "all"],
 )
-async def test_as_many_as_fit_if_these_are_enough(hosts: int, at_least: int, placed: int) -> None:
+async def test_as_many_instances_as_fit_are_placed_if_enough(hosts: int, at_least: int, placed: int) -> None:
     placement = FakePlacement.of(
         *(a_candidate(number, free={"VCPU": 8, "MEMORY_MB": 1024}) for number in range(hosts))
     )
@@ -133,7 +133,7 @@ async def test_as_many_as_fit_if_these_are_enough(hosts: int, at_least: int, pla
     assert all(end.reason.startswith("no valid host") for end in ended)
 
 
-async def test_what_some_instances_would_take_explains_the_missing_capacity() -> None:
+async def test_the_capacity_of_earlier_instances_is_part_of_the_reason() -> None:
     placement = FakePlacement.of(
         *(a_candidate(number, free={"VCPU": 8, "MEMORY_MB": 1024}) for number in range(3))
     )
@@ -170,7 +170,7 @@ def a_group(policy: GroupPolicy, **members: tuple[str, ...]) -> ServerGroup:
 @pytest.mark.parametrize(
     ("policy", "hosts", "placed"), [("anti-affinity", 3, 3), ("affinity", 3, 1), ("soft-anti-affinity", 3, 3)]
 )
-async def test_instances_of_one_request_see_one_another_in_their_group(
+async def test_instances_of_a_request_count_in_their_group(
     policy: GroupPolicy, hosts: int, placed: int
 ) -> None:
     placement = FakePlacement.of(*(a_candidate(number) for number in range(hosts)))
@@ -181,7 +181,7 @@ async def test_instances_of_one_request_see_one_another_in_their_group(
     assert all(claim.group == GROUP for order in placement.orders for claim in order.claims)
 
 
-async def test_requests_of_a_batch_see_one_another_in_their_group_and_the_last_finds_no_host() -> None:
+async def test_requests_of_a_batch_count_in_their_group() -> None:
     placement = FakePlacement.of(*(a_candidate(number) for number in range(3)))
     requests = [a_request(number, hints=Hints(group=GROUP)) for number in range(4)]
     scheduler = a_scheduler(placement, a_group("anti-affinity"))
@@ -198,7 +198,7 @@ async def test_a_group_that_there_is_not_is_named() -> None:
 
 
 @pytest.mark.parametrize(("hint", "beside"), [("same_host", True), ("different_host", False)])
-async def test_beside_another_instance_or_not(hint: str, beside: bool) -> None:
+async def test_same_host_and_different_host_hints(hint: str, beside: bool) -> None:
     placement = FakePlacement.of(*(a_candidate(number) for number in range(4)))
     scheduler = a_scheduler(placement)
     (other,), _ = await said(scheduler, a_request(1))
@@ -246,14 +246,14 @@ def chosen(hall: Hall, order: Order) -> list[str]:
         (5, 2, [*ONE_EACH, free(5, 3072, vcpus=3), free(6, 2048, vcpus=8)], ["host5"] * 3),
     ],
 )  # fmt: skip
-def test_the_best_host_that_has_room_for_as_many_as_there_must_be(
+def test_the_best_host_with_capacity_for_the_required_instances(
     instances: int, at_least: int, hosts: Sequence[object], expected: list[str]
 ) -> None:
     hall = a_hall(*hosts, policy=ChoicePolicy.from_names(weighers=["ram"]))  # type: ignore[arg-type]
     assert chosen(hall, an_order(hall, instances, at_least)) == expected
 
 
-def test_an_instance_that_goes_elsewhere_leaves_no_reservation() -> None:
+def test_an_instance_placed_elsewhere_leaves_no_reservation() -> None:
     hall = a_hall(*ONE_EACH, TWO)
     assert chosen(hall, an_order(hall, 3)) == []
     assert hall.pending.unsettled == []
@@ -303,12 +303,12 @@ def numa(number: int, *cells: float) -> Tree:
 @pytest.mark.parametrize(
     ("instances", "expected"), [(1, "p0"), (2, "p0"), (3, "p10"), (4, "p20"), (5, "p20"), (6, "")]
 )
-def test_a_tree_has_as_much_room_as_its_parts_have_each(instances: int, expected: str) -> None:
+def test_the_capacity_of_a_tree_is_counted_by_provider(instances: int, expected: str) -> None:
     hall = a_world(numa(0, 1.9, 1.9, 0.9, 0.9), numa(10, 1.5, 1.5, 1.5, 0.7), numa(20, 2, 3))
     assert chosen(hall, an_order(hall, instances)) == [expected] * (instances if expected else 0)
 
 
-def test_hosts_with_room_for_some_instances_only_are_counted_and_named() -> None:
+def test_hosts_with_capacity_for_some_instances_are_named() -> None:
     pieces = [state(1 + position, 0, {"VCPU": 8, "MEMORY_MB": 1900}) for position in range(3)]
     better = tree(state(0, None, {"DISK_GB": 1000}), *pieces)
     other = tree(state(10, None, {"VCPU": 8, "MEMORY_MB": 4096, "DISK_GB": 1000}))
@@ -349,7 +349,7 @@ def test_shared_amounts_count_for_all_instances() -> None:
     ],
     ids=["no group", "soft", "apart", "somebody is there"],
 )
-def test_only_those_that_start_a_hard_group_look_so_far(
+def test_only_a_new_hard_group_considers_capacity_for_all(
     group: ServerGroup | None, expected: set[str]
 ) -> None:
     hall = a_hall(*ONE_EACH, free(4, 2048, vcpus=2), policy=ChoicePolicy.from_names(weighers=["ram"]))
@@ -363,7 +363,7 @@ def test_instances_next_to_another_instance_need_not_be_together() -> None:
     assert chosen(hall, structs.replace(order, alternatives=(alternative,))) == ["host2", "host1"]
 
 
-def test_the_record_says_who_was_better_and_had_no_room_for_all_and_comes_to_the_same_host() -> None:
+def test_the_record_names_better_hosts_without_capacity_for_all() -> None:
     halves = [state(21 + position, 20, {"VCPU": 8, "MEMORY_MB": 3 * 1024 - 1}) for position in range(2)]
     apart = tree(state(20, None, {"DISK_GB": 1000}), *halves)
     lone = tree(state(30, None, {"VCPU": 8, "MEMORY_MB": 5 * 1024, "DISK_GB": 1000}))

@@ -79,7 +79,7 @@ def test_a_phase_begins_with_the_guest_it_is_about(order: Any, here: Any, why: s
         (REBUILD, "running", "running", "running", "running", "running", "running"),
     ],
 )
-def test_a_guest_is_in_one_state_at_every_moment(
+def test_a_guest_is_in_one_state_at_any_time(
     order: Any, before: Any, during: str, done: str, failed: str, hung: str, lost: str
 ) -> None:
     now = meanwhile(order, before)
@@ -95,7 +95,7 @@ def said(order: Any) -> MoveReported:
     )  # fmt: skip
 
 
-def test_of_a_build_on_a_host_the_highest_step_counts_and_says_again_what_it_said() -> None:
+def test_the_highest_step_of_a_move_counts() -> None:
     steps = MoveSteps()
     assert steps.ordered(SEND) == "go on"
     steps.begun(SEND)
@@ -130,7 +130,9 @@ def test_the_oldest_steps_are_forgotten_first() -> None:
         (False, None, "gone"),
     ],
 )
-def test_whose_a_guest_is_placement_knows(build_here: bool, holder_type: str | None, whose: str) -> None:
+def test_the_ownership_of_a_guest_follows_placement(
+    build_here: bool, holder_type: str | None, whose: str
+) -> None:
     assert ownership(build_here, holder_type) == whose
 
 
@@ -138,7 +140,7 @@ def test_whose_a_guest_is_placement_knows(build_here: bool, holder_type: str | N
     ("build_here", "holder_type", "whose"),
     [(True, NOTHING, "ours"), (False, NOTHING, "kept"), (False, "CLEANUP", "gone")],
 )
-def test_whose_room_is_kept_by_another_number_is_left_alone(
+def test_a_guest_held_under_another_attempt_is_unchanged(
     build_here: bool, holder_type: str, whose: str
 ) -> None:
     assert ownership(build_here, holder_type, kept_otherwise=True) == whose
@@ -208,14 +210,14 @@ TABLE: list[tuple[HandoverState, str, str, str]] = [
 
 
 @pytest.mark.parametrize(("state", "half", "outcome", "then"), TABLE)
-def test_it_is_decided_once_by_what_each_half_says_of_itself(
+def test_a_handover_is_decided_by_the_reports_of_both_halves(
     state: HandoverState, half: str, outcome: str, then: str
 ) -> None:
     assert in_short(judged(a_handover_order(state), a_report(half, outcome))) == then
 
 
 @pytest.mark.parametrize(("state", "half", "outcome", "then"), TABLE)
-def test_what_one_cell_says_of_the_others_half_changes_nothing(
+def test_reports_of_the_other_cells_half_are_ignored(
     state: HandoverState, half: str, outcome: str, then: str
 ) -> None:
     for cell in {"c1", "c2", "c3"} - {a_report(half, outcome).cell}:
@@ -240,7 +242,7 @@ def told(messages: tuple[Message, ...]) -> list[str]:
         ("deleted", ["deleted to c1"]),
     ],
 )
-def test_each_state_has_one_cell_to_tell(state: HandoverState, says_so: list[str]) -> None:
+def test_each_state_of_a_handover_informs_one_cell(state: HandoverState, says_so: list[str]) -> None:
     assert told(messages_of(a_handover_order(state))) == says_so
     assert told(begins(a_handover_order(state))) == (says_so if state == "leaving" else [])
 
@@ -255,7 +257,7 @@ def test_each_state_has_one_cell_to_tell(state: HandoverState, says_so: list[str
         ("deleted", "leaving", ["deleted to c1", "BuildDeleteRequested to c1"]),
     ],
 )
-def test_a_delete_is_handed_to_whose_it_is(state: HandoverState, who: str, says_so: list[str]) -> None:
+def test_a_delete_is_forwarded_to_the_owning_cell(state: HandoverState, who: str, says_so: list[str]) -> None:
     report = a_report(who, "delete", reply_to="me")
     found = judged(a_handover_order(state), report)
     assert isinstance(found, Handover)
@@ -264,7 +266,7 @@ def test_a_delete_is_handed_to_whose_it_is(state: HandoverState, who: str, says_
     assert isinstance(said[-1], BuildDeleteRequested) and said[-1].reply_to == "me"
 
 
-def test_who_takes_it_in_counts_on_from_where_the_other_stopped() -> None:
+def test_attempt_numbers_continue_in_the_new_cell() -> None:
     found = judged(a_handover_order("leaving"), a_report("leaving", "ready", above=6, steps=9))
     assert isinstance(found, Handover)
     [placed] = messages_of(found)
@@ -273,7 +275,7 @@ def test_who_takes_it_in_counts_on_from_where_the_other_stopped() -> None:
     assert isinstance(back, HandoverProgress) and (back.above, back.end) == (4, "aborted")
 
 
-def test_what_it_held_is_taken_back_from_its_keeper_once_and_a_shelved_one_is_fenced_again() -> None:
+def test_undoing_a_handover_takes_the_allocations_back() -> None:
     claim = undoing(a_handover_order("arriving").placed, 7)
     assert (claim.consumer, claim.generation, claim.take_over) == (
         PLACED.build,
@@ -294,7 +296,7 @@ STEERINGS: tuple[tuple[Steering, ...], ...] = ((), ("abort",), ("revert",), ("co
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("faults", [0.0, 0.3, 0.7])
-def test_a_move_ends_once_and_everything_is_where_it_is_said_to_be(kind: MoveKind, faults: float) -> None:
+def test_a_random_move_ends_once_in_a_consistent_state(kind: MoveKind, faults: float) -> None:
     for seed in range(60):
         world = MovingWorld(seed, kind, faults)
         placed = world.place(verify=seed % 3 == 0)

@@ -207,7 +207,7 @@ def test_hosts_added_and_taken_away(
     assert (answer.then.flavors[0].fits if answer.then else None) == then
 
 
-def test_a_host_like_another_has_its_traits_but_those_that_close_it() -> None:
+def test_a_planned_host_copies_traits_except_disabling_ones() -> None:
     answer = plan(HALL, "VCPU:1,A", f"VCPU:1,!{DISABLED},!{HELD}X", add="1xlike:h1")
     assert answer.then is not None and [flavor.fits for flavor in answer.then.flavors] == [40, 44]
     assert (answer.now.hosts, answer.now.closed, answer.then.hosts, answer.added) == (1, 1, 2, 1)
@@ -304,7 +304,7 @@ def another(cloud: MovingCloud) -> None:
     cloud.cells.know(a_build_that_stands(1, build=OTHER))
 
 
-async def test_a_what_if_of_a_move_tells_its_host_and_begins_nothing() -> None:
+async def test_a_what_if_of_a_move_shows_its_host_and_begins_nothing() -> None:
     cloud = a_cloud(hosts=3)
     [answer] = await supposed(cloud, a_move())
     assert answer.fits and answer.placed[0].root in (root(2), root(3))
@@ -326,7 +326,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("move", "code", "why"), [row[1:] for row in REFUSED], ids=[r[0] for r in REFUSED])
-async def test_why_one_would_not_move_is_what_would_be_said(move: MoveRequested, code: str, why: str) -> None:
+async def test_a_what_if_has_the_refusal_of_the_move(move: MoveRequested, code: str, why: str) -> None:
     cloud = a_cloud()
     [answer] = await supposed(cloud, move)
     assert (answer.fits, answer.decision.code) == (False, code)
@@ -346,14 +346,14 @@ async def test_each_move_leaves_less_capacity_for_the_next() -> None:
     assert where(await supposed(cloud, a_move(), a_move(2, build=OTHER))) != ["class", "class"]
 
 
-async def test_none_goes_to_a_host_that_is_to_be_closed() -> None:
+async def test_a_what_if_uses_no_host_to_be_disabled() -> None:
     cloud = a_cloud(hosts=3)
     assert where(await supposed(cloud, a_move(), closed=(1, 2))) == ["host3"]
     [nowhere] = await supposed(cloud, a_move(), closed=(1, 2, 3))
     assert not nowhere.fits
 
 
-async def test_members_of_a_group_stay_apart_from_those_before_them() -> None:
+async def test_planned_moves_of_a_group_respect_its_policy() -> None:
     cloud = a_cloud(hosts=3)
     another(cloud)
     members: dict[str, tuple[str, ...]] = {BUILD: (root(1),), OTHER: (root(1),)}
@@ -400,7 +400,7 @@ async def room(*hosts: Tree) -> WhatIfAnswered:
     return await WhatIfs(scheduler).answer(WhatIf(request=a_request(flavor=ON_A_CELL), room=True))
 
 
-async def test_other_work_goes_on_while_a_host_of_1000_providers_is_counted() -> None:
+async def test_counting_1000_providers_does_not_block_the_process() -> None:
     # Processor time, because a busy machine may pause this process at any moment.
     longest, at = 0.0, process_time()
     counting = asyncio.create_task(room(a_host_of_cells(1, cells=1000, vcpus=100)))
@@ -444,7 +444,7 @@ async def test_capacity_is_counted_for_a_limited_time(monkeypatch: pytest.Monkey
     assert sum(left.instances for left in answer.room) < 5 * 4 * 3 - 1
 
 
-async def test_an_answer_that_nobody_awaits_any_more_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_what_if_ends_at_its_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(what_if, "PATIENCE", 0.05)
     monkeypatch.setattr(what_if, "LONGEST", 60.0)
     answer = await room(a_host_of_cells(1, cells=1000, vcpus=100))

@@ -68,14 +68,14 @@ def test_every_filter_and_weigher_of_nova_is_known_by_its_class() -> None:
         ({"num_instances": 0.0}, {"num_instances": 0}),  # aggregates may turn it on
     ],
 )
-def test_weighers_come_with_multipliers_of_their_own(names: Any, weighers: dict[str, float]) -> None:
+def test_weighers_have_multipliers(names: Any, weighers: dict[str, float]) -> None:
     assert weighers_of(weighers=names) == weighers
 
 
 # Options
 
 
-def test_an_option_is_converted_to_what_it_is() -> None:
+def test_options_are_converted_to_their_types() -> None:
     options = {
         "io_ops": {"max_io_ops_per_host": "2"},
         "isolated_hosts": {
@@ -89,7 +89,7 @@ def test_an_option_is_converted_to_what_it_is() -> None:
     assert isolated.refuses(the_facts(), a_wish()) is None
 
 
-def test_a_rule_and_a_weigher_of_one_name_each_take_their_own_of_its_options() -> None:
+def test_options_are_split_between_rule_and_weigher_of_a_name() -> None:
     options = {
         "image_properties": {
             "image_properties_default_architecture": "aarch64",
@@ -166,7 +166,7 @@ OWN: dict[str, Callable[..., Any]] = {
 }
 
 
-def test_a_function_of_a_host_and_a_wish_is_a_rule() -> None:
+def test_a_function_of_host_and_alternative_can_be_a_rule() -> None:
     (rule,) = ChoicePolicy.from_names(["mine:no_thirteen"], own=OWN).rules
     assert rule.name == "mine:no_thirteen"
     assert [rule.refuses(the_facts(number), a_wish()) for number in (12, 13)] == [None, "unlucky"]
@@ -178,7 +178,7 @@ def test_a_function_that_makes_a_rule_takes_options() -> None:
     assert [rule.refuses(the_facts(building=number), a_wish()) for number in (1, 2)] == [None, "enough"]
 
 
-def test_a_function_of_a_host_and_a_wish_is_a_weigher() -> None:
+def test_a_function_of_host_and_alternative_can_be_a_weigher() -> None:
     (weigher,) = ChoicePolicy.from_names(weighers={"mine:by_number": -1.0}, own=OWN).weighers
     assert (weigher.value(OneHost(the_facts(7)), a_wish()), weigher.multiplier) == (7, -1)
 
@@ -247,7 +247,7 @@ def test_unknown_names_and_invalid_options_are_refused(chosen: dict[str, Any], w
         ),
     ],
 )
-def test_a_hint_that_no_rule_goes_by_is_said(filters: Any, notes: tuple[str, ...]) -> None:
+def test_a_hint_without_a_rule_causes_a_note(filters: Any, notes: tuple[str, ...]) -> None:
     hints = Hints(query='["=", 1, 1]', same_host=(uid(1, "b"),))
     assert ChoicePolicy.from_names(filters).unheeded(a_request(hints=hints)) == notes
     assert ChoicePolicy.from_names(filters).unheeded(a_request()) == ()
@@ -460,7 +460,7 @@ def test_rules_that_refuse_many_hosts_work_on_arrays() -> None:
 @pytest.mark.parametrize("name", MASKED)
 @settings(max_examples=40, deadline=None)
 @given(cloud=clouds(), alternative=alternatives(), data=st.data())
-def test_a_mask_admits_whom_the_sentence_does(
+def test_a_rules_mask_agrees_with_its_reasons(
     name: str, cloud: list[HostFacts], alternative: Alternative, data: st.DataObject
 ) -> None:
     rule = RULES[name](**data.draw(st.sampled_from(OPTIONS.get(name, [{}]))))
@@ -476,7 +476,7 @@ def test_a_mask_admits_whom_the_sentence_does(
 @pytest.mark.parametrize("name", WEIGHERS)
 @settings(max_examples=40, deadline=None)
 @given(cloud=clouds(), alternative=alternatives(), data=st.data())
-def test_a_weigher_weighs_all_at_once_as_each(
+def test_a_weighers_array_agrees_with_single_hosts(
     name: str, cloud: list[HostFacts], alternative: Alternative, data: st.DataObject
 ) -> None:
     mine = OPTIONS.get(name, [{}]) if name not in RULES or name == "metrics" else [{}]

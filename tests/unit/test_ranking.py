@@ -74,7 +74,7 @@ def test_a_host_that_reaches_its_limit_of_builds_is_not_handed_out_again() -> No
     assert ranking.shortage().may_pass
 
 
-def test_the_next_best_come_along_and_only_the_first_is_promised() -> None:
+def test_alternates_are_the_next_best_hosts_and_not_reserved() -> None:
     hall = a_hall(free(1, 2048), free(2, 8192), free(3, 4096))
     assert hosts_of(take(hall.rank(), several=3)) == ["host2", "host3", "host1"]
     assert [entry.root for entry in hall.pending.unsettled] == [uid(2, "c")]
@@ -102,7 +102,7 @@ def test_an_alternate_named_often_counts_as_fuller() -> None:
     assert [spares(ranking, 1)[0] for _ in range(4)] == ["host1", "host2", "host1", "host2"]
 
 
-def test_an_alternate_is_named_no_more_often_than_it_has_room() -> None:
+def test_an_alternate_is_used_as_often_as_it_has_capacity() -> None:
     ranking = ranked(free(1, 2048), free(2, 1024))
     assert [spares(ranking, 1) for _ in range(4)] == [["host1"], ["host2"], ["host1"], []]
 
@@ -128,7 +128,7 @@ def packed(*capacities: int, seed: str = "s") -> Ranking:
         ((1,), 2, ["host1"]),
     ],
 )  # fmt: skip
-def test_the_last_alternates_have_much_room(
+def test_the_last_alternates_have_much_capacity(
     capacities: tuple[int, ...], several: int, expected: list[str] | None
 ) -> None:
     alike = best_first(packed(*capacities))[:several]
@@ -145,7 +145,7 @@ def test_roomy_alternates_are_spread_among_a_quarter_of_the_cell_by_the_request(
     assert spares(packed(*capacities), 2) == spares(packed(*capacities), 2)
 
 
-def test_a_roomy_alternate_is_of_the_cell_not_beside_and_no_rule_refuses_it() -> None:
+def test_a_roomy_alternate_is_an_unused_permitted_host_of_the_cell() -> None:
     hosts = [free(position, 1024 * (20 + position), vcpus=100) for position in (1, 2, 3, 4)]
     hosts += [free(position, 102_400, vcpus=100) for position in (5, 6, 7)]
     hosts.append(free(8, 102_400, vcpus=100, cell="cell2"))
@@ -169,7 +169,7 @@ def test_each_cell_has_its_own_roomiest_hosts() -> None:
     assert ranking.capacities.most("cell3") == 0 and ranking.capacities.roomiest("cell3", 0.0) == []
 
 
-def test_a_roomy_host_that_has_filled_is_named_no_more() -> None:
+def test_a_roomy_host_that_has_filled_is_not_used() -> None:
     ranking = ranked(
         *(free(position, 1024, vcpus=9) for position in (1, 2, 3)), free(4, 9216, vcpus=4), policy=PACKING
     )
@@ -184,7 +184,7 @@ def test_a_roomy_host_that_has_filled_is_named_no_more() -> None:
 # The record
 
 
-def test_the_winner_is_recorded_with_what_it_won_by() -> None:
+def test_the_record_has_the_scores_of_the_chosen_host() -> None:
     pick = take(ranked(free(1, 4096, 4), free(2, 8192, 8)), several=2)
     assert pick.decision(uid(2, "c"), ()).scores == {"ram": 1, "cpu": 1, "total": 2}
     assert pick.decision(uid(1, "c"), ()).scores == {"ram": 0.5, "cpu": 0.5, "total": 1}
@@ -249,7 +249,7 @@ def test_some_obstacles_are_temporary(state: HostState, passes: bool) -> None:
     assert ranking.shortage().may_pass == passes
 
 
-def test_a_forced_host_is_taken_whatever_the_rules_say() -> None:
+def test_a_forced_host_is_used_against_the_rules() -> None:
     hosts, busy = [a_candidate(1), a_candidate(2)], [a_state(1, building=99)]
     assert best_first(ranked(*hosts, states=busy)) == ["host2"]
     assert best_first(ranked(*hosts, states=busy, forced_host="host1")) == ["host1"]
@@ -315,7 +315,7 @@ def test_a_rejected_host_disappears_once_its_pool_is_used_up() -> None:
     assert ranking.take(2) is None
 
 
-def test_a_ranking_that_was_used_up_is_gone_without_a_search_for_garbage() -> None:
+def test_a_used_ranking_is_freed_without_garbage_collection() -> None:
     """With all it found: a batch makes twenty of them, and looking for them cost a tenth of its time."""
     states = [a_state(number, enabled=number != 4) for number in range(6)]
     ranking = ranked(*(free(number, 4096) for number in range(6)), states=states)

@@ -28,7 +28,7 @@ def test_a_build_that_is_waited_for_is_remembered_as_it_was_stored_last() -> Non
         assert remembered.cached.get(build.id) is build
 
 
-def test_one_that_is_settled_is_not() -> None:
+def test_settled_builds_are_not_cached() -> None:
     for status in ("active", "moving", "verifying", "shelved", "moved", "error", "deleted"):
         remembered = a_cache()
         remembered.cache([a_build(1)])
@@ -36,7 +36,7 @@ def test_one_that_is_settled_is_not() -> None:
         assert len(remembered.cached) == 0, status
 
 
-def test_of_too_many_the_one_stored_longest_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_cached_build_is_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(applying, "CACHED", 2)
     remembered = a_cache()
     first, second, third = a_build(1), a_build(2), a_build(3)

@@ -121,7 +121,7 @@ def test_leaving_out_ignore_hosts_is_no_remedy_for_a_reserved_host(ignored: tupl
     assert not [remedy for remedy in said if "ignore_hosts" in remedy]
 
 
-async def test_too_many_instances_at_once_have_the_code_room_in_what_if_too() -> None:
+async def test_a_what_if_of_too_many_instances_has_the_code_room() -> None:
     placement = FakePlacement.of(a_candidate(1, free={"VCPU": 2, "MEMORY_MB": 2048, "DISK_GB": 20}))
     scheduler = scheduler_of(placement, clock=TurnedClock().clock)
     request = a_request(instances=5)
@@ -162,7 +162,7 @@ def a_cell_hall() -> Hall:
     return Hall(IndexedSource(memory))
 
 
-def test_pools_are_no_hosts_and_a_host_of_one_provider_is_not_closest_to_two_cells() -> None:
+def test_pools_and_flat_hosts_are_not_closest_to_a_numa_request() -> None:
     hall = a_cell_hall()
     flavor = Flavor(name="f", vcpus=4, memory_mb=1024, extra_specs={"hw:numa_nodes": "2"})
     short, reason = refused(hall, an_order(hall, a_request(flavor=flavor), None))
@@ -220,7 +220,7 @@ def literal_codes() -> set[str]:
     return found
 
 
-def test_every_code_that_is_said_is_in_the_table() -> None:
+def test_every_reason_code_is_in_the_table() -> None:
     codes = {rule.code for name, make in RULES.items() if (rule := make()).code != name}
     known = CONSTRAINTS.keys() | ENDS.keys()
     assert literal_codes() | codes <= known | MOVES.keys()
@@ -321,7 +321,7 @@ def test_remedies_of_refused_requests(request_: BuildRequested, said: tuple[str,
     assert not hall.source.promised  # type: ignore[attr-defined]
 
 
-def test_looking_for_two_things_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_for_pairs_of_remedies_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     hall, ranked, rank = a_hall(*HOSTS), list[str](), Choosing.rank
 
     def counting(choosing: Choosing, alternative: Alternative, seed: str) -> Ranking:
@@ -401,7 +401,7 @@ async def test_what_if_answers_equal_boots_and_leave_no_reservation(
         assert answer.best[0].scores["total"] == max(host.scores["total"] for host in answer.best)
 
 
-async def test_room_counted_a_host_at_a_time_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_counting_capacity_in_slices_gives_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = a_scheduler(FakePlacement.of(*HOSTS))
     question = WhatIf(request=a_request(instances=2), room=True)
     at_once = (await WhatIfs(scheduler).answer(question)).room
@@ -436,7 +436,9 @@ async def test_builds_that_rules_count_are_supposed_as_well() -> None:
     assert fits == [True, False]
 
 
-async def test_no_more_pairs_are_made_once_the_searches_are_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pairs_of_remedies_are_not_built_after_the_search_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A flavor of 190 groups has 18,000 pairs."""
     made: list[relaxing.Lessened] = []
 

@@ -71,7 +71,7 @@ def test_reported_contents_disappear_with_the_report() -> None:
     assert (of(tree).traits, of(tree).aggregates) == (("CUSTOM_Y",), ())
 
 
-def test_traits_and_aggregates_of_others_stay() -> None:
+def test_reports_keep_traits_and_aggregates_of_operators() -> None:
     tree = first(traits=("CUSTOM_X",), aggregates=(RACK,))
     tree = changed(tree, A, traits=("CUSTOM_GOLD", "CUSTOM_X"), aggregates=(RACK, OTHER))
     tree = again(tree, traits=("CUSTOM_Y",))
@@ -90,7 +90,7 @@ def test_traits_that_an_operator_took_away_come_back_with_the_next_report() -> N
     assert of(again(tree, traits=("CUSTOM_X",))).traits == ("CUSTOM_X",)
 
 
-def test_inventory_of_others_stays_and_what_a_report_names_is_its_own_from_then_on() -> None:
+def test_reports_keep_inventories_of_operators_until_they_name_them() -> None:
     tree = first(inventories=vcpu(8))
     both = {**vcpu(8), LICENCE: Inventory(total=5)}
     tree = changed(tree, A, inventories=both, used={"VCPU": 0, LICENCE: 2})
@@ -103,7 +103,7 @@ def test_inventory_of_others_stays_and_what_a_report_names_is_its_own_from_then_
     }
 
 
-def test_children_of_others_stay_open_and_so_does_what_is_above_them() -> None:
+def test_reports_keep_child_providers_of_operators() -> None:
     tree = first(a_provider(2, 1), a_provider(3, 1))
     tree = again(with_child(with_child(tree, D, A), uid(5, "a"), B))
     assert names(tree) == [A, B, D, uid(5, "a")]
@@ -123,11 +123,11 @@ def test_a_new_owner_takes_over_the_reported_contents() -> None:
     assert (names(moved), of(moved).traits) == ([A], ("CUSTOM_GOLD",))
 
 
-def test_with_a_root_that_is_gone_goes_all_below_it() -> None:
+def test_a_deleted_root_is_deleted_with_its_children() -> None:
     assert swept(with_child(first(), D, A)).providers == ()
 
 
-def test_a_tree_that_comes_back_has_what_others_put_there_as_it_was() -> None:
+def test_a_returning_tree_keeps_what_operators_added() -> None:
     licences = Inventory(total=5, reserved=1)
     tree = first(a_provider(2, 1, inventories=vcpu(4)), inventories=vcpu(8))
     tree = changed(
@@ -323,7 +323,7 @@ def said(was: ProviderTree, now: ProviderTree, *guests: Allocations) -> list[Gue
     return [] if found is None else list(found.guests)
 
 
-def test_what_is_in_use_and_told_elsewhere_moves_there() -> None:
+def test_used_inventory_reported_on_another_provider_moves() -> None:
     found = reshaping(stored(tree(FLAT), flat(2, 4)), tree(NUMA), [])
     assert found is not None and set(found.moves) == {
         InventoryMove(provider=HOST, resource_class="VCPU", to=(CELL0, CELL1)),
@@ -345,7 +345,7 @@ NOTHING_MOVES = {
 
 
 @pytest.mark.parametrize("was, now", NOTHING_MOVES.values(), ids=NOTHING_MOVES)
-def test_nothing_moves(was: tuple[TreeProvider, ...], now: ProviderTree) -> None:
+def test_a_report_without_a_reshape_moves_nothing(was: tuple[TreeProvider, ...], now: ProviderTree) -> None:
     assert reshaping(was, now, []) is None
 
 
@@ -365,12 +365,12 @@ PLACES = {
 
 
 @pytest.mark.parametrize("guests, places", PLACES.values(), ids=PLACES)
-def test_where_guests_are_then(guests: list[Allocations], places: list[Allocations]) -> None:
+def test_a_reshape_distributes_the_guests(guests: list[Allocations], places: list[Allocations]) -> None:
     found = said(tree(FLAT), tree(NUMA), *guests)
     assert [place.allocations for place in sorted(found, key=lambda place: place.build)] == places
 
 
-def test_no_guest_gets_more_of_a_cell_than_one_may_have() -> None:
+def test_a_reshape_respects_max_unit() -> None:
     (one,) = said(tree(FLAT), tree(SMALLER), flat(7))
     assert one.allocations == {CELL0: {"VCPU": 6}, CELL1: {"VCPU": 1}}
 
@@ -380,7 +380,7 @@ def test_and_back_again() -> None:
     assert [place.allocations for place in found] == [{HOST: {"VCPU": 5, "MEMORY_MB": 1}}]
 
 
-def test_a_guest_that_holds_what_its_host_has_not_is_found_but_not_what_is_of_a_pool() -> None:
+def test_a_guest_that_does_not_fit_its_tree_is_found() -> None:
     pool = uid(9, "a")
     assert fits_tree({CELL0: {"VCPU": 1}}, tree(NUMA), {})
     assert not fits_tree({HOST: {"VCPU": 1}}, tree(NUMA), {})
@@ -402,7 +402,7 @@ MAPPINGS = {
 
 
 @pytest.mark.parametrize("mappings, before, after, then", MAPPINGS.values(), ids=MAPPINGS)
-def test_who_serves_a_group_afterwards(
+def test_mappings_after_a_reshape(
     mappings: dict[str, tuple[str, ...]], before: Allocations, after: Allocations, then: object
 ) -> None:
     assert reshaped_mappings(mappings, before, after) == then
@@ -498,7 +498,7 @@ COMPARED = {
 
 
 @pytest.mark.parametrize("change, at_first, later", COMPARED.values(), ids=COMPARED.keys())
-def test_what_is_told_as_different(
+def test_differences_between_a_tree_and_placement(
     change: Callable[[dict[str, Provider]], None], at_first: list[str], later: list[str]
 ) -> None:
     stored = stored_as(build_tree(ROOT, "h", [NUMA_WITH_TRAITS]))
@@ -509,7 +509,7 @@ def test_what_is_told_as_different(
     assert sorted(differences(known, tree, closed_too=False)) == later
 
 
-def test_what_others_put_there_is_seen_and_not_said() -> None:
+def test_additions_by_operators_are_not_differences() -> None:
     stored = stored_as(build_tree(ROOT, "h", [NUMA_WITH_TRAITS]))
     with_fields("h", traits=("COMPUTE_NODE", "CUSTOM_T"), kept_traits=("CUSTOM_T",))(stored)
     more("op", inventories={"CUSTOM_X": Inventory(total=1)}, kept_classes=("CUSTOM_X",))(stored)
@@ -523,7 +523,7 @@ def test_what_others_put_there_is_seen_and_not_said() -> None:
     ]
 
 
-def test_what_a_driver_says_no_more_is_gone() -> None:
+def test_providers_without_a_driver_are_removed() -> None:
     (known,) = answered(stored_as(build_tree(ROOT, "h", [NUMA_WITH_TRAITS])).values()).values()
     flat = build_tree(ROOT, "h", [FlatDriver({"VCPU": Inventory(total=4)})], known)
     assert [report.name for report in flat.report()] == ["h"]

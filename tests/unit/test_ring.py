@@ -22,21 +22,21 @@ def changed(before: dict[str, str], after: dict[str, str]) -> int:
     return sum(before[node] != after[node] for node in before)
 
 
-def test_everybody_has_about_the_same() -> None:
+def test_the_ring_balances_the_nodes() -> None:
     owners = among("abcde")
     assert set(owners) == set(NODES)
     assert set(loads(owners)) == set("abcde")
     assert max(loads(owners).values()) <= 210
 
 
-def test_it_is_the_same_in_every_process_and_when_it_is_dealt_again() -> None:
+def test_the_ring_is_deterministic_and_stable() -> None:
     owners = among("abcde")
     assert owners == among("edcba")
     assert among("abcde", owners) == owners
 
 
 @pytest.mark.parametrize("gone", "abcde")
-def test_when_one_is_gone_his_nodes_move_and_no_others(gone: str) -> None:
+def test_only_the_nodes_of_a_removed_agent_move(gone: str) -> None:
     before = among("abcde")
     after = among("abcde".replace(gone, ""), before)
     assert {node for node in NODES if before[node] != after[node]} == {
@@ -47,7 +47,7 @@ def test_when_one_is_gone_his_nodes_move_and_no_others(gone: str) -> None:
 
 
 @pytest.mark.parametrize("nodes", [*range(1, 30), 45, 60, 99, 200])
-def test_of_few_nodes_as_well_only_those_of_one_who_is_gone_move(nodes: int) -> None:
+def test_only_the_nodes_of_a_removed_agent_move_among_few(nodes: int) -> None:
     few = dict.fromkeys(NODES[:nodes], "")
     before = among("abcde", few)
     for gone in "abcde":
@@ -58,7 +58,7 @@ def test_of_few_nodes_as_well_only_those_of_one_who_is_gone_move(nodes: int) -> 
 
 
 @pytest.mark.parametrize("back", "abcde")
-def test_who_comes_back_gets_his_share_and_nothing_else_moves(back: str) -> None:
+def test_a_returning_agent_gets_its_share_and_nothing_else_moves(back: str) -> None:
     before = among("abcde".replace(back, ""))
     after = among("abcde", before)
     assert {after[node] for node in NODES if before[node] != after[node]} == {back}
@@ -66,7 +66,7 @@ def test_who_comes_back_gets_his_share_and_nothing_else_moves(back: str) -> None
     assert set(loads(after).values()) == {200}
 
 
-def test_who_comes_back_gets_most_of_what_he_had() -> None:
+def test_a_returning_agent_gets_most_of_its_former_nodes() -> None:
     before = among("abcde")
     after = among("abcde", among("bcde", before))
     same = sum(after[node] == "a" for node in NODES if before[node] == "a")
@@ -89,7 +89,7 @@ def test_few_nodes_are_dealt_as_well_as_can_be() -> None:
     assert dealt(three, [], preference([])) == three
 
 
-def test_when_others_nodes_are_gone_who_has_too_many_gives_some_away() -> None:
+def test_deleted_nodes_lead_to_a_new_balance() -> None:
     before = among("ab")
     left = {node: agent for node, agent in before.items() if agent == "a"} | {
         node: agent for node, agent in list(before.items())[:100] if agent == "b"
@@ -98,7 +98,7 @@ def test_when_others_nodes_are_gone_who_has_too_many_gives_some_away() -> None:
     assert abs(loads(after)["a"] - loads(after)["b"]) <= len(left) * 0.06
 
 
-def test_the_order_of_the_others_stays_when_one_is_not_there() -> None:
+def test_the_order_of_agents_is_stable_without_one() -> None:
     all_five, four = preference("abcde"), preference("abde")
     for node in NODES[:100]:
         assert [agent for agent in all_five(node) if agent != "c"] == list(four(node))

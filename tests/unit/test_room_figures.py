@@ -58,7 +58,7 @@ def an_end(at: float = BEGAN, status: EndStatus = "active", **more: object) -> E
     return EndedBuild(build="b", status=status, at=at, **more)  # type: ignore[arg-type]
 
 
-def test_ends_are_counted_by_the_tick_and_the_one_under_way_is_left_out() -> None:
+def test_ends_are_counted_in_complete_ticks() -> None:
     lately = BuildHistory()
     for at in (0.0, 1.0, TICK, 2 * TICK):
         lately.add(an_end(BEGAN + at))
@@ -115,7 +115,7 @@ def test_causes_are_alike_but_for_names_and_numbers(cause: str, kind: str) -> No
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.001, 0.0123, 0.5, 3.0, 250.0])
-def test_a_percentile_is_off_by_no_more_than_a_tenth(seconds: float) -> None:
+def test_the_error_of_a_percentile_is_at_most_a_tenth(seconds: float) -> None:
     (half,) = percentiles({bucket(seconds): 7}, (0.5,))
     assert half is not None
     assert seconds <= half <= max(0.001, seconds * 1.1001)
@@ -154,7 +154,7 @@ def test_a_scale_ends_at_a_round_number(value: float, top: float) -> None:
     assert rounded_up(value) == pytest.approx(top)
 
 
-def test_a_line_has_gaps_where_nothing_is_known() -> None:
+def test_a_chart_line_has_gaps_for_unknown_values() -> None:
     drawn = chart([("a", [0.0, None, 10.0, 5.0]), ("b", [None] * 4)])
     assert drawn.top == 10
     assert drawn.lines[0].path == f"M0 {HEIGHT}.0h2M400 0.0L{WIDTH} 60.0"
@@ -183,7 +183,7 @@ def test_late_agents_and_expired_heartbeats() -> None:
     assert heartbeats.schedulers(6.0 + EXPIRY) == {}
 
 
-def test_alarms_say_what_is_wrong() -> None:
+def test_alarms_describe_the_problem() -> None:
     assert alarms([ProcessReply(name="placement", seconds=0.1)], [], Tick(0), [], 0, 0.0) == []
     heartbeats = Heartbeats()
     heartbeats.add(a_report("a1"), 0.0)
@@ -260,7 +260,7 @@ def a_page(*hosts: tuple[str, int], traits: tuple[str, ...] = (), agent: str = "
     )
 
 
-def test_hosts_are_read_from_what_placement_tells() -> None:
+def test_hosts_are_read_from_placements_pages() -> None:
     fleet = Fleet(number=7)
     fleet.take(a_page(("h10", 4), ("h2", 0)), 7)
     told = columns(fleet, {"VCPU": 16})
@@ -278,7 +278,7 @@ def test_only_reported_roots_are_hosts_and_aggregates_may_be_zones() -> None:
     assert (host.zone, host.closed) == ("z9", True)
 
 
-def test_news_are_of_who_moved_and_the_layout_stays_until_one_comes_or_goes() -> None:
+def test_updates_contain_changed_hosts_and_keep_the_layout() -> None:
     fleet = Fleet(number=1)
     fleet.take(a_page(("h1", 0), ("h2", 0), ("h3", 0)), 1)
     layout = fleet.layout
@@ -363,7 +363,9 @@ def test_a_topic_has_all_its_queues_the_fullest_first() -> None:
         (b"[" * 100_000, "[[[", ()),
     ],
 )
-def test_a_body_is_shown_whatever_it_is(body: bytes, shown: str, about: tuple[tuple[str, str], ...]) -> None:
+def test_the_body_of_any_dead_letter_is_shown(
+    body: bytes, shown: str, about: tuple[tuple[str, str], ...]
+) -> None:
     whole = letter_details(a_letter(body=body))
     assert shown in whole.body
     assert (whole.about, whole.cut) == (about, False)
@@ -473,7 +475,7 @@ def test_invalid_fields_are_named(said: dict[str, str], problem: str) -> None:
     assert any(problem in arg for arg in bad.value.args)
 
 
-def test_all_that_is_wrong_is_said_at_once_and_nothing_said_is_nothing_asked() -> None:
+def test_all_errors_of_a_form_are_reported_together() -> None:
     with pytest.raises(InvalidForm) as bad:
         read(vcpus="x", disk_gb="y", traits="z")
     assert len(bad.value.args) == 3

@@ -436,7 +436,7 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         for case, *row in rows
     ],
 )
-def test_a_rule_admits_a_host_or_says_why_not(
+def test_a_rule_admits_a_host_or_gives_the_reason(
     name: str, host: HostFacts, alternative: Alternative, why: str | None, options: dict[str, Any]
 ) -> None:
     rule = RULES[name](**options)

@@ -130,7 +130,7 @@ async def test_the_decision_is_recorded() -> None:
     assert message.decision.scores == {"cpu": 0.666667, "total": 0.666667}
 
 
-async def test_requests_of_one_shape_share_a_search_and_spread() -> None:
+async def test_equal_requests_share_a_search_and_are_spread() -> None:
     placement = hosts(40)
     messages = await placed(a_scheduler(placement), *(a_request(number) for number in range(40)))
     assert len(placement.source.questions) == 1
@@ -138,7 +138,7 @@ async def test_requests_of_one_shape_share_a_search_and_spread() -> None:
     assert [message.request for message in messages] == [uid(number, "a") for number in range(40)]
 
 
-async def test_each_shape_has_its_own_search_and_sees_earlier_choices() -> None:
+async def test_different_requests_have_separate_searches_and_see_earlier_choices() -> None:
     placement = hosts(2)
     messages = await placed(a_scheduler(placement), a_request(1), a_request(2, flavor=BIG))
     assert len(placement.source.questions) == 2
@@ -171,7 +171,7 @@ async def test_more_choices_are_claimed_if_all_requests_prefer_the_fullest_host(
     assert len(message.alternates) == alternates
 
 
-async def test_alternates_are_of_the_chosen_cell_and_none_is_chosen_for_a_sister() -> None:
+async def test_alternates_are_in_the_chosen_cell_and_not_chosen_for_other_instances() -> None:
     placement = FakePlacement.of(*(a_candidate(number, cell=f"cell{number % 2}") for number in range(12)))
     messages = await placed(a_scheduler(placement), a_request(instances=4, alternates=10))
     chosen = {message.chosen.root for message in messages}
@@ -190,7 +190,7 @@ async def test_alternates_are_of_the_chosen_cell_and_none_is_chosen_for_a_sister
 # Delivered more than once
 
 
-async def test_a_redelivered_request_is_answered_with_what_it_holds() -> None:
+async def test_a_redelivered_request_is_answered_from_its_allocations() -> None:
     placement = hosts(5)
     scheduler = a_scheduler(placement)
     (first,) = await placed(scheduler, a_request())
@@ -220,7 +220,7 @@ async def test_a_redelivered_request_on_a_full_unreported_host_is_described_from
     assert placement.retired == {}
 
 
-async def test_many_that_are_held_are_looked_up_together() -> None:
+async def test_allocations_of_many_builds_are_read_together() -> None:
     placement = hosts(40)
     request = a_request(instances=30)
     await placed(a_scheduler(placement), request)
@@ -268,7 +268,7 @@ async def test_a_build_that_has_ended_is_not_mentioned_again() -> None:
     assert placement.held == {}
 
 
-async def test_unplaceable_is_said_again_in_the_same_words() -> None:
+async def test_a_repeated_refusal_has_the_same_text() -> None:
     placement = hosts(3)
     placement.retired[a_request().instances[0]] = "no host then"
     placement.unplaceable.add(a_request().instances[0])
@@ -277,7 +277,7 @@ async def test_unplaceable_is_said_again_in_the_same_words() -> None:
     assert message.instances == a_request().instances
 
 
-async def test_instances_of_a_request_are_claimed_together_on_hosts_of_their_own() -> None:
+async def test_instances_of_a_request_are_claimed_together_on_different_hosts() -> None:
     placement = hosts(6)
     messages = await placed(a_scheduler(placement), a_request(instances=5))
     assert len(placement.orders) == 1
@@ -285,7 +285,7 @@ async def test_instances_of_a_request_are_claimed_together_on_hosts_of_their_own
     assert [message.build for message in messages] == list(a_request(instances=5).instances)
 
 
-async def test_too_little_room_for_all_is_no_room() -> None:
+async def test_a_request_needs_capacity_for_all_instances() -> None:
     placement = hosts(2, free={"VCPU": 8, "MEMORY_MB": 1024})
     message = await unplaceable(a_scheduler(placement), a_request(instances=3, flavor=BIG))
     assert message.instances == a_request(instances=3).instances
@@ -360,7 +360,7 @@ async def test_a_host_that_fills_up_gives_way_to_the_next_choice() -> None:
     assert loser.chosen.root not in {alternate.root for alternate in message.alternates}
 
 
-async def test_when_all_choices_are_full_it_looks_again_elsewhere() -> None:
+async def test_after_full_choices_other_hosts_are_searched() -> None:
     placement = FakePlacement.of(*(a_candidate(number) for number in range(9)), a_candidate(9, free=LITTLE))
     placement.source.lag = True
     for number in range(9):
@@ -371,7 +371,7 @@ async def test_when_all_choices_are_full_it_looks_again_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("refusal", [Moved, NoSuchProvider], ids=["moved", "gone"])
-async def test_a_host_that_moved_is_tried_again_and_one_that_is_gone_comes_last(
+async def test_a_changed_host_is_retried_and_a_deleted_one_comes_last(
     refusal: type[Moved | NoSuchProvider],
 ) -> None:
     placement = FakePlacement.of(
@@ -457,7 +457,7 @@ async def test_lost_races_end_in_a_reason_only_when_patience_is_at_its_end() -> 
     assert message.instances[0] in placement.unplaceable
 
 
-async def test_more_requests_than_room_fill_every_host_and_the_others_end() -> None:
+async def test_more_requests_than_capacity_fill_every_host() -> None:
     placement = hosts(5, free={"VCPU": 8, "MEMORY_MB": 1024})
     messages = await said(a_scheduler(placement), *(a_request(number, flavor=BIG) for number in range(8)))
     kinds = Counter(type(message) for message in messages)
@@ -467,7 +467,7 @@ async def test_more_requests_than_room_fill_every_host_and_the_others_end() -> N
 # No host
 
 
-async def test_no_host_is_fenced_before_it_is_said_and_says_why() -> None:
+async def test_no_host_is_published_after_the_consumer_is_retired() -> None:
     placement = hosts(3)
     message = await unplaceable(a_scheduler(placement), a_request(flavor=Flavor(name="huge", vcpus=99)))
     assert message.reason == ("no valid host among 3: room removed 3. closest host0, host1, host2 (room)")
@@ -490,7 +490,7 @@ async def test_every_host_down_is_waited_for_and_then_names_the_nearest() -> Non
     assert "host0 (down: no heartbeat from its agent agent0)" in message.reason
 
 
-async def test_a_request_that_names_a_host_that_is_down_is_refused_at_once() -> None:
+async def test_a_request_for_a_down_host_is_refused_immediately() -> None:
     placement, time = hosts(2), TurnedClock()
     scheduler = a_scheduler(placement, time)
     for second in range(0, 60, 5):
@@ -534,7 +534,7 @@ async def test_unknown_cells_zones_and_empty_flavors_are_refused_by_field(
     assert placement.retired == {request.instances[0]: reason}
 
 
-async def test_a_full_cell_is_not_an_unknown_one() -> None:
+async def test_a_full_cell_is_not_reported_as_unknown() -> None:
     placement = FakePlacement.of(a_candidate(1), a_candidate(2, cell="cell2", free={"VCPU": 0}))
     scheduler = a_scheduler(placement)
     await scheduler.handle(a_heartbeat(1))
@@ -554,7 +554,7 @@ async def test_a_twin_that_placed_it_wins_over_no_host() -> None:
     assert placement.retired == {}
 
 
-async def test_an_instance_that_ended_meanwhile_is_not_unplaceable() -> None:
+async def test_an_instance_that_ended_is_not_unplaceable() -> None:
     placement = hosts(1)
     request = a_request(instances=2, flavor=BIG)
     placement.retired[request.instances[0]] = "deleted"
@@ -693,7 +693,7 @@ async def test_an_unplaceable_request_that_cannot_be_fenced_is_retried() -> None
         assert isinstance(verdict, expected)
 
 
-async def test_a_host_nobody_builds_on_is_not_chosen() -> None:
+async def test_a_host_without_an_agent_is_not_chosen() -> None:
     placement = hosts(1, agent="")
     assert "no agent builds on it" in (await unplaceable(a_scheduler(placement), a_request())).reason
 

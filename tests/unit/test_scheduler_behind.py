@@ -118,7 +118,7 @@ class World:
         pytest.param([a_candidate(1)], [], {"forced_host": "host2"}, ["none"], id="there is none indeed"),
     ],
 )
-async def test_unseen_changes_are_looked_up_first(
+async def test_unseen_changes_are_read_before_a_refusal(
     told: list[Candidate], untold: list[Candidate], request_fields: dict[str, Any], expected: list[str]
 ) -> None:
     world = World(told, untold)
@@ -127,7 +127,7 @@ async def test_unseen_changes_are_looked_up_first(
     assert not world.source.promised
 
 
-async def test_a_batch_is_one_question() -> None:
+async def test_a_batch_reads_unseen_changes_once() -> None:
     world = World([a_candidate(1, free=TIGHT)], [])
     assert await world.hosts({}, {}, {"flavor": BIG}, {"instances": 2}) == ["host1 small", *["none"] * 4]
     assert world.source.levelled == 1
@@ -169,7 +169,7 @@ def last_of(order: Order, short: Shortage, looks: int, patience: float) -> Effec
         (replace(NOTHING, promised=True), ROUNDS, ComeAgain),
     ],
 )
-def test_only_who_has_nothing_to_hope_for_ends(short: Shortage, looks: int, then: type[Effect]) -> None:
+def test_only_hopeless_requests_end(short: Shortage, looks: int, then: type[Effect]) -> None:
     assert isinstance(last_of(an_order(), short, looks, PATIENCE), then)
 
 
@@ -206,7 +206,7 @@ def test_choices_add_up(source: PlainSource) -> None:
     assert source.taken(ROOT) == {"VCPU": 3, "MEMORY_MB": 512}
 
 
-def test_a_failed_claim_is_given_back_once(source: PlainSource) -> None:
+def test_a_failed_claim_releases_its_reservation_once(source: PlainSource) -> None:
     pending = PendingChoices(source)
     first, second = chosen(pending), chosen(pending)
     pending.drop(first)
@@ -227,7 +227,7 @@ def test_a_claim_is_counted_until_the_memory_has_it(
     assert source.taken(ROOT) == left
 
 
-def test_a_claim_whose_answer_came_after_it_was_seen_is_not_counted_twice(source: PlainSource) -> None:
+def test_a_visible_claim_is_not_counted_twice(source: PlainSource) -> None:
     pending = PendingChoices(source)
     entry = chosen(pending)
     source.seen = 9
@@ -238,7 +238,7 @@ def test_a_claim_whose_answer_came_after_it_was_seen_is_not_counted_twice(source
 
 
 @pytest.mark.parametrize("confirmed", [False, True])
-def test_nothing_is_counted_for_ever(source: PlainSource, confirmed: bool) -> None:
+def test_reservations_expire(source: PlainSource, confirmed: bool) -> None:
     pending = PendingChoices(source, timeout=10)
     entry = chosen(pending, now=100)
     if confirmed:
@@ -320,19 +320,19 @@ async def test_a_released_member_is_forgotten(policy: GroupPolicy) -> None:
     assert await roots(scheduler, 2) == [other if policy == "affinity" else root]
 
 
-async def test_siblings_of_one_request_know_each_other() -> None:
+async def test_instances_of_one_request_respect_their_group() -> None:
     placement = FakePlacement.of(*(a_candidate(number) for number in range(4)))
     assert len(set(await roots(Groups(placement, "anti-affinity").scheduler(), 1, instances=4))) == 4
 
 
-async def test_a_host_from_which_a_guest_may_not_have_gone_yet_is_not_looked_at() -> None:
+async def test_a_host_with_a_leftover_of_a_group_member_is_not_used() -> None:
     placement = FakePlacement.of(a_candidate(1), a_candidate(2, free=FEW))
     groups = Groups(placement, "anti-affinity")
     groups.left = {ASIDE: (uid(1, "c"),)}
     assert await roots(groups.scheduler(), 1) == [uid(2, "c")]
 
 
-def test_members_are_remembered_while_a_batch_is_under_way_that_may_not_have_been_told() -> None:
+def test_new_group_members_are_remembered_during_concurrent_batches() -> None:
     joined = Joined()
     first = joined.begin()
     joined.join("g", "a", "r1")
@@ -365,7 +365,7 @@ def slices(*names: str) -> dict[str, set[int]]:
 
 
 @pytest.mark.parametrize("several", [1, 2, 3, 4, 9])
-def test_every_host_is_for_exactly_one_and_shares_are_about_equal(several: int) -> None:
+def test_every_host_belongs_to_one_scheduler_and_shares_are_equal(several: int) -> None:
     shares = slices(*(f"s{number}" for number in range(several)))
     assert sum(map(len, shares.values())) == len(ROOTS)
     assert set.union(*shares.values()) == set(range(len(ROOTS)))
@@ -373,7 +373,7 @@ def test_every_host_is_for_exactly_one_and_shares_are_about_equal(several: int) 
     assert all(0.8 * fair < len(share) < 1.2 * fair for share in shares.values())
 
 
-def test_a_new_scheduler_takes_from_all_and_a_leaving_one_gives_only_its_own() -> None:
+def test_only_the_hosts_of_a_new_or_leaving_scheduler_move() -> None:
     three, four = slices("a", "b", "c"), slices("a", "b", "c", "d")
     for name in "abc":
         assert four[name] < three[name]
@@ -418,7 +418,7 @@ def freest_first(names: Iterable[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("own", ["a", "b", "c"])
-def test_own_hosts_come_first_then_those_of_others(own: str) -> None:
+def test_hosts_of_this_scheduler_are_ranked_first(own: str) -> None:
     hall, mine = a_shared_hall(own, "a", "b", "c")
     ranking = hall.rank()
     picks = [take(ranking) for _ in range(30)]

@@ -85,7 +85,7 @@ def tied(groups: int, amount: int) -> FindCandidates:
 
 
 @pytest.mark.parametrize("groups", [8, 100, 200])
-def test_a_hopeless_question_about_a_wide_tree_is_cut_and_says_so(
+def test_a_hopeless_query_of_a_wide_tree_is_cut_and_marked(
     groups: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("placement_worker.core.ways.BREATH", 256)
@@ -102,7 +102,7 @@ def test_a_hopeless_question_about_a_wide_tree_is_cut_and_says_so(
     assert pauses < 2 * (searching.PATIENCE + searching.HOST_PATIENCE) / 256
 
 
-def test_an_answer_that_is_whole_says_nothing_of_a_cut() -> None:
+def test_a_complete_answer_is_not_marked_as_cut() -> None:
     found = page(an_index([wide(3)]), FindCandidates(groups=(ResourceGroup(resources={"CUSTOM_VF": 3}),)))
     assert (len(found.candidates), found.cut, found.more) == (1, False, None)
     assert found.candidates[0].root == uid(0, "a")

@@ -261,7 +261,7 @@ def test_amounts_are_summed_where_one_provider_serves_several_groups() -> None:
     assert offered(index, asking(*ports)) == {("2", "3"), ("3", "2")}, "max_unit holds for the sum as well"
 
 
-def test_a_candidate_of_a_tree_tells_of_the_whole_tree() -> None:
+def test_a_candidate_describes_its_whole_tree() -> None:
     (candidate,) = page(NUMA, asking(group(resources={"MEMORY_MB": 1}), CPU, PORT_A, per_host=1)).candidates
     assert (candidate.root, candidate.host, candidate.traits) == (uid(0, "a"), "p0", ())
     assert candidate.free == candidate.capacity == {"MEMORY_MB": 64, "VCPU": 8, "CUSTOM_VF": 16}
@@ -349,7 +349,7 @@ def test_why_nothing_fits(
     assert found.nearest[0].lacks == nearest
 
 
-def test_a_sum_that_does_not_go_together_is_told_with_figures() -> None:
+def test_an_impossible_sum_is_reported_with_figures() -> None:
     query = asking(group("1", {"CUSTOM_VF": 3}), group("2", {"CUSTOM_VF": 2}), group("3", {"CUSTOM_VF": 3}))
     ports = (state(number, 1, {"CUSTOM_VF": 4}) for number in (2, 3))
     found = search(an_index([tree(state(1), *ports)]), query)
@@ -414,7 +414,7 @@ def test_more_than_any_inventory_can_hold_is_nowhere(
     assert found.nearest
 
 
-def test_a_query_may_ask_what_nobody_ever_heard_of() -> None:
+def test_a_query_can_contain_unknown_names() -> None:
     query = asking(group("1", {"CUSTOM_NONE": 1}), group("2", {"CUSTOM_NONE": 1}, in_tree=uid(99, "a")))
     found = search(CLOUD, query)
     assert not found.fits
@@ -428,7 +428,7 @@ WORLDS, QUERIES = 60, 12  # for each of the seeds below
 
 @pytest.mark.parametrize("wary", [core_ways.WARY, -1], ids=["", "dead ends remembered from the first"])
 @pytest.mark.parametrize("seed", range(6))
-def test_the_search_finds_what_full_products_find(
+def test_the_search_equals_an_exhaustive_search(
     seed: int, wary: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(core_ways, "WARY", wary)

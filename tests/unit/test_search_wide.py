@@ -78,7 +78,7 @@ def steps_of(world: Tree, query: FindCandidates) -> tuple[int, int]:
         pytest.param(100, 100, True, None, id="100 children, 100 groups, isolated"),
     ],
 )
-def test_as_many_as_asked_for_with_little_memory(
+def test_a_wide_tree_is_searched_with_little_memory(
     children: int, several: int, isolate: bool, all_ways: int | None
 ) -> None:
     index = an_index([wide(0, children)])
@@ -98,7 +98,7 @@ def test_as_many_as_asked_for_with_little_memory(
 
 
 @pytest.mark.parametrize("limit", [51, 100, 1000])
-def test_a_wide_tree_starves_nobody(limit: int) -> None:
+def test_a_wide_tree_does_not_use_up_the_limit(limit: int) -> None:
     flat = [tree(state(1000 + position, None, {"CUSTOM_VF": 8})) for position in range(50)]
     found = search(an_index([wide(0, 30), *flat]), groups(1, 1, 1, limit=limit))
     assert len(found.fits) == limit
@@ -119,7 +119,7 @@ def test_several_wide_trees_have_the_same_share() -> None:
     }
 
 
-def test_more_wide_trees_than_are_kept_open_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_searches_beyond_the_stored_number_start_again(monkeypatch: pytest.MonkeyPatch) -> None:
     world = [wide(100 * position, 1 + position % 5) for position in range(20)]
     query = groups(1, 1, limit=150)
     expected = search(an_index(world), query)
@@ -146,7 +146,7 @@ def test_a_dead_end_is_recognised_when_it_comes_again(world: Tree, query: FindCa
     assert steps < 20_000
 
 
-def test_providers_that_are_alike_but_for_a_trait_are_not_taken_for_one_another() -> None:
+def test_providers_that_differ_in_a_trait_are_distinguished() -> None:
     children = [
         state(position, 0, {"CUSTOM_VF": 8}, traits=["CUSTOM_A"] if position <= 4 else [])
         for position in range(1, 13)
@@ -175,7 +175,9 @@ def hard(number: int) -> Tree:
 HARD = groups(*(5 + position % 7 for position in range(24)), limit=10)
 
 
-def test_a_search_that_takes_too_long_says_so_and_finds_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_that_takes_too_long_is_marked_and_finds_other_hosts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(searching, "PATIENCE", 50 * ways.BREATH)
     monkeypatch.setattr(searching, "HOST_PATIENCE", 20 * ways.BREATH)
     index = an_index([hard(0), wide(100, 40, 30), hard(200)])
@@ -210,7 +212,7 @@ def test_one_host_may_have_more_candidates_than_a_page() -> None:
     ]
 
 
-def test_a_pool_for_many_hosts_is_offered_once_and_no_host_is_looked_into_for_it() -> None:
+def test_a_pool_of_many_hosts_is_offered_once() -> None:
     pools = [
         tree(state(position, None, {"DISK_GB": 100}, traits=[SHARES], aggregates=[position]))
         for position in range(10)
@@ -247,7 +249,7 @@ def test_a_provider_with_a_max_unit_serves_many_groups_only_within_it() -> None:
     )
 
 
-def test_page_and_search_agree_on_who_is_left() -> None:
+def test_page_and_search_agree_on_the_number_of_hosts() -> None:
     index = an_index([wide(0, 3, 2), wide(100, 1, 2), wide(200, 4, 2)])
     query = groups(2, 2)
     found, told = search(index, query), page(index, query)
@@ -370,7 +372,7 @@ def fullest(limit: int, **more: object) -> FindCandidates:
     return structs.replace(FindCandidates(groups=(group,), limit=limit, order=order), **more)
 
 
-def test_of_600_hosts_the_fullest_that_fits_is_always_first() -> None:
+def test_the_fullest_fitting_host_of_600_is_always_first() -> None:
     index, chance, free = flat(600), Random(5), dict.fromkeys(range(600), 64)
     for number in range(2, 2000):
         (first,) = page(index, fullest(1, seed=f"s{number}")).candidates
@@ -435,7 +437,7 @@ def test_a_scale_of_huge_amounts_and_of_equal_ones() -> None:
     assert len(page(flat(9), fullest(9)).candidates) == 9
 
 
-def test_candidates_tell_the_aggregates_of_their_root() -> None:
+def test_candidates_contain_the_aggregates_of_their_root() -> None:
     child = state(2, 1, {"CUSTOM_VF": 1}, aggregates=[3])
     world = tree(state(1, None, {"VCPU": 4}, aggregates=[1, 2]), child)
     (one,) = page(an_index([world]), fullest(1)).candidates
@@ -532,7 +534,7 @@ CELLS = tree(
 @pytest.mark.parametrize(
     "names", [("cell", "port"), ("port", "cell"), ("port", "disk", "cell"), ("cell", "disk", "port")]
 )
-def test_a_dead_end_below_one_cell_is_none_below_another(
+def test_a_dead_end_in_one_numa_cell_is_not_remembered_for_another(
     taken: str, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ways, "WARY", ALWAYS)

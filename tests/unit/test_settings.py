@@ -33,7 +33,7 @@ def settings_of(environment: Mapping[str, str] | None = None, toml: str = "", **
     return read(flags, environment=environment or {})
 
 
-def test_without_anything_said_every_setting_is_its_default() -> None:
+def test_every_setting_has_its_default() -> None:
     assert settings_of() == Effective(Settings(), {}, ())
 
 
@@ -93,11 +93,11 @@ def test_another_file_may_be_named_and_then_berth_toml_does_not_count() -> None:
         ),
     ],
 )
-def test_a_variable_is_text_that_becomes_what_the_setting_is(name: str, text: str, value: Any) -> None:
+def test_an_environment_variable_is_converted_to_the_settings_type(name: str, text: str, value: Any) -> None:
     assert by_name(settings_of({f"BERTH_{name.upper()}": text}).settings)[name] == value
 
 
-def test_a_file_may_say_it_in_tomls_own_types() -> None:
+def test_a_settings_file_can_use_toml_types() -> None:
     toml = 'cells = ["a", "b"]\nimage_type_traits = true\n[scheduler_weighers]\nram = 2\n'
     toml += '[cell_database_urls]\na = "sqlite+aiosqlite:///a.db"\n'
     toml += "[scheduler_rules.io_ops]\nmax_io_ops_per_host = 4\n"
@@ -156,7 +156,7 @@ broker = "amqp://c:geheim@far/"
 """
 
 
-def test_a_cell_with_a_broker_of_its_own_has_a_ferry_and_its_workers_go_there(
+def test_a_cell_with_its_own_broker_has_a_ferry(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     urls: list[str] = []
@@ -213,7 +213,7 @@ def test_a_bad_table_of_a_cell_is_named(toml: str, says: str) -> None:
 # Groups
 
 
-def test_every_setting_is_in_one_group_and_may_be_replaced_by_its_name() -> None:
+def test_every_setting_is_in_one_group() -> None:
     values = by_name(Settings())
     assert set(values) == set(KINDS) == set(GROUP_OF)
     assert list(dict.fromkeys(GROUP_OF.values())) == [
@@ -316,7 +316,7 @@ clouds:
 """
 
 
-def test_the_catalogue_of_a_cloud_may_say_where_ironic_is() -> None:
+def test_ironics_address_can_come_from_the_catalogue() -> None:
     Path("clouds.yaml").write_text(CLOUDS)
     settings = settings_of(ironic_cloud="ours").settings
     assert (settings.ironic.is_read, ironic.access(settings).url) == (True, "")
@@ -556,7 +556,7 @@ def test_rabbitmq_requires_a_database() -> None:
         settings_of({"BERTH_AMQP_URL": "amqp://h/"})
 
 
-def test_a_variable_that_names_no_setting_is_ignored_but_told() -> None:
+def test_an_unknown_variable_is_ignored_with_a_warning() -> None:
     environment = {
         "BERTH_HOST": "5",
         "BERTH_HOSTS": "6",
@@ -658,7 +658,7 @@ def test_conductors_and_agents_of_several_cells_share_a_process_where_it_is_want
         ("conductor", "c1,c2,c3", "", "they are on different RabbitMQs, and each needs a process there"),
     ],
 )
-def test_a_process_is_told_by_commas_which_cells_it_is_for(
+def test_a_process_can_serve_several_cells(
     worker: str, cells: str, agent: str, says: str | list[str]
 ) -> None:
     ferries = {"c2": "amqp://127.0.0.1:1/", "c3": "amqp://127.0.0.1:1/"} if worker == "ferry" else {}

@@ -50,7 +50,7 @@ async def spoken(
             task.cancel()
 
 
-def test_every_change_is_told_as_it_is_and_requests_are_not() -> None:
+def test_every_change_is_published_and_requests_are_not() -> None:
     async def story() -> Notification:
         bus = Notification()
         voice = BusNotifier(bus.publish, whose, Clock(lambda: NOW))
@@ -79,7 +79,7 @@ def test_every_change_is_told_as_it_is_and_requests_are_not() -> None:
     assert {(message.cell, message.agent, message.zone) for message in told} == {("c1", "c1-agent1", "z1")}
 
 
-def test_a_deleted_node_is_told_as_deleted() -> None:
+def test_a_deleted_node_is_published_as_deleted() -> None:
     async def story() -> Notification:
         bus = Notification()
         voice = BusNotifier(bus.publish, whose, Clock(lambda: NOW))
@@ -92,7 +92,7 @@ def test_a_deleted_node_is_told_as_deleted() -> None:
 
 
 @pytest.mark.parametrize("away", [0, 3])
-def test_nodes_are_introduced_when_somebody_hears(away: int) -> None:
+def test_nodes_are_published_when_a_consumer_exists(away: int) -> None:
     async def story() -> Notification:
         bus = Notification(away)
         voice = BusNotifier(bus.publish, whose, Clock(lambda: NOW))
@@ -104,7 +104,7 @@ def test_nodes_are_introduced_when_somebody_hears(away: int) -> None:
     assert len({message.node for message in told}) == len(told) == 1000
 
 
-async def test_it_is_a_worker_of_the_bus() -> None:
+async def test_the_simulated_ironic_can_run_as_a_worker() -> None:
     stopping = asyncio.Event()
     async with Bus(LocalTransport(LocalBroker())) as bus, asyncio.TaskGroup() as group:
         ear = await bus.listen(IRONIC_NODE.at())

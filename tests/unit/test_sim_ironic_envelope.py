@@ -100,7 +100,7 @@ def inside(envelope: dict[str, str]) -> dict[str, Any]:
     return message
 
 
-def test_every_kind_of_message_has_the_fields_it_was_recorded_with() -> None:
+def test_every_notification_has_the_recorded_fields() -> None:
     kinds = set()
     for told in heard():
         [(key, envelope)] = sent(told)
@@ -161,13 +161,13 @@ def test_before_a_node_is_made_its_defaults_are_not_filled_in() -> None:
     }  # fmt: skip
 
 
-def test_passwords_are_never_told() -> None:
+def test_passwords_are_never_published() -> None:
     node = a_node(instance_info={"rescue_password": "sekret"}, driver_info={"ipmi_password": "sekret"})
     [(_, envelope)] = sent(SentNotification("update", "end", node, "req-1"))
     assert "sekret" not in envelope["oslo.message"]
 
 
-def test_what_payloads_never_carry_is_not_in_them() -> None:
+def test_fields_that_ironic_omits_are_omitted() -> None:
     node = a_node(shard="s1", reservation="host-1", allocation_uuid=INSTANCE)
     [(_, envelope)] = sent(SentNotification("update", "end", node, "req-1"))
     data = inside(envelope)["payload"]["ironic_object.data"]
@@ -175,7 +175,7 @@ def test_what_payloads_never_carry_is_not_in_them() -> None:
 
 
 @pytest.mark.parametrize(("lossy", "steps"), [(0.0, 300), (1.0, 100), (0.5, 200)])
-def test_a_lossy_ironic_loses_later_steps_and_only_those(lossy: float, steps: int) -> None:
+def test_a_lossy_ironic_loses_only_later_steps(lossy: float, steps: int) -> None:
     exchange = IronicExchange("amqp://localhost/", lossy=lossy, seed=1)
     node = a_node()
     for _ in range(100):
@@ -185,7 +185,7 @@ def test_a_lossy_ironic_loses_later_steps_and_only_those(lossy: float, steps: in
     assert 300 - exchange.lost == pytest.approx(steps, abs=0 if lossy in (0.0, 1.0) else 25)
 
 
-def test_an_allocation_takes_a_node_and_no_node_event_tells() -> None:
+def test_an_allocation_takes_a_node_without_a_notification() -> None:
     async def story() -> SimIronicPlayer:
         bench = SimIronicPlayer(SimPlan(), a_node(traits=("CUSTOM_A",)))
         allocations = NodeAllocations(bench.conductor)

@@ -175,7 +175,7 @@ def lines(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("story", RECORDED)
-def test_what_is_told_is_what_was_recorded(story: str) -> None:
+def test_simulated_notifications_equal_recorded_ones(story: str) -> None:
     acts, fields, told = RECORDED[story]
     assert play(acts, **fields).told == lines(told)
 
@@ -246,11 +246,11 @@ WAITING = SimPlan(step_time=Durations("constant", (10.0,)), call_back=True)
         "service aborted",
     ],
 )
-def test_where_nodes_call_back_works_wait_for_them(acts: str, fields: dict[str, Any], told: str) -> None:
+def test_steps_wait_for_the_call_of_the_node(acts: str, fields: dict[str, Any], told: str) -> None:
     assert play(acts, plan=WAITING, **fields).told == lines(told)
 
 
-def test_a_hold_step_holds_until_it_is_told_to_go_on() -> None:
+def test_a_hold_step_waits_for_unhold() -> None:
     bench = play("hold\nwait 100\nprovision unhold\nwait 1", provision_state="manageable")
     assert bench.told == lines("""
         provision_set.start: cleaning > manageable, power off
@@ -261,14 +261,14 @@ def test_a_hold_step_holds_until_it_is_told_to_go_on() -> None:
     """)
 
 
-def test_a_clean_that_times_out_puts_the_node_in_maintenance_and_tells_nobody() -> None:
+def test_a_clean_that_times_out_sets_maintenance_without_a_notification() -> None:
     bench = play("fault clean timeout\nprovision provide", provision_state="manageable")
     assert bench.told[-1] == "provision_set.error: clean failed > available, power off"
     assert bench.node.maintenance
     assert bench.node.fault == "clean failure"
 
 
-def test_a_failed_tear_down_leaves_no_instance_though_nobody_was_told() -> None:
+def test_a_failed_tear_down_removes_the_instance() -> None:
     bench = play("fault delete step\nprovision deleted", provision_state="active", instance_uuid=INSTANCE)
     assert bench.told[-1].endswith("instance")
     assert bench.node.instance_uuid is None
@@ -277,7 +277,7 @@ def test_a_failed_tear_down_leaves_no_instance_though_nobody_was_told() -> None:
 SLOW = SimPlan(step_time=Durations("constant", (3.0,)))
 
 
-def test_while_a_node_is_cleaned_others_wait_for_its_lock_and_then_give_up() -> None:
+def test_requests_for_a_locked_node_wait_and_then_fail() -> None:
     acts = "provision provide\nset extra {}\nsoon maintenance on\nsoon traits CUSTOM_LOCKED\nwait 5"
     bench = play(acts, plan=SLOW, idle=0.4, provision_state="manageable")
     assert bench.told == lines("""
@@ -294,7 +294,7 @@ def test_while_a_node_is_cleaned_others_wait_for_its_lock_and_then_give_up() -> 
     assert not bench.node.maintenance
 
 
-def test_the_last_word_after_a_trait_change_may_show_an_older_state() -> None:
+def test_a_notification_after_a_trait_change_can_show_an_older_state() -> None:
     acts = "provision provide\nwait 1\nsoon traits CUSTOM_Y\nwait 3"
     bench = play(acts, plan=SLOW, idle=0.25, provision_state="manageable")
     assert bench.told[-2:] == lines("""
@@ -327,7 +327,7 @@ def test_the_last_word_after_a_trait_change_may_show_an_older_state() -> None:
         ("traits nonsense", {}, 400),
     ],
 )  # fmt: skip
-def test_what_ironic_refuses_changes_nothing(acts: str, fields: dict[str, Any], status: int) -> None:
+def test_a_refused_request_changes_nothing(acts: str, fields: dict[str, Any], status: int) -> None:
     bench = play(acts, **fields)
     assert bench.told[-1] == f"refused: {status}"
     assert {name: getattr(bench.node, name) for name in fields} == fields

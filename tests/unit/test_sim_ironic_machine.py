@@ -43,7 +43,7 @@ VERBS["manage"]["cleaning"] = "manageable"
 VERBS["clean"]["deleting"] = "cleaning"
 
 
-def test_these_are_the_states_of_ironic() -> None:
+def test_the_simulated_states_equal_ironics_states() -> None:
     assert len(PATHS) == 30
     assert {state for paths in PATHS.values() for state in paths.values()} <= PATHS.keys()
     assert sorted(STABLE) == ["active", "available", "enroll", "error", "manageable", "rescue"]
@@ -61,7 +61,7 @@ def test_a_verb_leads_where_it_should_or_is_refused(verb: str, state: str) -> No
 
 @pytest.mark.parametrize("word", ["", "done", "fail", "resume", "wait", "available", "nonsense"])
 @pytest.mark.parametrize("state", sorted(PATHS))
-def test_what_only_the_conductor_may_do_is_no_verb(word: str, state: str) -> None:
+def test_internal_events_are_not_provision_verbs(word: str, state: str) -> None:
     assert event_of(word, state) is None
 
 

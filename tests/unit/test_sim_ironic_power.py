@@ -12,7 +12,7 @@ def told(acts: str, **fields: object) -> list[str]:
     return play(acts, plan=PLAN, idle=0.0, **fields).told
 
 
-def test_somebody_pressed_the_button_and_ironic_puts_it_back() -> None:
+def test_a_manual_power_change_is_corrected() -> None:
     assert told("bmc power on\nwait 60") == [
         "power_set.start: available, power off",
         "power_set.end: available, power off",
@@ -28,7 +28,7 @@ def test_a_bmc_that_stays_on_takes_the_node_into_maintenance() -> None:
     ]
 
 
-def test_and_when_it_is_found_as_recorded_the_maintenance_is_over_without_a_word() -> None:
+def test_maintenance_after_a_power_failure_ends_without_a_notification() -> None:
     bench = play("bmc stuck on\nwait 25\nbmc well\nwait 30", plan=PLAN, idle=0.0)
     assert bench.told[-1] == "power_state_corrected.success: available, power on, maintenance"
     assert not bench.node.maintenance

@@ -78,7 +78,7 @@ def offered(search: HostSearch, query: FindCandidates) -> dict[str, list[Way]]:
     return told
 
 
-def test_the_source_offers_what_full_products_find_each_once() -> None:
+def test_the_source_equals_an_exhaustive_search() -> None:
     chance, fruitful = Random(1), 0
     for _ in range(WORLDS):
         world = in_zones(chance, a_world(chance))
@@ -162,7 +162,7 @@ def test_reserved_amounts_count_as_used() -> None:
             same_answers(beside, source_of(world), query)
 
 
-def test_arrays_say_of_each_host_what_it_says_itself() -> None:
+def test_arrays_agree_with_single_hosts() -> None:
     chance = Random(3)
     for _ in range(WORLDS // 2):
         world = a_world(chance)
@@ -188,7 +188,7 @@ def test_arrays_say_of_each_host_what_it_says_itself() -> None:
                 )
 
 
-def test_promises_made_since_a_search_count_in_its_ways_and_reasons() -> None:
+def test_reservations_after_a_search_count_in_its_results() -> None:
     chance, lost = Random(4), 0
     for _ in range(2 * WORLDS):
         world = a_world(chance)
@@ -210,7 +210,7 @@ def test_promises_made_since_a_search_count_in_its_ways_and_reasons() -> None:
     assert lost > 1
 
 
-def test_promises_that_were_withdrawn_since_a_search_are_no_reason_any_more() -> None:
+def test_released_reservations_do_not_count_in_reasons() -> None:
     source = source_of([a_tree(state(1, inventories={"VCPU": 8}))])
     search = source.search(FindCandidates(groups=(ResourceGroup(resources={"VCPU": 5}),)))
     promised = {uid(1, "a"): {"VCPU": 5}}
@@ -221,7 +221,7 @@ def test_promises_that_were_withdrawn_since_a_search_are_no_reason_any_more() ->
     assert (list(search.removals()), list(search.nearest())) == ([], [])
 
 
-def test_arrays_follow_what_is_promised_and_forget_what_was_taken_back() -> None:
+def test_arrays_follow_reservations_and_releases() -> None:
     stock = {"VCPU": 8, "MEMORY_MB": 64}
     index = an_index([a_tree(state(number, inventories=dict(stock))) for number in range(3)])
     one, other, third = (uid(number, "a") for number in range(3))
@@ -245,7 +245,7 @@ def test_arrays_follow_what_is_promised_and_forget_what_was_taken_back() -> None
     assert levelled("VCPU") == [0, 4, 0]
 
 
-def test_a_promise_counts_where_something_is_used_that_the_provider_has_no_more() -> None:
+def test_a_reservation_counts_on_a_provider_with_removed_classes() -> None:
     index = an_index([a_tree(state(0), state(1, 0, {"VCPU": 8}))])
     change = ProviderChange(uid(1, "a"), uid(0, "a"), 2, {"CUSTOM_GONE": 2})
     index.accept(index.seen + 100, [change])
@@ -263,7 +263,7 @@ def hopeless(number: int) -> Tree:
     return a_tree(state(number), *children)
 
 
-def test_looking_in_vain_at_many_hosts_has_an_end_and_who_was_not_looked_at_is_told(
+def test_a_fruitless_search_is_limited_and_reports_unexamined_hosts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     suffixes = tuple(f"_{nth}" for nth in range(8))
@@ -302,7 +302,7 @@ def count_breaths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return spent
 
 
-def test_promises_stay_where_they_are_when_the_index_grows_or_is_another() -> None:
+def test_reservations_survive_a_growing_or_new_index() -> None:
     chance = Random(5)
     for _ in range(WORLDS // 2):
         world = a_world(chance)
@@ -363,7 +363,7 @@ def test_seen_size_position_and_names() -> None:
     assert source.position(child.uuid) is None and source.named(child.uuid) == ()
 
 
-def test_hosts_that_bear_one_name_are_all_named() -> None:
+def test_hosts_with_the_same_name_are_all_found() -> None:
     chance = Random(7)
     first, second, *_ = (tree for _ in range(9) for tree in a_world(chance) if len(tree.providers) == 1)
     one = replace(first, host="twin")
@@ -378,7 +378,7 @@ def test_hosts_that_bear_one_name_are_all_named() -> None:
     assert source.named("sole") == ()
 
 
-def test_a_commit_says_which_roots_it_touched() -> None:
+def test_a_commit_reports_the_changed_roots() -> None:
     chance = Random(8)
     world = next(made for _ in range(99) if len(made := a_world(chance)) > 1 and len(made[0].providers) > 1)
     index = an_index(world)
@@ -391,7 +391,7 @@ def test_a_commit_says_which_roots_it_touched() -> None:
     assert set(index.accept(2, (change,), {world[1].root: moved})) == {world[0].root, world[1].root}
 
 
-def test_a_class_is_there_as_long_as_somebody_has_it_used_or_not() -> None:
+def test_a_class_exists_while_a_provider_has_it() -> None:
     one, other = (
         a_tree(state(0, None, {"VCPU": 8, "VGPU": 1}, {"VGPU": 1})),
         a_tree(state(1, None, {"VCPU": 8})),
@@ -421,7 +421,7 @@ def emptied(world: Sequence[Tree]) -> list[Tree]:
     ]
 
 
-def test_an_empty_search_finds_what_would_fit_if_nobody_used_anything() -> None:
+def test_a_search_without_usage_finds_all_fitting_hosts() -> None:
     chance, more = Random(4), 0
     for _ in range(WAITING_WORLDS):
         world = a_world(chance)
@@ -467,7 +467,7 @@ ROOT, CHILD = uid(1, "a"), uid(2, "a")
         (ProviderChange(CHILD, ROOT, 2, {"VCPU": 3}, reshaped=True), True),
     ],
 )
-def test_only_where_there_is_more_or_something_else_is_told(change: ProviderChange, told: bool) -> None:
+def test_only_gained_capacity_and_changed_traits_are_reported(change: ProviderChange, told: bool) -> None:
     used = {"VCPU": 2, "DISK_GB": 1} if "DISK_GB" in change.used else {"VCPU": 2}
     world = tree(state(1), state(2, 1, dict.fromkeys(used, 4), used))
     memory = Remembered(an_index([world]))

@@ -59,7 +59,7 @@ def test_higher_priority_goes_first_and_then_the_oldest() -> None:
         (8, ["r00000", "r00001", "r00002"]),  # the large one first; it keeps nothing any more
     ],
 )
-def test_a_host_goes_to_the_first_it_is_enough_for_and_what_is_left_to_the_next(
+def test_a_freed_host_serves_the_first_fitting_request_and_then_the_next(
     freed: int, called: list[str]
 ) -> None:
     """The large one keeps the other host, which is nearer to what it lacks."""
@@ -74,7 +74,7 @@ def test_a_host_goes_to_the_first_it_is_enough_for_and_what_is_left_to_the_next(
     assert [request for request, _ in cloud.plays()] == called
 
 
-def test_small_ones_can_never_keep_a_large_one_waiting() -> None:
+def test_small_requests_cannot_starve_a_large_one() -> None:
     cloud = full(PlainCloud({"h1": {"VCPU": 8}, "h2": {"VCPU": 8}}, {"small": SMALL, "large": LARGE}))
     cloud.park(0, "large", since=0)
     for number in range(1, 9):
@@ -104,7 +104,7 @@ def test_a_request_that_no_host_can_ever_fit_reserves_nothing() -> None:
     assert cloud.plays() == [("r00001", "gpu"), ("r00002", "gpu")]
 
 
-def test_new_requests_stay_beside_what_is_kept_for_those_before_them() -> None:
+def test_new_requests_do_not_use_capacity_reserved_for_earlier_ones() -> None:
     cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL, "large": LARGE}))
     cloud.hosts["h"].free["VCPU"] = 6
     cloud.park(0, "large", priority=3, since=0)
@@ -135,7 +135,7 @@ def test_forgotten_changes_cause_a_full_search() -> None:
 
 
 @pytest.mark.parametrize("looked", [False, True], ids=["behind others", "after its look"])
-def test_hosts_that_only_a_rule_refuses_are_asked_again_when_they_say_something_else(looked: bool) -> None:
+def test_hosts_rejected_by_a_rule_are_evaluated_again_after_a_report(looked: bool) -> None:
     cloud = full(PlainCloud({"h1": {"VCPU": 8}, "h2": {"VCPU": 8}}, {"small": SMALL}))
     cloud.hosts["h1"].free["VCPU"] = 8
     cloud.hosts["h1"].refuses.add("small")
@@ -219,7 +219,7 @@ class SeenFromAfar(PlainCloud):
 
 
 @pytest.mark.parametrize("refusing", [{"h1", "h2", "h3"}, {"h1", "h2"}, {"h2", "h3"}])
-def test_beyond_hosts_that_were_tried_in_vain_the_others_are_tried_once(refusing: set[str]) -> None:
+def test_unexamined_hosts_are_tried_once_after_fruitless_ones(refusing: set[str]) -> None:
     cloud = SeenFromAfar({root: {"VCPU": 2} for root in ("h1", "h2", "h3")}, {"small": SMALL})
     for root in refusing:
         cloud.hosts[root].refuses = {"small"}
@@ -234,7 +234,7 @@ def test_beyond_hosts_that_were_tried_in_vain_the_others_are_tried_once(refusing
     assert [root for _, root in cloud.placed] == sorted({"h1", "h2", "h3"} - refusing)
 
 
-def test_a_request_that_loses_its_host_to_a_reservation_tries_others() -> None:
+def test_a_request_that_loses_its_host_tries_other_hosts() -> None:
     cloud = PlainCloud({"h1": {"VCPU": 8}, "h2": {"VCPU": 2}}, {"small": SMALL, "large": LARGE})
     cloud.hosts["h1"].free["VCPU"] = 2
     cloud.park(1, "small")
@@ -253,7 +253,7 @@ def test_all_of_a_request_wait_together() -> None:
     assert sorted(root for _, root in cloud.plays()) == ["h1", "h1", "h2"]
 
 
-def test_a_request_whose_time_is_over_is_named_unless_it_is_being_placed() -> None:
+def test_an_expired_request_is_returned_unless_it_is_being_placed() -> None:
     cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
     for number, until in enumerate([5.0, 6.0, 7.0]):
         cloud.room.enter(Waiter(f"r{number}", "small", 0, number, until), cloud.room.mark)
@@ -264,7 +264,7 @@ def test_a_request_whose_time_is_over_is_named_unless_it_is_being_placed() -> No
     assert [waiter.request for waiter in cloud.room.due(6.0)] == ["r0", "r1"]
 
 
-def test_the_sweep_finds_who_was_forgotten() -> None:
+def test_the_sweep_finds_missed_requests() -> None:
     cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
     cloud.park(1, "small")
     cloud.plays()

@@ -112,7 +112,7 @@ def settled(what: tuple[int, int], tag: int, how: int = 0) -> bytes:
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 50, 10_000])
-async def test_a_delivery_is_heard_however_it_is_cut(size: int) -> None:
+async def test_a_delivery_is_assembled_from_any_pieces(size: int) -> None:
     world = OneChannel()
     when = datetime(2026, 11, 22, tzinfo=UTC)
     coming = delivered(
@@ -150,7 +150,7 @@ async def test_all_other_frames_are_left_as_they_are(what: str, others: bytes) -
     assert [message.body for message in world.heard] == [b"before"]
 
 
-async def test_properties_that_cannot_be_read_are_none() -> None:
+async def test_unreadable_properties_are_replaced_by_defaults() -> None:
     """A stranger's odd timestamp would end the connection, again at every redelivery."""
     odd = struct.pack(">HHQHQ", 60, 0, 1, 0x0040, 2**63)
     more = struct.pack(">HHQH", 60, 0, 1, 0x0001)
@@ -164,7 +164,7 @@ async def test_properties_that_cannot_be_read_are_none() -> None:
         assert await world.others() == method(GET_OK) + frame(HEADER, blank) + frame(BODY, b"1")
 
 
-async def test_a_key_that_is_no_text_is_heard_nevertheless() -> None:
+async def test_a_message_with_an_invalid_key_is_delivered() -> None:
     world = OneChannel()
     arguments = short("me") + struct.pack(">QB", 7, 0) + short("ex") + b"\x01\xff"
     world.wire.feed_data(method(DELIVER, arguments) + content(b"1", Properties()))
@@ -207,7 +207,7 @@ async def test_unconfirmed_messages_fail_with_their_channel() -> None:
     assert [str(end) for end in ends] == ["it is over"] * 2
 
 
-async def test_the_number_of_a_channel_that_ended_is_another_s() -> None:
+async def test_the_number_of_a_closed_channel_can_be_reused() -> None:
     world = OneChannel()
     world.wire.feed_data(method(CLOSE) + settled(ACK, 1))
     assert await world.others() == method(CLOSE) + settled(ACK, 1)
@@ -245,7 +245,7 @@ async def test_a_name_longer_than_amqp_carries_is_refused_before_anything_is_wri
     assert world.sink.written == b""
 
 
-async def test_aio_pika_knows_that_the_broker_lives_while_it_sends_only_our_frames() -> None:
+async def test_our_frames_count_as_heartbeats_for_aio_pika() -> None:
     world = OneChannel()
     now = asyncio.get_running_loop().time()
     world.wire._clock = lambda: now
@@ -328,7 +328,7 @@ def an_arrived(**more: Any) -> Arrived:
         ("reply_to", "\N{SNOWMAN}" * 255, "\N{SNOWMAN}" * 85),
     ],
 )
-def test_an_envelope_can_be_sent_whatever_it_holds(field: str, value: Any, read: Any) -> None:
+def test_any_envelope_can_be_sent(field: str, value: Any, read: Any) -> None:
     facts: dict[str, Any] = {"id": "1", "type": "T", "key": "k", "body": msgspec.Raw(b"{}"), field: value}
     envelope = Envelope(**facts)
     setattr(envelope, field, value)  # also past what reading one allows
@@ -353,7 +353,7 @@ def test_an_envelope_can_be_sent_whatever_it_holds(field: str, value: Any, read:
         ("id", "\N{SNOWMAN}" * 300, "\N{SNOWMAN}" * 85),
     ],
 )
-def test_a_letter_can_be_buried_whatever_it_holds(field: str, value: Any, read: Any) -> None:
+def test_any_dead_letter_can_be_stored(field: str, value: Any, read: Any) -> None:
     facts: dict[str, Any] = {
         "id": "1", "queue": "q", "key": "k", "type": "T", "reason": "why", "first_died": 1.5, "died": 2.5,
         "attempt": 2, "correlation": "", "body": b"\xff", field: value,
@@ -372,7 +372,7 @@ def test_a_letter_can_be_buried_whatever_it_holds(field: str, value: Any, read: 
         Decimal("1e50"), [1], {"a": 1}, None, datetime(2023, 1, 1, tzinfo=UTC),
     ],
 )  # fmt: skip
-def test_odd_headers_are_read_as_something_that_can_be_told_on(odd: object) -> None:
+def test_odd_headers_are_read_as_valid_values(odd: object) -> None:
     names: tuple[str, ...] = (
         "attempt",
         "faults",
