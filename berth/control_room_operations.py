@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import cast
 
 from berth.operations.boot_options import BootOptions, boot_request, names_of
-from berth.operations.emptying import Emptied, Emptying
-from berth.operations.following import Silently
+from berth.operations.emptying import Emptied, Emptying, EmptyingListener
+from berth.operations.following import MoveListener
 from berth.operations.host_states import (
     causes_of,
     checked_cause,
@@ -64,7 +64,7 @@ class ControlRoomActions:
     async def steer(self, stands: MoveStands, to: str) -> str:
         """Return the answer of a cell to a control message for a move: accepted, or why not."""
         with operations_refused():
-            async with steering(self._bus, stands, cast(Steering, to), Silently()) as (_, answer):
+            async with steering(self._bus, stands, cast(Steering, to), MoveListener()) as (_, answer):
                 said = answer.result() if answer.done() else None
         if said is None:
             return f"{to} is said; cell {stands.cell} has not answered yet"
@@ -160,7 +160,7 @@ class ControlRoomDrains:
                 raise OperationRefused("it is being emptied already")
             said = await disabling(DRAIN)(self._bus, host)
         asked = MoveRequested(move=ANY, build=ANY, kind="live" if live else "migrate")
-        emptying = Emptying(self._bus, [host], asked, most, Silently(), because=DRAIN)
+        emptying = Emptying(self._bus, [host], asked, most, EmptyingListener(), because=DRAIN)
         self._drains.pop(host.id, None)
         for old in [one for one, drain in self._drains.items() if drain.task.done()][:-_REMEMBERED]:
             del self._drains[old]

@@ -1,10 +1,11 @@
 """`berth adopt`: instances that came over from another system become builds of the cells they are in."""
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 from berth.commands.options import Commands, argument, option
-from berth.commands.terminal import Cli, complain, write_json
+from berth.commands.terminal import Cli, note, write_json
 from berth.operations.adoptable import old_servers
 from berth.operations.adopting import Adoptable, AdoptionOutcome, adopt_instances
 from berth.operations.cells import uuid_of
@@ -57,13 +58,8 @@ async def adopt_command(cli: Cli, options: AdoptOptions) -> int:
         wanted = [*servers]
     which = Adoptable(wanted, options.hosts or (), servers)
     async with cli.bus("adopt") as bus:
-        found = await adopt_instances(
-            bus,
-            cli.settings,
-            which,
-            options.timeout if options.yes else None,
-            lambda note: complain.print(f"[yellow]note[/yellow]: {note}"),
-        )
+        timeout = options.timeout if options.yes else None
+        found = await adopt_instances(bus, cli.settings, which, timeout, note)
     return _tell(cli, found, options.yes)
 
 
@@ -79,11 +75,11 @@ def _tell(cli: Cli, found: AdoptionOutcome, yes: bool) -> int:
         return 1 if listed else 0
     for request in adopted.values():
         verb = "adopted" if yes else "would be adopted"
-        cli.say.print(f"{verb}: {printable(_sentence(request))}", markup=False)
+        cli.line(f"{verb}: {printable(_sentence(request))}")
     for id_, how in sorted(known.items()):
-        cli.say.print(f"{id_}: is a build already, {printable(how)}", style="dim", markup=False)
+        cli.line(f"{id_}: is a build already, {printable(how)}", "dim")
     for id_, why in sorted(listed.items()):
-        cli.say.print(f"for you to judge: {id_}: {printable(why)}", style="red", markup=False)
+        cli.line(f"for you to judge: {id_}: {printable(why)}", "red")
     if not (adopted or known or listed):
         cli.say.print("nobody came over who is not a build yet")
     elif adopted and not yes:
@@ -94,21 +90,14 @@ def _tell(cli: Cli, found: AdoptionOutcome, yes: bool) -> int:
 def _sentence(request: BuildAdoptRequested) -> str:
     spec, chosen = request.spec, request.chosen
     called = f" {spec.name}" if spec.name else ""
-    amounts: dict[str, int] = {}
+    amounts: Counter[str] = Counter()
     for resources in chosen.choice.allocations.values():
-        for name, amount in resources.items():
-            amounts[name] = amounts.get(name, 0) + amount
+        amounts.update(resources)
     holds = ", ".join(f"{amount} {name}" for name, amount in sorted(amounts.items()))
     return f"{request.build}{called} on {chosen.host} in cell {request.cell} ({holds})"
 
 
 def _shown(request: BuildAdoptRequested) -> dict[str, str]:
-    spec = request.spec
-    return {
-        "build": request.build,
-        "name": spec.name,
-        "cell": request.cell,
-        "host": request.chosen.host,
-        "flavor": spec.flavor.name,
-        "project": spec.project,
-    }
+    spec, where = request.spec, {"cell": request.cell, "host": request.chosen.host}
+    of = {"flavor": spec.flavor.name, "project": spec.project}
+    return {"build": request.build, "name": spec.name, **where, **of}

@@ -5,14 +5,14 @@ from typing import Annotated
 import typer
 from msgspec import structs
 from rich.table import Table
+from rich.text import Text
 
 from berth.commands.options import Commands, option
-from berth.commands.terminal import Cli, complain
+from berth.commands.terminal import Cli, complain, plain_table
 from berth.operations.cells import all_shown, chosen_cells, edit_agent, find_agents, leave_nodes
 from bus.clock import Clock
 from bus.errors import OperationRefused
 from bus.leases import AgentEditAnswered, AgentEditRequested, AgentsFound
-from bus.masking import printable
 
 _COLUMNS = ("agent", "cell", "state", "lease", "epoch", "free", "occupied", "leaving")
 
@@ -75,27 +75,27 @@ async def rehome_command(
     progress continue there. A present and enabled agent would get free nodes back: disable it first, or name
     nodes.
     """
-    request = AgentEditRequested(
-        cell=cell or "any", agent=name, edit="rehome", to=to, nodes=tuple(node or ())
-    )
+    nodes = tuple(node or ())
+    request = AgentEditRequested(cell=cell or "any", agent=name, edit="rehome", to=to, nodes=nodes)
     return await edit(cli, request, cell, wait)
 
 
 def _table(found: dict[str, AgentsFound], clock: Clock) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in _COLUMNS:
-        table.add_column(title, no_wrap=True, justify="left" if title in _COLUMNS[:4] else "right")
+    rows = []
     for cell, answer in found.items():
         for agent in answer.agents:
             ago = max(clock.now() - agent.heard, 0.0)
-            state = "[green]alive[/green]" if agent.alive else "[red]silent[/red]"
-            row = [printable(agent.agent), cell, state + (", disabled" if agent.disabled else "")]
-            row.append(
+            marked = "[green]alive[/green]" if agent.alive else "[red]silent[/red]"
+            state = Text.from_markup(marked + (", disabled" if agent.disabled else ""))
+            lease = (
                 f"{agent.lease:g} s, asked for {ago:.1f} s ago" if agent.alive else f"over, {ago:.0f} s ago"
             )
-            table.add_row(
-                *row, *(str(count) for count in (agent.epoch, agent.free, agent.occupied, agent.leaving))
+            rows.append(
+                (agent.agent, cell, state, lease, agent.epoch, agent.free, agent.occupied, agent.leaving)
             )
+    table = plain_table(_COLUMNS, rows, folded=())
+    for column in table.columns[4:]:
+        column.justify = "right"
     return table
 
 
@@ -117,12 +117,14 @@ async def edit(cli: Cli, request: AgentEditRequested, cell: str, wait: float) ->
     return 0
 
 
+_DONE = {
+    "disable": "gets no more nodes",
+    "enable": "gets nodes again",
+    "rehome": "its nodes go to others",
+}
+
+
 def _done(what: str, answer: AgentEditAnswered) -> str:
-    words = {
-        "disable": "gets no more nodes",
-        "enable": "gets nodes again",
-        "rehome": "its nodes go to others",
-    }
     moved = f"; {answer.moved} nodes are another's now" if answer.moved else ""
     waiting = f"; {answer.waiting} will be when it has stopped acting on them" if answer.waiting else ""
-    return f"{words[what]}{moved}{waiting}"
+    return f"{_DONE[what]}{moved}{waiting}"

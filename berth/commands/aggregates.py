@@ -90,13 +90,13 @@ async def show(cli: Cli, aggregate: Which) -> int:
         told_of = [{"uuid": each.id, "name": each.host or each.name, "cell": each.cell} for each in hosts]
         write_json({**_told(one), "host_count": len(hosts), "hosts": told_of})
         return 0
-    cli.say.print(f"{one.name or '(no name)'}  {one.id}", markup=False)
+    cli.line(f"{one.name or '(no name)'}  {one.id}")
     for key, value in sorted(one.metadata.items()):
-        cli.say.print(f"  {printable(f'{key} = {value}')}", markup=False)
+        cli.line(f"  {printable(f'{key} = {value}')}")
     cli.say.print(f"{len(hosts):,} host{'' if len(hosts) == 1 else 's'}{':' if hosts else ''}")
     for each in hosts:
         kept = "" if one.id in each.kept_aggregates or not each.agent else "  (as its owner reports)"
-        cli.say.print(f"  {printable(each.host or each.name)}  {each.id}{kept}", markup=False)
+        cli.line(f"  {printable(each.host or each.name)}  {each.id}{kept}")
     return 0
 
 
@@ -272,9 +272,9 @@ def _tell(cli: Cli, result: AggregateResult) -> int:
     did = (
         "deleted" if one.gone else "made" if result.made else "changed" if result.number else "is so already"
     )
-    cli.say.print(f"{one.name or one.id}: {', '.join([did, *counts])}", markup=False)
+    cli.line(f"{one.name or one.id}: {', '.join([did, *counts])}")
     if result.made:
-        cli.say.print(f"  uuid {one.id}", markup=False)
+        cli.line(f"  uuid {one.id}")
     for warning in result.warnings:
         complain.print(f"  {printable(warning)}", style="yellow", markup=False)
     return 0
@@ -287,8 +287,8 @@ async def bring_over(cli: Cli, wanted: Sequence[NovaAggregate], dry_run: bool, f
             cli.tell(f"{result.name}: {result.did}", **vars(result))
             if not cli.as_json:
                 for sentence in result.failed:
-                    cli.say.print(f"  not brought over: {sentence}", style="red", markup=False)
+                    cli.line(f"  not brought over: {sentence}", "red")
                 for sentence in result.notes:
-                    cli.say.print(f"  {sentence}", style="yellow", markup=False)
+                    cli.line(f"  {sentence}", "yellow")
             failed += bool(result.failed)
     return 1 if failed else 0

@@ -1,13 +1,15 @@
 """`berth boot` requests builds and follows them to their ends; `berth delete` deletes builds."""
 
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import msgspec
 import typer
 from rich.markup import escape
 
+from berth.commands.move_output import wait_sentence
 from berth.commands.options import Commands, WaitingCommand, option
-from berth.commands.terminal import Cli, coloured, complain, write_json
+from berth.commands.terminal import Cli, coloured, note, write_json
 from berth.operations.boot_options import (
     BootOptions,
     boot_request,
@@ -148,8 +150,8 @@ def tell_notes(request: BuildRequested) -> None:
     """Print notes about parts of the request without effect."""
     from berth.operations.request_sense import sense_of  # loads the scheduler's parser, which takes long
 
-    for note in sense_of(checked(request)):
-        complain.print(f"[yellow]note[/yellow]: {escape(note)}")
+    for text in sense_of(checked(request)):
+        note(text)
 
 
 async def boot(cli: Cli, request: BuildRequested, wait: bool, timeout: float, names: ByName) -> int:
@@ -166,24 +168,20 @@ async def boot(cli: Cli, request: BuildRequested, wait: bool, timeout: float, na
             return 0 if active >= (request.at_least or len(request.instances)) else 1
         await publish(bus, request, patience=min(timeout, PATIENCE))
     for instance in request.instances:
-        if cli.as_json:
-            write_json({"build": instance, "request": request.request})
-        else:
-            cli.say.print(f"asked for {instance}")
+        cli.tell(f"asked for {instance}", build=instance, request=request.request)
     return 0
 
 
 class _BootPrinter:
     """Prints the progress of a build request: each note and each state of its wait once."""
 
-    def __init__(self, bus: Bus, asked: int, notes: tuple[str, ...], cli: Cli) -> None:
+    def __init__(self, bus: Bus, requested: int, notes: tuple[str, ...], cli: Cli) -> None:
         self._bus = bus
-        self._asked = asked
+        self._requested = requested
         self._notes = set(notes)  # printed before the publication
         self._notes_read = False
         self._lacks = ""
-        self._as_json = cli.as_json
-        self._say = cli.say
+        self._cli = cli
 
     async def ended(self, said: BuildEnded) -> None:
         if not self._notes_read:  # one build of a request is sufficient
@@ -191,45 +189,38 @@ class _BootPrinter:
             try:
                 self._note(await notes_of(self._bus, said))
             except (Unavailable, Unroutable, AnswerRefused) as problem:
-                complain.print(f"[yellow]note[/yellow]: what was noted is not known: {escape(str(problem))}")
-        if self._as_json:
+                note(f"what was noted is not known: {problem}")
+        if self._cli.as_json:
             write_json(said)
             return
         where = f"on {said.host} in cell {said.cell}" if said.status == "active" else said.reason
-        self._say.print(said.build, coloured(said.status), escape(where))
+        self._cli.say.print(said.build, coloured(said.status), escape(where))
         for number, attempt in enumerate(said.attempts, 1):
             if attempt.outcome != "built":
-                self._say.print(
-                    f"  {number}. {attempt.host}: {attempt.outcome}: {attempt.cause}", markup=False
-                )
+                self._cli.line(f"  {number}. {attempt.host}: {attempt.outcome}: {attempt.cause}")
 
     def unplaceable(self, said: BuildUnplaceable) -> None:
         self._note(said.decision.notes)
-        if self._as_json:
+        if self._cli.as_json:
             write_json(said)
             return
         without = len(said.instances)
-        of = f" for {without} of {self._asked}" if without < self._asked else ""
+        of = f" for {without} of {self._requested}" if without < self._requested else ""
         # The reason names the requirements and the closest hosts.
-        self._say.print(f"[red]no host[/red]{of}: {escape(said.reason)}")
-        self._say.print(f"[dim]berth why {said.request} shows how that came to be[/dim]")
+        self._cli.say.print(f"[red]no host[/red]{of}: {escape(said.reason)}")
+        self._cli.say.print(f"[dim]berth why {said.request} shows how that came to be[/dim]")
 
     def waits(self, said: WaitingRequest) -> None:
-        lacks = f"place {said.position} in its line: {said.lacks}"
-        if lacks == self._lacks:
-            return
-        self._lacks = lacks
-        if self._as_json:
-            write_json(said)
-        else:
-            wakes = f"; would be woken by {said.wakes}" if said.wakes else ""
-            self._say.print(f"waiting: {printable(lacks)}{printable(wakes)}", markup=False)
+        lacks = wait_sentence(said)
+        if lacks != self._lacks:
+            self._lacks = lacks
+            self._cli.value(said, f"waiting: {lacks}")
 
-    def _note(self, notes: tuple[str, ...] | list[str]) -> None:
-        for note in notes:
-            if note not in self._notes:
-                self._notes.add(note)
-                complain.print(f"[yellow]note[/yellow]: {escape(printable(note))}")
+    def _note(self, notes: Iterable[str]) -> None:
+        for text in dict.fromkeys(notes):
+            if text not in self._notes:
+                self._notes.add(text)
+                note(printable(text))
 
 
 @commands.command("delete")
@@ -255,9 +246,7 @@ async def delete(
     build = uuid_of(build)
     options = DeleteOptions(cell=cell, wait=wait, fence=fence, timeout=timeout)
     async with cli.bus("delete") as bus:
-        results = await delete_build(
-            bus, cli.settings, build, options, lambda note: complain.print(f"[yellow]note[/yellow]: {note}")
-        )
+        results = await delete_build(bus, cli.settings, build, options, note)
     for deleted in results:
         becomes = "deleted" if wait else "will be deleted"
         if deleted.why:

@@ -30,7 +30,7 @@ from berth.commands.cell_permissions import (
     user_of,
 )
 from berth.commands.options import Commands, option
-from berth.commands.terminal import Cli, write_json
+from berth.commands.terminal import Cli
 from berth.settings import Settings
 from bus import topics
 from bus.cells import CellEdited, CellInUse, DropCell, FindCells
@@ -79,11 +79,7 @@ async def remove(
         async with logins(cli.settings.database.url) as server:
             await server.drop(login)
         done.append(f"PostgreSQL login and database {login} are no more")
-    if cli.as_json:
-        write_json({"cell": name, "done": done})
-    else:
-        for line in done:
-            cli.say.print(f"cell {name}: {line}", markup=False)
+    cli.tell("\n".join(f"cell {name}: {line}" for line in done), cell=name, done=done)
     return 0
 
 
@@ -117,23 +113,23 @@ async def _refuse_the_inhabited(bus: Bus, name: str, force: bool) -> None:
         )
 
 
+async def queues_of(admin: BrokerUsers, pattern: str) -> list[str]:
+    """Return the queues whose names match a pattern."""
+    return [queue for queue in await admin.queues() if re.match(pattern, queue)]
+
+
 async def _drop_queues(settings: Settings, name: str, admin: BrokerUsers) -> list[str]:
-    """Delete the cell's queues, then the queues that only the cell filled, after placement has
-    unsubscribed.
-    """
+    """Delete the cell's queues, then those that only it filled, after placement has unsubscribed."""
     from bus.rabbit import permissions
     from bus.rabbit.inspection import delete_queues
 
     ferried = ferry_permissions(settings, name, own=False)
-    own = re.compile(f"{permissions.queues_within(name, settings.bus.exchange)}|{ferried.configure}")
-    filled = re.compile(permissions.filled_by(name, settings.bus.exchange))
-    there = await admin.queues()
-    url = settings.bus.amqp_url
-    mine = [queue for queue in there if own.match(queue)]
-    others = [queue for queue in there if filled.match(queue)]
-    stay = await delete_queues(url, mine)
-    stay += await delete_queues(url, others, unread_within=UNREAD_SECONDS)
-    done = [f"{len(mine) + len(others) - len(stay)} queues of its are deleted"]
+    url, exchange = settings.bus.amqp_url, settings.bus.exchange
+    own = await queues_of(admin, f"{permissions.queues_within(name, exchange)}|{ferried.configure}")
+    filled = await queues_of(admin, permissions.filled_by(name, exchange))
+    stay = await delete_queues(url, own)
+    stay += await delete_queues(url, filled, unread_within=UNREAD_SECONDS)
+    done = [f"{len(own) + len(filled) - len(stay)} queues of its are deleted"]
     if stay:
         done.append(f"still read by somebody, and left: {', '.join(stay)}")
     return done
@@ -158,7 +154,7 @@ class AgentOptions:
 
 
 @commands.command("add-agent")
-async def add_agent_command(
+async def add_agent(
     cli: Cli,
     cell: CellOfAgent,
     name: NameOfAgent,
@@ -172,16 +168,35 @@ async def add_agent_command(
     Repeated, the command restores the user's permissions and keeps the password of the file.
     """
     need_service_mode(cli.settings, "add")
-    agent = NewAgent(
-        cli.settings,
-        cell,
-        name,
-        options.file or Path(f"{name}.toml"),
-        options.rotate,
-        options.broker,
-        options.metal,
+    check_name(cell)
+    check_agent(name)
+    from bus.rabbit.permissions import BrokerUser, queue_policy
+
+    settings, file = cli.settings, options.file or Path(f"{name}.toml")
+    user, admin = agent_user_of(settings, cell, name), await tool.users(settings)
+    known = read_cell_file(file, cell)
+    password = await broker_password(user, known, admin, file, options.rotate)
+    may = permissions_of_agent(settings, cell, name, metal=options.metal)
+    broker_user = BrokerUser(password, may, limits_of_agent(settings))
+    async with undone_on_failure() as undo:
+        if known is None:
+            undo(f"the file {file}", partial(delete_file, file))
+        url = as_user(options.broker or settings.bus.amqp_url, user, password)
+        write_cell_file(file, cell, settings, CellFile(url, _NO_DATABASE))
+        if user not in await admin.users():
+            undo(f"RabbitMQ user {user}", partial(admin.drop, user, queue_policy(user)))
+        await admin.take(definitions_of(settings, cell, user, broker_user, bounded=False))
+    worker = "metal" if options.metal else "compute"
+    cli.tell(
+        f"agent {name} of cell {cell}: RabbitMQ user {user}, by {admin.by}\n"
+        f"{file} has its password, for the agent's machine alone:\n"
+        f"  berth --config {file.name} run {worker} --cell {cell} --agent {name}",
+        cell=cell,
+        agent=name,
+        user=user,
+        file=str(file),
     )
-    return await add_agent(cli, agent, tool)
+    return 0
 
 
 @commands.command("remove-agent")
@@ -198,61 +213,9 @@ async def remove_agent(cli: Cli, cell: CellOfAgent, name: NameOfAgent, *, tool: 
     if user not in await admin.users():
         raise OperationRefused(f"there is no RabbitMQ user {user}")
     await admin.drop(user, queue_policy(user))
-    own = re.compile(permissions_of_agent(cli.settings, cell, name).configure)
-    queues = [queue for queue in await admin.queues() if own.match(queue)]
+    own = permissions_of_agent(cli.settings, cell, name).configure
+    queues = await queues_of(admin, own)
     await delete_queues(cli.settings.bus.amqp_url, queues)
-    if cli.as_json:
-        write_json({"cell": cell, "agent": name, "user": user, "queues": queues})
-    else:
-        cli.say.print(
-            f"agent {name} of cell {cell}: RabbitMQ user {user} and its queues are deleted", markup=False
-        )
-    return 0
-
-
-@dataclass(frozen=True)
-class NewAgent:
-    settings: Settings
-    cell: str
-    name: str
-    file: Path
-    rotate: bool = False
-    broker: str = ""
-    metal: bool = False
-
-    @property
-    def user(self) -> str:
-        return agent_user_of(self.settings, self.cell, self.name)
-
-
-async def add_agent(cli: Cli, what: NewAgent, tool: BrokerTool) -> int:
-    from bus.rabbit.permissions import BrokerUser, queue_policy
-
-    settings = what.settings
-    check_name(what.cell)
-    check_agent(what.name)
-    admin = await tool.users(settings)
-    known = read_cell_file(what.file, what.cell)
-    password = await broker_password(what, known, admin)
-    may = permissions_of_agent(settings, what.cell, what.name, metal=what.metal)
-    user = BrokerUser(password, may, limits_of_agent(settings))
-    async with undone_on_failure() as undo:
-        if known is None:
-            undo(f"the file {what.file}", partial(delete_file, what.file))
-        url = as_user(what.broker or settings.bus.amqp_url, what.user, password)
-        has = CellFile(url, _NO_DATABASE)
-        write_cell_file(what.file, what.cell, settings, has)
-        if what.user not in await admin.users():
-            undo(f"RabbitMQ user {what.user}", partial(admin.drop, what.user, queue_policy(what.user)))
-        await admin.take(definitions_of(settings, what.cell, what.user, user, bounded=False))
-    if cli.as_json:
-        facts = {"cell": what.cell, "agent": what.name, "user": what.user, "file": str(what.file)}
-        write_json(facts)
-        return 0
-    cli.say.print(
-        f"agent {what.name} of cell {what.cell}: RabbitMQ user {what.user}, by {admin.by}", markup=False
-    )
-    worker = "metal" if what.metal else "compute"
-    start = f"berth --config {what.file.name} run {worker} --cell {what.cell} --agent {what.name}"
-    cli.say.print(f"{what.file} has its password, for the agent's machine alone:\n  {start}", markup=False)
+    sentence = f"agent {name} of cell {cell}: RabbitMQ user {user} and its queues are deleted"
+    cli.tell(sentence, cell=cell, agent=name, user=user, queues=queues)
     return 0

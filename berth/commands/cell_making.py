@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -76,28 +76,18 @@ async def add_command(cli: Cli, name: NameOfCell, options: CellOptions, *, tool:
     hashes. If a step fails, what was created is deleted.
     """
     need_service_mode(cli.settings, "add")
-    what = NewCell(
-        cli.settings,
-        name,
-        options.file or Path(f"{name}.toml"),
-        options.rotate,
-        options.broker,
-        options.database,
-        options.with_agent or (),
-    )
-    edit = RegisterCell(cell=name, enabled=False if options.disabled else None, note=options.note)
-    return await add(cli, what, edit, tool)
+    return await add(cli, NewCell(cli.settings, name, options), tool)
 
 
 @dataclass(frozen=True)
 class NewCell:
     settings: Settings
     name: str
-    file: Path
-    rotate: bool
-    broker: str
-    database: str
-    agents: Sequence[str] = ()
+    options: CellOptions
+
+    @property
+    def file(self) -> Path:
+        return self.options.file or Path(f"{self.name}.toml")
 
     @property
     def user(self) -> str:
@@ -108,36 +98,37 @@ class NewCell:
         return login_of(self.settings, self.name)
 
 
-async def add(cli: Cli, what: NewCell, edit: RegisterCell, tool: BrokerTool) -> int:
+async def add(cli: Cli, what: NewCell, tool: BrokerTool) -> int:
     from bus.rabbit.permissions import BrokerUser, flood_policy, queue_policy
 
-    settings = what.settings
+    settings, options, agents = what.settings, what.options, what.options.with_agent or ()
     check_identifiers(settings, what.name)
-    for agent in what.agents:
+    for agent in agents:
         check_agent(agent)
+    enabled = False if options.disabled else None
+    edit = edit_of(RegisterCell(cell=what.name, enabled=enabled, note=options.note))
     admin = await tool.users(settings)
     known = read_cell_file(what.file, what.name)
-    password = await broker_password(what, known, admin)
-    database_password = await _database_password(what, known)
+    password = await broker_password(what.user, known, admin, what.file, options.rotate)
+    database, database_password = "", ""
+    if what.login:
+        database_password = await _database_password(what, known)
+        url = options.database or settings.database.url
+        database = as_user(url, what.login, database_password, f"/{what.login}")
     # The file is written first: a repeated command then uses the same passwords.
-    has = CellFile(
-        as_user(what.broker or settings.bus.amqp_url, what.user, password),
-        as_user(what.database or settings.database.url, what.login, database_password, f"/{what.login}")
-        if what.login
-        else "",
-    )
+    has = CellFile(as_user(options.broker or settings.bus.amqp_url, what.user, password), database)
     async with undone_on_failure() as undo:
         if known is None:
             undo(f"the file {what.file}", partial(delete_file, what.file))
         wrote = write_cell_file(what.file, what.name, settings, has)
-        access = await _make_login(what, database_password, undo)
-        may = BrokerUser(password, permissions_of(settings, what.name, what.agents), limits_of(settings))
+        access = await _make_login(what, database_password, undo) if what.login else DatabaseAccess()
+        may = BrokerUser(password, permissions_of(settings, what.name, agents), limits_of(settings))
         if what.user not in await admin.users():
             policies = flood_policy(what.name, settings.bus.exchange), queue_policy(what.user)
             undo(f"RabbitMQ user {what.user}", partial(admin.drop, what.user, *policies))
         await admin.take(definitions_of(settings, what.name, what.user, may))
         async with cli.bus("cell") as bus:
-            result = (await bus.asker(topics.EDIT_CELL)(edit_of(edit))).result
+            result = (await bus.asker(topics.EDIT_CELL)(edit)).result
             if not isinstance(result, CellEdited):
                 raise OperationRefused("another edit of this cell is in progress: repeat the command")
             heard = await _placement_hears(bus, what.name)
@@ -145,13 +136,13 @@ async def add(cli: Cli, what: NewCell, edit: RegisterCell, tool: BrokerTool) -> 
     return 0 if heard else 1
 
 
-Undo = Callable[[str, Callable[[], Awaitable[None]]], None]
+Undo = Callable[[str, Callable[[], Awaitable[object]]], None]
 
 
 @asynccontextmanager
 async def undone_on_failure() -> AsyncIterator[Undo]:
     """Yield a function that registers how to undo a step; if a later step fails, undo all of them."""
-    steps: list[tuple[str, Callable[[], Awaitable[None]]]] = []
+    steps: list[tuple[str, Callable[[], Awaitable[object]]]] = []
     try:
         yield lambda what, step: steps.append((what, step))
     except BaseException:
@@ -167,41 +158,30 @@ async def delete_file(file: Path) -> None:
     file.unlink(missing_ok=True)
 
 
-class NewUser(Protocol):
-    """A RabbitMQ user to create or to repair, with its password from a file."""
-
-    @property
-    def user(self) -> str: ...
-    @property
-    def file(self) -> Path: ...
-    @property
-    def rotate(self) -> bool: ...
-
-
-async def broker_password(what: NewUser, known: CellFile | None, admin: BrokerUsers) -> str:
+async def broker_password(
+    user: str, known: CellFile | None, admin: BrokerUsers, file: Path, rotate: bool
+) -> str:
     """Return the password of a RabbitMQ user from the file, or a new one for a new user and with `rotate`."""
-    password = password_of(known.broker, what.user) if known else ""
-    if not what.rotate and not password and what.user in await admin.users():
-        raise OperationRefused(_unknown_password(what, f"RabbitMQ user {what.user}"))
-    return secrets.token_urlsafe(24) if what.rotate or not password else password
+    password = password_of(known.broker, user) if known else ""
+    if not rotate and not password and user in await admin.users():
+        raise OperationRefused(_unknown_password(file, f"RabbitMQ user {user}"))
+    return secrets.token_urlsafe(24) if rotate or not password else password
 
 
 async def _database_password(what: NewCell, known: CellFile | None) -> str:
-    if not what.login:
-        return ""
     password = password_of(known.database, what.login) if known else ""
-    if not what.rotate and not password:
+    if not what.options.rotate and not password:
         from bus.sql.logins import logins  # databases take long to load
 
         async with logins(what.settings.database.url) as server:
             if await server.has_login(what.login):
-                raise OperationRefused(_unknown_password(what, f"PostgreSQL login {what.login}"))
-    return secrets.token_urlsafe(24) if what.rotate or not password else password
+                raise OperationRefused(_unknown_password(what.file, f"PostgreSQL login {what.login}"))
+    return secrets.token_urlsafe(24) if what.options.rotate or not password else password
 
 
-def _unknown_password(what: NewUser, who: str) -> str:
+def _unknown_password(file: Path, who: str) -> str:
     return (
-        f"{who} is there already, and {what.file} does not have its password: name the file with --file, or"
+        f"{who} is there already, and {file} does not have its password: name the file with --file, or"
         " give it a new one with --rotate"
     )
 
@@ -215,8 +195,6 @@ class DatabaseAccess:
 
 
 async def _make_login(what: NewCell, password: str, undo: Undo) -> DatabaseAccess:
-    if not what.login:
-        return DatabaseAccess()
     from bus.sql.logins import LoginLimits, logins
 
     url, limits = what.settings.database.url, what.settings.cell_limits
@@ -258,46 +236,42 @@ async def _placement_hears(bus: Bus, cell: str) -> bool:
 
 
 def _tell_added(cli: Cli, what: NewCell, by: str, wrote: bool, access: DatabaseAccess, heard: bool) -> None:
-    limits = what.settings.cell_limits
+    name, login, limits = what.name, what.login, what.settings.cell_limits
     if cli.as_json:
-        facts = {"user": what.user, "login": what.login, "file": str(what.file), "wrote": wrote}
+        facts = {"user": what.user, "login": login, "file": str(what.file), "wrote": wrote}
         facts |= {"also_connects_to": access.enters, "shut_out": access.shut_out}
-        write_json({"cell": what.name, **facts, "limits": structs.asdict(limits), "heard": heard})
+        write_json({"cell": name, **facts, "limits": structs.asdict(limits), "heard": heard})
     else:
-        lines = [
-            f"cell {what.name}: RabbitMQ user {what.user}, by {by}: at most {limits.connections} connections,"
+        cli.line(
+            f"cell {name}: RabbitMQ user {what.user}, by {by}: at most {limits.connections} connections,"
             f" {limits.channels} channels and {limits.queue_bytes} bytes in each queue"
-        ]
-        if what.login:
-            lines.append(
-                f"PostgreSQL login and database {what.login}: at most {limits.database_connections}"
-                " connections"
-            )
-        lines.append(
-            f"{what.file} {'has' if wrote else 'has as before'} its secrets, for its workers' machine alone:"
         )
-        lines.append(f"  berth --config {what.file.name} run conductor --cell {what.name}")
-        lines.append(f"each agent has its own: berth cell add-agent {what.name} AGENT")
+        if login:
+            most = f"at most {limits.database_connections} connections"
+            cli.line(f"PostgreSQL login and database {login}: {most}")
+        has = "has" if wrote else "has as before"
+        cli.line(f"{what.file} {has} its secrets, for its workers' machine alone:")
+        cli.line(f"  berth --config {what.file.name} run conductor --cell {name}")
+        cli.line(f"each agent has its own: berth cell add-agent {name} AGENT")
         if heard:
-            lines.append("it is registered, and placement hears it")
-        for line in lines:
-            cli.say.print(line, markup=False)
+            cli.line("it is registered, and placement hears it")
+    notes = []
     if access.enters:
-        complain.print(
-            f"note: every login may connect to database {', '.join(access.enters)}, so {what.login} may, too;"
-            " REVOKE CONNECT ON DATABASE ... FROM PUBLIC ends that",
-            markup=False,
+        notes.append(
+            f"note: every login may connect to database {', '.join(access.enters)}, so {login} may, too;"
+            " REVOKE CONNECT ON DATABASE ... FROM PUBLIC ends that"
         )
     if access.shut_out:
-        complain.print(
+        notes.append(
             f"note: CONNECT ON DATABASE {database_of(what.settings)} was revoked from PUBLIC, so"
-            f" {', '.join(access.shut_out)} can no longer connect to it; GRANT CONNECT to those that need it",
-            markup=False,
+            f" {', '.join(access.shut_out)} can no longer connect to it; GRANT CONNECT to those that need it"
         )
+    for sentence in notes:
+        complain.print(sentence, markup=False)
     if not heard:
         complain.print(
-            f"it is registered, but placement does not hear cell {what.name} within {HEARD_SECONDS:g} s: its"
-            f" log says why; one from before this version must be restarted with {what.name} among `cells`",
+            f"it is registered, but placement does not hear cell {name} within {HEARD_SECONDS:g} s: its"
+            f" log says why; one from before this version must be restarted with {name} among `cells`",
             style="red",
             markup=False,
         )

@@ -8,7 +8,7 @@ import typer
 from msgspec import structs
 
 from berth.commands import cell_ending, cell_making, cell_permissions
-from berth.commands.instances import instances_of, instances_table
+from berth.commands.instances import instances_table, unfinished_instances
 from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, complain, plain_table, progress_bar, write_json
 from berth.operations.cells import (
@@ -54,9 +54,8 @@ async def list_cells(cli: Cli) -> int:
         states = await host_counts(bus)
         cells = cells_by_name(found.cells, cli.settings)
         names = sorted(cells)
-        heard = dict(
-            zip(names, await asyncio.gather(*(conductor_answers(bus, name) for name in names)), strict=True)
-        )
+        answers = await asyncio.gather(*(conductor_answers(bus, name) for name in names))
+        heard = dict(zip(names, answers, strict=True))
     facts, rows = [], []
     for name in names:
         cell, hosts, instances = cells[name], found.hosts.get(name, 0), found.instances.get(name, 0)
@@ -107,20 +106,16 @@ async def drain(
         left = await instances_left(bus, name)
         if left and wait:
             left = await _wait(bus, name, left, timeout)
-        instances, silent = await instances_of(bus, name, _SHOWN) if left else ((), False)
+        instances, silent = await unfinished_instances(bus, name, _SHOWN) if left else ((), False)
     if cli.as_json:
-        facts = {
-            "state": "disabled",
-            "left": left,
-            "instances": [structs.asdict(instance) for instance in instances],
-        }
-        write_json({"cell": name, **facts})
+        shown = [structs.asdict(instance) for instance in instances]
+        write_json({"cell": name, "state": "disabled", "left": left, "instances": shown})
         return 1 if left else 0
     if not left:
-        cli.say.print(f"cell {name} is disabled, and empty", markup=False)
+        cli.line(f"cell {name} is disabled, and empty")
         return 0
     rest = "or what is left of it, is there" if left == 1 else "or what is left of them, are there"
-    cli.say.print(f"cell {name} is disabled; {_several(left, 'instance')}, {rest}", markup=False)
+    cli.line(f"cell {name} is disabled; {_several(left, 'instance')}, {rest}")
     if instances:
         cli.say.print(instances_table(instances))
     if silent:
@@ -135,9 +130,7 @@ async def drain(
 
 
 def _hosts_in_words(hosts: int, states: Mapping[str, int] | None) -> str:
-    """Return the numbers of hosts by state as text, like `5 (1 down, 1 disabled)`; hosts that are up are not
-    named.
-    """
+    """Return numbers of hosts as text, like `5 (1 down, 1 disabled)`; hosts that are up are not named."""
     if states is None:
         return f"{hosts} (no scheduler answers)" if hosts else "0"
     closed = not_up(states)
@@ -150,15 +143,12 @@ async def mark(cli: Cli, name: str, enabled: bool, note: str | None) -> int:
         cell = await register(bus, RegisterCell(cell=name, enabled=enabled, note=note))
         found = await registered_cells(bus)
     hosts, instances = found.hosts.get(name, 0), found.instances.get(name, 0)
-    if cli.as_json:
-        facts = {"state": state_of(cell), "hosts": hosts, "instances": instances}
-        write_json({"cell": name, **facts, "note": cell.note})
-        return 0
     word = "was " if before.enabled == enabled else "is "
     word += state_of(cell) + (" already" if before.enabled == enabled else "")
     stay = "" if enabled or not instances else ", which stay"
     there = f"{_several(hosts, 'host')}, {_several(instances, 'instance')}{stay}"
-    cli.say.print(f"cell {name} {word}: {there}", markup=False)
+    facts = {"cell": name, "state": state_of(cell), "hosts": hosts, "instances": instances, "note": cell.note}
+    cli.tell(f"cell {name} {word}: {there}", **facts)
     return 0
 
 

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from berth.cell_file import as_user, vhost_of, write_secret
+from berth.commands.cell_ending import queues_of
 from berth.commands.cell_making import undone_on_failure
 from berth.commands.cell_permissions import BrokerTool
 from berth.commands.options import Commands, option
-from berth.commands.terminal import Cli, plain_table, write_json
+from berth.commands.terminal import Cli, plain_table
 from berth.operations.publishing import checked
 from berth.settings import BadSetting, Settings
 from bus import topics
-from bus.clients import ClientEditRequested, FindClients, RegisteredClient
-from bus.delivery.runner import Bus
+from bus.clients import ClientEditRequested, FindClients
 from bus.errors import OperationRefused
 from bus.masking import printable
 
@@ -59,15 +59,7 @@ async def add_command(cli: Cli, name: NameOfClient, options: ClientOptions, *, t
     """
     _in_service_mode(cli.settings)
     order = checked(ClientEditRequested(client=name, projects=tuple(dict.fromkeys(options.project))))
-    what = NewClient(
-        cli.settings,
-        order,
-        options.rotate,
-        given_password(options.password_file),
-        options.url_file,
-        options.broker,
-    )
-    return await add(cli, what, tool)
+    return await add(cli, order, options, tool)
 
 
 @commands.command("list")
@@ -95,64 +87,54 @@ async def remove_command(cli: Cli, name: NameOfClient, *, tool: BrokerTool) -> i
     return await remove(cli, order, tool)
 
 
-@dataclass(frozen=True)
-class NewClient:
-    settings: Settings
-    order: ClientEditRequested
-    rotate: bool = False
-    password: str = ""  # empty: the present one, or a new one
-    url_file: Path | None = None
-    broker: str = ""
-
-    @property
-    def user(self) -> str:
-        return user_of(self.settings, self.order.client)
-
-
 def user_of(settings: Settings, client: str) -> str:
-    """Return the name of a client's RabbitMQ user. Its prefix differs from those of cells, ferries and
-    agents.
-    """
+    """Return the name of a client's RabbitMQ user, whose prefix no other user has."""
     return f"{settings.bus.exchange}.client.{client}"
 
 
-async def add(cli: Cli, what: NewClient, tool: BrokerTool) -> int:
+async def add(cli: Cli, order: ClientEditRequested, options: ClientOptions, tool: BrokerTool) -> int:
     from bus.rabbit import permissions
 
-    settings, order = what.settings, what.order
-    if what.url_file is not None and not what.url_file.parent.is_dir():
-        raise BadSetting(f"--url-file {what.url_file}: there is no such directory")
+    settings, file, rotate = cli.settings, options.url_file, options.rotate
+    given = given_password(options.password_file)
+    name, user = order.client, user_of(settings, order.client)
+    if file is not None and not file.parent.is_dir():
+        raise BadSetting(f"--url-file {file}: there is no such directory")
     admin = await tool.users(settings)
-    is_new = what.user not in await admin.users()
+    is_new = user not in await admin.users()
     async with cli.bus("client") as bus:
-        before = await _registered(bus, order.client)
-        if not is_new and before is None and not what.rotate:
+        found = (await bus.asker(topics.CLIENTS)(FindClients(names=(name,)))).clients
+        if not is_new and not found and not rotate:
             raise OperationRefused(
-                f"RabbitMQ user {what.user} exists and is of no registered client: --rotate gives it a new"
+                f"RabbitMQ user {user} exists and is of no registered client: --rotate gives it a new"
                 " password"
             )
-        has_new_password = is_new or what.rotate or bool(what.password)
-        if what.url_file is not None and not has_new_password:
+        has_new_password = is_new or rotate or bool(given)
+        if file is not None and not has_new_password:
             raise OperationRefused("its password is not known here: --rotate makes a new one for --url-file")
-        password = (what.password or secrets.token_urlsafe(24)) if has_new_password else ""
-        url = as_user(what.broker or settings.bus.amqp_url, what.user, password)
-        may = permissions.of_client(order.client, settings.bus.exchange)
-        user = permissions.BrokerUser(password, may, permissions.CLIENT_LIMITS)
-        made = permissions.definitions(
-            {what.user: user}, (), settings.bus.exchange, vhost_of(settings.bus.amqp_url)
-        )
+        password = (given or secrets.token_urlsafe(24)) if has_new_password else ""
+        url = as_user(options.broker or settings.bus.amqp_url, user, password)
+        may = permissions.of_client(name, settings.bus.exchange)
+        users = {user: permissions.BrokerUser(password, may, permissions.CLIENT_LIMITS)}
+        vhost = vhost_of(settings.bus.amqp_url)
+        edit = bus.asker(topics.EDIT_CLIENT)
         async with undone_on_failure() as undo:
-            again = ClientEditRequested(client=order.client, projects=before.projects if before else ())
-            undo(f"the projects of client {order.client}", partial(_bind, bus, again))
-            await _bind(bus, order)
-            if what.url_file is not None:
-                write_secret(what.url_file, f"{url}\n")
+            before = ClientEditRequested(client=name, projects=found[0].projects if found else ())
+            undo(f"the projects of client {name}", partial(edit, before))
+            await edit(order)
+            if file is not None:
+                write_secret(file, f"{url}\n")
             if is_new:
-                undo(f"RabbitMQ user {what.user}", partial(_drop, admin, what.user))
-            elif what.rotate:
-                await _drop(admin, what.user)  # it closes connections that were made with the old password
-            await admin.take(made)
-    _report_added(cli, what, url if has_new_password and not what.password else "", admin.by)
+                undo(f"RabbitMQ user {user}", partial(_drop, admin, user))
+            elif rotate:
+                await _drop(admin, user)  # it closes connections that were made with the old password
+            await admin.take(permissions.definitions(users, (), settings.bus.exchange, vhost))
+    shown = url if has_new_password and not given and file is None else ""
+    lines = [f"client {name}: RabbitMQ user {user}, by {admin.by}; projects {', '.join(order.projects)}"]
+    lines += [f"its URL, which is not shown again: {shown}"] if shown else []
+    lines += [f"its URL is in {file}"] if file is not None else []
+    facts = {"client": name, "user": user, "projects": order.projects, "url": shown, "file": str(file or "")}
+    cli.tell("\n".join(map(printable, lines)), **facts)
     return 0
 
 
@@ -163,17 +145,15 @@ async def show(cli: Cli, name: str) -> int:
         found = (await bus.asker(topics.CLIENTS)(FindClients(names=(name,) if name else ()))).clients
     if name and not found:
         raise OperationRefused(f"client {name} is not registered")
-    users = {client.name: user_of(cli.settings, client.name) for client in found}
-    rows = ((client.name, users[client.name], ", ".join(client.projects)) for client in found)
-    facts = (
-        {"client": client.name, "user": users[client.name], "projects": client.projects} for client in found
-    )
+    users = [(client.name, user_of(cli.settings, client.name), client.projects) for client in found]
+    facts = ({"client": client, "user": user, "projects": projects} for client, user, projects in users)
+    rows = ((client, user, ", ".join(projects)) for client, user, projects in users)
     cli.rows(facts, plain_table(("client", "RabbitMQ user", "projects"), rows))
     if name and not cli.as_json:
         may = permissions.of_client(name, cli.settings.bus.exchange)
-        cli.say.print(f"declares and reads queues {may.configure}", markup=False)
-        cli.say.print(f"publishes with keys       {may.keys[0].write}", markup=False)
-        cli.say.print(f"binds its queues by keys  {may.keys[0].read}", markup=False)
+        cli.line(f"declares and reads queues {may.configure}")
+        cli.line(f"publishes with keys       {may.keys[0].write}")
+        cli.line(f"binds its queues by keys  {may.keys[0].read}")
     return 0
 
 
@@ -189,16 +169,15 @@ async def remove(cli: Cli, order: ClientEditRequested, tool: BrokerTool) -> int:
     await _drop(admin, user)
     if before is None and not had_user:
         raise OperationRefused(f"client {order.client} is not registered, and has no RabbitMQ user")
-    own = re.compile(permissions.of_client(order.client, cli.settings.bus.exchange).configure)
-    queues = [queue for queue in await admin.queues() if own.match(queue)]
+    queues = await queues_of(admin, permissions.of_client(order.client, cli.settings.bus.exchange).configure)
     await delete_queues(cli.settings.bus.amqp_url, queues)
-    if cli.as_json:
-        write_json({"client": order.client, "user": user, "removed": True, "queues": len(queues)})
-    else:
-        cli.say.print(
-            f"client {order.client} is removed: RabbitMQ user {user}, by {admin.by}; {len(queues)} queues",
-            markup=False,
-        )
+    cli.tell(
+        f"client {order.client} is removed: RabbitMQ user {user}, by {admin.by}; {len(queues)} queues",
+        client=order.client,
+        user=user,
+        removed=True,
+        queues=len(queues),
+    )
     return 0
 
 
@@ -221,30 +200,7 @@ def given_password(file: Path | None) -> str:
     return password
 
 
-async def _registered(bus: Bus, name: str) -> RegisteredClient | None:
-    found = (await bus.asker(topics.CLIENTS)(FindClients(names=(name,)))).clients
-    return found[0] if found else None
-
-
-async def _bind(bus: Bus, order: ClientEditRequested) -> None:
-    await bus.asker(topics.EDIT_CLIENT)(order)
-
-
 async def _drop(admin: BrokerUsers, user: str) -> None:
     from bus.rabbit.permissions import queue_policy
 
     await admin.drop(user, queue_policy(user))
-
-
-def _report_added(cli: Cli, what: NewClient, url: str, by: str) -> None:
-    client, projects = what.order.client, what.order.projects
-    shown = "" if what.url_file is not None else url
-    if cli.as_json:
-        facts = {"client": client, "user": what.user, "projects": projects}
-        write_json(facts | {"url": shown, "file": str(what.url_file or "")})
-        return
-    lines = [f"client {client}: RabbitMQ user {what.user}, by {by}; projects {', '.join(projects)}"]
-    lines += [f"its URL, which is not shown again: {shown}"] if shown else []
-    lines += [f"its URL is in {what.url_file}"] if what.url_file is not None else []
-    for line in lines:
-        cli.say.print(printable(line), markup=False)

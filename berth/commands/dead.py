@@ -52,13 +52,13 @@ async def list_letters(
             else:
                 reason = printable(" ".join(letter.reason.split())[:200])
                 where = f"{printable(letter.id)}  {_when(letter.died)}  {printable(letter.queue)}"
-                cli.say.print(f"{where}  {reason}", markup=False)
+                cli.line(f"{where}  {reason}")
     if cli.as_json:
         return 0
     if not shown:
         cli.say.print("no dead letters")
     if more:
-        cli.say.print(f"there are more: berth dead list --after {printable(after)}", markup=False)
+        cli.line(f"there are more: berth dead list --after {printable(after)}")
     return 0
 
 
@@ -76,8 +76,8 @@ async def show_letter(cli: Cli, id_: Id, cell: OfCell = "") -> int:
             for name, value in _facts(letter).items():
                 cli.say.print(f"[bold]{name}[/bold]: {escape(printable(str(value), lines=name == 'reason'))}")
             if letter.traceback:
-                cli.say.print(printable(letter.traceback, lines=True), markup=False)
-            cli.say.print(printable(_text(letter), lines=True), markup=False)
+                cli.line(printable(letter.traceback, lines=True))
+            cli.line(printable(_text(letter), lines=True))
     if not found:
         _say_there_is_none(id_, complain if cli.as_json else cli.say)
     return 0 if found else 1
@@ -92,7 +92,7 @@ async def replay(cli: Cli, ids: Ids, cell: OfCell = "") -> int:
     def stays(why: str) -> None:
         staying.append(why)
         if not cli.as_json:
-            cli.say.print(printable(why), style="red", markup=False)
+            cli.line(printable(why), "red")
 
     async with Bus(_way(cli.settings, cell)) as bus:
         chosen = await _chosen(bus.transport, ids, complain if cli.as_json else cli.say)

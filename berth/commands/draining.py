@@ -16,7 +16,14 @@ from berth.commands.options import Commands, WaitingCommand, option
 from berth.commands.terminal import Cli, complain, progress_bar, write_json
 from berth.operations.boot_options import waiting_time
 from berth.operations.cells import check_to_cell, chosen_cells
-from berth.operations.emptying import Emptied, Emptying, instances_on, remaining_consumers, suppose_emptying
+from berth.operations.emptying import (
+    Emptied,
+    Emptying,
+    EmptyingListener,
+    instances_on,
+    remaining_consumers,
+    suppose_emptying,
+)
 from berth.operations.following import MoveOutcome
 from berth.operations.host_states import checked_cause, disabling, forcing_down, host_named, reported_hosts
 from berth.operations.moving import ANY, AT_ONCE, why_not
@@ -68,30 +75,43 @@ async def drain_command(cli: Cli, options: DrainOptions) -> int:
         move=ANY, build=ANY, kind=kind, to_cell=options.to_cell, wait=waiting_time(options.wait)
     )
     because = checked_cause(options.because)
-    telling = EmptyingPrinter(cli)
+    printer = EmptyingPrinter(cli)
     async with cli.bus("drain") as bus:
         await check_to_cell(bus, cli.settings, asked.to_cell)
         hosts = await _hosts(bus, cli.settings, options)
         if options.dry_run:
-            return await tell_what_would_be(bus, hosts, asked, telling, "disabled")
+            return await tell_what_would_be(bus, hosts, asked, cli, "disabled")
         for host in hosts:
             state = await disabling(because)(bus, host)
             if not cli.as_json:
-                cli.say.print(f"{host.host or host.name}: {state}", markup=False)
-        emptying = Emptying(bus, hosts, asked, options.most, telling, because=because)
-        try:
-            with telling.bar:
-                far = await emptying.run()
-        except asyncio.CancelledError:
-            complain.print(
-                f"stopped: {emptying.so_far.sentence()}. What is under way ends by itself;"
-                " the same command goes on with the rest",
-                markup=False,
-            )
-            raise
-        code = tell_emptied(far, _called(hosts), telling)
-        await tell_left_over(bus, hosts, far.stay, telling)
+                cli.line(f"{host.host or host.name}: {state}")
+        emptying = Emptying(bus, hosts, asked, options.most, printer, because=because)
+        code = await _empty(emptying, printer, "stopped", "the same command goes on")
+        await tell_left_over(bus, hosts, emptying.so_far.stay, cli)
     return code
+
+
+async def _empty(emptying: Emptying, printer: "EmptyingPrinter", stopped: str, goes_on: str) -> int:
+    """Run a drain and print its result; return 1 if instances stay."""
+    hosts = emptying.hosts
+    called = hosts[0].host or hosts[0].name if len(hosts) == 1 else f"{len(hosts)} hosts"
+    try:
+        with printer.bar:
+            far = await emptying.run()
+    except asyncio.CancelledError:
+        way = f"What is under way ends by itself; {goes_on} with the rest"
+        complain.print(f"{stopped}: {emptying.so_far.sentence()}. {way}", markup=False)
+        raise
+    if printer.cli.as_json:
+        sets = {name: sorted(getattr(far, name)) for name in ("moved", "gone", "under_way")}
+        write_json({"hosts": called, **sets, "stay": far.stay})
+        return 1 if far.stay else 0
+    printer.cli.line(f"{called}: {far.sentence()}")
+    for build, why in sorted(far.stay.items())[:_SHOWN]:
+        printer.cli.line(f"  {build} stays: {printable(why)}")
+    if len(far.stay) > _SHOWN:
+        printer.cli.line(f"  ... and {len(far.stay) - _SHOWN} more: --json tells all", "dim")
+    return 1 if far.stay else 0
 
 
 async def _hosts(bus: Bus, settings: Settings, options: DrainOptions) -> list[Provider]:
@@ -109,14 +129,8 @@ async def _hosts(bus: Bus, settings: Settings, options: DrainOptions) -> list[Pr
     return sorted(hosts, key=lambda host: host.host)
 
 
-def _called(hosts: Sequence[Provider]) -> str:
-    return hosts[0].host or hosts[0].name if len(hosts) == 1 else f"{len(hosts)} hosts"
-
-
-class EmptyingPrinter(MovePrinter):
-    """Prints the progress of a drain: its moves, and in a terminal a bar; there only moves that failed are
-    listed.
-    """
+class EmptyingPrinter(MovePrinter, EmptyingListener):
+    """Prints the progress of a drain: its moves, or in a terminal a bar and the moves that failed."""
 
     def __init__(self, cli: Cli) -> None:
         super().__init__(cli)
@@ -127,38 +141,22 @@ class EmptyingPrinter(MovePrinter):
         self.bar.update(self._task, completed=far.over, total=len(far.seen), description=far.sentence())
 
     def over(self, outcome: MoveOutcome) -> None:
-        if self.as_json or outcome.end != "done" or not complain.is_terminal:
+        if self.cli.as_json or outcome.end != "done" or not complain.is_terminal:
             super().over(outcome)
 
 
-def tell_emptied(far: Emptied, what: str, telling: MovePrinter) -> int:
-    """Print the result of a drain; return 1 if instances stay."""
-    if telling.as_json:
-        sets = {name: sorted(getattr(far, name)) for name in ("moved", "gone", "under_way")}
-        write_json({"hosts": what, **sets, "stay": far.stay})
-        return 1 if far.stay else 0
-    telling.say.print(f"{what}: {far.sentence()}", markup=False)
-    for build, why in sorted(far.stay.items())[:_SHOWN]:
-        telling.say.print(f"  {build} stays: {printable(why)}", markup=False)
-    if len(far.stay) > _SHOWN:
-        telling.say.print(f"  ... and {len(far.stay) - _SHOWN} more: --json tells all", style="dim")
-    return 1 if far.stay else 0
-
-
-async def tell_left_over(
-    bus: Bus, hosts: Sequence[Provider], told: Collection[str], telling: MovePrinter
-) -> None:
+async def tell_left_over(bus: Bus, hosts: Sequence[Provider], told: Collection[str], cli: Cli) -> None:
     """Print the consumers that remain on drained hosts, except those already listed."""
     for host in hosts:
         left, called = await remaining_consumers(bus, host, told), host.host or host.name
-        if telling.as_json:
+        if cli.as_json:
             for one in left:
                 write_json({"host": called, "consumer": one.id, "type": one.type, "is": _is(one)})
             continue
         for one in left[:_SHOWN]:
-            telling.say.print(f"  {printable(called)}: {one.id} {_is(one)}", style="dim", markup=False)
+            cli.line(f"  {printable(called)}: {one.id} {_is(one)}", "dim")
         if len(left) > _SHOWN:
-            telling.say.print(f"  {printable(called)}: ... and {len(left) - _SHOWN} more", style="dim")
+            cli.line(f"  {printable(called)}: ... and {len(left) - _SHOWN} more", "dim")
 
 
 def _is(holder: Consumer) -> str:
@@ -174,30 +172,23 @@ def _is(holder: Consumer) -> str:
 
 
 async def tell_what_would_be(
-    bus: Bus, hosts: Sequence[Provider], asked: MoveRequested, telling: MovePrinter, state: str
+    bus: Bus, hosts: Sequence[Provider], asked: MoveRequested, cli: Cli, state: str
 ) -> int:
-    """Print what the requested moves would do if the hosts were in this state; return 1 if instances would
-    stay.
-    """
+    """Print what the moves would do if the hosts were in this state; return 1 if instances would stay."""
     found = await suppose_emptying(bus, hosts, asked)
     for one in found:
         called, count = one.host.host or one.host.name, one.statuses
-        if telling.as_json:
-            whys = {build: printable(why_not(answer)) for build, answer in one.stay.items()}
-            write_json({"host": called, "instances": dict(count), "stay": whys})
-            continue
+        whys = {build: printable(why_not(answer)) for build, answer in one.stay.items()}
         others = ", ".join(f"{many} {status}" for status, many in sorted(count.items()) if status != "active")
         rest = f"; waited for: {others}" if others else ""
         finds = f", of which {len(one.stay)} find no host now" if one.stay else ""
         sentence = f"{called}: would be {state}, and {count['active']} instances moved{finds}{rest}"
-        telling.say.print(sentence, markup=False)
+        cli.tell(sentence, host=called, instances=dict(count), stay=whys)
     stay = [item for one in found for item in one.stay.items()]
-    if not telling.as_json:
-        tell_why_they_stay(stay, telling.say)
+    if not cli.as_json:
+        tell_why_they_stay(stay, cli)
         if sum(one.statuses["active"] for one in found) > AT_ONCE:
-            telling.say.print(
-                f"looked at {AT_ONCE} at a time: of room it is not known who takes it", style="dim"
-            )
+            cli.line(f"looked at {AT_ONCE} at a time: of room it is not known who takes it", "dim")
     return 1 if stay else 0
 
 
@@ -236,17 +227,19 @@ async def evacuate_command(cli: Cli, options: EvacuateOptions) -> int:
             # Before the host is forced down only another kind of move can be asked about; hosts are the same.
             fenced = FORCED_DOWN in host.traits
             supposed = structs.replace(asked, kind="evacuate" if fenced else "migrate")
-            return await tell_what_would_be(bus, [host], supposed, MovePrinter(cli), "forced down")
+            return await tell_what_would_be(bus, [host], supposed, cli, "forced down")
         there = await instances_on(bus, [host])
         called = host.host or host.name
         active = [instance for instance in there if instance.status == "active"]
         if not cli.as_json:
             rest = len(there) - len(active)
             others = f"; its cell sees to the {rest} that are not active" if rest else ""
-            cli.say.print(f"{called}: forced down; {len(active)} go to other hosts{others}", markup=False)
+            cli.line(f"{called}: forced down; {len(active)} go to other hosts{others}")
         await forcing_down(True)(bus, host)
         if options.wait is not None:
-            return await _follow(bus, host, asked, options.most, EmptyingPrinter(cli))
+            printer = EmptyingPrinter(cli)
+            emptying = Emptying(bus, [host], asked, options.most, printer, patient=False)
+            return await _empty(emptying, printer, called, f"`berth evacuate {called} --wait` goes on")
         clock = Clock()
         requests = [
             checked(structs.replace(asked, move=clock.uuid(), build=instance.build, cell=instance.cell))
@@ -258,21 +251,5 @@ async def evacuate_command(cli: Cli, options: EvacuateOptions) -> int:
         for request in requests:
             write_json({"move": request.move, "build": request.build, "kind": request.kind})
     elif requests:
-        cli.say.print(f"asked for: `berth moves list --host {called}` shows how they go", markup=False)
+        cli.line(f"asked for: `berth moves list --host {called}` shows how they go")
     return 0
-
-
-async def _follow(bus: Bus, host: Provider, asked: MoveRequested, most: int, telling: EmptyingPrinter) -> int:
-    called = host.host or host.name
-    emptying = Emptying(bus, [host], asked, most, telling, patient=False)
-    try:
-        with telling.bar:
-            far = await emptying.run()
-        return tell_emptied(far, called, telling)
-    except asyncio.CancelledError:
-        complain.print(
-            f"{called}: {emptying.so_far.sentence()}. What is under way ends by itself;"
-            f" `berth evacuate {called} --wait` goes on with the rest",
-            markup=False,
-        )
-        raise

@@ -95,14 +95,14 @@ async def show(cli: Cli, which: Which, project: Project = "") -> int:
     if cli.as_json:
         write_json({**msgspec.structs.asdict(group), "hosts": hosts})
         return 0
-    cli.say.print(f"{group.name} {group.id}", markup=False)
-    cli.say.print(f"  {_policy(group)}; project {printable(group.project)}", markup=False)
+    cli.line(f"{group.name} {group.id}")
+    cli.line(f"  {_policy(group)}; project {printable(group.project)}")
     if not group.members:
         cli.say.print("  no members")
     for places, what in ((group.members, ""), (group.left, " (may still be there)")):
         for consumer, roots in places.items():
             on = ", ".join(printable(hosts.get(root, root)) for root in roots)
-            cli.say.print(f"  {consumer} on {on}{what}", markup=False)
+            cli.line(f"  {consumer} on {on}{what}")
     return 0
 
 
@@ -134,10 +134,7 @@ async def create(cli: Cli, order: GroupEditRequested) -> int:
         result = await _edited(bus, order)
     match result:
         case GroupEdited(group=ServerGroup() as group):
-            if cli.as_json:
-                write_json(group)
-            else:
-                cli.say.print(f"server group {group.name}: {group.id}", markup=False)
+            cli.value(group, f"server group {group.name}: {group.id}")
             return 0
         case Taken(what="name", value=name):
             raise OperationRefused(f"there is a server group {name} in this project already")

@@ -1,36 +1,30 @@
 """`berth instances` lists the instances of all cells, `berth waiting` the requests that wait for capacity."""
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
 from msgspec import structs
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from berth.commands.options import Commands, option
-from berth.commands.terminal import Cli, coloured, complain, progress_bar, write_json
-from berth.operations.cells import all_shown, chosen_cells
+from berth.commands.terminal import Cli, coloured, complain, plain_table, progress_bar
+from berth.operations.cells import UNFINISHED, all_shown, ask_cells, chosen_cells, instance_pages
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.errors import Unavailable, Unroutable
 from bus.masking import printable
 from bus.queries import (
     FindInstances,
     FindWaiting,
     Instance,
-    InstancesFound,
     InstanceStatus,
-    WaitingFound,
     WaitingRequest,
 )
 
-SECONDS = 10.0  # a cell may take for one page
-_PAGE = 500
 _COLUMNS = ("build", "name", "status", "host", "cell", "project", "flavor")
 
 commands = Commands()
@@ -83,79 +77,51 @@ async def show_instances(
 ) -> int:
     async with cli.bus("instances") as bus:
         cells = await chosen_cells(bus, cli.settings, only)
-        asking = _Asking(bus, question, most)
-        await asking.ask(cells)
-    found = sorted(asking.found, key=lambda one: (getattr(one, sort), one.build))
+        found, count, silent = await _instances_of(bus, cells, question, most)
+    found.sort(key=lambda one: (getattr(one, sort), one.build))
     cli.rows(found, instances_table(found) if found else "none")
-    if asking.there > len(found):
-        complain.print(f"... and {asking.there - len(found)} more: --all shows them", style="dim")
-    all_shown(sorted(asking.silent))
+    if count > len(found):
+        complain.print(f"... and {count - len(found)} more: --all shows them", style="dim")
+    all_shown(sorted(silent))
     return 0
 
 
-async def instances_of(bus: Bus, cell: str, most: int) -> tuple[Sequence[Instance], bool]:
+async def _instances_of(
+    bus: Bus, cells: Sequence[str], question: FindInstances, most: int | None
+) -> tuple[list[Instance], int, list[str]]:
+    """Query cells in parallel. Return at most so many instances of each, the number of all instances, and
+    the cells that did not answer.
+    """
+    found, count = list[Instance](), 0
+    with progress_bar() as bar:
+        shown = bar.add_task("instances", total=None)
+
+        async def ask(cell: str) -> bool:
+            nonlocal found, count
+            async for page in instance_pages(bus, structs.replace(question, cell=cell, count=True), most):
+                found += page.instances
+                count += page.count
+                bar.update(shown, completed=len(found), total=max(count, 1))
+            return True
+
+        _, silent = await ask_cells(cells, ask)
+    return found, count, silent
+
+
+async def unfinished_instances(bus: Bus, cell: str, most: int) -> tuple[Sequence[Instance], bool]:
     """Return at most this many unfinished instances of a cell, and whether the cell did not answer."""
-    statuses: tuple[InstanceStatus, ...] = (
-        "building", "swapping", "active", "moving", "verifying", "deleting",
-    )  # fmt: skip
-    asking = _Asking(bus, FindInstances(cell=cell, statuses=statuses), most)
-    await asking.ask([cell])
-    return asking.found, bool(asking.silent)
-
-
-class _Asking:
-    """The parallel queries to all cells for their instances, page by page."""
-
-    def __init__(self, bus: Bus, question: FindInstances, most: int | None) -> None:
-        self._ask = bus.asker(topics.FIND_INSTANCES, timeout=SECONDS)
-        self._question = question
-        self._most = most
-        self.found: list[Instance] = []
-        self.silent: list[str] = []
-        self.there = 0  # in all, as the cells counted at first
-
-    async def ask(self, cells: Sequence[str]) -> None:
-        with progress_bar() as bar:
-            shown = bar.add_task("instances", total=None)
-
-            def seen() -> None:
-                bar.update(shown, completed=len(self.found), total=max(self.there, 1))
-
-            async with asyncio.TaskGroup() as group:
-                for cell in cells:
-                    group.create_task(self._ask_cell(cell, seen))
-
-    async def _ask_cell(self, cell: str, seen: Callable[[], None]) -> None:
-        after, taken, more = "", 0, True
-        while more and (self._most is None or taken < self._most):
-            limit = _PAGE if self._most is None else min(_PAGE, self._most - taken)
-            page = await self._page(cell, after, limit)
-            if page is None:
-                self.silent.append(cell)
-                return
-            self.there += page.count
-            self.found += page.instances
-            taken += max(len(page.instances), 1)
-            after, more = page.last, page.more
-            seen()
-
-    async def _page(self, cell: str, after: str, limit: int) -> InstancesFound | None:
-        question = structs.replace(self._question, cell=cell, after=after, limit=limit, count=not after)
-        try:
-            return await self._ask(question)
-        except (Unavailable, Unroutable):
-            return None
+    question = FindInstances(cell=cell, statuses=UNFINISHED)
+    found, _, silent = await _instances_of(bus, [cell], question, most)
+    return found, bool(silent)
 
 
 def instances_table(found: Sequence[Instance]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in _COLUMNS:
-        table.add_column(title, no_wrap=title in ("build", "status"), overflow="fold")
+    rows = []
     for instance in found:
-        row = [printable(str(getattr(instance, column))) for column in _COLUMNS]
-        row[_COLUMNS.index("status")] = coloured(instance.status)
-        table.add_row(*row)
-    return table
+        row = [getattr(instance, column) for column in _COLUMNS]
+        row[_COLUMNS.index("status")] = Text.from_markup(coloured(instance.status))
+        rows.append(row)
+    return plain_table(_COLUMNS, rows, folded={*_COLUMNS} - {"build", "status"})
 
 
 _WAITING_PAGE = 200
@@ -177,60 +143,37 @@ async def waiting_command(
 
 
 async def show_waiting(cli: Cli, project: str, limit: int, now: float) -> int:
+    waiting: list[WaitingRequest] = []
     async with cli.bus("waiting") as bus:
-        ask = bus.asker(topics.WAITING)
-        waiting: list[WaitingRequest] = []
-        found = await ask(FindWaiting(project=project, limit=min(limit, _WAITING_PAGE)))
-        waiting += found.waiting
-        while found.more is not None and len(waiting) < limit:
-            found = await ask(
-                FindWaiting(project=project, after=found.more, limit=min(limit - len(waiting), _WAITING_PAGE))
-            )
+        question, found = FindWaiting(project=project), None
+        while found is None or (found.more is not None and len(waiting) < limit):
+            page = min(limit - len(waiting), _WAITING_PAGE)
+            found = await bus.asker(topics.WAITING)(structs.replace(question, limit=page))
+            question = structs.replace(question, after=found.more)
             waiting += found.waiting
+    cli.rows(waiting, _waiting_table(waiting, now) if found.count else "nobody waits")
     if cli.as_json:
-        for one in waiting:
-            write_json(one)
         return 0
-    if not found.count:
-        cli.say.print("nobody waits")
-    else:
-        cli.say.print(_waiting_table(waiting, now))
-        _tell_the_rest(found, len(waiting), cli.say)
+    if len(found.kinds) > 1:
+        kinds = [f"{printable(kind.flavor)} ({kind.kind}): {kind.requests}" for kind in found.kinds[:10]]
+        cli.line(f"{found.count} wait, by kind: {', '.join(kinds)}")
+    if len(waiting) < found.count:
+        cli.line(f"... and {found.count - len(waiting)} more: --limit shows them", "dim")
     if found.rescued:
         cli.say.print(f"[red]{found.rescued} waited though there was room[/red]: that is a fault of berth's")
     return 0
 
 
 def _waiting_table(waiting: Sequence[WaitingRequest], now: float) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("line", "place", "priority", "asks", "flavor", "instances", "since", "for", "build"):
-        table.add_column(title, no_wrap=True)
-    for title in ("lacks", "would wake it"):
-        table.add_column(title, overflow="fold")
+    rows = []
     for one in waiting:
         several = "" if one.instances == 1 else f" and {one.instances - 1} more"
-        table.add_row(
-            one.kind,
-            str(one.position),
-            str(one.priority),
-            one.move or "boot",
-            printable(one.flavor),
-            str(one.instances),
-            duration(now - one.since),
-            duration(one.until - now),
-            f"{next(iter(one.builds), one.request)}{several}",
-            printable(one.lacks),
-            printable(one.wakes),
-        )
-    return table
-
-
-def _tell_the_rest(found: WaitingFound, shown: int, say: Console) -> None:
-    if len(found.kinds) > 1:
-        kinds = [f"{printable(kind.flavor)} ({kind.kind}): {kind.requests}" for kind in found.kinds[:10]]
-        say.print(f"{found.count} wait, by kind: {', '.join(kinds)}", markup=False)
-    if shown < found.count:
-        say.print(f"... and {found.count - shown} more: --limit shows them", style="dim")
+        times = duration(now - one.since), duration(one.until - now)
+        build = f"{next(iter(one.builds), one.request)}{several}"
+        what = one.move or "boot", one.flavor, one.instances
+        rows.append((one.kind, one.position, one.priority, *what, *times, build, one.lacks, one.wakes))
+    titles = ("line", "place", "priority", "asks", "flavor", "instances", "since", "for", "build")
+    return plain_table((*titles, "lacks", "would wake it"), rows, folded=("lacks", "would wake it"))
 
 
 def duration(seconds: float) -> str:

@@ -184,7 +184,7 @@ async def show_diff(cli: Cli, sides: Sides) -> int:
         cli.rows(compared.differences, "")
     else:
         for line in compared.lines(sides.ironic.share_gone):
-            cli.say.print(line, markup=False)
+            cli.line(line)
     return 1 if compared.differences else 0
 
 

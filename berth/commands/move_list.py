@@ -1,6 +1,5 @@
 """`berth moves`: moves in progress, ended moves, and the phases of each."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -11,7 +10,7 @@ from rich.markup import escape
 from berth.commands.move_output import moves_table, phases_table, print_funnel
 from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, write_json
-from berth.operations.cells import all_shown, chosen_cells, uuid_of
+from berth.operations.cells import all_shown, ask_cells, chosen_cells, uuid_of
 from berth.operations.following import moves_of
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -90,9 +89,7 @@ async def show_move(cli: Cli, id_: str) -> int:
         cli.say.print(phases_table(one))
     for number, attempt in enumerate(one.attempts, 1):
         cause = f": {printable(attempt.cause)}" if attempt.cause else ""
-        cli.say.print(
-            f"  attempt {number}  {printable(attempt.host)}: {attempt.outcome}{cause}", markup=False
-        )
+        cli.line(f"  attempt {number}  {printable(attempt.host)}: {attempt.outcome}{cause}")
     if one.decision.considered:
         cli.say.print("why there", style="bold")
         print_funnel(one.decision, cli.say)
@@ -111,14 +108,12 @@ def facts_of(move: MoveStands) -> list[str]:
     return [escape(printable(fact)) for fact in facts]
 
 
-def _told_by_one(found: Sequence[MoveStands]) -> list[MoveStands]:
-    """Return one record for each move; of a move that two cells know, the record of the responsible cell."""
-    known = {move.move for move in found if not move.in_cell}
-    return [move for move in found if not move.in_cell or move.move not in known]
-
-
 async def _ask(bus: Bus, cells: Sequence[str], question: FindMoves) -> tuple[list[MoveStands], list[str]]:
-    """Query the cells for their moves in parallel. Return the moves, and the cells that did not answer."""
-    answers = await asyncio.gather(*(moves_of(bus, structs.replace(question, cell=cell)) for cell in cells))
-    found = _told_by_one([move for answer in answers for move in answer or ()])
-    return found, [cell for cell, answer in zip(cells, answers, strict=True) if answer is None]
+    """Query the cells for their moves in parallel. Return the moves, and the cells that did not answer.
+
+    Of a move that two cells know, the record of the responsible cell is returned.
+    """
+    answers, silent = await ask_cells(cells, lambda cell: moves_of(bus, structs.replace(question, cell=cell)))
+    found = [move for answer in answers.values() for move in answer]
+    known = {move.move for move in found if not move.in_cell}
+    return [move for move in found if not move.in_cell or move.move not in known], silent

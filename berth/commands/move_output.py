@@ -8,8 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from berth.commands.instances import duration
-from berth.commands.terminal import Cli, write_json
-from berth.operations.following import REFUSED, VERIFYING, MoveOutcome
+from berth.commands.terminal import Cli, plain_table, write_json
+from berth.operations.following import REFUSED, VERIFYING, MoveListener, MoveOutcome
 from berth.operations.moving import why_not
 from bus.decisions import Decision, Record, RecordedHost
 from bus.masking import printable
@@ -155,17 +155,22 @@ _BEGINS = {  # descriptions of phases
 }
 
 
-class MovePrinter:
+def wait_sentence(waiting: WaitingRequest) -> str:
+    """Return the position of a waiting request, what it lacks, and what would wake it."""
+    wakes = f"; would be woken by {waiting.wakes}" if waiting.wakes else ""
+    return printable(f"place {waiting.position} in its line: {waiting.lacks}{wakes}")
+
+
+class MovePrinter(MoveListener):
     """Prints the progress of moves: each phase once, and with --json every progress report."""
 
     def __init__(self, cli: Cli) -> None:
-        self.as_json = cli.as_json
-        self.say = cli.say
+        self.cli = cli
         self._phases: dict[str, tuple[str, str]] = {}
         self._waits: dict[str, str] = {}
 
     def progress(self, said: MoveProgress) -> None:
-        if self.as_json:
+        if self.cli.as_json:
             write_json(said)
             return
         if self._phases.get(said.move) == (said.phase, said.host):
@@ -175,46 +180,36 @@ class MovePrinter:
             words = _BEGINS[said.phase].format(host=printable(said.host) or "its host")
             if said.phase == "send" and not said.host:
                 words = "is stopped, and its image made"
-            self.say.print(f"{said.build} {words}", style="dim", markup=False)
+            self.cli.line(f"{said.build} {words}", "dim")
 
     def waits(self, said: WaitingRequest) -> None:
         """Print that a move waits, once, and again when it lacks something else."""
-        lacks = f"place {said.position} in its line: {said.lacks}"
-        if self._waits.get(said.request) == lacks:
-            return
-        self._waits[said.request] = lacks
-        if self.as_json:
-            write_json(said)
-            return
-        wakes = f"; would be woken by {said.wakes}" if said.wakes else ""
-        build = next(iter(said.builds), said.request)
-        self.say.print(f"{build} waits: {printable(lacks)}{printable(wakes)}", style="dim", markup=False)
+        lacks = wait_sentence(said)
+        if self._waits.get(said.request) != lacks:
+            self._waits[said.request] = lacks
+            self.cli.value(said, f"{next(iter(said.builds), said.request)} waits: {lacks}", "dim")
 
     def over(self, outcome: MoveOutcome) -> None:
-        if self.as_json:
-            write_json({name: getattr(outcome, name) for name in outcome.__dataclass_fields__})
-        else:
-            self.say.print(sentence(outcome))
-            for line in failures(outcome):
-                self.say.print(line, markup=False)
+        if self.cli.as_json:
+            write_json(vars(outcome))
+            return
+        self.cli.say.print(sentence(outcome))
+        for line in failures(outcome):
+            self.cli.line(line)
 
 
 class RequestedMovesPrinter(MovePrinter):
     """Prints the moves that this command requested, and how to confirm moves that wait for it."""
 
-    def __init__(self, cli: Cli) -> None:
-        super().__init__(cli)
-        self.count_over = 0
+    count_over = 0
 
     def over(self, outcome: MoveOutcome) -> None:
         self.count_over += 1
         super().over(outcome)
-        if outcome.end == VERIFYING and not self.as_json:
-            self.say.print(
-                f"  `berth confirm {outcome.build}` keeps it there,"
-                f" `berth revert {outcome.build}` brings it back",
-                style="dim",
-                markup=False,
+        if outcome.end == VERIFYING and not self.cli.as_json:
+            build = outcome.build
+            self.cli.line(
+                f"  `berth confirm {build}` keeps it there, `berth revert {build}` brings it back", "dim"
             )
 
 
@@ -246,68 +241,48 @@ def _cause(cause: str) -> str:
 
 
 def moves_table(found: Sequence[MoveStands], now: float) -> Table:
-    """Return moves as a table."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("move", "build", "kind", "is", "from", "to", "since", "took"):
-        table.add_column(title, no_wrap=True)
-    table.add_column("why", overflow="fold")
+    titles = ("move", "build", "kind", "is", "from", "to", "since", "took", "why")
+    rows = []
     for move in found:
         percent = f" {move.percent}%" if move.percent and not move.ended else ""
-        row = (
-            move.move,
-            move.build,
-            move.kind,
-            f"{move.phase}{percent}",
-            move.source or "-",
-            move.host or "-",
-            duration(now - move.since),
-            duration(move.ended - move.since) if move.ended else "",
-            move.reason,
+        took = duration(move.ended - move.since) if move.ended else ""
+        way = move.source or "-", move.host or "-"
+        since = duration(now - move.since)
+        rows.append(
+            (move.move, move.build, move.kind, f"{move.phase}{percent}", *way, since, took, move.reason)
         )
-        table.add_row(*(escape(printable(cell)) for cell in row))
-    return table
+    return plain_table(titles, rows, folded=("why",))
 
 
 def phases_table(move: MoveStands) -> Table:
-    """Return the phases of a move as a table."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("phase", "host", "came to", "took"):
-        table.add_column(title, no_wrap=True)
-    table.add_column("cause", overflow="fold")
+    rows = []
     for phase in move.phases:
         took = f"{max(phase.ended - phase.began, 0.0):.1f}s" if phase.ended else ""
-        row = (phase.phase, phase.host, phase.outcome, took, phase.cause)
-        table.add_row(*(escape(printable(cell)) for cell in row))
-    return table
+        rows.append((phase.phase, phase.host, phase.outcome, took, phase.cause))
+    return plain_table(("phase", "host", "came to", "took", "cause"), rows, folded=("cause",))
 
 
 def tell_supposed(cli: Cli, moves: Sequence[MoveRequested], answers: Sequence[WhatIfAnswered]) -> int:
     """Print what moves would do if they were requested; return 1 unless all would succeed."""
     for request, answer in zip(moves, answers, strict=True):
-        if cli.as_json:
-            write_json(answer)
-            continue
         if answer.fits:
             where = "".join(f" to {printable(there.host)} in cell {there.cell}" for there in answer.placed)
-            cli.say.print(f"{request.build}: {request.kind}{where}", style="green", markup=False)
+            cli.value(answer, f"{request.build}: {request.kind}{where}", "green")
         else:
-            cli.say.print(
-                f"{request.build}: no {request.kind}: {printable(why_not(answer))}", style="red", markup=False
-            )
-        print_funnel(answer.decision, cli.say, answer.placed[0].root if answer.placed else "")
+            cli.value(answer, f"{request.build}: no {request.kind}: {printable(why_not(answer))}", "red")
+        if not cli.as_json:
+            print_funnel(answer.decision, cli.say, answer.placed[0].root if answer.placed else "")
     return 0 if all(answer.fits for answer in answers) else 1
 
 
-def tell_why_they_stay(stay: Sequence[tuple[str, WhatIfAnswered]], say: Console) -> None:
+def tell_why_they_stay(stay: Sequence[tuple[str, WhatIfAnswered]], cli: Cli) -> None:
     """Print the instances that cannot move, grouped by reason, with the decision about the first one."""
-    alike: dict[tuple[str, object], list[str]] = {}
-    first: dict[tuple[str, object], WhatIfAnswered] = {}
+    alike: dict[tuple[str, object], list[tuple[str, WhatIfAnswered]]] = {}
     for build, answer in stay:
-        why = (printable(why_not(answer)), answer.decision.removals)
-        alike.setdefault(why, []).append(build)
-        first.setdefault(why, answer)
-    for key, builds in alike.items():
-        more = f" and {len(builds) - _SHOWN} more" if len(builds) > _SHOWN else ""
-        say.print(f"  would stay: {key[0]}", style="red", markup=False)
-        say.print(f"    {', '.join(builds[:_SHOWN])}{more}", markup=False)
-        print_funnel(first[key].decision, say, first[key].placed[0].root if first[key].placed else "")
+        alike.setdefault((printable(why_not(answer)), answer.decision.removals), []).append((build, answer))
+    for (why, _), group in alike.items():
+        more = f" and {len(group) - _SHOWN} more" if len(group) > _SHOWN else ""
+        cli.line(f"  would stay: {why}", "red")
+        cli.line(f"    {', '.join(build for build, _ in group[:_SHOWN])}{more}")
+        first = group[0][1]
+        print_funnel(first.decision, cli.say, first.placed[0].root if first.placed else "")

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from berth.commands.move_output import RequestedMovesPrinter, tell_supposed
 from berth.commands.options import Commands, WaitingCommand, option
-from berth.commands.terminal import Cli, complain, write_json
+from berth.commands.terminal import Cli, complain
 from berth.operations.boot_options import image_named, pairs, waiting_time
 from berth.operations.cells import uuid_of
 from berth.operations.moving import (
@@ -298,11 +298,8 @@ async def request_moves(cli: Cli, builds: Sequence[str], making: Making, how: _F
             return await _follow(bus, name, requests, cli, how)
         await publish(bus, *requests, patience=PATIENCE)
     for request in requests:
-        if cli.as_json:
-            write_json({"move": request.move, "build": request.build, "kind": request.kind})
-        else:
-            sentence = f"asked for: {request.kind} of {request.build} (`berth moves show {request.move}`)"
-            cli.say.print(sentence, markup=False)
+        facts = {"move": request.move, "build": request.build, "kind": request.kind}
+        cli.tell(f"asked for: {request.kind} of {request.build} (`berth moves show {request.move}`)", **facts)
     return 0
 
 

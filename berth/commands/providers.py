@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from berth.commands.options import Commands, argument, option
-from berth.commands.terminal import Cli, write_json
+from berth.commands.terminal import Cli
+from berth.operations.adoptable import SHARES
 from berth.operations.cells import chosen_cells
 from berth.operations.host_states import every_provider
 from berth.operations.publishing import checked
@@ -24,7 +25,6 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 _AT_ONCE = 100  # roots
 _SHOWN = 10
-SHARES = "MISC_SHARES_VIA_AGGREGATE"  # the trait of a pool
 
 commands = Commands(name="provider", no_args_is_help=True)
 
@@ -71,23 +71,16 @@ async def reset(cli: Cli, root: str, cell: str) -> int:
         result = (await bus.asker(topics.EDIT_OWNER)(order)).result
         if isinstance(result, Missing):
             raise OperationRefused(f"there is no root provider {root}")
-    match result:
-        case OwnerGiven():
-            if cli.as_json:
-                write_json(result)
-            else:
-                before = f"cell {result.cell}" if result.cell else "no cell"
-                told = f", agent {result.agent}" if result.agent else ""
-                cli.say.print(
-                    f"{root} is of cell {cell}; it was of {before}{told}, last report {result.sequence}",
-                    markup=False,
-                )
-            return 0
-    raise OperationRefused("others are at work on it just now: try again")
+    if not isinstance(result, OwnerGiven):
+        raise OperationRefused("others are at work on it just now: try again")
+    before = f"cell {result.cell}" if result.cell else "no cell"
+    told = f", agent {result.agent}" if result.agent else ""
+    cli.value(result, f"{root} is of cell {cell}; it was of {before}{told}, last report {result.sequence}")
+    return 0
 
 
 async def reset_the_ownerless(cli: Cli, cell: str, match: str, dry_run: bool) -> int:
-    """Delete providers without an owner. Shared pools of operators stay."""
+    """Give providers without an owner to a cell, except shared pools."""
     async with cli.bus("provider") as bus:
         await chosen_cells(bus, cli.settings, [cell])
         found = [provider for provider in await _ownerless(bus) if fnmatchcase(provider.name, match)]
@@ -97,14 +90,12 @@ async def reset_the_ownerless(cli: Cli, cell: str, match: str, dry_run: bool) ->
             answers = await bus.asker_of_many(topics.EDIT_OWNER, timeout=60.0)(orders)
             given = [isinstance(answer.result, OwnerGiven) for answer in answers]
             failed += [provider.name for provider, done in zip(part, given, strict=True) if not done]
-    if cli.as_json:
-        names = [provider.name for provider in found if provider.name not in failed]
-        write_json({"cell": cell, "hosts": names, "failed": failed, "done": not dry_run})
-    else:
-        some = f": {', '.join(printable(one.name) for one in found[:_SHOWN])}" if found else ""
-        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-        goes = f"would go to cell {cell}" if dry_run else f"are of cell {cell} now"
-        cli.say.print(f"{len(found) - len(failed)} hosts {goes}{some}{more}", markup=False)
+    names = [provider.name for provider in found if provider.name not in failed]
+    some = f": {', '.join(printable(one.name) for one in found[:_SHOWN])}" if found else ""
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    goes = f"would go to cell {cell}" if dry_run else f"are of cell {cell} now"
+    sentence = f"{len(found) - len(failed)} hosts {goes}{some}{more}"
+    cli.tell(sentence, cell=cell, hosts=names, failed=failed, done=not dry_run)
     if failed:
         raise OperationRefused(f"others are at work on {', '.join(failed[:_SHOWN])}: say the same again")
     return 0

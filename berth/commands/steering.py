@@ -9,13 +9,14 @@ import typer
 
 from berth.commands.move_output import MovePrinter
 from berth.commands.options import Commands, option
-from berth.commands.terminal import Cli, complain, write_json
+from berth.commands.terminal import Cli, complain
 from berth.operations.cells import known_cells, uuid_of
 from berth.operations.following import MoveOutcome, waiting_moves
 from berth.operations.moving import end_wait, move_in_progress, steering
+from berth.operations.publishing import within
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
-from bus.moves import MoveProgress, MoveStands, Steering
+from bus.moves import MoveStands, Steering
 from bus.queries import WaitingRequest
 
 _GOOD = {"confirm": ("done",), "force": ("done",), "revert": ("reverted",), "abort": ("aborted", "reverted")}
@@ -67,25 +68,22 @@ async def force(cli: Cli, options: SteeringOptions) -> int:
 
 
 async def steer(cli: Cli, options: SteeringOptions, to: Steering) -> int:
-    ids = list(dict.fromkeys(uuid_of(one, "a build or a move") for one in options.of))
+    ids = list(dict.fromkeys(uuid_of(given, "a build or a move") for given in options.of))
     async with cli.bus("steer") as bus:
         cells = (options.cell,) if options.cell else await known_cells(bus, cli.settings)
-        telling = MovePrinter(cli)
-        meant = [await _meant(bus, cells, id_, to) for id_ in ids]
-        cancelled = [await _wait_ended(bus, one, telling) for one in meant if isinstance(one, WaitingRequest)]
-        # A move that no longer waited has just begun
-        begun = [await move_in_progress(bus, cells, move) for move in cancelled if move]
-        under_way = [one for one in meant if isinstance(one, MoveStands)] + begun
-        steered = _Steered(bus, to, options, telling)
+        printer = MovePrinter(cli)
+        found = [await _found(bus, cells, id_, to) for id_ in ids]
+        waiting = [request for request in found if isinstance(request, WaitingRequest)]
+        begun = [request.request for request in waiting if not await _wait_ended(bus, request, printer)]
+        moves = [move for move in found if isinstance(move, MoveStands)]
+        moves += [await move_in_progress(bus, cells, move) for move in begun]
         async with asyncio.TaskGroup() as group:
-            each = [group.create_task(steered.steer(stands)) for stands in under_way]
+            each = [group.create_task(_steer(bus, move, to, options, printer)) for move in moves]
     return 0 if all(task.result() for task in each) else 1
 
 
-async def _meant(bus: Bus, cells: Sequence[str], id_: str, to: Steering) -> MoveStands | WaitingRequest:
-    """Return the move in progress with this id or of this build or, for abort, a move that waits for
-    capacity.
-    """
+async def _found(bus: Bus, cells: Sequence[str], id_: str, to: Steering) -> MoveStands | WaitingRequest:
+    """Return the move in progress with this id or of this build or, for abort, a move that waits."""
     try:
         return await move_in_progress(bus, cells, id_)
     except OperationRefused:
@@ -95,65 +93,33 @@ async def _meant(bus: Bus, cells: Sequence[str], id_: str, to: Steering) -> Move
         raise
 
 
-async def _wait_ended(bus: Bus, waits: WaitingRequest, telling: MovePrinter) -> str:
-    """Return an empty string if the move no longer waits; else its id, because it has begun or ended."""
+async def _wait_ended(bus: Bus, waits: WaitingRequest, printer: MovePrinter) -> bool:
+    """End the wait of a move. Return False if it no longer waited, because it has just begun."""
     said = await end_wait(bus, waits.request)
-    if not said.waited:
-        return waits.request
-    build = next(iter(waits.builds), "")
-    telling.over(MoveOutcome(move=waits.request, build=build, end="cancelled", kind=waits.move))
-    return ""
+    if said.waited:
+        build = next(iter(waits.builds), "")
+        printer.over(MoveOutcome(move=waits.request, build=build, end="cancelled", kind=waits.move))
+    return said.waited
 
 
-class _Steered:
-    """The control of several moves, with one message for each."""
-
-    def __init__(self, bus: Bus, to: Steering, options: SteeringOptions, telling: MovePrinter) -> None:
-        self.bus = bus
-        self.to: Steering = to
-        self.wait = options.wait
-        self.timeout = options.timeout
-        self.telling = telling
-
-    async def steer(self, stands: MoveStands) -> bool:
-        """Return whether the move reached the requested state; without --wait, whether its cell accepted the
-        message.
-        """
-        try:
-            async with steering(self.bus, stands, self.to, self.telling) as (outcome, answer):
-                if answer.done() and answer.result().refused:
-                    return self._refused(answer.result())
-                if not self.wait and not outcome.done():
-                    return self._taken(stands, heard=answer.done())
-                return self._over(await self._within(outcome, stands))
-        except asyncio.CancelledError:
-            complain.print(f"{self.to} was said; `berth moves show {stands.move}` shows what comes of it")
-            raise
-
-    async def _within(self, outcome: asyncio.Future[MoveOutcome], stands: MoveStands) -> MoveOutcome:
-        try:
-            async with asyncio.timeout(self.timeout):
-                return await outcome
-        except TimeoutError:
-            raise OperationRefused(
-                f"not followed any longer: {stands.move} was not over within {self.timeout:g} s"
-            ) from None
-
-    def _refused(self, said: MoveProgress) -> bool:
-        if self.telling.as_json:
-            write_json(said)
-        else:
-            self.telling.say.print(f"{said.build}: {said.refused}", style="red", markup=False)
-        return False
-
-    def _taken(self, stands: MoveStands, *, heard: bool) -> bool:
-        if self.telling.as_json:
-            write_json({"move": stands.move, "build": stands.build, "to": self.to, "heard": heard})
-        else:
-            yet = "" if heard else f", and cell {stands.cell} has not answered yet"
-            self.telling.say.print(f"{stands.build}: {self.to} is said{yet}", markup=False)
-        return True
-
-    def _over(self, outcome: MoveOutcome) -> bool:
-        self.telling.over(outcome)
-        return outcome.end in _GOOD[self.to]
+async def _steer(
+    bus: Bus, stands: MoveStands, to: Steering, options: SteeringOptions, printer: MovePrinter
+) -> bool:
+    """Return whether the move reached the requested state; without --wait, whether it was not refused."""
+    try:
+        async with steering(bus, stands, to, printer) as (outcome, answer):
+            if answer.done() and (refusal := answer.result()).refused:
+                printer.cli.value(refusal, f"{refusal.build}: {refusal.refused}", "red")
+                return False
+            if not options.wait and not outcome.done():
+                yet = "" if answer.done() else f", and cell {stands.cell} has not answered yet"
+                facts = {"move": stands.move, "build": stands.build, "to": to, "heard": answer.done()}
+                printer.cli.tell(f"{stands.build}: {to} is said{yet}", **facts)
+                return True
+            late = f"not followed any longer: {stands.move} was not over within {options.timeout:g} s"
+            ended = await within(options.timeout, outcome, late)
+            printer.over(ended)
+            return ended.end in _GOOD[to]
+    except asyncio.CancelledError:
+        complain.print(f"{to} was said; `berth moves show {stands.move}` shows what comes of it")
+        raise

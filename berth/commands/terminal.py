@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 import msgspec
 import typer
 from rich.console import Console, RenderableType
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -118,10 +119,18 @@ class Cli:
 
     def tell(self, sentence: str, **facts: Any) -> None:
         """Report a completed action: as a sentence, or as a JSON object with its facts."""
+        self.value(facts, sentence)
+
+    def value(self, record: Any, sentence: str, style: str | None = None) -> None:
+        """Print a record as a line of JSON, or a sentence about it."""
         if self.as_json:
-            write_json(facts)
+            write_json(record)
         else:
-            self.say.print(sentence, markup=False)
+            self.line(sentence, style)
+
+    def line(self, text: str, style: str | None = None) -> None:
+        """Print a line whose text is no markup."""
+        self.say.print(text, style=style, markup=False)
 
     def rows(self, found: Iterable[Any], table: RenderableType) -> None:
         """Print each record as a line of JSON, or the table of all records."""
@@ -132,12 +141,27 @@ class Cli:
             self.say.print(table)
 
 
-def plain_table(titles: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:
-    """Return a table without borders, whose cells contain text of other programs and no markup."""
-    table = Table(*titles, box=None, pad_edge=False)
+def plain_table(
+    titles: Iterable[str], rows: Iterable[Iterable[object]], folded: Collection[str] | None = None
+) -> Table:
+    """Return a table without borders. Cells are `Text`, or text of other programs, which is no markup.
+
+    If columns are `folded`, the others are never wrapped.
+    """
+    table = Table(box=None, pad_edge=False)
+    for title in titles:
+        if folded is None or title in folded:
+            table.add_column(title, overflow="ellipsis" if folded is None else "fold")
+        else:
+            table.add_column(title, no_wrap=True)
     for row in rows:
-        table.add_row(*(Text(printable(str(cell))) for cell in row))
+        table.add_row(*(cell if isinstance(cell, Text) else Text(printable(str(cell))) for cell in row))
     return table
+
+
+def note(text: str) -> None:
+    """Print a note on standard error."""
+    complain.print(f"[yellow]note[/yellow]: {escape(text)}")
 
 
 def coloured(status: str) -> str:

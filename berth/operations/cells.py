@@ -4,7 +4,7 @@ cells that do not answer.
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from msgspec import structs
@@ -19,7 +19,7 @@ from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, NoAnswer, OperationRefused, Unavailable, Unroutable
 from bus.host_health import FindHostHealth
 from bus.leases import AgentEditAnswered, AgentEditRequested, AgentsFound, FindAgents
-from bus.queries import BuildStands, FindBuilds, FindInstances
+from bus.queries import BuildStands, FindBuilds, FindInstances, InstancesFound, InstanceStatus
 
 R = TypeVar("R")
 
@@ -28,9 +28,7 @@ SECONDS = 1.0  # for placement's answer; without it only the cells of the settin
 
 
 async def known_cells(bus: Bus, settings: Settings) -> tuple[str, ...]:
-    """Return the cells of the settings, then the registered ones. An embedded berth has only those of the
-    settings.
-    """
+    """Return the cells of the settings, then the registered ones, which an embedded berth does not have."""
     if settings.embedded:
         return settings.cell_names
     try:
@@ -58,9 +56,9 @@ async def check_to_cell(bus: Bus, settings: Settings, cell: str) -> None:
 
 
 async def ask_cells(
-    cells: Sequence[str], ask: Callable[[str], Awaitable[R]]
+    cells: Sequence[str], ask: Callable[[str], Awaitable[R | None]]
 ) -> tuple[dict[str, R], list[str]]:
-    """Send a query to cells in parallel. Return their answers, and the cells that did not answer."""
+    """Send a query to cells in parallel. Return their answers, and the cells without an answer, or None."""
 
     async def one(cell: str) -> R | None:
         try:
@@ -106,6 +104,27 @@ async def builds_by_uuid(
     return {build: found[build] for build in builds}
 
 
+INSTANCE_SECONDS = 10.0  # a cell may take for a page of its instances
+PAGE = 500  # instances
+UNFINISHED: tuple[InstanceStatus, ...] = (
+    "building", "swapping", "active", "moving", "verifying", "deleting",
+)  # fmt: skip
+
+
+async def instance_pages(
+    bus: Bus, question: FindInstances, most: int | None = None
+) -> AsyncIterator[InstancesFound]:
+    """Yield a cell's instances page by page, at most so many; only the first page is counted."""
+    ask = bus.asker(topics.FIND_INSTANCES, timeout=INSTANCE_SECONDS)
+    taken, more = 0, True
+    while more and (most is None or taken < most):
+        limit = PAGE if most is None else min(PAGE, most - taken)
+        page = await ask(structs.replace(question, limit=limit))
+        yield page
+        taken += max(len(page.instances), 1)
+        question, more = structs.replace(question, after=page.last, count=False), page.more
+
+
 CONDUCTOR_SECONDS = 2.0  # for the conductor's answer
 
 
@@ -144,9 +163,7 @@ async def conductor_answers(bus: Bus, cell: str) -> bool:
 
 
 async def require(bus: Bus, settings: Settings, name: str) -> RegisteredCell:
-    """Return the cell of this name. Raise OperationRefused unless it is registered, in the settings, or has
-    hosts.
-    """
+    """Return the cell of this name. Raise OperationRefused if neither settings nor registry have it."""
     found = await registered_cells(bus)
     cells = cells_by_name((cell for cell in found.cells if not cell.gone), settings)
     if name not in cells:
@@ -178,9 +195,7 @@ async def find_agents(bus: Bus, cells: Sequence[str]) -> tuple[dict[str, AgentsF
 async def edit_agent(
     bus: Bus, settings: Settings, request: AgentEditRequested, cell: str
 ) -> tuple[str, AgentEditAnswered]:
-    """Edit a bare-metal agent in the given cell, or in the only cell that has it. Return the cell and its
-    answer.
-    """
+    """Edit a bare-metal agent in the given cell or the only one that has it; return cell and answer."""
     checked(request)
     cell = await _cell_of(bus, request.agent, await chosen_cells(bus, settings, [cell] if cell else ()))
     answer = await bus.asker(topics.EDIT_AGENT, timeout=AGENT_SECONDS)(structs.replace(request, cell=cell))

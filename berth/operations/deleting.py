@@ -2,17 +2,17 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from berth.operations.cells import ask_cells, known_cells, named
-from berth.operations.publishing import PATIENCE, checked, publish
+from berth.operations.publishing import PATIENCE, checked, publish, within
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
-from bus.messages import BuildCancelled, BuildCancelRequested, BuildDeleted, BuildDeleteRequested
+from bus.messages import BuildCancelled, BuildCancelRequested, BuildDeleteRequested
 from bus.queries import FindBuilds
 from bus.resources import FindAllocations, FindProviders
 from bus.vocabulary import Message
@@ -48,39 +48,27 @@ async def delete_build(
 
     Raise OperationRefused for an unknown id, or if the build is not deleted in time.
     """
-    return await _Deletion(bus, build, options, note).go(settings)
+    deletion, cell, silent = _Deletion(bus, build, options), options.cell, list[str]()
+    if not cell:
+        find = bus.asker(topics.FIND_BUILDS, timeout=min(options.timeout, SECONDS))
+        cells = await known_cells(bus, settings)
+        found, silent = await ask_cells(cells, lambda cell: find(FindBuilds(cell=cell, builds=(build,))))
+        cell = next((cell for cell, answer in found.items() if answer.builds), "")
+    return await (deletion.by_its_cell(cell) if cell else deletion.by_the_scheduler(silent, note))
 
 
+@dataclass
 class _Deletion:
-    def __init__(self, bus: Bus, build: str, options: DeleteOptions, note: Callable[[str], None]) -> None:
-        self.bus = bus
-        self.id = build
-        self.wait = options.wait
-        self.timeout = options.timeout
-        self.options = options
-        self.note = note
-        self.reply_to = f"delete-{Clock().uuid()[:8]}"
+    bus: Bus
+    id: str
+    options: DeleteOptions
+    reply_to: str = field(default_factory=lambda: f"delete-{Clock().uuid()[:8]}")
 
-    async def go(self, settings: Settings) -> list[Deleted]:
-        self.deleted = await self.bus.listen(topics.BUILD_DELETED.at(reply_to=self.reply_to))
-        cell, silent = self.options.cell, list[str]()
-        if not cell:
-            cell, silent = await self._cell(settings)
-        if cell:
-            return await self._by_its_cell(cell)
-        return await self._by_the_scheduler(silent)
-
-    async def _cell(self, settings: Settings) -> tuple[str, list[str]]:
-        """Return the cell that knows the build, and the cells that did not answer."""
-        cells = await known_cells(self.bus, settings)
-        find = self.bus.asker(topics.FIND_BUILDS, timeout=min(self.timeout, SECONDS))
-        found, silent = await ask_cells(cells, lambda cell: find(FindBuilds(cell=cell, builds=(self.id,))))
-        return next((cell for cell, answer in found.items() if answer.builds), ""), silent
-
-    async def _by_its_cell(self, cell: str) -> list[Deleted]:
+    async def by_its_cell(self, cell: str) -> list[Deleted]:
+        answers = await self.bus.listen(topics.BUILD_DELETED.at(reply_to=self.reply_to))
         await self._publish(BuildDeleteRequested(build=self.id, cell=cell, reply_to=self.reply_to))
-        if self.wait:
-            said = await self._down()
+        if self.options.wait:
+            said = await self._within(answers.get(), self.id)
             held = await _held(self.bus, self.id)
             if not said.known:
                 raise OperationRefused(
@@ -90,24 +78,24 @@ class _Deletion:
                 raise OperationRefused(f"{self.id} is down, and yet it holds {held}")
         return [Deleted(build=self.id, cell=cell)]
 
-    async def _by_the_scheduler(self, silent: Sequence[str]) -> list[Deleted]:
+    async def by_the_scheduler(self, silent: Sequence[str], note: Callable[[str], None]) -> list[Deleted]:
         """Let the scheduler end a build that no reachable cell has."""
-        cancelled = await self.bus.listen(topics.BUILD_CANCELLED.at(reply_to=self.reply_to))
+        answers = await self.bus.listen(topics.BUILD_CANCELLED.at(reply_to=self.reply_to))
+        fence = self.options.fence
         await self._publish(
-            BuildCancelRequested(
-                build=self.id, reply_to=self.reply_to, anywhere=True, fence=self.options.fence
-            )
+            BuildCancelRequested(build=self.id, reply_to=self.reply_to, anywhere=True, fence=fence)
         )
-        said = await self._within(
-            cancelled.get(),
-            f"no scheduler said within {self.timeout:g} s what became of {self.id}; one that comes back will"
-            " still end it",
+        said = await within(
+            self.options.timeout,
+            answers.get(),
+            f"no scheduler said within {self.options.timeout:g} s what became of {self.id}; one that comes"
+            " back will still end it",
         )
         if said.passed_on:
             return await self._passed_on(said)
         if silent:
-            self.note(f"did not answer: {named(silent)}")
-        if not said.known and not self.options.fence:
+            note(f"did not answer: {named(silent)}")
+        if not said.known and not fence:
             raise OperationRefused(
                 f"{self.id}: {said.why}. If its request is still on its way, --fence keeps it from getting a"
                 " host"
@@ -117,36 +105,23 @@ class _Deletion:
         return [Deleted(build=self.id, why=said.why)]
 
     async def _passed_on(self, said: BuildCancelled) -> list[Deleted]:
-        """Follow a deletion that the scheduler forwarded to cells: it is complete when placement has no
-        allocations left.
-        """
-        for build in said.passed_on:
-            if self.wait:
-                await self._within(
-                    self._until_nothing_is_held(build),
-                    f"not waiting any longer: {build} was not taken down within {self.timeout:g} s",
-                )
+        """Follow a deletion that the scheduler forwarded to cells until no allocations are left."""
+        for build in said.passed_on if self.options.wait else ():
+            await self._within(self._until_nothing_is_held(build), build)
         return [Deleted(build=build, cell=cell, by_scheduler=True) for build, cell in said.passed_on.items()]
 
     async def _until_nothing_is_held(self, build: str) -> None:
         while await _held(self.bus, build):
             await asyncio.sleep(_LOOK_SECONDS)
 
-    async def _down(self) -> BuildDeleted:
-        return await self._within(
-            self.deleted.get(),
-            f"not waiting any longer: {self.id} was not taken down within {self.timeout:g} s",
-        )
-
     async def _publish(self, message: Message) -> None:
-        await publish(self.bus, checked(message), patience=min(self.timeout, PATIENCE))
+        await publish(self.bus, checked(message), patience=min(self.options.timeout, PATIENCE))
 
-    async def _within(self, what: Awaitable[T], otherwise: str) -> T:
-        try:
-            async with asyncio.timeout(self.timeout):
-                return await what
-        except TimeoutError:
-            raise OperationRefused(otherwise) from None
+    async def _within(self, work: Awaitable[T], build: str) -> T:
+        seconds = self.options.timeout
+        return await within(
+            seconds, work, f"not waiting any longer: {build} was not taken down within {seconds:g} s"
+        )
 
 
 async def _held(bus: Bus, consumer: str) -> str:

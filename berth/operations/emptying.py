@@ -4,11 +4,11 @@ import asyncio
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import KW_ONLY, dataclass, field
 
 from msgspec import structs
 
+from berth.operations.cells import UNFINISHED, instance_pages
 from berth.operations.following import (
     VERIFYING,
     FollowedMoves,
@@ -26,15 +26,12 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable, Unroutable
 from bus.moves import FindMoves, MoveRequested
-from bus.queries import FindInstances, Instance, InstanceStatus, WhatIfAnswered
+from bus.queries import FindInstances, Instance, WhatIfAnswered
 from bus.resources import Consumer, FindAllocations, FindProviders, Provider
 
-SECONDS = 10.0  # a cell may take for a page of its instances
-_PAGE = 500
 _HOSTS_A_QUESTION = 200
 LOOK_SECONDS = 1.0  # between two checks of builds and deletions in progress
 TIMES = 3  # that one is asked for again when it was no longer as it had been seen
-_THERE: tuple[InstanceStatus, ...] = ("building", "swapping", "active", "moving", "verifying", "deleting")
 _SETTLING = ("building", "swapping", "deleting")
 
 
@@ -53,54 +50,37 @@ class Emptied:
         return len(self.moved) + len(self.gone) + len(self.stay)
 
     def sentence(self) -> str:
-        words = [f"{len(self.moved)} moved"]
-        if self.gone:
-            words.append(f"{len(self.gone)} gone without")
-        if self.under_way:
-            words.append(f"{len(self.under_way)} under way")
-        if rest := len(self.seen) - self.over - len(self.under_way):
-            words.append(f"{rest} not begun")
-        words.append(f"{len(self.stay)} stay" if self.stay else "none stays")
-        return ", ".join(words)
+        rest = len(self.seen) - self.over - len(self.under_way)
+        counts = (len(self.gone), "gone without"), (len(self.under_way), "under way"), (rest, "not begun")
+        words = [f"{count} {what}" for count, what in counts if count]
+        stay = f"{len(self.stay)} stay" if self.stay else "none stays"
+        return ", ".join([f"{len(self.moved)} moved", *words, stay])
 
 
-class EmptyingListener(MoveListener, Protocol):
-    """Receives the progress of a drain."""
-
-    def over(self, outcome: MoveOutcome) -> None: ...
+class EmptyingListener(MoveListener):
+    """Receives the progress of a drain. The methods of this class ignore it."""
 
     def so_far(self, far: Emptied) -> None: ...
 
 
+@dataclass
 class Emptying:
     """Moves the instances of hosts in rounds, until a round finds no instance that can be moved.
 
     When it is stopped, moves in progress end by themselves; started again it follows them and continues.
-    `patient`: builds and deletions in progress are awaited. `because`: a host is emptied only while it is
-    disabled for this cause, so removing the cause stops the drain.
     """
 
-    def __init__(
-        self,
-        bus: Bus,
-        hosts: Sequence[Provider],
-        asked: MoveRequested,
-        most: int,
-        listener: EmptyingListener,
-        *,
-        patient: bool = True,
-        because: str = "",
-    ) -> None:
-        self.bus = bus
-        self.hosts = hosts
-        self.asked = asked  # what is asked for of each
-        self.most = most
-        self.listener = listener
-        self.patient = patient
-        self.because = because
-        self.so_far = Emptied()
-        self._opened = set[str]()  # roots that are not to be emptied any more
-        self._changed: Counter[str] = Counter()
+    bus: Bus
+    hosts: Sequence[Provider]
+    asked: MoveRequested  # the request for each instance
+    most: int  # moves at a time
+    listener: EmptyingListener
+    _: KW_ONLY
+    patient: bool = True  # builds and deletions in progress are awaited
+    because: str = ""  # a host is emptied only while it is disabled for this cause
+    so_far: Emptied = field(default_factory=Emptied)
+    _opened: set[str] = field(default_factory=set)  # roots that are not to be emptied any more
+    _changed: Counter[str] = field(default_factory=Counter)
 
     async def run(self) -> Emptied:
         async with (
@@ -173,7 +153,7 @@ class Emptying:
             await asyncio.sleep(LOOK_SECONDS)
             return
         self.so_far.under_way.add(instance.build)
-        outcome = await moves.join(found[0].move, instance.build, instance.cell)
+        outcome = await moves.join(found[0].move, instance.cell)
         if outcome.end == "done":
             self.so_far.under_way.discard(instance.build)
             if outcome.host not in {name for host in self.hosts for name in (host.host, host.name)}:
@@ -206,22 +186,19 @@ def why_it_stays(outcome: MoveOutcome) -> str:
 
 
 async def instances_on(bus: Bus, hosts: Iterable[Provider]) -> list[Instance]:
-    """Return the instances on the hosts that have not ended. Raise OperationRefused if a cell does not
-    answer.
-    """
+    """Return the unfinished instances on the hosts. Raise OperationRefused if a cell does not answer."""
     found: list[Instance] = []
     for host in hosts:
-        after, more = "", bool(host.cell)
-        while more:
-            question = FindInstances(cell=host.cell, host=host.id, statuses=_THERE, after=after, limit=_PAGE)
-            try:
-                page = await bus.asker(topics.FIND_INSTANCES, timeout=SECONDS)(question)
-            except (Unavailable, Unroutable) as problem:
-                raise OperationRefused(
-                    f"cell {host.cell} does not say what is on {host.host or host.name}: {problem}"
-                ) from None
-            found += page.instances
-            after, more = page.last, page.more
+        if not host.cell:
+            continue
+        try:
+            question = FindInstances(cell=host.cell, host=host.id, statuses=UNFINISHED)
+            async for page in instance_pages(bus, question):
+                found += page.instances
+        except (Unavailable, Unroutable) as problem:
+            raise OperationRefused(
+                f"cell {host.cell} does not say what is on {host.host or host.name}: {problem}"
+            ) from None
     return found
 
 

@@ -4,11 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from berth.operations.publishing import PATIENCE, publish
+from berth.operations.publishing import PATIENCE, each_message, publish
 from bus import topics
-from bus.delivery.runner import Bus, Listener
+from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, Unavailable, Unroutable
 from bus.messages import Attempt
 from bus.moves import FindMoves, MoveEnded, MoveProgress, MoveRefused, MoveRequested, MoveStands, PhaseOver
@@ -41,7 +40,6 @@ class MoveOutcome:
 class _Open:
     """A move without a result so far."""
 
-    build: str
     cell: str
     asked: MoveRequested | None  # None: requested by another client
     since: float
@@ -50,16 +48,8 @@ class _Open:
     told: tuple[str, str, int] = field(default=("", "", 0))
 
 
-class MoveListener(Protocol):
-    """Receives the progress of moves."""
-
-    def progress(self, said: MoveProgress) -> None: ...
-
-    def waits(self, said: WaitingRequest) -> None: ...
-
-
-class Silently:
-    """Shows no progress, of moves or drains."""
+class MoveListener:
+    """Receives the progress of moves. The methods of this class ignore it."""
 
     def progress(self, said: MoveProgress) -> None: ...
 
@@ -67,75 +57,50 @@ class Silently:
 
     def over(self, outcome: MoveOutcome) -> None: ...
 
-    def so_far(self, far: object) -> None: ...
-
 
 class FollowedMoves:
     """Several moves, each to its outcome."""
 
-    def __init__(self, bus: Bus, name: str, telling: MoveListener) -> None:
+    def __init__(self, bus: Bus, name: str, listener: MoveListener) -> None:
         self.bus = bus
         self.reply_to = name
-        self._telling = telling
+        self._listener = listener
         self._open: dict[str, _Open] = {}
 
     async def ask(self, request: MoveRequested) -> MoveOutcome:
         """Request the move; return when it has ended or waits for confirmation."""
-        waited = self._await(request.move, request.build, request.cell, request)
+        outcome = self.join(request.move, request.cell, asked=request)
         await publish(self.bus, request, patience=PATIENCE)
-        return await waited
+        return await outcome
 
     def join(
-        self, move: str, build: str, cell: str, *, past_verifying: bool = False
+        self, move: str, cell: str, *, past_verifying: bool = False, asked: MoveRequested | None = None
     ) -> asyncio.Future[MoveOutcome]:
         """Return the future result of a move in progress."""
-        return self._await(move, build, cell, None, past_verifying)
-
-    def _await(
-        self, move: str, build: str, cell: str, asked: MoveRequested | None, past_verifying: bool = False
-    ) -> asyncio.Future[MoveOutcome]:
         outcome = asyncio.get_running_loop().create_future()
         since = self.bus.clock.monotonic()
-        self._open[move] = _Open(build, cell, asked, since, outcome, past_verifying)
+        self._open[move] = _Open(cell, asked, since, outcome, past_verifying)
         return outcome
 
     # Messages
 
-    async def hear_refusals(self, refusals: Listener[MoveRefused]) -> None:
-        while True:
-            said = await refusals.get()
-            self._over(
-                MoveOutcome(
-                    move=said.move, build=said.build, kind=said.kind, end=REFUSED, reason=said.reason,
-                    code=said.code,
-                )
-            )  # fmt: skip
+    def refused(self, said: MoveRefused) -> None:
+        self._over(_outcome(said, end=REFUSED))
 
-    async def hear_ends(self, ends: Listener[MoveEnded]) -> None:
-        while True:
-            said = await ends.get()
-            self._over(
-                MoveOutcome(
-                    move=said.move, build=said.build, kind=said.kind, end=said.end, host=said.host,
-                    reason=said.reason, phases=said.phases, attempts=said.attempts,
-                )
-            )  # fmt: skip
+    def ended(self, said: MoveEnded) -> None:
+        self._over(_outcome(said))
 
-    async def hear_progress(self, progress: Listener[MoveProgress]) -> None:
-        while True:
-            self._progress(await progress.get())
-
-    def _progress(self, said: MoveProgress) -> None:
+    def progress(self, said: MoveProgress) -> None:
         one = self._open.get(said.move)
         if one is None:
             return
         if said.refused:
-            self._telling.progress(said)
+            self._listener.progress(said)
             return
         now = (said.phase, said.host, said.percent)
         if now != one.told:
             one.told = now
-            self._telling.progress(said)
+            self._listener.progress(said)
         if said.phase in ("verify", VERIFYING) and not one.past_verifying:
             self._over(MoveOutcome(move=said.move, build=said.build, end=VERIFYING, host=said.host))
 
@@ -147,9 +112,7 @@ class FollowedMoves:
     # What cells keep of them
 
     async def look(self) -> None:
-        """Read the cells' records soon and then repeatedly: results arrive as messages, which are rarely
-        lost.
-        """
+        """Read the cells' records soon and then repeatedly, because messages with results may be lost."""
         wait = LOOK_SECONDS / 8
         while True:
             await asyncio.sleep(wait)
@@ -169,9 +132,11 @@ class FollowedMoves:
                 if (one := self._open.get(stands.move)) is not None:
                     one.cell = stands.in_cell
             elif stands.ended:
-                self._over(outcome_of(stands))
+                back = stands.phase in ("reverted", "aborted")
+                host = stands.at or (stands.source if back else stands.host)  # older cells have no `at`
+                self._over(_outcome(stands, end=stands.phase, host=host))
             elif stands.move in self._open:
-                self._progress(
+                self.progress(
                     MoveProgress(
                         move=stands.move, build=stands.build, cell=cell, phase=stands.phase,
                         host=stands.towards, percent=stands.percent,
@@ -203,18 +168,14 @@ class FollowedMoves:
             return ()
         found = await waiting_moves(self.bus, may)
         for request in found or ():
-            self._telling.waits(request)
+            self._listener.waits(request)
         return None if found is None else {request.request for request in found}
 
 
-def outcome_of(stands: MoveStands) -> MoveOutcome:
-    """Return the result of an ended move."""
-    back = stands.phase in ("reverted", "aborted")
-    host = stands.at or (stands.source if back else stands.host)  # older cells have no `at`
-    return MoveOutcome(
-        move=stands.move, build=stands.build, kind=stands.kind, end=stands.phase, host=host,
-        reason=stands.reason, phases=stands.phases, attempts=stands.attempts,
-    )  # fmt: skip
+def _outcome(said: MoveRefused | MoveEnded | MoveStands, **changed: str) -> MoveOutcome:
+    """Return the result of a move from the fields that the message has, and changed ones."""
+    fields = {name: getattr(said, name) for name in MoveOutcome.__dataclass_fields__ if hasattr(said, name)}
+    return MoveOutcome(**fields | changed)
 
 
 async def moves_of(bus: Bus, question: FindMoves) -> tuple[MoveStands, ...] | None:
@@ -226,9 +187,7 @@ async def moves_of(bus: Bus, question: FindMoves) -> tuple[MoveStands, ...] | No
 
 
 async def waiting_moves(bus: Bus, ids: Collection[str]) -> tuple[WaitingRequest, ...] | None:
-    """Return the moves among the ids, or of the builds, that wait for capacity; None: no scheduler
-    answers.
-    """
+    """Return the moves with these ids, or of these builds, that wait for capacity; None: no answer."""
     try:
         found = await bus.asker(topics.WAITING)(FindWaiting(requests=tuple(ids), limit=_A_LOOK))
     except (Unavailable, Unroutable, AnswerRefused):
@@ -237,26 +196,23 @@ async def waiting_moves(bus: Bus, ids: Collection[str]) -> tuple[WaitingRequest,
 
 
 @asynccontextmanager
-async def following(bus: Bus, name: str, telling: MoveListener | None = None) -> AsyncIterator[FollowedMoves]:
+async def following(bus: Bus, name: str, listener: MoveListener) -> AsyncIterator[FollowedMoves]:
     """Follow moves in this context. `name` is the `reply_to` of the results."""
-    moves = FollowedMoves(bus, name, telling or Silently())
+    moves = FollowedMoves(bus, name, listener)
     refusals = await bus.listen(topics.MOVE_REFUSED.at(reply_to=name))
     ends = await bus.listen(topics.MOVE_ENDED.at(reply_to=name))
     progress = await bus.listen(topics.MOVE_TOLD.at(reply_to=name))
     async with asyncio.TaskGroup() as group:
-        hearing = [
-            group.create_task(work)
-            for work in (
-                moves.hear_refusals(refusals),
-                moves.hear_ends(ends),
-                moves.hear_progress(progress),
-                moves.look(),
-            )
+        tasks = [
+            group.create_task(each_message(refusals, moves.refused)),
+            group.create_task(each_message(ends, moves.ended)),
+            group.create_task(each_message(progress, moves.progress)),
+            group.create_task(moves.look()),
         ]
         try:
             yield moves
         finally:
-            for task in hearing:
+            for task in tasks:
                 task.cancel()
-            for ear in (refusals, ends, progress):  # this bus may live on
-                await ear.stop()
+            for subscription in (refusals, ends, progress):  # this bus may live on
+                await subscription.stop()

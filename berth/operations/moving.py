@@ -5,7 +5,6 @@ moves in progress: confirm, revert, abort, force.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Protocol
 
 from msgspec import structs
 
@@ -19,7 +18,7 @@ from berth.operations.following import (
     moves_of,
 )
 from berth.operations.host_states import host_named
-from berth.operations.publishing import PATIENCE, checked, publish
+from berth.operations.publishing import PATIENCE, checked, publish, within
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.chunks import portions
@@ -40,10 +39,6 @@ _LONGEST_NAME = 200
 Making = Callable[[BuildStands], MoveRequested]  # returns the request for a build in its present state
 
 
-class OutcomeListener(MoveListener, Protocol):
-    def over(self, outcome: MoveOutcome) -> None: ...
-
-
 def spec_of(stands: BuildStands) -> BuildSpec:
     """Return the present spec of an instance, from its cell."""
     return stands.spec or stands.placed.spec
@@ -52,35 +47,23 @@ def spec_of(stands: BuildStands) -> BuildSpec:
 async def prepare_moves(
     bus: Bus, settings: Settings, builds: Sequence[str], cell: str, making: Making, reply_to: str
 ) -> list[MoveRequested]:
-    """Return the requests for moves of builds, which may be in one cell or in any. Raise BadSetting for an
-    unknown destination cell.
-    """
+    """Return the requests for moves of builds. Raise BadSetting for an unknown destination cell."""
     found, clock = await builds_by_uuid(bus, settings, builds, cell), Clock()
     made = [(stands, making(stands)) for stands in found.values()]
     across = await _cell_of_host(bus, made[0][1]) if made else ""
-    requests = [
-        checked(
-            structs.replace(
-                request,
-                to_cell=request.to_cell or (across if across != stands.placed.cell else ""),
-                move=clock.uuid(),
-                build=stands.build,
-                cell=stands.placed.cell,
-                reply_to=reply_to,
-            )
-        )
-        for stands, request in made
-    ]
+    requests = []
+    for stands, request in made:
+        cell = stands.placed.cell
+        to_cell = request.to_cell or (across if across != cell else "")
+        ids = {"move": clock.uuid(), "build": stands.build, "cell": cell, "reply_to": reply_to}
+        requests.append(checked(structs.replace(request, to_cell=to_cell, **ids)))
     for cell in {request.to_cell for _, request in made}:
         await check_to_cell(bus, settings, cell)
     return requests
 
 
 async def _cell_of_host(bus: Bus, asked: MoveRequested) -> str:
-    """Return the cell of the requested host if it is another cell than the instance's, else an empty string.
-
-    All moves of a request name the same host.
-    """
+    """Return the cell of the host that all moves of a request name, or an empty string."""
     name = asked.wanted_host or asked.forced_host
     if not name or asked.to_cell or asked.kind not in ("migrate", "resize", "unshelve"):
         return ""
@@ -91,7 +74,7 @@ async def _cell_of_host(bus: Bus, asked: MoveRequested) -> str:
 
 
 async def follow_moves(
-    bus: Bus, name: str, requests: Sequence[MoveRequested], timeout: float, listener: OutcomeListener
+    bus: Bus, name: str, requests: Sequence[MoveRequested], timeout: float, listener: MoveListener
 ) -> bool:
     """Publish requests for moves and follow them. Return whether all are done, or wait for confirmation."""
     open_ = {request.move for request in requests}
@@ -159,15 +142,13 @@ async def end_wait(bus: Bus, request: str) -> BuildCancelled:
     """Cancel a waiting move; one that has a host by then keeps it."""
     name = f"steer-{Clock().uuid()[:8]}"
     answers = await bus.listen(topics.BUILD_CANCELLED.at(reply_to=name))
+    otherwise = (
+        f"no scheduler said within {CANCEL_SECONDS:g} s that {request} waits no more; one that"
+        " comes back will still end it"
+    )
     try:
         await publish(bus, checked(BuildCancelRequested(build=request, reply_to=name)), patience=PATIENCE)
-        async with asyncio.timeout(CANCEL_SECONDS):
-            return await answers.get()
-    except TimeoutError:
-        raise OperationRefused(
-            f"no scheduler said within {CANCEL_SECONDS:g} s that {request} waits no more; one that"
-            " comes back will still end it"
-        ) from None
+        return await within(CANCEL_SECONDS, answers.get(), otherwise)
     finally:
         await answers.stop()
 
@@ -207,33 +188,31 @@ async def move_in_progress(bus: Bus, cells: Sequence[str], id_: str) -> MoveStan
 
 @asynccontextmanager
 async def steering(
-    bus: Bus, stands: MoveStands, to: Steering, telling: MoveListener
+    bus: Bus, stands: MoveStands, to: Steering, listener: MoveListener
 ) -> AsyncIterator[tuple[asyncio.Future[MoveOutcome], asyncio.Future[MoveProgress]]]:
-    """Publish a control message for a move, and yield futures of the move's result and of the cell's
-    answer.
-    """
+    """Publish a control message for a move; yield futures of the move's result and of the cell's answer."""
     name = f"steer-{Clock().uuid()[:8]}"
     order = MoveSteered(move=stands.move, build=stands.build, cell=stands.cell, to=to, reply_to=name)
     answer: asyncio.Future[MoveProgress] = asyncio.get_running_loop().create_future()
-    async with following(bus, name, _Answered(answer, telling)) as moves:
-        outcome = moves.join(stands.move, stands.build, stands.cell, past_verifying=True)
+    async with following(bus, name, _FirstAnswer(answer, listener)) as moves:
+        outcome = moves.join(stands.move, stands.cell, past_verifying=True)
         await publish(bus, checked(order), patience=PATIENCE)
         await asyncio.wait((outcome, answer), timeout=ANSWER_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         yield outcome, answer
 
 
-class _Answered:
-    """A listener that takes the first message as the answer."""
+class _FirstAnswer(MoveListener):
+    """Takes the first message about a move as the cell's answer, and passes progress on to a listener."""
 
-    def __init__(self, answer: "asyncio.Future[MoveProgress]", telling: MoveListener) -> None:
+    def __init__(self, answer: "asyncio.Future[MoveProgress]", listener: MoveListener) -> None:
         self._answer = answer
-        self._telling = telling
+        self._listener = listener
 
     def progress(self, said: MoveProgress) -> None:
         if not self._answer.done():
             self._answer.set_result(said)
         if not said.refused:
-            self._telling.progress(said)
+            self._listener.progress(said)
 
     def waits(self, said: WaitingRequest) -> None:
-        self._telling.waits(said)
+        self._listener.waits(said)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import count
 from typing import TYPE_CHECKING, TypeVar
 
 from berth.settings import BadSetting
 from bus import codec, topics
-from bus.errors import TooBig, Undecodable, Unroutable
+from bus.errors import OperationRefused, TooBig, Undecodable, Unroutable
 from bus.vocabulary import Message
 
 if TYPE_CHECKING:  # the command line imports this module, and does not need metrics to begin
-    from bus.delivery.runner import Bus
+    from bus.delivery.runner import Bus, Listener
 
 log = logging.getLogger(__name__)
 
@@ -23,8 +23,7 @@ _LOOK_SECONDS = 0.1
 
 
 async def publish(bus: Bus, *messages: Message, patience: float = PATIENCE) -> None:
-    """Publish messages and return when they are in their queues. Raise Unroutable if a queue is missing after
-    `patience`.
+    """Publish messages and return when they are in their queues. Raise Unroutable if a queue stays missing.
 
     All messages have one type; all are repeated if one had no queue, which is a redelivery for the others.
     """
@@ -43,6 +42,7 @@ async def publish(bus: Bus, *messages: Message, patience: float = PATIENCE) -> N
 
 
 M = TypeVar("M", bound=Message)
+T = TypeVar("T")
 
 
 def checked(message: M) -> M:
@@ -51,6 +51,21 @@ def checked(message: M) -> M:
         return codec.decode(type(message), codec.encode(message))
     except (Undecodable, TooBig) as problem:
         raise BadSetting(str(problem)) from None
+
+
+async def within(seconds: float, work: Awaitable[T], otherwise: str) -> T:
+    """Return the result of the work. Raise OperationRefused with this sentence if it takes longer."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await work
+    except TimeoutError:
+        raise OperationRefused(otherwise) from None
+
+
+async def each_message(listener: Listener[M], handle: Callable[[M], None]) -> None:
+    """Handle the messages of a subscription one after the other until cancelled."""
+    while True:
+        handle(await listener.get())
 
 
 def leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:

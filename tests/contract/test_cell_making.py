@@ -16,16 +16,15 @@ from berth import broker_users, wiring
 from berth.cell_file import password_of, read_cell_file
 from berth.commands import cell_making
 from berth.commands.cell_ending import remove
-from berth.commands.cell_making import NewCell, add
+from berth.commands.cell_making import CellOptions, NewCell, add
 from berth.commands.cell_permissions import BrokerTool, ferry_user_of, user_of
-from berth.commands.clients import PASSWORD, NewClient, given_password
+from berth.commands.clients import PASSWORD, ClientOptions, given_password
 from berth.commands.clients import add as add_client
 from berth.commands.clients import remove as remove_client
 from berth.commands.terminal import Cli
 from berth.operations.publishing import checked
 from berth.settings import BadSetting, Settings
 from bus import topics
-from bus.cells import RegisterCell
 from bus.clients import ClientEditAnswered, ClientEditRequested, ClientsFound, FindClients, RegisteredClient
 from bus.delivery.runner import Bus
 from bus.errors import BrokerRefused, OperationRefused, Unavailable
@@ -76,9 +75,8 @@ class Making:
 
     async def add(self, *, rotate: bool = False, **said: Any) -> str:
         told = io.StringIO()
-        what = NewCell(SETTINGS, "c9", self.file, rotate, "", "")
-        edit = RegisterCell(cell="c9", **said)
-        assert await add(Cli(SETTINGS, False, Console(file=told, width=200)), what, edit, BrokerTool()) == 0
+        what = NewCell(SETTINGS, "c9", CellOptions(file=self.file, rotate=rotate, **said))
+        assert await add(Cli(SETTINGS, False, Console(file=told, width=200)), what, BrokerTool()) == 0
         return told.getvalue()
 
     async def remove(self, *, force: bool = False, keep_user: bool = False) -> str:
@@ -134,15 +132,10 @@ async def test_a_name_too_long_for_postgresql_is_refused_before_anything_is_crea
     making: Making, length: int, fits: bool
 ) -> None:
     settings = SETTINGS.having(database_url="postgresql://u:p@127.0.0.1:9/berth")
-    what = NewCell(settings, "c" * length, making.file, False, "", "")
+    what = NewCell(settings, "c" * length, CellOptions(file=making.file))
     refused = "Connect call failed" if fits else "take a name of at most 57 characters"
     with pytest.raises((BadSetting, Unavailable), match=refused):
-        await add(
-            Cli(SETTINGS, False, Console(file=io.StringIO())),
-            what,
-            RegisterCell(cell=what.name),
-            BrokerTool(),
-        )
+        await add(Cli(SETTINGS, False, Console(file=io.StringIO())), what, BrokerTool())
     assert not making.file.exists() and not making.broker.known
 
 
@@ -176,7 +169,7 @@ async def test_adding_a_cell_again_repairs_missing_parts(making: Making) -> None
     assert "has as before its secrets" in again and making.password == password
     assert making.placement.memory.index.cell_facts["c9"].note == "rack 7"
     making.broker.known.clear()
-    await making.add(enabled=False)
+    await making.add(disabled=True)
     assert making.broker.known.keys() == {"berth-c9"} and making.password == password
     assert not making.placement.memory.index.cell_facts["c9"].enabled
 
@@ -203,13 +196,8 @@ async def test_a_placement_that_does_not_receive_the_registration_is_reported(
         return False
 
     monkeypatch.setattr(cell_making, "_placement_hears", deaf)
-    what = NewCell(SETTINGS, "c9", making.file, False, "", "")
-    assert (
-        await add(
-            Cli(SETTINGS, True, Console(file=io.StringIO())), what, RegisterCell(cell="c9"), BrokerTool()
-        )
-        == 1
-    )
+    what = NewCell(SETTINGS, "c9", CellOptions(file=making.file))
+    assert await add(Cli(SETTINGS, True, Console(file=io.StringIO())), what, BrokerTool()) == 1
     assert json.loads(capsys.readouterr().out)["heard"] is False
 
 
@@ -284,11 +272,9 @@ class Clients:
     async def add(self, *projects: str, file: bool = False, **given: Any) -> str:
         out = io.StringIO()
         order = ClientEditRequested(client="shop", projects=projects)
-        what = NewClient(SETTINGS, order, url_file=self.file if file else None, **given)
-        assert (
-            await plainly(add_client(Cli(SETTINGS, False, Console(file=out, width=300)), what, BrokerTool()))
-            == 0
-        )
+        options = ClientOptions(project=list(projects), url_file=self.file if file else None, **given)
+        cli = Cli(SETTINGS, False, Console(file=out, width=300))
+        assert await plainly(add_client(cli, order, options, BrokerTool())) == 0
         return out.getvalue()
 
     async def remove(self) -> None:
@@ -335,8 +321,9 @@ async def test_the_url_is_written_to_a_private_file(clients: Clients) -> None:
         await clients.add("web", file=True)
 
 
-async def test_agiven_password_is_not_printed(clients: Clients) -> None:
-    assert "correct-horse" not in await clients.add("web", password="correct-horse-battery")
+async def test_agiven_password_is_not_printed(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PASSWORD, "correct-horse-battery")
+    assert "correct-horse" not in await clients.add("web")
 
 
 async def test_a_rotation_closes_the_connections_of_the_old_password(clients: Clients) -> None:

@@ -13,10 +13,11 @@ from rich.console import Console
 from sqlalchemy import text
 
 from berth import wiring
-from berth.commands import instances, terminal
+from berth.commands import terminal
 from berth.commands.builds import delete
 from berth.commands.instances import show_instances
 from berth.commands.terminal import Cli
+from berth.operations import cells
 from berth.settings import Cell, Settings
 from bus import topics
 from bus.clock import Clock
@@ -170,8 +171,8 @@ async def test_all_cells_are_queried_and_unreachable_cells_are_named(
 ) -> None:
     broker, told, stopping = LocalBroker(), io.StringIO(), asyncio.Event()
     monkeypatch.setattr(wiring, "transport", lambda settings, name: LocalTransport(broker))
-    monkeypatch.setattr(instances, "SECONDS", 0.5)
-    monkeypatch.setattr(instances, "_PAGE", 2)
+    monkeypatch.setattr(cells, "INSTANCE_SECONDS", 0.5)
+    monkeypatch.setattr(cells, "PAGE", 2)
     monkeypatch.setattr(terminal, "write_json", lambda one: told.write(f"{one.build} "))
     store = Database("sqlite+aiosqlite://", inline=True)
     await migrate(store, "cell_conductor")

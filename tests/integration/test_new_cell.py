@@ -17,15 +17,15 @@ from rich.console import Console
 from sqlalchemy.engine import make_url
 
 from berth import wiring, worker_roles
-from berth.commands.cell_ending import NewAgent, add_agent, remove
-from berth.commands.cell_making import NewCell, add
+from berth.commands.cell_ending import AgentOptions, add_agent, remove
+from berth.commands.cell_making import CellOptions, NewCell, add
 from berth.commands.cell_permissions import BrokerTool
 from berth.commands.cells import drain, mark
 from berth.commands.terminal import Cli
 from berth.configuration import read
 from berth.settings import Settings
 from bus import topics
-from bus.cells import FindCells, RegisterCell
+from bus.cells import FindCells
 from bus.delivery.runner import Bus
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested, BuildUnplaceable
 from bus.queries import FindDecision, WhatIf
@@ -54,29 +54,16 @@ class CellMakersSite:
 
     async def add(self, **limits: int) -> str:
         told = io.StringIO()
-        what = NewCell(self.settings.having(cell_limits=limits), CELL, self.file, False, "", "")
-        assert (
-            await add(
-                Cli(self.settings, False, Console(file=told)),
-                what,
-                RegisterCell(cell=CELL),
-                BrokerTool(rabbitmqctl=self.rabbitmqctl),
-            )
-            == 0
-        )
+        what = NewCell(self.settings.having(cell_limits=limits), CELL, CellOptions(file=self.file))
+        tool = BrokerTool(rabbitmqctl=self.rabbitmqctl)
+        assert await add(Cli(self.settings, False, Console(file=told)), what, tool) == 0
         return told.getvalue()
 
     async def add_agent(self, name: str) -> Settings:
         """Create the agent's user, and return the settings that its file makes."""
         file, quiet = self.directory / f"{name}.toml", Console(file=io.StringIO())
-        assert (
-            await add_agent(
-                Cli(self.settings, False, quiet),
-                NewAgent(self.settings, CELL, name, file),
-                BrokerTool(rabbitmqctl=self.rabbitmqctl),
-            )
-            == 0
-        )
+        cli, tool = Cli(self.settings, False, quiet), BrokerTool(rabbitmqctl=self.rabbitmqctl)
+        assert await add_agent(cli, CELL, name, AgentOptions(file=file), tool=tool) == 0
         flags = {"hosts": 2, "build_time": "constant:0.01", "state_dir": str(self.directory / name)}
         return read(file=file, environment={}, flags=flags).settings
 

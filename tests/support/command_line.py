@@ -11,7 +11,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from berth.__main__ import app
-from berth.commands import options
+from berth.commands import options, terminal
 from berth.operations.publishing import leaves
 from tests.support.waiting import in_time
 
@@ -39,6 +39,7 @@ class CommandLine:
         told = io.StringIO()
         console = Console(file=told, highlight=False, soft_wrap=True, width=200)
         self._patch.setattr(options, "say", console)
+        self._patch.setattr(terminal, "complain", console)
         for voice in {"say", "complain"} & vars(self._module).keys():
             self._patch.setattr(self._module, voice, console)
         self._patch.setattr(options, "run", begun.append)

@@ -191,7 +191,7 @@ def test_options_without_effect_are_noted_and_the_request_is_published(
     published: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = io.StringIO()
-    monkeypatch.setattr(builds, "complain", terminal.console(told))
+    monkeypatch.setattr(terminal, "complain", terminal.console(told))
     assert said("--spec", "hw:cpu_polcy=dedicated", "--spec", "pci_passthrough:alias=whatever:1")[0] == 0
     assert told.getvalue() == (
         "note: flavor.extra_specs: hw:cpu_polcy: not known here; did you mean hw:cpu_policy?\n"
