@@ -64,8 +64,8 @@ class AggregateOperations(PlacementOperations):
         if not query.host:
             return list(query.ids) or None
         roots = (await stored.named_hosts(tx, [query.host])).get(query.host, ())
-        theirs = await stored.of_roots(tx, roots)
-        return [their for their in theirs if not query.ids or their in query.ids]
+        theirs = await stored.OF_ROOTS(tx, [(root,) for root in roots]) if roots else ()
+        return [uuid for (uuid,) in theirs if not query.ids or uuid in query.ids]
 
     async def edit(self, order: AggregateEditRequested) -> AggregateEditAnswered:
         return AggregateEditAnswered(result=await self._edit(order.edit))

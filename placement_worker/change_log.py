@@ -184,7 +184,7 @@ class ReshapedBuilds(Relay):
         if numbers:
             await _published(publish, said)
             async with self._database.write() as tx:
-                await changes.forget_reshaped(tx, numbers)
+                await changes.FORGET_RESHAPED(tx, [(number,) for number in numbers])
         return len(numbers) == RESHAPES_A_ROUND
 
 

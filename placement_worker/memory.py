@@ -25,8 +25,10 @@ Take = Callable[[Iterable[Tree]], Awaitable[None]]
 class Forgotten(Exception):
     """The requested changes were deleted: the reader must read everything again."""
 
-    def __init__(self, after: int, oldest: int) -> None:
-        super().__init__(f"the changes from {after + 1} on are not kept any more; the oldest is {oldest}")
+    def __init__(self, after: int, oldest: int, why: str = "") -> None:
+        super().__init__(
+            why or f"the changes from {after + 1} on are not kept any more; the oldest is {oldest}"
+        )
         self.oldest = oldest
 
 
@@ -197,7 +199,10 @@ class Memory:
                         await learned.wait()
 
     async def _take_in(self, messages: Sequence[PlacementChanged]) -> None:
-        shaped = _reshaped_trees(messages)
+        shaped: dict[str, Tree | None] = {}  # in the order that decides the rows; None: not in the message
+        for message in sorted(messages, key=lambda one: one.number):
+            trees = _trees_beside(message)
+            shaped |= {change.root: trees.get(change.root) for change in message.changes if change.reshaped}
         if unknown := [root for root, tree in shaped.items() if tree is None]:
             shaped |= await self._reader.trees(unknown)
         self.learn(messages, {root: tree for root, tree in shaped.items() if tree is not None})
@@ -247,15 +252,6 @@ class Memory:
 
         await self._reader.each(take)
         return index
-
-
-def _reshaped_trees(messages: Iterable[PlacementChanged]) -> dict[str, Tree | None]:
-    """Return for each root its tree in the last message that has it, or None; the order decides the rows."""
-    shaped: dict[str, Tree | None] = {}
-    for message in sorted(messages, key=lambda one: one.number):
-        told = _trees_beside(message)
-        shaped |= {change.root: told.get(change.root) for change in message.changes if change.reshaped}
-    return shaped
 
 
 def _trees_beside(message: PlacementChanged) -> Mapping[str, Tree]:

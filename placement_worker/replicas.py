@@ -32,14 +32,6 @@ BREATH_SECONDS = 0.02
 SHORTEST_WAIT, LONGEST_WAIT = 0.1, 2.0
 
 
-class PutBack(Forgotten):
-    """Placement's last change number is lower than a published one: its database was replaced or restored."""
-
-    def __init__(self, after: int, last: int) -> None:
-        super().__init__(after, last + 1)
-        self.args = (f"placement's last change is {last}, and {after} was told: its database is another",)
-
-
 class BusReader:
     """The source of an index over the bus. While placement does not answer it retries, and logs that once."""
 
@@ -50,10 +42,8 @@ class BusReader:
         aggregates: Ask[FindAggregates, AggregatesFound],
         cells: Ask[FindCells, CellsFound],
     ) -> None:
-        self._ask_trees = trees
-        self._ask_changes = changes
-        self._ask_aggregates = aggregates
-        self._ask_cells = cells
+        self._ask_trees, self._ask_changes = trees, changes
+        self._ask_aggregates, self._ask_cells = aggregates, cells
         self._away = False
 
     async def last(self) -> int:
@@ -62,7 +52,8 @@ class BusReader:
     async def changes(self, after: int, most: int) -> News:
         found = await self._answer(self._ask_changes, FindChanges(after=after, limit=most))
         if found.last < after:
-            raise PutBack(after, found.last)
+            why = f"placement's last change is {found.last}, and {after} was told: its database is another"
+            raise Forgotten(after, found.last + 1, why)
         first = found.changes[0].number if found.changes else found.last + 1
         if first > after + 1:
             raise Forgotten(after, found.oldest or first)
@@ -163,15 +154,13 @@ class Replica:
     async def keep(self) -> None:
         """Read the whole index, as soon as placement answers."""
         await self._memory.reload()
-        log.info(
-            "placement's memory here: %d providers, as of change %d", len(self.index.rows), self.index.seen
-        )
+        rows, seen = len(self.index.rows), self.index.seen
+        log.info("placement's memory here: %d providers, as of change %d", rows, seen)
 
     async def handle_many(self, messages: Sequence[PlacementChanged]) -> Sequence[None]:
         self._heard_at = now = self._clock.monotonic()
-        if any(
-            change.reshaped for message in messages if message.trees is None for change in message.changes
-        ):
+        bare = [message.changes for message in messages if message.trees is None]
+        if any(change.reshaped for changes in bare for change in changes):
             # Reports that arrive in quick succession are read together.
             await asyncio.sleep(self._asked_at + BREATH_SECONDS - now)
             self._asked_at = self._clock.monotonic()

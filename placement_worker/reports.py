@@ -74,7 +74,11 @@ class ReportOperations(PlacementOperations):
                 before = owned | found
             else:
                 before = owned | await tree_reads.read(tx, self.book, roots)
-            walled = _barred(before, reports, now)
+            walled = {}
+            for report in reports:
+                owner, known = before[report.root].cell, bool(before[report.root].providers)
+                if why := bars_report(report.cell, owner, known=known, sequence=report.sequence, now=now):
+                    walled[report.root] = why
             reports = [report for report in reports if report.root not in walled]
             moving = [report for report in reports if _reshapes(before[report.root], report)]
             goes: dict[str, Moves] = {}
@@ -85,19 +89,11 @@ class ReportOperations(PlacementOperations):
                     before |= {root: locked.get(root) or owned[root] for root in changing_roots}
                 number = number or await changes.last_number(tx)
                 walled |= await self._moved(tx, moving, before, goes)
-            news = [
-                report
-                for report in reports
-                if report.sequence > before[report.root].sequence and report.root not in walled
-            ]
-            pairs = [
-                (
-                    before[change.root],
-                    change,
-                    reported(before[change.root], change, number, goes.get(change.root, NO_MOVES)),
-                )
-                for change in news
-            ]
+            pairs: list[tree_reads.Judged] = []
+            for report in reports:
+                was, moves_ = before[report.root], goes.get(report.root, NO_MOVES)
+                if report.sequence > was.sequence and report.root not in walled:
+                    pairs.append((was, report, reported(was, report, number, moves_)))
             taken = await tree_reads.names_taken(tx, tree_reads.new_names(pairs))
             pairs = [*await self._apart(tx, pairs, taken, number, goes)]
             owners = {name: provider for name, (provider, _) in taken.items()}
@@ -252,16 +248,6 @@ def _reshaped_messages(tree: Tree, moved: Sequence[MovedHolder], now: float) -> 
         for holder in moved
         if holder.holder.build
     ]
-
-
-def _barred(before: Mapping[str, Tree], reports: Sequence[InventoryReported], now: float) -> dict[str, str]:
-    barred = {}
-    for report in reports:
-        was = before[report.root]
-        known = bool(was.providers)
-        if why := bars_report(report.cell, was.cell, known=known, sequence=report.sequence, now=now):
-            barred[report.root] = why
-    return barred
 
 
 def _free_name(report: ProviderReport, names: Sequence[str], taken: Mapping[str, tuple[str, str]]) -> str:

@@ -14,7 +14,7 @@ from bus.vocabulary import Allocations
 from placement_worker.core.explain import NEAREST, UNSEEN, UNSEEN_CODE, explain, nearest
 from placement_worker.core.fits import Fit, FitFinder
 from placement_worker.core.index import Index
-from placement_worker.core.row import Row
+from placement_worker.core.row import Row, RowSet
 from placement_worker.core.search import (
     HOST_PATIENCE,
     PATIENCE,
@@ -95,8 +95,7 @@ class IndexedSource:
     def named(self, host: str) -> Sequence[str]:
         if self.position(host) is not None:
             return (host,)
-        called = self._index.called.get(host, ())
-        return (called,) if isinstance(called, str) else tuple(sorted(called))
+        return tuple(sorted(self._index.called.get(host, ())))
 
     def hosts(self) -> Sequence[Row]:
         index = self._memory.index
@@ -156,12 +155,7 @@ class HostSearch:
     """One query for candidates, evaluated for all hosts of an index."""
 
     def __init__(
-        self,
-        index: Index,
-        reserved_amounts: ReservedAmounts,
-        question: FindCandidates,
-        *,
-        empty: bool = False,
+        self, index: Index, reserved_amounts: ReservedAmounts, question: FindCandidates, *, empty: bool
     ) -> None:
         self._index = index
         self._reserved_amounts = reserved_amounts
@@ -194,16 +188,15 @@ class HostSearch:
         return capacity_of_trees(self._index, resource_class).take(self.positions)
 
     def has(self, trait: str) -> Bools:
-        traits = self._index.traits
-        if trait not in traits:
-            return np.zeros(len(self.positions), np.bool_)
-        return traits[trait].mask(self._index.high).take(self.positions)
+        return self._among(self._index.traits.get(trait))
 
     def within(self, aggregate: str) -> Bools:
-        members = self._index.aggregates
-        if aggregate not in members:
+        return self._among(self._index.aggregates.get(aggregate))
+
+    def _among(self, rows: RowSet | None) -> Bools:
+        if rows is None:
             return np.zeros(len(self.positions), np.bool_)
-        return members[aggregate].mask(self._index.high).take(self.positions)
+        return rows.mask(self._index.high).take(self.positions)
 
     def host(self, position: int) -> Row:
         row = self._index.at[position]
@@ -218,10 +211,8 @@ class HostSearch:
         return sums(self._trees.rows_of(row.uuid))
 
     def _free_now(self, row: Row) -> dict[str, int]:
-        free, promised = row.known_free or row.free, self._reserved_amounts.of.get(row.uuid)
-        if not promised:
-            return free
-        return {name: left - promised.get(name, 0) for name, left in free.items()}
+        free, reserved = row.known_free or row.free, self._reserved_amounts.of.get(row.uuid)
+        return {name: left - reserved.get(name, 0) for name, left in free.items()} if reserved else free
 
     def ways(self, position: int, most: int) -> Sequence[Candidate]:
         finder = self._finder
@@ -276,10 +267,8 @@ class HostSearch:
         removals = tuple(made.removals)
         unseen = self._not_known(made)
         if fitting + unseen < made.count:
-            removed = made.count - fitting - unseen
-            removals += (
-                Removal(constraint=TOGETHER, removed=removed, left=fitting + unseen, code="together"),
-            )
+            removed, left = made.count - fitting - unseen, fitting + unseen
+            removals += (Removal(constraint=TOGETHER, removed=removed, left=left, code="together"),)
         if unseen:
             removals += (Removal(constraint=UNSEEN, removed=unseen, left=fitting, code=UNSEEN_CODE),)
         return removals

@@ -84,16 +84,14 @@ def refused(items: Iterable[Item], why: str) -> list[LoadResult]:
 
 
 def _filled(load: ProviderLoad, state: ProviderState | None) -> _Whole:
-    parent, traits, aggregates = (
-        (None, (), ()) if state is None else (state.parent, state.traits, state.aggregates)
-    )
+    was = ProviderState(0, load.id, load.name, None, 0, 0, {}, {}, (), ()) if state is None else state
     return _Whole(
         id=load.id,
         name=load.name,
-        parent=parent if load.parent is UNSET else load.parent,
+        parent=was.parent if load.parent is UNSET else load.parent,
         inventories=load.inventories,
-        traits=traits if load.traits is UNSET else load.traits,
-        aggregates=aggregates if load.aggregates is UNSET else load.aggregates,
+        traits=was.traits if load.traits is UNSET else load.traits,
+        aggregates=was.aggregates if load.aggregates is UNSET else load.aggregates,
         generation=load.generation,
     )
 
@@ -103,16 +101,14 @@ def _put(whole: _Whole, working: WorkingTrees) -> LoadResult:
     traits, aggregates = tuple(sorted(set(whole.traits))), tuple(sorted(set(whole.aggregates)))
     if state is None:
         shape, used = working.next_shape(whole.id), dict.fromkeys(whole.inventories, 0)
-        made = ProviderState(
-            0, whole.id, whole.name, whole.parent, 1, shape, whole.inventories, used, traits, aggregates
-        )
+        place = (0, whole.id, whole.name, whole.parent)
+        made = ProviderState(*place, 1, shape, whole.inventories, used, traits, aggregates)
         working.put(made, whole.id if whole.parent is None else working.homes[whole.parent])
         return LoadResult(provider=whole.id, did="made", generation=1)
     changed = state if state.name == whole.name else replace(state, name=whole.name)
     if (whole.inventories, traits, aggregates) != (state.inventories, state.traits, state.aggregates):
-        changed = working.with_contents(
-            changed, inventories=whole.inventories, traits=traits, aggregates=aggregates
-        )
+        contents = {"inventories": whole.inventories, "traits": traits, "aggregates": aggregates}
+        changed = working.with_contents(changed, **contents)
     if whole.parent != state.parent:
         changed = replace(changed, parent=whole.parent)
         working.move(changed)

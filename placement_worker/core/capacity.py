@@ -5,6 +5,7 @@ leaves no trace.
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from bus.claims import (
     CLEANUP,
@@ -28,7 +29,7 @@ from bus.claims import (
 )
 from bus.moves import BEGUN, SHELVED
 from bus.vocabulary import Allocations
-from placement_worker.core.claim_world import CellLimits, ClaimWorld, Holder, Unread, as_held, roots_of
+from placement_worker.core.claim_world import ClaimWorld, Holder, Unread, as_held, roots_of
 from placement_worker.core.fences import bars_release, fence, fenced_off, named_twice, wakes
 
 # The state that an order's claims replaced: holder, its generation, allocations, claim, group and owner
@@ -44,13 +45,15 @@ def claim(order: ClaimRequested, world: ClaimWorld) -> tuple[ClaimResult, ...] |
     providers.
     """
     steps: _Steps = []
-    try:
+    results: Sequence[ClaimResult] | None = None
+    with suppress(Unread):
         results = _judge(order, world, steps)
-    except Unread:
-        _undo(world, steps)
-        return None
-    if not all(type(result) is Claimed for result in results):
-        _undo(world, steps)
+    if results is None or not all(type(result) is Claimed for result in results):
+        for holder, generation, held, by, group, keeps_for in reversed(steps):  # the first state comes last
+            holder.keeps_for = keeps_for
+            _hold(world, holder, generation, held, by, group)
+        if results is None:
+            return None
         return tuple(Refused(refusals=()) if type(result) is Claimed else result for result in results)
     named: set[str] = set()
     holder_consumers = {claim.keep for claim in order.claims}
@@ -162,13 +165,17 @@ def _take(
 
 def _refusal(choice: Choice, before: _Before, world: ClaimWorld) -> Refusal | None:
     shapes = choice.shapes
-    if world.wall is not None and (why := _bars_choice(choice, world.wall, world)):
-        return OutsideCell(why=why)
+    if world.wall is not None:
+        if any(uuid not in world.providers for uuid in choice.allocations):
+            raise Unread
+        chosen = [found for uuid in choice.allocations if (found := world.providers[uuid]) is not None]
+        places = [(found.uuid, found.root) for found in chosen]
+        if len(chosen) == len(choice.allocations) and (why := world.wall.bars_choice(places)):
+            return OutsideCell(why=why)
     for provider, resources in choice.allocations.items():
-        try:
-            room = world.providers[provider]
-        except KeyError:
-            raise Unread from None
+        if provider not in world.providers:
+            raise Unread
+        room = world.providers[provider]
         if room is None:
             return NoSuchProvider(provider=provider)
         if shapes and shapes.get(provider, room.shape) != room.shape:
@@ -194,15 +201,6 @@ def _is_taken(sibling: str, choice: Choice, world: ClaimWorld) -> bool:
         raise Unread
     room = world.providers[sibling]
     return sibling in choice.allocations or (room is not None and room.in_use)
-
-
-def _bars_choice(choice: Choice, wall: CellLimits, world: ClaimWorld) -> str:
-    chosen = [world.providers.get(uuid) for uuid in choice.allocations]
-    if any(uuid not in world.providers for uuid in choice.allocations):
-        raise Unread
-    if any(provider is None for provider in chosen):
-        return ""
-    return wall.bars_choice([(provider.uuid, provider.root) for provider in chosen if provider is not None])
 
 
 def _roots(world: ClaimWorld, allocations: Allocations) -> frozenset[str]:
@@ -258,13 +256,6 @@ def _count(world: ClaimWorld, allocations: Allocations, sign: int) -> None:
 
 def _remember(steps: _Steps, holder: Holder) -> None:
     steps.append((holder, holder.generation, holder.held, holder.by, holder.group, holder.keeps_for))
-
-
-def _undo(world: ClaimWorld, steps: _Steps) -> None:
-    """Undo a refused order in reverse: a consumer claimed twice gets its first state back."""
-    for holder, generation, held, by, group, keeps_for in reversed(steps):
-        holder.keeps_for = keeps_for
-        _hold(world, holder, generation, held, by, group)
 
 
 def _touch(world: ClaimWorld, providers: Iterable[str]) -> None:

@@ -89,9 +89,7 @@ class GroupPlaces:
     policy: GroupPolicy
     max_per_host: int
     places: dict[str, frozenset[str]] = field(default_factory=dict)  # consumer → roots
-    holder_consumers: dict[str, str] = field(
-        default_factory=dict
-    )  # holder consumers → the consumer they hold for
+    holder_consumers: dict[str, str] = field(default_factory=dict)  # → the consumer each holds for
     _all: _Headcount = field(default_factory=_Headcount)
     _members: _Headcount = field(default_factory=_Headcount)
 
@@ -199,16 +197,12 @@ class ClaimWorld:
     providers: dict[str, ClaimedProvider | None]
     holders: dict[str, Holder]
     retired: dict[str, Retired]
-    groups: dict[int, GroupPlaces] = field(
-        default_factory=dict
-    )  # that claims name, or their consumers are in
+    groups: dict[int, GroupPlaces] = field(default_factory=dict)  # of the claims and their consumers
     named: dict[str, int] = field(default_factory=dict)  # named groups → their numbers
     sharing: set[str] = field(default_factory=set)  # providers that share with other trees; read with groups
     # restrictions of the asking cell; empty if an operator or the scheduler asks
     wall: CellLimits | None = None
-    touched: dict[str, ClaimedProvider] = field(
-        default_factory=dict
-    )  # providers with a changed usage or generation
+    touched: dict[str, ClaimedProvider] = field(default_factory=dict)  # with another usage or generation
     stirred: dict[str, Holder] = field(default_factory=dict)  # consumers that claimed or released
     tombstones: dict[str, Retired] = field(default_factory=dict)  # consumers to be retired
     woken: set[str] = field(default_factory=set)  # shelved consumers to delete the tombstone of

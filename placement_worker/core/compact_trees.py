@@ -1,6 +1,6 @@
 """A compact format for thousands of trees: repeated values are written once."""
 
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator
 from typing import Any
 
 import msgspec
@@ -24,25 +24,21 @@ class Packing:
     def __init__(self, room: int) -> None:
         self._room = room
         self._trees: list[KnownTree] = []
-        self._inventories = _Table()
-        self._stocks = _Table()
-        self._traits = _Table()
-        self._aggregates = _Table()
-        self._owners = _Table()
+        self._tables = tuple(_Table() for _ in range(5))
+        self._inventories, self._stocks, self._traits, self._aggregates, self._owners = self._tables
 
     def add(self, tree: Tree, skip: int = 0) -> bool:
         """Add a tree without `skip` providers, the first tree as far as it fits; return whether it fits."""
         spent = 0
         providers: list[KnownProvider] = []
-        tables = self._inventories, self._stocks, self._traits, self._aggregates, self._owners
         for provider in tree.providers[skip:]:
             known = self._provider(provider)
             spent += len(_encode(known)) + 1
-            if providers and spent + sum(table.bytes for table in tables) > self._room:
+            if providers and spent + self._size() > self._room:
                 break
             providers.append(known)
         left_out = len(tree.providers) - skip - len(providers)
-        if self._trees and (left_out > 0 or spent + sum(table.bytes for table in tables) > self._room):
+        if self._trees and (left_out > 0 or spent + self._size() > self._room):
             return False
         first = providers[0] if providers and not skip else None
         self._trees.append(
@@ -58,19 +54,14 @@ class Packing:
         self._room -= spent + 2 * len(tree.root) + len(_encode(tree.host))
         return True
 
+    def _size(self) -> int:
+        return sum(table.bytes for table in self._tables)
+
     def _provider(self, state: ProviderState) -> KnownProvider:
-        stock = tuple(
-            [
-                self._inventories.place(KnownInventory(name, *structs.astuple(inventory)))
-                for name, inventory in state.inventories.items()
-            ]
-        )
+        known = [KnownInventory(name, *structs.astuple(each)) for name, each in state.inventories.items()]
+        stock = tuple([self._inventories.place(inventory) for inventory in known])
         return KnownProvider(
-            state.uuid,
-            state.name,
-            state.parent,
-            state.generation,
-            state.shape,
+            *(state.uuid, state.name, state.parent, state.generation, state.shape),
             self._stocks.place(stock),
             tuple([state.used.get(name, 0) for name in state.inventories]),
             self._traits.place(state.traits),
@@ -127,16 +118,12 @@ def unpacked(found: KnownTrees) -> Iterator[tuple[Tree, int]]:
     for known in found.inventories:
         name, *figures = structs.astuple(known)
         inventories.append((name, Inventory(**dict(zip(_FIGURES, figures, strict=True)))))
-    stocks: list[Mapping[str, Inventory]] = [
-        dict([inventories[place] for place in stock]) for stock in found.stocks
-    ]
+    stocks = [dict([inventories[place] for place in stock]) for stock in found.stocks]
     for tree in found.trees:
         cell, agent, zone = found.owners[tree.owner]
         root, host = tree.root, tree.host
-        if root is None:
-            root = tree.providers[0].id
-        if host is None:
-            host = tree.providers[0].name
+        root = tree.providers[0].id if root is None else root
+        host = tree.providers[0].name if host is None else host
         providers = tuple([_state(provider, root, found, stocks) for provider in tree.providers])
         yield Tree(root, host, cell, agent, zone, tree.sequence, False, providers), tree.left_out
 
@@ -146,10 +133,7 @@ def _state(known: KnownProvider, root: str, found: KnownTrees, stocks: list[Any]
     return ProviderState(
         0,
         root if known.id == root else known.id,  # the same text, not another like it
-        known.name,
-        known.parent,
-        known.generation,
-        known.shape,
+        *(known.name, known.parent, known.generation, known.shape),
         stock,
         dict(zip(stock, known.used, strict=True)),
         found.traits[known.traits],

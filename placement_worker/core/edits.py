@@ -24,17 +24,8 @@ from bus.resources import (
 from bus.vocabulary import InUse, Missing, Taken
 from placement_worker.core.trees import KnownNames, ProviderState, WorkingTrees
 
-EditOfOne = (
-    MakeProvider
-    | ChangeProvider
-    | DropProvider
-    | SetInventories
-    | AddInventory
-    | SetInventory
-    | DropInventory
-    | SetTraits
-    | SetAggregates
-)
+EditOfInventory = SetInventories | AddInventory | SetInventory | DropInventory
+EditOfOne = MakeProvider | ChangeProvider | DropProvider | EditOfInventory | SetTraits | SetAggregates
 Refused = Missing | Stale | Taken | InUse | HasChildren | Tangled
 
 
@@ -124,10 +115,7 @@ def _in_use(state: ProviderState, stay: Collection[str], known: KnownNames) -> I
 
 
 def _set_inventories(
-    edit: SetInventories | AddInventory | SetInventory | DropInventory,
-    state: ProviderState,
-    working: WorkingTrees,
-    known: KnownNames,
+    edit: EditOfInventory, state: ProviderState, working: WorkingTrees, known: KnownNames
 ) -> ProviderState | Refused:
     named = edit.inventories if isinstance(edit, SetInventories) else (edit.resource_class,)
     if unknown := tuple(sorted(name for name in named if name not in known.classes)):
@@ -142,9 +130,11 @@ def _set_inventories(
         case SetInventory(resource_class=name) | DropInventory(resource_class=name):
             if name not in state.inventories:
                 return Missing(what="inventory", names=(name,), provider=state.uuid)
-            after = {other: inventory for other, inventory in state.inventories.items() if other != name}
+            after = dict(state.inventories)
             if isinstance(edit, SetInventory):
-                after = {**state.inventories, name: edit.inventory}
+                after[name] = edit.inventory
+            else:
+                del after[name]
     if refusal := _in_use(state, after, known):
         return refusal
     if after == state.inventories:
@@ -210,14 +200,6 @@ def settle(edit: Reshape, working: WorkingTrees, known: KnownNames) -> InUse | N
         if refusal := _in_use(state, inventory.inventories, known):
             return refusal
         same = inventory.inventories == working.was[inventory.provider].inventories
-        working.put(
-            replace(
-                state,
-                generation=state.generation + 1,
-                shape=state.shape if same else working.next_shape(inventory.provider),
-                inventories=inventory.inventories,
-                used={name: state.used[name] for name in inventory.inventories},
-                withheld=state.withheld_with(inventory.inventories),
-            )
-        )
+        after = working.with_contents(state, inventories=inventory.inventories)
+        working.put(replace(after, shape=state.shape) if same else after)
     return None

@@ -149,12 +149,10 @@ def _merged(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, Why]:
             misses[breaking].append(NearMiss(host=anchor.host, lacks=lacks, code=code))
     left = made.count
     removals = list(made.removals)
-    for number, (says, count) in enumerate(
-        zip((*(step.says for step in steps), UNSEEN), removed, strict=True)
-    ):
+    for says, count, near in zip((*(step.says for step in steps), UNSEEN), removed, misses, strict=True):
         if count:
             left -= count
-            some = tuple(miss.host for miss in misses[number][:NAMED])
+            some = tuple(miss.host for miss in near[:NAMED])
             code = UNSEEN_CODE if says == UNSEEN else JOINT_CODE
             removals.append(Removal(constraint=says, removed=count, left=left, code=code, hosts=some))
     # Hosts that satisfy the most constraints are the closest.

@@ -18,22 +18,17 @@ def options_at(trees: Snapshot, plan: SearchPlan, anchor: Row) -> list[list[Row]
     rows = trees.tree(anchor)
     others: list[Row] = []
     if plan.reached is not None and plan.reached[anchor.position]:
-        others = _sharing_with(trees, rows)
-    options = []
+        sharers = trees.sharers
+        met = {position for row in rows for uuid in row.aggregates for position in sharers.get(uuid, ())}
+        found = [trees.row_at(position) for position in sorted(met)]
+        others = [row for row in found if row is not None and row.root != anchor.root]
+    options: list[list[Row]] = []
     for slot in plan.slots:
         own, away = slot.own, slot.away
-        found = [row for row in rows if own[row.position]]
+        options.append([row for row in rows if own[row.position]])
         if away is not None:
-            found += [row for row in others if away[row.position]]
-        options.append(found)
+            options[-1] += [row for row in others if away[row.position]]
     return options
-
-
-def _sharing_with(trees: Snapshot, rows: Sequence[Row]) -> list[Row]:
-    sharers = trees.sharers
-    met = {position for row in rows for uuid in row.aggregates for position in sharers.get(uuid, ())}
-    found = [trees.row_at(position) for position in sorted(met)]
-    return [row for row in found if row is not None and row.root != rows[0].root]
 
 
 def has_room(row: Row, asks: Resources) -> bool:

@@ -12,7 +12,7 @@ from bus.queries import FindCandidates, OrderBy
 from placement_worker.core.row import Bools, Ints, Row
 from placement_worker.core.snapshot import Snapshot, capacity_of_trees, free_of_trees
 
-FIRST, MORE = 256, 4  # so many are put in order at first, then so many times more
+IN_A_ROW = 64  # hosts examined before a search may pause
 STEPS = 2**31  # steps of a score from the best to the worst; hosts within one step are equal
 ODD = 0x9E3779B1
 
@@ -34,36 +34,26 @@ class BestFirst:
 
     def anchors(self) -> Iterator[Row | None]:
         """Yield hosts, the best first, and `None` as a place where the search may pause."""
-        numbers, positions, block = self.numbers, self.positions, FIRST
-        while positions.size:
-            if positions.size > block:
-                split = np.argpartition(numbers, block)
-                here, rest = split[:block], split[block:]
-            else:
-                here, rest = np.arange(positions.size), _NOBODY
-            here = here[np.argsort(numbers[here])]
-            for nth, position in enumerate(positions[here].tolist()):
-                if nth % 64 == 63:
-                    yield None
-                row = self.snapshot.row_at(position)
-                if row is not None:
-                    yield row
-            yield None
-            numbers, positions, block = numbers[rest], positions[rest], block * MORE
+        for nth, position in enumerate(self.positions[np.argsort(self.numbers)].tolist()):
+            if nth % IN_A_ROW == IN_A_ROW - 1:
+                yield None
+            row = self.snapshot.row_at(position)
+            if row is not None:
+                yield row
 
     def place(self, row: Row) -> int:
         """Return the position at which a search that begins with this row continues."""
         return int(self.numbers[np.searchsorted(self.positions, row.position)])
 
 
-_NOBODY = np.zeros(0, np.intp)
-
-
 def in_order(snapshot: Snapshot, query: FindCandidates, left: Bools) -> BestFirst:
     """Return the hosts after the position `after`, in the order of the search."""
     positions = np.flatnonzero(left)
     order, scores = scored(snapshot, query.order, positions)
-    numbers = _steps(order, scores) * STEPS + _shuffled(positions, query.seed)
+    numbers, most = _shuffled(positions, query.seed), sum(abs(by.multiplier) for by in order)
+    if most:
+        steps = ((most - scores) * (STEPS / (2 * most))).astype(np.int64)
+        numbers += np.clip(steps, 0, STEPS - 1) * STEPS
     if query.after:
         behind = numbers >= query.after
         numbers, positions = numbers[behind], positions[behind]
@@ -93,14 +83,6 @@ def scored(
     return tuple(used), scores
 
 
-def _steps(order: Sequence[OrderBy], scores: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    most = sum(abs(by.multiplier) for by in order)
-    if not most:
-        return np.zeros(scores.size, np.int64)
-    steps = ((most - scores) * (STEPS / (2 * most))).astype(np.int64)
-    return np.clip(steps, 0, STEPS - 1)
-
-
 def _shuffled(positions: Ints, seed: str) -> npt.NDArray[np.int64]:
     """Return a distinct number for each host: shuffled by the seed, or in the order of rows."""
     if not seed:
@@ -111,9 +93,6 @@ def _shuffled(positions: Ints, seed: str) -> npt.NDArray[np.int64]:
 
 
 FIRST_BLOCK, LARGEST_BLOCK = 256, 16_384  # rows examined together for the next anchors
-
-
-IN_A_ROW = 64  # hosts examined before a search may pause
 
 
 @dataclass(slots=True)

@@ -60,9 +60,8 @@ class Index(RowTable):
         trees = trees or {}
         for tree in trees.values():
             touched[tree.root] = None
-            known = [
-                self.rows[provider.uuid].root for provider in tree.providers if provider.uuid in self.rows
-            ]
+            uuids = (provider.uuid for provider in tree.providers)
+            known = [self.rows[uuid].root for uuid in uuids if uuid in self.rows]
             touched.update(dict.fromkeys(known))
             self.put(tree, number)
             self._gives(tree.root, *known)
@@ -144,11 +143,9 @@ class Index(RowTable):
         for provider in providers:
             row = self.rows.get(provider.uuid)
             if row is not None and row.root != tree.root:  # it moves here from another tree
-                self.trees[row.root] = tuple(
-                    uuid for uuid in self.trees.get(row.root, ()) if uuid != row.uuid
-                )
-                if not self.trees[row.root]:
-                    del self.trees[row.root]
+                left = tuple(uuid for uuid in self.trees.pop(row.root, ()) if uuid != row.uuid)
+                if left:
+                    self.trees[row.root] = left
         if here:
             self.trees[tree.root] = tuple([provider.uuid for provider in providers])
         for provider in providers:

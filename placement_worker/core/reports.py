@@ -7,6 +7,7 @@ allocated on the old inventory is withheld from the new one, as additional `rese
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from operator import attrgetter
 
 from msgspec import structs
 
@@ -15,11 +16,15 @@ from bus.reports import Inventory, ProviderReport
 from placement_worker.core.reshape import NO_MOVES, Moves
 from placement_worker.core.trees import ProviderState, Reported, Tree
 
+_CONTENT = attrgetter("inventories", "parent", "traits", "aggregates")
+
 
 def withheld(before: Tree, after: Tree) -> Tree:
     """Return the tree `after` with so much withheld that no class has more used and free than capacity."""
-    beyond = _beyond_capacity(after)
-    if not beyond:
+    beyond: Counter[str] = Counter()  # by how much the usage of a class exceeds its capacity, over the tree
+    for provider, name, inventory in _inventories(after):
+        beyond[name] += max(provider.used.get(name, 0) - inventory.capacity, 0)
+    if not any(beyond.values()):
         return after
     stood = {(provider.uuid, name): inventory for provider, name, inventory in _inventories(before)}
     providers = []
@@ -55,14 +60,6 @@ def opened(provider: ProviderState) -> ProviderState:
     for name, amount in provider.withheld.items():
         inventories[name] = with_reserved(inventories[name], inventories[name].reserved - amount)
     return replace(provider, inventories=inventories, withheld={})
-
-
-def _beyond_capacity(tree: Tree) -> Counter[str]:
-    """Return by how much the usage of each resource class exceeds its capacity, over a whole tree."""
-    beyond: Counter[str] = Counter()
-    for provider, name, inventory in _inventories(tree):
-        beyond[name] += max(provider.used.get(name, 0) - inventory.capacity, 0)
-    return +beyond
 
 
 def _inventories(tree: Tree) -> Iterator[tuple[ProviderState, str, Inventory]]:
@@ -119,39 +116,30 @@ def settled(tree: Tree) -> Tree:
 
 def _named(was: ProviderState | None, now: ProviderReport, shape: int) -> ProviderState:
     if was is None:
-        return ProviderState(
-            0,
-            now.id,
-            now.name,
-            now.parent,
-            1,
-            shape,
-            dict(now.inventories),
-            dict.fromkeys(now.inventories, 0),
-            tuple(sorted(set(now.traits))),
-            tuple(sorted(set(now.aggregates))),
-            Reported(True, frozenset(now.inventories), frozenset(now.traits), frozenset(now.aggregates)),
-        )
+        names = frozenset(now.inventories), frozenset(now.traits), frozenset(now.aggregates)
+        inventories, used = dict(now.inventories), dict.fromkeys(now.inventories, 0)
+        traits, aggregates = tuple(sorted(names[1])), tuple(sorted(names[2]))
+        place, put = (now.id, now.name, now.parent), Reported(True, *names)
+        return ProviderState(0, *place, 1, shape, inventories, used, traits, aggregates, put)
     put = was.reported
     inventories = {name: inventory for name, inventory in was.inventories.items() if name not in put.classes}
     inventories |= now.inventories
     shut = {name for name, used in was.used.items() if used and name not in inventories}
     inventories |= {name: _shut(was.inventories[name]) for name in shut}
-    traits = {name for name in was.traits if name not in put.traits}
-    aggregates = {uuid for uuid in was.aggregates if uuid not in put.aggregates}
+    own_traits, own_aggregates = {*was.traits} - put.traits, {*was.aggregates} - put.aggregates
     return replace(
         was,
         name=now.name,
         parent=now.parent,
         inventories=inventories,
         used={name: was.used.get(name, 0) for name in inventories},
-        traits=tuple(sorted(traits.union(now.traits))),
-        aggregates=tuple(sorted(aggregates.union(now.aggregates))),
+        traits=tuple(sorted(own_traits.union(now.traits))),
+        aggregates=tuple(sorted(own_aggregates.union(now.aggregates))),
         reported=Reported(
             put.provider,
             frozenset(now.inventories) | shut,
-            frozenset(now.traits) - traits,
-            frozenset(now.aggregates) - aggregates,
+            frozenset(now.traits) - own_traits,
+            frozenset(now.aggregates) - own_aggregates,
         ),
         withheld={},
     )
@@ -168,7 +156,13 @@ def _left_out(left: dict[str, ProviderState], named: Collection[str], root: str)
     for provider in left.values():
         if provider.uuid not in stay:
             continue
-        one = _closed(provider) if provider.reported.provider else provider
+        one = provider
+        if provider.reported.provider:
+            shut = {
+                name: _shut(provider.inventories[name])
+                for name in provider.reported.classes & provider.inventories.keys()
+            }
+            one = replace(provider, inventories=provider.inventories | shut)
         if one.parent not in named and one.parent not in stay:
             one = replace(one, parent=root)
         kept.append(one)
@@ -182,30 +176,13 @@ def _advanced(before: Tree, after: Tree, *, root_too: bool = False) -> Tree:
     for provider in after.providers:
         was = old.get(provider.uuid)
         if was is not None:
-            same = (provider.inventories, provider.parent, provider.traits, provider.aggregates) == (
-                was.inventories,
-                was.parent,
-                was.traits,
-                was.aggregates,
-            )
-            if not same:
-                provider = replace(provider, generation=was.generation + 1, shape=was.shape + 1)
-                providers.append(provider)
-                continue
-            if provider.used != was.used:
+            reshaped = _CONTENT(provider) != _CONTENT(was)
+            if reshaped or provider.used != was.used:
                 provider = replace(provider, generation=was.generation + 1)
-            if root_too and provider.uuid == after.root:
+            if reshaped or (root_too and provider.uuid == after.root):
                 provider = replace(provider, shape=was.shape + 1)
         providers.append(provider)
     return replace(after, providers=tuple(providers))
-
-
-def _closed(provider: ProviderState) -> ProviderState:
-    shut = {
-        name: _shut(inventory) if name in provider.reported.classes else inventory
-        for name, inventory in provider.inventories.items()
-    }
-    return replace(provider, inventories=shut)
 
 
 def _closed_to_all(provider: ProviderState) -> ProviderState:
@@ -215,9 +192,7 @@ def _closed_to_all(provider: ProviderState) -> ProviderState:
         if name not in provider.reported.classes
     }
     shut = {name: _shut(inventory) for name, inventory in provider.inventories.items()}
-    return replace(
-        provider, inventories=shut, withheld={name: amount for name, amount in others.items() if amount}
-    )
+    return replace(provider, inventories=shut, withheld=dict(+Counter(others)))
 
 
 def _shut(inventory: Inventory) -> Inventory:

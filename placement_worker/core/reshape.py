@@ -70,7 +70,10 @@ def moves(before: Tree, report: InventoryReported, holders: Sequence[TreeHolder]
     _refuse_operators(before, report.reshape.moves)
     room = _Destinations(before, report, by_source)
     going = [(holder, held) for holder in holders if (held := room.what_goes(holder.held))]
-    guests = _reported_guests(report.reshape.guests, {holder.uuid for holder in holders})
+    guests: dict[str, tuple[int, GuestPlace]] = {}  # consumer (a build, or a clean-up) → its reported place
+    for position, place in sorted(enumerate(report.reshape.guests), key=lambda pair: pair[1].attempt):
+        kept = holder_consumer(place.build, place.attempt)
+        guests[kept if any(kept == holder.uuid for holder in holders) else place.build] = position, place
     places: dict[str, _Amounts] = {}
     unsaid = []
     for holder, held in going:
@@ -186,15 +189,6 @@ class _Destinations:
                     f"reshape: {holder.uuid} holds {_figures(amounts)}, which fits nowhere: {'; '.join(why)}"
                 )
         return place
-
-
-def _reported_guests(guests: Sequence[GuestPlace], holders: set[str]) -> dict[str, tuple[int, GuestPlace]]:
-    """Return the reported places of guests by consumer: builds, and clean-ups of attempts."""
-    found: dict[str, tuple[int, GuestPlace]] = {}
-    for position, place in sorted(enumerate(guests), key=lambda pair: pair[1].attempt):
-        kept = holder_consumer(place.build, place.attempt)
-        found[kept if kept in holders else place.build] = position, place
-    return found
 
 
 def _refuse_operators(before: Tree, asked: Sequence[InventoryMove]) -> None:

@@ -1,8 +1,9 @@
 """The rows of the index in flat arrays: each provider with its tree, classes, traits and aggregates."""
 
+from collections import defaultdict
 from collections.abc import Mapping
 from functools import cache
-from operator import lt
+from operator import attrgetter, lt
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ BESIDE = 160  # bytes of a candidate that every provider has: ids, numbers, brac
 SHARES = "MISC_SHARES_VIA_AGGREGATE"  # the trait of providers that share with other trees in their aggregates
 
 _encode = msgspec.json.Encoder().encode
+_PLACE = attrgetter("root", "parent", "host", "cell", "agent")
 _NOWHERE = np.zeros(0, np.intp)
 
 
@@ -34,11 +36,11 @@ class RowTable:
         self.children = 0  # their number
         self.root_of: Ints = np.full(FIRST_ROWS, -1, np.intp)
         self.classes: dict[str, ClassArrays] = {}
-        self.cells: dict[str, RowSet] = {}
-        self.zones: dict[str, RowSet] = {}  # of roots, as their owners report them
-        self.traits: dict[str, RowSet] = {}
-        self.aggregates: dict[str, RowSet] = {}
-        self.called: dict[str, str | set[str]] = {}  # a host's name → its root, or several
+        self.cells = defaultdict[str, RowSet](RowSet)
+        self.zones = defaultdict[str, RowSet](RowSet)  # of roots, as their owners report them
+        self.traits = defaultdict[str, RowSet](RowSet)
+        self.aggregates = defaultdict[str, RowSet](RowSet)
+        self.called: dict[str, tuple[str, ...]] = {}  # a host's name → its roots
         self.sharers: dict[str, set[int]] = {}  # aggregate → its sharing providers
         self._reach: dict[int, Ints] = {}  # sharing provider → the roots of the other trees it serves
         self._interned: dict[Any, Any] = {}
@@ -59,21 +61,24 @@ class RowTable:
 
     def excluded_by(self, row: Row) -> list[Row]:
         """Return the sibling providers that must be unused when this provider is claimed."""
-        known = [self.rows.get(uuid) for uuid in self.trees.get(row.root, ())]
-        return [
-            one
-            for one in known
-            if one is not None
-            and one is not row
-            and one.parent == row.parent
-            and EXCLUDES_SIBLINGS in one.traits
-        ]
+        tree = (self.rows.get(uuid) for uuid in self.trees.get(row.root, ()))
+        siblings = [one for one in tree if one is not None and one is not row and one.parent == row.parent]
+        return [one for one in siblings if EXCLUDES_SIBLINGS in one.traits]
 
     def _shape(self, was: Row | None, tree: Tree, provider: ProviderState) -> Row:
-        position = self._new_position() if was is None else was.position
+        if was is not None:
+            position = was.position
+        elif self._free_rows:
+            position = self._free_rows.pop()
+        else:
+            if self.high == len(self.at):
+                self._grow()
+            position, self.high = self.high, self.high + 1
         uuid = provider.uuid if was is None else was.uuid
         inventories = self._same(provider.inventories)
         capacity = {name: inventory.capacity for name, inventory in inventories.items()}
+        names = (tree.host or provider.name, tree.cell, tree.agent, tree.zone)
+        words = (*names, provider.traits, provider.aggregates)
         row = Row(
             position=position,
             uuid=uuid,
@@ -91,11 +96,11 @@ class RowTable:
             aggregates=self._same(provider.aggregates),
             number=0,
             shaped=0,
-            size=self._same(_size(tree, provider, capacity)),
+            size=self._same(BESIDE + len(_encode(words)) + 2 * len(_encode(capacity))),
             amounts=(),
         )
         self.shaped += 1
-        if was is None or _place(was) != _place(row):
+        if was is None or _PLACE(was) != _PLACE(row):
             self.layout += 1
         linked = was is not None and _links(was) == _links(row)
         if was is not None:
@@ -111,17 +116,13 @@ class RowTable:
 
     def _mark(self, row: Row) -> None:
         position, size = row.position, len(self.at)
-        _flags(self.cells, row.cell).add(position, size)
+        self.cells[row.cell].add(position, size)
         if row.parent is None:
-            self._call(row)
+            self.called[row.host] = (*self.called.get(row.host, ()), row.uuid)
             if row.zone:
-                _flags(self.zones, row.zone).add(position, size)
-        traits = self.traits
+                self.zones[row.zone].add(position, size)
         for trait in row.traits:
-            flags = traits.get(trait)
-            if flags is None:
-                flags = traits[trait] = RowSet()
-            flags.add(position, size)
+            self.traits[trait].add(position, size)
         for name, inventory in row.inventories.items():
             kind = self.classes.get(name)
             if kind is None:
@@ -132,29 +133,15 @@ class RowTable:
         position = row.position
         self.cells[row.cell].discard(position)
         if row.parent is None:
-            self._uncall(row)
+            self.called[row.host] = tuple([uuid for uuid in self.called[row.host] if uuid != row.uuid])
+            if not self.called[row.host]:
+                del self.called[row.host]
             if row.zone:
                 self.zones[row.zone].discard(position)
         for trait in row.traits:
             self.traits[trait].discard(position)
         for name, inventory in row.inventories.items():
             self.classes[name].clear(position, inventory, row.capacity[name])
-
-    def _call(self, row: Row) -> None:
-        known = self.called.get(row.host)
-        if known is None:
-            self.called[row.host] = row.uuid
-        elif isinstance(known, set):
-            known.add(row.uuid)
-        else:
-            self.called[row.host] = {known, row.uuid}
-
-    def _uncall(self, row: Row) -> None:
-        known = self.called[row.host]
-        if isinstance(known, set):
-            known.discard(row.uuid)
-        if not isinstance(known, set) or not known:
-            del self.called[row.host]
 
     def _link(self, row: Row) -> None:
         position, size = row.position, len(self.at)
@@ -163,7 +150,7 @@ class RowTable:
         self.children += row.parent is not None
         self.root_of[position] = self.rows[row.root].position if row.root in self.rows else position
         for uuid in row.aggregates:
-            _flags(self.aggregates, uuid).add(position, size)
+            self.aggregates[uuid].add(position, size)
             if SHARES in row.traits:
                 self.sharers.setdefault(uuid, set()).add(position)
         self._unreach(row)
@@ -223,14 +210,6 @@ class RowTable:
         self.at[row.position] = None
         self._free_rows.append(row.position)
 
-    def _new_position(self) -> int:
-        if self._free_rows:
-            return self._free_rows.pop()
-        if self.high == len(self.at):
-            self._grow()
-        self.high += 1
-        return self.high - 1
-
     def _grow(self) -> None:
         more = len(self.at)
         self.at.extend([None] * more)
@@ -256,28 +235,5 @@ def _nothing(classes: int) -> tuple[int, ...]:
     return (0,) * classes
 
 
-def _flags(kind: dict[str, RowSet], name: str) -> RowSet:
-    flags = kind.get(name)
-    if flags is None:
-        flags = kind[name] = RowSet()
-    return flags
-
-
-def _place(row: Row) -> tuple[object, ...]:
-    return row.root, row.parent, row.host, row.cell, row.agent
-
-
 def _links(row: Row) -> tuple[object, ...]:
     return row.root, row.parent, row.aggregates, SHARES in row.traits
-
-
-def _size(tree: Tree, provider: ProviderState, capacity: Mapping[str, int]) -> int:
-    words = (
-        tree.host or provider.name,
-        tree.cell,
-        tree.agent,
-        tree.zone,
-        provider.traits,
-        provider.aggregates,
-    )
-    return BESIDE + len(_encode(words)) + 2 * len(_encode(capacity))

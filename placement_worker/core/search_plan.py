@@ -102,15 +102,11 @@ def plan(trees: Snapshot, query: FindCandidates, *, named: bool = False) -> Sear
             count = int(np.count_nonzero(left))
         if count < before:
             removing.append(demand)
-            removals.append(
-                Removal(
-                    constraint=demand.says,
-                    removed=before - count,
-                    left=count,
-                    about=demand.about,
-                    code=demand.code,
-                )
+            says, removed = demand.says, before - count
+            removal = Removal(
+                constraint=says, removed=removed, left=count, about=demand.about, code=demand.code
             )
+            removals.append(removal)
     if named or not count:
         removals = _with_names(index, hosts, removing, removals)
     rules, reached = planner.rules(), planner.reached()

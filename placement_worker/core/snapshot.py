@@ -117,8 +117,7 @@ def _summed(roots: Ints, given: Sums, high: int) -> Sums:
     return np.minimum(total, float(BEYOND_COUNTING))
 
 
-Promised = dict[str, int]
-_NOTHING: Promised = {}
+_NOTHING: dict[str, int] = {}
 
 
 class AlteredSnapshot(Snapshot):
@@ -143,7 +142,7 @@ class ReservedAmounts:
     """The amounts that one scheduler has reserved, by provider, and by class in arrays over the rows."""
 
     def __init__(self) -> None:
-        self.of: dict[str, Promised] = {}  # provider → reserved amounts, without zeros
+        self.of: dict[str, dict[str, int]] = {}  # provider → reserved amounts, without zeros
         self.changes = 0
         self._arrays: dict[str, Sums] = {}
         self._count: dict[str, int] = {}  # class → of how many providers something is promised
@@ -212,9 +211,8 @@ class ReservedAmounts:
         if array is None:
             array = self._arrays[name] = np.zeros(len(index.at))
         there = [uuid for uuid in uuids if uuid in rows]
-        array[[rows[uuid].position for uuid in there]] = [
-            of.get(uuid, _NOTHING).get(name, 0) for uuid in there
-        ]
+        reserved = [of.get(uuid, _NOTHING).get(name, 0) for uuid in there]
+        array[[rows[uuid].position for uuid in there]] = reserved
 
 
 class ReservedSnapshot(AlteredSnapshot):
@@ -229,9 +227,8 @@ class ReservedSnapshot(AlteredSnapshot):
             for name, promised in reserved_amounts.arrays(index).items()
             if name in index.classes
         }
-        self._excluded = (
-            self._excluded_by_reservations() if index.traits.get(EXCLUDES_SIBLINGS) else frozenset()
-        )
+        excluding = index.traits.get(EXCLUDES_SIBLINGS)
+        self._excluded = self._excluded_by_reservations() if excluding else frozenset()
         self._changes = reserved_amounts.changes
 
     def _excluded_by_reservations(self) -> frozenset[str]:

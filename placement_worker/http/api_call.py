@@ -29,10 +29,6 @@ FIRST_VERSION, LATEST_VERSION = "1.0", f"1.{LATEST_MINOR}"
 _VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})", re.ASCII)
 
 
-def version_text(minor: int) -> str:
-    return f"{SERVICE} 1.{minor}"
-
-
 def negotiated(header: str) -> int:
     """Return the minor version in a version header, which may name several services."""
     asked = ""
@@ -188,7 +184,9 @@ class ApiCall:
             if answer.dated:
                 moment = formatdate(answer.updated or self.placement.clock.now(), usegmt=True)
                 headers.append((b"last-modified", moment.encode()))
-        headers += _encoded(answer.headers)
+        for name, value in answer.headers.items():  # without control characters of hosts' names
+            text = "".join(sign if sign.isprintable() else " " for sign in value)
+            headers.append((name.encode(), text.encode("latin-1", "replace")))
         status = answer.status
         if status == 200 and self.method == "GET":
             tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
@@ -214,7 +212,7 @@ class ApiCall:
         """Return the headers that every response to this call has."""
         headers = [(b"x-openstack-request-id", self.id.encode())]
         if self.minor >= 0:
-            headers.append((b"openstack-api-version", version_text(self.minor).encode()))
+            headers.append((b"openstack-api-version", f"{SERVICE} 1.{self.minor}".encode()))
             headers.append((b"vary", VERSION_HEADER.encode()))
         return headers
 
@@ -225,14 +223,3 @@ class ClientLeft(Exception):
 
 def too_large(limit: int) -> Problem:
     return Problem(413, f"The body may have {limit} bytes.", headers={"connection": "close"})
-
-
-def _encoded(headers: Mapping[str, str]) -> Headers:
-    """Return the headers without control characters, which names of hosts can contain."""
-    return [
-        (
-            name.encode(),
-            "".join(sign if sign.isprintable() else " " for sign in value).encode("latin-1", "replace"),
-        )
-        for name, value in headers.items()
-    ]

@@ -4,10 +4,11 @@ limits).
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 from prometheus_client import Counter, Histogram
 from starlette.applications import Starlette
@@ -79,12 +80,17 @@ def http_app(placement: Placement, options: Options | None = None) -> Starlette:
             for task in serving:
                 task.cancel()
 
+    middleware = [Middleware(_Entry, options, served)]
+    if origins := options.origins:
+        shared: dict[str, Any] = {"allow_origins": origins, "allow_methods": _MAY_ASK, "max_age": _ASKED_FOR}
+        shared |= {"allow_headers": ("*",), "expose_headers": _MAY_READ}
+        middleware.insert(0, Middleware(_Pages, **shared))
     app = Starlette(
         routes=[
             Route(pattern, Resource(pattern, options.policy, operations))
             for pattern, operations in ROUTES.items()
         ],
-        middleware=[*_shared_with(options.origins), Middleware(_Entry, options, served)],
+        middleware=middleware,
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False
@@ -112,21 +118,6 @@ _MAY_READ = (
     "berth-candidates-cut",
 )  # fmt: skip
 _ASKED_FOR = 3600  # seconds a browser may remember whether it may ask
-
-
-def _shared_with(origins: Sequence[str]) -> list[Middleware]:
-    if not origins:
-        return []
-    return [
-        Middleware(
-            _Pages,
-            allow_origins=origins,
-            allow_methods=_MAY_ASK,
-            allow_headers=("*",),
-            expose_headers=_MAY_READ,
-            max_age=_ASKED_FOR,
-        )
-    ]
 
 
 class _Pages(CORSMiddleware):

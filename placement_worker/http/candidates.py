@@ -1,6 +1,6 @@
 """Render allocation candidates directly to bytes, or the reasons if there are no candidates."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 
 from bus.candidates import SenselessQuery
 from bus.queries import FindCandidates
@@ -106,14 +106,12 @@ def _requests(fits: Iterable[Fit], minor: int) -> str:
         shares = ",".join(
             [f'"{uuid}":{{"resources":{amounts(resources)}}}' for uuid, resources in fit.allocations.items()]
         )
-        mappings = f',"mappings":{_mappings(fit.mappings)}' if minor >= 34 else ""
+        mappings = ""
+        if minor >= 34:
+            listed = [f'"{suffix}":["{_BETWEEN.join(uuids)}"]' for suffix, uuids in fit.mappings.items()]
+            mappings = f',"mappings":{{{",".join(listed)}}}'
         parts.append(f'{{"allocations":{{{shares}}}{mappings}}}')
     return ",".join(parts)
-
-
-def _mappings(mappings: Mapping[str, Sequence[str]]) -> str:
-    listed = [f'"{suffix}":["{_BETWEEN.join(uuids)}"]' for suffix, uuids in mappings.items()]
-    return f"{{{','.join(listed)}}}"
 
 
 def why_none(found: SearchResult) -> str:

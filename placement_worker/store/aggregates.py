@@ -29,7 +29,7 @@ _HOSTS = sql("""
     UNION SELECT n.called, r.uuid FROM {n} JOIN hosts h ON h.host = n.called
     JOIN resource_providers r ON r.uuid = h.root
 """)
-_OF_ROOTS = sql("""
+OF_ROOTS = sql("""
     SELECT DISTINCT a.uuid FROM {n: uuid str} JOIN resource_providers p ON p.uuid = n.uuid
     JOIN resource_provider_aggregates m ON m.resource_provider_id = p.id
     JOIN aggregates a ON a.id = m.aggregate_id
@@ -68,11 +68,6 @@ async def named_hosts(tx: Transaction, names: Collection[str]) -> dict[str, list
         for called, root in await _HOSTS(tx, [(name,) for name in dict.fromkeys(names)]):
             found.setdefault(called, []).append(root)
     return found
-
-
-async def of_roots(tx: Transaction, roots: Collection[str]) -> list[str]:
-    """Return the aggregates of root providers."""
-    return [uuid for (uuid,) in await _OF_ROOTS(tx, [(root,) for root in roots])] if roots else []
 
 
 async def page(

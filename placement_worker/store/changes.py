@@ -180,7 +180,7 @@ class ProviderNumbers:
 
 _KEEP_RESHAPED = sql("INSERT INTO reshaped_builds (number, builds) VALUES (:number, :builds)")
 _UNTOLD_RESHAPED = sql("SELECT number, builds FROM reshaped_builds ORDER BY number LIMIT :most")
-_FORGET_RESHAPED = sql("DELETE FROM reshaped_builds WHERE number IN (SELECT n.number FROM {n: number int})")
+FORGET_RESHAPED = sql("DELETE FROM reshaped_builds WHERE number IN (SELECT n.number FROM {n: number int})")
 
 _builds = msgspec.json.Decoder(tuple[BuildReshaped, ...]).decode
 
@@ -195,8 +195,3 @@ async def untold_reshaped(tx: Transaction, most: int) -> tuple[list[int], list[B
     rows = await _UNTOLD_RESHAPED(tx, most=most)
     said = [replace(reshaped, number=number) for number, builds in rows for reshaped in _builds(builds)]
     return [number for number, _ in rows], said
-
-
-async def forget_reshaped(tx: Transaction, numbers: Sequence[int]) -> None:
-    """Delete published messages about builds on reshaped hosts."""
-    await _FORGET_RESHAPED(tx, [(number,) for number in numbers])

@@ -122,7 +122,7 @@ class NumberedNames:
 class ClassNames(NumberedNames):
     """Names of resource classes: standard ones have fixed numbers, custom ones from FIRST_CUSTOM_CLASS."""
 
-    _insert_numbered = sql("""
+    insert = sql("""
         INSERT INTO resource_classes (id, name, created_at, updated_at)
         SELECT n.id, n.called, :NOW, :NOW
         FROM {n: id int, called str} WHERE true ORDER BY n.id ON CONFLICT DO NOTHING RETURNING id
@@ -135,10 +135,7 @@ class ClassNames(NumberedNames):
     async def _insert_names(self, tx: Transaction, names: Collection[str], now: float) -> int:
         [(last,)] = await self._last(tx, numbers=CLASS_NUMBERS)
         first = max(FIRST_CUSTOM_CLASS, last + 1)
-        return len(await self._insert_numbered(tx, list(enumerate(sorted(names), first)), now=now))
-
-    async def make_standard(self, tx: Transaction, now: float) -> None:
-        await self._insert_numbered(tx, list(enumerate(os_resource_classes.STANDARDS)), now=now)
+        return len(await self.insert(tx, list(enumerate(sorted(names), first)), now=now))
 
 
 class Book:
@@ -163,7 +160,7 @@ class Book:
         """Create the standard names and read existing ones; projects and users are read when needed."""
         async with database.write() as tx:
             await _OPEN(tx, [(NAMES_EDITION,), (CLASS_NUMBERS,), (AGGREGATES_TURN,)])
-            await self.classes.make_standard(tx, now)
+            await ClassNames.insert(tx, list(enumerate(os_resource_classes.STANDARDS)), now=now)
             await self.traits.make(tx, os_traits.get_traits(), now)
         await self.read_again(database)
 
@@ -250,11 +247,7 @@ def _entries(kind: NameKind, among: bool, used: bool, locking: bool) -> Statemen
     """)
 
 
-@cache
-def _dropped(kind: NameKind) -> Statement:
-    return sql(f"DELETE FROM {_TABLES[kind]} WHERE id = :id")
-
-
+_DROPPED = {kind: sql(f"DELETE FROM {table} WHERE id = :id") for kind, table in _TABLES.items()}
 RENAME_CLASS = sql("""
     UPDATE resource_classes SET name = :called, updated_at = CAST(:now AS double precision) WHERE id = :id
 """)
@@ -285,6 +278,6 @@ async def entries(
 
 
 async def drop_name(tx: Transaction, kind: NameKind, entry: StoredName) -> None:
-    await _dropped(kind)(tx, id=entry.id)
+    await _DROPPED[kind](tx, id=entry.id)
     if kind == "resource class":  # its number is never given out again
         await _GIVEN_OUT(tx, id=entry.id, numbers=CLASS_NUMBERS)
