@@ -33,8 +33,7 @@ from ironic_sync import IronicApi, Notifications
 from ironic_sync.core import node as ironic_node
 from ironic_sync.core.node import ReceivedNotification, opened
 from ironic_sync.core.rule import reserved
-from placement_worker.core.compact_trees import unpacked
-from placement_worker.core.trees import Tree
+from placement_worker.core.trees import Tree, unpacked
 
 _SHARES = ("p50", 0.5), ("p99", 0.99), ("longest", 1.0)
 STORM = "waiting"  # how names of its nodes begin

@@ -11,10 +11,9 @@ from bus.candidates import Heard
 from bus.cells import RegisteredCell
 from bus.replication import PlacementChanged
 from bus.sql.database import Database
-from placement_worker.core.compact_trees import unpacked
 from placement_worker.core.index import Index
-from placement_worker.core.trees import Tree
-from placement_worker.store import aggregates, cells, changes, tree_reads
+from placement_worker.core.trees import Tree, unpacked
+from placement_worker.store import aggregates, changes, hosts, tree_reads
 from placement_worker.store.numbered_names import Book
 
 ROOTS_A_PAGE = 2000
@@ -80,7 +79,7 @@ class StoreReader:
 
     async def facts(self) -> Iterable[Aggregate | RegisteredCell]:
         async with self._database.read() as tx:
-            return [*(await aggregates.described(tx)).values(), *await cells.registered(tx)]
+            return [*(await aggregates.described(tx)).values(), *await hosts.registered(tx)]
 
     async def each(self, take: Take) -> None:
         after = 0

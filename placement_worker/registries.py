@@ -41,11 +41,10 @@ from bus.names import (
     Standard,
 )
 from bus.vocabulary import InUse, Missing, Taken
-from placement_worker.core.report_checks import is_custom
+from placement_worker.core.reports import is_custom
 from placement_worker.core.trees import renamed
 from placement_worker.reports import ReportOperations
-from placement_worker.store import cells as stored
-from placement_worker.store import changes, server_groups, tree_reads
+from placement_worker.store import changes, hosts, server_groups, tree_reads
 from placement_worker.store.numbered_names import RENAME_CLASS, ROOTS_WITH, drop_name, entries, names_of
 from placement_worker.transactions import Parts, PlacementOperations, again, changing, contended
 
@@ -194,18 +193,14 @@ class CellOperations(PlacementOperations):
         """Return the registered cells, and cells with reported hosts."""
         async with self.database.read() as tx:
             seen = await changes.last_number(tx)
-            found = {cell.name: cell for cell in await stored.registered(tx)}
+            found = {cell.name: cell for cell in await hosts.registered(tx)}
             if not query.counted:
                 return CellsFound(seen=seen, cells=tuple(found.values()))
-            hosts, instances = dict(await stored.HOSTS(tx)), dict(await stored.INSTANCES(tx))
-        for name in (hosts.keys() | instances.keys()) - found.keys():
-            found[name] = RegisteredCell(name=name, gone=name not in hosts)
-        return CellsFound(
-            seen=seen,
-            cells=tuple(found[name] for name in sorted(found)),
-            hosts=hosts,
-            instances=instances,
-        )
+            counts, instances = dict(await hosts.HOSTS(tx)), dict(await hosts.INSTANCES(tx))
+        for name in (counts.keys() | instances.keys()) - found.keys():
+            found[name] = RegisteredCell(name=name, gone=name not in counts)
+        cells = tuple(found[name] for name in sorted(found))
+        return CellsFound(seen=seen, cells=cells, hosts=counts, instances=instances)
 
     async def edit(self, order: CellEditRequested) -> CellEditAnswered:
         return CellEditAnswered(result=await self._edit(order.edit))
@@ -221,7 +216,7 @@ class CellOperations(PlacementOperations):
     async def _register(self, edit: RegisterCell) -> CellResult:
         now = self.clock.now()
         async with changing(self.database, self.book) as tx:
-            was, new = await stored.enter(tx, edit.cell, now)
+            was, new = await hosts.enter_cell(tx, edit.cell, now)
             cell = structs.replace(
                 was,
                 enabled=was.enabled if edit.enabled is None else edit.enabled,
@@ -229,13 +224,13 @@ class CellOperations(PlacementOperations):
             )
             if cell == was and not new:
                 return CellEdited(cell=cell)
-            await stored.SAVE(tx, cell=cell.name, enabled=cell.enabled, note=cell.note, now=now)
+            await hosts.SAVE_CELL(tx, cell=cell.name, enabled=cell.enabled, note=cell.note, now=now)
             return CellEdited(cell=cell, number=await self._log.write_facts(tx, cells=(cell,)))
 
     async def _drop(self, edit: DropCell) -> CellResult:
         """Disable the cell first, so that nothing is placed there while its hosts are deleted."""
         async with self.database.read() as tx:
-            names = {cell.name for cell in await stored.registered(tx)} | dict(await stored.HOSTS(tx)).keys()
+            names = {cell.name for cell in await hosts.registered(tx)} | dict(await hosts.HOSTS(tx)).keys()
         if edit.cell not in names:
             return Missing(what="cell", names=(edit.cell,))
         await self._register(RegisterCell(cell=edit.cell, enabled=False))
@@ -249,11 +244,11 @@ class CellOperations(PlacementOperations):
             return CellInUse(cell=edit.cell, instances=instances, hosts=len(roots))
         async with changing(self.database, self.book) as tx:
             gone = RegisteredCell(name=edit.cell, gone=True)
-            if not await stored.LOCK(tx, cell=edit.cell):  # another dropped it meanwhile
+            if not await hosts.LOCK_CELL(tx, cell=edit.cell):  # another dropped it meanwhile
                 return CellEdited(cell=gone)
-            await stored.DROP(tx, cell=edit.cell)
+            await hosts.DROP_CELL(tx, cell=edit.cell)
             return CellEdited(cell=gone, number=await self._log.write_facts(tx, cells=(gone,)))
 
     async def _left_in(self, cell: str) -> tuple[list[str], int]:
         async with self.database.read() as tx:
-            return await stored.roots(tx, cell), dict(await stored.INSTANCES(tx)).get(cell, 0)
+            return await hosts.roots_of_cell(tx, cell), dict(await hosts.INSTANCES(tx)).get(cell, 0)

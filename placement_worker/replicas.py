@@ -16,9 +16,8 @@ from bus.protocol import Ask
 from bus.replication import ChangesFound, FindChanges, FindTrees, PlacementChanged, TreesFound
 from bus.vocabulary import Message
 from bus.worker import Worker, every, on_many
-from placement_worker.core.compact_trees import unpacked
 from placement_worker.core.index import Index
-from placement_worker.core.trees import Tree
+from placement_worker.core.trees import Tree, unpacked
 from placement_worker.memory import LOOK_SECONDS, Forgotten, Memory, News, Take
 
 log = logging.getLogger(__name__)

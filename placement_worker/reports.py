@@ -13,8 +13,7 @@ from bus.resources import OwnerEditAnswered, OwnerEditRequested, OwnerGiven, Own
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Missing
 from placement_worker.change_log import ReshapedBuilds
-from placement_worker.core.report_checks import bars_report, complaint, names_apart
-from placement_worker.core.reports import given, reported, settled, swept
+from placement_worker.core.reports import bars_report, complaint, given, names_apart, reported, settled, swept
 from placement_worker.core.reshape import NO_MOVES, MovedHolder, Moves, Unmovable, moves
 from placement_worker.core.trees import Tree
 from placement_worker.store import changes, hosts, reshape, tree_reads, tree_writes

@@ -12,7 +12,6 @@ from bus.decisions import NearMiss, Removal
 from bus.queries import Candidate, FindCandidates
 from bus.vocabulary import Allocations
 from placement_worker.core.explain import NEAREST, UNSEEN, UNSEEN_CODE, explain, nearest
-from placement_worker.core.fits import Fit, FitFinder
 from placement_worker.core.index import Index
 from placement_worker.core.row import Row, RowSet
 from placement_worker.core.search import (
@@ -24,7 +23,7 @@ from placement_worker.core.search import (
     lone_candidate,
     sums,
 )
-from placement_worker.core.search_plan import SearchPlan, plan
+from placement_worker.core.search_plan import Fit, FitFinder, SearchPlan, plan
 from placement_worker.core.snapshot import (
     AsIfEmpty,
     ReservedAmounts,

@@ -7,7 +7,7 @@ from msgspec import UNSET
 
 from bus.reports import ProviderReport
 from bus.resources import LoadResult, ProviderLoad
-from placement_worker.core.report_checks import wrong_contents
+from placement_worker.core.reports import wrong_contents
 from placement_worker.core.trees import ProviderState, WorkingTrees
 
 Item = tuple[int, ProviderLoad]  # with its position in the whole load, for people

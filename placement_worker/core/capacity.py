@@ -29,8 +29,18 @@ from bus.claims import (
 )
 from bus.moves import BEGUN, SHELVED
 from bus.vocabulary import Allocations
-from placement_worker.core.claim_world import ClaimWorld, Holder, Unread, as_held, roots_of
-from placement_worker.core.fences import bars_release, fence, fenced_off, named_twice, wakes
+from placement_worker.core.claim_world import (
+    ClaimWorld,
+    Holder,
+    Unread,
+    as_held,
+    bars_release,
+    fence,
+    fenced_off,
+    named_twice,
+    roots_of,
+    wakes,
+)
 
 # The state that an order's claims replaced: holder, its generation, allocations, claim, group and owner
 _Steps = list[tuple[Holder, int, Allocations, ConsumerClaim | None, int | None, str | None]]

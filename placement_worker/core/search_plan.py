@@ -1,5 +1,6 @@
 """Plans the search for a query: checks the query, and names the hosts that each requirement removed."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,11 +10,13 @@ from bus.candidates import SenselessQuery
 from bus.decisions import Removal
 from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
-from bus.vocabulary import MAX_GROUPS
+from bus.vocabulary import MAX_GROUPS, Resources
 from placement_worker.core.groups import Demand, JointRules, Slot, SlotPlanner
 from placement_worker.core.index import Index
-from placement_worker.core.row import Bools
+from placement_worker.core.row import Bools, Row
+from placement_worker.core.row_table import SHARES
 from placement_worker.core.snapshot import Snapshot
+from placement_worker.core.ways import BREATH, AssignmentSearch, Choice, shares, top
 
 
 def check(query: FindCandidates) -> None:
@@ -139,3 +142,204 @@ def _with_names(index: Index, left: Bools, removing: list[Demand], removals: lis
         named.append(structs.replace(removal, hosts=hosts))
         left = left > gone
     return named
+
+
+def options_at(trees: Snapshot, plan: SearchPlan, anchor: Row) -> list[list[Row]]:
+    """Return the providers that can satisfy each slot of the query at this host."""
+    rows = trees.tree(anchor)
+    others: list[Row] = []
+    if plan.reached is not None and plan.reached[anchor.position]:
+        sharers = trees.sharers
+        met = {position for row in rows for uuid in row.aggregates for position in sharers.get(uuid, ())}
+        found = [trees.row_at(position) for position in sorted(met)]
+        others = [row for row in found if row is not None and row.root != anchor.root]
+    options: list[list[Row]] = []
+    for slot in plan.slots:
+        own, away = slot.own, slot.away
+        options.append([row for row in rows if own[row.position]])
+        if away is not None:
+            options[-1] += [row for row in others if away[row.position]]
+    return options
+
+
+def has_room(row: Row, asks: Resources) -> bool:
+    return all(top(row, name) >= asked for name, asked in asks.items())
+
+
+UNSIGNED = 2**64
+
+
+@dataclass(slots=True)
+class Fit:
+    """One complete allocation for a query. Its dicts are shared with other fits: never change them."""
+
+    anchor: Row
+    allocations: dict[str, Resources]
+    rows: tuple[Row, ...]  # providers in use, in the order of the allocations
+    mappings: dict[str, tuple[str, ...]]  # group suffix → the providers that serve it
+
+
+class FitFinder:
+    """A search for complete allocations over many hosts; `start` is the row at which it begins."""
+
+    def __init__(self, snapshot: Snapshot, made: SearchPlan, start: int) -> None:
+        index = snapshot.index
+        self._snapshot = snapshot
+        self._plan = made
+        self._sums: dict[tuple[int, int], Resources] = {}
+        self.anchors = made.left  # where there is something that is not offered elsewhere
+        self._shared: _Shared | None = None
+        if made.slots and index.sharers:
+            shared = _Shared(snapshot, made, start)
+            if shared.anchors:
+                self._shared = shared
+                self.anchors = made.left & shared.not_alone()
+
+    def alone(self, anchor: Row) -> bool:
+        """Return whether the host is one provider without sharing: it offers exactly one allocation."""
+        plan = self._plan
+        if not plan.slots:
+            return True
+        return (
+            len(plan.query.groups) == 1
+            and len(self._snapshot.members(anchor.uuid)) == 1
+            and not (plan.reached is not None and plan.reached[anchor.position])
+            and not (self._shared is not None and shares(anchor))
+        )
+
+    def only_fit(self, anchor: Row) -> Fit:
+        group, uuid = self._plan.query.groups[0], anchor.uuid
+        return Fit(anchor, {uuid: group.resources}, (anchor,), {group.suffix: (uuid,)})
+
+    def fits(self, anchor: Row, *, looking_again: bool = False) -> Iterator[Fit | None]:
+        """Yield the complete allocations that a host offers; `None` after BREATH steps without one, where the
+        search can pause.
+
+        `looking_again`: less may be free now than when the search was planned.
+        """
+        snapshot, plan, shared = self._snapshot, self._plan, self._shared
+        options = options_at(snapshot, plan, anchor)
+        if looking_again:
+            options = [
+                [row for row in rows if has_room(row, slot.asks)]
+                for slot, rows in zip(plan.slots, options, strict=True)
+            ]
+        for way in AssignmentSearch(snapshot, plan.slots, plan.rules, options, mixed=shared is not None):
+            yield self._fit(anchor, way) if way is not None else None
+        if shared is not None and anchor.position in shared.anchors:
+            for way in shared.ways(anchor, options):
+                yield self._fit(anchor, way) if way is not None else None
+
+    def is_dead(self, anchor: Row) -> bool:
+        """Return whether a host offers no allocation, not even one that an earlier host offered."""
+        return self._shared is None or anchor.position not in self._shared.doubles
+
+    def cost(self, anchor: Row) -> int:
+        """Return about how many steps a search takes to find that a host offers no allocation."""
+        return BREATH // 8 + len(self._snapshot.members(anchor.uuid))
+
+    def _fit(self, anchor: Row, way: Choice) -> Fit:
+        allocations: dict[str, Resources] = {}
+        mappings: dict[str, tuple[str, ...]] = {}
+        rows = []
+        for slot, row in zip(self._plan.slots, way, strict=True):
+            uuid = row.uuid
+            if slot.asks:
+                before = allocations.get(uuid)
+                if before is None:
+                    allocations[uuid] = slot.asks
+                    rows.append(row)
+                else:
+                    allocations[uuid] = self._sum(before, slot.asks)
+            serving = mappings.get(slot.suffix)
+            if serving is None:
+                mappings[slot.suffix] = (uuid,)
+            elif uuid not in serving:
+                mappings[slot.suffix] = (*serving, uuid)
+        return Fit(anchor, allocations, tuple(rows), mappings)
+
+    def _sum(self, resources: Resources, other: Resources) -> Resources:
+        key = id(resources), id(other)
+        total = self._sums.get(key)
+        if total is None:
+            total = self._sums[key] = dict(resources)
+            for name, amount in other.items():
+                total[name] = total.get(name, 0) + amount
+        return total
+
+
+class _Shared:
+    """Allocations that use only sharing providers: they are equal for many hosts, and offered once.
+
+    Hosts with the same sharing providers are equal, and only the first of them counts. An allocation that
+    two different hosts offer counts for the first.
+    """
+
+    def __init__(self, snapshot: Snapshot, made: SearchPlan, start: int) -> None:
+        self._snapshot = snapshot
+        self._plan = made
+        self.anchors = self._first_of_each(start)  # in the order in which they are come by
+        self.doubles: set[int] = set()  # anchors with a fit that an earlier anchor has as well
+        # For a choice for the first slot the anchors that have it, and what they have for each slot.
+        self._having: dict[int, list[tuple[int, list[set[int]]]]] | None = None
+
+    def not_alone(self) -> Bools:
+        index, high = self._snapshot.index, len(self._plan.left)
+        others = ~index.traits[SHARES].mask(high)
+        rows = np.flatnonzero(np.logical_or.reduce([slot.own for slot in self._plan.slots]) & others)
+        met = np.zeros(high, np.bool_)
+        met[index.root_of[rows]] = True
+        met[list(self.anchors)] = True
+        return met
+
+    def ways(self, anchor: Row, options: Sequence[Sequence[Row]]) -> Iterator[Choice | None]:
+        plan = self._plan
+        for way in AssignmentSearch(self._snapshot, plan.slots, plan.rules, _sharing(options)):
+            if way is None or self._is_first(anchor, way):
+                yield way
+            else:
+                self.doubles.add(anchor.position)
+
+    def _is_first(self, anchor: Row, way: Choice) -> bool:
+        if len(self.anchors) == 1:
+            return True
+        if self._having is None:
+            self._having = {}
+            for position in self.anchors:
+                row = self._snapshot.row_at(position)
+                assert row is not None
+                options = _sharing(options_at(self._snapshot, self._plan, row))
+                sets = [{row.position for row in rows} for rows in options]
+                for one in sets[0]:
+                    self._having.setdefault(one, []).append((position, sets))
+        for position, sets in self._having[way[0].position]:
+            if all(row.position in rows for row, rows in zip(way, sets, strict=True)):
+                return position == anchor.position
+        return True
+
+    def _first_of_each(self, start: int) -> dict[int, None]:
+        index, plan = self._snapshot.index, self._plan
+        high = len(plan.left)
+        sharing = index.traits[SHARES].mask(high)
+        own = [np.flatnonzero(slot.own & sharing).tolist() for slot in plan.slots]
+        away = [np.flatnonzero(slot.away).tolist() if slot.away is not None else [] for slot in plan.slots]
+        if not all(one or other for one, other in zip(own, away, strict=True)):
+            return {}
+        possible = plan.left.copy()
+        mark = np.zeros(high, np.uint64)  # alike for anchors with the same options
+        for number in range(len(plan.slots)):
+            some = np.zeros(high, np.bool_)
+            served = [(position, index.root_of[position : position + 1]) for position in own[number]]
+            served += [(position, index.reach(position)) for position in away[number]]
+            for position, anchors in served:
+                some[anchors] = True
+                mark[anchors] += np.uint64(hash((number, position)) % UNSIGNED)
+            possible &= some
+        found = np.flatnonzero(possible)
+        found = np.concatenate([found[found >= start], found[found < start]])
+        _, first = np.unique(mark[found], return_index=True)
+        return dict.fromkeys(found[np.sort(first)].tolist())
+
+
+def _sharing(options: Sequence[Sequence[Row]]) -> list[list[Row]]:
+    return [[row for row in rows if shares(row)] for rows in options]

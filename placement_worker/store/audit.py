@@ -9,7 +9,7 @@ from bus.aggregates import ZONE
 from bus.sql.database import Database
 from bus.vocabulary import Allocations
 from placement_worker.core.row_table import SHARES
-from placement_worker.store import cells, server_groups
+from placement_worker.store import hosts, server_groups
 from placement_worker.store.sql import sql
 
 _USAGE = sql("""
@@ -223,7 +223,7 @@ async def in_two_zones(database: Database) -> list[str]:
 
 async def registered_cells(database: Database) -> set[str]:
     async with database.read() as tx:
-        return {cell.name for cell in await cells.registered(tx)}
+        return {cell.name for cell in await hosts.registered(tx)}
 
 
 async def agents(database: Database) -> set[tuple[str, str]]:

@@ -64,7 +64,7 @@ def never(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("placement_worker.core.compact_trees.CARRIED", 0)
+    monkeypatch.setattr("placement_worker.core.trees.CARRIED", 0)
 
 
 async def test_a_replica_loads_the_providers_of_placement(world: ReplicatedPlacement) -> None:

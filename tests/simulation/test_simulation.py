@@ -22,7 +22,7 @@ from cell_conductor.core import build as core_build
 from compute_sim import moving
 from compute_sim.core import phases as agent_phases
 from compute_sim.core.phases import GuestState, MoveSteps, PhaseEnd
-from placement_worker.core import capacity, fences
+from placement_worker.core import capacity, claim_world
 from placement_worker.core.claim_world import ClaimWorld, GroupPlaces, Holder
 from placement_worker.source import IndexedSource
 from scheduler_worker.core.waiting_queues import WaitingRoom
@@ -99,7 +99,7 @@ def test_the_same_seed_replays_the_same_history(seed: int) -> None:
 
 
 def _forget_the_fence(monkeypatch: pytest.MonkeyPatch) -> None:
-    fence = fences.fence
+    fence = claim_world.fence
 
     def unfenced(claim: ConsumerClaim, world: ClaimWorld) -> Any:
         holder = world.holders.get(claim.consumer)
@@ -139,7 +139,7 @@ def _count_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _forget_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     """A build that has ended may claim again when its request is delivered once more."""
-    fence = fences.fence
+    fence = claim_world.fence
 
     def raised(claim: ConsumerClaim, world: ClaimWorld) -> Any:
         world.retired.pop(claim.consumer, None)

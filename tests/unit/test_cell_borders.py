@@ -22,7 +22,7 @@ from bus.topics import QUERIES, TOPICS
 from bus.vocabulary import Message
 from bus.worker import Worker, cell_of, on
 from placement_worker.core.claim_world import CellLimits, ended
-from placement_worker.core.report_checks import DAY, bars_report, names_apart
+from placement_worker.core.reports import DAY, bars_report, names_apart
 from tests.support.ids import uid
 
 PAGE = Path(__file__).parents[2] / "docs" / "cells.md"

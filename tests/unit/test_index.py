@@ -22,11 +22,10 @@ from bus.protocol import MAX_MESSAGE_BYTES
 from bus.queries import CandidatesFound, FindCandidates
 from bus.replication import KnownTree, KnownTrees, PlacementChanged, ProviderChange
 from bus.reports import Inventory
-from placement_worker.core.compact_trees import CARRIED, CARRIED_ROOM, ROOM, carried, unpacked
 from placement_worker.core.index import Index
 from placement_worker.core.row_table import FIRST_ROWS, SHARES
 from placement_worker.core.search import page, search
-from placement_worker.core.trees import ProviderState, Tree
+from placement_worker.core.trees import CARRIED, CARRIED_ROOM, ROOM, ProviderState, Tree, carried, unpacked
 from placement_worker.memory import FAR_AHEAD, Memory, News, Take
 from scheduler_worker.core.host_map import Uints
 from scheduler_worker.core.ranking_order import AHEAD, FIRST_PAGE, Frontier

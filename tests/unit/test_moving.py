@@ -27,8 +27,7 @@ from bus.vocabulary import Allocations, Message
 from cell_conductor.core.build import Build
 from cell_conductor.core.events import AttemptLimits, Event, ReleaseAnswer, Stalled, SwapAnswered
 from cell_conductor.core.step import step
-from placement_worker.core.report_checks import complaint
-from placement_worker.core.reports import reported
+from placement_worker.core.reports import complaint, reported
 from placement_worker.core.reshape import NO_MOVES, TreeHolder, Unmovable, moves
 from placement_worker.core.trees import ProviderState, Tree
 from scheduler_worker.core.held_claim import SHARES, mappings_of, place_of
