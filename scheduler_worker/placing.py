@@ -6,18 +6,18 @@ contains no await, so nothing changes during it.
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from bus.candidates import Bools, CandidateSource
 from bus.claims import ClaimAnswered, ClaimRequested
 from bus.clock import Clock
 from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostFailed, HostReported
-from bus.queries import Candidate
 from bus.vocabulary import Id
 from scheduler_worker.core import events
 from scheduler_worker.core.choice import HasReservations, Joined
 from scheduler_worker.core.choosing import Choosing
+from scheduler_worker.core.events import Ask
 from scheduler_worker.core.helping import helps
 from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.move_start import MoveStart
@@ -43,10 +43,10 @@ MOST_HELP_SECONDS = 1.0  # of one request: a search over huge trees takes tenths
 
 @dataclass(slots=True, eq=False)
 class _Course:
-    """An order in progress, with the effects whose results it waits for."""
+    """An order in progress, with what it waits for."""
 
     order: Order
-    asks: list[events.Effect] = field(default_factory=list)
+    ask: Ask | None = None
     end: events.End | None = None
 
 
@@ -157,14 +157,14 @@ class Scheduler:
         for course, (_, event) in zip(courses, begun, strict=True):
             self._take(course, event)
         left = courses
-        while left := [course for course in left if course.asks]:
-            level = await self._choose(_asking(left, events.FindHosts), level)
-            await self._claim(_asking(left, events.ClaimHosts))
-            left = [course for course in left if course.asks]  # usually empty
-            await self._locate(_asking(left, events.Locate))
-            self._find_help(_asking(left, events.FindRemedies))
-            await self._fence(_asking(left, events.Fence))
-            self._find_spares(_asking(left, events.FindAlternates))
+        while left := [course for course in left if course.ask]:
+            level = await self._choose(_asking(left, Ask.HOSTS), level)
+            await self._claim(_asking(left, Ask.CLAIMS))
+            left = [course for course in left if course.ask]  # usually empty
+            await self._locate(_asking(left, Ask.PLACES))
+            self._find_help(_asking(left, Ask.REMEDIES))
+            await self._fence(_asking(left, Ask.FENCES))
+            self._find_spares(_asking(left, Ask.ALTERNATES))
         return [course.end or events.SayAll(()) for course in courses]
 
     def verdict(self, request: Id, end: events.End) -> Verdict:
@@ -189,11 +189,11 @@ class Scheduler:
             if pick.crossed:
                 CROSSED.inc()
         course.order, effects = step(course.order, event, self._patience)
-        course.asks = []
+        course.ask = None
         for effect in effects:
             match effect:  # the most frequent ones first
-                case events.FindHosts() | events.ClaimHosts():
-                    course.asks.append(effect)
+                case Ask():
+                    course.ask = effect
                 case events.KeepHost():
                     self._keep(course.order, effect)
                 case events.SayAll():
@@ -205,10 +205,8 @@ class Scheduler:
                         self._joined.leave(group, instance)
                 case events.Warn(text=text):
                     log.warning(text)
-                case _ if isinstance(effect, events.End):
-                    course.end = effect
                 case _:
-                    course.asks.append(effect)
+                    course.end = effect
 
     async def _choose(self, courses: Sequence[_Course], level: bool) -> bool:
         """Choose hosts for orders, and again after a refresh of the index for orders without one; return
@@ -250,13 +248,10 @@ class Scheduler:
                 self._joined.leave(order.alternative.group.id, instance)
 
     def _find_spares(self, courses: Sequence[_Course]) -> None:
-        choosing = self.choosing() if courses else None
-        for course in courses:
-            spares: dict[Id, tuple[Candidate, ...]] = {}
-            for wanted in course.asks:
-                if isinstance(wanted, events.FindAlternates) and choosing is not None:
-                    spares[wanted.instance] = choosing.spares(course.order, wanted)
-            self._take(course, events.AlternatesFound(spares))
+        if courses:
+            choosing = self.choosing()
+            for course in courses:
+                self._take(course, events.AlternatesFound(choosing.spares(course.order)))
 
     def _find_help(self, courses: Sequence[_Course]) -> None:
         if not courses:
@@ -300,12 +295,7 @@ class Scheduler:
     async def _claim(self, courses: Sequence[_Course]) -> None:
         if not courses:
             return
-        questions = [
-            ClaimRequested(claims=effect.claims)
-            for course in courses
-            for effect in course.asks
-            if isinstance(effect, events.ClaimHosts)
-        ]
+        questions = [ClaimRequested(claims=course.order.claims()) for course in courses]
         answers = await claim_each(self.placement, questions)
         results = [
             result for answer in answers if isinstance(answer, ClaimAnswered) for result in answer.results
@@ -331,21 +321,16 @@ class Scheduler:
 
     async def _locate(self, courses: Sequence[_Course]) -> None:
         if courses:
-            held = [
-                effect.held
-                for course in courses
-                for effect in course.asks
-                if isinstance(effect, events.Locate)
-            ]
+            held = [course.order.held for course in courses]
             for course, located in zip(courses, await self.ending.locate(held), strict=True):
                 self._take(course, located)
 
     async def _fence(self, courses: Sequence[_Course]) -> None:
         if courses:
-            fences = [[ask for ask in course.asks if isinstance(ask, events.Fence)] for course in courses]
+            fences = [course.order.fences() for course in courses]
             for course, answer in zip(courses, await self.ending.fence(fences), strict=True):
                 self._take(course, answer)
 
 
-def _asking(courses: Sequence[_Course], what: type) -> list[_Course]:
-    return [course for course in courses if course.asks and isinstance(course.asks[0], what)]
+def _asking(courses: Sequence[_Course], what: Ask) -> list[_Course]:
+    return [course for course in courses if course.ask is what]

@@ -40,8 +40,7 @@ _OF_ITS_REPORT: Mapping[str, Callable[[HostState], Attribute]] = {
     "architecture": lambda state: state.architecture,
     "host_ip": lambda state: state.ip,
 }
-Compares = Callable[[float, float], bool]
-_NUMBERS: Mapping[str, Compares] = {
+_NUMBERS: Mapping[str, Callable[[float, float], bool]] = {
     "=": operator.ge,  # as Nova reads it
     "==": operator.eq,
     "!=": operator.ne,
@@ -88,7 +87,7 @@ def capability(state: HostState, path: str) -> str | None:
 def meets(value: object, demand: str) -> bool:
     """Return whether an attribute satisfies an extra spec; a text satisfies no numeric comparison."""
     words = demand.split()
-    said = _text(value)
+    said = str(value)
     if not words:
         return said == demand
     sign, *operands = words
@@ -101,19 +100,11 @@ def meets(value: object, demand: str) -> bool:
     if sign in _TEXTS:
         return bool(operands) and _TEXTS[sign](said, operands[0])
     if sign in _NUMBERS:
-        return bool(operands) and _compared(_NUMBERS[sign], said, operands[0])
+        try:
+            return bool(operands) and _NUMBERS[sign](float(said), float(operands[0]))
+        except ValueError:
+            return False
     return said.lower() == demand.lower() if isinstance(value, bool) else said == demand
-
-
-def _text(value: object) -> str:
-    return str(value)
-
-
-def _compared(compares: Compares, value: str, with_: str) -> bool:
-    try:
-        return compares(float(value), float(with_))
-    except ValueError:
-        return False
 
 
 class UnreadableQuery(ValueError):

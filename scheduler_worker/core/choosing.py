@@ -11,7 +11,7 @@ from bus.candidates import CandidateSource, SenselessQuery
 from bus.queries import Candidate, FindCandidates
 from bus.vocabulary import Id
 from scheduler_worker.core.choice import HasReservations, Joined, Pick
-from scheduler_worker.core.events import Chosen, FindAlternates, NoHost
+from scheduler_worker.core.events import Chosen, NoHost
 from scheduler_worker.core.host_map import HostMap, drawn
 from scheduler_worker.core.order import MAX_CHOICES, MAX_CHOICES_EACH, Order
 from scheduler_worker.core.policy import ChoicePolicy
@@ -54,14 +54,18 @@ class Choosing:
                 answers[index] = kind_of_order.hosts_for(orders[index])
         return [answers[index] for index in range(len(orders))]
 
-    def spares(self, order: Order, wanted: FindAlternates) -> tuple[Candidate, ...]:
-        """Return hosts to name as alternates, in their present state."""
-        alternative = order.alternatives[wanted.alternative_index]
-        try:
-            ranking = self.rank(alternative, order.request.request)
-        except SenselessQuery:
-            return ()
-        return ranking.spares(wanted.cell, wanted.several, wanted.beside, order.avoid)
+    def spares(self, order: Order) -> dict[Id, tuple[Candidate, ...]]:
+        """Return the alternates that instances lack, in the present state of hosts."""
+        spares: dict[Id, tuple[Candidate, ...]] = {}
+        for settled in order.settled:
+            if settled.lacking:
+                beside = order.beside.union(spare.root for spare in settled.spares)
+                try:
+                    ranking = self.rank(order.alternatives[settled.alternative_index], order.request.request)
+                except SenselessQuery:
+                    continue
+                spares[settled.instance] = ranking.spares(settled.cell, settled.lacking, beside, order.avoid)
+        return spares
 
     def rank(self, alternative: Alternative, seed: str, several: int = 1) -> Ranking:
         """Return an evaluation of all hosts; `several` members of an affinity group must fit on one host."""

@@ -1,10 +1,11 @@
 """Events of an order (the placing of one request), and the effects that the worker carries out for it."""
 
 from collections.abc import Mapping
+from enum import Enum
 
 import msgspec
 
-from bus.claims import ClaimResult, ConsumerClaim, Held, ReleaseResult
+from bus.claims import ClaimResult, ReleaseResult
 from bus.messages import BuildPlaced, BuildUnplaceable
 from bus.moves import MovePlaced, MoveRefused
 from bus.queries import Candidate
@@ -89,42 +90,25 @@ Event = (
 # Effects that an event answers
 
 
-class FindHosts(msgspec.Struct, frozen=True, gc=False):
-    """The effect to choose hosts by the current flavor for all instances without one."""
+class Ask(Enum):
+    """What an order waits for, one at a time. The worker reads the particulars from the order."""
 
-
-class ClaimHosts(msgspec.Struct, frozen=True, gc=False):
-    claims: tuple[ConsumerClaim, ...]
-
-
-class Locate(msgspec.Struct, frozen=True, gc=False):
-    held: tuple[tuple[Id, Held], ...]
+    HOSTS = "hosts for all instances without one, by the current flavor: answered by Chosen or NoHost"
+    CLAIMS = "claims of the picked hosts: answered by ClaimAnswers or ClaimImpossible"
+    PLACES = "the hosts of existing allocations: answered by Located"
+    FENCES = "consumers to be retired: answered by FenceAnswers or FenceImpossible"
+    ALTERNATES = "other hosts in the cells of the claimed hosts: answered by AlternatesFound"
+    REMEDIES = "changes that would make the request fit: answered by HelpFound"
 
 
 class Fence(msgspec.Struct, frozen=True, gc=False):
-    """The effect to retire a consumer: its allocations are released at this generation, and no later claim of
-    it succeeds.
-
-    With generation None a consumer that holds a host keeps it. All fences of an order are answered together.
+    """A consumer to retire: its allocations are released at this generation, and no later claim of it
+    succeeds. With generation None a consumer that holds a host keeps it.
     """
 
     instance: Id
     generation: int | None
     why: str
-
-
-class FindAlternates(msgspec.Struct, frozen=True, gc=False):
-    """The effect to find other hosts in the cell; all alternates of an order are answered together."""
-
-    instance: Id
-    cell: str
-    several: int
-    beside: frozenset[str]
-    alternative_index: int  # of the alternative they must meet
-
-
-class FindRemedies(msgspec.Struct, frozen=True, gc=False):
-    """The effect to find changes that would make the request fit, because no host does."""
 
 
 # Effects that are done and forgotten
@@ -191,16 +175,5 @@ class DeadLetterRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 End = SayAll | SayMove | BegunBefore | ComeAgain | Park | DeadLetterRequest
-Effect = (
-    FindHosts
-    | ClaimHosts
-    | Locate
-    | Fence
-    | FindAlternates
-    | FindRemedies
-    | KeepHost
-    | GiveUpHost
-    | Warn
-    | End
-)
+Effect = Ask | KeepHost | GiveUpHost | Warn | End
 Effects = tuple[Effect, ...]

@@ -18,18 +18,21 @@ _COMPARED = 200  # names: comparing one takes up to 50 microseconds
 _NUMBER = re.compile(r"[0-9]{1,10}")
 _YES, _NO = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
 # The hypervisor's business, which gets them with the order to build.
-_OF_THE_HYPERVISOR = frozenset(
-    """
+_OF_THE_HYPERVISOR = """
     hide_hypervisor_id hw:boot_menu hw:cpu_cores hw:cpu_sockets hw:cpu_threads hw:cpu_max_cores
     hw:cpu_max_sockets hw:cpu_max_threads hw:cpu_realtime hw:cpu_realtime_mask hw:hide_hypervisor_id
     hw:input_bus hw:locked_memory hw:maxphysaddr_bits hw:pointer_model hw:redirected_usb_ports
     hw:rescue_bus hw:serial_port_count hw:usb_model hw:vif_multiqueue_enabled hw:watchdog_action
-    """.split()  # noqa: SIM905
-)
-# Scopes of other services and readers: Ironic, the hypervisor, filters.
-_SILENT_SCOPES = frozenset(
-    "quota os hw_rng hw_video powervm vmware capabilities aggregate_instance_extra_specs".split()  # noqa: SIM905
-)
+""".split()  # noqa: SIM905 - shorter than a list
+_OTHER_READERS = (
+    "quota",
+    "os",
+    "hw_rng",
+    "hw_video",
+    "powervm",
+    "vmware",
+)  # scopes of Ironic and hypervisors
+_SILENT_SCOPES = (*_OTHER_READERS, "capabilities", "aggregate_instance_extra_specs")
 _SHAPED = re.compile(r"(resources|trait)[A-Za-z0-9_-]*:.*|same_subtree[A-Za-z0-9_-]*|hw:numa_(cpus|mem)\.\d+")
 NumaPolicy = Literal["legacy", "preferred", "required", "socket"]
 NUMA_POLICIES: Mapping[str, NumaPolicy] = {policy: policy for policy in get_args(NumaPolicy)}

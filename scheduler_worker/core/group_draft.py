@@ -230,26 +230,12 @@ _TRAITS = {
     "hw:sound_model": _traits("COMPUTE_SOUND_MODEL_", *_SOUND),
     "hw:ephemeral_encryption_format": _traits("COMPUTE_EPHEMERAL_ENCRYPTION_", "luks", "plain"),
 }
-# Extra specs that make groups and traits, also guest_topology.py's.
-READ = frozenset(
-    {
-        *_TRAITS,
-        *_SWITCHES,
-        *_NEEDS,
-        "group_policy",
-        "same_subtree",
-        "hw:cpu_policy",
-        "hw:cpu_thread_policy",
-        "hw:cpu_dedicated_mask",
-        "hw:emulator_threads_policy",
-        "hw:numa_nodes",
-        "hw:mem_page_size",
-        "hw:mem_encryption",
-        "hw:pmem",
-        "hw:pci_numa_affinity_policy",
-        "pci_passthrough:alias",
-    }
-)
+_TOPOLOGY = """
+    hw:cpu_policy hw:cpu_thread_policy hw:cpu_dedicated_mask hw:emulator_threads_policy hw:numa_nodes
+    hw:mem_page_size hw:mem_encryption hw:pmem hw:pci_numa_affinity_policy pci_passthrough:alias
+"""
+# Extra specs that make groups and traits.
+READ = frozenset({*_TRAITS, *_SWITCHES, *_NEEDS, *_TOPOLOGY.split(), "group_policy", "same_subtree"})
 
 
 def add_capabilities(draft: QuestionDraft, specs: GuestSpecs) -> None:

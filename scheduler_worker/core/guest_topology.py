@@ -24,18 +24,12 @@ _UNITS = {"": 1, "k": 1, "m": 1024, "g": 1024**2}
 _RANGE = re.compile(r"\s*(\^?)(\d{1,6})(?:-(\d{1,6}))?\s*")
 
 
-@dataclass(frozen=True)
-class Pages:
-    """Memory in pages of one size; providers have a separate resource class for each size."""
-
-    kb: int
-
-    @property
-    def resource_class(self) -> str:
-        for unit, size in (("GB", 1024**2), ("MB", 1024)):
-            if self.kb % size == 0:
-                return f"CUSTOM_MEMORY_PAGES_{self.kb // size}{unit}"
-        return f"CUSTOM_MEMORY_PAGES_{self.kb}KB"
+def _page_class(kb: int) -> str:
+    """Return the resource class of memory in pages of this size."""
+    for unit, size in (("GB", 1024**2), ("MB", 1024)):
+        if kb % size == 0:
+            return f"CUSTOM_MEMORY_PAGES_{kb // size}{unit}"
+    return f"CUSTOM_MEMORY_PAGES_{kb}KB"
 
 
 @dataclass(frozen=True)
@@ -46,21 +40,19 @@ class GuestCell:
     memory_mb: int
 
 
-def page_choices(specs: GuestSpecs, large: Sequence[str]) -> tuple[Pages | None, ...]:
-    """Return the page sizes that a guest accepts, the best first; None stands for ordinary memory."""
+def page_choices(specs: GuestSpecs, large: Sequence[str]) -> tuple[int, ...]:
+    """Return the page sizes in KB that a guest accepts, the best first; 0 stands for ordinary memory."""
     said = _page_size(specs)
-    if said is None:
-        return (None,)
-    word = said.value.strip().lower()
-    if word == "small":
-        return (None,)
+    word = "small" if said is None else said.value.strip().lower()
+    if said is None or word == "small":
+        return (0,)
     if word not in ("large", "any"):
-        pages = _pages(said)
-        return (None if pages.kb == SMALL_KB else pages,)
+        kb = _page_kb(said)
+        return (0 if kb == SMALL_KB else kb,)
     memory = gcd(*(cell.memory_mb for cell in _cells(specs))) * 1024  # each cell's is a multiple of this
-    fitting = [size for size in page_sizes(large) if memory % size.kb == 0]
+    fitting = [kb for kb in page_sizes(large) if memory % kb == 0]
     if word == "any":
-        return (*fitting, None)
+        return (*fitting, 0)
     if not fitting:
         raise Unreadable(
             f"{specs.where}.memory_mb: what a cell gets of {specs.flavor.memory_mb} is no multiple of a large"
@@ -69,11 +61,12 @@ def page_choices(specs: GuestSpecs, large: Sequence[str]) -> tuple[Pages | None,
     return tuple(fitting)
 
 
-def page_sizes(sizes: Sequence[str]) -> list[Pages]:
+def page_sizes(sizes: Sequence[str]) -> list[int]:
+    """Return page sizes in KB. Raise ValueError for a text that is not a size."""
     found = []
     for size in sizes:
         try:
-            found.append(_pages(SpecValue(size, "large_pages")))
+            found.append(_page_kb(SpecValue(size, "large_pages")))
         except Unreadable:
             raise ValueError(f"{size!r} is no size of pages (2MB, 1GB)") from None
     return found
@@ -91,21 +84,21 @@ def _page_size(specs: GuestSpecs) -> SpecValue | None:
         raise Unreadable(f"{image.at}: only for a flavor whose hw:mem_page_size is large or any; {other}")
     chosen = image.value.strip().lower()
     if word == "large" and (
-        chosen == "small" or (chosen not in ("any", "large") and _pages(image).kb == SMALL_KB)
+        chosen == "small" or (chosen not in ("any", "large") and _page_kb(image) == SMALL_KB)
     ):
         raise Unreadable(f"{flavor.at}: {flavor.value!r}, and {image.at}: {image.value!r}")
     return flavor if chosen == "any" else image
 
 
-def _pages(said: SpecValue) -> Pages:
+def _page_kb(said: SpecValue) -> int:
     parts = _SIZE.fullmatch(said.value.strip())
     kb = int(parts[1]) * _UNITS[parts[2][:1].lower()] if parts else 0
     if not 0 < kb <= MAX_INT:
         raise Unreadable(f"{said.at}: {said.value!r} is none of small, large, any and no size (2MB, 1GB)")
-    return Pages(kb)
+    return kb
 
 
-def add_topology(draft: QuestionDraft, specs: GuestSpecs, pages: Pages | None) -> int:
+def add_topology(draft: QuestionDraft, specs: GuestSpecs, page_kb: int) -> int:
     """Add a request group for each NUMA cell of the guest. Return their number, 0 without a topology."""
     policy = specs.one_of("hw:cpu_policy", "shared", "dedicated", "mixed") or "shared"
     pinned = policy != "shared"
@@ -123,7 +116,7 @@ def add_topology(draft: QuestionDraft, specs: GuestSpecs, pages: Pages | None) -
     if nodes is None and not pinned and specs.of_flavor("hw:mem_page_size") is None:
         return 0
     cells = _cells(specs)
-    _alone(draft, specs, pages)
+    _alone(draft, specs, page_kb)
     if threads == "require":
         draft.root_required[HYPERTHREADING] = _at(specs, "hw:cpu_thread_policy")
     elif threads == "isolate":
@@ -134,7 +127,7 @@ def add_topology(draft: QuestionDraft, specs: GuestSpecs, pages: Pages | None) -
         pinned_cpus = (cell.cpus & dedicated).bit_count()
         draft.ask(suffix, "VCPU", cell.cpus.bit_count() - pinned_cpus)
         draft.ask(suffix, "PCPU", pinned_cpus + (one_more and number == 0))
-        _ask_memory(draft, suffix, cell.memory_mb, pages, specs.where)
+        _ask_memory(draft, suffix, cell.memory_mb, page_kb, specs.where)
     if len(cells) > 1:
         draft.isolated = tuple(f"_numa{number}" for number in range(len(cells)))
     return len(cells)
@@ -197,22 +190,22 @@ def _cells(specs: GuestSpecs) -> list[GuestCell]:
     return cells
 
 
-def _alone(draft: QuestionDraft, specs: GuestSpecs, pages: Pages | None) -> None:
-    classes = ["VCPU", "PCPU", "MEMORY_MB", *([pages.resource_class] if pages is not None else [])]
+def _alone(draft: QuestionDraft, specs: GuestSpecs, page_kb: int) -> None:
+    classes = ["VCPU", "PCPU", "MEMORY_MB", *([_page_class(page_kb)] if page_kb else [])]
     if other := draft.speaks_of(*classes):
         said = specs.get("hw:numa_nodes") or specs.get("hw:cpu_policy") or specs.of_flavor("hw:mem_page_size")
         at = said.at if said is not None else ""
         raise Unreadable(f"{other}, and {at}: processors and memory are asked for by one or the other")
 
 
-def _ask_memory(draft: QuestionDraft, suffix: str, mb: int, pages: Pages | None, where: str) -> None:
+def _ask_memory(draft: QuestionDraft, suffix: str, mb: int, page_kb: int, where: str) -> None:
     resources = draft.groups[suffix].resources
-    if pages is None:
+    if not page_kb:
         resources["MEMORY_MB"] = mb
         return
-    if mb * 1024 % pages.kb:
-        raise Unreadable(f"{where}.memory_mb: {mb} of a cell is no multiple of its pages of {pages.kb} KB")
-    resources[pages.resource_class] = mb * 1024 // pages.kb
+    if mb * 1024 % page_kb:
+        raise Unreadable(f"{where}.memory_mb: {mb} of a cell is no multiple of its pages of {page_kb} KB")
+    resources[_page_class(page_kb)] = mb * 1024 // page_kb
     draft.groups[""].resources.setdefault("MEMORY_MB", 0)  # spoken of: pages are not ordinary memory
 
 

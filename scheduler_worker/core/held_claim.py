@@ -1,6 +1,6 @@
 """Reads existing claims: the host of a build, and the provider that serves each of its resource groups."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bus.claims import Held
@@ -28,11 +28,11 @@ class ClaimPlace:
 
 def place_of(held: Held, providers: Mapping[str, Provider]) -> ClaimPlace | None:
     """Return the host of existing allocations, or None if no agent reports any of their providers."""
-    owned = [provider for provider in _named(held, providers) if provider.agent and provider.cell]
+    holds = {id_: providers[id_] for id_ in held.allocations if id_ in providers}
+    owned = [provider for provider in holds.values() if provider.agent and provider.cell]
     if not owned:
         return None
     first = min(owned, key=lambda one: (SHARES in one.traits, one.root not in held.allocations, one.root))
-    holds = {provider.id: provider for provider in _named(held, providers)}
     return ClaimPlace(first.root, first.host, first.cell, first.agent, holds)
 
 
@@ -42,18 +42,7 @@ def alternative_of(held: Held, alternatives: Sequence[Alternative]) -> int:
     for resources in held.allocations.values():
         for name, amount in resources.items():
             holds[name] = holds.get(name, 0) + amount
-    return next(
-        (
-            alternative_index
-            for alternative_index, alternative in enumerate(alternatives)
-            if alternative.asked == holds
-        ),
-        0,
-    )
-
-
-def _named(held: Held, providers: Mapping[str, Provider]) -> Iterable[Provider]:
-    return (providers[provider] for provider in held.allocations if provider in providers)
+    return next((index for index, alternative in enumerate(alternatives) if alternative.asked == holds), 0)
 
 
 def mappings_of(
@@ -109,9 +98,7 @@ def _ways(
 
 
 def _may_serve(group: ResourceGroup, has: Mapping[str, int], provider: Provider | None) -> bool:
-    if any(has.get(name, 0) < amount for name, amount in group.resources.items()):
-        return False
-    if provider is None:
+    if provider is None or any(has.get(name, 0) < amount for name, amount in group.resources.items()):
         return False
     traits = set(provider.traits)
     return (

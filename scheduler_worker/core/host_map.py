@@ -8,7 +8,6 @@ schedulers agree without messages, and if one starts or stops, only its slice ch
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import chain
 from typing import Any
 from zlib import crc32
 
@@ -29,7 +28,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 NO_AGENT = "has_agent"
 Numbers = npt.NDArray[np.float64]
-Column = tuple[Reads, Numbers]
+Column = tuple[Reads, Numbers, float]  # the float is the value of hosts without a report
 NOBODY = 0  # the slot of hosts without a slot
 NEVER = -np.inf  # the time of a heartbeat that has not come
 FIRST_SLOTS = 1024
@@ -169,9 +168,7 @@ class HostColumns:
             FIRST_SLOTS
         )  # seconds without a heartbeat after which a host is down
         self.recorded_down: Numbers = np.zeros(FIRST_SLOTS)  # 1: down by a record, until a heartbeat comes
-        self._facts: dict[str, Column] = {}
-        self._metrics: dict[str, Column] = {}
-        self._images: dict[str, Column] = {}
+        self._columns: dict[tuple[str, str], Column] = {}  # by kind and name
         self._next = 1
         self._free: list[int] = []
         self.new: list[HostKey] = []  # hosts whose position in placement is not known yet
@@ -192,25 +189,19 @@ class HostColumns:
 
     def put(self, cell: str, state: HostState) -> None:
         slot = self.slot((cell, state.root))
-        before = self.states[slot]
-        self.states[slot] = state
-        if self._images and (before is None or before.images != state.images):
-            for reads, column in self._images.values():
+        before, self.states[slot] = self.states[slot], state
+        same_images = before is not None and before.images == state.images
+        for (kind, _), (reads, column, _) in self._columns.items():
+            if kind != "image" or not same_images:
                 column[slot] = reads(state)
-        for reads, column in self._facts.values():
-            column[slot] = reads(state)
-        for reads, column in self._metrics.values():
-            column[slot] = reads(state)
 
     def forget(self, key: HostKey) -> None:
         """Delete the reported facts of a host. It keeps its slot: recent builds there still count."""
         slot = self.slots[key]
         self.states[slot] = None
         self.heartbeat[slot] = NEVER
-        for _, column in chain(self._facts.values(), self._metrics.values()):
-            column[slot] = UNKNOWN
-        for _, column in self._images.values():
-            column[slot] = 0.0
+        for _, column, unknown in self._columns.values():
+            column[slot] = unknown
 
     def drop(self, key: HostKey) -> None:
         """Free the slot of a host. The slot must not be read afterwards: it is reused."""
@@ -221,24 +212,25 @@ class HostColumns:
 
     def fact(self, name: str) -> Numbers:
         """Return the values of a reported fact for all slots. Raise KeyError if there is no such fact."""
-        return self._column(self._facts, name, FACTS[name])
+        return self._column("fact", name, FACTS[name])
 
     def metric(self, name: str) -> Numbers:
-        return self._column(self._metrics, name, lambda state: state.metrics.get(name, UNKNOWN))
+        return self._column("metric", name, lambda state: state.metrics.get(name, UNKNOWN))
 
     def cached(self, image: str) -> Numbers:
         """Return 1 for each host that has the image. Recently used images have a column each."""
-        if image not in self._images and len(self._images) >= MOST_IMAGES:
-            self._images.clear()
-        return self._column(self._images, image, lambda state: image in state.images, 0.0)
+        images = [key for key in self._columns if key[0] == "image"]
+        if ("image", image) not in images and len(images) >= MOST_IMAGES:
+            for key in images:
+                del self._columns[key]
+        return self._column("image", image, lambda state: image in state.images, 0.0)
 
-    def _column(
-        self, kind: dict[str, Column], name: str, reads: Reads, otherwise: float = UNKNOWN
-    ) -> Numbers:
-        known = kind.get(name)
+    def _column(self, kind: str, name: str, reads: Reads, unknown: float = UNKNOWN) -> Numbers:
+        known = self._columns.get((kind, name))
         if known is None:
-            said = (otherwise if state is None else reads(state) for state in self.states)
-            known = kind[name] = reads, np.fromiter(said, np.float64, len(self.states))
+            values = (unknown if state is None else reads(state) for state in self.states)
+            column = np.fromiter(values, np.float64, len(self.states))
+            known = self._columns[kind, name] = reads, column, unknown
         return known[1]
 
     def _grow(self) -> None:
@@ -249,10 +241,8 @@ class HostColumns:
         self.heartbeat = np.concatenate([self.heartbeat, np.full(more, NEVER)])
         self.silence = np.concatenate([self.silence, np.zeros(more)])
         self.recorded_down = np.concatenate([self.recorded_down, np.zeros(more)])
-        self._images.clear()
-        for kind in (self._facts, self._metrics):
-            for name, (reads, column) in kind.items():
-                kind[name] = reads, np.concatenate([column, np.full(more, UNKNOWN)])
+        for key, (reads, column, unknown) in self._columns.items():
+            self._columns[key] = reads, np.concatenate([column, np.full(more, unknown)]), unknown
 
 
 def numbered(positions: Sequence[int], numbers: Sequence[int], size: int) -> Ints:

@@ -29,7 +29,7 @@ from bus.queries import Candidate
 from bus.requests import BuildSpec, Hints
 from bus.vocabulary import MAX_CAUSE, Id
 from scheduler_worker.core.choice import Pick
-from scheduler_worker.core.events import Begun
+from scheduler_worker.core.events import Begun, Fence
 from scheduler_worker.core.move_start import MoveStart, refused
 from scheduler_worker.core.rejections import MAX_REFUSED, Shortage
 from scheduler_worker.core.rule import Alternative
@@ -154,6 +154,12 @@ class Order(msgspec.Struct, frozen=True, gc=False):
             )
             for instance, pick in zip(self.instances, self.picks, strict=False)
         )
+
+    def fences(self) -> tuple[Fence, ...]:
+        """Return the consumers to retire: released ones first, then all instances without a host."""
+        if self.emptied:
+            return tuple([Fence(instance, number, given_back(instance)) for instance, number in self.emptied])
+        return tuple([Fence(instance, None, self.reason) for instance in self.instances])
 
     def said(self) -> list[BuildPlaced | BuildUnplaceable]:
         """Return the messages that end the order, with a result for each instance."""
@@ -307,6 +313,10 @@ def placed_before(order: Order, instance: Id, result: Held | Retired) -> Order:
             return ended(order, instance, why)
         case Retired():
             return order if order.move is None else structs.replace(order, begun=True)
+
+
+def given_back(instance: Id) -> str:
+    return f"what {instance} held was given back by somebody else"
 
 
 def ended(order: Order, instance: Id, reason: str) -> Order:

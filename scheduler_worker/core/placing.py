@@ -19,12 +19,14 @@ from bus.messages import Selection
 from bus.moves import BEGUN
 from bus.vocabulary import MAX_CAUSE, Contended, Id
 from scheduler_worker.core import events
+from scheduler_worker.core.events import Ask
 from scheduler_worker.core.held_claim import ClaimPlace, alternative_of, mappings_of
 from scheduler_worker.core.order import (
     Order,
     Settled,
     also_asked,
     ended,
+    given_back,
     placed_before,
     refusals_of,
     selection_of,
@@ -58,7 +60,7 @@ def step(order: Order, event: events.Event, patience: float) -> Step:
                 considered=event.picks[0].considered,
                 shorts=() if event.short is None else (*order.shorts, event.short),
             )
-            return order, (events.ClaimHosts(order.claims()),)
+            return order, (Ask.CLAIMS,)
         case events.NoHost(short=short):
             return _no_host(replace(order, considered=short.considered), short, patience)
         case events.ClaimAnswers(results=results):
@@ -85,33 +87,15 @@ def step(order: Order, event: events.Event, patience: float) -> Step:
 
 def _next(order: Order, patience: float) -> Step:
     if order.held:
-        return order, (events.Locate(order.held),)
+        return order, (Ask.PLACES,)
     if order.emptied:
-        return order, tuple(
-            events.Fence(instance, generation, _given_back(instance))
-            for instance, generation in order.emptied
-        )
-    if order.instances and order.reason and order.unexplained:
-        return order, (events.FindRemedies(),)
+        return order, (Ask.FENCES,)
     if order.instances and order.reason:
-        return order, tuple([events.Fence(instance, None, order.reason) for instance in order.instances])
+        return order, (Ask.REMEDIES if order.unexplained else Ask.FENCES,)
     if order.instances:
-        if order.rounds < ROUNDS:
-            return order, (events.FindHosts(),)
-        return _obstructed(order, patience)
-    lacking = [
-        events.FindAlternates(
-            settled.instance,
-            settled.cell,
-            settled.lacking,
-            order.beside.union(spare.root for spare in settled.spares),
-            settled.alternative_index,
-        )
-        for settled in order.settled
-        if settled.lacking
-    ]
-    if lacking:
-        return order, tuple(lacking)
+        return (order, (Ask.HOSTS,)) if order.rounds < ROUNDS else _obstructed(order, patience)
+    if any(settled.lacking for settled in order.settled):
+        return order, (Ask.ALTERNATES,)
     if order.move is not None:
         return order, (events.BegunBefore() if order.begun else events.SayMove(order.said_of(order.move)),)
     return order, (events.SayAll(tuple(order.said())),)
@@ -124,7 +108,7 @@ def _no_host(order: Order, short: Shortage, patience: float) -> Step:
     """Try the order's next flavor; after the last one let it wait, retry or fail."""
     order = replace(order, shorts=(*order.shorts, short))
     if order.alternative_index + 1 < len(order.alternatives):
-        return replace(order, alternative_index=order.alternative_index + 1), (events.FindHosts(),)
+        return replace(order, alternative_index=order.alternative_index + 1), (Ask.HOSTS,)
     obstacle, shorts = order.why_no_host(), order.shorts
     decision = shorts[0].decision(order.refusals)
     order = replace(
@@ -133,7 +117,7 @@ def _no_host(order: Order, short: Shortage, patience: float) -> Step:
     if not order.enough:  # with `at_least` instances placed the rest end
         promised = any(shortage.promised for shortage in shorts)
         if promised and order.rounds < ROUNDS:
-            return order, (events.FindHosts(),)
+            return order, (Ask.HOSTS,)
         if order.request.wait:
             return order, (events.Park(shorts, obstacle),)
         # claims of other requests may still fail and release this capacity
@@ -322,8 +306,8 @@ def _fenced(order: Order, results: Sequence[tuple[Id, ReleaseResult]], patience:
     for instance, result in results:
         match result:
             case Released() if instance in emptied:
-                effects.append(events.Warn(f"build {instance}: {_given_back(instance)}"))
-                order = ended(order, instance, _given_back(instance))
+                effects.append(events.Warn(f"build {instance}: {given_back(instance)}"))
+                order = ended(order, instance, given_back(instance))
             case Released():
                 order = ended(order, instance, order.reason)
             case Retired():
@@ -334,7 +318,3 @@ def _fenced(order: Order, results: Sequence[tuple[Id, ReleaseResult]], patience:
                 contended = _contended(order, patience, f"the claim of {instance} is contended")
                 return order, (*effects, *contended)
     return _also(tuple(effects), _next(order, patience))
-
-
-def _given_back(instance: Id) -> str:
-    return f"what {instance} held was given back by somebody else"

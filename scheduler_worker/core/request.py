@@ -36,7 +36,7 @@ from scheduler_worker.core.group_draft import (
     fill,
     tie,
 )
-from scheduler_worker.core.guest_topology import Pages, add_topology, page_choices
+from scheduler_worker.core.guest_topology import add_topology, page_choices
 from scheduler_worker.core.rule import Alternative
 
 MAX_GROUPS = 200
@@ -116,14 +116,8 @@ def destination(
     return tuple(sorted(only)), tuple(sorted(ignored)), tuple(notes)
 
 
-@dataclass(frozen=True)
-class FlavorRead:
-    """The query for a flavor with this image and the host constraints, shared by equal requests."""
-
-    flavor: Flavor
-    question: FindCandidates
-    preferred: dict[str, float]
-    notes: tuple[str, ...]
+# The query of a flavor, its preferred traits, and notes; shared by equal requests.
+_FlavorRead = tuple[FindCandidates, dict[str, float], tuple[str, ...]]
 
 
 def alternatives_of(
@@ -144,16 +138,15 @@ def alternatives_of(
     alternatives = []
     for alternative_index, flavor in enumerate((request.flavor, *request.or_else)):
         place = (request.cell, request.zone, request.aggregates, request.not_aggregates)
-        for read in _read(_shapes.encode((alternative_index, flavor, request.image, place)), options):
-            question = read.question
+        asked = _shapes.encode((alternative_index, flavor, request.image, place))
+        for question, preferred, read_notes in _read(asked, options):
             if only or never:
                 question = msgspec.structs.replace(question, roots=only, not_roots=never)
-            preferred = read.preferred
             if request.preferred_traits:
                 preferred = {**preferred, **request.preferred_traits}
                 _check_preferred(request, question)
-            told = (*notes, *read.notes) if notes else read.notes
-            alternatives.append(Alternative(request, flavor, question, alternative_index, told, preferred))
+            every = (*notes, *read_notes) if notes else read_notes
+            alternatives.append(Alternative(request, flavor, question, alternative_index, every, preferred))
     return tuple(alternatives)
 
 
@@ -187,13 +180,13 @@ def _check_preferred(request: BuildRequested, question: FindCandidates) -> None:
 
 
 @lru_cache(KEPT)
-def _read(asked: bytes, options: RequestOptions) -> tuple[FlavorRead, ...]:
+def _read(asked: bytes, options: RequestOptions) -> tuple[_FlavorRead, ...]:
     alternative_index, flavor, image, place = _places.decode(asked)
     where = f"or_else[{alternative_index - 1}]" if alternative_index else "flavor"
     specs = GuestSpecs(flavor, image, where)
     notes = tuple(islice(unknown(flavor, where, READ, options.unscoped), MAX_NOTES))
     choices = page_choices(specs, options.large_pages)
-    return tuple(_with_pages(specs, image, place, options, pages, notes) for pages in choices)
+    return tuple(_with_pages(specs, image, place, options, page_kb, notes) for page_kb in choices)
 
 
 def _with_pages(
@@ -201,19 +194,19 @@ def _with_pages(
     image: Image | None,
     place: _Place,
     options: RequestOptions,
-    pages: Pages | None,
+    page_kb: int,
     notes: tuple[str, ...],
-) -> FlavorRead:
-    flavor, where = specs.flavor, specs.where
-    draft = draft_of(flavor, where)
-    cells = add_topology(draft, specs, pages)
+) -> _FlavorRead:
+    flavor = specs.flavor
+    draft = draft_of(flavor, specs.where)
+    cells = add_topology(draft, specs, page_kb)
     add_devices(draft, specs, options, cells)
     add_capabilities(draft, specs)
     add_image(draft, image, options)
     fill(draft, flavor)
     tie(draft, flavor)
     draft.settle_traits()
-    return FlavorRead(flavor, _question(draft, place), draft.preferred, notes)
+    return _question(draft, place), draft.preferred, notes
 
 
 def _question(draft: QuestionDraft, place: _Place) -> FindCandidates:

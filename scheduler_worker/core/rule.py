@@ -5,7 +5,7 @@ request.
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import isfinite, isnan
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -15,6 +15,9 @@ from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.reports import HostState
 from bus.requests import Flavor
+
+if TYPE_CHECKING:
+    from scheduler_worker.core.view import AllHosts
 
 # Fields that belong to one request only. The request in a `Wish` lacks them, because equal requests share it.
 ITS_OWN: Mapping[str, Any] = {"request": "", "instances": (), "reply_to": ""}
@@ -134,57 +137,7 @@ def numbers(texts: Iterable[str]) -> Iterator[float]:
 
 
 Refuses = Callable[[HostFacts, Alternative], str | None]
-
-
-class View(Protocol):
-    """The data of hosts that weighers read: floats for one host, or arrays for all fitting hosts.
-
-    The same weigher serves both, so it computes with operators and with the functions of this class, such as
-    `where`.
-    """
-
-    def free(self, resource_class: str) -> Number:
-        """Return the free amount of a resource class on each host; a plain 0 if no host has the class."""
-
-    def capacity(self, resource_class: str) -> Number:
-        """Return the total amount of a resource class on each host; a plain 0 if no host has the class."""
-
-    def has(self, trait: str) -> Number:
-        """Return 1 for each host with the trait, else 0; a plain 0 if no host has the trait."""
-
-    def fact(self, name: str, otherwise: float = UNKNOWN) -> Number:
-        """Return an attribute of HostState (load, instances, hypervisor_version, enabled, forced_down), or
-        the default if it was not reported.
-
-        Further names are known to the scheduler: up, building, sent (builds that the report may not include
-        yet), failures. The result is one plain number if all hosts have the same value.
-        """
-
-    def metric(self, name: str) -> Number:
-        """Return the reported metric of this name for each host, or UNKNOWN."""
-
-    def members(self, alternative: Alternative) -> Number:
-        """Return the number of members of the request's server group on each host."""
-
-    def among(self, roots: Collection[str]) -> Number:
-        """Return 1 for each host in the given roots, else 0."""
-
-    def within(self, says: Callable[[Aggregate], bool]) -> Number:
-        """Return 1 for each host in an aggregate that satisfies the condition, else 0."""
-
-    def cached(self, image: str) -> Number:
-        """Return 1 for each host that has cached this image, else 0."""
-
-    def said(self, value: Number) -> Number:
-        """Return for which hosts a value is known."""
-
-    def each(self, value: Callable[[HostFacts], float]) -> Number:
-        """Evaluate a function for each host, for data without an array (1 µs per host)."""
-
-    def where(self, condition: Number, then: Number, otherwise: Number) -> Number: ...
-
-    def override(self, key: str, otherwise: float) -> Number:
-        """Return each host's lowest number in its aggregates under a metadata key, or the default."""
+View: TypeAlias = "OneHost | AllHosts"
 
 
 @dataclass(frozen=True)
@@ -228,55 +181,76 @@ class Weigher:
 
 
 class OneHost(msgspec.Struct, frozen=True, gc=False):
-    """The data of one host that weighers read, as numbers."""
+    """The data of one host that filters and weighers read, as numbers.
+
+    `AllHosts` has the same functions and returns arrays over all fitting hosts, or one plain number if all
+    are equal. A filter or weigher reads both, so it computes with operators and functions such as `where`.
+    """
 
     host: HostFacts
 
     def free(self, resource_class: str) -> Number:
+        """Return the free amount of a resource class."""
         return float(self.host.free.get(resource_class, 0))
 
     def capacity(self, resource_class: str) -> Number:
+        """Return the total amount of a resource class."""
         return float(self.host.capacity.get(resource_class, 0))
 
     def has(self, trait: str) -> Number:
+        """Return 1 for a host with the trait, else 0."""
         return float(trait in self.host.traits)
 
     def fact(self, name: str, otherwise: float = UNKNOWN) -> Number:
+        """Return an attribute of HostState (load, instances, hypervisor_version, enabled, forced_down), or
+        the default if it was not reported.
+
+        Further names are known to the scheduler: up, building, sent (builds that the report may not include
+        yet), failures.
+        """
         reads = _OF_THE_HOST.get(name)
         if reads is not None:
             return reads(self.host)
         state = self.host.state
         if state is None:
             return otherwise
-        said = float(FACTS[name](state))
-        return otherwise if isnan(said) else said
+        value = float(FACTS[name](state))
+        return otherwise if isnan(value) else value
 
     def metric(self, name: str) -> Number:
+        """Return the reported metric of this name, or UNKNOWN."""
         state = self.host.state
         return UNKNOWN if state is None else float(state.metrics.get(name, UNKNOWN))
 
     def members(self, alternative: Alternative) -> Number:
+        """Return the number of members of the request's server group on the host."""
         return float(alternative.members.get(self.host.root, 0))
 
     def among(self, roots: Collection[str]) -> Number:
+        """Return 1 for a host in the given roots, else 0."""
         return float(self.host.root in roots)
 
     def within(self, says: Callable[[Aggregate], bool]) -> Number:
+        """Return 1 for a host in an aggregate that satisfies the condition, else 0."""
         return float(any(map(says, self.host.aggregates))) if self.host.aggregates else 0.0
 
     def cached(self, image: str) -> Number:
+        """Return 1 for a host that has cached this image, else 0."""
         return float(self.host.state is not None and image in self.host.state.images)
 
     def said(self, value: Number) -> Number:
+        """Return whether a value is known."""
         return not isnan(value)
 
     def each(self, value: Callable[[HostFacts], float]) -> Number:
+        """Evaluate a function for each host, for data without an array (1 µs per host)."""
         return value(self.host)
 
     def where(self, condition: Number, then: Number, otherwise: Number) -> Number:
         return then if condition else otherwise
 
     def override(self, key: str, otherwise: float) -> Number:
+        """Return the lowest number in the host's aggregates under a metadata key, or the default."""
         return self.host.limit(key, otherwise)
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from math import isnan
 
 import numpy as np
 
@@ -12,7 +11,6 @@ from scheduler_worker.core.host_map import HostColumns, Numbers
 from scheduler_worker.core.rule import UNKNOWN, Alternative, HostFacts, Number, numbers
 
 _NONE = np.float64(0.0)  # what is compared with it can be turned round by ~, which of a Python bool it cannot
-_OUR_DOING = frozenset({"building", "sent"})
 
 
 @dataclass(slots=True, eq=False)
@@ -28,14 +26,14 @@ class HostsNow:
     fading: float  # what a failure that was counted as one counts now
     why_down: Callable[[PlacedHost], str]
     _limits: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
-    _read: dict[tuple[str, str], Numbers] = field(default_factory=dict)
+    _read: dict[str, Numbers] = field(default_factory=dict)
 
     def facts(self, search: CandidateSearch, position: int) -> HostFacts:
         """Return all facts of one host for filters."""
         placed = search.host(position)
         slot = self.slot_at.item(position)
         columns = self.columns
-        state = columns.states[slot]
+        state, known = columns.states[slot], self.source.aggregates
         building = int(columns.recent.item(slot))
         free, capacity = search.amounts(position)
         return HostFacts(
@@ -45,7 +43,7 @@ class HostsNow:
             agent=placed.agent,
             zone=placed.zone,
             traits=placed.traits,
-            aggregates=self._aggregates(placed) if placed.aggregates else (),
+            aggregates=tuple([known[uuid] for uuid in placed.aggregates if uuid in known]),
             free=free,
             capacity=capacity,
             state=state,
@@ -56,42 +54,39 @@ class HostsNow:
 
     def fact(self, name: str, otherwise: float) -> Numbers:
         """Return the values of a fact by position. The array is shared: do not write to it."""
-        if name in _OUR_DOING:  # what is chosen for one kind counts for the next
-            return self._fact(name, otherwise)
-        known = not isnan(otherwise)
-        return self._once(
-            f"fact or {otherwise}", name, lambda name: self._fact(name, otherwise if known else None)
-        )
+        columns, slots = self.columns, self.slot_at
+        # What is chosen for one class counts for the next, so the first two are not stored.
+        if name == "sent":
+            return columns.recent.take(slots)
+        if name == "building":
+            return self.fact("reported", 0.0) + columns.recent.take(slots)
+
+        def read() -> Numbers:
+            if name == "up":
+                return self.up.astype(np.float64)
+            if name == "failures":
+                return columns.failures.take(slots) * self.fading
+            reported = columns.fact(name).take(slots)
+            return np.where(np.isnan(reported), otherwise, reported)
+
+        return self._once(f"fact {name} or {otherwise}", read)
 
     def metric(self, name: str) -> Numbers:
-        return self._once("metric", name, lambda name: self.columns.metric(name).take(self.slot_at))
+        return self._once(f"metric {name}", lambda: self.columns.metric(name).take(self.slot_at))
 
     def cached(self, image: str) -> Numbers:
-        return self._once("image", image, lambda name: self.columns.cached(name).take(self.slot_at))
+        return self._once(f"image {image}", lambda: self.columns.cached(image).take(self.slot_at))
 
-    def _once(self, kind: str, name: str, read: Callable[[str], Numbers]) -> Numbers:
-        found = self._read.get((kind, name))
+    def _once(self, key: str, read: Callable[[], Numbers]) -> Numbers:
+        found = self._read.get(key)
         if found is None:
-            found = read(name)
+            found = read()
             of_hosts = found.take(self.placed)
             if of_hosts.size and (of_hosts == of_hosts[0]).all():  # the usual case: store a single value
                 found = np.broadcast_to(of_hosts[0], found.shape)
             found.flags.writeable = False
-            self._read[kind, name] = found
+            self._read[key] = found
         return found
-
-    def _fact(self, name: str, otherwise: float | None) -> Numbers:
-        columns, slots = self.columns, self.slot_at
-        if name == "up":
-            return self.up.astype(np.float64)
-        if name == "building":
-            return self.fact("reported", 0.0) + columns.recent.take(slots)
-        if name == "sent":
-            return columns.recent.take(slots)
-        if name == "failures":
-            return columns.failures.take(slots) * self.fading
-        said = columns.fact(name).take(slots)
-        return said if otherwise is None else np.where(np.isnan(said), otherwise, said)
 
     def limits(self, key: str) -> list[tuple[str, float]]:
         """Return the aggregates with a number under this metadata key."""
@@ -104,10 +99,6 @@ class HostsNow:
             ]
         return found
 
-    def _aggregates(self, placed: PlacedHost) -> tuple[Aggregate, ...]:
-        known = self.source.aggregates
-        return tuple([known[uuid] for uuid in placed.aggregates if uuid in known])
-
 
 class AllHosts:
     """The data of all fitting hosts as arrays; a fact with the same value everywhere is one plain number."""
@@ -117,7 +108,7 @@ class AllHosts:
         self.now = now
         self._positions = search.positions
         self._facts: dict[tuple[str, float], Number] = {}  # shared: do not write to the arrays
-        self._everybody = len(self._positions) == len(now.slot_at)
+        self._all = len(self._positions) == len(now.slot_at)
 
     def free(self, resource_class: str) -> Number:
         return self._search.free(resource_class) if self._search.any_of(resource_class) else _NONE
@@ -132,11 +123,11 @@ class AllHosts:
     def fact(self, name: str, otherwise: float = UNKNOWN) -> Number:
         found = self._facts.get((name, otherwise))
         if found is None:
-            found = self._facts[name, otherwise] = self._of_these(self.now.fact(name, otherwise))
+            found = self._facts[name, otherwise] = self._of_found(self.now.fact(name, otherwise))
         return found
 
     def metric(self, name: str) -> Number:
-        return self._of_these(self.now.metric(name))
+        return self._of_found(self.now.metric(name))
 
     def members(self, alternative: Alternative) -> Number:
         counts = np.zeros(len(self._positions))
@@ -151,16 +142,16 @@ class AllHosts:
         return found
 
     def within(self, says: Callable[[Aggregate], bool]) -> Number:
-        those = [uuid for uuid, aggregate in self.now.source.aggregates.items() if says(aggregate)]
-        if not those:
+        aggregates = [uuid for uuid, aggregate in self.now.source.aggregates.items() if says(aggregate)]
+        if not aggregates:
             return _NONE
         found = np.zeros(len(self._positions))
-        for uuid in those:
+        for uuid in aggregates:
             found[self._search.within(uuid)] = 1.0
         return found
 
     def cached(self, image: str) -> Number:
-        return self._of_these(self.now.cached(image))
+        return self._of_found(self.now.cached(image))
 
     def said(self, value: Number) -> Number:
         return ~np.isnan(value)
@@ -183,10 +174,10 @@ class AllHosts:
         found[np.isinf(found)] = otherwise
         return found
 
-    def _of_these(self, everybodys: Numbers) -> Number:
-        if everybodys.size and not everybodys.strides[0]:  # all values are equal
-            return everybodys[0]
-        return everybodys if self._everybody else everybodys.take(self._positions)
+    def _of_found(self, values: Numbers) -> Number:
+        if values.size and not values.strides[0]:  # all values are equal
+            return values[0]
+        return values if self._all else values.take(self._positions)
 
     def _where_is(self, root: str) -> slice:
         position = self.now.source.position(root)

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
+from operator import attrgetter
 from typing import Protocol
 
 import numpy as np
@@ -85,7 +86,7 @@ class Line:
 
     kind: str
     watches: Sequence[RoomNeeded]
-    waiting: list[tuple[LineKey, Waiter]] = field(default_factory=list)  # in order, without requests on trial
+    waiting: list[Waiter] = field(default_factory=list)  # in order, without requests on trial
     trying: dict[Id, Waiter] = field(default_factory=dict)
     open: dict[Root, int] = field(default_factory=dict)  # would do, and for how many
     untested: dict[Root, None] = field(default_factory=dict)  # something changed there
@@ -99,8 +100,7 @@ class Line:
     @property
     def first(self) -> Waiter:
         """Return the first request of the queue, also if it is being placed now."""
-        tried = [(waiter.key, waiter) for waiter in self.trying.values()]
-        return min([*tried, *self.waiting[:1]])[1]
+        return min([*self.trying.values(), *self.waiting[:1]], key=attrgetter("key"))
 
     @property
     def further(self) -> bool:

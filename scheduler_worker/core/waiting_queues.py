@@ -8,6 +8,7 @@ it fits, for as many of that queue as it has capacity, then to the next.
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 
 from bus.vocabulary import Id
 from scheduler_worker.core.waiting_queue import (
@@ -24,6 +25,7 @@ from scheduler_worker.core.waiting_queue import (
     reservations,
 )
 
+_key = attrgetter("key")
 TOO_MANY = 2_000  # changes in one step; beyond that every queue evaluates all hosts
 LOOK_AGAIN = 1.0  # seconds, where something stands in the way that passes by itself
 
@@ -178,14 +180,14 @@ class WaitingRoom:
         given: set[Root] = {root for trial in set(self._trials.values()) for root in trial.roots}
         found: list[Turn] = []
         ready = [line for line in self._lines.values() if line.waiting and line.open]
-        for line in sorted(ready, key=lambda line: line.waiting[0][0]):
+        for line in sorted(ready, key=lambda line: line.waiting[0].key):
             roots = [root for root in line.open if root not in given]
             given.update(roots)
             room = sum(line.open[root] for root in roots)
-            several = min(max(room // line.waiting[0][1].needs, 1), len(line.waiting), most - len(found))
+            several = min(max(room // line.waiting[0].needs, 1), len(line.waiting), most - len(found))
             if not roots or several <= 0:
                 continue
-            called = [waiter for _, waiter in line.waiting[:several]]
+            called = line.waiting[:several]
             barred = [self._barred(waiter.key, line.kind) for waiter in called]
             trial = Trial(line, tuple(roots), {waiter.request for waiter in called})
             del line.waiting[:several]
@@ -227,7 +229,7 @@ class WaitingRoom:
             elif line.untested:
                 self._look_at_changed(line, now)
             if line.open:
-                for root in self._kept_before(line.waiting[0][0], line.kind) & line.open.keys():
+                for root in self._kept_before(line.waiting[0].key, line.kind) & line.open.keys():
                     del line.open[root]  # found before the host was reserved for another request
             if line.further:  # beyond the hosts that were tried without success
                 line.more = False
@@ -298,8 +300,8 @@ class WaitingRoom:
     def _look(self, line: Line, now: float, among: Roots | None) -> None:
         self.looks += 1
         line.swept = False
-        beside = self._kept_before(line.waiting[0][0], line.kind) | line.in_vain
-        enough = len(line.waiting) * line.waiting[0][1].needs
+        beside = self._kept_before(line.waiting[0].key, line.kind) | line.in_vain
+        enough = len(line.waiting) * line.waiting[0].needs
         found = self._eyes.look(line.kind, among, beside, enough)
         line.open.update(found.fits)
         line.refused.update(found.refused)
@@ -308,7 +310,7 @@ class WaitingRoom:
             line.look_at = now + LOOK_AGAIN
 
     def _line_up(self, line: Line, waiter: Waiter) -> None:
-        insort(line.waiting, (waiter.key, waiter), key=_key)
+        insort(line.waiting, waiter, key=_key)
         self._shuffled = True
 
     def _tried(self, request: Id, *, placed: bool) -> None:
@@ -338,13 +340,9 @@ class WaitingRoom:
     def _barred(self, key: LineKey, kind: str) -> frozenset[Root]:
         barred = self._kept_before(key, kind)
         for line in self._lines.values():
-            if line.kind != kind and line.waiting and line.waiting[0][0] < key:
+            if line.kind != kind and line.waiting and line.waiting[0].key < key:
                 barred.update(line.open)
         for trial in set(self._trials.values()):
             if trial.line.kind != kind:
                 barred.update(trial.roots)
         return frozenset(barred)
-
-
-def _key(entry: tuple[LineKey, Waiter]) -> LineKey:
-    return entry[0]
