@@ -3,15 +3,17 @@ counted as used.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import islice
 
 import msgspec
 
 from bus.candidates import CandidateSource
 from bus.queries import Candidate
 from bus.vocabulary import Allocations
+from scheduler_worker.core.choice import CapacityReservation
 from scheduler_worker.hosts import HostBook
 
 TIMEOUT = 15.0  # longer than a claim may take to be answered
@@ -110,3 +112,59 @@ class Promising:
         if isinstance(promise, PendingChoice) and promise.open:
             self.book.unchose(promise.cell, promise.root, promise.at)
             self.pending.drop(promise)
+
+
+class Supposing:
+    """The reservations of hypothetical choices. They exist only between two awaits: `suspend` before an
+    await, `resume` after it.
+    """
+
+    def __init__(self, source: CandidateSource, book: HostBook, now: float) -> None:
+        self._source = source
+        self._book = book
+        self._now = now
+        # by id(), in order: the candidate, and whether filters count it as a build
+        self._kept: dict[int, tuple[Candidate, bool]] = {}
+
+    @property
+    def unsettled(self) -> Sequence[CapacityReservation]:
+        return ()
+
+    def enter(self, way: Candidate, *, builds: bool = True) -> CapacityReservation:
+        self._kept[id(way)] = way, builds
+        self._reserve(way, builds)
+        return way
+
+    def drop(self, promise: CapacityReservation) -> None:
+        kept = self._kept.pop(id(promise), None)
+        if kept is not None:
+            self._withdraw(*kept)
+
+    def on(self, root: str) -> int:
+        return sum(way.root == root for way, _ in self._kept.values())
+
+    def suspend(self) -> None:
+        for way, builds in self._kept.values():
+            self._withdraw(way, builds)
+
+    def resume(self) -> None:
+        for way, builds in self._kept.values():
+            self._reserve(way, builds)
+
+    @property
+    def several(self) -> int:
+        return len(self._kept)
+
+    def forget(self, after: int = 0) -> None:
+        """Drop the hypothetical choices after the first `after`, and restore suspended reservations."""
+        self._kept = dict(islice(self._kept.items(), after))
+
+    def _reserve(self, way: Candidate, builds: bool) -> None:
+        self._source.reserve(way.allocations)
+        if builds:
+            self._book.chose(way.cell, way.root, self._now)
+
+    def _withdraw(self, way: Candidate, builds: bool) -> None:
+        self._source.withdraw(way.allocations)
+        if builds:
+            self._book.unchose(way.cell, way.root, self._now)

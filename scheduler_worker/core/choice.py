@@ -1,14 +1,11 @@
-"""The result of choosing for one instance, hypothetical choices, and instances that just joined a server
-group.
-"""
+"""The result of choosing for one instance, and instances that just joined a server group."""
 
 from collections.abc import Sequence
-from itertools import islice, takewhile
+from itertools import takewhile
 from typing import Protocol
 
 import msgspec
 
-from bus.candidates import CandidateSource
 from bus.decisions import AlsoAsked, Decision, Record, Removal
 from bus.queries import Candidate
 from bus.vocabulary import Allocations, Id
@@ -78,70 +75,6 @@ def scores_of(record: Record, root: str) -> dict[str, float]:
         if host.root == root and not host.refused:
             return scores(record.scales, host)
     return {}
-
-
-class CountsBuilds(Protocol):
-    """The interface that counts builds recently sent to each host."""
-
-    def chose(self, cell: str, root: str, now: float) -> None: ...
-
-    def unchose(self, cell: str, root: str, at: float) -> None: ...
-
-
-class Supposing:
-    """The reservations of hypothetical choices. They exist only between two awaits: `suspend` before an
-    await, `resume` after it.
-    """
-
-    def __init__(self, source: CandidateSource, builds: CountsBuilds, now: float) -> None:
-        self._source = source
-        self._builds = builds
-        self._now = now
-        # by id(), in order: the candidate, and whether filters count it as a build
-        self._kept: dict[int, tuple[Candidate, bool]] = {}
-
-    @property
-    def unsettled(self) -> Sequence[CapacityReservation]:
-        return ()
-
-    def enter(self, way: Candidate, *, builds: bool = True) -> CapacityReservation:
-        self._kept[id(way)] = way, builds
-        self._reserve(way, builds)
-        return way
-
-    def drop(self, promise: CapacityReservation) -> None:
-        kept = self._kept.pop(id(promise), None)
-        if kept is not None:
-            self._withdraw(*kept)
-
-    def on(self, root: str) -> int:
-        return sum(way.root == root for way, _ in self._kept.values())
-
-    def suspend(self) -> None:
-        for way, builds in self._kept.values():
-            self._withdraw(way, builds)
-
-    def resume(self) -> None:
-        for way, builds in self._kept.values():
-            self._reserve(way, builds)
-
-    @property
-    def several(self) -> int:
-        return len(self._kept)
-
-    def forget(self, after: int = 0) -> None:
-        """Drop the hypothetical choices after the first `after`, and restore suspended reservations."""
-        self._kept = dict(islice(self._kept.items(), after))
-
-    def _reserve(self, way: Candidate, builds: bool) -> None:
-        self._source.reserve(way.allocations)
-        if builds:
-            self._builds.chose(way.cell, way.root, self._now)
-
-    def _withdraw(self, way: Candidate, builds: bool) -> None:
-        self._source.withdraw(way.allocations)
-        if builds:
-            self._builds.unchose(way.cell, way.root, self._now)
 
 
 class Joined:

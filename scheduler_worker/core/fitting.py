@@ -188,7 +188,6 @@ class FoundHosts:
         return self.view.now.facts(self.search, positions[0])
 
     def index(self, root: str) -> int:
-        """Return the index of a root provider that the search found."""
         position = self.source.position(root)
         return int(np.searchsorted(self.positions, -1 if position is None else position))
 

@@ -25,7 +25,6 @@ _RANGE = re.compile(r"\s*(\^?)(\d{1,6})(?:-(\d{1,6}))?\s*")
 
 
 def _page_class(kb: int) -> str:
-    """Return the resource class of memory in pages of this size."""
     for unit, size in (("GB", 1024**2), ("MB", 1024)):
         if kb % size == 0:
             return f"CUSTOM_MEMORY_PAGES_{kb // size}{unit}"

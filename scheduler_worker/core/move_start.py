@@ -72,18 +72,13 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
 
     def request(self) -> BuildRequested:
         """Return the boot request, under the move's id, that finds the destination in one cell."""
-        asked, spec, beside = self.asked, self.becomes, self.beside
+        asked, beside = self.asked, self.beside
         hints = msgspec.structs.replace(beside.hints or Hints(), group=self.group)
         leaves = () if asked.same_host else tuple(self.own)
         return BuildRequested(
             request=asked.move,
             instances=(asked.move,),
-            flavor=spec.flavor,
-            image=spec.image,
-            project=spec.project,
-            user=spec.user,
-            metadata=spec.metadata,
-            name=spec.name,
+            **msgspec.structs.asdict(self.becomes),
             zone=beside.zone,
             cell=asked.to_cell or self.cell,
             aggregates=beside.aggregates,

@@ -205,17 +205,8 @@ def _told(order: Handover) -> HandoverProgress:
     )
     if by is None:
         return told
-    return structs.replace(
-        told,
-        generation=order.generation,
-        above=by.above,
-        steps=by.steps,
-        end=by.end,
-        cause=by.cause,
-        problem=order.problem,
-        phases=by.phases,
-        attempts=by.attempts,
-    )
+    reported = {name: getattr(by, name) for name in ("above", "steps", "end", "cause", "phases", "attempts")}
+    return structs.replace(told, generation=order.generation, problem=order.problem, **reported)
 
 
 def holding_nothing(order: Handover, *, deleted: bool) -> ReleaseRequested:

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, partial
 from math import isfinite
 from operator import attrgetter
 from typing import Any, NamedTuple, get_type_hints
@@ -16,7 +16,6 @@ from scheduler_worker.core.rule import (
     ITS_OWN,
     Alternative,
     HostFacts,
-    Refuses,
     Rule,
     View,
     Weigher,
@@ -61,10 +60,6 @@ class _Kind(NamedTuple):
     from_plain: Made
 
 
-def _plain_rule(name: str, refuses: Refuses) -> Rule:
-    return Rule(name, refuses, reads=(EVERYTHING,))
-
-
 def _plain_weigher(name: str, value: Callable[[HostFacts, Alternative], float]) -> Weigher:
     def of_each(view: View, alternative: Alternative) -> Any:
         return view.each(lambda host: value(host, alternative))
@@ -72,7 +67,7 @@ def _plain_weigher(name: str, value: Callable[[HostFacts, Alternative], float]) 
     return Weigher(name, of_each, reads=(EVERYTHING,))
 
 
-_FILTERS = _Kind("filter", Rule, RULES, RULES_CALLED, RULES_OF_PLACEMENT, _plain_rule)
+_FILTERS = _Kind("filter", Rule, RULES, RULES_CALLED, RULES_OF_PLACEMENT, partial(Rule, reads=(EVERYTHING,)))
 _WEIGHERS = _Kind("weigher", Weigher, WEIGHERS, WEIGHERS_CALLED, WEIGHERS_OF_OTHERS, _plain_weigher)
 
 
@@ -133,7 +128,6 @@ def check_options(options: Options, own: Own) -> None:
 
 
 def options_of(made: Made) -> dict[str, Any]:
-    """Return the options of a filter or weigher with their defaults."""
     return {
         name: option.default
         for name, option in inspect.signature(made).parameters.items()

@@ -106,7 +106,6 @@ class HostOrder:
         return OUR_HOSTS if self._tiers is None else self._tiers.item(index)
 
     def pop(self) -> Entry | None:
-        """Remove the best host from the order and return it."""
         while True:
             if self._at == len(self._sorted):
                 self._turn_page()
@@ -152,7 +151,6 @@ class HostOrder:
             heappush(self._heap, entry)
 
     def move(self, entry: Entry) -> None:
-        """Put a host at the position of its present weight."""
         self.moved[entry[-1]] = entry
         heappush(self._heap, entry)
 

@@ -78,7 +78,6 @@ class Shortage:
         )
 
     def reason(self, request: BuildRequested, instances: int, refused: Sequence[str]) -> str:
-        """Return the reason as a sentence."""
         if self.refusal or self.unknown:
             return self.refusal or self.unknown
         parts = [f"no valid host among {self.considered}"]
@@ -173,7 +172,6 @@ class Verdicts:
         return Removal(constraint=constraint, removed=len(indices), left=0, code=code, hosts=hosts)
 
     def shortage(self) -> Shortage:
-        """Return why no host is left."""
         alternative, search = self._found.alternative, self._found.search
         self._by_placement = self._removals = None
         return Shortage(

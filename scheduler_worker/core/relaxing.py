@@ -130,7 +130,6 @@ def _without(values: tuple[_T, ...], left_out: _T) -> tuple[_T, ...]:
 def _asking(
     alternative: Alternative, of_request: Mapping[str, Any] | None = None, **fields: Any
 ) -> Alternative:
-    """Return the alternative with other fields of its question and its request."""
     question: FindCandidates = structs.replace(alternative.question, **fields)
     return replace(
         alternative, question=question, request=structs.replace(alternative.request, **of_request or {})

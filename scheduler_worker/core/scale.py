@@ -37,7 +37,6 @@ class Scale:
         return RecordedScale(self.weigher.name, self.weigher.multiplier, self.lowest, self.highest, clamped)
 
     def read(self, view: View, alternative: Alternative) -> float:
-        """Return the value of the weigher for one host."""
         value = float(self.weigher.value(view, alternative))
         return value if -MOST < value < MOST else float(_finite(np.array(value), self.lowest))
 
@@ -93,7 +92,6 @@ def _points(scales: Scales, values: Sequence[float], multipliers: Sequence[float
 
 
 def _score(scales: Scales, values: Sequence[float], multipliers: Sequence[float], near: float) -> float:
-    """Return the score of one host, present or recorded."""
     score = 0.0
     for counts in _points(scales, values, multipliers):
         score += counts

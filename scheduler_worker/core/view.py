@@ -29,7 +29,6 @@ class HostsNow:
     _read: dict[str, Numbers] = field(default_factory=dict)
 
     def facts(self, search: CandidateSearch, position: int) -> HostFacts:
-        """Return all facts of one host for filters."""
         placed = search.host(position)
         slot = self.slot_at.item(position)
         columns = self.columns

@@ -111,7 +111,6 @@ class WaitingRoom:
         return self._barred((-priority, since, ""), "")
 
     def due(self, now: float) -> list[Waiter]:
-        """Return the requests whose waiting time has expired."""
         expired = [waiter for waiter in self.everybody.values() if waiter.until <= now]
         return [waiter for waiter in expired if waiter.request not in self._trials]
 
@@ -171,7 +170,6 @@ class WaitingRoom:
         return bool(self._trials) or any(line.look_at is not None for line in self._lines.values())
 
     def next_look(self) -> float | None:
-        """Return the time of the next scheduled retry."""
         return min((line.look_at for line in self._lines.values() if line.look_at is not None), default=None)
 
     def turns(self, now: float, most: int = 128) -> list[Turn]:
