@@ -17,7 +17,7 @@ from bus.vocabulary import Id
 from scheduler_worker.core import events
 from scheduler_worker.core.choice import HasReservations, Joined
 from scheduler_worker.core.choosing import Choosing
-from scheduler_worker.core.events import Ask
+from scheduler_worker.core.events import Need
 from scheduler_worker.core.helping import helps
 from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.move_start import MoveStart
@@ -46,7 +46,7 @@ class _Course:
     """An order in progress, with what it waits for."""
 
     order: Order
-    ask: Ask | None = None
+    need: Need | None = None
     end: events.End | None = None
 
 
@@ -157,14 +157,14 @@ class Scheduler:
         for course, (_, event) in zip(courses, begun, strict=True):
             self._take(course, event)
         left = courses
-        while left := [course for course in left if course.ask]:
-            level = await self._choose(_asking(left, Ask.HOSTS), level)
-            await self._claim(_asking(left, Ask.CLAIMS))
-            left = [course for course in left if course.ask]  # usually empty
-            await self._locate(_asking(left, Ask.PLACES))
-            self._find_help(_asking(left, Ask.REMEDIES))
-            await self._fence(_asking(left, Ask.FENCES))
-            self._find_spares(_asking(left, Ask.ALTERNATES))
+        while left := [course for course in left if course.need]:
+            level = await self._choose(_asking(left, Need.HOSTS), level)
+            await self._claim(_asking(left, Need.CLAIMS))
+            left = [course for course in left if course.need]  # usually empty
+            await self._locate(_asking(left, Need.PLACES))
+            self._find_help(_asking(left, Need.REMEDIES))
+            await self._fence(_asking(left, Need.FENCES))
+            self._find_spares(_asking(left, Need.ALTERNATES))
         return [course.end or events.SayAll(()) for course in courses]
 
     def verdict(self, request: Id, end: events.End) -> Verdict:
@@ -189,11 +189,11 @@ class Scheduler:
             if pick.crossed:
                 CROSSED.inc()
         course.order, effects = step(course.order, event, self._patience)
-        course.ask = None
+        course.need = None
         for effect in effects:
             match effect:  # the most frequent ones first
-                case Ask():
-                    course.ask = effect
+                case Need():
+                    course.need = effect
                 case events.KeepHost():
                     self._keep(course.order, effect)
                 case events.SayAll():
@@ -332,5 +332,5 @@ class Scheduler:
                 self._take(course, answer)
 
 
-def _asking(courses: Sequence[_Course], what: Ask) -> list[_Course]:
-    return [course for course in courses if course.ask is what]
+def _asking(courses: Sequence[_Course], what: Need) -> list[_Course]:
+    return [course for course in courses if course.need is what]

@@ -90,7 +90,7 @@ Event = (
 # Effects that an event answers
 
 
-class Ask(Enum):
+class Need(Enum):
     """What an order waits for, one at a time. The worker reads the particulars from the order."""
 
     HOSTS = "hosts for all instances without one, by the current flavor: answered by Chosen or NoHost"
@@ -175,5 +175,5 @@ class DeadLetterRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 End = SayAll | SayMove | BegunBefore | ComeAgain | Park | DeadLetterRequest
-Effect = Ask | KeepHost | GiveUpHost | Warn | End
+Effect = Need | KeepHost | GiveUpHost | Warn | End
 Effects = tuple[Effect, ...]

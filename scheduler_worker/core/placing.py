@@ -19,7 +19,7 @@ from bus.messages import Selection
 from bus.moves import BEGUN
 from bus.vocabulary import MAX_CAUSE, Contended, Id
 from scheduler_worker.core import events
-from scheduler_worker.core.events import Ask
+from scheduler_worker.core.events import Need
 from scheduler_worker.core.held_claim import ClaimPlace, alternative_of, mappings_of
 from scheduler_worker.core.order import (
     Order,
@@ -60,7 +60,7 @@ def step(order: Order, event: events.Event, patience: float) -> Step:
                 considered=event.picks[0].considered,
                 shorts=() if event.short is None else (*order.shorts, event.short),
             )
-            return order, (Ask.CLAIMS,)
+            return order, (Need.CLAIMS,)
         case events.NoHost(short=short):
             return _no_host(replace(order, considered=short.considered), short, patience)
         case events.ClaimAnswers(results=results):
@@ -87,15 +87,15 @@ def step(order: Order, event: events.Event, patience: float) -> Step:
 
 def _next(order: Order, patience: float) -> Step:
     if order.held:
-        return order, (Ask.PLACES,)
+        return order, (Need.PLACES,)
     if order.emptied:
-        return order, (Ask.FENCES,)
+        return order, (Need.FENCES,)
     if order.instances and order.reason:
-        return order, (Ask.REMEDIES if order.unexplained else Ask.FENCES,)
+        return order, (Need.REMEDIES if order.unexplained else Need.FENCES,)
     if order.instances:
-        return (order, (Ask.HOSTS,)) if order.rounds < ROUNDS else _obstructed(order, patience)
+        return (order, (Need.HOSTS,)) if order.rounds < ROUNDS else _obstructed(order, patience)
     if any(settled.lacking for settled in order.settled):
-        return order, (Ask.ALTERNATES,)
+        return order, (Need.ALTERNATES,)
     if order.move is not None:
         return order, (events.BegunBefore() if order.begun else events.SayMove(order.said_of(order.move)),)
     return order, (events.SayAll(tuple(order.said())),)
@@ -108,7 +108,7 @@ def _no_host(order: Order, short: Shortage, patience: float) -> Step:
     """Try the order's next flavor; after the last one let it wait, retry or fail."""
     order = replace(order, shorts=(*order.shorts, short))
     if order.alternative_index + 1 < len(order.alternatives):
-        return replace(order, alternative_index=order.alternative_index + 1), (Ask.HOSTS,)
+        return replace(order, alternative_index=order.alternative_index + 1), (Need.HOSTS,)
     obstacle, shorts = order.why_no_host(), order.shorts
     decision = shorts[0].decision(order.refusals)
     order = replace(
@@ -117,7 +117,7 @@ def _no_host(order: Order, short: Shortage, patience: float) -> Step:
     if not order.enough:  # with `at_least` instances placed the rest end
         promised = any(shortage.promised for shortage in shorts)
         if promised and order.rounds < ROUNDS:
-            return order, (Ask.HOSTS,)
+            return order, (Need.HOSTS,)
         if order.request.wait:
             return order, (events.Park(shorts, obstacle),)
         # claims of other requests may still fail and release this capacity

@@ -21,11 +21,11 @@ from control_room.queries import Reply
 from control_room.shared_data import Changes, SharedData, background_tasks
 from scheduler_worker.core.choice import Joined
 from scheduler_worker.core.events import (
-    Ask,
     Begun,
     ComeAgain,
     Effect,
     HelpFound,
+    Need,
     NoHost,
     Park,
 )
@@ -153,7 +153,7 @@ def an_order(**request: object) -> Order:
 def last_of(order: Order, short: Shortage, looks: int, patience: float) -> Effect:
     order, effects = step(order, Begun(), patience)
     for _ in range(looks):
-        assert effects[0] is Ask.HOSTS
+        assert effects[0] is Need.HOSTS
         order, effects = step(order, NoHost(short), patience)
     return effects[0]
 
@@ -161,13 +161,13 @@ def last_of(order: Order, short: Shortage, looks: int, patience: float) -> Effec
 @pytest.mark.parametrize(
     ("short", "looks", "then"),
     [
-        (NOTHING, 1, Ask.REMEDIES),
+        (NOTHING, 1, Need.REMEDIES),
         (replace(NOTHING, may_pass=True), 1, ComeAgain),
-        (replace(NOTHING, promised=True), 1, Ask.HOSTS),
+        (replace(NOTHING, promised=True), 1, Need.HOSTS),
         (replace(NOTHING, promised=True), ROUNDS, ComeAgain),
     ],
 )
-def test_only_hopeless_requests_end(short: Shortage, looks: int, then: Ask | type[Effect]) -> None:
+def test_only_hopeless_requests_end(short: Shortage, looks: int, then: Need | type[Effect]) -> None:
     last = last_of(an_order(), short, looks, PATIENCE)
     assert then in (last, type(last))
 
@@ -176,7 +176,7 @@ def test_remedies_are_searched_once_and_then_it_is_fenced() -> None:
     order, _ = step(an_order(), Begun(), PATIENCE)
     order, _ = step(order, NoHost(NOTHING), PATIENCE)
     order, effects = step(order, HelpFound(("another zone",)), PATIENCE)
-    assert effects[0] is Ask.FENCES and order.decision.helps == ("another zone",)
+    assert effects[0] is Need.FENCES and order.decision.helps == ("another zone",)
 
 
 @pytest.mark.parametrize("short", [NOTHING, replace(NOTHING, may_pass=True)])
