@@ -40,21 +40,16 @@ _OF_ITS_REPORT: Mapping[str, Callable[[HostState], Attribute]] = {
     "architecture": lambda state: state.architecture,
     "host_ip": lambda state: state.ip,
 }
-_NUMBERS: Mapping[str, Callable[[float, float], bool]] = {
-    "=": operator.ge,  # as Nova reads it
+OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
-    ">=": operator.ge,
+    "<": operator.lt,
     "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
 }
-_TEXTS: Mapping[str, Callable[[str, str], bool]] = {
-    "s==": operator.eq,
-    "s!=": operator.ne,
-    "s<": operator.lt,
-    "s<=": operator.le,
-    "s>": operator.gt,
-    "s>=": operator.ge,
-}
+_NUMBERS = {sign: OPERATORS[sign] for sign in ("==", "!=", ">=", "<=")} | {"=": operator.ge}  # as Nova does
+_TEXTS = {f"s{sign}": compares for sign, compares in OPERATORS.items()}
 MAX_DEPTH = 32
 MAX_LISTS, MAX_VALUES = 20, 200  # each is evaluated for every host
 
@@ -123,10 +118,7 @@ def _each(compares: Callable[[Any, Any], bool]) -> Callable[[Sequence[Any]], boo
 
 _COMMANDS: Mapping[str, Callable[[Sequence[Any]], bool]] = {
     "=": _each(operator.eq),
-    "<": _each(operator.lt),
-    ">": _each(operator.gt),
-    "<=": _each(operator.le),
-    ">=": _each(operator.ge),
+    **{sign: _each(OPERATORS[sign]) for sign in ("<", ">", "<=", ">=")},
     "in": lambda values: len(values) > 1 and values[0] in values[1:],
     "not": lambda values: any(not value for value in values),
     "and": all,

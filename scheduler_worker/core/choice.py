@@ -35,9 +35,7 @@ class HasReservations(Protocol):
 
 
 class Pick(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """The choices of one claim: the allocation candidates of each host before those of the next host.
-    Capacity is reserved for the first.
-    """
+    """The choices of one claim, best host first; capacity is reserved for the first choice only."""
 
     choices: tuple[Candidate, ...]
     promise: CapacityReservation

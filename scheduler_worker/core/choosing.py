@@ -86,14 +86,6 @@ class Choosing:
         rules = tuple([one for one in self.policy.rules if one.name != rule])
         return dataclasses.replace(self, policy=dataclasses.replace(self.policy, rules=rules))
 
-    def join(self, order: Order, instance: Id, root: str) -> None:
-        if order.alternative.group is not None:
-            self.joined.join(order.alternative.group.id, instance, root)
-
-    def leave(self, order: Order, instance: Id) -> None:
-        if order.alternative.group is not None:
-            self.joined.leave(order.alternative.group.id, instance)
-
     def promised(self, alternative: Alternative) -> bool:
         """Return whether a request would have a host without the reservations for other claims."""
         open_ones = self.pending.unsettled
@@ -174,11 +166,12 @@ class _Kind:
         if len(picks) == len(order.instances):
             return Chosen(self._with_spares(order, picks))
         if len(picks) < order.needed:
+            group = order.alternative.group
             beside = self._short()  # instances of the same order took the capacity
-            for ranking, pick in reversed(picks):
+            for instance, (ranking, pick) in reversed(list(zip(order.instances, picks, strict=False))):
                 ranking.put_back([pick])
-            for instance in order.instances[: len(picks)]:
-                self._choosing.leave(order, instance)
+                if group is not None:
+                    self._choosing.joined.leave(group.id, instance)
             short = self._short()
             if picks:
                 short = dataclasses.replace(
@@ -189,10 +182,10 @@ class _Kind:
 
     def _picks(self, order: Order) -> list[tuple[Ranking, Pick]]:
         several = max(1, MAX_CHOICES // len(order.instances))
-        grouped = order.alternative.group is not None
+        group = order.alternative.group
         picks: list[tuple[Ranking, Pick]] = []
         for instance in order.instances:
-            if self._ranking is None or (grouped and picks):
+            if self._ranking is None or (group is not None and picks):
                 self._ranking = self._choosing.rank(self._wish, self._seed, order.needed)
                 self._shortage = None
             pick = self._ranking.take(
@@ -203,8 +196,8 @@ class _Kind:
             )
             if pick is None:
                 break
-            if grouped:
-                self._choosing.join(order, instance, pick.root)
+            if group is not None:
+                self._choosing.joined.join(group.id, instance, pick.root)
             picks.append((self._ranking, pick))
         return picks
 

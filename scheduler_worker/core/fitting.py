@@ -42,10 +42,7 @@ def fitting(
     policy: ChoicePolicy,
     enough: int,
 ) -> HostsFound:
-    """Return the hosts with capacity for `enough` instances that all filters accept.
-
-    `served` are the hosts with an agent.
-    """
+    """Return accepted hosts with capacity for `enough` instances; `served` are the hosts with an agent."""
     positions = search.positions
     there = served[positions]
     admitted, lasting = there.copy(), there.copy()
@@ -132,8 +129,7 @@ def with_more(facts: HostFacts, asked: Mapping[str, int], several: int) -> HostF
 class FoundHosts:
     """The hosts of a search for one alternative, known by their index into its arrays.
 
-    Facts, verdicts of filters and allocation candidates of a host are kept until the host, or a resource that
-    it shares, changes.
+    Facts, verdicts and allocation candidates are kept until the host or a resource that it shares changes.
     """
 
     def __init__(

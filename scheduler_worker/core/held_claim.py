@@ -48,9 +48,7 @@ def alternative_of(held: Held, alternatives: Sequence[Alternative]) -> int:
 def mappings_of(
     allocations: Allocations, question: FindCandidates, providers: Mapping[str, Provider], root: str
 ) -> Mappings:
-    """Return the provider that serves each request group of existing allocations; empty if the root serves
-    all or the answer is ambiguous.
-    """
+    """Return the provider that serves each group; empty if the root serves all or the answer is ambiguous."""
     several = [group for group in question.groups if group.suffix and group.resources]
     if not several:
         return {}

@@ -1,6 +1,4 @@
-"""The state of one request on its way to its hosts: which instances are not placed yet, and which messages
-are to be published.
-"""
+"""The state of one request on its way to hosts: instances without a host, and messages to be published."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -164,15 +162,10 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     def said(self) -> list[BuildPlaced | BuildUnplaceable]:
         """Return the messages that end the order, with a result for each instance."""
         request = self.request
-        specs: dict[int, BuildSpec] = {}
         messages: list[BuildPlaced | BuildUnplaceable] = []
         for one in self.settled:
-            of_flavor = (
-                self.alternatives[one.alternative_index].alternative_index if self.alternatives else 0
-            )  # without alternatives: unreadable by now
-            spec = specs.get(of_flavor)
-            if spec is None:
-                spec = specs[of_flavor] = spec_of(request, of_flavor)
+            # without alternatives: unreadable by now
+            used = self.alternatives[one.alternative_index].alternative_index if self.alternatives else 0
             messages.append(
                 BuildPlaced(
                     build=one.instance,
@@ -181,7 +174,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
                     chosen=one.chosen,
                     generation=one.generation,
                     alternates=tuple([selection_of(spare) for spare in one.spares]),
-                    spec=spec,
+                    spec=spec_of(request, used),
                     decision=one.decision,
                     reply_to=request.reply_to,
                 )
@@ -249,9 +242,7 @@ def spec_of(request: BuildRequested, alternative_index: int = 0) -> BuildSpec:
 
 
 def refusals_of(pick: Pick, refusals: Sequence[Refusal]) -> tuple[list[str], set[str]]:
-    """Return placement's refusals as texts, and the providers to avoid; a provider that only changed is not
-    avoided.
-    """
+    """Return placement's refusals as texts, and the providers to avoid, except any that only changed."""
     said, avoid = [], set()
     for way, refusal in zip(pick.choices, refusals, strict=False):
         said.append(f"{way.host}: {refusal}")

@@ -201,8 +201,7 @@ class ChoicePolicy:
     ) -> "ChoicePolicy":
         """Return the policy for names of filters and weighers, or the defaults for None.
 
-        Weighers are names in order, or a mapping from names to multipliers. `options` are the options of
-        each filter and weigher by its name.
+        Weighers may be a mapping from names to multipliers. `options` are by name of a filter or weigher.
         """
         given: dict[str, Mapping[str, Any]] = dict(options or {})
         if max_builds is not None:

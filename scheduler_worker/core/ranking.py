@@ -28,9 +28,7 @@ WAYS_OF_THE_NEXT = 4  # allocation candidates of each host after the best one
 
 
 class Ranking:
-    """One evaluation of all hosts for equal requests. Hosts are known by their index into the arrays of the
-    search; nothing may be awaited while it is used.
-    """
+    """One evaluation of all hosts for equal requests; nothing may be awaited while it is used."""
 
     def __init__(
         self,

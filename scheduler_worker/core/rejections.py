@@ -23,17 +23,12 @@ EXAMPLES = 3  # hosts named for each constraint
 MAX_REFUSED = 16  # how many refusals a record keeps
 # Codes of removals that are about the state of hosts, as the sentence names them; empty: by the constraint.
 STATES = {
-    "host": "",
-    "forbidden_host": "",
-    "reserved": "",
-    "cell_disabled": "",
+    **dict.fromkeys(("host", "forbidden_host", "reserved", "cell_disabled", "chosen", "unseen"), ""),
     "disabled": "disabled",
     "down": "down",
     "has_agent": "without an agent or conductor",
     "tenant": "of other projects",
     "server_group": "ruled out by the server group",
-    "chosen": "",
-    "unseen": "",
 }
 TENANT = "tenant"
 CLOSED = frozenset({"disabled", "down", TENANT, NO_AGENT})  # codes of hosts that no similar request may use

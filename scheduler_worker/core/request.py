@@ -232,9 +232,7 @@ def _question(draft: QuestionDraft, place: _Place) -> FindCandidates:
 
 @dataclass(frozen=True)
 class Prefilters:
-    """Constraints that operators' settings add to every request: aggregates restricted to tenants or to
-    requests with their traits, and disabled cells.
-    """
+    """Constraints of operators for every request: reserved aggregates and disabled cells."""
 
     of_tenant: Mapping[str, tuple[str, ...]] | None = None  # project → its aggregates; None: not enabled
     tenants_need_one: bool = False

@@ -1,6 +1,4 @@
-"""Filters and weighers as values, and what they read: the facts of a host, and an alternative of a
-request.
-"""
+"""Filters and weighers, and the data that they read: the facts of a host, and an alternative of a request."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

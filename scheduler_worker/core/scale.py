@@ -27,18 +27,12 @@ class Scale:
     """A weigher with the lowest and the highest value of all fitting hosts, fixed for an evaluation."""
 
     weigher: Weigher
-    lowest: float
-    highest: float
     values: Floats
-    clamps: bool  # is any of them below the lowest?
-
-    def recorded(self) -> RecordedScale:
-        clamped = self.weigher.lowest is not None
-        return RecordedScale(self.weigher.name, self.weigher.multiplier, self.lowest, self.highest, clamped)
+    recorded: RecordedScale
 
     def read(self, view: View, alternative: Alternative) -> float:
         value = float(self.weigher.value(view, alternative))
-        return value if -MOST < value < MOST else float(_finite(np.array(value), self.lowest))
+        return value if -MOST < value < MOST else float(_finite(np.array(value), self.recorded.lowest))
 
 
 def _scales_of(found: FoundHosts) -> tuple[Scale, ...]:
@@ -59,7 +53,9 @@ def _scales_of(found: FoundHosts) -> tuple[Scale, ...]:
         if least == highest or highest <= lowest:
             continue
         highest = max(highest, lowest + weigher.least_span)
-        scales.append(Scale(weigher, lowest, highest, values, clamps=least < lowest))
+        clamped = weigher.lowest is not None
+        recorded = RecordedScale(weigher.name, weigher.multiplier, lowest, highest, clamped)
+        scales.append(Scale(weigher, values, recorded))
     return tuple(scales)
 
 
@@ -68,12 +64,12 @@ def _worths(scales: Sequence[Scale], found: FoundHosts) -> Floats:
     count, near = found.positions.size, found.policy.near
     score, counts = np.zeros(count), np.empty(count)
     for scale in scales:
-        values, lowest = scale.values, scale.lowest
-        if scale.clamps:
+        values, lowest, highest = scale.values, scale.recorded.lowest, scale.recorded.highest
+        if scale.recorded.clamped:
             values = np.maximum(values, lowest)
         if lowest:
             values = values - lowest
-        np.divide(values, scale.highest - lowest, out=counts)
+        np.divide(values, highest - lowest, out=counts)
         multiplier = found.view.override(scale.weigher.key, scale.weigher.multiplier)
         if np.ndim(multiplier) or multiplier != 1.0:
             counts *= multiplier
@@ -120,7 +116,7 @@ class Weights:
         self.found = found
         self._scales = scales = _scales_of(found)
         self.worths = _worths(scales, found)
-        self.recorded = tuple([scale.recorded() for scale in scales])
+        self.recorded = tuple([scale.recorded for scale in scales])
         # whether aggregates override multipliers
         self._overriding = any(found.view.now.limits(scale.weigher.key) for scale in scales)
         self._multipliers = [scale.weigher.multiplier for scale in scales]

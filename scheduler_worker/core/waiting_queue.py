@@ -141,9 +141,7 @@ class HostSight(Protocol):
         """Return amounts of resource classes such that any fitting host has at least one of them free."""
 
     def look(self, kind: str, among: Roots | None, beside: Roots, enough: int) -> HostsFound:
-        """Return the hosts that fit an equivalence class: all that fit among the given hosts, or `enough` of
-        all hosts if `among` is None.
-        """
+        """Return all given hosts that fit, or `enough` of all hosts that fit if `among` is None."""
 
     def prospect(self, kind: str) -> Prospect:
         """Return the hosts that could ever fit an equivalence class, and how much each lacks now."""

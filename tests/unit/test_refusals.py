@@ -21,7 +21,7 @@ from bus.vocabulary import Resources
 from placement_worker import IndexedSource
 from placement_worker.core.trees import Tree
 from scheduler_worker import ChoicePolicy, placing, what_if
-from scheduler_worker.core import helping, relaxing
+from scheduler_worker.core import helping
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.events import Chosen, NoHost
 from scheduler_worker.core.helping import MOST_PAIRED, MOST_TRIED, Tally, helps
@@ -440,10 +440,11 @@ async def test_pairs_of_remedies_are_not_built_after_the_search_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A flavor of 190 groups has 18,000 pairs."""
-    made: list[relaxing.Lessened] = []
+    made: list[helping.Lessened] = []
+    each_lessened = helping.lessened
 
-    def lessened(alternative: Alternative) -> Iterator[relaxing.Lessened]:
-        for lessened in relaxing.lessened(alternative):
+    def lessened(alternative: Alternative) -> Iterator[helping.Lessened]:
+        for lessened in each_lessened(alternative):
             made.append(lessened)
             yield lessened
 

@@ -1,6 +1,4 @@
-"""The built-in filters, by name. Each is made by the function of that name, whose arguments are its
-options.
-"""
+"""The built-in filters. Each is made by the function of its name, whose arguments are its options."""
 
 from collections.abc import Callable, Mapping
 

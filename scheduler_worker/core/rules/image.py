@@ -1,13 +1,20 @@
 """Filters about what a host can run: by the image, by extra specs of the flavor, or by the hint `query`."""
 
-import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from bus.reports import HostState
 from bus.requests import Image
-from scheduler_worker.core.attributes import UnreadableQuery, attribute, capability, holds, meets, parsed
+from scheduler_worker.core.attributes import (
+    OPERATORS,
+    UnreadableQuery,
+    attribute,
+    capability,
+    holds,
+    meets,
+    parsed,
+)
 from scheduler_worker.core.rule import Alternative, HostFacts, Rule
 from scheduler_worker.core.rules.aggregates import demands
 
@@ -31,15 +38,6 @@ _SPELLINGS: Mapping[str, str] = {
     "baremetal": "hvm",
 }
 _CONDITION = re.compile(r"\s*(==|!=|<=|>=|<|>|=)?\s*([0-9]+(?:\.[0-9]+)*)\s*")
-_COMPARED: Mapping[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]] = {
-    "=": operator.eq,
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 
 
 def image_properties(*, image_properties_default_architecture: str = "") -> Rule:
@@ -123,7 +121,7 @@ def _version(image: Image, state: HostState | None) -> str | None:
         return f"the image needs hypervisor version {needed!r}, which is none"
     number = state.hypervisor_version
     version = (number // 1_000_000, number // 1000 % 1000, number % 1000)
-    if all(_COMPARED[sign](version, wanted) for sign, wanted in conditions):
+    if all(OPERATORS[sign](version, wanted) for sign, wanted in conditions):
         return None
     return f"the image needs hypervisor version {needed}; it has {'.'.join(map(str, version))}"
 
@@ -137,7 +135,8 @@ def _conditions(text: str) -> tuple[tuple[str, tuple[int, ...]], ...] | None:
         if match is None:
             return None
         numbers = [int(number) for number in match[2].split(".")]
-        found.append((match[1] or "==", (*numbers, 0, 0, 0)[:3]))
+        sign = "==" if match[1] in (None, "=") else match[1]
+        found.append((sign, (*numbers, 0, 0, 0)[:3]))
     return tuple(found)
 
 

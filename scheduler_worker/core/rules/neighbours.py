@@ -1,6 +1,4 @@
-"""Filters about other instances on a host: server groups, `same_host` and `different_host`, nearby
-addresses.
-"""
+"""Filters about other instances: server groups, `same_host`, `different_host` and nearby addresses."""
 
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
