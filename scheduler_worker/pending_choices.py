@@ -13,7 +13,7 @@ import msgspec
 from bus.candidates import CandidateSource
 from bus.queries import Candidate
 from bus.vocabulary import Allocations
-from scheduler_worker.core.choice import CapacityReservation
+from scheduler_worker.core.scale import CapacityReservation
 from scheduler_worker.hosts import HostBook
 
 TIMEOUT = 15.0  # longer than a claim may take to be answered

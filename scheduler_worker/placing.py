@@ -15,8 +15,7 @@ from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostFailed, HostReported
 from bus.vocabulary import Id
 from scheduler_worker.core import events
-from scheduler_worker.core.choice import HasReservations, Joined
-from scheduler_worker.core.choosing import Choosing
+from scheduler_worker.core.choosing import Choosing, Joined
 from scheduler_worker.core.events import Need
 from scheduler_worker.core.helping import helps
 from scheduler_worker.core.host_map import HostMap
@@ -24,6 +23,7 @@ from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Begins, Order
 from scheduler_worker.core.placing import step
 from scheduler_worker.core.rule import Alternative
+from scheduler_worker.core.scale import HasReservations
 from scheduler_worker.core.view import HostsNow
 from scheduler_worker.dependencies import PlacementQueries, SchedulerOptions, claim_each
 from scheduler_worker.hosts import HostBook

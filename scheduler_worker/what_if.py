@@ -22,7 +22,6 @@ from bus.queries import (
     WhatIfMovesAnswered,
 )
 from bus.vocabulary import Id
-from scheduler_worker.core.choice import CapacityReservation, Pick, scores_of
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.events import Chosen
 from scheduler_worker.core.helping import helps
@@ -32,6 +31,7 @@ from scheduler_worker.core.order import Order
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rejections import Shortage
 from scheduler_worker.core.rule import Alternative
+from scheduler_worker.core.scale import CapacityReservation, Pick, scores_of
 from scheduler_worker.move_courses import MoveCourse, MoveCourses
 from scheduler_worker.pending_choices import Supposing
 from scheduler_worker.placing import Scheduler

@@ -152,33 +152,21 @@ class AlternatesOfCell:
                 found.append(entry)
                 spares.append(way)
         roomy: list[Candidate] = []
-        if several > 1 and len(found) == several and not self._is_roomy(found[-1][-1]):
-            roomy = self._make_way(found, spares, beside, avoid, passed_over)
+        taken = {way.root for way in spares}.union(beside)
+        complete = several > 1 and len(found) == several
+        while complete and found and not self._is_roomy(found[-1][-1]):
+            way = self._next_roomy(taken, avoid)
+            if way is None:
+                break
+            roomy.append(way)
+            taken.add(way.root)
+            passed_over.append(found.pop())
+            spares.pop()
         for entry in passed_over:
             heappush(self._heap, entry)
         for entry, way in zip(found, spares, strict=True):
             self._name(entry, way)
         return (*spares, *roomy)
-
-    def _make_way(
-        self,
-        found: list[Entry],
-        spares: list[Candidate],
-        beside: Collection[str],
-        avoid: Collection[str],
-        passed_over: list[Entry],
-    ) -> list[Candidate]:
-        roomy: list[Candidate] = []
-        taken = {way.root for way in spares}.union(beside)
-        while found and not self._is_roomy(found[-1][-1]):
-            one = self._next_roomy(taken, avoid)
-            if one is None:
-                break
-            roomy.append(one)
-            taken.add(one.root)
-            passed_over.append(found.pop())
-            spares.pop()
-        return roomy
 
     def _is_roomy(self, index: int) -> bool:
         capacities = self._capacities

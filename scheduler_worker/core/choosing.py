@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from bus.candidates import CandidateSource, SenselessQuery
 from bus.queries import Candidate, FindCandidates
 from bus.vocabulary import Id
-from scheduler_worker.core.choice import HasReservations, Joined, Pick
 from scheduler_worker.core.events import Chosen, NoHost
 from scheduler_worker.core.host_map import HostMap, drawn
 from scheduler_worker.core.order import MAX_CHOICES, MAX_CHOICES_EACH, Order
@@ -18,10 +17,51 @@ from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rejections import Shortage
 from scheduler_worker.core.rule import Alternative, Together
+from scheduler_worker.core.scale import HasReservations, Pick
 from scheduler_worker.core.view import HostsNow
 
 CHOICES = 3  # hosts named in one claim, best first
 PACKED_CHOICES = 8  # the same if all prefer the fullest hosts, which fill up in the meantime
+
+
+class Joined:
+    """Instances that joined server groups in batches in progress; later they may have moved or left."""
+
+    def __init__(self) -> None:
+        self._places: dict[Id, dict[Id, tuple[str, int]]] = {}  # group → member → root, the batch begun last
+        self._under_way: set[int] = set()
+        self._last = 0
+
+    def begin(self) -> int:
+        """Begin a batch of requests, before its server groups are queried."""
+        self._last += 1
+        self._under_way.add(self._last)
+        return self._last
+
+    def end(self, batch: int) -> None:
+        self._under_way.discard(batch)
+        if not self._places:
+            return
+        oldest = min(self._under_way, default=self._last + 1)
+        for group, members in list(self._places.items()):
+            self._places[group] = left = {one: there for one, there in members.items() if there[1] >= oldest}
+            if not left:
+                del self._places[group]
+
+    def join(self, group: Id, member: Id, root: str) -> None:
+        """Record that a group's member was chosen for a host; recorded again: was claimed there."""
+        self._places.setdefault(group, {})[member] = root, self._last
+
+    def leave(self, group: Id, member: Id) -> None:
+        self._places.get(group, {}).pop(member, None)
+
+    def of(self, group: Id) -> dict[Id, str]:
+        return {member: root for member, (root, _) in self._places.get(group, {}).items()}
+
+    def copy(self) -> "Joined":
+        other = Joined()
+        other._places = {group: dict(members) for group, members in self._places.items()}
+        return other
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -10,9 +10,9 @@ from bus.messages import BuildPlaced, BuildUnplaceable
 from bus.moves import MovePlaced, MoveRefused
 from bus.queries import Candidate
 from bus.vocabulary import Id
-from scheduler_worker.core.choice import Pick
 from scheduler_worker.core.held_claim import ClaimPlace
 from scheduler_worker.core.rejections import Shortage
+from scheduler_worker.core.scale import Pick
 
 # Events
 
@@ -91,7 +91,7 @@ Event = (
 
 
 class Need(Enum):
-    """What an order waits for, one at a time. The worker reads the particulars from the order."""
+    """The need of an order that must be answered next. The worker reads the particulars from the order."""
 
     HOSTS = "hosts for all instances without one, by the current flavor: answered by Chosen or NoHost"
     CLAIMS = "claims of the picked hosts: answered by ClaimAnswers or ClaimImpossible"

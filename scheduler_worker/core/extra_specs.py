@@ -108,10 +108,6 @@ class GuestSpecs:
         said = self.get(key)
         return "" if said is None else said.one_of(*allowed)
 
-    def yes(self, key: str) -> bool:
-        said = self.get(key)
-        return said is not None and said.yes()
-
     def numbered(self, prefix: str) -> Iterator[tuple[int, SpecValue]]:
         """Yield the values of numbered keys such as `hw:numa_cpus.0`."""
         for key, value in self.flavor.extra_specs.items():

@@ -14,7 +14,7 @@ from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking_order import Entry
 from scheduler_worker.core.rule import Alternative, HostFacts, Number, Rule, View
-from scheduler_worker.core.rules.neighbours import AFFINITY
+from scheduler_worker.core.rules.state import AFFINITY
 from scheduler_worker.core.view import AllHosts, HostsNow
 from scheduler_worker.core.waiting_queue import HostsFound
 

@@ -256,7 +256,12 @@ def add_capabilities(draft: QuestionDraft, specs: GuestSpecs) -> None:
     if model is not None and version is not None and (model.value, version.value) == ("tpm-crb", "1.2"):
         raise Unreadable(f"{model.at}: 'tpm-crb', and {version.at}: '1.2': it is of version 2.0")
     _add_encryption(draft, specs)
-    _add_persistent_memory(draft, specs)
+    if (said := specs.of_flavor("hw:pmem")) is not None:
+        for label in said.value.split(","):
+            name = label.strip().upper()
+            if not re.fullmatch(r"[A-Z0-9_]{1,200}", name):
+                raise Unreadable(f"{said.at}: {label!r} is no name of a namespace")
+            draft.ask("", f"CUSTOM_PMEM_NAMESPACE_{name}", 1)
 
 
 def _add_encryption(draft: QuestionDraft, specs: GuestSpecs) -> None:
@@ -270,17 +275,6 @@ def _add_encryption(draft: QuestionDraft, specs: GuestSpecs) -> None:
     model = specs.one_of("hw:mem_encryption_model", *_MODELS)
     if model:
         draft.groups["_mem_encryption"].required[_MODELS[model]] = said.at
-
-
-def _add_persistent_memory(draft: QuestionDraft, specs: GuestSpecs) -> None:
-    said = specs.of_flavor("hw:pmem")
-    if said is None:
-        return
-    for label in said.value.split(","):
-        name = label.strip().upper()
-        if not re.fullmatch(r"[A-Z0-9_]{1,200}", name):
-            raise Unreadable(f"{said.at}: {label!r} is no name of a namespace")
-        draft.ask("", f"CUSTOM_PMEM_NAMESPACE_{name}", 1)
 
 
 def add_devices(draft: QuestionDraft, specs: GuestSpecs, options: RequestOptions, cells: int) -> None:

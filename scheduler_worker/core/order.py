@@ -26,11 +26,11 @@ from bus.moves import MovePlaced, MoveRefused
 from bus.queries import Candidate
 from bus.requests import BuildSpec, Hints
 from bus.vocabulary import MAX_CAUSE, Id
-from scheduler_worker.core.choice import Pick
 from scheduler_worker.core.events import Begun, Fence
 from scheduler_worker.core.move_start import MoveStart, refused
 from scheduler_worker.core.rejections import MAX_REFUSED, Shortage
 from scheduler_worker.core.rule import Alternative
+from scheduler_worker.core.scale import Pick
 
 MAX_CHOICES = 600  # in all claims of an order together: a message has an end
 MAX_CHOICES_EACH = 64  # in one of its claims

@@ -22,7 +22,7 @@ from scheduler_worker.core.rule import (
     as_anybodys,
 )
 from scheduler_worker.core.rules import DEFAULT_RULES, RULES, RULES_CALLED, RULES_OF_PLACEMENT
-from scheduler_worker.core.rules.neighbours import GROUP
+from scheduler_worker.core.rules.state import GROUP
 from scheduler_worker.core.weighing import WEIGHERS, WEIGHERS_CALLED, WEIGHERS_OF_OTHERS
 
 Options = Mapping[str, Mapping[str, Any]]  # of a rule or weigher, by its name

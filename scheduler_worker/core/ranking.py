@@ -14,14 +14,13 @@ from bus.candidates import CandidateSearch
 from bus.decisions import Removal
 from bus.queries import Candidate
 from scheduler_worker.core.alternates import AlternatesOfCell, CapacityByHost
-from scheduler_worker.core.choice import HasReservations, Pick
 from scheduler_worker.core.fitting import WAYS_OF_THE_BEST, FoundHosts
 from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking_order import THEIR_HOSTS, Entry, HostOrder, tiers_of
 from scheduler_worker.core.rejections import Shortage, Verdicts
 from scheduler_worker.core.rule import Alternative
-from scheduler_worker.core.scale import ChoiceRecorder, Weights
+from scheduler_worker.core.scale import ChoiceRecorder, HasReservations, Pick, Weights
 from scheduler_worker.core.view import HostsNow
 
 WAYS_OF_THE_NEXT = 4  # allocation candidates of each host after the best one

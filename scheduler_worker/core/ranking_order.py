@@ -27,19 +27,6 @@ def best_value(worths: Floats, count: int) -> float:
     return float(np.partition(worths, worths.size - count)[worths.size - count])
 
 
-def cut(
-    among: Ints, worths: Floats, edge: float, several: int, ties: Callable[[Ints], Uints]
-) -> tuple[Ints, Ints]:
-    """Return the best hosts and the rest, both unsorted; of equal hosts the lowest ties are best."""
-    better, alike = among.compress(worths > edge), among.compress(worths == edge)
-    wanted = several - better.size
-    if wanted < alike.size:
-        order = np.argpartition(ties(alike), wanted)
-        alike = alike[order]
-    best: Ints = np.concatenate((better, alike[:wanted]))
-    return best, np.concatenate((alike[wanted:], among.compress(worths < edge)))
-
-
 class Frontier:
     """Hosts in the order of their weights and ties, sorted page by page only as far as they are read."""
 
@@ -71,7 +58,13 @@ class Frontier:
         taken: Ints = among.compress(within)
         if taken.size <= ALIKE * several:
             return taken, among.compress(~within)
-        return cut(among, worths, edge, several, self._ties)
+        # Of the hosts with equal weights at the edge, the lowest ties are among the best.
+        better, alike = among.compress(worths > edge), among.compress(worths == edge)
+        wanted = several - better.size
+        if wanted < alike.size:
+            alike = alike[np.argpartition(self._ties(alike), wanted)]
+        best: Ints = np.concatenate((better, alike[:wanted]))
+        return best, np.concatenate((alike[wanted:], among.compress(worths < edge)))
 
 
 class HostOrder:

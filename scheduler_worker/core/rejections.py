@@ -2,7 +2,7 @@
 reason as a sentence.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -252,15 +252,14 @@ class Verdicts:
             if not self._passes(rule):
                 strict &= mask
         indices += np.flatnonzero(strict & ~admitted).tolist()
-        return any(self._none_refuses(lasting, index) for index in indices)
+        return any(
+            all(rule.refuses(self._found.facts(index), self._found.alternative) is None for rule in lasting)
+            for index in indices
+        )
 
     def _passes(self, rule: Rule) -> bool:
         """Return whether the refusal may pass, except that of a named host that is down."""
         return rule.passes and not (self._found.alternative.pinned and rule.code == "down")
-
-    def _none_refuses(self, rules: Iterable[Rule], index: int) -> bool:
-        facts = self._found.facts(index)
-        return all(rule.refuses(facts, self._found.alternative) is None for rule in rules)
 
 
 def _named_reserved(alternative: Alternative, removal: Removal) -> Removal:

@@ -70,20 +70,17 @@ def check_hints(request: BuildRequested) -> tuple[str, ...]:
         except UnreadableQuery as problem:
             raise Unreadable(f"hints.query: {problem}") from None
     if hints.build_near_host_ip:
-        _check_network(hints.build_near_host_ip, hints.cidr)
+        try:
+            near = ipaddress.ip_address(hints.build_near_host_ip)
+        except ValueError:
+            why = f"{hints.build_near_host_ip!r} is no IP address"
+            raise Unreadable(f"hints.build_near_host_ip: {why}") from None
+        bits = hints.cidr.removeprefix("/")
+        if not bits.isdecimal() or int(bits) > near.max_prefixlen:
+            raise Unreadable(f"hints.cidr: {hints.cidr!r} is none of /0 to /{near.max_prefixlen}")
     elif hints.cidr != "/24":
         return ("hints.cidr: means something only with hints.build_near_host_ip",)
     return ()
-
-
-def _check_network(address: str, cidr: str) -> None:
-    try:
-        near = ipaddress.ip_address(address)
-    except ValueError:
-        raise Unreadable(f"hints.build_near_host_ip: {address!r} is no IP address") from None
-    bits = cidr.removeprefix("/")
-    if not bits.isdecimal() or int(bits) > near.max_prefixlen:
-        raise Unreadable(f"hints.cidr: {cidr!r} is none of /0 to /{near.max_prefixlen}")
 
 
 def destination(

@@ -1,14 +1,19 @@
-"""Scores of hosts: the values of weighers scaled from the lowest to the highest value of all fitting hosts,
-and the record of a choice, from which the decision can be computed again.
+"""Scores of hosts, scaled from the lowest to the highest value of all fitting hosts; the choice for one
+instance, and its record, from which the decision can be computed again.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
+from typing import Protocol
 
+import msgspec
 import numpy as np
 
 from bus.candidates import Floats
-from bus.decisions import Record, RecordedHost, RecordedScale
+from bus.decisions import AlsoAsked, Decision, Record, RecordedHost, RecordedScale, Removal
+from bus.queries import Candidate
+from bus.vocabulary import Allocations
 from scheduler_worker.core.fitting import FoundHosts, with_more
 from scheduler_worker.core.host_map import drawn, tie
 from scheduler_worker.core.ranking_order import OUR_HOSTS, UNKNOWN_HOSTS, Entry
@@ -249,3 +254,66 @@ class ChoiceRecorder:
             if not refused:
                 self.hosts[index] = known
         return known
+
+
+class CapacityReservation(Protocol):
+    """Chosen capacity of a host that counts as used until placement's index shows the claim."""
+
+    @property
+    def allocations(self) -> Allocations: ...
+
+    @property
+    def root(self) -> str: ...
+
+
+class HasReservations(Protocol):
+    @property
+    def unsettled(self) -> Sequence[CapacityReservation]:
+        """Return the reservations whose claims have no result yet."""
+
+    def enter(self, way: Candidate) -> CapacityReservation:
+        pass
+
+    def drop(self, promise: CapacityReservation) -> None:
+        """Release a reservation whose claim failed."""
+
+
+class Pick(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """The choices of one claim, best host first; capacity is reserved for the first choice only."""
+
+    choices: tuple[Candidate, ...]
+    promise: CapacityReservation
+    considered: int
+    removals: tuple[Removal, ...]
+    record: Record
+    scores: dict[str, float]  # of the first host
+    notes: tuple[str, ...] = ()
+    spares: tuple[Candidate, ...] = ()
+    crossed: bool = False  # is the first of them in another scheduler's slice?
+
+    @property
+    def root(self) -> str:
+        return self.choices[0].root
+
+    def decision(self, root: str, refused: tuple[str, ...], asked: AlsoAsked | None = None) -> Decision:
+        """Return the decision for the claimed host, which is a later one if placement refused the first."""
+        record = self.record
+        if root != self.root or asked is not None:
+            better = takewhile(lambda way: way.root != root, self.choices)
+            turned_down = tuple(dict.fromkeys(way.root for way in better))
+            record = msgspec.structs.replace(record, turned_down=turned_down, asked=asked)
+        return Decision(
+            considered=self.considered,
+            removals=self.removals,
+            scores=self.scores if root == self.root else scores_of(record, root),
+            refused=refused,
+            notes=self.notes,
+            record=record,
+        )
+
+
+def scores_of(record: Record, root: str) -> dict[str, float]:
+    for host in record.hosts:
+        if host.root == root and not host.refused:
+            return scores(record.scales, host)
+    return {}

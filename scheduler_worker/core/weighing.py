@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from scheduler_worker.core.rule import Alternative, HostFacts, Number, View, Weigher
-from scheduler_worker.core.rules.neighbours import GROUP
+from scheduler_worker.core.rules.state import GROUP
 
 DEVICES = ("PCI_DEVICE", "PGPU", "VGPU", "SRIOV_NET_VF")
 MOST = 99.0  # free devices; more make no difference

@@ -9,13 +9,13 @@ from bus.queries import Candidate
 from bus.reports import HostState
 from bus.vocabulary import Resources
 from scheduler_worker import ChoicePolicy
-from scheduler_worker.core.choice import Joined, Pick
-from scheduler_worker.core.choosing import Choosing
+from scheduler_worker.core.choosing import Choosing, Joined
 from scheduler_worker.core.extra_specs import RequestOptions
 from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.request import alternatives_of
 from scheduler_worker.core.rule import Alternative
+from scheduler_worker.core.scale import Pick
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.pending_choices import PendingChoices, Promising
 from tests.support.plain_source import PlainSource

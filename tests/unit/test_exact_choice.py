@@ -22,13 +22,12 @@ from bus.reports import HostState
 from bus.requests import Flavor, Hints
 from placement_worker import IndexedSource
 from scheduler_worker import ChoicePolicy
-from scheduler_worker.core.choice import Pick
 from scheduler_worker.core.choosing import CHOICES, PACKED_CHOICES
 from scheduler_worker.core.events import Chosen, NoHost
 from scheduler_worker.core.host_map import drawn, tie
 from scheduler_worker.core.order import Order, also_asked
 from scheduler_worker.core.rule import Alternative
-from scheduler_worker.core.scale import replay
+from scheduler_worker.core.scale import Pick, replay
 from scheduler_worker.pending_choices import PendingChoice, Promising
 from tests.support.exact_worlds import (
     FilledMemory,

@@ -19,7 +19,7 @@ from bus.vocabulary import Resources
 from control_room import queries, shared_data
 from control_room.queries import Reply
 from control_room.shared_data import Changes, SharedData, background_tasks
-from scheduler_worker.core.choice import Joined
+from scheduler_worker.core.choosing import Joined
 from scheduler_worker.core.events import (
     Begun,
     ComeAgain,

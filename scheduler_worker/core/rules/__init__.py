@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from scheduler_worker.core.rule import Rule
-from scheduler_worker.core.rules import aggregates, image, neighbours, state
+from scheduler_worker.core.rules import demands, state
 
 RULES: Mapping[str, Callable[..., Rule]] = {
     made.__name__: made
@@ -12,23 +12,23 @@ RULES: Mapping[str, Callable[..., Rule]] = {
         state.enabled,
         state.zone,
         state.io_ops,
-        image.compute_capabilities,
-        image.image_properties,
-        neighbours.server_group_anti_affinity,
-        neighbours.server_group_affinity,
-        neighbours.same_host,
-        neighbours.different_host,
-        aggregates.aggregate_multi_tenancy_isolation,
-        neighbours.simple_cidr_affinity,
+        demands.compute_capabilities,
+        demands.image_properties,
+        state.server_group_anti_affinity,
+        state.server_group_affinity,
+        state.same_host,
+        state.different_host,
+        demands.aggregate_multi_tenancy_isolation,
+        state.simple_cidr_affinity,
         state.all_hosts,
         state.few_failures,
         state.num_instances,
-        image.isolated_hosts,
+        demands.isolated_hosts,
         state.metrics,
-        image.json,
-        aggregates.aggregate_image_properties_isolation,
-        aggregates.aggregate_instance_extra_specs,
-        aggregates.aggregate_type_affinity,
+        demands.json,
+        demands.aggregate_image_properties_isolation,
+        demands.aggregate_instance_extra_specs,
+        demands.aggregate_type_affinity,
     )
 }
 
