@@ -4,7 +4,7 @@ http`.
 
 from typing import Any
 
-from placement_worker.http.policy import DEFAULTS
+from placement_worker.http.access import DEFAULTS
 from placement_worker.http.routes import ROUTES
 
 

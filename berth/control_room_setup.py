@@ -23,7 +23,7 @@ from control_room.shared_data import background_tasks
 from control_room.worker import Events, control_room
 
 if TYPE_CHECKING:
-    from placement_worker.http.auth import Identity
+    from placement_worker.http.access import Identity
 
 QueuesOf = Callable[[Settings], Mapping[Role, Sequence[QueueSpec]]]
 AgentQueues = Callable[[str, str], Sequence[QueueSpec]]  # of an agent of a cell
@@ -158,23 +158,23 @@ def access(settings: Settings) -> AccessRules:
     Without a token file every client may read, and any name is accepted at sign-in, as in that API.
     """
     from berth.placement_http import access_of
-    from placement_worker.http import auth
+    from placement_worker.http.access import Identity, digest_of, noauth2
 
     tokens, rules = access_of(settings)
     is_open = tokens is None
 
     def credential(token: str) -> Credential:
         if tokens is None:
-            named = _visitor(auth.noauth2({"x-auth-token": token[:MOST_NAME]}))
+            named = _visitor(noauth2({"x-auth-token": token[:MOST_NAME]}))
             return lambda: named
         # the digest, not the token, stays in memory as long as the session
-        digest = auth.digest_of(token)
+        digest = digest_of(token)
         return lambda: _visitor(tokens.holder(digest))
 
     def allows(rule: str, visitor: Visitor | None) -> bool:
         if visitor is None:
             return False
-        who = auth.Identity(visitor.user, visitor.project, visitor.roles)
+        who = Identity(visitor.user, visitor.project, visitor.roles)
         return rules.allows(rule, who, {"project_id": visitor.project})
 
     return AccessRules(

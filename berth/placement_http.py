@@ -8,7 +8,7 @@ from typing import Any
 from berth.settings import BadSetting, Settings
 from bus.http import HttpLimits, listen, serve
 from placement_worker import Placement
-from placement_worker.http import Options, auth, http_app, policy, tell_refusal
+from placement_worker.http import Options, access, http_app, tell_refusal
 
 
 def placement_http(placement: Placement, settings: Settings) -> Callable[[], Coroutine[Any, Any, None]]:
@@ -34,15 +34,16 @@ def placement_http(placement: Placement, settings: Settings) -> Callable[[], Cor
 
 def _options(settings: Settings) -> Options:
     tokens, rules = access_of(settings)
-    return Options(authenticate=tokens or auth.noauth2, policy=rules, origins=settings.placement.cors_origins)
+    origins = settings.placement.cors_origins
+    return Options(authenticate=tokens or access.noauth2, policy=rules, origins=origins)
 
 
-def access_of(settings: Settings) -> tuple[auth.TokenFile | None, policy.AccessPolicy]:
+def access_of(settings: Settings) -> tuple[access.TokenFile | None, access.AccessPolicy]:
     """Return the token file of the Placement API, if it has one, and its policy; or raise BadSetting."""
     door = settings.placement
     try:
-        tokens = auth.TokenFile(Path(door.tokens)) if door.auth == "tokens" else None
-        own = policy.load(Path(door.policy)) if door.policy else {}
-        return tokens, policy.AccessPolicy(own, enforce_new_defaults=door.enforce_new_defaults)
-    except (auth.BadTokens, policy.BadPolicy) as problem:
+        tokens = access.TokenFile(Path(door.tokens)) if door.auth == "tokens" else None
+        own = access.load_policy(Path(door.policy)) if door.policy else {}
+        return tokens, access.AccessPolicy(own, enforce_new_defaults=door.enforce_new_defaults)
+    except (access.BadTokens, access.BadPolicy) as problem:
         raise BadSetting(str(problem)) from None

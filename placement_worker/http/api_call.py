@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.names import Named
 from bus.resources import Consumer, Edit, EditAnswered, EditRequested, EditResult, Provider
-from placement_worker.http.auth import Identity
+from placement_worker.http.access import Identity
 from placement_worker.http.errors import JSON, Problem, bad_request
 from placement_worker.http.query_groups import Pairs, pairs_of
 from placement_worker.http.schemas import Schema, refuse_nul

@@ -21,10 +21,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bus.clock import Clock, monotonic
 from bus.errors import Unavailable
+from placement_worker.http.access import AccessPolicy, Authenticate, noauth2
 from placement_worker.http.api_call import VERSION_HEADER, ApiCall, ClientLeft, Served, negotiated
-from placement_worker.http.auth import Authenticate, noauth2
 from placement_worker.http.errors import Problem, bad_request, not_found
-from placement_worker.http.policy import AccessPolicy
 from placement_worker.http.routes import CALL, ROUTES, Resource
 from placement_worker.placement import Placement
 from placement_worker.transactions import Batched

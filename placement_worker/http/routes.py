@@ -9,6 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from placement_worker.http import allocations, candidates, extensions, providers
 from placement_worker.http import classes_and_traits as names
+from placement_worker.http.access import AccessPolicy
 from placement_worker.http.api_call import (
     FIRST_VERSION,
     LATEST_MINOR,
@@ -19,7 +20,6 @@ from placement_worker.http.api_call import (
     too_large,
 )
 from placement_worker.http.errors import JSON, Problem, not_allowed, not_found, takes_json
-from placement_worker.http.policy import AccessPolicy
 
 Handler = Callable[[ApiCall], Awaitable[ApiAnswer | Response]]
 

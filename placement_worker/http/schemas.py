@@ -1,7 +1,7 @@
 """JSON schemas of request bodies, by microversion, and validation with the messages of jsonschema.
 
-Most bodies are simple and valid: if a schema has a `plain` type, msgspec validates it in microseconds, and
-jsonschema validates only the remaining bodies.
+Most claims are simple and valid: msgspec validates these by a `plain` type in microseconds, and jsonschema
+validates only the remaining bodies.
 """
 
 import re
@@ -191,44 +191,12 @@ class _Claim38(_Claim34, kw_only=True):
     consumer_type: Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}\Z")]
 
 
-class _NewProvider(_Plain, kw_only=True):
-    name: Annotated[str, Meta(max_length=200)]
-    uuid: _Uuid | UnsetType = UNSET
-
-
-class _NewProvider14(_NewProvider, kw_only=True):
-    parent_provider_uuid: _Uuid | UnsetType | None = UNSET
-
-
-_Least1 = Annotated[int, Meta(ge=1, le=MAX)]
-
-
-class _Stock(_Plain, kw_only=True):
-    total: _Least1
-    reserved: Annotated[int, Meta(ge=0, le=MAX)] = 0
-    min_unit: _Least1 = 1
-    max_unit: _Least1 = 1
-    step_size: _Least1 = 1
-    allocation_ratio: Annotated[float, Meta(le=MAX_RATIO)] = 1.0
-    resource_provider_generation: int = 0
-
-
-class _Stocks(_Plain, kw_only=True):
-    resource_provider_generation: int
-    inventories: dict[_Class, _Stock]
-
-
-class _Traits(_Plain, kw_only=True):
-    resource_provider_generation: int
-    traits: list[_Owner]
-
-
 _CLAIMS: dict[int, Any] = {0: None, 8: None, 12: _Claim12, 28: _Claim28, 34: _Claim34, 38: _Claim38}
 
 _PROVIDER: Json = {"name": _NAME, "uuid": _UUID}
 POST_PROVIDER = {
-    0: Schema(_object(_PROVIDER, ["name"]), _NewProvider),
-    14: Schema(_object(_PROVIDER | {"parent_provider_uuid": _UUID_OR_NULL}, ["name"]), _NewProvider14),
+    0: Schema(_object(_PROVIDER, ["name"])),
+    14: Schema(_object(_PROVIDER | {"parent_provider_uuid": _UUID_OR_NULL}, ["name"])),
 }
 PUT_PROVIDER = {
     0: Schema(_object({"name": _NAME}, ["name"])),
@@ -255,14 +223,14 @@ POST_INVENTORY = Schema(
     )
 )
 PUT_INVENTORY = Schema(_object(_INVENTORY, ["total", "resource_provider_generation"]))
-PUT_INVENTORIES = Schema(_INVENTORIES, _Stocks)
+PUT_INVENTORIES = Schema(_INVENTORIES)
 
 _UUIDS: Json = {"type": "array", "items": _UUID, "uniqueItems": True}
 PUT_AGGREGATES = {
     0: Schema(_UUIDS),
     19: Schema(_with_generation({"aggregates": _UUIDS}, ["aggregates"])),
 }
-PUT_TRAITS = Schema(_with_generation({"traits": {"type": "array", "items": _OWNER}}, ["traits"]), _Traits)
+PUT_TRAITS = Schema(_with_generation({"traits": {"type": "array", "items": _OWNER}}, ["traits"]))
 NAME_CLASS = Schema(
     _object({"name": {"type": "string", "pattern": "^CUSTOM_[A-Z0-9_]+$", "maxLength": 255}}, ["name"])
 )

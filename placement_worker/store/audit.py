@@ -128,9 +128,7 @@ async def breaches(database: Database) -> list[str]:
             capacity = int((row["total"] - row["reserved"]) * row["allocation_ratio"])
             if used != row["allocated"]:
                 found.append(f"{at}: {used} {name} counted as used, {row['allocated']} allocated")
-            if used > max(
-                capacity, row["used_when_set"]
-            ):  # less than is used is no breach, more than there was is
+            if used > max(capacity, row["used_when_set"]):  # capacity below the usage is allowed
                 found.append(f"{at}: oversold, {used} {name} used of {capacity}")
             if used < 0:
                 found.append(f"{at}: {used} {name} used")
@@ -146,12 +144,8 @@ async def breaches(database: Database) -> list[str]:
             else:
                 found.append(f"{at}: of nothing")
         for row in await _CONSUMERS(tx):
-            at, generation, holds, why = (
-                f"consumer {row['uuid']}",
-                row["generation"],
-                row["holds"],
-                row["why"],
-            )
+            at, generation = f"consumer {row['uuid']}", row["generation"]
+            holds, why = row["holds"], row["why"]
             if generation < 1:
                 found.append(f"{at}: generation {generation}")
             if not holds:
@@ -194,9 +188,8 @@ async def trees_of_consumers(database: Database) -> dict[str, TreesOfConsumer]:
             )
             one = found.setdefault(row["consumer"], fresh)
             reported = row["reported"]
-            one.trees[row["root"]] = (
-                None if reported is None else ReportedTree(row["cell"], row["agent"], reported)
-            )
+            owner = None if reported is None else ReportedTree(row["cell"], row["agent"], reported)
+            one.trees[row["root"]] = owner
             if row["provider"] in pools:
                 one.pools.append(pools[row["provider"]])
     return found
@@ -264,12 +257,7 @@ class StoredHolder:
 async def stored_holders(database: Database) -> dict[str, StoredHolder]:
     """Return the holder consumers by name, without those of unknown instances."""
     async with database.read() as tx:
-        return {
-            row["uuid"]: StoredHolder(
-                row["uuid"], row["generation"], row["keeps_for"], row["type"], row["created_at"]
-            )
-            for row in await _KEEPERS(tx)
-        }
+        return {row["uuid"]: StoredHolder(*row) for row in await _KEEPERS(tx)}
 
 
 async def custom_classes(database: Database) -> dict[str, tuple[int, int]]:

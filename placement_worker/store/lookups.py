@@ -261,19 +261,11 @@ async def holdings(
         generations[provider] = row["provider_generation"]
         if consumer is None:  # a provider without allocations
             continue
-        fields = found.setdefault(
-            consumer,
-            {
-                "id": consumer,
-                "generation": row["generation"],
-                "project": row["project"],
-                "user": row["owner"],
-                "type": row["type"],
-                "client": bool(row["client"]),
-                "allocations": {},
-                "updated": 0.0,
-            },
-        )
+        if consumer not in found:
+            found[consumer] = {name: row[name] for name in ("generation", "project", "type")}
+            found[consumer] |= {"id": consumer, "user": row["owner"], "client": bool(row["client"])}
+            found[consumer] |= {"allocations": {}, "updated": 0.0}
+        fields = found[consumer]
         fields["allocations"].setdefault(provider, {})[names[row["resource_class_id"]]] = row["used"]
         fields["updated"] = max(fields["updated"], row["updated_at"], row["allocated_at"])
     return [Consumer(**fields) for fields in found.values()], generations

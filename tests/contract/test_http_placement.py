@@ -14,9 +14,8 @@ from starlette.routing import Route
 from bus.aggregates import AggregateEditAnswered, AggregateEditRequested, ChangeAggregate
 from bus.claims import ReleaseRequested
 from bus.vocabulary import Contended
-from placement_worker.http.auth import Identity, digest_of, of_tokens
+from placement_worker.http.access import DEFAULTS, Identity, digest_of, of_tokens
 from placement_worker.http.errors import BAD_VALUE, CONCURRENT_UPDATE, DUPLICATE_NAME, UNDEFINED
-from placement_worker.http.policy import DEFAULTS
 from placement_worker.http.routes import Resource
 from tests.support.aggregates import EAST, WEST, done, has_hosts, host, make
 from tests.support.http_placement import HttpPlacement, a_door, a_stream, claim_in_json, error_of

@@ -5,8 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from placement_worker.http.auth import BadTokens, Identity, TokenFile, noauth2
-from placement_worker.http.policy import AccessPolicy, BadPolicy, load
+from placement_worker.http.access import (
+    AccessPolicy,
+    BadPolicy,
+    BadTokens,
+    Identity,
+    TokenFile,
+    load_policy,
+    noauth2,
+)
 
 
 def identity(user: str, project: str, *roles: str, system: bool = False) -> Identity:
@@ -247,7 +254,7 @@ placement:reshaper:reshape: ""
 )
 def test_a_policy_file_is_lines_or_json_or_toml(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
-    assert load(tmp_path / name) == {
+    assert load_policy(tmp_path / name) == {
         "placement:usages": "@",
         "placement:traits:list": "!",
         "placement:traits:show": "role:admin or role:x",
@@ -268,10 +275,10 @@ def test_a_policy_file_is_lines_or_json_or_toml(tmp_path: Path, name: str, text:
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, text: str, why: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(BadPolicy, match=name) as refusal:
-        load(tmp_path / name)
+        load_policy(tmp_path / name)
     assert why in str(refusal.value)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadPolicy, match="nowhere: cannot be read: No such file"):
-        load(tmp_path / "nowhere")
+        load_policy(tmp_path / "nowhere")

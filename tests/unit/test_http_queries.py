@@ -259,10 +259,6 @@ def test_error_messages_have_a_bounded_length() -> None:
 
 
 UUID = "aaaaaaaa-0000-0000-0000-000000000001"
-STOCK = {
-    "total": 8, "reserved": 1, "min_unit": 1, "max_unit": 8, "step_size": 1, "allocation_ratio": 1.5,
-    "resource_provider_generation": 2,
-}  # fmt: skip
 CLAIM = {
     "allocations": {UUID: {"resources": {"VCPU": 1}, "generation": 3}},
     "project_id": "p1",
@@ -272,10 +268,6 @@ CLAIM = {
     "consumer_type": "INSTANCE",
 }
 SOUND: list[tuple[Schema, Any]] = [
-    (schemas.POST_PROVIDER[0], {"name": "one", "uuid": UUID}),
-    (schemas.POST_PROVIDER[14], {"name": "one", "uuid": UUID, "parent_provider_uuid": None}),
-    (schemas.PUT_INVENTORIES, {"resource_provider_generation": 1, "inventories": {"VCPU": STOCK}}),
-    (schemas.PUT_TRAITS, {"resource_provider_generation": 1, "traits": ["CUSTOM_A", "CUSTOM_B"]}),
     (schemas.PUT_ALLOCATIONS[38], CLAIM),
     (schemas.POST_ALLOCATIONS[38], {UUID: CLAIM}),
 ]
