@@ -5,10 +5,11 @@ holds. So a cancellation is correct at any time, even before its request was con
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
-from bus.claims import Held, OutsideCell, Released, ReleaseRequested, ReleaseResult, Retired
+from bus.claims import Held, OutsideCell, Released, Retired
 from bus.context import resumed
 from bus.errors import Retry
 from bus.messages import BuildCancelled, BuildCancelRequested, BuildDeleteRequested, BuildUnplaceable
@@ -17,7 +18,7 @@ from bus.vocabulary import Contended, Id
 from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.move_start import refused
 from scheduler_worker.core.order import CANCELLED, DELETED
-from scheduler_worker.dependencies import PlacementQueries, Says
+from scheduler_worker.dependencies import Says
 from scheduler_worker.releasing import Ending
 from scheduler_worker.store import parked
 from scheduler_worker.store.parked import FoundParked
@@ -40,10 +41,9 @@ class _Fenced(msgspec.Struct):
 class Cancelling:
     """The handler of cancellations of builds and moves."""
 
-    def __init__(self, waiting: WaitingStore, ending: Ending, placement: PlacementQueries, say: Says) -> None:
+    def __init__(self, waiting: WaitingStore, ending: Ending, say: Says) -> None:
         self._store = waiting
         self._ending = ending
-        self._placement = placement
         self._say = say
 
     async def cancel(self, asked: BuildCancelRequested) -> Deletes:
@@ -54,7 +54,7 @@ class Cancelling:
         if not asked.anywhere:
             await self._answer(asked, False, "no such build or request waits for a host")
             return ()
-        if not asked.fence and isinstance(await self._retire(asked.build, None, ""), Released):
+        if not asked.fence and isinstance(await self._ending.retire(asked.build, ""), Released):
             await self._answer(asked, False, "no build or waiting request has this id", known=False)
             return ()
         fenced = await self._fence((asked.build,), DELETED)
@@ -129,9 +129,9 @@ class Cancelling:
     async def _fence(self, builds: Sequence[Id], why: str) -> _Fenced:
         fenced = _Fenced()
         for build in builds:
-            result = await self._retire(build, None, why)
+            result = await self._ending.retire(build, why)
             if isinstance(result, Held) and not result.allocations:  # its allocations were released
-                result = await self._retire(build, result.generation, why)
+                result = await self._ending.retire(build, why, result.generation)
             match result:
                 case Released():
                     fenced.ended.append(build)
@@ -147,11 +147,6 @@ class Cancelling:
                 case Contended() | OutsideCell():  # no wall is around a scheduler
                     raise Retry(0.5, f"the claim of {build} is contended")
         return fenced
-
-    async def _retire(self, build: Id, generation: int | None, why: str) -> ReleaseResult:
-        """Retire a consumer that holds nothing. Without a reason, only return its state."""
-        question = ReleaseRequested(consumer=build, generation=generation, retire=why, unplaceable=True)
-        return (await self._placement.release(question)).result
 
     async def _remove_request(self, one: FoundParked, gone: set[Id]) -> None:
         """Remove a waiting request, or some of its builds, from the database, where its owner sees that."""
@@ -169,22 +164,6 @@ class Cancelling:
             if left is not None:
                 store.enter_again(left)
 
-    async def _answer(
-        self,
-        asked: BuildCancelRequested,
-        waited: bool,
-        why: str,
-        *,
-        passed_on: dict[Id, str] | None = None,
-        known: bool = True,
-    ) -> None:
-        await self._say(
-            BuildCancelled(
-                build=asked.build,
-                waited=waited,
-                why=why,
-                reply_to=asked.reply_to,
-                passed_on=passed_on or {},
-                known=known,
-            )
-        )
+    async def _answer(self, asked: BuildCancelRequested, waited: bool, why: str, **more: Any) -> None:
+        result = BuildCancelled(build=asked.build, waited=waited, why=why, reply_to=asked.reply_to, **more)
+        await self._say(result)

@@ -14,7 +14,6 @@ from bus.claims import Claimed, ClaimRequested, Held, NothingHeld, Refused, Rele
 from bus.clock import Clock
 from bus.errors import Retry
 from bus.moves import HandoverProgress, HandoverReported, MovePlaced
-from bus.resources import FindAllocations
 from bus.sql.database import Database
 from bus.vocabulary import Id, Message
 from bus.worker import Outcome
@@ -113,7 +112,7 @@ class Handovers:
         """Return the generation of the instance's consumer after it has its former allocations again, or why
         that is impossible.
         """
-        generation = order.placed.generation if by.half == "leaving" else None
+        build, generation = order.placed.build, order.placed.generation if by.half == "leaving" else None
         for _ in range(TRIES):
             if not order.placed.attempt:  # it held nothing before
                 again = await self._placement.release(holding_nothing(order, deleted=False))
@@ -128,19 +127,16 @@ class Handovers:
                 case Held(generation=held, allocations=allocations):
                     generation = held if allocations else None
                 case Retired(why=why):  # it was taken back before, or the build has ended
-                    there = await self._held(order.placed.build)
-                    return there, "" if there is not None else f"its claim has ended ({why})"
+                    there = (await self._ending.held([build])).get(build)
+                    return (None, f"its claim has ended ({why})") if there is None else (there.generation, "")
                 case Refused(refusals=refusals):
                     why = "; ".join(map(str, refusals)) or "it was refused"
                     gone = any(isinstance(refusal, NothingHeld) for refusal in refusals)
-                    return await self._held(order.placed.build) if gone else None, why
+                    there = (await self._ending.held([build])).get(build) if gone else None
+                    return None if there is None else there.generation, why
                 case _:
                     break
-        raise Retry(after=SOON, why=f"the claim of {order.placed.build} is contended")
-
-    async def _held(self, build: Id) -> int | None:
-        found = (await self._placement.allocations(FindAllocations(consumers=(build,)))).consumers
-        return found[0].generation if found else None
+        raise Retry(after=SOON, why=f"the claim of {build} is contended")
 
     # Orders without a conductor
 

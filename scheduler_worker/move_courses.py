@@ -8,14 +8,23 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from bus.claims import Held, Released, ReleaseRequested, ReleaseResult, Retired
+from bus import claims
+from bus.claims import Claimed, Held, NothingHeld, Refused, Released, Retired
 from bus.errors import Poison, Retry
 from bus.messages import BuildRequested
-from bus.moves import BEGUN, SHELVED, MovePlaced, MoveRefused, MoveRequested
-from bus.vocabulary import MAX_CAUSE, Contended, Id
+from bus.moves import BEGUN, SHELVED, HandoverProgress, MovePlaced, MoveRefused, MoveRequested
+from bus.vocabulary import Contended, Id
 from scheduler_worker.core.events import Begun, ComeAgain, DeadLetterRequest
 from scheduler_worker.core.fitting import unfit
-from scheduler_worker.core.move_start import Barred, MoveStart, refused, taken_back, unheard
+from scheduler_worker.core.move_start import (
+    SEEKING,
+    Barred,
+    MoveStart,
+    refused,
+    taken_back,
+    undoing,
+    unheard,
+)
 from scheduler_worker.core.move_state import (
     Handover,
     MoveEvent,
@@ -34,6 +43,7 @@ from scheduler_worker.handovers import Handovers
 from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.orders import put_off
 from scheduler_worker.placing import Scheduler
+from scheduler_worker.releasing import log
 from scheduler_worker.waiting.hosts import beside
 
 MoveVerdict = MoveMessages | Retry | Poison
@@ -220,27 +230,22 @@ class MoveCourses:
 
     async def came_before(self, courses: Sequence[MoveCourse]) -> None:
         """Answer moves that were answered before once more; they do not wait."""
-        results = await together([self._retire(one.asked.move, "", unplaceable=False) for one in courses])
+        retire = self.scheduler.ending.retire
+        results = await together([retire(course.asked.move, "", unplaceable=False) for course in courses])
         for course, result in zip(courses, results, strict=True):
             if isinstance(result, Retired):
                 course.take(result)
 
     async def _fence(self, courses: Sequence[tuple[MoveCourse, str]], *, unplaceable: bool) -> None:
+        retire = self.scheduler.ending.retire
         results = await together(
-            [self._retire(course.asked.move, why, unplaceable=unplaceable) for course, why in courses]
+            [retire(course.asked.move, why, unplaceable=unplaceable and bool(why)) for course, why in courses]
         )
         for (course, _), result in zip(courses, results, strict=True):
             if isinstance(result, Released | Retired) or (unplaceable and isinstance(result, Held)):
                 course.take(result)
             else:
                 self._postpone(course, "its name is contended")
-
-    async def _retire(self, move: Id, why: str, *, unplaceable: bool) -> ReleaseResult:
-        """Retire the id of a move; without a reason only return its state."""
-        question = ReleaseRequested(
-            consumer=move, generation=None, retire=why[:MAX_CAUSE], unplaceable=unplaceable and bool(why)
-        )
-        return (await self.scheduler.placement.release(question)).result
 
     # Moves that had begun
 
@@ -251,8 +256,9 @@ class MoveCourses:
                 await self._wait_for_its_cell(course)
             else:
                 known.append((course, course.state.start))
+        retire = self.scheduler.ending.retire
         undone = await together(
-            [self._retire(taken_back(course.asked.move), "", unplaceable=False) for course, _ in known]
+            [retire(taken_back(course.asked.move), "", unplaceable=False) for course, _ in known]
         )
         going: list[tuple[MoveCourse, MoveStart]] = []
         for (course, start), result in zip(known, undone, strict=True):
@@ -270,14 +276,14 @@ class MoveCourses:
     async def _wait_for_its_cell(self, course: MoveCourse) -> None:
         asked = course.asked
         waited = self.scheduler.retries.retried_for(asked.move)
-        if waited < self.scheduler.unheard_for and await self._lookups.held([asked.build]):
+        if waited < self.scheduler.unheard_for and await self.scheduler.ending.held([asked.build]):
             self._postpone(course, "it has begun, and its cell does not know of its build")
         else:
             course.take(())
 
     async def _tell_what_is_held(self, going: Sequence[tuple[MoveCourse, MoveStart]]) -> None:
         consumers = [id_ for _, start in going for id_ in (start.asked.build, start.keep) if id_]
-        held = await self._lookups.held(consumers)
+        held = await self.scheduler.ending.held(consumers)
         telling: list[tuple[MoveCourse, Begins]] = []
         begun = self.scheduler.begin_moves([start for _, start in going])
         for (course, start), (order, _) in zip(going, begun, strict=True):
@@ -292,11 +298,44 @@ class MoveCourses:
             telling.append((course, (order, Begun())))
         await self.place(telling)
 
+    # Moves without a conductor
+
+    async def take_back(self, placed: MovePlaced | HandoverProgress) -> MoveRefused | None:
+        """Handle a begun move without a conductor: retry for a limited time, then undo its claim."""
+        why = unheard(placed.cell)
+        asked = MoveRequested(
+            move=placed.move, build=placed.build, kind=placed.kind, reply_to=placed.reply_to
+        )
+        refusal = refused(asked, why, "no_conductor", placed.decision)
+        if isinstance(placed, HandoverProgress):
+            return refusal if await self._handovers.unheard(placed) else None
+        self.scheduler.ending.wait_for_ears(placed.move, placed.cell)
+        match await self._undo(placed):
+            case Released() | Claimed() | Retired():
+                log.warning("move %s: %s", placed.move, why)
+                return refusal
+            case Held():
+                return None  # its cell goes on with it
+            case Refused(refusals=refusals) if any(isinstance(refusal, NothingHeld) for refusal in refusals):
+                return None
+            case _:
+                raise Retry(after=LONGEST_PAUSE, why=f"the claim of {placed.build} is contended")
+
+    async def _undo(self, placed: MovePlaced) -> claims.ClaimResult | claims.ReleaseResult:
+        if placed.kind not in SEEKING or placed.generation is None:  # it made no claim
+            return await self.scheduler.ending.retire(taken_back(placed.move), unheard(placed.cell))
+        claim = undoing(placed, placed.generation)
+        [answer] = await self.scheduler.placement.claim_many([claims.ClaimRequested(claims=(claim,))])
+        result = answer.results[0]
+        if placed.kind == "unshelve" and isinstance(result, Claimed | Retired):
+            await self.asleep_again(placed.build, placed.cell)
+        return result
+
     async def asleep_again(self, build: Id, cell: str) -> None:
         """Shelve an instance again after its unshelving was refused; a newer move that has begun, or an end,
         is left unchanged.
         """
-        question = ReleaseRequested(consumer=build, generation=None, retire=SHELVED, cell=cell)
+        question = claims.ReleaseRequested(consumer=build, generation=None, retire=SHELVED, cell=cell)
         if isinstance((await self.scheduler.placement.release(question)).result, Contended):
             raise Retry(after=LONGEST_PAUSE, why=f"the claim of {build} is contended")
 

@@ -6,28 +6,26 @@ refused.
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import structs
 
 from bus.candidates import CandidateSource
 from bus.chunks import portions
-from bus.claims import Held
 from bus.errors import AnswerRefused, NoAnswer, Unroutable
 from bus.groups import FindGroups
 from bus.moves import MoveRequested
 from bus.queries import BuildsFound, BuildStands, FindBuilds
-from bus.resources import FindAllocations, FindProviders, Provider
+from bus.resources import FindProviders, Provider
 from bus.vocabulary import Id
 from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.move_start import Barred, MoveStart, misread, move_start, stuck, unready
 from scheduler_worker.core.move_state import MoveLook, NotYet, SeenThrough, Stopped
 from scheduler_worker.dependencies import CellQueries, PlacementQueries, together
-from scheduler_worker.releasing import Ending
+from scheduler_worker.releasing import PLACEMENT_ASKED, Ending
 
 BUILDS_ASKED = 100  # of a cell at a time, as many as it takes
-PLACEMENT_ASKED = 500
 _WORD = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -68,24 +66,13 @@ class MoveLookups:
                 looks[index] = start if barred is None else Stopped(barred, start)
         return looks
 
-    async def held(self, consumers: Collection[Id]) -> dict[Id, Held]:
-        """Return the allocations of consumers that hold any."""
-        ids = tuple(dict.fromkeys(consumers))
-        questions = [FindAllocations(consumers=some) for some in portions(ids, PLACEMENT_ASKED)]
-        answers = [await self.placement.allocations(question) for question in questions]
-        return {
-            one.id: Held(generation=one.generation, allocations=one.allocations)
-            for answer in answers
-            for one in answer.consumers
-        }
-
     # Where they are, and how they stand there
 
     async def _standing(self, requests: Sequence[MoveRequested]) -> _Standing:
         standing = _Standing()
         if not requests:
             return standing
-        held = await self.held([request.build for request in requests])
+        held = await self.ending.held(request.build for request in requests)
         providers = await self.ending.look_up(list(held.values()))
         everywhere: list[str] | None = None
         for request in requests:

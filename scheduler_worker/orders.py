@@ -14,16 +14,13 @@ import msgspec
 
 from bus.candidates import CandidateSource
 from bus.chunks import portions
-from bus.claims import Held
 from bus.clock import Clock
 from bus.errors import AnswerRefused, Retry
 from bus.groups import FindGroups, ServerGroup
 from bus.messages import BuildRequested
-from bus.resources import FindAllocations
 from bus.vocabulary import Id
 from scheduler_worker.core.events import Begun
 from scheduler_worker.core.extra_specs import RequestOptions, Unreadable
-from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Begins, Order, size_of, too_much
 from scheduler_worker.core.policy import ChoicePolicy
@@ -43,7 +40,6 @@ _SELDOM_READ: Mapping[str, Any] = {
 }  # so most often two that differ in it are alike
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
-INSTANCES_ASKED = 1000  # at a time
 Resolves = Callable[[Sequence[BuildRequested]], Awaitable[Sequence[Begins]]]
 AT_ONCE = 500  # kinds that are asked for in one question
 
@@ -223,16 +219,9 @@ class Resolving:
         ids = tuple(dict.fromkeys(one for some in named for one in some))
         if not ids:
             return {}
-        held = []
-        for some in portions(ids, INSTANCES_ASKED):
-            found = await self.placement.allocations(FindAllocations(consumers=some))
-            for consumer in found.consumers:
-                held.append(
-                    (consumer.id, Held(generation=consumer.generation, allocations=consumer.allocations))
-                )
-        providers = await self.ending.look_up([one for _, one in held])
-        places = [(instance, place_of(one, providers)) for instance, one in held]
-        return {instance: place.root for instance, place in places if place is not None}
+        held = (await self.ending.held(ids)).items()
+        [located] = await self.ending.locate([list(held)])
+        return {instance: place.root for instance, place in located.places.items() if place is not None}
 
 
 class RelatedHosts:

@@ -3,15 +3,15 @@ requests.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from bus.chunks import portions
 from bus.claims import Held, Released, ReleaseRequested, ReleaseResult, Retired
 from bus.clock import Clock
 from bus.errors import AnswerRefused, Retry
 from bus.messages import BuildPlaced, BuildUnplaceable
-from bus.resources import FindProviders, Provider
-from bus.vocabulary import Id
+from bus.resources import FindAllocations, FindProviders, Provider
+from bus.vocabulary import MAX_CAUSE, Id
 from scheduler_worker.core.events import Fence, FenceAnswers, FenceImpossible, Located
 from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.placing import LONGEST_PAUSE
@@ -19,7 +19,7 @@ from scheduler_worker.dependencies import PlacementQueries, together
 
 REMEMBERED = 200_000  # requests; the oldest are forgotten
 log = logging.getLogger(__name__)
-PROVIDERS_ASKED = 500  # at a time
+PLACEMENT_ASKED = 500  # ids in one query
 UNHEARD = 50_000  # requests without a conductor that are remembered
 
 
@@ -57,7 +57,7 @@ class Ending:
 
     async def fence(self, of_each: Sequence[Sequence[Fence]]) -> list[FenceAnswers | FenceImpossible]:
         """Retire consumers in parallel, and return the answers for each order."""
-        results = iter(await together([self._retire(fence) for fences in of_each for fence in fences]))
+        results = iter(await together([self._fenced(fence) for fences in of_each for fence in fences]))
         answers: list[FenceAnswers | FenceImpossible] = []
         for fences in of_each:
             of_this = [(fence.instance, next(results)) for fence in fences]
@@ -68,14 +68,29 @@ class Ending:
                 answers.append(FenceAnswers(tuple([(i, r) for i, r in of_this if not isinstance(r, str)])))
         return answers
 
-    async def _retire(self, fence: Fence) -> ReleaseResult | str:
-        question = ReleaseRequested(
-            consumer=fence.instance, generation=fence.generation, retire=fence.why, unplaceable=True
-        )
+    async def _fenced(self, fence: Fence) -> ReleaseResult | str:
         try:
-            return (await self._placement.release(question)).result
+            return await self.retire(fence.instance, fence.why, fence.generation)
         except AnswerRefused as problem:
             return f"{fence.instance} cannot be fenced: {problem}"
+
+    async def retire(
+        self, consumer: Id, why: str, generation: int | None = None, *, unplaceable: bool = True
+    ) -> ReleaseResult:
+        """Release a consumer and reject later claims for it; without a reason only return its state."""
+        question = ReleaseRequested(
+            consumer=consumer, generation=generation, retire=why[:MAX_CAUSE], unplaceable=unplaceable
+        )
+        return (await self._placement.release(question)).result
+
+    async def held(self, consumers: Iterable[Id]) -> dict[Id, Held]:
+        """Return the allocations of consumers that hold any."""
+        found: dict[Id, Held] = {}
+        for some in portions(dict.fromkeys(consumers), PLACEMENT_ASKED):
+            answer = await self._placement.allocations(FindAllocations(consumers=some))
+            for consumer in answer.consumers:
+                found[consumer.id] = Held(generation=consumer.generation, allocations=consumer.allocations)
+        return found
 
     async def locate(self, of_each: Sequence[Sequence[tuple[Id, Held]]]) -> list[Located]:
         providers = await self.look_up([held for of_one in of_each for _, held in of_one])
@@ -87,7 +102,7 @@ class Ending:
         """Return the providers of existing allocations with their agents."""
         ids = dict.fromkeys(provider for held in every for provider in held.allocations)
         questions = [
-            FindProviders(ids=some, parts=("traits", "owner")) for some in portions(ids, PROVIDERS_ASKED)
+            FindProviders(ids=some, parts=("traits", "owner")) for some in portions(ids, PLACEMENT_ASKED)
         ]
         answers = [await self._placement.providers(question) for question in questions]
         return {provider.id: provider for answer in answers for provider in answer.providers}
@@ -99,10 +114,7 @@ class Ending:
         self.wait_for_ears(placed.request, placed.cell)
         host = placed.chosen.host
         why = f"cell {placed.cell!r}: no conductor takes builds there; the claim on {host} was given back"
-        question = ReleaseRequested(
-            consumer=placed.build, generation=placed.generation, retire=why, unplaceable=True
-        )
-        match (await self._placement.release(question)).result:
+        match await self.retire(placed.build, why, placed.generation):
             case Released():
                 log.warning("build %s: %s", placed.build, why)
             case Retired(why=told, unplaceable=True):

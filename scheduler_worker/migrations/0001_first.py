@@ -1,4 +1,4 @@
-"""The first schema."""
+"""The first schema: waiting requests, decisions, moves between cells, schedulers, hosts, clients."""
 
 from typing import Any
 
@@ -9,99 +9,71 @@ revision = "0001_first"
 down_revision = None
 
 
-def _where(condition: str) -> dict[str, Any]:
-    return {"postgresql_where": sa.text(condition), "sqlite_where": sa.text(condition)}
+def _columns(type_: Any, *names: str, **options: Any) -> list[sa.Column[Any]]:
+    return [sa.Column(name, type_, nullable=False, **options) for name in names]
+
+
+def _table(name: str, *columns: list[sa.Column[Any]], keys: int = 1) -> None:
+    """Create a table; its primary key is its first column, or as many of its first columns as `keys`."""
+    listed = [column for some in columns for column in some]
+    key = sa.PrimaryKeyConstraint(*(column.name for column in listed[:keys]))
+    op.create_table(name, *listed, key)
 
 
 def upgrade() -> None:
-    op.create_table(
-        "client_projects",
-        sa.Column("client", sa.Text, nullable=False),
-        sa.Column("project", sa.Text, nullable=False),
-        sa.PrimaryKeyConstraint("client", "project"),
-    )
-    op.create_table(
-        "decided_builds",
-        sa.Column("build", sa.Text, nullable=False),
-        sa.Column("decision", sa.Text, nullable=False),
-        sa.PrimaryKeyConstraint("build"),
-    )
+    text = sa.Text
+    _table("client_projects", _columns(text, "client", "project"), keys=2)
+    _table("decided_builds", _columns(text, "build", "decision"))
     op.create_index("decided_builds_decision", "decided_builds", ["decision"])
-    op.create_table(
+    _table(
         "decisions",
-        sa.Column("id", sa.Text, nullable=False),
-        sa.Column("request", sa.Text, nullable=False),
-        sa.Column("project", sa.Text, nullable=False),
-        sa.Column("reason", sa.Text, nullable=False),
-        sa.Column("decision", sa.Text, nullable=False),
-        sa.Column("message", sa.Text, nullable=False),
-        sa.Column("at", sa.Double, nullable=False),
-        sa.Column("move", sa.Text, server_default="", nullable=False),
-        sa.PrimaryKeyConstraint("id"),
+        _columns(text, "id"),  # the first of the builds that the decision ended
+        _columns(text, "request", "project", "reason", "decision"),
+        _columns(text, "message"),  # the BuildRequested; of a move it may be unknown
+        _columns(sa.Double, "at"),
+        _columns(text, "move", server_default=""),  # the MoveRequested of a refused move
     )
     op.create_index("decisions_at", "decisions", ["at"])
     op.create_index("decisions_request", "decisions", ["request"])
-    op.create_table(
+    _table(
         "handovers",
-        sa.Column("move", sa.Text, nullable=False),
-        sa.Column("build", sa.Text, nullable=False),
-        sa.Column("state", sa.Text, nullable=False),
-        sa.Column("at", sa.Double, nullable=False),
-        sa.Column("story", sa.Text, nullable=False),
-        sa.PrimaryKeyConstraint("move"),
+        _columns(text, "move", "build", "state"),
+        _columns(sa.Double, "at"),  # time of the last change or publication
+        _columns(text, "story"),  # the handover: its orders and its end
     )
     op.create_index("handovers_state", "handovers", ["state", "at"])
-    op.create_table(
-        "host_health",
-        sa.Column("cell", sa.Text, nullable=False),
-        sa.Column("root", sa.Text, nullable=False),
-        sa.Column("health", sa.Text, nullable=False),
-        sa.PrimaryKeyConstraint("cell", "root"),
-    )
-    op.create_table(
-        "moving_builds",
-        sa.Column("build", sa.Text, nullable=False),
-        sa.Column("move", sa.Text, nullable=False),
-        sa.PrimaryKeyConstraint("build"),
-    )
+    # Hosts that are down or closed by their agents; a host that is up has no row.
+    _table("host_health", _columns(text, "cell", "root", "health"), keys=2)
+    _table("moving_builds", _columns(text, "build", "move"))  # at most one move of an instance waits
     op.create_index("moving_builds_move", "moving_builds", ["move"])
-    op.create_table(
+    _table(
         "parked",
-        sa.Column("request", sa.Text, nullable=False),
-        sa.Column("owner", sa.Text, nullable=False),
-        sa.Column("kind", sa.Text, nullable=False),
-        sa.Column("priority", sa.Integer, nullable=False),
-        sa.Column("since", sa.Double, nullable=False),
-        sa.Column("until", sa.Double, nullable=False),
-        sa.Column("project", sa.Text, nullable=False),
-        sa.Column("flavor", sa.Text, nullable=False),
-        sa.Column("instances", sa.Integer, nullable=False),
-        sa.Column("seen", sa.BigInteger, nullable=False),
-        sa.Column("message", sa.Text, nullable=False),
-        sa.Column("lacks", sa.Text, nullable=False),
-        sa.Column("wakes", sa.Text, nullable=False),
-        sa.Column("decision", sa.Text, nullable=False),
-        sa.Column("cancelled", sa.Text, server_default="", nullable=False),
-        sa.Column("story", sa.Text, server_default="", nullable=False),
-        sa.Column("move", sa.Text, server_default="", nullable=False),
-        sa.PrimaryKeyConstraint("request"),
+        _columns(text, "request"),
+        _columns(text, "owner"),  # the owning scheduler; empty: none
+        _columns(text, "kind"),  # the equivalence class
+        _columns(sa.Integer, "priority"),
+        _columns(sa.Double, "since", "until"),
+        _columns(text, "project", "flavor"),
+        _columns(sa.Integer, "instances"),
+        _columns(sa.BigInteger, "seen"),  # the last change number at the evaluation
+        _columns(text, "message"),  # the BuildRequested as received; of a move its MoveStart
+        _columns(text, "lacks", "wakes", "decision"),
+        _columns(text, "cancelled", server_default=""),  # the reason, until the owner has read it
+        _columns(text, "story", server_default=""),  # context of the request's message
+        _columns(text, "move", server_default=""),  # the type of a move; empty: a boot
     )
-    op.create_index("parked_cancelled", "parked", ["owner"], **_where("cancelled <> ''"))
+    cancelled = sa.text("cancelled <> ''")
+    op.create_index(
+        "parked_cancelled", "parked", ["owner"], postgresql_where=cancelled, sqlite_where=cancelled
+    )
     op.create_index("parked_owner", "parked", ["owner"])
-    op.create_table(
-        "parked_builds",
-        sa.Column("build", sa.Text, nullable=False),
-        sa.Column("request", sa.Text, nullable=False),
-        sa.PrimaryKeyConstraint("build"),
-    )
-    op.create_index("parked_builds_request", "parked_builds", ["request"])
-    op.create_table(
-        "schedulers",
-        sa.Column("owner", sa.Text, nullable=False),
-        sa.Column("beat", sa.BigInteger, nullable=False),
-        sa.Column("reserved", sa.Text, nullable=False),
-        sa.Column("rescued", sa.BigInteger, nullable=False),
-        sa.PrimaryKeyConstraint("owner"),
-    )
-
     op.create_index("parked_line", "parked", ["kind", sa.text("priority DESC"), "since"])
+    _table("parked_builds", _columns(text, "build", "request"))
+    op.create_index("parked_builds_request", "parked_builds", ["request"])
+    _table(
+        "schedulers",
+        _columns(text, "owner"),
+        _columns(sa.BigInteger, "beat"),  # grows with every heartbeat
+        _columns(text, "reserved"),  # hosts reserved for its first waiting requests
+        _columns(sa.BigInteger, "rescued"),
+    )

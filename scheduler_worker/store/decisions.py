@@ -1,7 +1,6 @@
 """SQL for decisions: why a build got no host, or a move was refused."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import msgspec
 from msgspec import structs
@@ -9,33 +8,18 @@ from msgspec import structs
 from bus.decisions import Decision
 from bus.messages import BuildRequested, BuildUnplaceable
 from bus.moves import MoveRefused, MoveRequested
+from bus.queries import DecisionFound
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
-from scheduler_worker import schema
-from scheduler_worker.schema import columns_of, listed
 
-
-@dataclass(frozen=True, slots=True)
-class StoredDecision:
-    """A stored decision: why the builds of a request ended without a host, or why a move was refused."""
-
-    request: BuildRequested | None  # what was asked for; of a move, of hosts, where it came so far
-    builds: tuple[Id, ...]
-    reason: str
-    decision: Decision
-    at: float
-    move: MoveRequested | None = None
-
-
-_STORED = columns_of(schema.decisions, beside=("at",))
 _INSERT = Statement(
-    f"""
-    INSERT INTO decisions (at, {listed(_STORED)})
-    SELECT CAST(:at AS double precision), {listed(_STORED, "n")} FROM {{n}} WHERE true
-    ON CONFLICT (id) DO NOTHING RETURNING id
+    """
+    INSERT INTO decisions (at, id, request, project, reason, decision, message, move)
+    SELECT CAST(:at AS double precision), n.id, n.request, n.project, n.reason, n.decision, n.message, n.move
+    FROM {n} WHERE true ON CONFLICT (id) DO NOTHING RETURNING id
     """,
-    **_STORED,
+    **dict.fromkeys(("id", "request", "project", "reason", "decision", "message", "move"), str),
 )
 _INSERT_BUILDS = Statement(
     """
@@ -108,21 +92,22 @@ async def add_moves(
     await _INSERT(tx, [rows[move] for move in sorted(rows)], at=at)
 
 
-async def decision_of(tx: Transaction, id_: Id) -> StoredDecision | None:
-    """Return why this build or request got no host, or None if it is unknown."""
+async def decision_of(tx: Transaction, id_: Id) -> DecisionFound:
+    """Return why this build or request got no host, or why this move was refused."""
     rows = await _OF_BUILD(tx, id=id_)
     if not rows:
-        return None
+        return DecisionFound()
     row = rows[0]
     builds = tuple(build["build"] for build in await _BUILDS(tx, id=row["id"]))
     move = _move(row["move"]) if row["move"] else None
-    return StoredDecision(
-        _message(row["message"]) if row["message"] else None,
-        builds if move is None else (move.build,),
-        row["reason"],
-        _decision(row["decision"]),
-        row["at"],
-        move,
+    return DecisionFound(
+        known=True,
+        request=_message(row["message"]) if row["message"] else None,
+        builds=builds if move is None else (move.build,),
+        reason=row["reason"],
+        decision=_decision(row["decision"]),
+        at=row["at"],
+        move=move,
     )
 
 

@@ -14,9 +14,7 @@ from bus.messages import BuildRequested
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
-from scheduler_worker import schema
 from scheduler_worker.core.move_start import MoveStart
-from scheduler_worker.schema import CANCELLED, columns_of, listed
 
 log = logging.getLogger(__name__)
 
@@ -45,11 +43,16 @@ class ParkedRequest:
         return self.message.priority
 
 
-_STORED = columns_of(schema.parked, beside=("owner", "cancelled"))
-_JUDGED = columns_of(schema.parked, "request kind seen lacks wakes decision flavor message")
+CANCELLED = "cancelled <> ''"  # an index on it is used only if a query repeats the condition literally
+_TEXTS = "request kind project flavor message lacks wakes decision story move"
+_STORED: dict[str, type] = dict.fromkeys(_TEXTS.split(), str)
+_STORED |= {"priority": int, "since": float, "until": float, "instances": int, "seen": int}
+_CHANGING = "request kind seen lacks wakes decision flavor message"
+_JUDGED = {name: _STORED[name] for name in _CHANGING.split()}
 _INSERT = Statement(
     f"""
-    INSERT INTO parked (owner, {listed(_STORED)}) SELECT :owner, {listed(_STORED, "n")} FROM {{n}} WHERE true
+    INSERT INTO parked (owner, {", ".join(_STORED)})
+    SELECT :owner, {", ".join(f"n.{name}" for name in _STORED)} FROM {{n}} WHERE true
     ON CONFLICT (request) DO UPDATE SET owner = parked.owner WHERE parked.owner = excluded.owner
     RETURNING request
     """,
@@ -155,7 +158,6 @@ class FoundParked:
 
     parked: ParkedRequest
     owner: str
-    cancelled: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +238,7 @@ async def let_go(tx: Transaction, owner: str) -> None:
 
 async def find(tx: Transaction, ids: Collection[Id]) -> list[FoundParked]:
     rows = await _FIND(tx, [(id_,) for id_ in ids])
-    return [FoundParked(kept, row["owner"], row["cancelled"]) for row in rows if (kept := _parked(row))]
+    return [FoundParked(kept, row["owner"]) for row in rows if (kept := _parked(row))]
 
 
 async def cancel(tx: Transaction, requests: Mapping[Id, str]) -> None:

@@ -4,25 +4,13 @@ from bus.queries import FindWaiting, WaitingKind, WaitingRequest
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
-from scheduler_worker.schema import CANCELLED, listed
+from scheduler_worker.store.parked import CANCELLED
 
 MOST_BUILDS = 4  # builds listed of one request
 
 _OF_PROJECT = "(:project = '' OR project = :project)"
-_FIELDS = [
-    "request",
-    "kind",
-    "priority",
-    "since",
-    "until",
-    "project",
-    "flavor",
-    "instances",
-    "lacks",
-    "wakes",
-    "move",
-    "position",
-]
+_LISTED = "request kind priority since until project flavor instances lacks wakes move position"
+_FIELDS = _LISTED.split()
 _LINE = f"""
     (SELECT parked.*, row_number() OVER (PARTITION BY kind ORDER BY priority DESC, since, request) AS position
     FROM parked WHERE NOT ({CANCELLED})) AS line
@@ -30,13 +18,13 @@ _LINE = f"""
 _IN_ORDER = "ORDER BY line.priority DESC, line.since, line.request"
 _LIST = Statement(
     f"""
-    SELECT {listed(_FIELDS)} FROM {_LINE} WHERE {_OF_PROJECT}
+    SELECT {", ".join(_FIELDS)} FROM {_LINE} WHERE {_OF_PROJECT}
     {_IN_ORDER} LIMIT :most OFFSET :after
     """
 )
 _LIST_THESE = Statement(
     f"""
-    SELECT DISTINCT {listed(_FIELDS, "line")} FROM {{n}}
+    SELECT DISTINCT {", ".join(f"line.{name}" for name in _FIELDS)} FROM {{n}}
     LEFT JOIN moving_builds ON moving_builds.build = n.request
     JOIN {_LINE} ON line.request = n.request OR line.request = moving_builds.move {_IN_ORDER}
     """,

@@ -1,6 +1,6 @@
 """New and waiting builds: placed together, stored if they may wait for capacity, ended if they expire."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
@@ -10,43 +10,36 @@ from bus.claims import Held, Retired
 from bus.context import story_of
 from bus.decisions import Decision
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
-from bus.sql.failures import retrying
 from bus.vocabulary import MAX_CAUSE, Id, Message
 from scheduler_worker.core import events
 from scheduler_worker.core.order import Begins, Order
 from scheduler_worker.orders import put_off
 from scheduler_worker.placing import Scheduler, Verdict
 from scheduler_worker.releasing import log
-from scheduler_worker.store import parked
 from scheduler_worker.store.parked import ParkedRequest
 from scheduler_worker.waiting.hosts import beside
 from scheduler_worker.waiting.queue import PATIENCE, SOON, Ended, Evaluated, RetryLater, StillWaiting, Woken
 from scheduler_worker.waiting.store import Marked, WaitingStore
 
-_Add = Callable[[Sequence[ParkedRequest]], Awaitable[set[Id]]]
 
-
-class NewBuilds:
-    """New requests for builds, which are placed, stored to wait, or ended. A waiting request is stored before
-    anything is published for it.
+class WaitingBuilds:
+    """New builds, which are placed, stored to wait or ended, and the evaluation of waiting builds. A waiting
+    request is stored before anything is published for it.
     """
 
     def __init__(self, scheduler: Scheduler, store: WaitingStore) -> None:
         self._scheduler = scheduler
         self._store = store
-        self._clock = scheduler.clock
-        patiently: Callable[[_Add], _Add] = retrying(scheduler.clock)
-        self._add = patiently(self._add_once)
 
     async def place_many(self, requests: Sequence[BuildRequested]) -> list[Verdict]:
         """Return a verdict for each request: placed, waiting, or ended."""
         scheduler, store = self._scheduler, self._store
-        now, seen = self._clock.now(), scheduler.source.seen
-        store.room.settle(self._clock.monotonic())
+        now, seen = self._scheduler.clock.now(), scheduler.source.seen
+        store.room.settle(self._scheduler.clock.monotonic())
         mark, regroupings = store.room.mark, store.regroupings
         begun = scheduler.begin(requests)
         orders = [order for order, _ in begun]
-        verdicts: list[Verdict | None] = list(put_off(orders, self._clock))
+        verdicts: list[Verdict | None] = list(put_off(orders, self._scheduler.clock))
         trying: list[int] = []
         waits: list[tuple[int, ParkedRequest, int | None]] = []
         for index, (order, event) in enumerate(begun):
@@ -99,7 +92,7 @@ class NewBuilds:
             if left:
                 message = msgspec.structs.replace(kept.message, instances=left) if elsewhere else kept.message
                 keeping.append((replace(kept, message=message), mark))
-        ours = await self._add([kept for kept, _ in keeping])
+        _, ours = await self._store.add([kept for kept, _ in keeping])
         self._store.enter_stored(keeping, ours, regroupings)
         return again
 
@@ -116,19 +109,6 @@ class NewBuilds:
         again = structs.replace(order, instances=instances, reason="it has ended before")
         [end] = await self._scheduler.place([(again, events.Begun())])
         return self._scheduler.verdict(order.request.request, end)
-
-    async def _add_once(self, keeping: Sequence[ParkedRequest]) -> set[Id]:
-        async with self._store.database.write() as tx:
-            await self._store.live(tx)
-            return await parked.add(tx, self._store.name, keeping)
-
-
-class WaitingBuilds:
-    """The evaluation of waiting requests for builds."""
-
-    def __init__(self, scheduler: Scheduler, store: WaitingStore) -> None:
-        self._scheduler = scheduler
-        self._store = store
 
     async def evaluate(self, woken: Sequence[Woken]) -> Sequence[Evaluated]:
         ends = await self._scheduler.place(self._narrowed(woken, self._begun(woken)))

@@ -4,34 +4,18 @@ While a move waits, the instance may have moved, changed, begun another move, or
 waiting moves are looked up every second.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
-from bus.claims import (
-    Claimed,
-    ClaimRequested,
-    ClaimResult,
-    Held,
-    NothingHeld,
-    Refused,
-    Released,
-    ReleaseRequested,
-    ReleaseResult,
-    Retired,
-)
 from bus.context import story_of
-from bus.errors import Retry
-from bus.moves import HandoverProgress, MovePlaced, MoveRefused, MoveRequested
-from bus.sql.failures import retrying
+from bus.moves import MovePlaced, MoveRequested
 from bus.vocabulary import Id, Message
 from scheduler_worker.core.events import Begun, ComeAgain, DeadLetterRequest
-from scheduler_worker.core.move_start import SEEKING, Barred, refused, taken_back, undoing, unheard
+from scheduler_worker.core.move_start import Barred
 from scheduler_worker.core.move_state import SeenThrough, Stopped
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.placing import LONGEST_PAUSE
-from scheduler_worker.handovers import Handovers
 from scheduler_worker.move_courses import MoveCourse, MoveCourses, MoveVerdict
 from scheduler_worker.releasing import log
-from scheduler_worker.store import parked
 from scheduler_worker.store.parked import ParkedRequest
 from scheduler_worker.waiting.builds import decision_of, given_up, waited_for
 from scheduler_worker.waiting.queue import PATIENCE, SOON, Ended, Evaluated, RetryLater, StillWaiting, Woken
@@ -39,73 +23,15 @@ from scheduler_worker.waiting.store import Marked, WaitingStore
 
 LOOKED_AT = 100  # waiting moves per lookup: a query to each of their cells
 
-_First = dict[Id, Id]  # build → the move of it that waits
-_Add = Callable[[Sequence[ParkedRequest]], Awaitable[tuple[_First, set[Id]]]]
 
-
-class UnheardMoves:
-    def __init__(self, courses: MoveCourses, handovers: Handovers) -> None:
-        self._courses = courses
-        self._handovers = handovers
-
-    async def take_back(self, placed: MovePlaced | HandoverProgress) -> MoveRefused | None:
-        """Handle a begun move without a conductor: retry for a limited time, then undo its claim."""
-        if isinstance(placed, HandoverProgress):
-            if not await self._handovers.unheard(placed):
-                return None
-            asked = MoveRequested(
-                move=placed.move, build=placed.build, kind=placed.kind, reply_to=placed.reply_to
-            )
-            return refused(asked, unheard(placed.cell), "no_conductor", placed.decision)
-        self._courses.scheduler.ending.wait_for_ears(placed.move, placed.cell)
-        match await self._undo(placed):
-            case Released() | Claimed() | Retired():
-                pass
-            case Held():
-                return None  # its cell goes on with it
-            case Refused(refusals=refusals) if any(isinstance(refusal, NothingHeld) for refusal in refusals):
-                return None
-            case _:
-                raise Retry(after=LONGEST_PAUSE, why=f"the claim of {placed.build} is contended")
-        why = unheard(placed.cell)
-        log.warning("move %s: %s", placed.move, why)
-        return MoveRefused(
-            move=placed.move,
-            build=placed.build,
-            kind=placed.kind,
-            reason=why,
-            code="no_conductor",
-            decision=placed.decision,
-            reply_to=placed.reply_to,
-        )
-
-    async def _undo(self, placed: MovePlaced) -> ClaimResult | ReleaseResult:
-        if placed.kind not in SEEKING or placed.generation is None:  # it made no claim
-            question = ReleaseRequested(
-                consumer=taken_back(placed.move),
-                generation=None,
-                retire=unheard(placed.cell),
-                unplaceable=True,
-            )
-            return (await self._courses.scheduler.placement.release(question)).result
-        claim = undoing(placed, placed.generation)
-        [answer] = await self._courses.scheduler.placement.claim_many([ClaimRequested(claims=(claim,))])
-        result = answer.results[0]
-        if placed.kind == "unshelve" and isinstance(result, Claimed | Retired):
-            await self._courses.asleep_again(placed.build, placed.cell)
-        return result
-
-
-class NewMoves:
-    """New requests for moves, which are begun, refused, or stored to wait for capacity."""
+class WaitingMoves:
+    """New moves, which begin, are refused or stored to wait, and the evaluation of waiting moves."""
 
     def __init__(self, store: WaitingStore, courses: MoveCourses) -> None:
         self._scheduler = courses.scheduler
         self._store = store
         self._courses = courses
-        self._clock = courses.scheduler.clock
-        patiently: Callable[[_Add], _Add] = retrying(self._clock)
-        self._add = patiently(self._add_once)
+        self._looked_at: set[Id] = set()  # moves looked up in this round
 
     async def place_many(self, requests: Sequence[MoveRequested]) -> list[MoveVerdict]:
         """Return a verdict for each request: begun, refused, or waiting."""
@@ -114,8 +40,8 @@ class NewMoves:
         for course in courses:
             if course.asked.move in store.room:  # nothing is published for a move that waits already
                 course.take(SeenThrough())
-        store.room.settle(self._clock.monotonic())
-        now, seen = self._clock.now(), self._scheduler.source.seen
+        store.room.settle(self._scheduler.clock.monotonic())
+        now, seen = self._scheduler.clock.now(), self._scheduler.source.seen
         mark, regroupings = store.room.mark, store.regroupings
 
         def aside(course: MoveCourse, order: Order) -> bool:
@@ -134,10 +60,10 @@ class NewMoves:
             keeping = [(course, kept(course)) for course in waiting if course.state.begins]
             if not keeping:
                 return
-            first, ours = await self._add([request for _, request in keeping])
+            first, ours = await store.add([request for _, request in keeping])
             stored: list[Marked] = []
             for course, request in keeping:
-                other = first[build_of(request)]
+                other = first[course.asked.build]
                 if other != request.request:
                     why = f"another move of it waits for room: {other}"
                     course.take(Stopped(Barred(code="moving", why=why)))
@@ -147,25 +73,6 @@ class NewMoves:
             store.enter_stored(stored, ours, regroupings)
 
         return await self._courses.place_new(courses, aside, park)
-
-    async def _add_once(self, keeping: Sequence[ParkedRequest]) -> tuple[_First, set[Id]]:
-        first = {build_of(kept): kept.request for kept in reversed(keeping)}
-        async with self._store.database.write() as tx:
-            await self._store.live(tx)
-            waits = await parked.one_of_each(tx, first)
-            mine = [kept for kept in keeping if waits[build_of(kept)] == kept.request]
-            return waits, await parked.add(tx, self._store.name, mine)
-
-
-class WaitingMoves:
-    """The evaluation of the waiting moves of one cell."""
-
-    def __init__(self, store: WaitingStore, courses: MoveCourses, unheard: UnheardMoves) -> None:
-        self._scheduler = courses.scheduler
-        self._store = store
-        self._courses = courses
-        self._unheard = unheard
-        self._looked_at: set[Id] = set()  # moves looked up in this round
 
     async def evaluate(self, woken: Sequence[Woken]) -> Sequence[Evaluated]:
         courses = [self._course_of(one.kept, one.excluding) for one in woken]
@@ -216,7 +123,7 @@ class WaitingMoves:
 
     async def take_back(self, message: Message) -> Message | None:
         assert isinstance(message, MovePlaced)
-        return await self._unheard.take_back(message)
+        return await self._courses.take_back(message)
 
     def _course_of(
         self, kept: ParkedRequest, excluding: frozenset[str] = frozenset(), waited: float = 0.0
@@ -241,11 +148,6 @@ class WaitingMoves:
         if state.park.shorts:
             return StillWaiting(state.park.why, decision_of(state.park), state.start)
         return RetryLater(SOON, state.start)
-
-
-def build_of(kept: ParkedRequest) -> Id:
-    assert kept.start is not None
-    return kept.start.asked.build
 
 
 def _ended(course: MoveCourse) -> Ended | None:

@@ -161,31 +161,20 @@ class Keeping:
         """Return why a build or request has no host, or what it lacks if it waits."""
         async with self._store.database.read() as tx:
             found = await parked.find(tx, [question.id])
-            stored = None if found else await decisions.decision_of(tx, question.id)
-        if found:
-            kept = found[0].parked
-            return DecisionFound(
-                known=True,
-                request=kept.message,
-                builds=kept.message.instances if kept.start is None else (kept.start.asked.build,),
-                reason=kept.lacks,
-                decision=kept.decision,
-                at=kept.since,
-                waits=True,
-                until=kept.until,
-                wakes=kept.wakes,
-                move=kept.start.asked if kept.start is not None else None,
-            )
-        if stored is None:
-            return DecisionFound()
+            if not found:
+                return await decisions.decision_of(tx, question.id)
+        kept = found[0].parked
         return DecisionFound(
             known=True,
-            request=stored.request,
-            builds=stored.builds,
-            reason=stored.reason,
-            decision=stored.decision,
-            at=stored.at,
-            move=stored.move,
+            request=kept.message,
+            builds=kept.message.instances if kept.start is None else (kept.start.asked.build,),
+            reason=kept.lacks,
+            decision=kept.decision,
+            at=kept.since,
+            waits=True,
+            until=kept.until,
+            wakes=kept.wakes,
+            move=kept.start.asked if kept.start is not None else None,
         )
 
     def _with_hosts(self, found: list[WaitingRequest], roster: list[OtherScheduler]) -> list[WaitingRequest]:

@@ -16,6 +16,7 @@ from bus.decisions import Decision
 from bus.messages import BuildRequested, BuildUnplaceable, HostReported
 from bus.reports import HostState
 from bus.sql.database import Database
+from bus.sql.failures import retrying
 from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_CAUSE, Id
 from scheduler_worker.core.order import Order
@@ -54,6 +55,8 @@ class WaitingStore:
         self._clock = scheduler.clock
         self._begin = scheduler.begin_stored
         self._changed = changed
+        # Stores new requests; returns the waiting move of each build that moves, and the stored requests.
+        self.add = retrying(self._clock)(self._add_once)
 
     # Requests in memory
 
@@ -213,6 +216,16 @@ class WaitingStore:
         if not await parked.beat(tx, self.name, reserved, self.rescued):
             self.taken_for_dead = self.entered
         self.entered = True
+
+    async def _add_once(self, keeping: Sequence[ParkedRequest]) -> tuple[dict[Id, Id], set[Id]]:
+        moves = [kept.start.asked for kept in reversed(keeping) if kept.start is not None]
+        async with self.database.write() as tx:
+            await self.live(tx)
+            first = await parked.one_of_each(tx, {move.build: move.move for move in moves}) if moves else {}
+            later = {move.move for move in moves} - {*first.values()}
+            return first, await parked.add(
+                tx, self.name, [kept for kept in keeping if kept.request not in later]
+            )
 
     async def lacking(self, changed: Sequence[ParkedRequest]) -> None:
         if changed:

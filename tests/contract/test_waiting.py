@@ -19,7 +19,7 @@ from bus.reports import Inventory
 from bus.requests import Flavor
 from bus.sql.database import Database
 from bus.vocabulary import Contended
-from scheduler_worker.waiting.builds import NewBuilds
+from scheduler_worker.waiting.store import WaitingStore
 from tests.support.ids import uid
 from tests.support.scheduler_builders import METAL, a_request
 from tests.support.virtual_time import in_virtual_time
@@ -213,16 +213,16 @@ async def test_a_build_that_waits_is_cancelled() -> None:
 async def test_a_changed_grouping_key_keeps_the_position_in_the_queue(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    add_once = NewBuilds._add_once
+    add_once = WaitingStore._add_once
 
-    async def meanwhile(self: NewBuilds, keeping: Any) -> Any:
+    async def meanwhile(self: WaitingStore, keeping: Any) -> Any:
         if any(kept.request != uid(1, "a") for kept in keeping):
             make = MakeAggregate(aggregate=uid(7, "e"), name="rack")
             await world.bus.asker(topics.EDIT_AGGREGATE)(AggregateEditRequested(edit=make))
             await asyncio.sleep(0.5)
         return await add_once(self, keeping)
 
-    monkeypatch.setattr(NewBuilds, "_add_once", meanwhile)
+    monkeypatch.setattr(WaitingStore, "_add_once", meanwhile)
     async with a_world() as world:
         await world.node(1, free=False)
         await world.ask(1)
@@ -242,15 +242,15 @@ async def test_a_changed_grouping_key_keeps_the_position_in_the_queue(
 async def test_a_request_whose_storing_was_uncertain_waits_once_when_redelivered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    add_once, lost = NewBuilds._add_once, [Unavailable("the connection was lost while it was committed")]
+    add_once, lost = WaitingStore._add_once, [Unavailable("the connection was lost while it was committed")]
 
-    async def committed(self: NewBuilds, keeping: Any) -> Any:
+    async def committed(self: WaitingStore, keeping: Any) -> Any:
         ours = await add_once(self, keeping)
         if lost:
             raise lost.pop()
         return ours
 
-    monkeypatch.setattr(NewBuilds, "_add_once", committed)
+    monkeypatch.setattr(WaitingStore, "_add_once", committed)
     async with a_world() as world:
         await world.node(1, free=False)
         await world.ask(1)

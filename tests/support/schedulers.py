@@ -17,7 +17,6 @@ from scheduler_worker.handovers import Handovers
 from scheduler_worker.move_courses import KeepRefusals, MoveCourse, MoveCourses, MoveVerdict
 from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.waiting.moves import UnheardMoves
 from tests.support.scheduler_builders import FakePlacement
 
 
@@ -87,15 +86,15 @@ def moves_of(
     lookups = MoveLookups(scheduler.source, scheduler.ending, scheduler.placement, cells)
     handovers = handovers or HandoversInMemory()
     courses = MoveCourses(scheduler, lookups, handovers, keep)
-    return MovesWithoutWaiting(courses, UnheardMoves(courses, handovers))
+    return MovesWithoutWaiting(courses)
 
 
 class MovesWithoutWaiting:
     """Moves in front of a scheduler that stores no waiting ones."""
 
-    def __init__(self, courses: MoveCourses, unheard: UnheardMoves) -> None:
+    def __init__(self, courses: MoveCourses) -> None:
         self.courses = courses
-        self.take_back = unheard.take_back
+        self.take_back = courses.take_back
 
     async def place_many(self, requests: Sequence[MoveRequested]) -> list[MoveVerdict]:
         return await self.courses.place_new([MoveCourse(request) for request in requests])
