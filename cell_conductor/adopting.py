@@ -34,7 +34,7 @@ class Adoptions:
             adoptions = await self._judged([requests[position] for position in first.values()], known)
         except Unavailable as away:
             return [Retry(1.0, f"placement is away: {away}")] * len(requests)
-        fates = await self._builds.handle([(adoption.asked.build, adoption) for adoption in adoptions])
+        fates = await self._builds.apply([(adoption.asked.build, adoption) for adoption in adoptions])
         for adoption in adoptions:
             if adoption.held is not None and adoption.asked.build not in known:
                 log.info("build %s was there on %s, and is adopted", *_named(adoption))
@@ -43,7 +43,7 @@ class Adoptions:
                 log.info(
                     "build %s on %s: placement holds for it, by generation %d: %s", *_named(adoption), *held
                 )
-        for position, fate in zip(first.values(), await self._builds.addressed(fates), strict=True):
+        for position, fate in zip(first.values(), fates, strict=True):
             outcomes[position] = fate
         return outcomes
 

@@ -22,7 +22,7 @@ from cell_conductor.core.events import AttemptLimits, Event
 from cell_conductor.core.move import BuildMove, end_messages, never_begun
 from cell_conductor.core.placed_move import placed_by, postpone_reason
 from cell_conductor.core.step import step
-from cell_conductor.schema import UNSETTLED_STATUSES
+from cell_conductor.store import UNSETTLED_STATUSES
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,9 @@ class EventApplier:
         moved: list[tuple[BuildMove, MovePlaced]] = []
         async with self.database.write() as tx:
             known = await store.load(tx, events)
-            over = await moves_store.ended(tx, _ended_elsewhere(known, events))
+            own = {build.move.id for build in known.values() if build.move is not None}
+            begun = {move.move for event in events.values() if (move := placed_by(event)) is not None}
+            over = await moves_store.ended(tx, begun - own)
             for id_, event in events.items():
                 before = known.get(id_)
                 placed = placed_by(event)
@@ -137,12 +139,6 @@ class EventApplier:
 
 def _as_stored(changed: Build) -> Build:
     return replace(changed, version=changed.version + 1)
-
-
-def _ended_elsewhere(known: Mapping[str, Build], events: Mapping[str, Event]) -> set[str]:
-    own = {build.move.id for build in known.values() if build.move is not None}
-    placed = {move.move for event in events.values() if (move := placed_by(event)) is not None}
-    return placed - own
 
 
 def _moves_of(
@@ -184,7 +180,6 @@ def _log_contradiction(build: Build, event: Event) -> None:
 
 
 def _postponed(events: Mapping[str, Event]) -> AppliedEvents:
-    """Postpone events whose every attempt met a concurrent writer."""
     return {id_: Retry(0.5, "its build is being changed by others") for id_ in events}
 
 

@@ -10,8 +10,15 @@ from bus.sql.database import Database
 from bus.sql.statement import Statement
 from bus.vocabulary import Compact
 from cell_conductor.core.build import Build, Leftover
-from cell_conductor.schema import UNDER_WAY, UNSETTLED, UNSETTLED_STATUSES, status_in
-from cell_conductor.store import BUILD, decode_leftovers, readable
+from cell_conductor.store import (
+    BUILD,
+    UNDER_WAY,
+    UNSETTLED,
+    UNSETTLED_STATUSES,
+    decode_leftovers,
+    readable,
+    status_in,
+)
 
 _SELECT = Statement(
     "SELECT builds.id, builds.status, builds.attempt, builds.leftovers,"

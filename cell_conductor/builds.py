@@ -23,12 +23,12 @@ from bus.moves import HandoverReported, MoveOrdered, MoveReported
 from bus.queries import BuildsFound, FindBuilds
 from bus.sql.database import Database
 from bus.sql.failures import retrying
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Statement
 from bus.vocabulary import Message
 from bus.worker import Outcome
 from cell_conductor import moves_store, store
 from cell_conductor.applying import EventApplier, count_ends
-from cell_conductor.core.build import Build, Effects, leftover_orders_on, overdue, stands
+from cell_conductor.core.build import Build, Effects, overdue, stands, undone
 from cell_conductor.core.events import (
     AttemptLimits,
     CleanedUp,
@@ -36,8 +36,8 @@ from cell_conductor.core.events import (
     ReleaseAnswer,
     Stalled,
     SwapAnswered,
-    SwapImpossible,
 )
+from cell_conductor.core.phases import reminder
 from cell_conductor.core.step import step
 from cell_conductor.ring import Ring
 
@@ -48,8 +48,6 @@ R = TypeVar("R")
 AskMany = Callable[[Sequence[A]], Awaitable[Sequence[R]]]
 
 _Reminder = AgentReported | BuildOrdered | DestroyOrdered | HandoverReported | MoveOrdered | MoveReported
-
-_Silent = Callable[[Transaction, float, float, str, int], Awaitable[list[Build]]]
 
 ROUNDS = 6  # questions to placement for one event: a refused swap, then a release; the rest is for lost races
 AWAITED_SECONDS = 60.0  # a build may be reported before it is known here, after its host was reshaped
@@ -80,8 +78,9 @@ class Builds:
         self._applier = EventApplier(database, self.limits, self.clock)
         self._resumed = False
         # A transaction that lost a race is retried; after too many attempts the work is postponed.
-        self._add = retrying(self.clock, otherwise=_nothing_added)(self._add_once)
-        self._silent = retrying(self.clock, otherwise=_no_silent_builds)(self._silent_once)
+        # Builds that could not be added are handled as if they were known.
+        self._add = retrying(self.clock, otherwise=lambda made, now: set[str]())(self._add_once)
+        self._silent = retrying(self.clock, otherwise=lambda *_: [])(self._silent_once)
 
     async def start_many(self, placed: Sequence[BuildPlaced]) -> Sequence[Outcome]:
         """Store and order new builds. A known build returns its last messages again."""
@@ -93,17 +92,10 @@ class Builds:
             assert build is not None  # whatever is placed is a build
             made[position] = build, effects
         added = await self._add([build for build, _ in made.values()], now)
-        outcomes: list[Outcome] = [None] * len(placed)
-        known = []
-        for position, message in enumerate(placed):
-            if position in made and message.build in added:
-                outcomes[position] = made[position][1]
-            else:
-                known.append(position)
-        fates = await self.handle([(placed[position].build, placed[position]) for position in known])
-        for position, fate in zip(known, fates, strict=True):
-            outcomes[position] = fate
-        return await self.addressed(outcomes)
+        new = {position: effects for position, (build, effects) in made.items() if build.id in added}
+        known = [(message.build, message) for at, message in enumerate(placed) if at not in new]
+        fates = iter(await self.handle(known))
+        return await self.addressed([new[at] if at in new else next(fates) for at in range(len(placed))])
 
     async def report_many(self, reports: Sequence[AgentReported]) -> Sequence[Outcome]:
         """Apply reports of agents. If an agent has lost its node, repeat the orders to the node's new owner
@@ -119,13 +111,16 @@ class Builds:
             (report.build, Stalled() if position in outdated else report)
             for position, report in enumerate(reports)
         ]
-        return await self.addressed(await self.handle(events))
+        return await self.apply(events)
 
     async def delete_many(self, requests: Sequence[BuildDeleteRequested]) -> Sequence[Outcome]:
-        return await self.addressed(await self.handle([(request.build, request) for request in requests]))
+        return await self.apply([(request.build, request) for request in requests])
+
+    async def apply(self, events: Sequence[tuple[str, Event]]) -> Sequence[Outcome]:
+        """Handle events, and address the orders to the agents that own the hosts now."""
+        return await self.addressed(await self.handle(events))
 
     async def addressed(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
-        """Address orders to the agents that own the hosts now."""
         lists = [[*outcome] if isinstance(outcome, Sequence) else [] for outcome in outcomes]
         count_ends(message for listed in lists for message in listed)
         if self.ring is None:
@@ -162,20 +157,18 @@ class Builds:
             )
         )
 
-    async def time_out(self) -> Sequence[AgentReported]:
-        """Return reminders for builds with silent agents, and for their leftovers."""
+    async def time_out(self) -> Sequence[AgentReported | MoveReported]:
+        """Return reminders for builds and moves with silent agents, and for leftovers."""
         async with self.database.read() as tx:
             late = await store.overdue(tx, self.clock.now(), PAGE)
-            shelved = await store.overdue_moves(tx, self.clock.now(), PAGE)
-            late += [build for build in shelved if build.moving is None]
-        return [overdue(build) for build in late]
+        return [overdue(build) if build.moving is None else reminder(build) for build in late]
 
     async def resume(self) -> Sequence[_Reminder]:
         """Repeat the messages that builds wait for: of all builds at the start, later of silent ones."""
         now = self.clock.now()
         since = now - self.limits.stalled_after if self._resumed else now
         said: list[_Reminder] = []
-        for silent in (store.silent, store.silent_moves):
+        for silent in (store.SILENT, store.SILENT_MOVES):
             page, after = PAGE, ""
             while page == PAGE:
                 waiting = await self._silent(silent, since, now, after)
@@ -196,7 +189,7 @@ class Builds:
         now, roots = self.clock.now(), frozenset(self.ring.moved)
         for build in await self.ring.builds_moved():
             _, effects = step(build, Stalled(), now, self.limits)
-            effects = (*effects, *leftover_orders_on(build, roots))
+            effects = (*effects, *undone(build, roots=roots))
             said += [effect for effect in effects if isinstance(effect, _Reminder)]
         return await self._reminded(said)
 
@@ -278,7 +271,7 @@ class Builds:
         except AnswerRefused as refused:
             if len(swaps) == 1:
                 build, _ = swaps[0]
-                return {build.id: SwapImpossible(build.attempt, str(refused), _asked_in(build))}
+                return {build.id: SwapAnswered(build.attempt, str(refused), _asked_in(build))}
             alone = [await self._swap([swap]) for swap in swaps]  # find out which question was refused
             return {id_: event for answered in alone for id_, event in answered.items()}
         return {
@@ -306,9 +299,10 @@ class Builds:
         self._applier.cache(build for build in made if build.id in added)
         return added
 
-    async def _silent_once(self, silent: _Silent, since: float, now: float, after: str) -> list[Build]:
+    async def _silent_once(self, silent: Statement, since: float, now: float, after: str) -> list[Build]:
+        """Return builds with ids beyond `after` without activity since then, and mark them as active."""
         async with self.database.write() as tx:
-            return await silent(tx, since, now, after, PAGE)
+            return store.readable(await silent(tx, since=since, now=now, after=after, most=PAGE))
 
 
 def _asked_in(build: Build) -> str:
@@ -321,14 +315,3 @@ def _to_be_placed(known: Build | None, reshape: BuildReshaped) -> bool:
         return True
     later = known.generation is not None and reshape.generation > known.generation
     return later and all(host.root != reshape.root for host in known.hosts)
-
-
-# Results if every attempt lost a race
-
-
-def _nothing_added(made: Sequence[Build], now: float) -> set[str]:
-    return set()  # each is then handled as if it were known
-
-
-def _no_silent_builds(silent: _Silent, since: float, now: float, after: str) -> list[Build]:
-    return []

@@ -9,10 +9,9 @@ from bus.vocabulary import Contended
 from bus.worker import Outcome
 from cell_conductor import moves_store, store
 from cell_conductor.applying import MOVE_LATER
-from cell_conductor.builds import PAGE, Builds
+from cell_conductor.builds import Builds
 from cell_conductor.core.build import Build
 from cell_conductor.core.events import Event, MoveImpossible
-from cell_conductor.core.phases import reminder
 from cell_conductor.core.placed_move import undone_unknown
 
 METAL = "an instance on bare metal does not move: its node is all of it"
@@ -40,7 +39,7 @@ class CellMoves:
             for move in placed
             if move.move not in later
         ]
-        outcomes = iter(await self._handle(events))
+        outcomes = iter(await self.builds.apply(events))
         return [later.get(move.move) or next(outcomes) for move in placed]
 
     async def hand_over_many(self, orders: Sequence[HandoverProgress]) -> Sequence[Outcome]:
@@ -52,20 +51,14 @@ class CellMoves:
             for id_, build in known.items()
             if build.status in ("building", "swapping")
         }
-        outcomes = iter(await self._handle([(o.build, o) for o in orders if o.build not in later]))
+        outcomes = iter(await self.builds.apply([(o.build, o) for o in orders if o.build not in later]))
         return [later.get(order.build) or next(outcomes) for order in orders]
 
     async def move_many(self, reports: Sequence[MoveReported]) -> Sequence[Outcome]:
-        return await self._handle([(report.build, report) for report in reports])
+        return await self.builds.apply([(report.build, report) for report in reports])
 
     async def steer_many(self, steered: Sequence[MoveSteered]) -> Sequence[Outcome]:
-        return await self._handle([(move.build, move) for move in steered])
-
-    async def time_out(self) -> Sequence[MoveReported]:
-        """Return reminders for phases with silent agents."""
-        async with self.database.read() as tx:
-            late = await store.overdue_moves(tx, self.builds.clock.now(), PAGE)
-        return [reminder(build) for build in late if build.moving is not None]
+        return await self.builds.apply([(move.build, move) for move in steered])
 
     async def find(self, question: FindMoves) -> MovesFound:
         async with self.database.read() as tx:
@@ -89,6 +82,3 @@ class CellMoves:
             return set()
         owned = await self.builds.ring.owned(roots.values())
         return {id_ for id_, root in roots.items() if root in owned}
-
-    async def _handle(self, events: Sequence[tuple[str, Event]]) -> Sequence[Outcome]:
-        return await self.builds.addressed(await self.builds.handle(events))

@@ -10,7 +10,7 @@ from bus.moves import FindMoves, MovePlaced, MovesFound
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
 from cell_conductor.core.move import BuildMove, decode_move, decode_placed, encode_move, move_state
-from cell_conductor.schema import ENDED, UNDER_WAY
+from cell_conductor.store import ENDED, UNDER_WAY
 
 _SAVE = Statement(
     """

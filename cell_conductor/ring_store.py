@@ -10,8 +10,7 @@ from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
 from cell_conductor.core.build import Build
 from cell_conductor.core.ring import RingMember, RingNode, Use
-from cell_conductor.schema import LEFT_BEHIND
-from cell_conductor.store import BUILD, readable
+from cell_conductor.store import BUILD, LEFT_BEHIND, readable
 
 T = TypeVar("T", RingMember, RingNode)
 

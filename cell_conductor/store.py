@@ -15,9 +15,24 @@ from bus.sql.transaction import Transaction
 from bus.vocabulary import Compact
 from cell_conductor.core.build import Build, Leftover
 from cell_conductor.core.move import BuildMove
-from cell_conductor.schema import LEFTOVER, MOVING, OVER, UNSETTLED
 
 log = logging.getLogger(__name__)
+
+
+def status_in(statuses: Iterable[str]) -> str:
+    listed = ", ".join(f"'{status}'" for status in statuses)
+    return f"status IN ({listed})"
+
+
+# SQL conditions of the partial indexes: an index is used only if the query repeats its condition literally
+UNSETTLED_STATUSES = ("building", "swapping", "deleting")
+UNSETTLED = status_in(UNSETTLED_STATUSES)
+OVER = "status IN ('error', 'deleted', 'moved')"
+LEFTOVER = "status IN ('active', 'error', 'deleted') AND deadline > 0"
+MOVING = "status IN ('moving', 'verifying', 'shelved', 'moved')"
+UNDER_WAY = "status = 'open'"  # of a move
+ENDED = "status = 'ended'"
+LEFT_BEHIND = "leftovers <> ''"
 
 _WERE_ACTIVE = ("active", "moving", "verifying", "shelved", "moved")
 LOST = "what its conductor had stored of it could not be read any more"
@@ -54,37 +69,25 @@ _UPDATE = Statement(
     **_ROW,
 )
 _PLACE = Statement("UPDATE builds SET placed = n.placed FROM {n} WHERE builds.id = n.id", id=str, placed=str)
-# Each repeats the condition of its partial index literally: SQLite uses the index only then.
-_OVERDUE = Statement(
-    f"""
-    SELECT {BUILD} FROM builds
-    WHERE {UNSETTLED} AND status IN ('building', 'deleting') AND deadline <= {_NOW}
-    ORDER BY deadline LIMIT :most
-    """
-)
-_LEFTOVER = Statement(
-    f"SELECT {BUILD} FROM builds WHERE {LEFTOVER} AND deadline <= {_NOW} ORDER BY deadline LIMIT :most"
-)
-_MOVING_LATE = Statement(
-    f"""
-    SELECT {BUILD} FROM builds WHERE {MOVING} AND deadline > 0 AND deadline <= {_NOW}
-    ORDER BY deadline LIMIT :most
-    """
-)
-_MOVING_SILENT = Statement(
-    f"""
-    UPDATE builds SET said = {_NOW} WHERE id IN (SELECT id FROM builds
-    WHERE {MOVING} AND status = 'moving' AND said <= :since AND id > :after
-    ORDER BY id LIMIT :most) RETURNING {BUILD}
-    """
-)
-_SILENT = Statement(
-    f"""
-    UPDATE builds SET said = {_NOW}
-    WHERE id IN (SELECT id FROM builds WHERE {UNSETTLED} AND said <= :since AND id > :after
-    ORDER BY id LIMIT :most) RETURNING {BUILD}
-    """
-)
+_OVERDUE = [
+    Statement(
+        f"SELECT {BUILD} FROM builds WHERE {condition} AND deadline <= {_NOW} ORDER BY deadline LIMIT :most"
+    )
+    for condition in (
+        f"{UNSETTLED} AND status IN ('building', 'deleting')",
+        LEFTOVER,
+        f"{MOVING} AND deadline > 0",
+    )
+]
+SILENT, SILENT_MOVES = [
+    Statement(
+        f"""
+        UPDATE builds SET said = {_NOW} WHERE id IN (SELECT id FROM builds
+        WHERE {condition} AND said <= :since AND id > :after ORDER BY id LIMIT :most) RETURNING {BUILD}
+        """
+    )
+    for condition in (UNSETTLED, f"{MOVING} AND status = 'moving'")
+]
 _PRUNE = Statement(
     f"""
     DELETE FROM builds WHERE id IN (SELECT id FROM builds
@@ -156,24 +159,8 @@ async def place(tx: Transaction, build: Build) -> None:
 
 
 async def overdue(tx: Transaction, now: float, limit: int) -> list[Build]:
-    """Return builds whose agents are silent, or whose leftovers are overdue."""
-    late = readable(await _OVERDUE(tx, now=now, most=limit))
-    return late + readable(await _LEFTOVER(tx, now=now, most=limit))
-
-
-async def overdue_moves(tx: Transaction, now: float, limit: int) -> list[Build]:
-    """Return moving or shelved builds that are overdue."""
-    return readable(await _MOVING_LATE(tx, now=now, most=limit))
-
-
-async def silent(tx: Transaction, since: float, now: float, after: str, limit: int) -> list[Build]:
-    """Return waiting builds with ids beyond `after` without activity since then, and mark them as active."""
-    return readable(await _SILENT(tx, since=since, now=now, after=after, most=limit))
-
-
-async def silent_moves(tx: Transaction, since: float, now: float, after: str, limit: int) -> list[Build]:
-    """Return moving builds with ids beyond `after` without activity since then, and mark them as active."""
-    return readable(await _MOVING_SILENT(tx, since=since, now=now, after=after, most=limit))
+    """Return builds and moves whose agents are silent, and builds whose leftovers are overdue."""
+    return [build for late in _OVERDUE for build in readable(await late(tx, now=now, most=limit))]
 
 
 async def prune(tx: Transaction, before: float, limit: int) -> int:

@@ -75,15 +75,14 @@ def cell_conductor(
             answers(topics.EDIT_AGENT, commands.edit, cell=cell),
         ],
         asks=[topics.CELL_CLAIM, topics.CELL_RELEASE],
-        timers=_timers(builds, moves, ring),
+        timers=_timers(builds, ring),
     )
 
 
-def _timers(builds: Builds, moves: CellMoves, ring: Ring) -> list[Every]:
+def _timers(builds: Builds, ring: Ring) -> list[Every]:
     limits = builds.limits
     return [
-        every(limits.look_every, builds.time_out, emits=[AGENT_REPORT]),
-        every(limits.look_every, moves.time_out, emits=[AGENT_MOVED]),
+        every(limits.look_every, builds.time_out, emits=[AGENT_REPORT, AGENT_MOVED]),
         every(limits.stalled_after / 2, builds.resume, emits=_REMINDERS, at_once=True),
         every(limits.agent_lease / CHECKS_PER_LEASE, ring.check_leases, at_once=True),
         every(limits.agent_lease / CHECKS_PER_LEASE, builds.move, emits=_REMINDERS),

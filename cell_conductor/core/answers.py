@@ -19,57 +19,55 @@ from cell_conductor.core.phases import Stepped, repeated_move_end
 Refusals = tuple[claims.Refusal, ...]
 
 
-def swapped(build: Build, result: claims.ClaimResult, now: float, limits: AttemptLimits) -> Stepped:
+def swapped(build: Build, result: claims.ClaimResult | str, now: float, limits: AttemptLimits) -> Stepped:
     """Apply placement's answer to a claim of the next host for a build."""
-    match result:
-        case claims.Claimed():
-            return _moved(build, result.choice, result.generation, result.refused, now, limits)
-        case claims.Held():
-            return _held(build, result, now, limits)
-        case claims.Refused():
-            build = _refused(build, build.spares, result.refusals, now)
-            return doomed(build, "every alternate was refused")
-        case claims.Retired():
-            build, _ = doomed(build, f"its claim has ended ({result.why})")
-            return release_answered(build, result)
-        case Contended():
-            return build, (say.question(build),)
-
-
-def _held(build: Build, held: claims.Held, now: float, limits: AttemptLimits) -> Stepped:
-    position = position_of(build, held)
-    if position is not None:
-        build = holding(build, position, held.allocations)
-        if position > build.at:  # the claim had succeeded before a crash
-            return _moved(build, position - build.at - 1, held.generation, (), now, limits)
-    build = replace(build, generation=held.generation if held.allocations else None)
-    if position is not None:  # changed by another client, but still ours
-        return build, (say.question(build),)
-    holds = ", ".join(sorted(held.allocations)) or "nothing"
-    return doomed(build, f"its claim was changed by somebody else (it holds {holds})")
-
-
-def _moved(
-    build: Build, choice: int, generation: int, refused: Refusals, now: float, limits: AttemptLimits
-) -> Stepped:
     left_behind = say.destroy(build)
-    build = replace(
-        _refused(build, build.spares[:choice], refused, now),
-        status="building",
-        at=build.at + 1 + choice,
-        attempt=build.attempt + 1,
-        generation=generation,
-        started=now,
-        deadline=now + limits.build_timeout,
-    )
-    return build, (left_behind, say.order(build))
+    build, at, refused, why = swap_result(build, result, now)
+    if refused:
+        build = replace(build, attempts=(*build.attempts, *refused))
+    if at:
+        deadline = now + limits.build_timeout
+        build = replace(build, status="building", at=at, attempt=build.attempt + 1, started=now)
+        build = replace(build, deadline=deadline)
+        return build, (left_behind, say.order(build))
+    if not why:
+        return build, (say.question(build),)
+    build, effects = doomed(build, why)
+    return release_answered(build, result) if isinstance(result, claims.Retired) else (build, effects)
 
 
-def _refused(build: Build, spares: tuple[Selection, ...], refusals: Refusals, now: float) -> Build:
-    return replace(build, attempts=(*build.attempts, *refused_attempts(spares, refusals, now)))
+def swap_result(
+    build: Build, result: claims.ClaimResult | str, now: float
+) -> tuple[Build, int, tuple[Attempt, ...], str]:
+    """Return the build after placement's answer to the claim of its next host, the index of that host (0:
+    none), the refused alternates, and why there is no next host (empty: ask placement again).
+    """
+    match result:
+        case claims.Claimed(choice=choice, refused=refused):
+            attempts = _refused(build.spares[:choice], refused, now)
+            return replace(build, generation=result.generation), build.at + 1 + choice, attempts, ""
+        case claims.Held():
+            position = position_of(build, result)
+            if position is not None:
+                build = holding(build, position, result.allocations)
+            build = replace(build, generation=result.generation if result.allocations else None)
+            if position is not None and position > build.at:  # the claim had succeeded before a crash
+                return build, position, _refused(build.spares[: position - build.at - 1], (), now), ""
+            if position is not None:  # changed by another client, but still ours
+                return build, 0, (), ""
+            holds = ", ".join(sorted(result.allocations)) or "nothing"
+            return build, 0, (), f"its claim was changed by somebody else (it holds {holds})"
+        case claims.Refused(refusals=refusals):
+            return build, 0, _refused(build.spares, refusals, now), "every alternate was refused"
+        case claims.Retired(why=why):
+            return build, 0, (), f"its claim has ended ({why})"
+        case Contended():
+            return build, 0, (), ""
+        case str() as why:
+            return build, 0, (), f"placement refused to judge the claim ({why})"
 
 
-def refused_attempts(spares: tuple[Selection, ...], refusals: Refusals, now: float) -> tuple[Attempt, ...]:
+def _refused(spares: tuple[Selection, ...], refusals: Refusals, now: float) -> tuple[Attempt, ...]:
     """Return records of alternates that placement refused; they do not count as attempts."""
     return tuple(
         Attempt(

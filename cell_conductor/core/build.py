@@ -1,7 +1,7 @@
 """A build as its conductor knows it, and the messages about it."""
 
 from collections.abc import Collection
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -126,24 +126,33 @@ def stands(build: Build) -> BuildStands:
 
 def overdue(build: Build) -> messages.AgentReported:
     """Return the conductor's reminder to itself. Only messages change builds, so a timer publishes one."""
-    return messages.AgentReported(
-        build=build.id,
-        attempt=build.attempt,
-        cell=build.cell,
-        agent=build.host.agent,
-        root=build.host.root,
-        host=build.host.host,
-        outcome="overdue",
-    )
+    return messages.AgentReported(**attempt_fields(build), outcome="overdue")
+
+
+def attempt_fields(
+    build: Build,
+    attempt: int | None = None,
+    there: messages.Selection | messages.AgentReported | MoveReported | None = None,
+) -> dict[str, Any]:
+    """Return the fields of messages that name an attempt of a build, its host and agent: by default the
+    present attempt.
+    """
+    there = there or build.host
+    return {
+        "build": build.id,
+        "attempt": build.attempt if attempt is None else attempt,
+        "cell": build.cell,
+        "agent": there.agent,
+        "root": there.root,
+        "host": there.host,
+    }
 
 
 def question(build: Build) -> ClaimRequested | ReleaseRequested:
     """Return the question of a build to placement: a claim of the next host, or a release."""
     keep = leftover_holder(build)
-    if build.status == "deleting":
-        return ReleaseRequested(consumer=build.id, generation=build.generation, retire="deleted", keep=keep)
-    if build.doom:
-        retire = f"error: {build.doom}"[:MAX_CAUSE]
+    if build.status == "deleting" or build.doom:
+        retire = "deleted" if build.status == "deleting" else f"error: {build.doom}"[:MAX_CAUSE]
         return ReleaseRequested(consumer=build.id, generation=build.generation, retire=retire, keep=keep)
     claim = ConsumerClaim(
         consumer=build.id,
@@ -168,12 +177,7 @@ def _holder(build: Build, left: Leftover) -> str:
 
 def order(build: Build, *, adopt: bool = False) -> messages.BuildOrdered:
     return messages.BuildOrdered(
-        build=build.id,
-        attempt=build.attempt,
-        cell=build.cell,
-        agent=build.host.agent,
-        root=build.host.root,
-        host=build.host.host,
+        **attempt_fields(build),
         spec=build.spec,
         allocations=sent_allocations(build.host.root, build.spec, build.host.choice.allocations),
         mappings=build.host.mappings,
@@ -182,30 +186,14 @@ def order(build: Build, *, adopt: bool = False) -> messages.BuildOrdered:
 
 
 def destroy(build: Build, above: int = 0) -> messages.DestroyOrdered:
-    return messages.DestroyOrdered(
-        build=build.id,
-        attempt=build.attempt,
-        cell=build.cell,
-        agent=build.host.agent,
-        root=build.host.root,
-        host=build.host.host,
-        above=above,
-    )
+    return messages.DestroyOrdered(**attempt_fields(build), above=above)
 
 
 def destroy_reported(
     build: Build, report: messages.AgentReported | MoveReported, above: int = 0
 ) -> messages.DestroyOrdered:
     """Return the order to destroy the guest that the report is about, where it was reported."""
-    return messages.DestroyOrdered(
-        build=build.id,
-        attempt=report.attempt,
-        cell=build.cell,
-        agent=report.agent,
-        root=report.root,
-        host=report.host,
-        above=above,
-    )
+    return messages.DestroyOrdered(**attempt_fields(build, report.attempt, report), above=above)
 
 
 def destroy_left(build: Build, left: Leftover) -> messages.DestroyOrdered:
@@ -214,16 +202,7 @@ def destroy_left(build: Build, left: Leftover) -> messages.DestroyOrdered:
 
 def host_failed(build: Build, cause: str, ours: bool = True) -> messages.HostFailed:
     """Return the notice to schedulers about a failed host."""
-    return messages.HostFailed(
-        root=build.host.root,
-        host=build.host.host,
-        agent=build.host.agent,
-        cell=build.cell,
-        build=build.id,
-        attempt=build.attempt,
-        cause=cause[:MAX_CAUSE],
-        ours=ours,
-    )
+    return messages.HostFailed(**attempt_fields(build), cause=cause[:MAX_CAUSE], ours=ours)
 
 
 def ended(build: Build) -> messages.BuildEnded:
@@ -309,19 +288,13 @@ def release_due_leftover(build: Build, now: float) -> Effects:
     return ()
 
 
-def leftover_orders_on(build: Build, roots: Collection[str]) -> Effects:
-    """Return orders to destroy unconfirmed leftovers on these hosts, for their new owners."""
-    there = (left for left in build.leftovers if not left.gone and build.hosts[left.at].root in roots)
-    return tuple(destroy_left(build, left) for left in there)
-
-
-def undone(build: Build, attempt: int | None = None) -> Effects:
-    """Return orders to destroy the unconfirmed leftovers of a build, of all attempts or of one."""
-    return tuple(
-        destroy_left(build, left)
-        for left in build.leftovers
-        if not left.gone and attempt in (None, left.attempt)
-    )
+def undone(build: Build, attempt: int | None = None, roots: Collection[str] | None = None) -> Effects:
+    """Return orders to destroy the unconfirmed leftovers of a build: of all attempts or one, on all hosts or
+    some.
+    """
+    left = (left for left in build.leftovers if not left.gone and attempt in (None, left.attempt))
+    there = (each for each in left if roots is None or build.hosts[each.at].root in roots)
+    return tuple(destroy_left(build, each) for each in there)
 
 
 def leftover_released(build: Build, consumer: str, result: ReleaseResult) -> Build:

@@ -14,17 +14,8 @@ class SwapAnswered:
     """The event that placement answered the claim of the next host after this attempt."""
 
     attempt: int
-    result: ClaimResult
+    result: ClaimResult | str  # a text: why placement cannot judge the claim
     asked_in: str = ""  # what a move `asks`; empty outside moves
-
-
-@dataclass(frozen=True, slots=True)
-class SwapImpossible:
-    """The event that placement cannot judge the claim of a build."""
-
-    attempt: int
-    why: str
-    asked_in: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +69,6 @@ Event = (
     | MoveImpossible
     | HandoverProgress
     | SwapAnswered
-    | SwapImpossible
     | ReleaseAnswer
     | CleanedUp
     | Adoption

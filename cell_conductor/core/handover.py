@@ -18,18 +18,17 @@ from typing import Literal
 from msgspec.structs import replace
 
 from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced
-from bus.moves import HandoverProgress, HandoverReported, MovePlaced, MoveSteered
+from bus.moves import HandoverProgress, HandoverReported, MovePlaced
 from cell_conductor.core import build as say
 from cell_conductor.core import phases
 from cell_conductor.core.build import Build, Effects, Leftover
 from cell_conductor.core.events import AttemptLimits, Event
-from cell_conductor.core.move import BUILT, KEPT, BuildMove, closed, without_record
+from cell_conductor.core.move import BUILT, KEPT, BuildMove, closed
 from cell_conductor.core.phases import Stepped
+from cell_conductor.core.placed_move import DELETED, new_move
 
 UNKNOWN = "its cell does not know the build"
 CHANGED = "the instance was changed meanwhile: it is another attempt by now"
-DELETED = "the instance was deleted"
-LET_GO = "it has left this cell: it is steered where it goes to"
 
 Goal = Literal["error", "aborted", "deleted"]
 
@@ -65,35 +64,19 @@ def handover_in_other_phase(build: Build, order: HandoverProgress) -> Effects:
 
 
 def _leaving(build: Build, order: HandoverProgress, now: float) -> BuildMove:
-    last = build.move
-    highest = max(build.attempt, order.attempt, last.highest if last is not None else 0)
-    shelved = order.kind == "unshelve"
-    return BuildMove(
-        placed=MovePlaced(
-            move=order.move,
-            build=order.build,
-            kind=order.kind,
-            cell=order.cell,
-            attempt=order.attempt,
-            generation=None,
-            spec=order.spec,
-            decision=replace(order.decision, record=None),
-            reply_to=order.reply_to,
-        ),
-        phase="send",
-        since=now,
-        began=now,
-        step=last.step if last is not None else 0,
-        first=highest + 1,
-        highest=highest,
-        source=build.at,
-        left="" if shelved else build.host.host,
-        was=0 if shelved else build.attempt,
-        before=build.became,
-        host=order.host,
-        half="leaving",
-        to_cell=order.to_cell,
+    placed = MovePlaced(
+        move=order.move,
+        build=order.build,
+        kind=order.kind,
+        cell=order.cell,
+        attempt=order.attempt,
+        generation=None,
+        spec=order.spec,
+        decision=order.decision,
+        reply_to=order.reply_to,
     )
+    move = new_move(build, placed, now)
+    return replace(move, phase="send", host=order.host, half="leaving", to_cell=order.to_cell)
 
 
 def _deleted_before(build: Build, order: HandoverProgress, now: float, limits: AttemptLimits) -> Stepped:
@@ -130,8 +113,6 @@ def step_of_leaving(build: Build, event: Event, now: float, limits: AttemptLimit
             return build, phases.waited_for(build)
         case BuildDeleteRequested():
             return _delete(build, event, now, limits)
-        case MoveSteered():
-            return _steered(build, event, now, limits)
         case AgentReported() if (
             event.outcome != "destroyed"
         ):  # the guest that leaves must not be destroyed yet
@@ -146,23 +127,6 @@ def recalled(build: Build, goal: Goal, cause: str, now: float, limits: AttemptLi
     """
     build = replace(build, move=replace(phases.open_move(build), goal=goal, cause=cause))
     return phases.enter(build, "recall", now, limits)
-
-
-def _steered(build: Build, event: MoveSteered, now: float, limits: AttemptLimits) -> Stepped:
-    move = phases.open_move(build)
-    if event.move == move.id and event.to == "abort":
-        if move.phase == "send":
-            return recalled(phases.over(build, "given up", "aborted", now), "aborted", "", now, limits)
-        if move.goal == "aborted":  # asked before
-            return build, (phases.move_progress(build, reply_to=event.reply_to), *phases.waited_for(build))
-    why = LET_GO if move.phase == "away" else "it is on its way back already"
-    if event.move != move.id:
-        why = f"the instance is in another move, {move.id}"
-    elif move.phase == "send":
-        why = f"it does not wait to be {event.to}ed: send"
-    return build, (
-        replace(phases.move_progress(build, refused=why, reply_to=event.reply_to), move=event.move),
-    )
 
 
 def _delete(build: Build, event: BuildDeleteRequested, now: float, limits: AttemptLimits) -> Stepped:
@@ -273,24 +237,11 @@ def _new(placed: MovePlaced) -> Build:
 
 
 def _begin(build: Build, placed: MovePlaced, at: int, now: float, limits: AttemptLimits) -> Stepped:
-    last = build.move
-    known = (placed.above, placed.attempt, build.attempt, last.highest if last is not None else 0)
-    number = max(known) + 1
-    move = BuildMove(
-        placed=without_record(placed),
-        phase="prepare",
-        since=now,
-        began=now,
-        step=max(placed.steps, last.step if last is not None else 0),
-        first=number,
-        highest=number,
-        source=at,
-        left=f"cell {placed.out_of}",
-        half="arriving",
-    )
-    build = replace(
-        build, move=move, at=at, attempt=number, generation=placed.generation, became=placed.spec, started=now
-    )
+    move = replace(new_move(build, placed, now), was=0, before=None, host="", half="arriving")
+    number, step = move.first, max(placed.steps, move.step)
+    move = replace(move, step=step, highest=number, source=at, left=f"cell {placed.out_of}")
+    build = replace(build, move=move, at=at, attempt=number, became=placed.spec, started=now)
+    build = replace(build, generation=placed.generation)
     return phases.enter(build, "build" if placed.kind in BUILT else "prepare", now, limits)
 
 

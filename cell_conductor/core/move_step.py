@@ -32,6 +32,8 @@ def step_of_move(build: Build, event: Event, now: float, limits: AttemptLimits) 
             return build, stale_move_report(build, event)
         case MoveReported():
             return _phase_reported(build, event, now, limits)
+        case MoveSteered():
+            return steered(build, event, now, limits)
         case _ if move.leaves:
             return step_of_leaving(build, event, now, limits)
         case MovePlaced() | events.MoveImpossible():  # of this move; other moves are postponed or never begun
@@ -40,15 +42,10 @@ def step_of_move(build: Build, event: Event, now: float, limits: AttemptLimits) 
             return reshaped(build, event), ()
         case BuildDeleteRequested():
             return phases.deleting(build, event.reply_to, now, limits, DELETED)
-        case MoveSteered():
-            return steered(build, event, now, limits)
         case AgentReported():
             return _agent_reported(build, event, now, limits)
         case events.SwapAnswered(attempt=build.attempt, asked_in=move.asks):
             return answered(build, event.result, now, limits)
-        case events.SwapImpossible(attempt=build.attempt, asked_in=move.asks):
-            why = f"placement refused to judge it ({event.why})"
-            return answered(build, None, now, limits, why)
         case events.ReleaseAnswer(asked_in="moving") if move.phase == "release":
             return released(build, event.result, now, limits)
         case _:
@@ -200,7 +197,6 @@ def _overdue(build: Build, now: float, limits: AttemptLimits) -> Stepped:
             return phases.enter(build, "release", now, limits)
 
 
-GOES_BACK = "it is on its way back already"
 AS_ASKED = {"revert": "reverted", "abort": "aborted"}
 WHY_NOT = {
     "confirm": "it does not wait to be confirmed",
@@ -217,8 +213,10 @@ def steered(build: Build, event: MoveSteered, now: float, limits: AttemptLimits)
         return _refused(build, event, f"the instance is in another move, {move.id}")
     if move.goal and AS_ASKED.get(event.to) == move.goal:  # asked before
         return build, (phases.move_progress(build, reply_to=event.reply_to), *phases.waited_for(build))
+    if move.phase == "away":
+        return _refused(build, event, "it has left this cell: it is steered where it goes to")
     if move.goal:
-        return _refused(build, event, GOES_BACK)
+        return _refused(build, event, "it is on its way back already")
     match event.to, move.phase:
         case "confirm", "verify":
             return phases.arrived(phases.over(build, "done", "confirmed", now), now, limits)
@@ -227,6 +225,8 @@ def steered(build: Build, event: MoveSteered, now: float, limits: AttemptLimits)
             build = say.add_leftover(build, now, limits.cleanup_timeout, above=move.was)
             build = replace(build, move=replace(phases.open_move(build), may_run=True))
             return phases.way_back(build, "reverted", "", now, limits)
+        case "abort", "send" if move.leaves:
+            return recalled(phases.over(build, "given up", "aborted", now), "aborted", "", now, limits)
         case "abort", "prepare" | "send" | "build" | "swap" | "undo":
             if move.phase != "swap":
                 build = phases.over(build, "given up", "aborted", now)

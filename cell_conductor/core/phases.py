@@ -27,7 +27,15 @@ from msgspec.structs import replace
 from bus.agent_builds import sent_allocations
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, ReleaseRequested
 from bus.messages import AgentReported
-from bus.moves import SHELVED, MoveEnd, MoveOrdered, MovePhase, MoveProgress, MoveReported, PhaseOver
+from bus.moves import (
+    SHELVED,
+    MoveEnd,
+    MoveOrdered,
+    MovePhase,
+    MoveProgress,
+    MoveReported,
+    PhaseOver,
+)
 from bus.vocabulary import MAX_CAUSE, Message
 from cell_conductor.core import build as say
 from cell_conductor.core import move as moves
@@ -247,18 +255,8 @@ def waited_for(build: Build) -> Effects:
 def reminder(build: Build) -> MoveReported:
     """Return the conductor's reminder to itself, like `build.overdue`, for no particular phase."""
     move = open_move(build)
-    return MoveReported(
-        move=move.id,
-        build=build.id,
-        phase="prepare",
-        step=max(move.step, 1),
-        attempt=build.attempt,
-        cell=build.cell,
-        agent=build.host.agent,
-        root=build.host.root,
-        host=build.host.host,
-        outcome="overdue",
-    )
+    fields = say.attempt_fields(build)
+    return MoveReported(**fields, move=move.id, phase="prepare", step=max(move.step, 1), outcome="overdue")
 
 
 def move_progress(build: Build, refused: str = "", reply_to: str | None = None) -> MoveProgress:
@@ -330,17 +328,12 @@ def _ordered(build: Build, move: moves.BuildMove, phase: MovePhase) -> MoveOrder
     else:
         peer = move.left if phase in ("prepare", "start") else move.host
     return MoveOrdered(
+        **say.attempt_fields(build, move.was if sends else build.attempt, here),
         move=move.id,
-        build=build.id,
         kind=move.kind,
         phase=phase,
         step=move.step,
-        attempt=move.was if sends else build.attempt,
         was=move.was if phase in ("resume", "rebuild") else 0,
-        cell=build.cell,
-        agent=here.agent,
-        root=here.root,
-        host=here.host,
         peer=peer,
         force=sends and move.forced,
         spec=spec,

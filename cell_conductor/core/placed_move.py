@@ -9,7 +9,7 @@ from bus.moves import SHELVED, MoveEnd, MovePlaced, MoveProgress, MoveReported, 
 from bus.vocabulary import Contended
 from cell_conductor.core import build as say
 from cell_conductor.core import phases
-from cell_conductor.core.answers import holding, position_of, refused_attempts
+from cell_conductor.core.answers import holding, position_of, swap_result
 from cell_conductor.core.build import Build, Effects, Leftover
 from cell_conductor.core.events import AttemptLimits, Event, MoveImpossible
 from cell_conductor.core.move import BUILT, KEPT, BuildMove, ended, never_begun, without_record
@@ -58,35 +58,38 @@ def begun(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, w
 def _never(build: Build, placed: MovePlaced, now: float) -> Stepped:
     end: MoveEnd = "deleted" if build.status in ("deleting", "deleted") else "error"
     why = DELETED if end == "deleted" else f"the instance is {build.status}"
-    build = replace(build, move=_after(build.move, never_begun(placed, end, why, now)))
+    move, last = never_begun(placed, end, why, now), build.move
+    if last is not None:
+        move = replace(move, step=last.step, highest=max(last.highest, move.highest))
+    build = replace(build, move=move)
     return build, phases.repeated_move_end(build)
 
 
-def _after(last: BuildMove | None, move: BuildMove) -> BuildMove:
-    """Continue the attempt and step numbers of a build's last move."""
-    if last is None:
-        return move
-    return replace(move, step=last.step, highest=max(last.highest, move.highest))
-
-
-def _begin(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, why: str) -> Stepped:
-    build = phases.trimmed(build)
-    before = max(build.attempt, placed.attempt, build.move.highest if build.move is not None else 0)
-    number = before if placed.kind == "shelve" else before + 1
-    move = BuildMove(
+def new_move(build: Build, placed: MovePlaced, now: float) -> BuildMove:
+    """Return a move that begins at the build's present host, after all its earlier attempts and steps."""
+    last, shelved = build.move, placed.kind == "unshelve"
+    highest = max(build.attempt, placed.attempt, placed.above, last.highest if last is not None else 0)
+    return BuildMove(
         placed=without_record(placed),
         phase="prepare",
         since=now,
         began=now,
-        first=before + 1,
-        highest=number,
+        step=last.step if last is not None else 0,
+        first=highest + 1,
+        highest=highest,
         source=build.at,
-        left="" if placed.kind == "unshelve" else build.host.host,
-        was=0 if placed.kind == "unshelve" else build.attempt,
+        left="" if shelved else build.host.host,
+        was=0 if shelved else build.attempt,
         before=build.became,
         host=placed.chosen.host if placed.chosen is not None else "",
     )
-    move = _after(build.move, move)
+
+
+def _begin(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, why: str) -> Stepped:
+    build = phases.trimmed(build)
+    move = new_move(build, placed, now)
+    number = move.highest if placed.kind == "shelve" else move.first
+    move = replace(move, highest=number)
     if placed.kind in ("shelve", "rebuild"):
         if why:
             build = replace(build, move=replace(move, phase="send"), status="moving")
@@ -173,53 +176,26 @@ def stale_move_report(build: Build, report: MoveReported) -> Effects:
     return (say.destroy_reported(build, report), *again)
 
 
-def answered(
-    build: Build, result: claims.ClaimResult | None, now: float, limits: AttemptLimits, why: str = ""
-) -> Stepped:
-    """Apply placement's answer to the claim of a move's destination or source (None: placement did not
-    judge).
-    """
+def answered(build: Build, result: claims.ClaimResult | str, now: float, limits: AttemptLimits) -> Stepped:
+    """Apply placement's answer to the claim of a move's destination or source (a text: why it gave none)."""
     move = phases.open_move(build)
     if move.phase != "swap":
-        return _taken_over(build, result, now, limits, why)
-    match result:
-        case claims.Claimed(choice=choice, refused=refused):
-            attempts = (*move.attempts, *refused_attempts(build.spares[:choice], refused, now))
-            build = replace(build, move=replace(move, attempts=attempts))
-            return _next_host(build, build.at + 1 + choice, result.generation, now, limits)
-        case claims.Held():
-            position = position_of(build, result)
-            if position is not None:
-                build = holding(build, position, result.allocations)
-                if position > build.at:  # the claim had succeeded before a crash
-                    return _next_host(build, position, result.generation, now, limits)
-            build = replace(build, generation=result.generation if result.allocations else None)
-            if position is not None:
-                return build, (phases.question(build),)
-            why = "its claim was changed by somebody else"
-        case claims.Refused(refusals=refusals):
-            attempts = (*move.attempts, *refused_attempts(build.spares, refusals, now))
-            build = replace(build, move=replace(move, attempts=attempts))
-            why = "every alternate was refused"
-        case claims.Retired():
-            why = f"its claim has ended ({result.why})"
-        case Contended():
-            return build, (phases.question(build),)
-    return phases.way_back(build, "error", why, now, limits)
-
-
-def _next_host(build: Build, at: int, generation: int, now: float, limits: AttemptLimits) -> Stepped:
-    move = phases.open_move(build)
+        return _taken_over(build, result, now, limits)
     left_behind = say.destroy(build, above=move.was)
-    number = move.highest + 1
-    move = replace(move, highest=number)
-    build = replace(build, at=at, attempt=number, generation=generation, started=now, move=move)
+    build, at, refused, why = swap_result(build, result, now)
+    if refused:
+        move = replace(move, attempts=(*move.attempts, *refused))
+        build = replace(build, move=move)
+    if why:
+        return phases.way_back(build, "error", why, now, limits)
+    if not at:
+        return build, (phases.question(build),)
+    move = replace(move, highest=move.highest + 1)
+    build = replace(build, at=at, attempt=move.highest, started=now, move=move)
     return phases.enter(build, "build" if move.kind in BUILT else "prepare", now, limits, left_behind)
 
 
-def _taken_over(
-    build: Build, result: claims.ClaimResult | None, now: float, limits: AttemptLimits, why: str
-) -> Stepped:
+def _taken_over(build: Build, result: claims.ClaimResult | str, now: float, limits: AttemptLimits) -> Stepped:
     move = phases.open_move(build)
     match result:
         case claims.Claimed():
@@ -235,7 +211,8 @@ def _taken_over(
             return phases.returned(build, now, limits, f"its claim has ended ({result.why})")
         case Contended():
             return build, (phases.question(build),)
-    return phases.returned(build, now, limits, why)
+        case str() as why:
+            return phases.returned(build, now, limits, f"placement refused to judge the claim ({why})")
 
 
 def _held(build: Build, held: claims.Held, now: float, limits: AttemptLimits) -> Stepped:

@@ -90,7 +90,7 @@ def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> Ste
         return reshaped(build, event), ()
     if build.move is not None:
         match event:  # another conductor has ended the move: see _error
-            case events.SwapAnswered(asked_in=asked) | events.SwapImpossible(asked_in=asked) if asked:
+            case events.SwapAnswered(asked_in=asked) if asked:
                 return build, repeated_move_end(build)
             case events.ReleaseAnswer(asked_in="moving"):
                 return build, repeated_move_end(build)
@@ -195,8 +195,6 @@ def _swapping(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
             return _delete(build, event, now, limits)
         case events.SwapAnswered(attempt=build.attempt) if not build.doom:
             return swapped(build, event.result, now, limits)
-        case events.SwapImpossible(attempt=build.attempt) if not build.doom:
-            return doomed(build, f"placement refused to judge the swap ({event.why})")
         case events.ReleaseAnswer(asked_in="swapping") if build.doom:
             return release_answered(build, event.result)
         case _:
@@ -241,7 +239,6 @@ def _error(build: Build, event: Event) -> Stepped:
             # or our question, when another conductor was quicker with the same event and may have died before
             # publishing
             | events.SwapAnswered()
-            | events.SwapImpossible()
             | events.ReleaseAnswer(asked_in="swapping")
         ):
             return build, (say.destroy(build), say.ended(build))

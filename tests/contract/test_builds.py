@@ -274,7 +274,7 @@ async def test_a_swap_that_placement_cannot_process_does_not_delay_other_builds(
     builds.claim_many = picky
     bad, good = await builds.report_many([FAILED, an_agent_report(a_build_order(other), "failed")])
     (end,) = ends(plain(bad))  # type: ignore[arg-type]
-    assert end.reason.startswith("placement refused to judge the swap (placement.claim: no such class)")
+    assert end.reason.startswith("placement refused to judge the claim (placement.claim: no such class)")
     assert plain(good) == [a_destroy_order(other, 1), a_build_order(other, 2)]
 
 

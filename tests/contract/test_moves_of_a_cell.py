@@ -214,9 +214,9 @@ async def test_a_silent_phase_times_out(everywhere: MovingCell) -> None:
     cell = everywhere
     await cell.ordered(cell.claimed())
     cell.now += 99.0
-    assert await cell.moves.time_out() == [] == await cell.builds.time_out()
+    assert await cell.builds.time_out() == []
     cell.now += 1.0
-    (reminder,) = await cell.moves.time_out()
+    (reminder,) = await cell.builds.time_out()
     assert short(await cell.came_of(reminder)) == ["destroy 2 at host5 above 1", "prepare 3 at host6"]
     assert cell.books.held[holder_consumer(ONE.build, 2)][1] == a_selection(5).choice.allocations
 
@@ -227,7 +227,7 @@ async def test_a_move_to_be_confirmed_has_no_time_limit(everywhere: MovingCell) 
     await to_the_end(cell, placed, twice=False)
     cell.now += 1e6
     assert (await cell.stands()).status == "verifying"
-    assert await cell.moves.time_out() == [] == await cell.builds.resume()
+    assert await cell.builds.time_out() == [] == await cell.builds.resume()
     said = await to_the_end(cell, a_steering(placed, "revert"), twice=True)
     assert {in_short(message) for message in said} == {"ended reverted at host0"}
     assert set(cell.books.held) == {ONE.build}

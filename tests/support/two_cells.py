@@ -113,7 +113,7 @@ class PlainCell:
         return outcomes[0]
 
     async def timers(self) -> list[Message]:
-        return [*await self.builds.time_out(), *await self.moves.time_out(), *await self.builds.resume()]
+        return [*await self.builds.time_out(), *await self.builds.resume()]
 
 
 @dataclass

@@ -18,7 +18,6 @@ from cell_conductor.core.events import (
     ReleaseAnswer,
     Stalled,
     SwapAnswered,
-    SwapImpossible,
 )
 from cell_conductor.core.move import move_state
 from cell_conductor.core.phases import move_progress, reminder
@@ -126,7 +125,7 @@ EVENTS: dict[str, object] = {
     "delete": a_delete(PLACED),
     "claimed": SwapAnswered(2, CLAIMED, "swap"),
     "taken over": SwapAnswered(2, CLAIMED, "back"),
-    "no claim": SwapImpossible(2, "no such class", "swap"),
+    "no claim": SwapAnswered(2, "no such class", "swap"),
     "given back": ReleaseAnswer("moving", Released()),
     "stalled": Stalled(),
 }

@@ -36,7 +36,6 @@ from cell_conductor.core.events import (
     ReleaseAnswer,
     Stalled,
     SwapAnswered,
-    SwapImpossible,
 )
 from cell_conductor.core.step import step
 from tests.support.conductor_builders import (
@@ -156,7 +155,7 @@ EVENTS: dict[str, Event] = {
     "overdue": an_agent_report(FIRST, "overdue"),  # 100 s after the beginning
     "delete": a_delete(PLACED),
     "swapped": SWAPPED,
-    "no swap": SwapImpossible(1, "no such class"),
+    "no swap": SwapAnswered(1, "no such class"),
     "released": RELEASED_IN_SWAP,
     "released at last": ReleaseAnswer("deleting", Released()),
     "cleaned up": CleanedUp(holder_consumer(BUILDING.id, 1), Released()),
@@ -473,8 +472,8 @@ REASONS = [
         id="out of attempts",
     ),
     pytest.param(
-        [FAILED, SwapImpossible(1, "no such class")],
-        "placement refused to judge the swap (no such class): host0 failed: no disk",
+        [FAILED, SwapAnswered(1, "no such class")],
+        "placement refused to judge the claim (no such class): host0 failed: no disk",
         id="placement said nonsense",
     ),
 ]
