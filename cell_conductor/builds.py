@@ -98,9 +98,7 @@ class Builds:
         return await self.addressed([new[at] if at in new else next(fates) for at in range(len(placed))])
 
     async def report_many(self, reports: Sequence[AgentReported]) -> Sequence[Outcome]:
-        """Apply reports of agents. If an agent has lost its node, repeat the orders to the node's new owner
-        instead.
-        """
+        """Apply reports of agents; a report of a node's former owner repeats the orders to its new owner."""
         outdated = await self.ring.outdated(reports) if self.ring is not None else set()
         for report in (reports[position] for position in sorted(outdated)):
             log.warning(
@@ -132,9 +130,7 @@ class Builds:
         ]
 
     async def reshape_many(self, reshapes: Sequence[BuildReshaped]) -> Sequence[Outcome]:
-        """Apply reshapes of hosts. A recent one of an unknown build is retried: the build may be on its way
-        here.
-        """
+        """Apply reshapes of hosts; a recent one of an unknown build is retried."""
         async with self.database.read() as tx:
             known = await store.load(tx, {reshaped.build for reshaped in reshapes})
         young = self.clock.now() - AWAITED_SECONDS
@@ -213,9 +209,7 @@ class Builds:
         self._applier.forget()
 
     async def handle(self, events: Sequence[tuple[str, Event]]) -> list[Outcome]:
-        """Return one outcome for each event of a build. Events of the same build are handled one after
-        another.
-        """
+        """Return one outcome for each event; events of the same build are handled one after another."""
         outcomes: list[Outcome] = [None] * len(events)
         waiting = list(enumerate(events))
         while waiting:

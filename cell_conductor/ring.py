@@ -190,9 +190,7 @@ class Ring:
             await store.FORGET(tx, before=self.clock.now() - FORGOTTEN_AFTER)
 
     async def addressed(self, messages: Sequence[Message]) -> list[Message]:
-        """Address orders to the agents that own the nodes now, whichever agent was named when the host was
-        chosen.
-        """
+        """Address orders to the agents that own the nodes now, whichever agent was named before."""
         orders = [message for message in messages if isinstance(message, BuildOrdered | DestroyOrdered)]
         pools = await self._known_pools() if orders else None
         if not pools:

@@ -128,10 +128,7 @@ async def renew(tx: Transaction, asked: LeaseAsked, now: float) -> RingMember | 
 async def join(
     tx: Transaction, asked: LeaseAsked, before: RingMember | None, lease: float, now: float
 ) -> RingMember | None:
-    """Store a lease for a new agent, or one that follows an expired lease.
-
-    Return None if the agent's name exists by now, or its old lease was renewed since.
-    """
+    """Store a lease for a new agent or after an expired lease; return None after a concurrent change."""
     given: dict[str, Any] = {
         "agent": asked.agent,
         "pool": asked.pool,

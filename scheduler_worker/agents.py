@@ -39,9 +39,7 @@ class Listening:
         self._last = now
 
     def deaf_until(self, now: float) -> None:
-        """Exclude the time since the last message up to now from the time in which messages could be
-        received.
-        """
+        """Exclude the time since the last message: no message could be received in it."""
         self._last = now
 
 

@@ -86,9 +86,7 @@ class ClientDoor:
     # Acts
 
     async def request_many(self, asked: Sequence[ClientRequested]) -> Sequence[Published | Poison]:
-        """Return what each request of a client becomes: the message of an operator, or the refusal for the
-        client.
-        """
+        """Return for each request the message of an operator that it becomes, or the client's refusal."""
         clients = await self._registered({client.client for client in asked})
         boots = [one.boot for one in asked if one.boot is not None]
         new = {id_ for boot in boots for id_ in (boot.request, *boot.instances)}
@@ -220,9 +218,7 @@ class ClientDoor:
             return {client.name: client for client in await store.registered(tx, names)}
 
     async def _known(self, new: Collection[Id], existing: Collection[Id]) -> Projects:
-        """Return the projects of builds and requests by their ids. Cells are queried for the `existing` ids
-        only.
-        """
+        """Return the projects of builds and requests; cells are queried for the `existing` ids only."""
         ids = sorted({*new, *existing})
         if not ids:
             return {}

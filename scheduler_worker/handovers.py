@@ -109,9 +109,7 @@ class Handovers:
     # What it held before
 
     async def _take_back(self, order: Handover, by: HandoverReported) -> tuple[int | None, str]:
-        """Return the generation of the instance's consumer after it has its former allocations again, or why
-        that is impossible.
-        """
+        """Return the generation of the instance after a claim of its former allocations, or the obstacle."""
         build, generation = order.placed.build, order.placed.generation if by.half == "leaving" else None
         for _ in range(TRIES):
             if not order.placed.attempt:  # it held nothing before
@@ -141,9 +139,7 @@ class Handovers:
     # Orders without a conductor
 
     async def unheard(self, said: Message) -> Sequence[Outgoing]:
-        """Handle an order to a cell without a conductor: retry for a limited time; then the cell's half of
-        the move counts as failed.
-        """
+        """Retry an order to a cell without a conductor for a limited time; then its half has failed."""
         if not isinstance(said, MovePlaced | HandoverProgress):
             return ()
         self._ending.wait_for_ears(said.move, said.cell)
@@ -155,9 +151,7 @@ class Handovers:
     # What is done again and again
 
     async def tell_again(self) -> Sequence[HandoverProgress]:
-        """Return the orders to source cells that have not reported about their move to another cell so
-        far.
-        """
+        """Return the orders to source cells that have not reported about their move yet."""
         now = self._clock.now()
         async with self._database.write() as tx:
             orders = await store.untold(tx, now - TELL_AGAIN_SECONDS, now, PAGE)

@@ -22,9 +22,7 @@ PAGE = 1000  # rows in one transaction
 
 
 class HostRecords:
-    """The stored health of hosts: writes which hosts this scheduler found down or disabled, and reads the
-    records of all schedulers.
-    """
+    """The health of hosts: this scheduler stores what it found, and reads the records of all schedulers."""
 
     def __init__(self, book: HostBook, source: CandidateSource, database: Database, clock: Clock) -> None:
         self._book = book

@@ -169,9 +169,7 @@ class HostBook(BuildCounts):
         return None if early else Silence(f"no heartbeat from it, {others}")
 
     def level(self, source: CandidateSource, now: float) -> HostsNow:
-        """Return the data of all hosts by their positions in placement's index, for searches of this
-        moment.
-        """
+        """Return the data of all hosts by their present positions in placement's index."""
         self._past(now)
         if source is not self._source or source.layout != self._layout:
             self._read_anew(source)
@@ -227,9 +225,7 @@ class HostBook(BuildCounts):
         )
 
     def _judge(self, now: float) -> None:
-        """Decide which hosts are up and which are unknown, by position; the result agrees with `why_down` for
-        each host.
-        """
+        """Decide which hosts are up and which are unknown, as `why_down` does for one host."""
         if self._judged is not None and 0 <= now - self._judged < JUDGED_EVERY:
             return
         listened, columns, slots = self._listening.seconds, self._columns, self._slot_at

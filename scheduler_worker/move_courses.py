@@ -332,9 +332,7 @@ class MoveCourses:
         return result
 
     async def asleep_again(self, build: Id, cell: str) -> None:
-        """Shelve an instance again after its unshelving was refused; a newer move that has begun, or an end,
-        is left unchanged.
-        """
+        """Shelve an instance again after its unshelving was refused, unless a newer move has begun."""
         question = claims.ReleaseRequested(consumer=build, generation=None, retire=SHELVED, cell=cell)
         if isinstance((await self.scheduler.placement.release(question)).result, Contended):
             raise Retry(after=LONGEST_PAUSE, why=f"the claim of {build} is contended")

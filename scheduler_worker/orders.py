@@ -164,9 +164,7 @@ def put_off(orders: Sequence[Order], clock: Clock) -> list[Retry | None]:
 
 @dataclass(frozen=True)
 class Resolving:
-    """The resolution of all names in a batch of requests by one query; a query that placement refuses is
-    split in halves.
-    """
+    """The resolution of names in a batch of requests; a query that placement refuses is split in halves."""
 
     placement: PlacementQueries
     ending: Ending
@@ -225,9 +223,7 @@ class Resolving:
 
 
 class RelatedHosts:
-    """The hosts of related instances (members of a server group, named instances) by equivalence class of
-    waiting requests, as of the last answers.
-    """
+    """The hosts of group members and named instances, by equivalence class of waiting requests."""
 
     def __init__(self, resolve: Resolves) -> None:
         self._resolve = resolve
@@ -246,9 +242,7 @@ class RelatedHosts:
         return bool(self._around) and not self._around.isdisjoint(roots)
 
     async def moved(self, naming: Mapping[str, BuildRequested]) -> tuple[list[str], dict[str, str]]:
-        """Return the equivalence classes whose related instances have moved, and the classes that can never
-        fit, with the reason.
-        """
+        """Return the classes whose related instances have moved, and why other classes can never fit."""
         self.stirred, self._asking = False, True
         kinds = list(naming)
         changed: list[str] = []

@@ -32,9 +32,7 @@ class PendingChoice(msgspec.Struct, eq=False, gc=False):
 
 
 class PendingChoices:
-    """The reservations of chosen hosts, kept until placement's index shows their claims or the claims
-    fail.
-    """
+    """Reservations of chosen hosts, kept until placement's index shows their claims or the claims fail."""
 
     def __init__(self, source: CandidateSource, timeout: float = TIMEOUT) -> None:
         self.timeout = timeout
@@ -60,9 +58,7 @@ class PendingChoices:
         heappush(self._confirmed, (number, self._ties, entry))
 
     def drop(self, entry: PendingChoice) -> None:
-        """Release the reservation of a choice: its claim failed, or the index shows it. Repeating this has no
-        effect.
-        """
+        """Release the reservation of a choice once: its claim failed, or the index shows it."""
         if entry.open:
             entry.open = False
             self._source.withdraw(entry.allocations)
@@ -92,9 +88,7 @@ class PendingChoices:
 
 @dataclass(frozen=True, slots=True)
 class Promising:
-    """The reservation of chosen hosts: subtracts them from the index's free amounts, and counts them as
-    builds on their hosts.
-    """
+    """Reserves chosen hosts: reduces the index's free amounts, and counts builds on their hosts."""
 
     pending: PendingChoices
     book: HostBook

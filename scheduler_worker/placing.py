@@ -74,9 +74,7 @@ class Scheduler:
         self._joined = Joined()
 
     def leave_out_reserved(self, released: Callable[[str], None], narrow: Narrow) -> None:
-        """Set the functions that exclude reserved hosts before each search (`narrow`) and that receive
-        released choices (`released`).
-        """
+        """Set the functions that exclude reserved hosts before a search and that receive released hosts."""
         self.pending.let_go = released
         self.narrow = narrow
 
@@ -133,9 +131,7 @@ class Scheduler:
         return self.begin([kept.message])[0]
 
     async def place(self, begun: Sequence[Begins]) -> list[events.End]:
-        """Return the end of each order. Before an order counts as unplaceable, the index is refreshed with
-        all earlier commits.
-        """
+        """Return the end of each order; an order counts as unplaceable only after a refresh of the index."""
         batch = self._joined.begin()
         try:
             return await self._place(begun)
@@ -209,9 +205,7 @@ class Scheduler:
                     course.end = effect
 
     async def _choose(self, courses: Sequence[_Course], level: bool) -> bool:
-        """Choose hosts for orders, and again after a refresh of the index for orders without one; return
-        whether it was refreshed.
-        """
+        """Choose hosts, again after a refresh for orders without one; return whether it was refreshed."""
         if not courses:
             return level
         short = self._find_hosts(courses)
@@ -272,9 +266,7 @@ class Scheduler:
         return lambda: self.clock.monotonic() > until
 
     def choosing(self, supposed: HasReservations | None = None) -> Choosing:
-        """Return the choice among all hosts as they are now; with `supposed` reservations it is
-        hypothetical.
-        """
+        """Return the choice among all present hosts; with `supposed` reservations it is hypothetical."""
         joined = self._joined if supposed is None else self._joined.copy()
         reservations = supposed or self._promising()
         now, _ = self.hosts_now()

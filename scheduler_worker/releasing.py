@@ -46,9 +46,7 @@ class RetryTimes:
 
 
 class Ending:
-    """The end of instances: retires consumers, releases claims, and looks up the hosts of existing
-    allocations.
-    """
+    """The end of instances: retires consumers, releases claims, and looks up the hosts of allocations."""
 
     def __init__(self, placement: PlacementQueries, clock: Clock, unheard_for: float) -> None:
         self._placement = placement
@@ -108,9 +106,7 @@ class Ending:
         return {provider.id: provider for answer in answers for provider in answer.providers}
 
     async def take_back(self, placed: BuildPlaced) -> BuildUnplaceable | None:
-        """Handle a placed build without a conductor: retry for a limited time, then release its claim and end
-        it.
-        """
+        """Retry a placed build without a conductor for a limited time; then release its claim and end it."""
         self.wait_for_ears(placed.request, placed.cell)
         host = placed.chosen.host
         why = f"cell {placed.cell!r}: no conductor takes builds there; the claim on {host} was given back"

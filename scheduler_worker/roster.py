@@ -55,9 +55,7 @@ class SaysAlive(Protocol):
 
 
 class WaitingSignal:
-    """An additional heartbeat of a scheduler after which other schedulers query the waiting requests
-    again.
-    """
+    """A heartbeat out of turn, after which other schedulers read the waiting requests again."""
 
     def __init__(self, roster: Roster, say: SaysAlive) -> None:
         self._roster = roster

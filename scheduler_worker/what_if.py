@@ -49,9 +49,7 @@ _GROUPS = "count: with a server group, at most the instances of one request"
 
 @dataclass(slots=True)
 class _Counted:
-    """The free capacity that a what-if question has found so far; hosts are counted in the order of their
-    positions.
-    """
+    """The free capacity that a what-if question has found so far, host by host in order of position."""
 
     hosts: Counter[tuple[str, str]] = field(default_factory=Counter)
     instances: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -114,9 +112,7 @@ class WhatIfs:
     async def chosen(
         self, order: Order, best: int, supposing: Supposing
     ) -> tuple[WhatIfAnswered, Alternative]:
-        """Return the answer for the first flavor that places enough instances, in addition to the supposed
-        instances.
-        """
+        """Return the answer for the first flavor that places enough instances beyond the supposed ones."""
         [order] = self._scheduler.narrow([order])
         shorts: list[Shortage] = []
         before = supposing.several
@@ -230,9 +226,7 @@ class WhatIfs:
     def _count_host(
         self, ranking: Ranking, index: int, counted: _Counted, supposing: Supposing, until: float
     ) -> bool:
-        """Count how many instances fit on a host: by arithmetic if it is one provider, else by trying. Return
-        whether it is finished.
-        """
+        """Count the instances that fit on a host, by trying unless it is one provider; return if finished."""
         ways = ranking.found.look(index, 1) if ranking.found.admits(index) else ()
         host, most = ranking.found.host(index), ON_ONE_HOST
         group = ranking.alternative.group
@@ -258,9 +252,7 @@ class WhatIfs:
         return True
 
     def _finish(self, counted: _Counted, supposing: Supposing) -> None:
-        """Add the instances that fit on the current host. If its resources are shared, other hosts have
-        less.
-        """
+        """Add the instances that fit on the current host; if it shares resources, other hosts have less."""
         tried = counted.finish()
         if not self._scheduler.source.sharing:
             for promise in tried:
@@ -302,9 +294,7 @@ class _Gone:
 
 
 class WhatIfsOfMoves:
-    """The answers to what-if questions about moves: one question at a time, never in parallel with a question
-    about requests.
-    """
+    """The answers to what-if questions about moves; no two what-if questions run in parallel."""
 
     def __init__(self, what_ifs: WhatIfs, courses: MoveCourses) -> None:
         self._scheduler = courses.scheduler

@@ -78,9 +78,7 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def spares(self) -> tuple[messages.Selection, ...]:
-        """Return the alternates of a build that were not tried yet. A refused alternate is not tried
-        again.
-        """
+        """Return the alternates that were not tried yet; a refused alternate is not tried again."""
         return self.hosts[self.at + 1 :]
 
     @property
@@ -134,9 +132,7 @@ def attempt_fields(
     attempt: int | None = None,
     there: messages.Selection | messages.AgentReported | MoveReported | None = None,
 ) -> dict[str, Any]:
-    """Return the fields of messages that name an attempt of a build, its host and agent: by default the
-    present attempt.
-    """
+    """Return the fields of messages that name an attempt (by default the present one) and its host."""
     there = there or build.host
     return {
         "build": build.id,
@@ -289,9 +285,7 @@ def release_due_leftover(build: Build, now: float) -> Effects:
 
 
 def undone(build: Build, attempt: int | None = None, roots: Collection[str] | None = None) -> Effects:
-    """Return orders to destroy the unconfirmed leftovers of a build: of all attempts or one, on all hosts or
-    some.
-    """
+    """Return orders to destroy unconfirmed leftovers: of all attempts or one, on all hosts or some."""
     left = (left for left in build.leftovers if not left.gone and attempt in (None, left.attempt))
     there = (each for each in left if roots is None or build.hosts[each.at].root in roots)
     return tuple(destroy_left(build, each) for each in there)

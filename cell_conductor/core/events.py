@@ -53,9 +53,7 @@ class Adoption:
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """The event of a restart or a long silence, after which the messages that a build waits for are
-    repeated.
-    """
+    """The event of a restart or long silence: the messages that a build waits for are repeated."""
 
 
 Event = (

@@ -80,9 +80,7 @@ def _leaving(build: Build, order: HandoverProgress, now: float) -> BuildMove:
 
 
 def _deleted_before(build: Build, order: HandoverProgress, now: float, limits: AttemptLimits) -> Stepped:
-    """End the move of a deleted build; the resources that the holder consumer holds here are released when
-    its guest is destroyed.
-    """
+    """End the move of a deleted build; the source's resources are released once its guest is destroyed."""
     move = replace(_leaving(build, order, now), goal="deleted", phase="recall")
     build = replace(build, move=closed(move, "deleted", DELETED, "", "", now))
     if order.kind in KEPT and build.placed is not None:
@@ -122,9 +120,7 @@ def step_of_leaving(build: Build, event: Event, now: float, limits: AttemptLimit
 
 
 def recalled(build: Build, goal: Goal, cause: str, now: float, limits: AttemptLimits) -> Stepped:
-    """Cancel the departure of a build to another cell. Its resources are in the other cell, and the
-    scheduler's to change.
-    """
+    """Cancel the departure of a build to another cell; only the scheduler can change its resources there."""
     build = replace(build, move=replace(phases.open_move(build), goal=goal, cause=cause))
     return phases.enter(build, "recall", now, limits)
 

@@ -93,9 +93,7 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def asks(self) -> str:
-        """Return the name of the move's open question to placement; answers to earlier questions carry other
-        names.
-        """
+        """Return the name of the open question to placement; each question has its name."""
         return f"{self.phase} afresh" if self.afresh else self.phase
 
     @property
@@ -128,9 +126,7 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def without_record(placed: moves.MovePlaced) -> moves.MovePlaced:
-    """Return the message of a placed move as stored, without the record of the decision and without the boot
-    request.
-    """
+    """Return the message of a placed move as stored: without the decision's record and the boot request."""
     if placed.booted is not None:
         placed = replace(placed, booted=None)
     if placed.decision.record is None:

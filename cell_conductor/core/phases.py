@@ -107,9 +107,7 @@ def arrived(build: Build, now: float, limits: AttemptLimits, end: MoveEnd = "don
 
 
 def deleting(build: Build, reply_to: str | None, now: float, limits: AttemptLimits, why: str) -> Stepped:
-    """Delete a build in any phase of its move: destroy the guest and release its own resources; the source
-    becomes a leftover.
-    """
+    """Delete a build in any phase of its move: destroy its guest; the source becomes a leftover."""
     move = open_move(build)
     build = over(build, "given up", why, now)
     if move.kept and move.phase != "resume":
@@ -194,9 +192,7 @@ def way_back(
 
 
 def phase_without_guest(build: Build) -> moves.Phase:
-    """Return the phase of a move after no guest is at the destination: the next destination, or the
-    source.
-    """
+    """Return the phase after no guest is at the destination: the next destination, or the source."""
     move = open_move(build)
     if not move.goal:
         return "swap"
@@ -204,9 +200,7 @@ def phase_without_guest(build: Build) -> moves.Phase:
 
 
 def returned(build: Build, now: float, limits: AttemptLimits, problem: str = "") -> Stepped:
-    """Continue a build after its move was undone, with the source's resources or with the reason why they are
-    lost.
-    """
+    """Continue a build at the source of its undone move; `problem` says why its resources are lost."""
     move = open_move(build)
     if problem:
         cause = f"{move.cause}; its room at {move.left} could not be had back: {problem}"[:MAX_CAUSE]

@@ -26,9 +26,7 @@ def placed_by(event: Event) -> MovePlaced | None:
 
 
 def postpone_reason(build: Build | None, placed: MovePlaced) -> str:
-    """Return why a placed move cannot be judged yet, or an empty string. A move without a claim need not
-    wait.
-    """
+    """Return why a placed move cannot be judged yet; a move without a claim need not wait."""
     if build is None or (build.move is not None and build.move.id == placed.move):
         return ""
     if build.moving is not None and placed.kind not in ("shelve", "rebuild"):

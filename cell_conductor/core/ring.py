@@ -30,9 +30,7 @@ Preference = Callable[[str], tuple[str, ...]]
 
 
 def preference(agents: Collection[str]) -> Preference:
-    """Return a function from a node to its order of the given agents; without one of the agents the order of
-    the others is the same.
-    """
+    """Return a function from a node to its order of agents, which is independent of the other agents."""
     return _preference(tuple(sorted(agents)))
 
 

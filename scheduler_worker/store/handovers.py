@@ -72,9 +72,7 @@ async def change(tx: Transaction, before: Handover, after: Handover, now: float)
 
 
 async def untold(tx: Transaction, before: float, now: float, limit: int) -> list[Handover]:
-    """Return the moves between cells whose source has not reported since the given time, and update their
-    time.
-    """
+    """Return moves whose source cell has not reported since the given time, and update their time."""
     return [_decode(row["story"]) for row in await _UNTOLD(tx, before=before, now=now, most=limit)]
 
 

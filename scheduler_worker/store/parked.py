@@ -171,9 +171,7 @@ class OtherScheduler:
 
 
 async def add(tx: Transaction, owner: str, parked: Iterable[ParkedRequest]) -> set[Id]:
-    """Store waiting requests; return the requests that no other scheduler has stored, also on a
-    repetition.
-    """
+    """Store waiting requests; return the requests that no other scheduler has stored, also on repetition."""
     # Ordered by id, so that two concurrent insertions do not deadlock; without duplicates.
     new = sorted({request.request: request for request in reversed([*parked])}.values(), key=_by_request)
     values = [[_row(request)[name] for name in _STORED] for request in new]
@@ -219,9 +217,7 @@ async def without(tx: Transaction, parked: ParkedRequest, builds: Collection[Id]
 
 
 async def of_owner(tx: Transaction, owner: str, after: str, limit: int) -> tuple[list[ParkedRequest], str]:
-    """Return a page of the waiting requests of this owner, and where the next page begins (empty: at the
-    end).
-    """
+    """Return a page of the waiting requests of this owner, and where the next page begins, if any."""
     rows = await _OF_OWNER(tx, owner=owner, after=after, most=limit)
     return _readable(rows), rows[-1]["request"] if len(rows) == limit else ""
 

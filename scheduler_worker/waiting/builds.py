@@ -78,9 +78,7 @@ class WaitingBuilds:
     async def _store_waiting(
         self, waits: Sequence[tuple[Order, ParkedRequest, int | None]], regroupings: int
     ) -> list[Verdict]:
-        """Store requests that wait, and return the messages for each; repeated deliveries are answered
-        again.
-        """
+        """Store requests that wait; return the messages for each: redelivered requests are answered again."""
         if not waits:
             return []
         before = await self._came_before([order for order, *_ in waits])
@@ -172,9 +170,7 @@ class WaitingBuilds:
 
 
 def given_up(order: Order, kept: ParkedRequest, last: events.Park) -> Order:
-    """Return the order of a waiting request whose time has expired, ready to end after its last
-    evaluation.
-    """
+    """Return the order of an expired request, ready to end after its last evaluation."""
     lacks = last.why if last.shorts else kept.lacks
     decision = decision_of(last) if last.shorts else kept.decision
     return structs.replace(

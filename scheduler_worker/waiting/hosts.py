@@ -27,9 +27,7 @@ WishesOf = Callable[[BuildRequested], Sequence[Alternative]]
 
 @dataclass(eq=False)
 class Sight:
-    """The waiting queues' view of hosts. Requests of one equivalence class read the same in placement and in
-    the filters.
-    """
+    """The waiting queues' view of hosts; requests of one class read the same in placement and filters."""
 
     source: CandidateSource
     policy: ChoicePolicy
@@ -107,9 +105,7 @@ class Sight:
         return HostsFound(fits, [root for root in refused if root not in fits], passing, more)
 
     def prospect(self, kind: str) -> Prospect:
-        """Return the hosts that could ever fit, for the preferred flavor only: alternative flavors reserve no
-        host.
-        """
+        """Return the hosts that could ever fit the preferred flavor: only that flavor reserves hosts."""
         now, _ = self.hosts()
         alternatives = self._alternatives(kind)
         if not alternatives:  # a host that it names was deleted, and may return

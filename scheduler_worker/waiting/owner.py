@@ -38,9 +38,7 @@ class Keeping:
     # Timers
 
     async def beat(self) -> None:
-        """Write this scheduler's heartbeat if it owns waiting requests, and read the heartbeats of other
-        schedulers.
-        """
+        """Write this scheduler's heartbeat if it owns waiting requests, and read all heartbeats."""
         store = self._store
         async with store.database.write() as tx:
             if store.requests or store.entered:
@@ -62,9 +60,7 @@ class Keeping:
         self._queue.recheck()
 
     async def sweep(self) -> None:
-        """Evaluate all waiting requests slowly. No request should be placed by this, because changes of hosts
-        have woken all that fit.
-        """
+        """Evaluate all waiting requests slowly, in case no change of a host has woken one that fits."""
         store = self._store
         store.room.sweep(self._clock.monotonic())
         store.wake()
@@ -77,9 +73,7 @@ class Keeping:
                     return
 
     async def let_go(self) -> None:
-        """Release the ownership of waiting requests at a stop, so that another scheduler adopts them
-        immediately.
-        """
+        """Release the ownership of waiting requests at a stop, so that another scheduler adopts them."""
         if not self._store.requests:
             return
         try:

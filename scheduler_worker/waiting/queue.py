@@ -58,9 +58,7 @@ class StillWaiting:
 
 @dataclass(frozen=True, slots=True)
 class RetryLater:
-    """The result that the evaluation failed; the request is evaluated again after a time that grows with
-    every repetition.
-    """
+    """The result that the evaluation failed and is repeated after a time that doubles each time."""
 
     after: float
     start: MoveStart | None = None
@@ -71,9 +69,7 @@ Results = Sequence[tuple[ParkedRequest, Evaluated]]
 
 
 class Evaluator(Protocol):
-    """The interface of the evaluation of waiting requests of one type, builds or moves. Results are in the
-    order of the requests.
-    """
+    """Evaluates waiting requests of one type, builds or moves; results are in the order of the requests."""
 
     async def evaluate(self, woken: Sequence[Woken]) -> Sequence[Evaluated]: ...
 
@@ -255,9 +251,7 @@ class WaitingQueue:
     # Results
 
     async def _publish(self, evaluator: Evaluator, results: Results) -> None:
-        """Publish the messages of ended requests, then delete the requests. A failed publication is repeated
-        later.
-        """
+        """Publish the messages of ended requests, then delete them; a failure is repeated later."""
         done: list[Id] = []
         for kept, result in results:
             if not isinstance(result, Ended):

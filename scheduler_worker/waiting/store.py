@@ -61,9 +61,7 @@ class WaitingStore:
     # Requests in memory
 
     def enter(self, kept: ParkedRequest, mark: int | None = None) -> None:
-        """Add a request that found no host among the hosts as of this mark of the queues (None: it was not
-        evaluated).
-        """
+        """Add a request without a host among the hosts as of this mark (None: not evaluated)."""
         waiter = Waiter(
             kept.request, kept.kind, kept.priority, kept.since, kept.until, needs_of(kept.message)
         )
@@ -74,9 +72,7 @@ class WaitingStore:
         self._moved()
 
     def enter_again(self, kept: ParkedRequest) -> None:
-        """Add or replace a waiting request whose equivalence class is to be computed: it comes from another
-        owner, or was changed.
-        """
+        """Add or replace a waiting request whose equivalence class is to be computed."""
         order, event = self._begin(kept)
         if event.refusal:  # it has become unreadable
             kept = replace(kept, until=self._clock.now(), lacks=event.refusal)
@@ -139,9 +135,7 @@ class WaitingStore:
         return bool(len(self.room)) and self.room.ahead(self.kind(order), order.request.priority, now)
 
     def behind(self, order: Order, now: float, seen: int, story: StoredContext) -> ParkedRequest:
-        """Return a request that waits without a search, because the first request of its equivalence class
-        has no host.
-        """
+        """Return a request that waits without a search, as the first request of its class has no host."""
         first = self.room.first(self.kind(order))
         known = None if first is None else self.requests.get(first.request)
         lacks = f": {known.lacks}" if known is not None else ""
@@ -167,9 +161,7 @@ class WaitingStore:
         )
 
     def enter_stored(self, stored: Sequence[Marked], ours: set[Id], regroupings: int) -> None:
-        """Add the stored requests of this owner to the queues. Equivalence classes that were computed again
-        meanwhile are outdated.
-        """
+        """Add the stored requests of this owner to the queues; outdated classes are recomputed."""
         for kept, mark in stored:
             if kept.request not in ours or kept.request in self.room:
                 continue
@@ -315,9 +307,7 @@ class HostChanges:
 
 
 def _is_alike(state: HostState | None, other: HostState | None) -> bool:
-    """Return whether filters decide the same for both reported states of a host; the load is only for
-    weighers.
-    """
+    """Return whether filters decide the same for both states of a host; only weighers read its load."""
     if state is None or other is None:
         return state is other
     return state is other or msgspec.structs.replace(state, load=0.0) == msgspec.structs.replace(

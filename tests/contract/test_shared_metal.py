@@ -296,7 +296,7 @@ async def test_leftovers_of_a_dead_agent_are_destroyed_by_another_agent(
     second = next(iter(world.agents["b"].nodes))
     await world.builds[0].start_many([placed_on(1, first, second, books=books)])
     await world.pass_(100.5, "a")
-    reminders = await world.builds[0].time_out()
+    reminders: Any = await world.builds[0].time_out()
     (said,) = await world.builds[0].report_many(reminders)
     assert isinstance(said, Sequence)
     again = said[-1]
