@@ -1,8 +1,7 @@
 """Chooses alternates: the next best hosts of one cell, each counted as fuller once it is named.
 
-While packing, the next best hosts are full before they are needed, and a cell cannot request more
-alternates. So of two or more alternates, those with much less capacity than the roomiest hosts of the cell
-are replaced by some of the roomiest.
+While packing, the next best hosts are full before they are needed, and a cell cannot request more. So of
+two or more alternates, tight hosts are replaced by some of the roomiest hosts of the cell.
 """
 
 from collections import deque
@@ -44,10 +43,10 @@ class CapacityByHost:
     @cached_property
     def at_most(self) -> float:
         """Return an upper bound of the capacities of all hosts; possibly no host reaches it."""
-        return max(_whole([free.max(initial=0.0) / amount for free, amount in self._counted]), 0.0)
+        return max(min([free.max(initial=0.0) // amount for free, amount in self._counted], default=inf), 0.0)
 
     def of(self, index: int) -> float:
-        return _whole([free.item(index) / amount for free, amount in self._counted])
+        return min([free.item(index) // amount for free, amount in self._counted], default=inf)
 
     def most(self, cell: str) -> float:
         number = self.found.hosts.cells.get(cell)
@@ -106,10 +105,6 @@ class _ByCell:
     capacities: Floats
     first_of: list[int]  # cell number → where its hosts begin
     most: list[float]  # cell number → the room of its roomiest
-
-
-def _whole(capacities: list[float]) -> float:
-    return min(capacities) // 1.0 if capacities else inf
 
 
 class AlternatesOfCell:

@@ -154,11 +154,9 @@ class Choosing:
         cells = {host.cell for host in hosts} - {""}
         if request.cell and request.cell not in cells:
             return f"cell: no hosts in cell {request.cell!r}{_known('cells', cells)}"
-        zones = {host.zone for host in hosts}
-        zones.update(
-            aggregate.metadata.get("availability_zone", "") for aggregate in self.source.aggregates.values()
-        )
-        zones.discard("")
+        aggregates = self.source.aggregates.values()
+        zones = {host.zone for host in hosts} - {""}
+        zones |= {zone for one in aggregates if (zone := one.metadata.get("availability_zone"))}
         if request.zone and request.zone not in zones:
             known = _known("zones", zones) or "; no host names a zone"
             return f"zone: no hosts in zone {request.zone!r}{known}"
@@ -260,7 +258,7 @@ class _Kind:
         if ranking is None:
             return Shortage()
         if self._shortage is None or self._shortage[0] != ranking.turns:
-            found = ranking.shortage()
+            found = ranking.verdicts.shortage()
             promised = self._choosing.promised(self._wish)
             unknown = self._choosing.unknown(self._wish)
             self._shortage = ranking.turns, dataclasses.replace(found, promised=promised, unknown=unknown)

@@ -24,14 +24,8 @@ _OF_THE_HYPERVISOR = """
     hw:input_bus hw:locked_memory hw:maxphysaddr_bits hw:pointer_model hw:redirected_usb_ports
     hw:rescue_bus hw:serial_port_count hw:usb_model hw:vif_multiqueue_enabled hw:watchdog_action
 """.split()  # noqa: SIM905 - shorter than a list
-_OTHER_READERS = (
-    "quota",
-    "os",
-    "hw_rng",
-    "hw_video",
-    "powervm",
-    "vmware",
-)  # scopes of Ironic and hypervisors
+# Scopes of other readers: Ironic, hypervisors, filters.
+_OTHER_READERS = ("quota", "os", "hw_rng", "hw_video", "powervm", "vmware")
 _SILENT_SCOPES = (*_OTHER_READERS, "capabilities", "aggregate_instance_extra_specs")
 _SHAPED = re.compile(r"(resources|trait)[A-Za-z0-9_-]*:.*|same_subtree[A-Za-z0-9_-]*|hw:numa_(cpus|mem)\.\d+")
 NumaPolicy = Literal["legacy", "preferred", "required", "socket"]

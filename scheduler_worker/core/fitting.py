@@ -176,13 +176,6 @@ class FoundHosts:
         facts = self._facts[index] = self.view.now.facts(self.search, self.positions.item(index))
         return facts
 
-    def facts_beyond(self, host: str) -> HostFacts | None:
-        """Return the facts of a host outside the search result, or None if its name is not unique."""
-        positions = [self.source.position(root) for root in self.source.named(host)]
-        if len(positions) != 1 or positions[0] is None:
-            return None
-        return self.view.now.facts(self.search, positions[0])
-
     def index(self, root: str) -> int:
         position = self.source.position(root)
         return int(np.searchsorted(self.positions, -1 if position is None else position))

@@ -78,13 +78,6 @@ class QuestionDraft:
     root_forbidden: dict[str, str] = field(default_factory=dict)
     preferred: dict[str, float] = field(default_factory=dict)
 
-    def speaks_of(self, *classes: str) -> str:
-        for suffix, group in self.groups.items():
-            for name in classes:
-                if name in group.resources:
-                    return f"{self.where}.extra_specs['resources{suffix}:{name}']"
-        return ""
-
     def ask(self, suffix: str, resource_class: str, amount: int) -> None:
         resources = self.groups.setdefault(suffix, GroupDraft()).resources
         resources[resource_class] = resources.get(resource_class, 0) + amount

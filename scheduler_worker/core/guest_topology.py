@@ -1,7 +1,7 @@
 """The guest's processors and memory: which are dedicated, in how many NUMA cells, on which page size.
 
-A guest with a topology has a group for each NUMA cell, `_numa0` and so on. One provider must supply each
-group: a NUMA cell of the host, or the host itself if it reports none.
+Each NUMA cell of the guest is a group, `_numa0` and so on, that one provider must supply: a NUMA cell of the
+host, or the host itself if it reports no NUMA cells.
 """
 
 import re
@@ -190,11 +190,13 @@ def _cells(specs: GuestSpecs) -> list[GuestCell]:
 
 
 def _alone(draft: QuestionDraft, specs: GuestSpecs, page_kb: int) -> None:
-    classes = ["VCPU", "PCPU", "MEMORY_MB", *([_page_class(page_kb)] if page_kb else [])]
-    if other := draft.speaks_of(*classes):
-        said = specs.get("hw:numa_nodes") or specs.get("hw:cpu_policy") or specs.of_flavor("hw:mem_page_size")
-        at = said.at if said is not None else ""
-        raise Unreadable(f"{other}, and {at}: processors and memory are asked for by one or the other")
+    classes = {"VCPU", "PCPU", "MEMORY_MB", *([_page_class(page_kb)] if page_kb else [])}
+    said = specs.get("hw:numa_nodes") or specs.get("hw:cpu_policy") or specs.of_flavor("hw:mem_page_size")
+    for suffix, group in draft.groups.items():
+        for name in group.resources:
+            if name in classes:
+                also = f"{draft.where}.extra_specs['resources{suffix}:{name}'], and {said.at if said else ''}"
+                raise Unreadable(f"{also}: processors and memory are asked for by one or the other")
 
 
 def _ask_memory(draft: QuestionDraft, suffix: str, mb: int, page_kb: int, where: str) -> None:

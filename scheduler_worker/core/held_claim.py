@@ -52,14 +52,11 @@ def mappings_of(
     several = [group for group in question.groups if group.suffix and group.resources]
     if not several:
         return {}
-    rest = {
-        name: amount
-        for group in question.groups
-        if not group.suffix
-        for name, amount in group.resources.items()
-    }
+    unnamed = [group.resources for group in question.groups if not group.suffix]
+    rest = sorted((name, amount) for asked in unnamed for name, amount in asked.items() if amount)
     for served, left in _ways(several, allocations, question, providers, [PATIENCE]):
-        if _whole(left, rest) and _tied(served, question, providers):
+        parts = sorted((name, amount) for amounts in left.values() for name, amount in amounts.items())
+        if parts == rest and _tied(served, question, providers):
             if set(served.values()) == {root} and set(left) <= {root}:
                 return {}
             others: Mappings = {"": tuple(left)} if left else {}
@@ -104,11 +101,6 @@ def _may_serve(group: ResourceGroup, has: Mapping[str, int], provider: Provider 
         and traits.isdisjoint(group.forbidden)
         and all(not traits.isdisjoint(some) for some in group.required_any)
     )
-
-
-def _whole(left: Allocations, wanted: Mapping[str, int]) -> bool:
-    parts = [(name, amount) for amounts in left.values() for name, amount in amounts.items()]
-    return sorted(parts) == sorted((name, amount) for name, amount in wanted.items() if amount)
 
 
 def _tied(served: Mapping[str, str], question: FindCandidates, providers: Mapping[str, Provider]) -> bool:

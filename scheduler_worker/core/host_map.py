@@ -164,9 +164,8 @@ class HostColumns:
         self.recent: Numbers = np.zeros(FIRST_SLOTS)
         self.failures: Numbers = np.zeros(FIRST_SLOTS)  # as they counted at some moment long ago
         self.heartbeat: Numbers = np.full(FIRST_SLOTS, NEVER)  # the last one, in seconds of listening
-        self.silence: Numbers = np.zeros(
-            FIRST_SLOTS
-        )  # seconds without a heartbeat after which a host is down
+        # seconds without a heartbeat after which a host is down
+        self.silence: Numbers = np.zeros(FIRST_SLOTS)
         self.recorded_down: Numbers = np.zeros(FIRST_SLOTS)  # 1: down by a record, until a heartbeat comes
         self._columns: dict[tuple[str, str], Column] = {}  # by kind and name
         self._next = 1

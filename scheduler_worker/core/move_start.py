@@ -1,5 +1,4 @@
-"""The beginning of a move: which moves are refused, the request for a destination, and the claim that begins
-the move.
+"""The beginning of a move: which moves are refused, the request for a destination, and the first claim.
 
 The claim is made at most once per move id (`begins`). A repeated request is answered from the existing
 allocations.

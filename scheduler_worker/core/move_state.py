@@ -9,8 +9,7 @@ any number of schedulers and deliveries.
        └── deleted ─────────┴────── deleted ──→ deleted
 
 Each transition between cells is decided once. A repeated report leads to the same messages again, because
-the scheduler that decided may have stopped before it published them. A report about the half of another cell
-changes nothing.
+the scheduler that decided may have stopped before. A report about the half of another cell changes nothing.
 """
 
 from collections.abc import Sequence

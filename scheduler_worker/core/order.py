@@ -268,8 +268,6 @@ def too_much(request: BuildRequested, size: int, together: int) -> str:
 
 def size_of(request: BuildRequested) -> int:
     """Return the bytes of a build's spec with the largest flavor of its request."""
-    if not request.or_else:
-        return len(_encode(spec_of(request)))
     return max([len(_encode(spec_of(request, index))) for index in range(len(request.or_else) + 1)])
 
 

@@ -37,7 +37,6 @@ _HEEDED_BY = {
     "build_near_host_ip": "simple_cidr_affinity",
     "query": "json",
 }
-_OF_ROOM = ("ram", "cpu", "disk")  # weighers of how much is free
 _encode = msgspec.json.Encoder(order="deterministic").encode
 # accepted names that need no rule here, with the reason
 NEEDLESS: Mapping[str, str] = {**RULES_OF_PLACEMENT, **WEIGHERS_OF_OTHERS}
@@ -227,7 +226,9 @@ class ChoicePolicy:
     @cached_property
     def packs(self) -> bool:
         """Return whether fuller hosts weigh more, so that all requests prefer the same hosts."""
-        return any(weigher.name in _OF_ROOM and weigher.multiplier < 0 for weigher in self.weighers)
+        return any(
+            weigher.name in ("ram", "cpu", "disk") and weigher.multiplier < 0 for weigher in self.weighers
+        )
 
     def rules_for(self, alternative: Alternative) -> list[Rule]:
         """Return the filters that apply to a request. A forced host skips filters, unless it is down."""
@@ -248,15 +249,8 @@ class ChoicePolicy:
         said = tuple([read(alternative) for read in self._reads])
         question = msgspec.structs.replace(alternative.question, seed="")
         forced = bool(alternative.request.forced_host)
-        return (
-            alternative.alternative_index,
-            alternative.notes,
-            forced,
-            alternative.same,
-            alternative.different,
-            alternative.own,
-            _encode((question, said)),
-        )
+        hosts = alternative.same, alternative.different, alternative.own
+        return alternative.alternative_index, alternative.notes, forced, hosts, _encode((question, said))
 
     @cached_property
     def _reads(self) -> tuple[Callable[[Alternative], Any], ...]:

@@ -11,14 +11,13 @@ from operator import and_
 import numpy as np
 
 from bus.candidates import CandidateSearch
-from bus.decisions import Removal
 from bus.queries import Candidate
 from scheduler_worker.core.alternates import AlternatesOfCell, CapacityByHost
 from scheduler_worker.core.fitting import WAYS_OF_THE_BEST, FoundHosts
 from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking_order import THEIR_HOSTS, Entry, HostOrder, tiers_of
-from scheduler_worker.core.rejections import Shortage, Verdicts
+from scheduler_worker.core.rejections import Verdicts
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import ChoiceRecorder, HasReservations, Pick, Weights
 from scheduler_worker.core.view import HostsNow
@@ -49,7 +48,7 @@ class Ranking:
             if weight > 0 and not np.any(found.view.has(trait))
         ]
         self._notes = (*alternative.notes, *missing)
-        self._verdicts = Verdicts(found, self._notes)
+        self.verdicts = Verdicts(found, self._notes)
         self._weights = Weights(found)
         # Slices of schedulers do not apply to a request that names its hosts.
         tiers = tiers_of(search.positions, None if alternative.question.roots else hosts.ours, now.unknown)
@@ -69,8 +68,7 @@ class Ranking:
         avoid: Collection[str] = (),
         draw: Callable[[int], int] | None = None,
     ) -> Pick | None:
-        """Choose the best host, count it as used, and add the next best hosts for the case that placement
-        refuses it.
+        """Choose the best host and count it as used; add the next best hosts in case placement refuses it.
 
         Hosts that require a provider in `avoid` are chosen only if no other host fits.
         """
@@ -97,7 +95,7 @@ class Ranking:
                 enough = WAYS_OF_THE_NEXT if choices else WAYS_OF_THE_BEST
                 ways = found.ways(entry[-1], enough, shunned)
             choices += ways
-        record, removals = self._recorder.record(best, avoided), self.removals()
+        record, removals = self._recorder.record(best, avoided), self.verdicts.removals()
         order.leave([*best[1:], *avoided])
         pick = Pick(
             crossed=order.tier(winner) == THEIR_HOSTS,
@@ -144,13 +142,6 @@ class Ranking:
         first = np.searchsorted(self.found.positions[self._order.admitted], beyond, side="right")
         indices: list[int] = self._order.admitted[first:].tolist()
         return indices
-
-    def removals(self) -> tuple[Removal, ...]:
-        return self._verdicts.removals()
-
-    def shortage(self) -> Shortage:
-        """Return why no host is left."""
-        return self._verdicts.shortage()
 
     # One host
 

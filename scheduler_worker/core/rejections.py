@@ -30,8 +30,7 @@ STATES = {
     "tenant": "of other projects",
     "server_group": "ruled out by the server group",
 }
-TENANT = "tenant"
-CLOSED = frozenset({"disabled", "down", TENANT, NO_AGENT})  # codes of hosts that no similar request may use
+CLOSED = frozenset({"disabled", "down", "tenant", NO_AGENT})  # codes of hosts that no similar request may use
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +200,7 @@ class Verdicts:
                     continue  # also disabled or down
                 if miss.code not in CLOSED:
                     open_.append(miss)
-                elif miss.code != TENANT and len(closed) < NEAREST:
+                elif miss.code != "tenant" and len(closed) < NEAREST:
                     closed.append(miss)
                 if len(open_) == NEAREST:
                     return tuple(open_)
@@ -212,10 +211,12 @@ class Verdicts:
         return structs.replace(miss, lacks="; ".join((*why, miss.lacks))) if why else miss
 
     def _refusals(self, miss: NearMiss, rules: Sequence[Rule]) -> list[str]:
-        facts = self._found.facts_beyond(miss.host) if rules else None
-        if facts is None:
+        found = self._found
+        positions = [found.source.position(root) for root in found.source.named(miss.host)] if rules else []
+        if len(positions) != 1 or positions[0] is None:  # the name of the host is not unique
             return []
-        return [why for rule in rules if (why := rule.refuses(facts, self._found.alternative)) is not None]
+        facts = found.view.now.facts(found.search, positions[0])
+        return [why for rule in rules if (why := rule.refuses(facts, found.alternative)) is not None]
 
     def _misses(self) -> Iterator[NearMiss]:
         """Yield the found hosts that were rejected; the host that passed the most filters is first."""

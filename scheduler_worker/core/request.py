@@ -40,7 +40,6 @@ from scheduler_worker.core.guest_topology import add_topology, page_choices
 from scheduler_worker.core.rule import Alternative
 
 MAX_GROUPS = 200
-KEPT = 1024  # flavors with their images and places, read once
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 # cell, zone, aggregates, excluded aggregates
@@ -176,7 +175,7 @@ def _check_preferred(request: BuildRequested, question: FindCandidates) -> None:
             raise Unreadable(f"preferred_traits: {name} is forbidden (by the flavor, or on every host)")
 
 
-@lru_cache(KEPT)
+@lru_cache(maxsize=1024)
 def _read(asked: bytes, options: RequestOptions) -> tuple[_FlavorRead, ...]:
     alternative_index, flavor, image, place = _places.decode(asked)
     where = f"or_else[{alternative_index - 1}]" if alternative_index else "flavor"
@@ -255,11 +254,9 @@ class Prefilters:
                 )
         if self.closed:
             question = msgspec.structs.replace(question, not_cells=self.closed)
-        return (
-            alternative
-            if question is alternative.question
-            else replace(alternative, question=question, notes=notes)
-        )
+        if question is alternative.question:
+            return alternative
+        return replace(alternative, question=question, notes=notes)
 
 
 def prefilters(

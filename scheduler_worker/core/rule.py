@@ -99,9 +99,8 @@ class HostFacts(msgspec.Struct, frozen=True, gc=False):
     zone: str = ""  # as its owner reports it; zones of aggregates are in their metadata
     traits: tuple[str, ...] = ()
     aggregates: tuple[Aggregate, ...] = ()
-    free: Mapping[str, int] = msgspec.field(
-        default_factory=dict
-    )  # in its whole tree, without what is promised
+    # in its whole tree, without reserved amounts
+    free: Mapping[str, int] = msgspec.field(default_factory=dict)
     capacity: Mapping[str, int] = msgspec.field(default_factory=dict)
     state: HostState | None = None  # None: no report so far
     down: str = ""  # why it is held to be down

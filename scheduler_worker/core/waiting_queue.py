@@ -1,8 +1,7 @@
 """The queue of one class of waiting requests, and the hosts that first requests reserve.
 
-The first waiting request of each class reserves the host that is nearest to its needs. Later requests may
-use every other host, so they cannot delay the first one. A request reserves only hosts that it could ever
-use.
+The first waiting request of each class reserves the nearest host that it could ever use. Later requests may
+use every other host, so they cannot delay the first request.
 """
 
 from collections import deque

@@ -214,7 +214,7 @@ class WaitingRoom:
         """Evaluate the changed hosts for the queues that they could help."""
         self._tell_the_lines()
         if self._shuffled:
-            self._keep_hosts()
+            self._reserve_hosts()
             self._tell_the_lines()
         for line in self._lines.values():
             if line.look_at is not None and line.look_at <= now:
@@ -222,10 +222,8 @@ class WaitingRoom:
                 line.whole, line.look_at = True, None
             if not line.waiting:
                 continue  # continues after the trials
-            if line.whole:
-                self._look_at_all(line, now)
-            elif line.untested:
-                self._look_at_changed(line, now)
+            if line.whole or line.untested:
+                self._evaluate(line, now, whole=line.whole)
             if line.open:
                 for root in self._kept_before(line.waiting[0].key, line.kind) & line.open.keys():
                     del line.open[root]  # found before the host was reserved for another request
@@ -240,7 +238,7 @@ class WaitingRoom:
         for line in self._lines.values():
             if line.waiting and not line.open and line.look_at is None:
                 in_vain = set(line.in_vain)
-                self._look_at_all(line, now)
+                self._evaluate(line, now, whole=True)
                 line.in_vain = in_vain - line.open.keys()
                 line.swept = line.look_at is None and not line.open.keys() <= busy
 
@@ -280,19 +278,18 @@ class WaitingRoom:
                     seen.add(kind)
                     yield self._lines[kind]
 
-    def _look_at_changed(self, line: Line, now: float) -> None:
-        roots, line.untested = line.untested, {}
-        closed = [root for root in roots if line.open.pop(root, 0)]
-        line.refused.difference_update(roots)
-        self._look(line, now, roots)
-        self._give_back([root for root in closed if root not in line.open])
-
-    def _look_at_all(self, line: Line, now: float) -> None:
-        line.whole, line.more, line.untested, line.look_at = False, False, {}, None
-        closed, line.open = line.open, {}
-        line.refused.clear()
-        line.in_vain.clear()
-        self._look(line, now, None)
+    def _evaluate(self, line: Line, now: float, *, whole: bool) -> None:
+        """Evaluate all hosts for a queue, or the changed hosts."""
+        changed, line.untested = line.untested, {}
+        if whole:
+            line.whole, line.more, line.look_at = False, False, None
+            closed, line.open = list(line.open), {}
+            line.refused.clear()
+            line.in_vain.clear()
+        else:
+            closed = [root for root in changed if line.open.pop(root, 0)]
+            line.refused.difference_update(changed)
+        self._look(line, now, None if whole else changed)
         self._give_back([root for root in closed if root not in line.open])
 
     def _look(self, line: Line, now: float, among: Roots | None) -> None:
@@ -323,7 +320,7 @@ class WaitingRoom:
                 trial.line.in_vain.update(trial.roots)
             self._give_back(trial.roots)
 
-    def _keep_hosts(self) -> None:
+    def _reserve_hosts(self) -> None:
         self._shuffled = False
         firsts = sorted([line.first for line in self._lines.values()], key=lambda first: first.key)
         before, kept = self.kept, reservations(firsts, self._eyes.prospect, self.kept)

@@ -219,7 +219,7 @@ def test_a_forced_host_that_is_down_is_refused() -> None:
     hall.book.restore([replace(DOWN, agent="agent1")])
     ranking = hall.rank(a_request(forced_host="host1"))
     assert ranking.take() is None
-    lacks = {miss.host: miss.lacks for miss in ranking.shortage().nearest}
+    lacks = {miss.host: miss.lacks for miss in ranking.verdicts.shortage().nearest}
     assert lacks["host1"] == "down since 2023-11-14 22:13:20 UTC: no heartbeat from it"
 
 

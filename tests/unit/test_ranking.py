@@ -71,7 +71,7 @@ def test_a_host_that_reaches_its_limit_of_builds_is_not_handed_out_again() -> No
     ranking = ranked(free(1, 8192), policy=ChoicePolicy.from_names(max_builds=2))
     assert [hosts_of(take(ranking)) for _ in range(2)] == [["host1"], ["host1"]]
     assert ranking.take() is None
-    assert ranking.shortage().may_pass
+    assert ranking.verdicts.shortage().may_pass
 
 
 def test_alternates_are_the_next_best_hosts_and_not_reserved() -> None:
@@ -207,9 +207,9 @@ def test_better_hosts_that_were_refused_are_recorded_with_the_rule() -> None:
         ("host4", ""),
     ]
     assert best_first(ranking) == ["host4", "host2"]
-    assert [(removal.constraint, removal.removed, removal.hosts) for removal in ranking.removals()] == [
-        ("even_hosts", 2, ("host5", "host3"))
-    ]
+    assert [
+        (removal.constraint, removal.removed, removal.hosts) for removal in ranking.verdicts.removals()
+    ] == [("even_hosts", 2, ("host5", "host3"))]
 
 
 def test_removals_are_counted_by_rule_and_near_misses_named() -> None:
@@ -220,7 +220,7 @@ def test_removals_are_counted_by_rule_and_near_misses_named() -> None:
         a_candidate(4, agent="", zone="here"),
         states=[a_state(1, enabled=False), a_state(2, building=8)],
     )
-    shortage = hall.rank(a_request(), "s").shortage()
+    shortage = hall.rank(a_request(), "s").verdicts.shortage()
     assert [
         (removal.constraint, removal.removed, removal.left, removal.code, removal.hosts)
         for removal in shortage.removals
@@ -246,7 +246,7 @@ def test_removals_are_counted_by_rule_and_near_misses_named() -> None:
 def test_some_obstacles_are_temporary(state: HostState, passes: bool) -> None:
     ranking = ranked(a_candidate(1), states=[state])
     assert ranking.take() is None
-    assert ranking.shortage().may_pass == passes
+    assert ranking.verdicts.shortage().may_pass == passes
 
 
 def test_a_forced_host_is_used_against_the_rules() -> None:
@@ -322,7 +322,7 @@ def test_a_used_ranking_is_freed_without_garbage_collection() -> None:
     picks = [take(ranking, 3), take(ranking, 3)]
     assert len(spares(ranking, 2)) == 2
     ranking.put_back(picks)
-    assert ranking.shortage().removals and ranking.removals()
+    assert ranking.verdicts.shortage().removals and ranking.verdicts.removals()
     used_up = weakref.ref(ranking)
     gc.disable()
     try:

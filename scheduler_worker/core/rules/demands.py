@@ -1,7 +1,4 @@
-"""Filters about the demands of image, flavor and query, and about the metadata of aggregates.
-
-The metadata of several aggregates of a host is combined.
-"""
+"""Filters about the demands of image, flavor and query, and about the combined metadata of aggregates."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -192,12 +189,9 @@ def image_properties(*, image_properties_default_architecture: str = "") -> Rule
         )
         for what, needed, there in has:
             if needed and _spelled(needed) not in [_spelled(one) for one in there]:
-                said = (
-                    f"it has {', '.join(filter(None, there))}"
-                    if any(there)
-                    else "it does not say which it has"
-                )
-                return f"the image needs {what} {needed}; {said}"
+                names = ", ".join(filter(None, there))
+                reported = f"it has {names}" if names else "it does not say which it has"
+                return f"the image needs {what} {needed}; {reported}"
         return _version(image, state) or _address_bits(image, state)
 
     return Rule(

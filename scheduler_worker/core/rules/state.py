@@ -9,7 +9,6 @@ from bus.host_health import DISABLED, FORCED_DOWN, why_disabled
 from scheduler_worker.core.rule import Alternative, HostFacts, Number, OneHost, Rule, View, array_rule
 
 AFFINITY = "server_group_affinity"
-SERVER_GROUP = "server_group"  # what their refusals are known by
 GROUP = "group"  # the part of a request that group filters read
 
 
@@ -27,7 +26,9 @@ def server_group_anti_affinity() -> Rule:
         there, group = alternative.members.get(host.root, 0), alternative.group
         return f"{there} of server group {group.name} there, at most {group.max_per_host}" if group else ""
 
-    return array_rule("server_group_anti_affinity", admits, why, concerns, code=SERVER_GROUP, reads=(GROUP,))
+    return array_rule(
+        "server_group_anti_affinity", admits, why, concerns, code="server_group", reads=(GROUP,)
+    )
 
 
 def server_group_affinity() -> Rule:
@@ -52,7 +53,7 @@ def server_group_affinity() -> Rule:
             return f"none of server group {name} there"
         return f"no room for {alternative.together.several} of server group {name} together"
 
-    return array_rule(AFFINITY, admits, why, concerns, code=SERVER_GROUP, reads=(GROUP,))
+    return array_rule(AFFINITY, admits, why, concerns, code="server_group", reads=(GROUP,))
 
 
 def same_host() -> Rule:
