@@ -56,18 +56,18 @@ class CapacityByHost:
     def roomiest(self, cell: str, least: float) -> list[int]:
         """Return at most 64 hosts of the cell with the largest capacity, `least` or more, in random order."""
         there, in_order = self._where_is(cell), self._in_order
-        those, capacities = in_order.indices[there], in_order.capacities[there]
-        several = min(those.size // 4 + 1, ROOMIEST)
-        if those.size > several:  # few are left to be sorted
+        indices, capacities = in_order.indices[there], in_order.capacities[there]
+        several = min(indices.size // 4 + 1, ROOMIEST)
+        if indices.size > several:  # few are left to be sorted
             least = max(least, best_value(capacities, several))
         near = np.flatnonzero(capacities >= least)
-        those, capacities = those.take(near), capacities.take(near)
-        its_ties = self.order.ties(those)
-        if those.size > several:
+        indices, capacities = indices.take(near), capacities.take(near)
+        its_ties = self.order.ties(indices)
+        if indices.size > several:
             first = np.lexsort((its_ties, -capacities))[:several]
-            those, its_ties = those.take(first), its_ties.take(first)
-        indices: list[int] = those.take(np.argsort(its_ties)).tolist()
-        return indices
+            indices, its_ties = indices.take(first), its_ties.take(first)
+        roomiest: list[int] = indices.take(np.argsort(its_ties)).tolist()
+        return roomiest
 
     def _where_is(self, cell: str) -> slice:
         number, first_of = self.found.hosts.cells.get(cell), self._in_order.first_of
@@ -86,10 +86,10 @@ class CapacityByHost:
         at: Ints = np.full(len(hosts.served), -1, np.intp)
         at[positions if len(admitted) == len(positions) else positions.take(admitted)] = admitted
         at = at.take(hosts.by_cell)
-        these = np.flatnonzero(at >= 0)
-        indices = at.take(these)
+        found = np.flatnonzero(at >= 0)
+        indices = at.take(found)
         capacities = capacities.take(indices)
-        bounds = np.searchsorted(these, hosts.first_of_cell)
+        bounds = np.searchsorted(found, hosts.first_of_cell)
         there = np.flatnonzero(bounds[1:] > bounds[:-1])  # cells with at least one host
         most = np.zeros(len(bounds))
         if there.size:

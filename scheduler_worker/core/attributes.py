@@ -75,31 +75,31 @@ def attribute(host: HostFacts, name: str) -> Attribute | None:
 
 def capability(state: HostState, path: str) -> str | None:
     """Return a property that the host reported under this path, in either spelling."""
-    said = state.capabilities
-    return said.get(path, said.get(path.replace(":", "."), said.get(path.replace(".", ":"))))
+    known = state.capabilities
+    return known.get(path, known.get(path.replace(":", "."), known.get(path.replace(".", ":"))))
 
 
 def meets(value: object, demand: str) -> bool:
     """Return whether an attribute satisfies an extra spec; a text satisfies no numeric comparison."""
     words = demand.split()
-    said = str(value)
+    text = str(value)
     if not words:
-        return said == demand
+        return text == demand
     sign, *operands = words
     if sign == "<or>":
-        return said in operands[::2]
+        return text in operands[::2]
     if sign == "<all-in>":
-        return bool(operands) and all(word in said for word in operands)
+        return bool(operands) and all(word in text for word in operands)
     if sign == "<in>":
-        return bool(operands) and operands[0] in said
+        return bool(operands) and operands[0] in text
     if sign in _TEXTS:
-        return bool(operands) and _TEXTS[sign](said, operands[0])
+        return bool(operands) and _TEXTS[sign](text, operands[0])
     if sign in _NUMBERS:
         try:
-            return bool(operands) and _NUMBERS[sign](float(said), float(operands[0]))
+            return bool(operands) and _NUMBERS[sign](float(text), float(operands[0]))
         except ValueError:
             return False
-    return said.lower() == demand.lower() if isinstance(value, bool) else said == demand
+    return text.lower() == demand.lower() if isinstance(value, bool) else text == demand
 
 
 class UnreadableQuery(ValueError):

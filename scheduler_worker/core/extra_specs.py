@@ -99,8 +99,8 @@ class GuestSpecs:
 
     def one_of(self, key: str, *allowed: str) -> str:
         """Return the value of a property if it is an allowed one, or "" if the property is missing."""
-        said = self.get(key)
-        return "" if said is None else said.one_of(*allowed)
+        spec = self.get(key)
+        return "" if spec is None else spec.one_of(*allowed)
 
     def numbered(self, prefix: str) -> Iterator[tuple[int, SpecValue]]:
         """Yield the values of numbered keys such as `hw:numa_cpus.0`."""

@@ -137,15 +137,15 @@ def draft_of(flavor: Flavor, where: str) -> QuestionDraft:
         if parts is None:
             continue  # not about resources
         kind, suffix, name = parts.groups()
-        said = SpecValue(value, f"{where}.extra_specs[{key!r}]")
+        spec = SpecValue(value, f"{where}.extra_specs[{key!r}]")
         if len(suffix) > _MAX_SUFFIX:
-            raise Unreadable(f"{said.at}: a suffix of {len(suffix)} characters, at most {_MAX_SUFFIX}")
+            raise Unreadable(f"{spec.at}: a suffix of {len(suffix)} characters, at most {_MAX_SUFFIX}")
         if not _NAME.fullmatch(name):
-            raise Unreadable(f"{said.at}: {name!r} is no {kind.removesuffix('s')} name (A-Z, 0-9 and _)")
+            raise Unreadable(f"{spec.at}: {name!r} is no {kind.removesuffix('s')} name (A-Z, 0-9 and _)")
         if kind == "resources":
-            draft.groups.setdefault(suffix, GroupDraft()).resources[name] = said.whole()
+            draft.groups.setdefault(suffix, GroupDraft()).resources[name] = spec.whole()
         else:
-            _trait(draft, suffix, name, said)
+            _trait(draft, suffix, name, spec)
     policy = flavor.extra_specs.get("group_policy", "none")
     if policy not in ("none", "isolate"):
         raise Unreadable(f"{where}.extra_specs['group_policy']: {policy!r} is neither 'none' nor 'isolate'")
@@ -153,30 +153,30 @@ def draft_of(flavor: Flavor, where: str) -> QuestionDraft:
     return draft
 
 
-def _trait(draft: QuestionDraft, suffix: str, name: str, said: SpecValue) -> None:
+def _trait(draft: QuestionDraft, suffix: str, name: str, spec: SpecValue) -> None:
     group = draft.groups.setdefault(suffix, GroupDraft())
-    word, colon, number = said.value.partition(":")
+    word, colon, number = spec.value.partition(":")
     if word == "preferred":
         if suffix:
-            raise Unreadable(f"{said.at}: what is preferred is of the host: write it without a suffix")
-        draft.preferred[name] = _weight(number, said) if colon else 1.0
-    elif said.value == "required":
-        group.required[name] = said.at
-    elif said.value == "forbidden":
-        group.forbidden[name] = said.at
-    elif _ANY.fullmatch(said.value):
-        group.any_of.setdefault(said.value, []).append(name)
+            raise Unreadable(f"{spec.at}: what is preferred is of the host: write it without a suffix")
+        draft.preferred[name] = _weight(number, spec) if colon else 1.0
+    elif spec.value == "required":
+        group.required[name] = spec.at
+    elif spec.value == "forbidden":
+        group.forbidden[name] = spec.at
+    elif _ANY.fullmatch(spec.value):
+        group.any_of.setdefault(spec.value, []).append(name)
     else:
-        raise Unreadable(f"{said.at}: {said.value!r} is none of required, forbidden, preferred, any")
+        raise Unreadable(f"{spec.at}: {spec.value!r} is none of required, forbidden, preferred, any")
 
 
-def _weight(number: str, said: SpecValue) -> float:
+def _weight(number: str, spec: SpecValue) -> float:
     try:
         weight = float(number)
     except ValueError:
         weight = math.nan
     if not math.isfinite(weight) or not weight:
-        raise Unreadable(f"{said.at}: {number!r} is no weight, a number other than 0")
+        raise Unreadable(f"{spec.at}: {number!r} is no weight, a number other than 0")
     return weight
 
 
@@ -234,71 +234,71 @@ READ = frozenset({*_TRAITS, *_SWITCHES, *_NEEDS, *_TOPOLOGY.split(), "group_poli
 def add_capabilities(draft: QuestionDraft, specs: GuestSpecs) -> None:
     """Add the host traits that extra specs require, and a memory encryption context, to the query."""
     for key, other in _NEEDS.items():
-        said = specs.get(key)
-        if said is not None and specs.get(other) is None:
-            raise Unreadable(f"{said.at}: only with {other}")
+        spec = specs.get(key)
+        if spec is not None and specs.get(other) is None:
+            raise Unreadable(f"{spec.at}: only with {other}")
     for key, known in _TRAITS.items():
-        said = specs.get(key)
-        if said is not None and (trait := known[said.one_of(*known)]):
-            draft.root_required[trait] = said.at
+        spec = specs.get(key)
+        if spec is not None and (trait := known[spec.one_of(*known)]):
+            draft.root_required[trait] = spec.at
     for key, trait in _SWITCHES.items():
-        said = specs.get(key)
-        if said is not None and said.yes():
-            draft.root_required[trait] = said.at
+        spec = specs.get(key)
+        if spec is not None and spec.yes():
+            draft.root_required[trait] = spec.at
     model, version = specs.get("hw:tpm_model"), specs.get("hw:tpm_version")
     if model is not None and version is not None and (model.value, version.value) == ("tpm-crb", "1.2"):
         raise Unreadable(f"{model.at}: 'tpm-crb', and {version.at}: '1.2': it is of version 2.0")
     _add_encryption(draft, specs)
-    if (said := specs.of_flavor("hw:pmem")) is not None:
-        for label in said.value.split(","):
+    if (spec := specs.of_flavor("hw:pmem")) is not None:
+        for label in spec.value.split(","):
             name = label.strip().upper()
             if not re.fullmatch(r"[A-Z0-9_]{1,200}", name):
-                raise Unreadable(f"{said.at}: {label!r} is no name of a namespace")
+                raise Unreadable(f"{spec.at}: {label!r} is no name of a namespace")
             draft.ask("", f"CUSTOM_PMEM_NAMESPACE_{name}", 1)
 
 
 def _add_encryption(draft: QuestionDraft, specs: GuestSpecs) -> None:
-    said = specs.get("hw:mem_encryption")
-    if said is None or not said.yes():
+    spec = specs.get("hw:mem_encryption")
+    if spec is None or not spec.yes():
         return
     firmware = specs.of_image("hw_firmware_type")
     if firmware is not None and firmware.value.lower() != "uefi":
-        raise Unreadable(f"{said.at}: it needs UEFI, and {firmware.at}: {firmware.value!r}")
+        raise Unreadable(f"{spec.at}: it needs UEFI, and {firmware.at}: {firmware.value!r}")
     draft.ask("_mem_encryption", "MEM_ENCRYPTION_CONTEXT", 1)
     model = specs.one_of("hw:mem_encryption_model", *_MODELS)
     if model:
-        draft.groups["_mem_encryption"].required[_MODELS[model]] = said.at
+        draft.groups["_mem_encryption"].required[_MODELS[model]] = spec.at
 
 
 def add_devices(draft: QuestionDraft, specs: GuestSpecs, options: RequestOptions, cells: int) -> None:
     """Add a group for each device; with NUMA affinity device n belongs to the guest's NUMA cell n."""
-    said = specs.of_flavor("pci_passthrough:alias")
+    spec = specs.of_flavor("pci_passthrough:alias")
     alternative = specs.one_of("hw:pci_numa_affinity_policy", *NUMA_POLICIES)
-    if said is None:
+    if spec is None:
         return
     number = 0
-    for part in said.value.split(","):
+    for part in spec.value.split(","):
         match = _ALIAS.fullmatch(part)
         if match is None:
-            raise Unreadable(f"{said.at}: {part.strip()!r} is no alias with a number, as in a1:2,b:1")
+            raise Unreadable(f"{spec.at}: {part.strip()!r} is no alias with a number, as in a1:2,b:1")
         name, count = match[1], int(match[2] or 1)
         alias = options.pci_aliases.get(name)
         if alias is None:
             raise Unreadable(
-                f"{said.at}: there is no alias {name!r} (the setting pci_aliases)"
+                f"{spec.at}: there is no alias {name!r} (the setting pci_aliases)"
                 + nearest(name, options.pci_aliases)
             )
         if not count or number + count > MAX_DEVICES:
-            raise Unreadable(f"{said.at}: {count} of {name!r}: from 1 to {MAX_DEVICES} devices in all")
+            raise Unreadable(f"{spec.at}: {count} of {name!r}: from 1 to {MAX_DEVICES} devices in all")
         for _ in range(count):
             suffix = f"_pci{number}_{name}"
             draft.ask(suffix, alias.resource_class, 1)
-            draft.groups[suffix].required |= dict.fromkeys(alias.traits, said.at)
+            draft.groups[suffix].required |= dict.fromkeys(alias.traits, spec.at)
             policy = alternative or alias.numa_policy
             if policy == "required" and cells:
                 draft.same.append((f"_numa{number % cells}", suffix))
             elif policy == "socket":
-                draft.root_required["COMPUTE_SOCKET_PCI_NUMA_AFFINITY"] = said.at
+                draft.root_required["COMPUTE_SOCKET_PCI_NUMA_AFFINITY"] = spec.at
             number += 1
 
 

@@ -41,12 +41,12 @@ class GuestCell:
 
 def page_choices(specs: GuestSpecs, large: Sequence[str]) -> tuple[int, ...]:
     """Return the page sizes in KB that a guest accepts, the best first; 0 stands for ordinary memory."""
-    said = _page_size(specs)
-    word = "small" if said is None else said.value.strip().lower()
-    if said is None or word == "small":
+    spec = _page_size(specs)
+    word = "small" if spec is None else spec.value.strip().lower()
+    if spec is None or word == "small":
         return (0,)
     if word not in ("large", "any"):
-        kb = _page_kb(said)
+        kb = _page_kb(spec)
         return (0 if kb == SMALL_KB else kb,)
     memory = gcd(*(cell.memory_mb for cell in _cells(specs))) * 1024  # each cell's is a multiple of this
     fitting = [kb for kb in page_sizes(large) if memory % kb == 0]
@@ -55,7 +55,7 @@ def page_choices(specs: GuestSpecs, large: Sequence[str]) -> tuple[int, ...]:
     if not fitting:
         raise Unreadable(
             f"{specs.where}.memory_mb: what a cell gets of {specs.flavor.memory_mb} is no multiple of a large"
-            f" page ({', '.join(large)}), and {said.at}: {said.value!r}"
+            f" page ({', '.join(large)}), and {spec.at}: {spec.value!r}"
         )
     return tuple(fitting)
 
@@ -89,11 +89,11 @@ def _page_size(specs: GuestSpecs) -> SpecValue | None:
     return flavor if chosen == "any" else image
 
 
-def _page_kb(said: SpecValue) -> int:
-    parts = _SIZE.fullmatch(said.value.strip())
+def _page_kb(spec: SpecValue) -> int:
+    parts = _SIZE.fullmatch(spec.value.strip())
     kb = int(parts[1]) * _UNITS[parts[2][:1].lower()] if parts else 0
     if not 0 < kb <= MAX_INT:
-        raise Unreadable(f"{said.at}: {said.value!r} is none of small, large, any and no size (2MB, 1GB)")
+        raise Unreadable(f"{spec.at}: {spec.value!r} is none of small, large, any and no size (2MB, 1GB)")
     return kb
 
 
@@ -110,8 +110,8 @@ def add_topology(draft: QuestionDraft, specs: GuestSpecs, page_kb: int) -> int:
             raise Unreadable(f"{_at(specs, key)}: only with hw:cpu_policy=dedicated or mixed")
     if nodes is None:
         for prefix in ("hw:numa_cpus.", "hw:numa_mem."):
-            for _, said in specs.numbered(prefix):
-                raise Unreadable(f"{said.at}: only with hw:numa_nodes")
+            for _, spec in specs.numbered(prefix):
+                raise Unreadable(f"{spec.at}: only with hw:numa_nodes")
     if nodes is None and not pinned and specs.of_flavor("hw:mem_page_size") is None:
         return 0
     cells = _cells(specs)
@@ -157,9 +157,9 @@ def _cells(specs: GuestSpecs) -> list[GuestCell]:
     vcpus = _cpu_count(specs)
     cpus, memory = dict(specs.numbered("hw:numa_cpus.")), dict(specs.numbered("hw:numa_mem."))
     for one in (cpus, memory):
-        for number, said in one.items():
+        for number, spec in one.items():
             if number >= count:
-                raise Unreadable(f"{said.at}: there are {count} cells (hw:numa_nodes), the first is 0")
+                raise Unreadable(f"{spec.at}: there are {count} cells (hw:numa_nodes), the first is 0")
     if not cpus and not memory:
         for name, amount in (("vcpus", vcpus), ("memory_mb", flavor.memory_mb)):
             if amount % count:
@@ -191,11 +191,11 @@ def _cells(specs: GuestSpecs) -> list[GuestCell]:
 
 def _alone(draft: QuestionDraft, specs: GuestSpecs, page_kb: int) -> None:
     classes = {"VCPU", "PCPU", "MEMORY_MB", *([_page_class(page_kb)] if page_kb else [])}
-    said = specs.get("hw:numa_nodes") or specs.get("hw:cpu_policy") or specs.of_flavor("hw:mem_page_size")
+    spec = specs.get("hw:numa_nodes") or specs.get("hw:cpu_policy") or specs.of_flavor("hw:mem_page_size")
     for suffix, group in draft.groups.items():
         for name in group.resources:
             if name in classes:
-                also = f"{draft.where}.extra_specs['resources{suffix}:{name}'], and {said.at if said else ''}"
+                also = f"{draft.where}.extra_specs['resources{suffix}:{name}'], and {spec.at if spec else ''}"
                 raise Unreadable(f"{also}: processors and memory are asked for by one or the other")
 
 
@@ -221,16 +221,16 @@ def _span(first: int, last: int) -> int:
     return (1 << last + 1) - (1 << first)
 
 
-def _numbers(said: SpecValue, count: int) -> int:
+def _numbers(spec: SpecValue, count: int) -> int:
     """Return the bit mask of the processors in a list such as `0-3,^1,6`, all below `count`."""
     in_ = out = 0
-    for part in said.value.split(","):
+    for part in spec.value.split(","):
         match = _RANGE.fullmatch(part)
         if match is None:
-            raise Unreadable(f"{said.at}: {said.value!r} is no list of processors (0-3,^1,6)")
+            raise Unreadable(f"{spec.at}: {spec.value!r} is no list of processors (0-3,^1,6)")
         first, last = int(match[2]), int(match[3] or match[2])
         if last < first or last > MAX_CPUS:
-            raise Unreadable(f"{said.at}: {part.strip()!r} is no range of processors")
+            raise Unreadable(f"{spec.at}: {part.strip()!r} is no range of processors")
         if match[1]:
             out |= _span(first, last)
         else:
@@ -238,11 +238,11 @@ def _numbers(said: SpecValue, count: int) -> int:
     named = in_ & ~out
     if strange := named >> count:
         first = count + (strange & -strange).bit_length() - 1
-        raise Unreadable(f"{said.at}: there is no processor {first}: the guest has {count}")
+        raise Unreadable(f"{spec.at}: there is no processor {first}: the guest has {count}")
     return named
 
 
 def _at(specs: GuestSpecs, key: str) -> str:
-    said = specs.get(key)
-    assert said is not None
-    return said.at
+    spec = specs.get(key)
+    assert spec is not None
+    return spec.at

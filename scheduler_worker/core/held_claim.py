@@ -59,8 +59,8 @@ def mappings_of(
         if parts == rest and _tied(served, question, providers):
             if set(served.values()) == {root} and set(left) <= {root}:
                 return {}
-            others: Mappings = {"": tuple(left)} if left else {}
-            return others | {suffix: (provider,) for suffix, provider in served.items()}
+            mappings: Mappings = {"": tuple(left)} if left else {}
+            return mappings | {suffix: (provider,) for suffix, provider in served.items()}
     return {}
 
 
@@ -74,7 +74,7 @@ def _ways(
     if not groups:
         yield {}, left
         return
-    first, others = groups[0], groups[1:]
+    first, later = groups[0], groups[1:]
     for id_, has in left.items():
         patience[0] -= 1
         if patience[0] < 0:
@@ -85,10 +85,10 @@ def _ways(
         after = {**left, id_: {name: amount for name, amount in less.items() if amount}}
         if not after[id_]:
             del after[id_]
-        for served, rest in _ways(others, after, question, providers, patience):
-            others_there = [suffix for suffix, provider in served.items() if provider == id_]
-            isolated = [suffix for suffix in others_there if {first.suffix, suffix} <= set(question.isolated)]
-            if not isolated and not (others_there and question.group_policy == "isolate"):
+        for served, rest in _ways(later, after, question, providers, patience):
+            there = [suffix for suffix, provider in served.items() if provider == id_]
+            isolated = [suffix for suffix in there if {first.suffix, suffix} <= set(question.isolated)]
+            if not isolated and not (there and question.group_policy == "isolate"):
                 yield {first.suffix: id_, **served}, rest
 
 

@@ -189,7 +189,7 @@ def begins(order: Handover) -> tuple[HandoverProgress, ...]:
 
 def _told(order: Handover) -> HandoverProgress:
     placed, by = order.placed, order.by
-    told = HandoverProgress(
+    progress = HandoverProgress(
         move=placed.move,
         build=placed.build,
         kind=placed.kind,
@@ -203,9 +203,9 @@ def _told(order: Handover) -> HandoverProgress:
         reply_to=placed.reply_to,
     )
     if by is None:
-        return told
+        return progress
     reported = {name: getattr(by, name) for name in ("above", "steps", "end", "cause", "phases", "attempts")}
-    return structs.replace(told, generation=order.generation, problem=order.problem, **reported)
+    return structs.replace(progress, generation=order.generation, problem=order.problem, **reported)
 
 
 def holding_nothing(order: Handover, *, deleted: bool) -> ReleaseRequested:

@@ -92,7 +92,6 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     begun: bool = False  # and has its claim already
 
     def with_alternatives(self, **fields: Any) -> "Order":
-        """Return the order whose alternatives have these fields."""
         alternatives = tuple([replace(alternative, **fields) for alternative in self.alternatives])
         return structs.replace(self, alternatives=alternatives)
 
@@ -243,12 +242,12 @@ def spec_of(request: BuildRequested, alternative_index: int = 0) -> BuildSpec:
 
 def refusals_of(pick: Pick, refusals: Sequence[Refusal]) -> tuple[list[str], set[str]]:
     """Return placement's refusals as texts, and the providers to avoid, except any that only changed."""
-    said, avoid = [], set()
+    texts, avoid = [], set()
     for way, refusal in zip(pick.choices, refusals, strict=False):
-        said.append(f"{way.host}: {refusal}")
+        texts.append(f"{way.host}: {refusal}")
         if not isinstance(refusal, Moved | NoGroup | NothingHeld | OutsideCell):
             avoid.add(refusal.provider)
-    return said, avoid
+    return texts, avoid
 
 
 def too_much(request: BuildRequested, size: int, together: int) -> str:

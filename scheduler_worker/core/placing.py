@@ -41,7 +41,6 @@ LONGEST_PAUSE = 5.0  # seconds between two searches of a request that has waited
 SOON = 0.1, 0.5
 AT_ONCE = 0.05, 0.2
 
-
 Step = tuple[Order, events.Effects]
 
 
@@ -175,8 +174,8 @@ def _claimed(order: Order, results: Sequence[ClaimResult], patience: float) -> S
             if nowhere is not None:
                 order = _fail(order, str(nowhere), Decision(code="no_server_group"))
                 return _also(released, _next(order, patience))
-            said, providers = refusals_of(pick, result.refusals)
-            refused += [one for one in said if one not in refused]
+            texts, providers = refusals_of(pick, result.refusals)
+            refused += [one for one in texts if one not in refused]
             avoid |= providers
     order = replace(order, avoid=frozenset(avoid), refused=tuple(refused), alternative_index=0, shorts=())
     obstacle = f"every host that would do was refused when it was claimed: {'; '.join(order.refusals)}"
@@ -216,8 +215,8 @@ def _settle(order: Order, claimed: Sequence[Claimed], patience: float) -> Step:
     asked = also_asked(request)
     for instance, pick, way, result in zip(order.instances, picks, ways, claimed, strict=False):
         if result.refused:
-            said, providers = refusals_of(pick, result.refused)
-            refused += said
+            texts, providers = refusals_of(pick, result.refused)
+            refused += texts
             avoid |= providers
         spares, lacking = pick.spares, 0
         if result.choice or avoid or len(picks) > 1:

@@ -246,11 +246,11 @@ class ChoicePolicy:
 
     def kind(self, alternative: Alternative) -> Hashable:
         """Return the equivalence class: alternatives of one class are equal in all that evaluations read."""
-        said = tuple([read(alternative) for read in self._reads])
+        values = tuple([read(alternative) for read in self._reads])
         question = msgspec.structs.replace(alternative.question, seed="")
         forced = bool(alternative.request.forced_host)
         hosts = alternative.same, alternative.different, alternative.own
-        return alternative.alternative_index, alternative.notes, forced, hosts, _encode((question, said))
+        return alternative.alternative_index, alternative.notes, forced, hosts, _encode((question, values))
 
     @cached_property
     def _reads(self) -> tuple[Callable[[Alternative], Any], ...]:

@@ -88,7 +88,7 @@ class HostOrder:
             if tiers is None
             else [admitted[tiers[admitted] == tier] for tier in range(UNKNOWN_HOSTS + 1)]
         )
-        self._orders = [(tier, Frontier(worths, those, self.ties)) for tier, those in enumerate(slices)]
+        self._orders = [(tier, Frontier(worths, indices, self.ties)) for tier, indices in enumerate(slices)]
         self._sorted: list[Entry] = []  # the hosts of the beginning that have been sorted so far
         self._of_cell: dict[int, list[Entry]] = {}  # the same by cell
         self._at = 0  # so far they were handed out
@@ -155,10 +155,10 @@ class HostOrder:
         return self._of_cell.get(number, [])
 
     def _turn_page(self) -> bool:
-        (tier, order), *others = self._orders
+        (tier, order), *later = self._orders
         indices, its_ties = order.page()
-        if not indices.size and others:
-            self._orders = others
+        if not indices.size and later:
+            self._orders = later
             return self._turn_page()
         several, worths = len(indices), (-self._worths[indices]).tolist()
         columns = [tier] * several, worths, [0] * several, its_ties.tolist(), indices.tolist()

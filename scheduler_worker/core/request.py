@@ -38,6 +38,7 @@ from scheduler_worker.core.group_draft import (
 )
 from scheduler_worker.core.guest_topology import add_topology, page_choices
 from scheduler_worker.core.rule import Alternative
+from scheduler_worker.core.rules.demands import TENANT
 
 MAX_GROUPS = 200
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -47,7 +48,6 @@ _Place = tuple[str, str, tuple[tuple[str, ...], ...], tuple[str, ...]]
 
 _shapes = msgspec.json.Encoder(order="deterministic")
 _places = msgspec.json.Decoder(tuple[int, Flavor, Image | None, _Place])
-TENANT = "filter_tenant_id"  # and whatever else begins so: there may be several
 NOBODY = "00000000-0000-0000-0000-000000000000"  # an aggregate that no host is in
 
 Named = Callable[[str], Sequence[str]]  # the roots of a host, by its name or its root

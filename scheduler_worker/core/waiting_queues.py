@@ -328,7 +328,7 @@ class WaitingRoom:
         self._give_back([root for root in before if root not in kept or kept[root].key > before[root].key])
 
     def _kept_before(self, key: LineKey, kind: str) -> set[Root]:
-        kept = {root for root, whose in self.kept_elsewhere.items() if whose < key}
+        kept = {root for root, first in self.kept_elsewhere.items() if first < key}
         kept.update(root for root, kept in self.kept.items() if kept.key < key and kept.kind != kind)
         return kept
 

@@ -129,14 +129,14 @@ def image_properties(*, image_props_weight_setting: Mapping[str, float] | None =
 
     def value(view: View, alternative: Alternative) -> Number:
         wanted = [
-            (f"{name}={said}", ratio)
-            for name, said in alternative.image_properties.items()
+            (f"{name}={text}", ratio)
+            for name, text in alternative.image_properties.items()
             if (ratio := ratios.get(name, 0.0) if ratios else 1.0)
         ]
 
         def of(host: HostFacts) -> float:
             there = host.state.image_properties if host.state is not None else {}
-            return sum(ratio * there.get(said, 0) for said, ratio in wanted)
+            return sum(ratio * there.get(text, 0) for text, ratio in wanted)
 
         return view.each(of) if wanted else 0.0
 

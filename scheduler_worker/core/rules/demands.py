@@ -270,10 +270,10 @@ def _address_bits(image: Image, state: HostState | None) -> str | None:
     needed = _of(image, _ADDRESS_BITS)
     if not needed or state is None:
         return None
-    said = capability(state, "cpu_info:maxphysaddr:bits") or capability(state, "maxphysaddr_bits")
-    if not said or not said.isdecimal() or not needed.isdecimal() or int(said) >= int(needed):
+    reported = capability(state, "cpu_info:maxphysaddr:bits") or capability(state, "maxphysaddr_bits")
+    if not reported or not reported.isdecimal() or not needed.isdecimal() or int(reported) >= int(needed):
         return None
-    return f"the image needs addresses of {needed} bits; it has {said}"
+    return f"the image needs addresses of {needed} bits; it has {reported}"
 
 
 _CAPABILITIES = "capabilities:"
