@@ -303,7 +303,7 @@ async def test_very_many_instances_are_asked_for_in_several_questions() -> None:
         for number in range(1, 4)
     ]
     await said(asked, requests)
-    assert asked.questions == [1000, 1000, 700]
+    assert asked.questions == [*[500] * 5, 200]
 
 
 REQUESTED = uid(2000, "b")  # the first instance of the second request
