@@ -222,21 +222,20 @@ class Scheduler:
             self._take(course, answer)
         return level
 
-    def _find_hosts(self, courses: Sequence[_Course]) -> list[tuple[_Course, events.Chosen | events.NoHost]]:
-        short: list[tuple[_Course, events.Chosen | events.NoHost]] = []
+    def _find_hosts(self, courses: Sequence[_Course]) -> list[tuple[_Course, events.Chosen]]:
+        short: list[tuple[_Course, events.Chosen]] = []
         for course, order in zip(courses, self.narrow([course.order for course in courses]), strict=True):
             course.order = order
         answers = self.choosing().choose([course.order for course in courses])
         for course, answer in zip(courses, answers, strict=True):
-            if isinstance(answer, events.Chosen) and answer.short is None:
+            if answer.short is None:
                 self._take(course, answer)
             else:
                 short.append((course, answer))
         return short
 
-    def _choose_not(self, order: Order, answer: events.Chosen | events.NoHost) -> None:
-        picks = answer.picks if isinstance(answer, events.Chosen) else ()
-        for instance, pick in zip(order.instances, picks, strict=False):
+    def _choose_not(self, order: Order, answer: events.Chosen) -> None:
+        for instance, pick in zip(order.instances, answer.picks, strict=False):
             self._promising().drop(pick.promise)
             if order.alternative.group is not None:
                 self._joined.leave(order.alternative.group.id, instance)

@@ -23,7 +23,6 @@ from bus.queries import (
 )
 from bus.vocabulary import Id
 from scheduler_worker.core.choosing import Choosing
-from scheduler_worker.core.events import Chosen
 from scheduler_worker.core.helping import helps
 from scheduler_worker.core.move_start import Barred, MoveStart
 from scheduler_worker.core.move_state import Stopped
@@ -151,8 +150,6 @@ class WhatIfs:
                 as_many_as_fit = structs.replace(order.request, at_least=least, alternates=0)
                 part = structs.replace(order, instances=some, request=as_many_as_fit)
                 (answer,) = choosing.choose([part])
-            if not isinstance(answer, Chosen):
-                return picks, answer.short
             picks += answer.picks
             if answer.short is not None:
                 return picks, answer.short

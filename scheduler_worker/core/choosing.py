@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from bus.candidates import CandidateSource, SenselessQuery
 from bus.queries import Candidate, FindCandidates
 from bus.vocabulary import Id
-from scheduler_worker.core.events import Chosen, NoHost
+from scheduler_worker.core.events import Chosen
 from scheduler_worker.core.host_map import HostMap, drawn
 from scheduler_worker.core.order import MAX_CHOICES, MAX_CHOICES_EACH, Order
 from scheduler_worker.core.policy import ChoicePolicy
@@ -75,7 +75,7 @@ class Choosing:
     pending: HasReservations
     joined: Joined
 
-    def choose(self, orders: Sequence[Order]) -> list[Chosen | NoHost]:
+    def choose(self, orders: Sequence[Order]) -> list[Chosen]:
         """Return hosts, or the reason why not, for each order; of equal orders the first chooses first."""
         alike: dict[Hashable, list[int]] = {}
         kinds: dict[int, Hashable] = {}  # of each alternative: equal requests share a kind
@@ -87,7 +87,7 @@ class Choosing:
             elif kind is None:
                 kind = kinds[id(alternative)] = self.policy.kind(alternative)
             alike.setdefault(kind, []).append(index)
-        answers: dict[int, Chosen | NoHost] = {}
+        answers: dict[int, Chosen] = {}
         for indices in alike.values():
             kind_of_order = _Kind(self, orders[indices[0]])
             for index in indices:
@@ -196,11 +196,11 @@ class _Kind:
         self._ranking: Ranking | None = None
         self._shortage: tuple[object, Shortage] | None = None
 
-    def hosts_for(self, order: Order) -> Chosen | NoHost:
+    def hosts_for(self, order: Order) -> Chosen:
         try:
             picks = self._picks(order)
         except SenselessQuery as problem:
-            return NoHost(Shortage(alternative_index=order.alternative_index, refusal=str(problem)))
+            return Chosen(short=Shortage(alternative_index=order.alternative_index, refusal=str(problem)))
         if len(picks) == len(order.instances):
             return Chosen(self._with_spares(order, picks))
         if len(picks) < order.needed:
@@ -215,7 +215,7 @@ class _Kind:
                 short = dataclasses.replace(
                     short, removals=beside.removals, nearest=beside.nearest, fitted=len(picks)
                 )
-            return NoHost(short)
+            return Chosen(short=short)
         return Chosen(self._with_spares(order, picks), self._short())
 
     def _picks(self, order: Order) -> list[tuple[Ranking, Pick]]:

@@ -24,16 +24,10 @@ class Begun(msgspec.Struct, frozen=True, gc=False):
 
 
 class Chosen(msgspec.Struct, frozen=True, gc=False):
-    """The event that hosts were chosen and reserved for enough instances of the order."""
+    """The event that hosts were reserved for the first instances, or, if too few fit, for no instance."""
 
-    picks: tuple[Pick, ...]
+    picks: tuple[Pick, ...] = ()
     short: Shortage | None = None  # why not for all
-
-
-class NoHost(msgspec.Struct, frozen=True, gc=False):
-    """The event that hosts were found for too few instances of the order; nothing is reserved."""
-
-    short: Shortage
 
 
 class ClaimAnswers(msgspec.Struct, frozen=True, gc=False):
@@ -77,7 +71,6 @@ class HelpFound(msgspec.Struct, frozen=True, gc=False):
 Event = (
     Begun
     | Chosen
-    | NoHost
     | ClaimAnswers
     | ClaimImpossible
     | Located
@@ -93,7 +86,7 @@ Event = (
 class Need(Enum):
     """The need of an order that must be answered next. The worker reads the particulars from the order."""
 
-    HOSTS = "hosts for all instances without one, by the current flavor: answered by Chosen or NoHost"
+    HOSTS = "hosts for all instances without one, by the current flavor: answered by Chosen"
     CLAIMS = "claims of the picked hosts: answered by ClaimAnswers or ClaimImpossible"
     PLACES = "the hosts of existing allocations: answered by Located"
     FENCES = "consumers to be retired: answered by FenceAnswers or FenceImpossible"

@@ -51,6 +51,8 @@ def step(order: Order, event: events.Event, patience: float) -> Step:
             return _next(order, patience)
         case events.Begun(refusal=refusal):
             return _next(_fail(order, refusal, Decision(code="unreadable")), patience)
+        case events.Chosen(picks=(), short=short) if short is not None:
+            return _no_host(replace(order, considered=short.considered), short, patience)
         case events.Chosen():
             order = replace(
                 order,
@@ -60,8 +62,6 @@ def step(order: Order, event: events.Event, patience: float) -> Step:
                 shorts=() if event.short is None else (*order.shorts, event.short),
             )
             return order, (Need.CLAIMS,)
-        case events.NoHost(short=short):
-            return _no_host(replace(order, considered=short.considered), short, patience)
         case events.ClaimAnswers(results=results):
             return _claimed(order, results, patience)
         case events.ClaimImpossible(why=why):

@@ -23,7 +23,7 @@ from bus.requests import Flavor, Hints
 from placement_worker import IndexedSource
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.choosing import CHOICES, PACKED_CHOICES
-from scheduler_worker.core.events import Chosen, NoHost
+from scheduler_worker.core.events import Chosen
 from scheduler_worker.core.host_map import drawn, tie
 from scheduler_worker.core.order import Order, also_asked
 from scheduler_worker.core.rule import Alternative
@@ -112,8 +112,8 @@ class PlainBatch:
         self.joined: dict[str, dict[str, str]] = {}  # group → member → root
         self.kinds: dict[Hashable, PlainChoice] = {}
 
-    def check(self, nth: int, order: Order, answer: Chosen | NoHost) -> int:
-        picks = answer.picks if isinstance(answer, Chosen) else ()
+    def check(self, nth: int, order: Order, answer: Chosen) -> int:
+        picks = answer.picks
         taken: list[tuple[PlainChoice, Candidate, object]] = []
         for number, instance in enumerate(order.instances):
             plain = self._plainly(nth, order)
@@ -122,7 +122,7 @@ class PlainBatch:
                 expected = [root for root in expected if self._room_for(plain, root, order.needed)]
             if not expected:
                 break
-            if isinstance(answer, Chosen):
+            if picks:
                 assert number < len(picks), ("room was left", expected)
                 way = self._checked(plain.alternative, picks[number], expected)
             else:
@@ -134,7 +134,7 @@ class PlainBatch:
             self.room.take(way.allocations)
             if order.alternative.group is not None:
                 self.joined.setdefault(order.alternative.group.id, {})[instance] = way.root
-        if isinstance(answer, Chosen):
+        if picks:
             assert len(taken) == len(picks) >= order.needed
             return len(picks)
         assert len(taken) < order.needed

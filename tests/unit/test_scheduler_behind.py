@@ -22,11 +22,11 @@ from control_room.shared_data import Changes, SharedData, background_tasks
 from scheduler_worker.core.choosing import Joined
 from scheduler_worker.core.events import (
     Begun,
+    Chosen,
     ComeAgain,
     Effect,
     HelpFound,
     Need,
-    NoHost,
     Park,
 )
 from scheduler_worker.core.extra_specs import RequestOptions
@@ -154,7 +154,7 @@ def last_of(order: Order, short: Shortage, looks: int, patience: float) -> Effec
     order, effects = step(order, Begun(), patience)
     for _ in range(looks):
         assert effects[0] is Need.HOSTS
-        order, effects = step(order, NoHost(short), patience)
+        order, effects = step(order, Chosen(short=short), patience)
     return effects[0]
 
 
@@ -174,7 +174,7 @@ def test_only_hopeless_requests_end(short: Shortage, looks: int, then: Need | ty
 
 def test_remedies_are_searched_once_and_then_it_is_fenced() -> None:
     order, _ = step(an_order(), Begun(), PATIENCE)
-    order, _ = step(order, NoHost(NOTHING), PATIENCE)
+    order, _ = step(order, Chosen(short=NOTHING), PATIENCE)
     order, effects = step(order, HelpFound(("another zone",)), PATIENCE)
     assert effects[0] is Need.FENCES and order.decision.helps == ("another zone",)
 
