@@ -48,15 +48,13 @@ async def show_agents(
 @commands.command("disable")
 async def disable_command(cli: Cli, name: Name, cell: Cell = "", wait: Wait = 30.0) -> int:
     """Take an agent's free nodes away; it keeps nodes with instances."""
-    request = AgentEditRequested(cell=cell or "any", agent=name, edit="disable")
-    return await edit(cli, request, cell, wait)
+    return await edit(cli, AgentEditRequested(cell="any", agent=name, edit="disable"), cell, wait)
 
 
 @commands.command("enable")
 async def enable_command(cli: Cli, name: Name, cell: Cell = "") -> int:
     """Give free nodes to an agent again."""
-    request = AgentEditRequested(cell=cell or "any", agent=name, edit="enable")
-    return await edit(cli, request, cell, 0.0)
+    return await edit(cli, AgentEditRequested(cell="any", agent=name, edit="enable"), cell, 0.0)
 
 
 @commands.command("rehome")
@@ -76,7 +74,7 @@ async def rehome_command(
     nodes.
     """
     nodes = tuple(node or ())
-    request = AgentEditRequested(cell=cell or "any", agent=name, edit="rehome", to=to, nodes=nodes)
+    request = AgentEditRequested(cell="any", agent=name, edit="rehome", to=to, nodes=nodes)
     return await edit(cli, request, cell, wait)
 
 

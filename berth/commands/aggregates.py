@@ -1,7 +1,6 @@
 """`berth aggregate`: groups of hosts with zones, tenants and options of filters."""
 
 import sys
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,10 @@ from msgspec import structs
 
 from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, complain, plain_table, write_json
-from berth.importing.bring_over_aggregates import BringOver, NoAggregates, NovaAggregate, read
+from berth.importing.bring_over_aggregates import BringOver, NoAggregates, read
+from berth.operations.boot_options import pairs
+from berth.operations.cells import uuid_of
+from berth.operations.moving import ANY
 from berth.operations.names import aggregate_named, find_aggregates, hosts_inside
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
@@ -31,6 +33,7 @@ from bus.aggregates import (
 from bus.clock import Clock
 from bus.errors import OperationRefused
 from bus.masking import printable
+from control_room.core.words import several
 
 commands = Commands(name="aggregate", no_args_is_help=True)
 
@@ -64,14 +67,13 @@ async def show_all(
     """List aggregates with their zones, hosts and properties."""
     async with cli.bus("aggregate") as bus:
         found = await find_aggregates(bus, host=host, key=key)
-    facts = ({**_told(aggregate), "host_count": count} for aggregate, count in found)
-    table = plain_table(("name", "zone", "hosts", "properties", "uuid"), map(_row, sorted(found, key=_name)))
+    facts = ({**_facts(aggregate), "host_count": count} for aggregate, count in found)
+    table = plain_table(
+        ("name", "zone", "hosts", "properties", "uuid"),
+        map(_row, sorted(found, key=lambda each: (each[0].name, each[0].id))),
+    )
     cli.rows(facts, table if found else "no such aggregate" if host or key else "no aggregate")
     return 0
-
-
-def _name(found: tuple[Aggregate, int]) -> tuple[str, str]:
-    return found[0].name, found[0].id
 
 
 def _row(found: tuple[Aggregate, int]) -> tuple[str, ...]:
@@ -87,13 +89,13 @@ async def show(cli: Cli, aggregate: Which) -> int:
         one = await aggregate_named(bus, aggregate)
         hosts = sorted(await hosts_inside(bus, one.id), key=lambda each: each.host or each.name)
     if cli.as_json:
-        told_of = [{"uuid": each.id, "name": each.host or each.name, "cell": each.cell} for each in hosts]
-        write_json({**_told(one), "host_count": len(hosts), "hosts": told_of})
+        inside = [{"uuid": each.id, "name": each.host or each.name, "cell": each.cell} for each in hosts]
+        write_json({**_facts(one), "host_count": len(hosts), "hosts": inside})
         return 0
     cli.line(f"{one.name or '(no name)'}  {one.id}")
     for key, value in sorted(one.metadata.items()):
         cli.line(f"  {printable(f'{key} = {value}')}")
-    cli.say.print(f"{len(hosts):,} host{'' if len(hosts) == 1 else 's'}{':' if hosts else ''}")
+    cli.line(f"{several(len(hosts), 'host')}{':' if hosts else ''}")
     for each in hosts:
         kept = "" if one.id in each.kept_aggregates or not each.agent else "  (as its owner reports)"
         cli.line(f"  {printable(each.host or each.name)}  {each.id}{kept}")
@@ -116,13 +118,15 @@ class NewAggregate:
 async def create_command(cli: Cli, options: NewAggregate) -> int:
     """Make one. `berth aggregate create east --zone east --host host-1` makes an availability zone."""
     edit = MakeAggregate(
-        aggregate=_uuid(options.id_) if options.id_ else Clock().uuid(),
+        aggregate=uuid_of(options.id_, "an aggregate") if options.id_ else Clock().uuid(),
         name=options.name,
-        metadata=said_of(options.zone, options.properties),
+        metadata=metadata_given(options.zone, options.properties),
         hosts=tuple(options.host or ()),
         force=options.force,
     )
-    return await create(cli, edit)
+    order = checked(AggregateEditRequested(edit=edit))
+    async with cli.bus("aggregate") as bus:
+        return _tell(cli, (await bus.asker(topics.EDIT_AGGREGATE)(order)).result)
 
 
 @commands.command("set")
@@ -137,8 +141,8 @@ async def set_command(
     """Change an aggregate's name, zone or properties; everything that is not named stays."""
     if name is None and zone is None and not properties:
         raise BadSetting("nothing to set: say --name, --zone or --property")
-    edit = ChangeAggregate(aggregate=NOBODY, name=name, set=said_of(zone, properties), force=force)
-    return await change(cli, aggregate, edit)
+    metadata = metadata_given(zone, properties)
+    return await change(cli, aggregate, ChangeAggregate(aggregate=ANY, name=name, set=metadata, force=force))
 
 
 @commands.command("unset")
@@ -153,22 +157,19 @@ async def unset_command(
     keys = (*(properties or ()), *([ZONE] if zone else []))
     if not keys:
         raise BadSetting("nothing to unset: say --zone or --property")
-    edit = ChangeAggregate(aggregate=NOBODY, unset=keys, force=force)
-    return await change(cli, aggregate, edit)
+    return await change(cli, aggregate, ChangeAggregate(aggregate=ANY, unset=keys, force=force))
 
 
 @commands.command("add")
 async def add_command(cli: Cli, aggregate: Which, hosts: HostNames, force: Force = False) -> int:
     """Put hosts in. They stay in it whatever their agents report."""
-    edit = ChangeAggregate(aggregate=NOBODY, add=tuple(hosts), force=force)
-    return await change(cli, aggregate, edit)
+    return await change(cli, aggregate, ChangeAggregate(aggregate=ANY, add=tuple(hosts), force=force))
 
 
 @commands.command("remove")
 async def remove_command(cli: Cli, aggregate: Which, hosts: HostNames, force: Force = False) -> int:
     """Take hosts out."""
-    edit = ChangeAggregate(aggregate=NOBODY, remove=tuple(hosts), force=force)
-    return await change(cli, aggregate, edit)
+    return await change(cli, aggregate, ChangeAggregate(aggregate=ANY, remove=tuple(hosts), force=force))
 
 
 @commands.command("delete")
@@ -178,8 +179,7 @@ async def delete_command(
     force: bool = option(False, "With hosts in it, which leave it; whatever runs there."),
 ) -> int:
     """Forget it. One with hosts in it stays, unless it is forced."""
-    edit = DropAggregate(aggregate=NOBODY, force=force)
-    return await change(cli, aggregate, edit)
+    return await change(cli, aggregate, DropAggregate(aggregate=ANY, force=force))
 
 
 @commands.command("import")
@@ -203,48 +203,33 @@ async def import_command(
         wanted = read(text)
     except NoAggregates as problem:
         raise BadSetting(f"{file}: {problem}") from None
-    return await bring_over(cli, wanted, dry_run, force)
+    failed = 0
+    async with cli.bus("aggregate") as bus:
+        async for result in BringOver(bus, force).run(wanted, dry_run):
+            cli.tell(f"{result.name}: {result.did}", **vars(result))
+            if not cli.as_json:
+                for sentence in result.failed:
+                    cli.line(f"  not brought over: {sentence}", "red")
+                for sentence in result.notes:
+                    cli.line(f"  {sentence}", "yellow")
+            failed += bool(result.failed)
+    return 1 if failed else 0
 
 
-NOBODY = "00000000-0000-0000-0000-000000000000"  # placeholder until its name has been resolved
-
-
-def said_of(zone: str | None, properties: Sequence[str] | None) -> dict[str, str]:
-    pairs = [property_.partition("=") for property_ in properties or ()]
-    for one, (key, equals, _) in zip(properties or (), pairs, strict=True):
-        if not key or not equals:
-            raise BadSetting(f"--property takes KEY=VALUE, not {one!r}")
-    said = {key: value for key, _, value in pairs}
+def metadata_given(zone: str | None, properties: Sequence[str] | None) -> dict[str, str]:
+    """Return the metadata of an aggregate from the options --zone and --property."""
+    metadata = pairs("--property", properties or ())
     if zone is not None:
         if not zone:
             raise BadSetting("--zone takes a name; `berth aggregate unset AGGREGATE --zone` makes it no zone")
-        said[ZONE] = zone
-    if "," in said.get(ZONE, ""):
-        raise BadSetting(f"--zone {said[ZONE]}: one zone, whose name has no comma")
-    return said
+        metadata[ZONE] = zone
+    if "," in metadata.get(ZONE, ""):
+        raise BadSetting(f"--zone {metadata[ZONE]}: one zone, whose name has no comma")
+    return metadata
 
 
-def _uuid(text: str) -> str:
-    try:
-        return str(uuid.UUID(text))
-    except ValueError:
-        raise BadSetting(f"{text!r} is no uuid") from None
-
-
-# Looking
-
-
-def _told(aggregate: Aggregate) -> dict[str, Any]:
+def _facts(aggregate: Aggregate) -> dict[str, Any]:
     return {"uuid": aggregate.id, "name": aggregate.name, "metadata": aggregate.metadata}
-
-
-# Changing
-
-
-async def create(cli: Cli, edit: MakeAggregate) -> int:
-    order = checked(AggregateEditRequested(edit=edit))
-    async with cli.bus("aggregate") as bus:
-        return _tell(cli, (await bus.asker(topics.EDIT_AGGREGATE)(order)).result)
 
 
 async def change(cli: Cli, name: str, edit: ChangeAggregate | DropAggregate) -> int:
@@ -260,35 +245,15 @@ def _tell(cli: Cli, result: AggregateResult) -> int:
     if not isinstance(result, AggregateEdited):
         raise OperationRefused(refusal_reason(result))
     one = result.aggregate
-    if cli.as_json:
-        lists = {"added": result.added, "removed": result.removed, "warnings": result.warnings}
-        write_json({**_told(one), "gone": one.gone, **lists})
-        return 0
-    counts = [
-        f"{len(roots):,} host{'' if len(roots) == 1 else 's'} {what}"
-        for what, roots in (("put in", result.added), ("taken out", result.removed))
-        if roots
-    ]
+    lists = {"added": result.added, "removed": result.removed, "warnings": result.warnings}
+    changed = ("put in", result.added), ("taken out", result.removed)
+    counts = [f"{several(len(roots), 'host')} {what}" for what, roots in changed if roots]
     did = (
         "deleted" if one.gone else "made" if result.made else "changed" if result.number else "is so already"
     )
-    cli.line(f"{one.name or one.id}: {', '.join([did, *counts])}")
-    if result.made:
-        cli.line(f"  uuid {one.id}")
-    for warning in result.warnings:
+    uuid = f"\n  uuid {one.id}" if result.made else ""
+    sentence = f"{one.name or one.id}: {', '.join([did, *counts])}{uuid}"
+    cli.tell(sentence, **_facts(one), gone=one.gone, **lists)
+    for warning in () if cli.as_json else result.warnings:
         complain.print(f"  {printable(warning)}", style="yellow", markup=False)
     return 0
-
-
-async def bring_over(cli: Cli, wanted: Sequence[NovaAggregate], dry_run: bool, force: bool) -> int:
-    async with cli.bus("aggregate") as bus:
-        failed = 0
-        async for result in BringOver(bus, force).run(wanted, dry_run):
-            cli.tell(f"{result.name}: {result.did}", **vars(result))
-            if not cli.as_json:
-                for sentence in result.failed:
-                    cli.line(f"  not brought over: {sentence}", "red")
-                for sentence in result.notes:
-                    cli.line(f"  {sentence}", "yellow")
-            failed += bool(result.failed)
-    return 1 if failed else 0

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from berth.commands.options import Cells, Commands, Database, Json, StateDir, cells_named, option
 from berth.commands.terminal import Cli, effective, say, write_json
-from berth.doctor.judgement import Finding, exit_code, judged
+from berth.doctor.judgement import exit_code, judged
 from berth.operations.audit import Audit, audit, has_no_cell
 from berth.operations.guest_differences import compare_guests
 from berth.operations.healing import repaired
@@ -53,12 +53,12 @@ async def audit_command(
         found.breaches += breaches
         found.notes += notes
     if as_json:
-        sys.stdout.write(
-            json.dumps(
-                {"clean": found.clean, "breaches": found.breaches, "notes": found.notes,
-                 "consumers": found.consumers, "builds": found.builds, "types": found.types,
-                 "of_others": found.others, "custom_classes": found.classes}, indent=2) + "\n"
-        )  # fmt: skip
+        facts = {
+            "clean": found.clean, "breaches": found.breaches, "notes": found.notes,
+            "consumers": found.consumers, "builds": found.builds, "types": found.types,
+            "of_others": found.others, "custom_classes": found.classes,
+        }  # fmt: skip
+        sys.stdout.write(json.dumps(facts, indent=2) + "\n")
     else:
         show_audit(found, say)
     return 0 if found.clean else 1
@@ -66,10 +66,15 @@ async def audit_command(
 
 def show_audit(found: Audit, say: Console) -> None:
     builds = ", ".join(f"{count} {status}" for status, count in sorted(found.builds.items())) or "none"
+    named = {"CLEANUP": "clean-ups", "MIGRATION": "migrations"}
+    types = sorted((type_, count) for type_, count in found.types.items() if type_ != "INSTANCE")
+    kinds = [
+        f"{count} {named.get(type_, type_)}" for type_, count in types
+    ]  # of consumers that are no builds
+    kinds += [f"{found.others} instances of others"] if found.others else []
+    others = f" ({', '.join(kinds)})" if kinds else ""
     verdict = "[green]clean[/green]" if found.clean else f"[red]{len(found.breaches)} breaches[/red]"
-    say.print(
-        f"audit: {verdict}; {found.consumers} consumers hold resources{_kinds(found)}; builds: {builds}"
-    )
+    say.print(f"audit: {verdict}; {found.consumers} consumers hold resources{others}; builds: {builds}")
     if found.classes:
         used = ", ".join(f"{name} {used} of {total} used" for name, (used, total) in found.classes.items())
         say.print(f"  custom classes: {used}", style="dim", markup=False)
@@ -78,18 +83,6 @@ def show_audit(found: Audit, say: Console) -> None:
             say.print(f"  {sentence}", style=style, markup=False)
         if len(sentences) > _MOST:
             say.print(f"  ... and {len(sentences) - _MOST} more: --json tells all", style=style, markup=False)
-
-
-def _kinds(found: Audit) -> str:
-    """Return the types of consumers that are not builds, with their numbers, as text."""
-    named = {"CLEANUP": "clean-ups", "MIGRATION": "migrations"}
-    kinds = [
-        f"{count} {named.get(type_, type_)}"
-        for type_, count in sorted(found.types.items())
-        if type_ != "INSTANCE"
-    ]
-    kinds += [f"{found.others} instances of others"] if found.others else []
-    return f" ({', '.join(kinds)})" if kinds else ""
 
 
 @commands.command("heal")
@@ -160,18 +153,15 @@ async def examine(cli: Cli, management: str = "") -> int:
     from berth.doctor.looking import look  # imports all clients of services
 
     found = judged(await look(cli.settings, management=management))
+    code = exit_code(found)
     if cli.as_json:
-        write_json({"exit_code": exit_code(found), "findings": msgspec.to_builtins(found)})
-    else:
-        show(found, cli.say)
-    return exit_code(found)
-
-
-def show(found: list[Finding], say: Console) -> None:
+        write_json({"exit_code": code, "findings": msgspec.to_builtins(found)})
+        return code
     for finding in found:
-        say.print(f"{finding.level:8}", style=_COLOURS[finding.level], end="")
+        cli.say.print(f"{finding.level:8}", style=_COLOURS[finding.level], end="")
         do = f" {finding.do}" if finding.do else ""
-        say.print(f"{printable(finding.about)}: {printable(finding.says)}{printable(do)}", markup=False)
+        cli.line(f"{printable(finding.about)}: {printable(finding.says)}{printable(do)}")
     many = {level: sum(finding.level == level for finding in found) for level in _COLOURS}
-    verdict = "All is well." if not exit_code(found) else ""
-    say.print(verdict or f"{many['broken']} broken, {many['warning']} to be looked at, {many['fine']} fine.")
+    counts = f"{many['broken']} broken, {many['warning']} to be looked at, {many['fine']} fine."
+    cli.line(counts if code else "All is well.")
+    return code

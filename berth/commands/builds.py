@@ -1,14 +1,14 @@
 """`berth boot` requests builds and follows them to their ends; `berth delete` deletes builds."""
 
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
 from rich.markup import escape
 
 from berth.commands.move_output import wait_sentence
-from berth.commands.options import Commands, WaitingCommand, option
+from berth.commands.options import Commands, WaitingCommand, described, option
 from berth.commands.terminal import Cli, coloured, note, write_json
 from berth.operations.boot_options import (
     BootOptions,
@@ -32,102 +32,79 @@ commands = Commands()
 
 _WHERE = "Where"
 _HOW = "How many, how long"
-BOOT_OPTIONS: dict[str, Any] = {
-    "vcpus": typer.Option(min=0, help="VCPU of each instance (default: 1)."),
-    "memory_mb": typer.Option(min=0, help="Memory of each instance (default: 512)."),
-    "disk_gb": typer.Option(min=0, help="Disk of each instance (default: 1)."),
-    "flavor": typer.Option(
-        help="Name of the flavor that the size options and --spec describe; `metal` alone needs none."
+BOOT_OPTIONS = {
+    "vcpus": described("VCPU of each instance (default: 1).", min=0),
+    "memory_mb": described("Memory of each instance (default: 512).", min=0),
+    "disk_gb": described("Disk of each instance (default: 1).", min=0),
+    "flavor": described(
+        "Name of the flavor that the size options and --spec describe; `metal` alone needs none."
     ),
-    "extra_spec": typer.Option(
+    "extra_spec": described(
+        "resources:CLASS=n, trait:NAME=required, hw:numa_nodes=2, ... (docs/requests.md); may be repeated.",
         "--extra-spec",
         "--spec",
         metavar="KEY=VALUE",
-        help="resources:CLASS=n, trait:NAME=required, hw:numa_nodes=2, ... (docs/requests.md);"
-        " may be repeated.",
     ),
-    "or_else": typer.Option(
+    "or_else": described(
+        "What would do instead: JSON, or what differs (vcpus=2,KEY=); the better first.",
         metavar="FILE|KEY=VALUE,...",
-        help="What would do instead: JSON, or what differs (vcpus=2,KEY=); the better first.",
     ),
-    "image": typer.Option(metavar="NAME", help="What is to run; for Ironic a name or URL it can fetch."),
-    "image_property": typer.Option(
-        metavar="KEY=VALUE", help="Of the image: trait:NAME=required, hw_...; image_source, ... for Ironic."
+    "image": described("What is to run; for Ironic a name or URL it can fetch.", metavar="NAME"),
+    "image_property": described(
+        "Of the image: trait:NAME=required, hw_...; image_source, ... for Ironic.", metavar="KEY=VALUE"
     ),
-    "count": typer.Option(min=1, max=1000, help="Instances, all or none.", rich_help_panel=_HOW),
-    "at_least": typer.Option(
-        min=0, metavar="N", help="So many of --count will do, if no more fit.", rich_help_panel=_HOW
-    ),
-    "zone": typer.Option(help="Only hosts of this zone.", rich_help_panel=_WHERE),
-    "cell": typer.Option(help="Only hosts of this cell.", rich_help_panel=_WHERE),
-    "aggregate": typer.Option(
+    "count": described("Instances, all or none.", min=1, max=1000, panel=_HOW),
+    "at_least": described("So many of --count will do, if no more fit.", min=0, metavar="N", panel=_HOW),
+    "zone": described("Only hosts of this zone.", panel=_WHERE),
+    "cell": described("Only hosts of this cell.", panel=_WHERE),
+    "aggregate": described(
+        "Only hosts in one of these aggregates; repeated, all of them must be met.",
         metavar="NAME|UUID,...",
-        help="Only hosts in one of these aggregates; repeated, all of them must be met.",
-        rich_help_panel=_WHERE,
+        panel=_WHERE,
     ),
-    "not_aggregate": typer.Option(
-        metavar="NAME|UUID,...", help="No host in any of these; may be repeated.", rich_help_panel=_WHERE
+    "not_aggregate": described(
+        "No host in any of these; may be repeated.", metavar="NAME|UUID,...", panel=_WHERE
     ),
-    "host": typer.Option(metavar="NAME|UUID", help="This host or none.", rich_help_panel=_WHERE),
-    "force_host": typer.Option(
+    "host": described("This host or none.", metavar="NAME|UUID", panel=_WHERE),
+    "force_host": described(
+        "This host, whatever rules say; placement still must have room there.",
         metavar="NAME|UUID",
-        help="This host, whatever rules say; placement still must have room there.",
-        rich_help_panel=_WHERE,
+        panel=_WHERE,
     ),
-    "ignore_host": typer.Option(
-        metavar="NAME|UUID", help="Not this host; may be repeated.", rich_help_panel=_WHERE
-    ),
-    "group": typer.Option(
-        metavar="NAME|UUID", help="The server group they join (`berth group`).", rich_help_panel=_WHERE
-    ),
-    "hint": typer.Option(
+    "ignore_host": described("Not this host; may be repeated.", metavar="NAME|UUID", panel=_WHERE),
+    "group": described("The server group they join (`berth group`).", metavar="NAME|UUID", panel=_WHERE),
+    "hint": described(
+        "same_host=UUID, different_host=UUID, build_near_host_ip=IP, cidr=/24, query=JSON; may be repeated.",
         metavar="KEY=VALUE",
-        help="same_host=UUID, different_host=UUID, build_near_host_ip=IP, cidr=/24, query=JSON;"
-        " may be repeated.",
-        rich_help_panel=_WHERE,
+        panel=_WHERE,
     ),
-    "prefer_trait": typer.Option(
+    "prefer_trait": described(
+        "Rather hosts with it, by so much (1; less than 0: rather not); may be repeated.",
         metavar="TRAIT[=WEIGHT]",
-        help="Rather hosts with it, by so much (1; less than 0: rather not); may be repeated.",
-        rich_help_panel=_WHERE,
+        panel=_WHERE,
     ),
-    "name": typer.Option(help="What you call them; `berth instances --name` finds them."),
-    "project": typer.Option(help="Whose it is.", rich_help_panel=_WHERE),
+    "name": described("What you call them; `berth instances --name` finds them."),
+    "project": described("Whose it is.", panel=_WHERE),
 }
-Wait = Annotated[
-    str | None,
-    typer.Option(
-        "--wait",
-        metavar="[TIME]",
-        help="Follow it to its end; exit 1 unless all are active. With a time (90s, 30m, 12h, 7d) it"
-        " may wait so long for room.",
-        rich_help_panel=_HOW,
-    ),
-]
-Priority = Annotated[
-    int,
-    typer.Option(
-        min=0,
-        max=9,
-        help="9 is served first, before waiting requests of a lower priority.",
-        rich_help_panel=_HOW,
-    ),
-]
-Timeout = Annotated[
-    float,
-    typer.Option(
-        min=0, help="Seconds to follow it, on top of those it may wait for room.", rich_help_panel=_HOW
-    ),
-]
 
 
 @commands.command("boot", cls=WaitingCommand)
 async def boot_command(
     cli: Annotated[Cli, "Print what is said as JSON lines."],
     options: Annotated[BootOptions, BOOT_OPTIONS],
-    wait: Wait = None,
-    priority: Priority = 0,
-    timeout: Timeout = 600.0,
+    wait: str | None = option(
+        None,
+        "Follow it to its end; exit 1 unless all are active. With a time (90s, 30m, 12h, 7d) it may wait so"
+        " long for room.",
+        metavar="[TIME]",
+        panel=_HOW,
+    ),
+    priority: int = option(
+        0, "9 is served first, before waiting requests of a lower priority.", min=0, max=9, panel=_HOW
+    ),
+    timeout: float = option(
+        600.0, "Seconds to follow it, on top of those it may wait for room.", min=0, panel=_HOW
+    ),
 ) -> int:
     """Publish a build request; with --wait, follow it to its end.
 

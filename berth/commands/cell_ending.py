@@ -1,6 +1,4 @@
-"""`berth cell remove`: removes a cell, its user and its queues. `berth cell add-agent` and `remove-agent`: an
-agent's RabbitMQ user and settings file.
-"""
+"""`berth cell remove`, and the users of agents: `berth cell add-agent` and `remove-agent`."""
 
 from __future__ import annotations
 

@@ -207,17 +207,9 @@ async def _make_login(what: NewCell, password: str, undo: Undo) -> DatabaseAcces
         if not (await server.has_login(what.login) or await server.has_database(what.login)):
             undo(f"PostgreSQL login and database {what.login}", drop)
         shut_out = await server.close_to_public(database_of(what.settings))
-        await server.make(
-            what.login,
-            password,
-            LoginLimits(
-                connections=limits.database_connections,
-                statement_seconds=limits.statement_seconds,
-                transaction_seconds=limits.transaction_seconds,
-                lock_seconds=limits.lock_seconds,
-                temp_bytes=limits.temp_bytes,
-            ),
-        )
+        seconds = limits.statement_seconds, limits.transaction_seconds, limits.lock_seconds
+        of_login = LoginLimits(limits.database_connections, *seconds, limits.temp_bytes)
+        await server.make(what.login, password, of_login)
         return DatabaseAccess(await server.enters(what.login), shut_out)
 
 

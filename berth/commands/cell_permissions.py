@@ -1,6 +1,4 @@
-"""`berth cell permissions`: the permissions of a cell's RabbitMQ user; and the names of a cell's users and
-databases.
-"""
+"""`berth cell permissions`: names and permissions of the RabbitMQ users and databases of a cell."""
 
 from __future__ import annotations
 
@@ -52,17 +50,13 @@ class BrokerTool:
         return await broker_users(settings.bus.amqp_url, self.management, self.rabbitmqctl)
 
 
-Form = Annotated[
-    str,
-    typer.Option("--as", metavar="FORM", help="text, rabbitmqctl (lines for a shell) or json (definitions)."),
-]
-
-
 @dataclass(frozen=True)
 class PermissionOptions:
     """The options that determine whose permissions are printed, and how."""
 
-    form: Form = "text"
+    form: str = option(
+        "text", "text, rabbitmqctl (lines for a shell) or json (definitions).", "--as", metavar="FORM"
+    )
     user: str = option("", "Of this RabbitMQ user (default: as `add` calls it).")
     ferry: str = option(
         "",
@@ -86,17 +80,31 @@ def permissions_command(name: NameOfCell, options: PermissionOptions, state_dir:
     if options.ferry not in ("", "own", "middle"):
         raise BadSetting(f"--ferry {options.ferry!r}: it is own or middle")
     settings = effective(state_dir=state_dir).settings
+    check_name(name)
+    from bus.rabbit.permissions import BrokerUser
+
+    limits: UserLimits | None = limits_of(settings)
+    url = settings.bus.amqp_url
     if options.ferry:
-        user = ferry_user_of(settings, name)
+        own = options.ferry == "own"
+        user, may, limits = ferry_user_of(settings, name), ferry_permissions(settings, name, own=own), None
+        url = (settings.cell(name).ferry if own else "") or url
     elif options.agent:
         check_agent(options.agent)
-        user = agent_user_of(settings, name, options.agent)
+        user, limits = agent_user_of(settings, name, options.agent), limits_of_agent(settings)
+        may = permissions_of_agent(settings, name, options.agent)
     else:
-        user = user_of(settings, name)
-    show_permissions(settings, name, form, options.user or user, options.ferry, options.agent)
-
-
-# What is a cell's own
+        user, may = user_of(settings, name), permissions_of(settings, name)
+    user, known, vhost = options.user or user, BrokerUser("", may, limits), vhost_of(url)
+    bounded = options.ferry != "own" and not options.agent
+    made = definitions_of(settings, name, user, known, vhost=vhost, bounded=bounded)
+    if form == "json":
+        lines = [json.dumps(made, indent=2)]
+    elif form == "rabbitmqctl":
+        lines = _control_lines(made, user, vhost, limits)
+    else:
+        lines = _sentences(known, user, vhost)
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
 def need_service_mode(settings: Settings, verb: str) -> None:
@@ -159,37 +167,6 @@ def check_identifiers(settings: Settings, name: str) -> None:
             )
 
 
-# Printing
-
-
-def show_permissions(
-    settings: Settings, cell: str, form: str, user: str, ferry: str = "", agent: str = ""
-) -> None:
-    from bus.rabbit.permissions import BrokerUser
-
-    check_name(cell)
-    limits: UserLimits | None = limits_of(settings)
-    if ferry:
-        may, limits = ferry_permissions(settings, cell, own=ferry == "own"), None
-    elif agent:
-        may = permissions_of_agent(settings, cell, agent)
-        limits = limits_of_agent(settings)
-    else:
-        may = permissions_of(settings, cell)
-    url = settings.cell(cell).ferry or settings.bus.amqp_url if ferry == "own" else settings.bus.amqp_url
-    vhost = vhost_of(url)
-    known = BrokerUser("", may, limits)
-    bounded = ferry != "own" and not agent
-    made = definitions_of(settings, cell, user, known, vhost=vhost, bounded=bounded)
-    match form:
-        case "json":
-            sys.stdout.write(json.dumps(made, indent=2) + "\n")
-        case "rabbitmqctl":
-            sys.stdout.write("".join(f"{line}\n" for line in _control_lines(made, user, vhost, known.limits)))
-        case _:
-            sys.stdout.write("".join(f"{line}\n" for line in _sentences(known, user, vhost)))
-
-
 def limits_of(settings: Settings) -> UserLimits:
     from bus.rabbit.permissions import UserLimits
 
@@ -209,7 +186,7 @@ def permissions_of(settings: Settings, cell: str, agents: Sequence[str] = ()) ->
     from bus.rabbit.permissions import of_cell
 
     tables = [wiring.tables_of_conductor(cell), *(wiring.tables_of_agent(cell, agent) for agent in agents)]
-    return of_cell(cell, [worker for those in tables for worker in those], settings.bus.exchange)
+    return of_cell(cell, [worker for table in tables for worker in table], settings.bus.exchange)
 
 
 def permissions_of_agent(settings: Settings, cell: str, agent: str, *, metal: bool = False) -> Permissions:
@@ -227,9 +204,7 @@ def ferry_permissions(settings: Settings, cell: str, *, own: bool) -> Permission
 def definitions_of(
     settings: Settings, cell: str, user: str, known: BrokerUser, *, vhost: str = "", bounded: bool = True
 ) -> dict[str, Any]:
-    """Return the definitions of a RabbitMQ user to import; with `bounded`, also the policy for the queues
-    that the cell fills at the central broker.
-    """
+    """Return the definitions of a user; `bounded`: with the policy for queues that its cell fills."""
     from bus.rabbit.permissions import definitions
 
     where = vhost or vhost_of(settings.bus.amqp_url)
@@ -238,28 +213,19 @@ def definitions_of(
 
 
 def _control_lines(made: Mapping[str, Any], user: str, vhost: str, limits: UserLimits | None) -> list[str]:
-    at = ["rabbitmqctl", "-p", vhost]
-    for_user = json.dumps(limits.of_user) if limits else "{}"
-    lines = [
-        *(
-            ["set_permissions", user, one["configure"], one["write"], one["read"]]
-            for one in made["permissions"]
-        ),
-        *(
-            ["set_topic_permissions", user, one["exchange"], one["write"], one["read"]]
-            for one in made["topic_permissions"]
-        ),
-        *(
-            [
-                "set_policy", "--priority", str(one["priority"]), "--apply-to", one["apply-to"],
-                one["name"], one["pattern"], json.dumps(one["definition"]),
-            ]
-            for one in made["policies"]
-        ),
-    ]  # fmt: skip
-    head = f"# first: rabbitmqctl add_user {shlex.quote(user)}   (it asks for the password)"
-    bounds = [shlex.join(["rabbitmqctl", "set_user_limits", user, for_user])] if limits else []
-    return [head, *bounds, *(shlex.join([*at[:1], command[0], *at[1:], *command[1:]]) for command in lines)]
+    commands = [
+        ["set_permissions", user, one["configure"], one["write"], one["read"]] for one in made["permissions"]
+    ]
+    for one in made["topic_permissions"]:
+        commands.append(["set_topic_permissions", user, one["exchange"], one["write"], one["read"]])
+    for one in made["policies"]:
+        order = ["--priority", str(one["priority"]), "--apply-to", one["apply-to"]]
+        policy = [one["name"], one["pattern"], json.dumps(one["definition"])]
+        commands.append(["set_policy", *order, *policy])
+    lines = [f"# first: rabbitmqctl add_user {shlex.quote(user)}   (it asks for the password)"]
+    if limits:
+        lines.append(shlex.join(["rabbitmqctl", "set_user_limits", user, json.dumps(limits.of_user)]))
+    return lines + [shlex.join(["rabbitmqctl", name, "-p", vhost, *rest]) for name, *rest in commands]
 
 
 def _sentences(known: BrokerUser, user: str, vhost: str) -> list[str]:
@@ -268,15 +234,15 @@ def _sentences(known: BrokerUser, user: str, vhost: str) -> list[str]:
     if limits is not None:
         lines += ["limits", *(f"  {name} {value}" for name, value in limits.of_user.items())]
         lines.append(f"  bytes in each of its queues {limits.queue_bytes}")
-    lines.append("queues and exchanges")
-    for what, pattern in (("make", may.configure), ("write to", may.write), ("read", may.read)):
-        lines.append(f"  {what}")
-        lines += [f"    {alternative}" for alternative in _alternatives(pattern)]
-    for keys in may.keys:
-        lines.append(f"keys of {keys.exchange}")
-        for what, pattern in (("publish", keys.write), ("bind", keys.read)):
-            lines.append(f"  {what}")
-            lines += [f"    {alternative}" for alternative in _alternatives(pattern)]
+    of_queues = ("make", may.configure), ("write to", may.write), ("read", may.read)
+    sections: list[tuple[str, Sequence[tuple[str, str]]]] = [("queues and exchanges", of_queues)]
+    sections += [
+        (f"keys of {keys.exchange}", (("publish", keys.write), ("bind", keys.read))) for keys in may.keys
+    ]
+    for title, patterns in sections:
+        lines.append(title)
+        for what, pattern in patterns:
+            lines += [f"  {what}", *(f"    {alternative}" for alternative in _alternatives(pattern))]
     return lines
 
 

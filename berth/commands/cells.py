@@ -25,6 +25,7 @@ from bus.cells import RegisterCell
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
 from bus.host_health import not_up
+from control_room.core.words import several
 
 _LOOK_SECONDS = 1.0
 _SHOWN = 50  # instances that are left
@@ -115,7 +116,7 @@ async def drain(
         cli.line(f"cell {name} is disabled, and empty")
         return 0
     rest = "or what is left of it, is there" if left == 1 else "or what is left of them, are there"
-    cli.line(f"cell {name} is disabled; {_several(left, 'instance')}, {rest}")
+    cli.line(f"cell {name} is disabled; {several(left, 'instance')}, {rest}")
     if instances:
         cli.say.print(instances_table(instances))
     if silent:
@@ -146,14 +147,10 @@ async def mark(cli: Cli, name: str, enabled: bool, note: str | None) -> int:
     word = "was " if before.enabled == enabled else "is "
     word += state_of(cell) + (" already" if before.enabled == enabled else "")
     stay = "" if enabled or not instances else ", which stay"
-    there = f"{_several(hosts, 'host')}, {_several(instances, 'instance')}{stay}"
+    there = f"{several(hosts, 'host')}, {several(instances, 'instance')}{stay}"
     facts = {"cell": name, "state": state_of(cell), "hosts": hosts, "instances": instances, "note": cell.note}
     cli.tell(f"cell {name} {word}: {there}", **facts)
     return 0
-
-
-def _several(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 async def _wait(bus: Bus, name: str, left: int, timeout: float | None) -> int:

@@ -156,18 +156,9 @@ def _say_there_is_none(id_: str, say: Console) -> None:
 
 
 def _facts(letter: DeadLetter) -> dict[str, str | int]:
-    return {
-        "id": letter.id,
-        "reason": letter.reason,
-        "queue": letter.queue,
-        "cell": letter.cell,
-        "key": letter.key,
-        "type": letter.type,
-        "first died": _when(letter.first_died),
-        "died": _when(letter.died),
-        "attempt": letter.attempt,
-        "correlation": letter.correlation,
-    }
+    where = {name: getattr(letter, name) for name in ("id", "reason", "queue", "cell", "key", "type")}
+    when = {"first died": _when(letter.first_died), "died": _when(letter.died)}
+    return {**where, **when, "attempt": letter.attempt, "correlation": letter.correlation}
 
 
 def _when(seconds: float) -> str:

@@ -6,46 +6,36 @@ Each command imports its table when it is called, because the tables load many m
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from berth.commands.options import Commands, Json, option
-from berth.commands.terminal import complain, effective, say
+from berth.commands.terminal import complain, effective, plain_table, say
 from berth.settings import GROUP_OF, BadSetting, by_name
 from bus.masking import masked
 
 commands = Commands()
 
 Markdown = Annotated[bool, typer.Option("--markdown", help="As the Markdown tables of the documents.")]
-Rows = Iterable[Sequence[str]]
 
 
-def _show(
-    as_json: bool,
-    markdown: bool,
-    facts: Callable[[], Any],
-    text: Callable[[], str],
-    tables: Callable[[], Iterable[tuple[Sequence[str], Rows]]],
-) -> None:
-    """Print facts about berth as JSON, as the text of the documents, or as tables (titles, rows)."""
+def _show(as_json: bool, text: str | None, facts: Any, *tables: Table) -> None:
+    """Print facts about berth as JSON, as the text of the documents if it is given, or as tables."""
     if as_json:
-        sys.stdout.write(json.dumps(facts(), indent=2) + "\n")
-    elif markdown:
-        sys.stdout.write(text())
+        sys.stdout.write(json.dumps(facts, indent=2) + "\n")
+    elif text is not None:
+        sys.stdout.write(text)
     else:
-        for titles, rows in tables():
-            table = Table(*titles, box=None, pad_edge=False)
-            for row in rows:
-                table.add_row(*map(escape, row))
+        for table in tables:
             say.print(table, soft_wrap=False)
 
 
-def _rows_of(facts: Sequence[dict[str, str]], titles: Sequence[str]) -> list[tuple[Sequence[str], Rows]]:
-    return [(titles, [[row[title] for title in titles] for row in facts])]
+def _table_of(facts: Sequence[Mapping[str, str]], titles: Sequence[str]) -> Table:
+    return plain_table(titles, ([row[title] for title in titles] for row in facts))
 
 
 @commands.command("topology")
@@ -56,31 +46,23 @@ def topology_command(as_json: Json = False, markdown: Markdown = False) -> None:
     from berth import topology, wiring
 
     workers = wiring.all_workers_without_a_bus()
-    rows = topology.table(workers)
-    _show(
-        as_json,
-        markdown,
-        lambda: [dict(zip(topology.COLUMNS, row, strict=True)) for row in rows],
-        lambda: topology.markdown(workers),
-        lambda: [(topology.COLUMNS, rows)],
-    )
+    facts = [dict(zip(topology.COLUMNS, row, strict=True)) for row in topology.table(workers)]
+    text = topology.markdown(workers) if markdown else None
+    _show(as_json, text, facts, _table_of(facts, topology.COLUMNS))
 
 
 @commands.command("asyncapi")
 def asyncapi_command(
-    as_json: bool = option(False, "As it is without.", "--json"),
-    markdown: Markdown = False,
+    as_json: bool = option(False, "As it is without.", "--json"), markdown: Markdown = False
 ) -> None:
     """Print an AsyncAPI 3 document of every topic and query, as JSON."""
-    from berth import topology, wiring
+    from berth import message_table, topology, wiring
 
+    workers = wiring.all_workers_without_a_bus()
     if markdown:
-        from berth import message_table
-
-        sys.stdout.write(message_table.markdown(wiring.all_workers_without_a_bus()))
-        return
-    document = topology.asyncapi(wiring.all_workers_without_a_bus())
-    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+        sys.stdout.write(message_table.markdown(workers))
+    else:
+        sys.stdout.write(json.dumps(topology.asyncapi(workers), indent=2, ensure_ascii=False) + "\n")
 
 
 @commands.command("metrics")
@@ -88,14 +70,11 @@ def metrics_command(as_json: Json = False, markdown: Markdown = False) -> None:
     """Show every metric that workers serve for Prometheus (metrics_port), with its labels."""
     from berth import meter_table
 
-    meters, titles = meter_table.meters(), ("metric", "kind", "labels", "says", "served by")
-    _show(
-        as_json,
-        markdown,
-        lambda: [vars(meter) | {"labels": list(meter.labels)} for meter in meters],
-        meter_table.markdown,
-        lambda: [(titles, [(m.name, m.kind, ", ".join(m.labels), m.says, m.by) for m in meters])],
-    )
+    meters = meter_table.meters()
+    facts = [vars(meter) | {"labels": list(meter.labels)} for meter in meters]
+    rows = ((meter.name, meter.kind, ", ".join(meter.labels), meter.says, meter.by) for meter in meters)
+    table = plain_table(("metric", "kind", "labels", "says", "served by"), rows)
+    _show(as_json, meter_table.markdown() if markdown else None, facts, table)
 
 
 @commands.command("rules")
@@ -104,24 +83,23 @@ def rules_command(as_json: Json = False, markdown: Markdown = False) -> None:
     from berth import rule_table
 
     settings = effective().settings
+    filters = [(rule, "yes" if rule.on else "") for rule in rule_table.filters(settings)]
+    weighers = [
+        (rule, f"{rule.multiplier:g}" if rule.multiplier else "") for rule in rule_table.weighers(settings)
+    ]
 
-    def tables() -> list[tuple[Sequence[str], Rows]]:
-        filters = [
-            (rule.name, "yes" if rule.on else "", "\n".join((rule.says, *rule_table.options(rule))))
-            for rule in rule_table.filters(settings)
-        ]
-        weighers = [
-            (
-                weigher.name,
-                f"{weigher.multiplier:g}" if weigher.multiplier else "",
-                "\n".join((weigher.says, *rule_table.options(weigher))),
-            )
-            for weigher in rule_table.weighers(settings)
-        ]
-        return [(("filter", "on", "admits a host if"), filters), (("weigher", "by", "counts"), weighers)]
+    def table(titles: Sequence[str], rules: Sequence[tuple[Any, str]]) -> Table:
+        rows = (
+            (rule.name, by, Text("\n".join((rule.says, *rule_table.options(rule))))) for rule, by in rules
+        )
+        return plain_table(titles, rows)
 
-    facts, text = lambda: rule_table.as_json(settings), lambda: rule_table.markdown(settings)
-    _show(as_json, markdown, facts, text, tables)
+    tables = (
+        table(("filter", "on", "admits a host if"), filters),
+        table(("weigher", "by", "counts"), weighers),
+    )
+    text = rule_table.markdown(settings) if markdown else None
+    _show(as_json, text, rule_table.as_json(settings), *tables)
 
 
 @commands.command("reasons")
@@ -129,8 +107,8 @@ def reasons_command(as_json: Json = False, markdown: Markdown = False) -> None:
     """Show every code that a decision can have, and its meaning."""
     from berth import reason_table
 
-    facts = reason_table.as_json
-    _show(as_json, markdown, facts, reason_table.markdown, lambda: _rows_of(facts(), ("code", "of", "says")))
+    facts, text = reason_table.as_json(), reason_table.markdown() if markdown else None
+    _show(as_json, text, facts, _table_of(facts, ("code", "of", "says")))
 
 
 @commands.command("http")
@@ -138,8 +116,8 @@ def http_command(as_json: Json = False, markdown: Markdown = False) -> None:
     """Show every address of the Placement API, with its methods, microversions and rules."""
     from berth import address_table
 
-    facts, titles = address_table.as_json, ("address", "method", "since", "rule")
-    _show(as_json, markdown, facts, address_table.markdown, lambda: _rows_of(facts(), titles))
+    facts, text = address_table.as_json(), address_table.markdown() if markdown else None
+    _show(as_json, text, facts, _table_of(facts, ("address", "method", "since", "rule")))
 
 
 @commands.command("settings")

@@ -1,6 +1,4 @@
-"""`berth drain` moves all instances away from hosts before maintenance; `berth evacuate` rebuilds the
-instances of a failed host elsewhere.
-"""
+"""`berth drain` empties hosts before maintenance; `berth evacuate` rebuilds instances of a failed host."""
 
 import asyncio
 from collections.abc import Collection, Sequence

@@ -21,7 +21,6 @@ from bus.groups import (
     GroupEdited,
     GroupEditRequested,
     GroupPolicy,
-    GroupResult,
     MakeGroup,
     ServerGroup,
 )
@@ -116,28 +115,30 @@ async def delete(
     """Delete a server group that has no members."""
     async with cli.bus("group") as bus:
         group = await group_named(bus, which, project)
-        result = await _edited(bus, GroupEditRequested(edit=DropGroup(group=group.id, force=force)))
-    match result:
-        case GroupEdited():
-            cli.tell(f"server group {group.name} deleted", id=group.id, name=group.name, gone=True)
-            return 0
-        case InUse(members=members):
-            raise OperationRefused(
-                f"server group {group.name} has members ({', '.join(members)}):"
-                " delete them first, or say --force"
-            )
-    raise OperationRefused("others are at work on it just now: try again")
+        await _edited(bus, GroupEditRequested(edit=DropGroup(group=group.id, force=force)), group.name)
+    cli.tell(f"server group {group.name} deleted", id=group.id, name=group.name, gone=True)
+    return 0
 
 
 async def create(cli: Cli, order: GroupEditRequested) -> int:
     async with cli.bus("group") as bus:
-        result = await _edited(bus, order)
-    match result:
-        case GroupEdited(group=ServerGroup() as group):
-            cli.value(group, f"server group {group.name}: {group.id}")
-            return 0
-        case Taken(what="name", value=name):
-            raise OperationRefused(f"there is a server group {name} in this project already")
+        group = (await _edited(bus, order)).group
+    assert isinstance(group, ServerGroup)
+    cli.value(group, f"server group {group.name}: {group.id}")
+    return 0
+
+
+async def _edited(bus: Bus, order: GroupEditRequested, name: str = "") -> GroupEdited:
+    """Edit a server group, or raise OperationRefused with the reason."""
+    match (await bus.asker(topics.EDIT_GROUP)(order)).result:
+        case GroupEdited() as edited:
+            return edited
+        case InUse(members=members):
+            raise OperationRefused(
+                f"server group {name} has members ({', '.join(members)}): delete them first, or say --force"
+            )
+        case Taken(what="name", value=taken):
+            raise OperationRefused(f"there is a server group {taken} in this project already")
     raise OperationRefused("others are at work on it just now: try again")
 
 
@@ -149,10 +150,6 @@ def _made(name: str, policy: str, max_per_host: int, project: str) -> MakeGroup:
         raise BadSetting(f"--max-per-host is of anti-affinity groups, not of {known}")
     group = MakeGroup(group=Clock().uuid(), name=name, policy=known, max_per_host=max_per_host)
     return msgspec.structs.replace(group, project=project) if project else group
-
-
-async def _edited(bus: Bus, order: GroupEditRequested) -> GroupResult:
-    return (await bus.asker(topics.EDIT_GROUP)(order)).result
 
 
 async def _all(bus: Bus, project: str) -> Sequence[ServerGroup]:

@@ -86,8 +86,7 @@ async def disable_command(cli: Cli, hosts: Names = None, agent: OfAgent = "", be
     Several causes are possible: `berth host disable h1 --because disk`, and `--because upgrade` by another
     operator; the host is enabled when the last cause is removed. `berth drain` moves the instances away.
     """
-    marking = disabling(checked_cause(because))
-    return await mark(cli, hosts or (), agent, marking)
+    return await mark(cli, hosts or (), agent, disabling(checked_cause(because)))
 
 
 @commands.command("enable")
@@ -96,8 +95,7 @@ async def enable_command(cli: Cli, hosts: Names = None, agent: OfAgent = "", bec
 
     `berth host enable h1 --because disk` removes that cause; without the option, the cause without a name.
     """
-    marking = enabling(checked_cause(because))
-    return await mark(cli, hosts or (), agent, marking)
+    return await mark(cli, hosts or (), agent, enabling(checked_cause(because)))
 
 
 @commands.command("force-down")
@@ -108,11 +106,7 @@ async def force_down_command(
     undo: bool = option(False, "It counts as up again while it is heard."),
 ) -> int:
     """Mark hosts as down, whatever their agents report."""
-    marking = forcing_down(not undo)
-    return await mark(cli, hosts or (), agent, marking)
-
-
-# Looking
+    return await mark(cli, hosts or (), agent, forcing_down(not undo))
 
 
 def picture(tree: Sequence[Provider], about: str) -> Picture:
@@ -137,9 +131,6 @@ def picture(tree: Sequence[Provider], about: str) -> Picture:
                 drawn.add(Text(" ".join(provider.traits), style="dim"))
         waiting = [provider for provider in waiting if provider.id not in found]
     return next(found[provider.id] for provider in tree if provider.parent is None)
-
-
-# Marking
 
 
 async def mark(cli: Cli, names: Sequence[str], agent: str, marking: Marking) -> int:

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bars
+from rich.progress import Progress
 
-from berth.commands.options import Commands
-from berth.commands.terminal import complain, effective, run, say, write_json
+from berth.commands.options import Commands, option
+from berth.commands.terminal import effective, progress_bar, say, write_json
 from berth.settings import BadSetting
 from bus.masking import masked
+from control_room.core.words import several
 
 if TYPE_CHECKING:  # httpx takes long to load, and no other command needs it
     from berth.importing.bring_over import Outcome
@@ -23,30 +22,6 @@ if TYPE_CHECKING:  # httpx takes long to load, and no other command needs it
     from berth.importing.placement_contents import ContentsDifference, PlacementContents
 
 _SHOWN = 100  # differences, before the rest is only counted
-
-Url = Annotated[str, typer.Option(metavar="URL", help="The Placement to read; nothing is written there.")]
-To = Annotated[
-    str, typer.Option(metavar="URL", help="The berth to write to (default: where placement_http says).")
-]
-TokenFile = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Holds the token for --url (default: $OS_TOKEN, or admin)."),
-]
-ToTokenFile = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Holds the token for --to (default: $BERTH_TOKEN, or admin)."),
-]
-CaCert = Annotated[str, typer.Option(metavar="FILE", help="Certificates to trust besides the usual ones.")]
-Verify = Annotated[
-    bool, typer.Option("--verify", help="Compare both sides afterwards; exit 1 when they differ.")
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; with --verify: only compare.")]
-Prune = Annotated[
-    bool, typer.Option("--prune", help="Also remove providers and allocations that only berth has.")
-]
-
-AsJson = Annotated[bool, typer.Option("--json", help="Say it as JSON: one object, when all is over.")]
-
 
 commands = Commands()
 imports = Commands(name="import", no_args_is_help=True, help="Bring over what another service knows.")
@@ -62,19 +37,23 @@ def import_() -> None:
 class ImportOptions:
     """The options of berth import placement."""
 
-    url: Url
-    to: To = ""
-    token_file: TokenFile = None
-    to_token_file: ToTokenFile = None
-    cacert: CaCert = ""
-    verify: Verify = False
-    dry_run: DryRun = False
-    prune: Prune = False
-    as_json: AsJson = False
+    url: Annotated[str, typer.Option(metavar="URL", help="The Placement to read; nothing is written there.")]
+    to: str = option("", "The berth to write to (default: where placement_http says).", metavar="URL")
+    token_file: Path | None = option(
+        None, "Holds the token for --url (default: $OS_TOKEN, or admin).", metavar="FILE"
+    )
+    to_token_file: Path | None = option(
+        None, "Holds the token for --to (default: $BERTH_TOKEN, or admin).", metavar="FILE"
+    )
+    cacert: str = option("", "Certificates to trust besides the usual ones.", metavar="FILE")
+    verify: bool = option(False, "Compare both sides afterwards; exit 1 when they differ.")
+    dry_run: bool = option(False, "Change nothing; with --verify: only compare.")
+    prune: bool = option(False, "Also remove providers and allocations that only berth has.")
+    as_json: bool = option(False, "Say it as JSON: one object, when all is over.", "--json")
 
 
 @imports.command("placement")
-def placement_command(options: ImportOptions) -> None:
+async def placement_command(options: ImportOptions) -> int:
     """Copy a running Placement into a running berth; again and again, until the switch."""
     from berth.importing.client import PlacementClient
 
@@ -82,16 +61,11 @@ def placement_command(options: ImportOptions) -> None:
     if not options.to and not here:
         raise BadSetting("say with --to where berth's Placement API is, or set placement_http")
     _check_certificates(options.cacert)
-    source = PlacementClient(
-        _url("--url", options.url), _token(options.token_file, "OS_TOKEN"), options.cacert
-    )
-    target = PlacementClient(
-        _url("--to", options.to or f"http://{here}"),
-        _token(options.to_token_file, "BERTH_TOKEN"),
-        options.cacert,
-    )
-    told = _AsJson() if options.as_json else _InWords(say)
-    run(_import(source, target, options.verify, options.dry_run, options.prune, told))
+    token, to_token = _token(options.token_file, "OS_TOKEN"), _token(options.to_token_file, "BERTH_TOKEN")
+    source = PlacementClient(_url("--url", options.url), token, options.cacert)
+    target = PlacementClient(_url("--to", options.to or f"http://{here}"), to_token, options.cacert)
+    async with source, target:
+        return await _import(source, target, options, _Report(options.as_json))
 
 
 def _url(flag: str, given: str) -> str:
@@ -121,153 +95,112 @@ def _token(file: Path | None, variable: str) -> str:
 
 
 async def _import(
-    source: "PlacementClient",
-    target: "PlacementClient",
-    verify: bool,
-    dry_run: bool,
-    prune: bool,
-    told: "_InWords | _AsJson",
+    source: "PlacementClient", target: "PlacementClient", options: ImportOptions, report: "_Report"
 ) -> int:
     from berth.importing.bring_over import Import
     from berth.importing.placement_contents import differences, unimportable
 
-    async with source, target:
-        with _Shown(complain) as shown:
-            theirs = await source.world(shown.under("there"))
-            ours = await target.world(shown.under("here"))
+    with progress_bar() as bars:
+        there, here = _shown(bars, "there"), _shown(bars, "here")
+        theirs, ours = await source.world(there), await target.world(here)
+        found = differences(theirs, ours)
+        if not options.dry_run:
+            outcome = await Import(theirs, ours, target, here).run(options.prune)
+    report.read(source, theirs)
+    if options.dry_run:
+        report.would(found, options.prune, unimportable(theirs, ours, options.prune))
+        failed = options.verify and bool(found)
+    else:
+        report.done(outcome)
+        failed = bool(outcome.failed)
+        if options.verify:
+            with progress_bar() as bars:
+                theirs = await source.world(_shown(bars, "there"))
+                ours = await target.world(_shown(bars, "here"))
             found = differences(theirs, ours)
-            if not dry_run:
-                outcome = await Import(theirs, ours, target, shown.under("here")).run(prune)
-        told.read(source, theirs)
-        if dry_run:
-            told.would(found, prune, unimportable(theirs, ours, prune))
-            if not verify:
-                return told.ends(0)
-            told.compared(found)
-            return told.ends(1 if found else 0)
-        told.done(outcome)
-        failed = 1 if outcome.failed else 0
-        if verify:
-            with _Shown(complain) as shown:
-                theirs = await source.world(shown.under("there"))
-                ours = await target.world(shown.under("here"))
-            told.compared(left := differences(theirs, ours))
-            failed = 1 if left else failed
-        return told.ends(failed)
+            failed = failed or bool(found)
+    if options.verify:
+        report.compared(found)
+    report.end()
+    return int(failed)
 
 
-class _Shown:
-    """Progress bars of an import on standard error, in a terminal."""
+def _shown(bars: Progress, side: str) -> Callable[[str, int, int], None]:
+    """Return the function that shows the progress of each kind of objects on one side."""
+    tasks: dict[str, Any] = {}
 
-    def __init__(self, console: Console) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._bars = Bars(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._known: dict[str, Any] = {}
+    def show(what: str, done: int, total: int) -> None:
+        if what not in tasks:
+            tasks[what] = bars.add_task(f"{what} {side}", total=total)
+        bars.update(tasks[what], completed=done, total=total)
 
-    def __enter__(self) -> "_Shown":
-        self._bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()
-
-    def under(self, side: str) -> Callable[[str, int, int], None]:
-        def show(what: str, done: int, total: int) -> None:
-            name = f"{what} {side}"
-            if name not in self._known:
-                self._known[name] = self._bars.add_task(name, total=total)
-            self._bars.update(self._known[name], completed=done, total=total)
-
-        return show
+    return show
 
 
-class _InWords:
-    """Prints the result of an import for people."""
+class _Report:
+    """Prints the result of an import: sentences, or one JSON object at the end."""
 
-    def __init__(self, say: Console) -> None:
-        self._say = say
-
-    def read(self, source: "PlacementClient", theirs: "PlacementContents") -> None:
-        self._say.print(
-            f"read {_some(theirs.providers, 'provider')} and {_some(theirs.consumers, 'consumer')}"
-            f" at {source.place} (version 1.{source.minor})",
-            markup=False,
-        )
-
-    def would(self, found: "list[ContentsDifference]", prune: bool, refused: Mapping[str, str]) -> None:
-        wanted, gone = _wanted(found, prune, refused)
-        providers, consumers = _some(wanted["provider"], "provider"), _some(wanted["consumer"], "consumer")
-        names = _some(wanted["class"] + wanted["trait"], "name")
-        self._say.print(
-            f"would bring over {providers}, {consumers} and {names}, and remove {gone:,}", markup=False
-        )
-        self._refused(
-            "would not be brought over", {one.id: refused[one.id] for one in found if one.id in refused}
-        )
-
-    def done(self, outcome: "Outcome") -> None:
-        if outcome.nothing:
-            self._say.print("nothing had to be changed")
-            return
-        parts = (
-            (outcome.names, "{} made", "name"),
-            (outcome.made, "{} made", "provider"),
-            (outcome.changed, "{} changed", "provider"),
-            (outcome.dropped, "{} removed", "provider"),
-            (outcome.claimed, "{} brought over", "consumer"),
-            (outcome.released, "{} released", "consumer"),
-        )
-        told = ", ".join(form.format(_some(count, name)) for count, form, name in parts if count)
-        self._say.print(told or "nothing could be changed", markup=False)
-        self._refused("not brought over", outcome.failed)
-
-    def _refused(self, what: str, failed: Mapping[str, str]) -> None:
-        for id_, why in sorted(failed.items()):
-            self._say.print(f"{what}: {id_}: {why}", style="red", markup=False)
-
-    def compared(self, found: "list[ContentsDifference]") -> None:
-        if not found:
-            self._say.print("verified: both sides hold the same", style="green")
-            return
-        self._say.print(f"verified: {_some(found, 'difference')}", style="red", markup=False)
-        for one in found[:_SHOWN]:
-            self._say.print(f"  {one}", markup=False)
-        if len(found) > _SHOWN:
-            self._say.print(f"  and {len(found) - _SHOWN:,} more", markup=False)
-
-    def ends(self, code: int) -> int:
-        return code
-
-
-class _AsJson:
-    """Prints the result of an import as one JSON object."""
-
-    def __init__(self) -> None:
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
         self._facts: dict[str, Any] = {}
+
+    def _line(self, text: str, style: str | None = None) -> None:
+        if not self._as_json:
+            say.print(text, style=style, markup=False)
 
     def read(self, source: "PlacementClient", theirs: "PlacementContents") -> None:
         counts = {"providers": len(theirs.providers), "consumers": len(theirs.consumers)}
         self._facts["read"] = {"url": source.place, **counts}
+        what = " and ".join(several(count, name[:-1]) for name, count in counts.items())
+        self._line(f"read {what} at {source.place} (version 1.{source.minor})")
 
     def would(self, found: "list[ContentsDifference]", prune: bool, refused: Mapping[str, str]) -> None:
         wanted, gone = _wanted(found, prune, refused)
         refusals = {one.id: refused[one.id] for one in found if one.id in refused}
         self._facts["would"] = {**wanted, "remove": gone, "refused": refusals}
+        providers, consumers = (
+            several(wanted["provider"], "provider"),
+            several(wanted["consumer"], "consumer"),
+        )
+        names = several(wanted["class"] + wanted["trait"], "name")
+        self._line(f"would bring over {providers}, {consumers} and {names}, and remove {gone:,}")
+        self._refused("would not be brought over", refusals)
 
     def done(self, outcome: "Outcome") -> None:
         self._facts["done"] = vars(outcome)
+        if outcome.nothing:
+            self._line("nothing had to be changed")
+            return
+        parts = (
+            (outcome.names, "name", "made"),
+            (outcome.made, "provider", "made"),
+            (outcome.changed, "provider", "changed"),
+            (outcome.dropped, "provider", "removed"),
+            (outcome.claimed, "consumer", "brought over"),
+            (outcome.released, "consumer", "released"),
+        )
+        changes = [f"{several(count, name)} {done}" for count, name, done in parts if count]
+        self._line(", ".join(changes) or "nothing could be changed")
+        self._refused("not brought over", outcome.failed)
+
+    def _refused(self, what: str, failed: Mapping[str, str]) -> None:
+        for id_, why in sorted(failed.items()):
+            self._line(f"{what}: {id_}: {why}", "red")
 
     def compared(self, found: "list[ContentsDifference]") -> None:
         self._facts["differences"] = [vars(one) for one in found]
+        if not found:
+            self._line("verified: both sides hold the same", "green")
+            return
+        self._line(f"verified: {several(len(found), 'difference')}", "red")
+        for one in found[:_SHOWN]:
+            self._line(f"  {one}")
+        if len(found) > _SHOWN:
+            self._line(f"  and {len(found) - _SHOWN:,} more")
 
-    def ends(self, code: int) -> int:
-        write_json(self._facts)
-        return code
-
-
-def _some(things: Any, name: str) -> str:
-    count = things if isinstance(things, int) else len(things)
-    return f"{count:,} {name}{'' if count == 1 else 's'}"
+    def end(self) -> None:
+        if self._as_json:
+            write_json(self._facts)
 
 
 def _wanted(

@@ -1,10 +1,12 @@
 """`berth ironic`: what differs between Ironic and placement, a simulated Ironic, and `berth ironic node`."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+from rich.markup import escape
 
 from berth.commands import ironic_nodes
 from berth.commands.options import Commands, option
@@ -21,6 +23,7 @@ if TYPE_CHECKING:  # HTTP clients load slowly, and most commands need none
     from bus.protocol import Transport
     from compute_sim.ironic import Simulation
     from ironic_sync import FollowedIronic, IronicApi
+    from ironic_sync.survey import Survey
 
 _DEALT = "Dealt out over the nodes"
 
@@ -121,7 +124,16 @@ async def sim(options: SimulatedIronicOptions) -> int:
     )
     for line in _lines(simulation.url, place, options):
         say.print(f"  {line}", markup=False)
-    return await _until_stopped(simulation)
+    stopping = asyncio.Event()
+    stop_on_signals(stopping)
+    settle_in()
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(simulation.run())
+        say.print("Ctrl-C stops it.")
+        await stopping.wait()
+        running.cancel()
+    say.print(f"stopped after {simulation.sent} notifications")
+    return 0
 
 
 def _simulation(options: SimulatedIronicOptions, broker: str) -> tuple["Simulation", str]:
@@ -130,14 +142,10 @@ def _simulation(options: SimulatedIronicOptions, broker: str) -> tuple["Simulati
     from compute_sim.ironic import IronicExchange, SimPlan, Simulation, enrolled
     from compute_sim.ironic.notify import TOPICS
 
-    times = Durations.parse(options.step_time)
     plan = SimPlan(
-        seed=options.seed,
-        step_time=times,
-        fail=options.fail,
-        call_back=options.call_back,
-        churn=options.churn,
-    )
+        seed=options.seed, step_time=Durations.parse(options.step_time), fail=options.fail,
+        call_back=options.call_back, churn=options.churn,
+    )  # fmt: skip
     url = options.amqp_url or broker
     voice = IronicExchange(
         url, exchange=options.exchange, topics=options.topics or TOPICS, confirms=options.confirms,
@@ -173,29 +181,19 @@ def sides_of(settings: Settings) -> Sides:
 
 
 async def show_diff(cli: Cli, sides: Sides) -> int:
-    from ironic_sync.comparison import diff, survey_of
+    from ironic_sync.comparison import diff
 
-    api = sides.api
-    async with Bus(sides.transport) as bus, api:
-        survey = survey_of(sides.ironic, api, bus.asker(topics.PROVIDERS), bus.clock)
-        with _in_words():
-            compared = await diff(survey, bus.asker(topics.ALLOCATIONS))
-    if cli.as_json:
-        cli.rows(compared.differences, "")
-    else:
-        for line in compared.lines(sides.ironic.share_gone):
-            cli.line(line)
+    async with _surveyed(sides) as (bus, survey):
+        compared = await diff(survey, bus.asker(topics.ALLOCATIONS))
+    cli.rows(compared.differences, "\n".join(map(escape, compared.lines(sides.ironic.share_gone))))
     return 1 if compared.differences else 0
 
 
 async def sweep_gone(cli: Cli, sides: Sides, allow_removals: bool) -> int:
-    from ironic_sync.comparison import remove_gone, survey_of
+    from ironic_sync.comparison import remove_gone
 
-    api = sides.api
-    async with Bus(sides.transport) as bus, api:
-        survey = survey_of(sides.ironic, api, bus.asker(topics.PROVIDERS), bus.clock)
-        with _in_words():
-            done = await remove_gone(sides.ironic, survey, bus.publish, bus.clock, allow=allow_removals)
+    async with _surveyed(sides) as (bus, survey):
+        done = await remove_gone(sides.ironic, survey, bus.publish, bus.clock, allow=allow_removals)
     for uuid in done.removed:
         cli.tell(f"{uuid}: gone", node=uuid, gone=True)
     if done.held_back:
@@ -208,24 +206,15 @@ async def sweep_gone(cli: Cli, sides: Sides, allow_removals: bool) -> int:
     return 0
 
 
-@contextmanager
-def _in_words() -> Iterator[None]:
+@asynccontextmanager
+async def _surveyed(sides: Sides) -> AsyncIterator[tuple[Bus, "Survey"]]:
+    """Yield a bus and the survey of both sides; refusals of Ironic become refusals of the command."""
     from ironic_sync.api import IronicRefused
+    from ironic_sync.comparison import survey_of
 
-    try:
-        yield
-    except IronicRefused as refused:
-        raise OperationRefused(str(refused)) from None
-
-
-async def _until_stopped(simulation: "Simulation") -> int:
-    stopping = asyncio.Event()
-    stop_on_signals(stopping)
-    settle_in()
-    async with asyncio.TaskGroup() as group:
-        running = group.create_task(simulation.run())
-        say.print("Ctrl-C stops it.")
-        await stopping.wait()
-        running.cancel()
-    say.print(f"stopped after {simulation.sent} notifications")
-    return 0
+    api = sides.api
+    async with Bus(sides.transport) as bus, api:
+        try:
+            yield bus, survey_of(sides.ironic, api, bus.asker(topics.PROVIDERS), bus.clock)
+        except IronicRefused as refused:
+            raise OperationRefused(str(refused)) from None

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from berth.commands.ironic_trouble import HERE, AnyIronic, Json, Node
 from berth.commands.ironic_trouble import commands as trouble
 from berth.commands.options import Commands, argument, option
+from berth.commands.terminal import plain_table
 from berth.settings import BadSetting
 from bus.clock import Clock
 from bus.errors import OperationRefused
@@ -30,6 +32,7 @@ _POWER = {
 }  # fmt: skip
 _STATE_STYLES = {"available": "green", "active": "cyan", "error": "red"}
 _POLL_SECONDS = 0.1
+_FIELD_VALUES = "resource_class=gold properties/rack=R2 owner=null ..."
 
 Nodes = Annotated[list[str], typer.Argument(metavar="NODE...", help="Names or uuids.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Until they have come to rest; exit 1 if one failed.")]
@@ -39,9 +42,6 @@ commands = Commands(
     help=f"Drive nodes by hand, of a simulated Ironic or a real one: the one of the settings, or {HERE}. "
     "A node's life: create, manage, provide, deploy, undeploy, delete.",
 )
-
-
-# Looking
 
 
 @commands.command("list")
@@ -71,16 +71,15 @@ async def list_nodes(
 
 
 def _table(nodes: Sequence[Json]) -> Table:
-    titles = ("name", "uuid", "state", "power", "maintenance", "class", "instance")
-    table = Table(*titles, box=None, pad_edge=False)
+    rows = []
     for node in nodes:
-        style = _STATE_STYLES.get(node["provision_state"], "red" if _failed(node) else "yellow")
-        table.add_row(
-            escape(node["name"] or ""), node["uuid"], f"[{style}]{node['provision_state']}[/{style}]",
-            node["power_state"] or "?", "yes" if node["maintenance"] else "",
-            escape(node["resource_class"] or ""), node["instance_uuid"] or "",
-        )  # fmt: skip
-    return table
+        state = node["provision_state"]
+        style = _STATE_STYLES.get(state, "red" if _failed(node) else "yellow")
+        maintenance = "yes" if node["maintenance"] else ""
+        of = (node["resource_class"] or "", node["instance_uuid"] or "")
+        power = node["power_state"] or "?"
+        rows.append((node["name"] or "", node["uuid"], Text(state, style=style), power, maintenance, *of))
+    return plain_table(("name", "uuid", "state", "power", "maintenance", "class", "instance"), rows)
 
 
 @commands.command("show")
@@ -94,9 +93,6 @@ async def show(node: Node, *, at: AnyIronic) -> None:
     for name, value in sorted(found.items()):
         if value not in (None, "", {}, []) and name not in ("links", "ports", "portgroups", "states"):
             at.cli.say.print(f"[bold]{name}[/bold]: {escape(str(value))}")
-
-
-# A node's life
 
 
 @dataclass(frozen=True)
@@ -174,9 +170,6 @@ async def delete(nodes: Nodes, *, at: AnyIronic) -> None:
             at.cli.tell(f"{node} is gone", node=node, gone=True)
 
 
-# What it is and how it is
-
-
 async def _change(at: AnyIronic, node: str, change: Callable[["IronicApi"], Coroutine[Any, Any, Any]]) -> int:
     async with at.api() as api:
         await change(api)
@@ -224,12 +217,7 @@ async def traits(
 @commands.command("set")
 async def set_fields(
     node: Node,
-    values: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="FIELD=VALUE...", help="resource_class=gold properties/rack=R2 owner=null ..."
-        ),
-    ],
+    values: Annotated[list[str], typer.Argument(metavar="FIELD=VALUE...", help=_FIELD_VALUES)],
     *,
     at: AnyIronic,
 ) -> int:
@@ -239,9 +227,6 @@ async def set_fields(
 
 
 commands.add_typer(trouble)
-
-
-# What they share
 
 
 async def _known(api: "IronicApi", node: str, fields: Sequence[str] | None = None) -> Json:

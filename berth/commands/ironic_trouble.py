@@ -1,6 +1,4 @@
-"""Fault injection for the nodes of a simulated Ironic, and access to an Ironic of the settings or of the
-options.
-"""
+"""Fault injection for a simulated Ironic, and access to the Ironic of the settings or the options."""
 
 import json
 from collections.abc import AsyncIterator
@@ -125,9 +123,7 @@ def _sentence(text: str) -> str:
 
 
 def access_of(settings: Settings, url: str) -> "Access":
-    """Return the access to the Ironic of a command: that of the settings, unless the options name another
-    one.
-    """
+    """Return the access to the Ironic of this URL or, without one, of the settings."""
     from berth.ironic import access
     from ironic_sync import Access
 

@@ -1,6 +1,4 @@
-"""`berth demo` and `berth load`: start a berth if necessary, load it with boots, and show and judge the
-result.
-"""
+"""`berth demo` and `berth load`: load a berth with boots, and show and judge the result."""
 
 import asyncio
 import ipaddress
@@ -135,22 +133,18 @@ async def load_command(
         boots=options.boots,
         rate=options.rate,
         window=options.window,
-        flavors=load_flavors(options.mix, options.vcpus, options.memory_mb, options.disk_gb),
+        flavors=load_flavors(options),
         seed=settings.compute.seed,
     )
     cli = Cli(settings, as_json, complain if as_json else say)
     return await load(cli, plan, options.attach, options.picture)
 
 
-def load_flavors(
-    mix: int | None, vcpus: int | None, memory_mb: int | None, disk_gb: int | None
-) -> tuple[Flavor, ...]:
+def load_flavors(options: LoadOptions) -> tuple[Flavor, ...]:
     """Return a mix of flavors, or the one flavor of the options."""
-    described = {
-        name: amount
-        for name, amount in (("vcpus", vcpus), ("memory_mb", memory_mb), ("disk_gb", disk_gb))
-        if amount is not None
-    }
+    amounts = {name: getattr(options, name) for name in ("vcpus", "memory_mb", "disk_gb")}
+    described = {name: amount for name, amount in amounts.items() if amount is not None}
+    mix = options.mix
     if not described:
         return mixed(MIX if mix is None else mix)
     if mix is not None:
@@ -171,35 +165,27 @@ async def demo(settings: Settings, plan: LoadPlan, stay: bool, say: Console) -> 
         async with embedded(settings) as house:
             await ready(house.bus, settings)
             settle_in()
-            url = room_url(settings)
+            room = f"is at {url}" if (url := room_url(settings)) else "is switched off"
             if where := await where_the_room_is(settings):
                 say.print(f"meanwhile {where}", markup=False)
             result = await _with_progress(Load(house.bus, plan), say)
             metal = await _metal_story(house.bus, settings)
             if stay:
                 code = _told(result, metal, await audit_databases(settings), say)
-                await _staying(url, say)
+                stopping = asyncio.Event()
+                stop_on_signals(stopping)
+                say.print(f"look at it until Ctrl-C: the control room {room}", markup=False)
+                await stopping.wait()
                 return code
         code = _told(result, metal, await audit_databases(settings, settled=True), say)
-    say.print(f"look at it: make demo ARGS=--stay stays up, and its control room {_where(url)}", markup=False)
+    say.print(f"look at it: make demo ARGS=--stay stays up, and its control room {room}", markup=False)
     return code
-
-
-def _where(url: str) -> str:
-    return f"is at {url}" if url else "is switched off"
 
 
 def _told(result: LoadOutcome, metal: str, found: Audit, say: Console) -> int:
     show(result, say)
     say.print(metal)
     return _verdict(result, found, say)
-
-
-async def _staying(url: str, say: Console) -> None:
-    stopping = asyncio.Event()
-    stop_on_signals(stopping)
-    say.print(f"look at it until Ctrl-C: the control room {_where(url)}", markup=False)
-    await stopping.wait()
 
 
 async def _metal_story(bus: Bus, settings: Settings) -> str:
@@ -278,9 +264,9 @@ async def _berth_to_load(
 def refuse_strangers(settings: Settings) -> None:
     """Refuse a load test against another machine."""
     places = [("amqp_url", settings.bus.amqp_url), ("database_url", settings.database.url)]
-    places += [("cell_amqp_urls", cell.broker) for cell in settings.cells]
-    places += [("cell_ferry_urls", cell.ferry) for cell in settings.cells]
-    places += [("cell_database_urls", cell.database) for cell in settings.cells]
+    for cell in settings.cells:
+        places += [("cell_amqp_urls", cell.broker), ("cell_ferry_urls", cell.ferry)]
+        places += [("cell_database_urls", cell.database)]
     for name, url in places:
         parts = urlsplit(url)
         for host in (parts.hostname, *parse_qs(parts.query).get("host", ())):
@@ -298,14 +284,8 @@ def _loopback(host: str) -> bool:
 
 
 async def _with_progress(load: Load, say: Console) -> LoadOutcome:
-    columns = (
-        TextColumn("boots ended"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[speed]}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=say) as progress:
+    counts = TextColumn("boots ended"), BarColumn(), MofNCompleteColumn()
+    with Progress(*counts, TextColumn("{task.fields[speed]}"), TimeElapsedColumn(), console=say) as progress:
         bar = progress.add_task("boots", total=load.plan.boots, speed="")
 
         def show_progress(load: Load) -> None:
@@ -323,10 +303,8 @@ def show(result: LoadOutcome, say: Console) -> None:
     table.add_row("ended", ", ".join(f"{count} {status}" for status, count in summary["ended"].items()))
     attempts = ", ".join(f"{count} after {number}" for number, count in summary["attempts"].items())
     table.add_row("attempts", attempts)
-    table.add_row(
-        "request to end, build included",
-        ", ".join(f"{name} {ms:.0f} ms" for name, ms in summary["latency_ms"].items()),
-    )
+    latency = ", ".join(f"{name} {ms:.0f} ms" for name, ms in summary["latency_ms"].items())
+    table.add_row("request to end, build included", latency)
     table.add_row("speed", f"{result.per_second:.0f} boots/s over {result.seconds:.1f} s")
     for reason, count in result.reasons():
         table.add_row("reason", escape(f"{count} × {reason}"))

@@ -7,7 +7,7 @@ import typer
 from msgspec import structs
 from rich.markup import escape
 
-from berth.commands.move_output import moves_table, phases_table, print_funnel
+from berth.commands.move_output import attempts_of, moves_table, phases_table, print_funnel
 from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, write_json
 from berth.operations.cells import all_shown, ask_cells, chosen_cells, uuid_of
@@ -87,9 +87,8 @@ async def show_move(cli: Cli, id_: str) -> int:
         cli.say.print(fact)
     if one.phases:
         cli.say.print(phases_table(one))
-    for number, attempt in enumerate(one.attempts, 1):
-        cause = f": {printable(attempt.cause)}" if attempt.cause else ""
-        cli.line(f"  attempt {number}  {printable(attempt.host)}: {attempt.outcome}{cause}")
+    for line in attempts_of(one.attempts):
+        cli.line(line)
     if one.decision.considered:
         cli.say.print("why there", style="bold")
         print_funnel(one.decision, cli.say)

@@ -13,6 +13,7 @@ from berth.operations.following import REFUSED, VERIFYING, MoveListener, MoveOut
 from berth.operations.moving import why_not
 from bus.decisions import Decision, Record, RecordedHost
 from bus.masking import printable
+from bus.messages import Attempt
 from bus.moves import MoveProgress, MoveRequested, MoveStands
 from bus.queries import WaitingRequest, WhatIfAnswered
 
@@ -220,6 +221,14 @@ def sentence(outcome: MoveOutcome) -> str:
     code = rf" \[{outcome.code}]" if outcome.code else ""
     reason = f": {escape(printable(outcome.reason))}" if outcome.reason else ""
     return f"{outcome.build} {words}{code}{reason}"
+
+
+def attempts_of(attempts: Sequence[Attempt]) -> list[str]:
+    """Return the attempts of a build or move, one in each line."""
+    return [
+        f"  attempt {number}  {printable(attempt.host)}: {attempt.outcome}{_cause(attempt.cause)}"
+        for number, attempt in enumerate(attempts, 1)
+    ]
 
 
 def failures(outcome: MoveOutcome) -> list[str]:

@@ -71,13 +71,8 @@ class Destination:
         for host in excluded:
             if host in (self.to, self.force_to):
                 raise BadSetting(f"--not {host}: that is where it is to go")
-        return structs.replace(
-            request,
-            to_cell=self.to_cell,
-            wanted_host=self.to,
-            forced_host=self.force_to,
-            ignore_hosts=excluded,
-        )
+        hosts = {"wanted_host": self.to, "forced_host": self.force_to, "ignore_hosts": excluded}
+        return structs.replace(request, to_cell=self.to_cell, **hosts)
 
 
 @dataclass(frozen=True)
@@ -89,11 +84,12 @@ class _Followed:
     )
     cell: str = option("", "The cell it is in, if you know: then nobody else is asked.")
 
+    wait: bool | str | None = None
     dry_run = False  # only moves that may wait for capacity have this option
 
     @property
     def follows(self) -> bool:
-        raise NotImplementedError
+        return self.wait not in (None, False)
 
 
 @dataclass(frozen=True)
@@ -101,10 +97,6 @@ class FollowedMove(_Followed):
     """The options of a move that does not wait for capacity."""
 
     wait: bool = option(False, "Follow it to its end; exit 1 unless it is done.", panel=_HOW)
-
-    @property
-    def follows(self) -> bool:
-        return self.wait
 
 
 @dataclass(frozen=True)
@@ -124,10 +116,6 @@ class Waiting(_Followed):
         "Say where it would go now, or why it would not, and do nothing; exit 1 if it would not.",
         panel=_HOW,
     )
-
-    @property
-    def follows(self) -> bool:
-        return self.wait is not None
 
     def of(self, request: MoveRequested) -> MoveRequested:
         return structs.replace(request, wait=waiting_time(self.wait), priority=self.priority)
@@ -177,11 +165,8 @@ async def move_command(
         raise BadSetting("--live and --verify: one that is moved live has no way back once it runs there")
     if options.live and where.to_cell:
         raise BadSetting("--live and --to-cell: only what is stopped leaves its cell")
-    asked = structs.replace(
-        asked,
-        verify=options.verify or bool(options.verify_for),
-        verify_for=_verify_for(options.verify_for),
-    )
+    after = _verify_for(options.verify_for)
+    asked = structs.replace(asked, verify=options.verify or bool(after), verify_for=after)
     return await request_moves(cli, builds, lambda stands: asked, how)
 
 
@@ -211,12 +196,8 @@ async def resize_command(
         raise BadSetting("--same-host and --to-cell: its host is of the cell it is in")
     if options.verify_for and not options.verify:
         raise BadSetting("--verify-for and --no-verify: it cannot wait for so long, and not at all")
-    asked = structs.replace(
-        asked,
-        same_host=options.same_host,
-        verify=options.verify,
-        verify_for=_verify_for(options.verify_for),
-    )
+    verify = {"verify": options.verify, "verify_for": _verify_for(options.verify_for)}
+    asked = structs.replace(asked, same_host=options.same_host, **verify)
     specs = pairs("--extra-spec", size.extra_spec or ())
 
     def resized(stands: BuildStands) -> MoveRequested:

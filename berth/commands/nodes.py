@@ -9,8 +9,7 @@ import typer
 from berth import worker_roles
 from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli
-from berth.operations import publishing
-from berth.operations.publishing import checked
+from berth.operations.publishing import checked, publish
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
@@ -45,19 +44,14 @@ async def set_command(
     options: NodeOptions,
 ) -> int:
     """Publish an Ironic-style node event on ironic.node.CELL.EVENT."""
-    event_ = node_event(
-        cli.settings,
-        name,
-        options.cell,
-        event=options.event,
-        provision_state=options.provision_state,
-        power_state=options.power_state,
-        maintenance=options.maintenance,
-        resource_class=options.resource_class,
-        traits=tuple(options.trait or ()),
-        deleted=options.deleted,
-    )
-    return await publish(cli, event_)
+    state = vars(options) | {"traits": tuple(options.trait or ())}
+    del state["trait"]
+    event = checked(node_event(cli.settings, name, **state))
+    async with cli.bus("client") as bus:
+        await publish(bus, event)
+    key = topics.TOPIC_OF[type(event)].key(event)
+    cli.tell(f"published on {key}\nnode {event.node}", node=event.node, name=event.name, key=key)
+    return 0
 
 
 def node_event(settings: Settings, name: str, cell: str, **state: Any) -> NodeChanged:
@@ -70,12 +64,3 @@ def node_event(settings: Settings, name: str, cell: str, **state: Any) -> NodeCh
     free |= {"power_state": "power off", "maintenance": False, "resource_class": "baremetal"}
     agent, now = worker_roles.metal_agent(settings, cell), Clock().now()
     return NodeChanged(node=node, name=name, at=now, cell=cell, agent=agent, **free | state)
-
-
-async def publish(cli: Cli, event: NodeChanged) -> int:
-    event = checked(event)
-    async with cli.bus("client") as bus:
-        await publishing.publish(bus, event)
-    key = topics.TOPIC_OF[type(event)].key(event)
-    cli.tell(f"published on {key}\nnode {event.node}", node=event.node, name=event.name, key=key)
-    return 0

@@ -85,9 +85,7 @@ def settings_given(options: Any) -> dict[str, Any]:
 
 
 class WaitingCommand(TyperCommand):
-    """A command with an option `--wait`: alone it follows a request to its end, `--wait 30m` also limits the
-    wait for capacity.
-    """
+    """A command whose option `--wait` follows a request to its end; `--wait 30m` also waits for capacity."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         from berth.operations.boot_options import is_time  # loads the bus, which `berth --help` does not need
@@ -117,8 +115,12 @@ def option(default: T, help: str, *names: str, panel: str | None = None, **more:
 
     Without names it is called as the parameter; a switch that is off by default has no `--no-` form.
     """
-    about = typer.Option(*names, help=help, rich_help_panel=panel, **more)
-    return dataclasses.field(default=default, metadata={_ABOUT: about})
+    return dataclasses.field(default=default, metadata={_ABOUT: described(help, *names, panel=panel, **more)})
+
+
+def described(help: str, *names: str, panel: str | None = None, **more: Any) -> Any:
+    """Return the description of an option, for `Annotated`."""
+    return typer.Option(*names, help=help, rich_help_panel=panel, **more)
 
 
 def argument(default: T, help: str, **more: Any) -> T:

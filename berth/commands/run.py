@@ -220,9 +220,7 @@ async def ready(bus: Bus, settings: Settings) -> int:
 
 
 async def scheduling(bus: Bus, settings: Settings, share: float = 1.0) -> int:
-    """Wait until placement knows this share of the hosts and a scheduler answers; return the number of known
-    hosts.
-    """
+    """Wait for this share of the hosts and for a scheduler; return the number of hosts in placement."""
     hosts = await hosts_known(bus, settings, share)
     what_if = bus.asker(topics.WHAT_IF, timeout=2.0)
     question = WhatIf(request=boot_request(BootOptions(vcpus=1, memory_mb=0, disk_gb=0)), best=1)

@@ -1,20 +1,13 @@
-"""`berth what-if`: whether a request would fit, where, how many more, and what would change it; and capacity
-plans. Nothing is claimed.
-"""
+"""`berth what-if`: evaluates a request or a capacity plan without a claim."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-from rich.text import Text
-
 from berth.commands.builds import BOOT_OPTIONS, tell_notes
 from berth.commands.move_output import print_funnel
 from berth.commands.options import Commands, option
-from berth.commands.terminal import Cli, write_json
+from berth.commands.terminal import Cli, plain_table, write_json
 from berth.operations.boot_options import BootOptions, boot_request, names_of
 from berth.operations.names import resolved
 from berth.operations.publishing import checked
@@ -48,7 +41,7 @@ async def plan_room(
     if cli.as_json:
         write_json(answer)
     else:
-        show_plan(answer, cli.say)
+        show_plan(answer, cli)
     return 0 if (answer.then or answer.now).mixes else 1
 
 
@@ -67,34 +60,31 @@ def flavor_as_planned(flavor: Flavor) -> str:
     return ",".join([*(f"{name}:{amount}" for name, amount in amounts.items() if amount), *words])
 
 
-def show_plan(answer: PlanAnswer, say: Console) -> None:
+def show_plan(answer: PlanAnswer, cli: Cli) -> None:
     now, then = answer.now, answer.then
     last = then or now
     if answer.added:
-        say.print(f"with {several(answer.added, 'host')} more, empty")
+        cli.line(f"with {several(answer.added, 'host')} more, empty")
     if answer.taken:
-        gone = f"without {several(len(answer.taken), 'host')}: {listed(answer.taken, 10)}"
-        say.print(printable(gone), markup=False)
+        cli.line(printable(f"without {several(len(answer.taken), 'host')}: {listed(answer.taken, 10)}"))
         if answer.homeless:
             held = ", ".join(f"{amount} {name}" for name, amount in answer.homeless)
-            say.print(f"  what is held there has to go elsewhere, and is not counted: {held}", markup=False)
-    columns = ["flavor", "fit now", *(["fit then"] if then else []), "lost in pieces"]
-    table = Table(*columns, box=None, pad_edge=False)
-    rows: list[tuple[str, int, int | None, int]] = [
-        ("all of them, mixed", now.mixes, then.mixes if then else None, last.lost)
-    ]
+            cli.line(f"  what is held there has to go elsewhere, and is not counted: {held}")
+    rows = [("all of them, mixed", now.mixes, then.mixes if then else None, last.lost)]
     rows += [
         (room.name, room.fits, then.flavors[at].fits if then else None, last.flavors[at].lost)
         for at, room in enumerate(now.flavors)
     ]
-    for name, before, after, lost in rows:
-        table.add_row(escape(name), str(before), *([] if after is None else [str(after)]), str(lost))
-    say.print(table)
+    if then:
+        cli.say.print(plain_table(("flavor", "fit now", "fit then", "lost in pieces"), rows))
+    else:
+        columns = ((name, fit, lost) for name, fit, _, lost in rows)
+        cli.say.print(plain_table(("flavor", "fit now", "lost in pieces"), columns))
     closed = f", {last.closed} closed not counted" if last.closed else ""
-    say.print(f"of {several(last.hosts, 'open host')}{closed}; by amounts and traits, whatever rules say")
+    cli.line(f"of {several(last.hosts, 'open host')}{closed}; by amounts and traits, whatever rules say")
     for flavor in last.flavors:
         for line in _pieces(flavor):
-            say.print(line, markup=False)
+            cli.line(line)
 
 
 def _pieces(flavor: FlavorCapacity) -> list[str]:
@@ -164,36 +154,30 @@ async def what_if_command(cli: Cli, options: Annotated[BootOptions, _ASKED], que
     if cli.as_json:
         write_json(answer)
     else:
-        show_answer(answer, cli.say)
+        show_answer(answer, cli)
     return 0 if answer.fits else 1
 
 
-def show_answer(answer: WhatIfAnswered, say: Console) -> None:
-    """Print the answer to a what-if question; return 0 if the request fits."""
+def show_answer(answer: WhatIfAnswered, cli: Cli) -> None:
     if answer.refusal:
-        say.print(Text(f"it cannot be meant: {printable(answer.refusal)}", style="red"))
+        cli.line(f"it cannot be meant: {printable(answer.refusal)}", "red")
         return
-    several = sum(there.instances for there in answer.placed)
+    count = sum(there.instances for there in answer.placed)
     if answer.fits:
         as_flavor = f", as flavor {answer.flavor} of --or-else" if answer.flavor else ""
-        say.print(Text(f"it fits: {several} instance{'' if several == 1 else 's'}{as_flavor}", style="green"))
+        cli.line(f"it fits: {several(count, 'instance')}{as_flavor}", "green")
     else:
-        say.print(Text(f"it does not fit [{answer.decision.code}]", style="red"))
-    if several > 1:
+        cli.line(f"it does not fit [{answer.decision.code}]", "red")
+    if count > 1:
         for there in answer.placed:
             zone = f", zone {printable(there.zone)}" if there.zone else ""
-            say.print(Text(f"  {there.instances:>5} on {printable(there.host)} (cell {there.cell}{zone})"))
-    chosen = answer.placed[0].root if answer.placed else ""
-    print_funnel(answer.decision, say, chosen)
+            cli.line(f"  {there.instances:>5} on {printable(there.host)} (cell {there.cell}{zone})")
+    print_funnel(answer.decision, cli.say, answer.placed[0].root if answer.placed else "")
     if answer.room:
-        _show_room(answer, say)
+        total, hosts = sum(left.instances for left in answer.room), sum(left.hosts for left in answer.room)
+        cli.line(f"  room for {total} more, on {several(hosts, 'host')}", "bold")
+        for left in answer.room:
+            where = f"cell {left.cell}" + (f", zone {printable(left.zone)}" if left.zone else "")
+            cli.line(f"    {where:<30}{left.instances:>9} on {left.hosts}")
     if answer.cut:
-        say.print(Text(f"  {printable(answer.cut)}", style="yellow"))
-
-
-def _show_room(answer: WhatIfAnswered, say: Console) -> None:
-    total, hosts = sum(left.instances for left in answer.room), sum(left.hosts for left in answer.room)
-    say.print(Text(f"  room for {total} more, on {hosts} host{'' if hosts == 1 else 's'}", style="bold"))
-    for left in answer.room:
-        where = f"cell {left.cell}" + (f", zone {printable(left.zone)}" if left.zone else "")
-        say.print(Text(f"    {where:<30}{left.instances:>9} on {left.hosts}"))
+        cli.line(f"  {printable(answer.cut)}", "yellow")

@@ -1,6 +1,4 @@
-"""Reads instances as the system they come from lists them, and decides which consumers can be
-adopted: those that are on exactly one host of one cell. For all others it gives the reason.
-"""
+"""Reads the servers that another system lists, and judges which consumers can be adopted as builds."""
 
 import csv
 import io
@@ -46,9 +44,7 @@ class OldServer:
 
 
 def old_servers(path: Path) -> dict[str, OldServer]:
-    """Read servers by their uuids from JSON (a list, or an object a line), YAML, or CSV with a line of
-    names.
-    """
+    """Read servers by uuid from JSON (a list, or an object a line), YAML, or CSV with a line of names."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as problem:
@@ -101,13 +97,12 @@ def _server(where: str, row: Mapping[str, Any]) -> tuple[str, OldServer]:
     specs = more.get("extra_specs") or {}
     if not isinstance(specs, Mapping):
         raise BadSetting(f"{where}: flavor.extra_specs: is no object with names")
-    figures = {name: _first({**said, **more}, called) for name, called in _LISTED_AMOUNTS.items()}
+    amounts = {name: _first({**said, **more}, called) for name, called in _LISTED_AMOUNTS.items()}
+    figures = {
+        name: _number(where, name, value) for name, value in amounts.items() if value not in ("", None)
+    }
     return id_, OldServer(
-        **words,
-        figures={
-            name: _number(where, name, value) for name, value in figures.items() if value not in ("", None)
-        },
-        extra_specs={str(name): str(value) for name, value in specs.items()},
+        **words, figures=figures, extra_specs={str(name): str(value) for name, value in specs.items()}
     )
 
 
@@ -164,12 +159,12 @@ def judge(
 
     `named`: the operator says that the consumer is an instance. `foreign`: agents of another system.
     """
-    home = _home(consumer, providers)
-    why = home if isinstance(home, str) else ""
-    why = _no_instance(consumer, named=named or server is not None) or why
-    if not isinstance(home, str):
-        why = why or _not_told_of(home, foreign) or _contradiction(consumer, home, server)
-    if why or isinstance(home, str):
+    why, home = _no_instance(consumer, named=named or server is not None), _home(consumer, providers)
+    if isinstance(home, str):
+        return Judged(consumer.id, why=why or home)
+    if not why and home.agent in foreign:
+        why = f"its host {home.host} is of agent {home.agent}, which is none of berth's"
+    if why := why or _contradiction(consumer, home, server):
         return Judged(consumer.id, why=why)
     server = server or OldServer()
     spec = BuildSpec(
@@ -181,18 +176,14 @@ def judge(
     chosen = Selection(
         root=home.root, host=home.host, agent=home.agent, choice=Choice(allocations=consumer.allocations)
     )
-    return Judged(
-        consumer.id,
-        BuildAdoptRequested(
-            build=consumer.id, cell=home.cell, chosen=chosen, generation=consumer.generation, spec=spec
-        ),
+    request = BuildAdoptRequested(
+        build=consumer.id, cell=home.cell, chosen=chosen, generation=consumer.generation, spec=spec
     )
+    return Judged(consumer.id, request)
 
 
 def flavor_of(held: Allocations, server: OldServer) -> Flavor:
-    """Return a flavor that requests exactly these allocations, with a group for each provider if a class is
-    on several.
-    """
+    """Return a flavor that requests exactly these allocations, with a group for each provider of a class."""
     where: dict[str, dict[str, int]] = defaultdict(dict)
     for provider, resources in sorted(held.items()):
         for name, amount in resources.items():
@@ -251,13 +242,6 @@ def _home(consumer: Consumer, providers: Mapping[str, Provider]) -> Provider | s
     if not one.agent or not one.host:
         return f"no agent of cell {one.cell} has reported its host {root} yet"
     return one
-
-
-def _not_told_of(home: Provider, foreign: Collection[str]) -> str:
-    """Return why no agent would adopt an instance, or an empty string."""
-    if home.agent in foreign:
-        return f"its host {home.host} is of agent {home.agent}, which is none of berth's"
-    return ""
 
 
 def _contradiction(consumer: Consumer, home: Provider, server: OldServer | None) -> str:

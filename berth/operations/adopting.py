@@ -1,14 +1,14 @@
 """Adopts instances of another system as builds of the cells that they are in."""
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from berth.operations.adoptable import Judged, OldServer, judge
 from berth.operations.cells import ask_cells, known_cells, named
-from berth.operations.host_states import every_provider, host_named
+from berth.operations.host_states import every_provider, host_named, providers_by_id
 from berth.operations.publishing import checked, publish
 from berth.settings import Settings
 from bus import topics
@@ -17,7 +17,7 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.guests import BuildAdopted, BuildAdoptRequested
 from bus.queries import FindBuilds
-from bus.resources import Consumer, FindAllocations, FindProviders, Provider
+from bus.resources import Consumer, FindAllocations, FindProviders
 
 PAGE = 500  # providers, or consumers, of one question
 _BUILDS = 100  # of one question to a cell
@@ -26,36 +26,32 @@ _SECONDS = 30.0  # an answer may take
 
 @dataclass(frozen=True)
 class AdoptionOutcome:
-    """The result of an adoption: instances that were adopted, or would be; those that could not, with the
-    reason; and known builds.
-    """
+    """The result of an adoption."""
 
-    adopted: dict[str, BuildAdoptRequested]
-    refused: dict[str, str]
+    adopted: dict[str, BuildAdoptRequested]  # or would be
+    refused: dict[str, str]  # instance → why
     known: dict[str, str]  # build → its state
 
 
 @dataclass(frozen=True)
 class Adoptable:
-    """The instances to adopt: the named ones, or else all on the hosts, with the old system's records of
-    them.
-    """
+    """The instances to adopt: the named ones, or else all on the hosts."""
 
     wanted: Sequence[str]
     hosts: Sequence[str]
-    servers: Mapping[str, OldServer]
+    servers: Mapping[str, OldServer]  # the old system's records of instances
 
 
 async def adopt_instances(
     bus: Bus, settings: Settings, which: Adoptable, timeout: float | None, note: Callable[[str], None]
 ) -> AdoptionOutcome:
-    """Adopt instances as builds of their cells; without a timeout, return which instances would be
-    adopted.
-    """
+    """Adopt instances as builds of their cells; without a timeout, return what would be adopted."""
     wanted, servers = which.wanted, which.servers
-    found = await (_these(bus, wanted) if wanted else _on_hosts(bus, which.hosts))
+    found = await (_consumers(bus, wanted) if wanted else _on_hosts(bus, which.hosts))
     known = await _known(bus, settings, found, note)
-    providers = await _providers(bus, {id_ for consumer in found.values() for id_ in consumer.allocations})
+    providers = await providers_by_id(
+        bus, (id_ for consumer in found.values() for id_ in consumer.allocations)
+    )
     foreign = settings.ironic.nodes.agents.values()
     judged = [Judged(id_, why="placement knows nobody of this id") for id_ in wanted if id_ not in found]
     judged += [
@@ -78,13 +74,13 @@ async def adopt_instances(
     return AdoptionOutcome(adopted, refused, known)
 
 
-async def _these(bus: Bus, wanted: Sequence[str]) -> dict[str, Consumer]:
+async def _consumers(bus: Bus, ids: Iterable[str], *, on_providers: bool = False) -> dict[str, Consumer]:
+    """Return consumers by id: of these ids, or with allocations on the providers of these ids."""
     ask = bus.asker(topics.ALLOCATIONS, timeout=_SECONDS)
     found: dict[str, Consumer] = {}
-    for some in portions(wanted, PAGE):
-        found |= {
-            consumer.id: consumer for consumer in (await ask(FindAllocations(consumers=some))).consumers
-        }
+    for some in portions(ids, PAGE):
+        question = FindAllocations(providers=some) if on_providers else FindAllocations(consumers=some)
+        found |= {consumer.id: consumer for consumer in (await ask(question)).consumers}
     return found
 
 
@@ -97,12 +93,8 @@ async def _on_hosts(bus: Bus, hosts: Sequence[str]) -> dict[str, Consumer]:
         ids += [provider.id for provider in (await ask(FindProviders(in_tree=root.id, parts=()))).providers]
     if not hosts:
         ids = [provider.id async for provider in every_provider(bus, FindProviders(parts=()), _SECONDS)]
-    holders: dict[str, None] = {}
-    holding = bus.asker(topics.ALLOCATIONS, timeout=_SECONDS)
-    for some in portions(ids, PAGE):
-        there = (await holding(FindAllocations(providers=some))).consumers
-        holders |= {consumer.id: None for consumer in there if consumer.client}
-    return await _these(bus, [*holders])
+    there = await _consumers(bus, ids, on_providers=True)
+    return await _consumers(bus, [id_ for id_, consumer in there.items() if consumer.client])
 
 
 async def _known(
@@ -119,27 +111,15 @@ async def _known(
         )
         silent |= {*deaf}
         for cell, answer in answers.items():
-            known |= {
-                build.build: f"{build.status} on {build.host} in cell {cell}" for build in answer.builds
-            }
+            for build in answer.builds:
+                known[build.build] = f"{build.status} on {build.host} in cell {cell}"
     if silent:
         note(f"did not answer: {named(sorted(silent))}")
     return known
 
 
-async def _providers(bus: Bus, ids: Collection[str]) -> dict[str, Provider]:
-    ask = bus.asker(topics.PROVIDERS, timeout=_SECONDS)
-    found: dict[str, Provider] = {}
-    for some in portions(sorted(ids), PAGE):
-        answer = await ask(FindProviders(ids=some, parts=("traits", "owner")))
-        found |= {provider.id: provider for provider in answer.providers}
-    return found
-
-
 async def _ask(bus: Bus, requests: Sequence[BuildAdoptRequested], timeout: float) -> dict[str, BuildAdopted]:
-    """Return the cells' replies to adoption requests. A cell without a reply in time may have adopted the
-    instance nevertheless.
-    """
+    """Return the cells' replies to adoption requests; an instance without a reply may be adopted, too."""
     outcomes: dict[str, BuildAdopted] = {}
     if not requests:
         return outcomes

@@ -1,13 +1,21 @@
-"""The audit of berth's guarantees from the databases: nothing is over-allocated, doubled, or without an
-owner.
-"""
+"""The audit of the databases: nothing is over-allocated, doubled, or without an owner."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from berth import wiring, worker_roles
 from berth.operations.wrong_allocations import Leak, Misheld, leaks, misheld
@@ -17,8 +25,11 @@ from bus.clock import Clock
 from bus.errors import Unavailable
 
 if TYPE_CHECKING:
+    from bus.sql.database import Database
     from cell_conductor import HeldByCell, PlaceByCell
     from placement_worker import StoredHolder, TreesOfConsumer
+
+R = TypeVar("R")
 
 _UNDER_WAY = 30.0  # seconds: a younger claim may belong to a build that its cell has not stored yet
 _SETTLED = ("active", "error", "deleted", "verifying", "shelved", "moved")
@@ -48,9 +59,7 @@ class Audit:
 async def audit(
     settings: Settings, *, settled: bool = False, placement_only: bool = False, clock: Clock | None = None
 ) -> Audit:
-    """Compare the databases of placement and cells. `settled`: nothing is in progress, so all records must
-    match.
-    """
+    """Compare the databases of placement and cells. `settled`: nothing is in progress, so all must match."""
     import placement_worker as stored  # databases take long to load, and few commands read them
 
     clock = clock or Clock()
@@ -75,7 +84,9 @@ async def audit(
         still = await stored.stored_holders(placement)
     finally:
         await placement.close()
-    _count(found, held, after)
+    found.consumers = len(held)
+    found.builds = dict(Counter(known.status for known in after.builds.values()))
+    found.types = dict(Counter(what.type or "unknown" for what in held.values()))
     found.breaches += [f"{one}: retired, and yet holds resources" for one in held if one in gone]
     if placement_only:
         found.notes.append("placement alone was checked: not whether what is held has an owner")
@@ -93,9 +104,7 @@ async def audit(
     found.breaches += map(str, found.leaks)
     ownerless = {consumer: what for consumer, what in held.items() if consumer not in after.builds}
     _judge_ownerless(found, ownerless, settings, unread, old)
-    found.breaches += _held_after_the_end(after, held)
-    if settled:
-        found.breaches += _unsettled(after)
+    found.breaches += _wrong_ends(after, held, settled)
     return found
 
 
@@ -139,27 +148,32 @@ class BuildsByCell:
     builds: dict[str, _Known] = field(default_factory=dict)
     doubled: list[str] = field(default_factory=list)
 
-    def statuses(self) -> Sequence[str]:
-        return [known.status for known in self.builds.values()]
+
+async def _of_cells(
+    settings: Settings, cells: Iterable[str], read: Callable[[Database], Awaitable[R]]
+) -> AsyncIterator[tuple[str, R]]:
+    """Yield each cell with what the function reads from its database."""
+    for cell in cells:
+        database = wiring.database(settings, worker_roles.Role("conductor", cell))
+        try:
+            yield cell, await read(database)
+        finally:
+            await database.close()
 
 
 async def builds_by_cell(settings: Settings, cells: Sequence[str]) -> BuildsByCell:
     from cell_conductor import census  # databases take long to load, and few commands read them
 
     found = BuildsByCell()
-    for cell in cells:
-        database = wiring.database(settings, worker_roles.Role("conductor", cell))
-        try:
-            for id_, standing in (await census(database)).items():
-                if standing.status == "deleted" and not standing.root:
-                    continue  # a cell keeps such a record of a build that it never had, after its deletion
-                if standing.status == "moved" and id_ in found.builds:
-                    continue  # it is another cell's by now
-                if id_ in found.builds and found.builds[id_].status != "moved":
-                    found.doubled.append(f"{id_}: known in cells {found.builds[id_].cell} and {cell}")
-                found.builds[id_] = _Known(cell, standing.status, standing.root, standing.version)
-        finally:
-            await database.close()
+    async for cell, builds in _of_cells(settings, cells, census):
+        for id_, standing in builds.items():
+            if standing.status == "deleted" and not standing.root:
+                continue  # a cell keeps such a record of a build that it never had, after its deletion
+            if standing.status == "moved" and id_ in found.builds:
+                continue  # it is another cell's by now
+            if id_ in found.builds and found.builds[id_].status != "moved":
+                found.doubled.append(f"{id_}: known in cells {found.builds[id_].cell} and {cell}")
+            found.builds[id_] = _Known(cell, standing.status, standing.root, standing.version)
     return found
 
 
@@ -168,12 +182,8 @@ async def places_by_cell(settings: Settings, cells: Sequence[str]) -> dict[str, 
     from cell_conductor import places
 
     found: dict[str, PlaceByCell] = {}
-    for cell in cells:
-        database = wiring.database(settings, worker_roles.Role("conductor", cell))
-        try:
-            found |= await places(database)
-        finally:
-            await database.close()
+    async for _, of_cell in _of_cells(settings, cells, places):
+        found |= of_cell
     return found
 
 
@@ -200,13 +210,10 @@ async def _keeping(
     from cell_conductor import keeping
 
     found: dict[str, HeldByCell] = {}
-    for cell in cells if builds else ():
-        database = wiring.database(settings, worker_roles.Role("conductor", cell))
-        try:
-            for id_, known in (await keeping(database, builds)).items():
-                found[id_] = known.beside(found[id_]) if id_ in found else known
-        finally:
-            await database.close()
+    read = partial(keeping, builds=builds)
+    async for _, held in _of_cells(settings, cells if builds else (), read):
+        for id_, known in held.items():
+            found[id_] = known.beside(found[id_]) if id_ in found else known
     return found
 
 
@@ -224,12 +231,6 @@ def _unheld(
             yield f"{id_}: {known.status} on {known.root}, but holds resources of {where}"
 
 
-def _count(found: Audit, held: Mapping[str, TreesOfConsumer], after: BuildsByCell) -> None:
-    found.consumers = len(held)
-    found.builds = dict(Counter(after.statuses()))
-    found.types = dict(Counter(what.type or "unknown" for what in held.values()))
-
-
 def _judge_ownerless(
     found: Audit, held: Mapping[str, TreesOfConsumer], settings: Settings, unread: set[str], old: float
 ) -> None:
@@ -243,12 +244,6 @@ def _judge_ownerless(
             found.notes.append(f"{consumer}: {why}")
         elif what.since <= old:
             found.breaches.append(f"{consumer}: holds resources, and no cell knows it")
-
-
-def _unsettled(after: BuildsByCell) -> Iterator[str]:
-    for id_, known in after.builds.items():
-        if known.status not in _SETTLED:
-            yield f"{id_}: still {known.status} in cell {known.cell}"
 
 
 def _not_ours(held: TreesOfConsumer, settings: Settings, unread: set[str]) -> str | None:
@@ -273,8 +268,10 @@ def _not_ours(held: TreesOfConsumer, settings: Settings, unread: set[str]) -> st
     return None
 
 
-def _held_after_the_end(after: BuildsByCell, held: Mapping[str, TreesOfConsumer]) -> Iterator[str]:
-    for consumer in held:
-        known = after.builds.get(consumer)
-        if known is not None and known.status in ("error", "deleted", "shelved"):
-            yield f"{consumer}: ended as {known.status} in cell {known.cell}, and holds resources"
+def _wrong_ends(after: BuildsByCell, held: Collection[str], settled: bool) -> Iterator[str]:
+    """Yield ended builds that hold resources and, if nothing is in progress, builds without an end."""
+    for id_, known in after.builds.items():
+        if id_ in held and known.status in ("error", "deleted", "shelved"):
+            yield f"{id_}: ended as {known.status} in cell {known.cell}, and holds resources"
+        if settled and known.status not in _SETTLED:
+            yield f"{id_}: still {known.status} in cell {known.cell}"

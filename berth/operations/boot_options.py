@@ -1,6 +1,4 @@
-"""Build requests: their options, the conversion to the message, explanations of wrong options, publishing and
-the results.
-"""
+"""Build requests: from options to the message, with explanations of wrong options, and to the results."""
 
 import asyncio
 import difflib
@@ -14,13 +12,13 @@ from typing import Protocol
 
 import msgspec
 
-from berth.operations.names import ByName, names_given
-from berth.operations.publishing import PATIENCE, publish
+from berth.operations.names import ByName, names_listed
+from berth.operations.publishing import PATIENCE, each_message, publish
 from berth.settings import BadSetting
 from bus import topics
 from bus.clock import Clock
 from bus.decisions import AlsoAsked
-from bus.delivery.runner import Bus, Listener
+from bus.delivery.runner import Bus
 from bus.errors import NOT_JSON, AnswerRefused, OperationRefused, Unavailable
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
 from bus.queries import BuildStands, FindBuilds, FindWaiting, WaitingRequest
@@ -37,11 +35,8 @@ _HINTS = tuple(field.name for field in msgspec.structs.fields(Hints))
 
 _METAL_NAME = "metal"
 _DEFAULT_SIZE = {"vcpus": 1, "memory_mb": 512, "disk_gb": 1}
-_METAL = {
-    "resources:CUSTOM_BAREMETAL": "1",
-    "resources:VCPU": "0",
-    "resources:MEMORY_MB": "0",
-    "resources:DISK_GB": "0",
+_METAL = {"resources:CUSTOM_BAREMETAL": "1"} | {
+    f"resources:{name}": "0" for name in ("VCPU", "MEMORY_MB", "DISK_GB")
 }
 
 
@@ -74,16 +69,16 @@ class BootOptions:
 
 
 def names_of(options: BootOptions) -> ByName:
-    """Return the names of groups and aggregates in the options, which are resolved when a bus is
-    connected.
-    """
-    return names_given(options.group, options.aggregate, options.not_aggregate)
+    """Return the names of the group and aggregates, which are resolved when a bus is connected."""
+    return ByName(
+        options.group,
+        tuple(names_listed("--aggregate", given) for given in options.aggregate),
+        tuple(name for given in options.not_aggregate for name in names_listed("--not-aggregate", given)),
+    )
 
 
 def boot_request(options: BootOptions) -> BuildRequested:
-    """Return the build request for the options, without its group and aggregates. Raise BadSetting for a
-    wrong option.
-    """
+    """Return the build request for the options, without group and aggregates; raise BadSetting if wrong."""
     image, hints = image_named(options.image, options.image_property), hints_given(options.hint)
     if hints.group and options.group:
         raise BadSetting("--group and --hint group= both say it")
@@ -111,20 +106,14 @@ def _flavor(options: BootOptions) -> Flavor:
     name = options.flavor
     described = {key: size for key in _FIGURES if (size := getattr(options, key)) is not None}
     if name and name != _METAL_NAME and not described and not options.extra_spec:
-        raise BadSetting(_undescribed(name))
+        meant = f" Did you mean {_METAL_NAME}?" if difflib.get_close_matches(name, [_METAL_NAME]) else ""
+        raise BadSetting(
+            f"--flavor {name}: berth keeps no list of flavors; only `{_METAL_NAME}` is known by its name."
+            f"{meant} Describe the flavor with --vcpus, --memory-mb, --disk-gb or --spec"
+        )
     metal = _METAL if name == _METAL_NAME else {}
     specs = {**metal, **pairs("--extra-spec", options.extra_spec)}
     return Flavor(name=name or "custom", extra_specs=specs, **(_DEFAULT_SIZE | described))
-
-
-def _undescribed(flavor: str) -> str:
-    """Return the refusal of a flavor that is only a name: berth has no list of flavors."""
-    meant = f" Did you mean {_METAL_NAME}?" if difflib.get_close_matches(flavor, [_METAL_NAME]) else ""
-    return (
-        f"--flavor {flavor}: berth keeps no list of flavors; only `{_METAL_NAME}` is known by its name."
-        f"{meant}"
-        " Describe the flavor with --vcpus, --memory-mb, --disk-gb or --spec"
-    )
 
 
 def image_named(name: str, properties: Sequence[str]) -> Image | None:
@@ -178,9 +167,7 @@ def hints_given(given: Sequence[str]) -> Hints:
 
 
 def flavor_instead(flavor: Flavor, given: str) -> Flavor:
-    """Return an alternative flavor: from the JSON of a flavor in a file, or from the differences:
-    `vcpus=2,resources:CUSTOM_GOLD=`.
-    """
+    """Return an alternative flavor from a JSON file, or from differences like `vcpus=2,hw:numa_nodes=`."""
     if "=" not in given:
         try:
             return msgspec.json.decode(Path(given).read_bytes(), type=Flavor)
@@ -241,14 +228,9 @@ def recorded_request(build: BuildStands) -> BuildRequested:
         del fields["hints"]
     spec = placed.spec
     request = BuildRequested(
-        request=placed.request,
-        instances=(placed.build,),
-        flavor=spec.flavor,
-        image=spec.image,
-        project=spec.project,
-        user=spec.user,
-        alternates=0,
-    )
+        request=placed.request, instances=(placed.build,), flavor=spec.flavor, image=spec.image,
+        project=spec.project, user=spec.user, alternates=0,
+    )  # fmt: skip
     return msgspec.structs.replace(request, **fields)
 
 
@@ -267,9 +249,7 @@ class BootListener(Protocol):
 
 
 async def follow_boot(bus: Bus, request: BuildRequested, timeout: float, listener: BootListener) -> int:
-    """Publish the request, and return how many of its instances became active. Raise OperationRefused if
-    some have not ended in time.
-    """
+    """Publish the request; return how many instances became active. Raise OperationRefused if it is late."""
     ends = await bus.listen(topics.BUILD_ENDED.at(reply_to=request.reply_to))
     unplaceable = await bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=request.reply_to))
     received: asyncio.Queue[BuildEnded | BuildUnplaceable] = asyncio.Queue()
@@ -278,8 +258,8 @@ async def follow_boot(bus: Bus, request: BuildRequested, timeout: float, listene
     try:
         async with asyncio.timeout(timeout), asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(_receive(ends, received)),
-                group.create_task(_receive(unplaceable, received)),
+                group.create_task(each_message(ends, received.put_nowait)),
+                group.create_task(each_message(unplaceable, received.put_nowait)),
                 group.create_task(_report_waits(bus, request, listener)),
             ]
             while open_:
@@ -298,14 +278,6 @@ async def follow_boot(bus: Bus, request: BuildRequested, timeout: float, listene
             f"not waiting any longer: {', '.join(sorted(open_))} did not end within {timeout:g} s"
         ) from None
     return active
-
-
-async def _receive(
-    listener: Listener[BuildEnded] | Listener[BuildUnplaceable],
-    received: "asyncio.Queue[BuildEnded | BuildUnplaceable]",
-) -> None:
-    while True:
-        received.put_nowait(await listener.get())
 
 
 async def _report_waits(bus: Bus, request: BuildRequested, listener: BootListener) -> None:

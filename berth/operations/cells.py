@@ -1,6 +1,4 @@
-"""Queries to cells and edits of them: the registry of cells, builds by uuid, agents on bare-metal nodes, and
-cells that do not answer.
-"""
+"""Queries to cells and edits of them: the registry, builds by uuid, instances, agents on bare-metal nodes."""
 
 import asyncio
 import uuid

@@ -82,8 +82,6 @@ class FollowedMoves:
         self._open[move] = _Open(cell, asked, since, outcome, past_verifying)
         return outcome
 
-    # Messages
-
     def refused(self, said: MoveRefused) -> None:
         self._over(_outcome(said, end=REFUSED))
 
@@ -108,8 +106,6 @@ class FollowedMoves:
         one = self._open.pop(outcome.move, None)
         if one is not None and not one.outcome.done():
             one.outcome.set_result(outcome)
-
-    # What cells keep of them
 
     async def look(self) -> None:
         """Read the cells' records soon and then repeatedly, because messages with results may be lost."""

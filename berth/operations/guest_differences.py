@@ -7,7 +7,7 @@ hosts. Only builds that did not change while their agents were queried are judge
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from berth import wiring, worker_roles
@@ -17,9 +17,9 @@ from berth.settings import Settings
 from bus import topics
 from bus.chunks import portions
 from bus.clock import Clock
-from bus.delivery.runner import Bus, Listener
+from bus.delivery.runner import Bus
 from bus.errors import Unroutable
-from bus.guests import GuestsAsked, GuestsReported, ReportedGuest
+from bus.guests import GuestsAsked, ReportedGuest
 
 if TYPE_CHECKING:
     from cell_conductor import PlaceByCell
@@ -57,67 +57,39 @@ def differences(
     stood: Mapping[str, PlaceByCell],
     kept: Collection[str],
 ) -> list[str]:
-    """Return the differences. `builds`: known by cells. `stood`: active without a change. `kept`: with holder
-    consumers.
+    """Return missing guests, and guests that no cell knows or whose build is on another host.
+
+    `builds`: known by cells. `stood`: active without a change. `kept`: with holder consumers.
     """
-    return [*_without_guests(stood, books), *_unknown(books, builds, stood, kept)]
-
-
-def _without_guests(
-    stood: Mapping[str, PlaceByCell], books: Mapping[Agent, Collection[ReportedGuest]]
-) -> Iterator[str]:
+    found = []
     there = {agent: {(g.build, g.attempt, g.root) for g in guests} for agent, guests in books.items()}
     for build, place in sorted(stood.items()):
         agent = place.cell, place.host.agent
         if agent in there and (build, place.attempt, place.host.root) not in there[agent]:
-            yield (
+            found.append(
                 f"{build}: active on {place.host.host} in cell {place.cell},"
                 f" and agent {place.host.agent} has no guest of its attempt {place.attempt} there"
             )
-
-
-def _unknown(
-    books: Mapping[Agent, Collection[ReportedGuest]],
-    builds: Collection[str],
-    stood: Mapping[str, PlaceByCell],
-    kept: Collection[str],
-) -> Iterator[str]:
-    """Yield guests whose build no cell knows, or is on another host without a holder consumer for this
-    one.
-    """
-    for (cell, agent), guests in sorted(books.items()):
+    for (cell, name), guests in sorted(books.items()):
         for guest in guests:
-            has = f"{guest.build}: agent {agent} of cell {cell} has a guest of its attempt {guest.attempt}"
+            has = f"{guest.build}: agent {name} of cell {cell} has a guest of its attempt {guest.attempt}"
+            known = stood.get(guest.build)
             if guest.build not in builds:
-                yield f"{has}, and no cell knows it"
+                found.append(f"{has}, and no cell knows it")
+            elif known is None or guest.build in kept:
                 continue
-            place = stood.get(guest.build)
-            if place is None or guest.build in kept:
-                continue
-            if (guest.attempt, guest.root) != (place.attempt, place.host.root):
-                yield f"{has}, and by its cell it is attempt {place.attempt} on {place.host.host}"
+            elif (guest.attempt, guest.root) != (known.attempt, known.host.root):
+                found.append(f"{has}, and by its cell it is attempt {known.attempt} on {known.host.host}")
+    return found
 
 
 async def _books(
     bus: Bus, agents: Collection[Agent], seconds: float
 ) -> tuple[dict[Agent, list[ReportedGuest]], list[Agent]]:
     """Return the guests of every agent that answered, and the agents that did not."""
-    books: dict[Agent, list[ReportedGuest]] = {}
     reply_to = f"audit-{Clock().uuid()[:8]}"
-    heard = await bus.listen(topics.AGENT_TOLD.at(reply_to=reply_to))
-    try:
-        for some in portions(sorted(agents), _AT_ONCE):
-            books |= await _some_books(bus, heard, some, reply_to, seconds)
-    finally:
-        await heard.stop()
-    return books, [agent for agent in sorted(agents) if agent not in books]
-
-
-async def _some_books(
-    bus: Bus, heard: Listener[GuestsReported], agents: Collection[Agent], reply_to: str, seconds: float
-) -> dict[Agent, list[ReportedGuest]]:
+    replies = await bus.listen(topics.AGENT_TOLD.at(reply_to=reply_to))
     read: dict[Agent, list[ReportedGuest]] = {}
-    whole: dict[Agent, list[ReportedGuest]] = {}
     waiting: dict[Agent, str] = {}  # agents that are queried, and the last build of the page
 
     async def ask(agent: Agent, after: str) -> None:
@@ -126,23 +98,29 @@ async def _some_books(
         try:
             await publish(bus, asked, patience=0.0)
         except Unroutable:
+            silent.add(agent)
             del waiting[agent]
 
-    for agent in agents:
-        await ask(agent, "")
-    while waiting:
-        try:
-            async with asyncio.timeout(seconds):
-                told = await heard.get()
-        except TimeoutError:
-            break
-        agent = told.cell, told.agent
-        if waiting.get(agent) != told.after:  # a repeated answer
-            continue
-        del waiting[agent]
-        read.setdefault(agent, []).extend(told.guests)
-        if told.more and told.guests:
-            await ask(agent, told.guests[-1].build)
-        else:
-            whole[agent] = read[agent]
-    return whole
+    silent = set[Agent]()
+    try:
+        for some in portions(sorted(agents), _AT_ONCE):
+            for agent in some:
+                await ask(agent, "")
+            while waiting:
+                try:
+                    async with asyncio.timeout(seconds):
+                        told = await replies.get()
+                except TimeoutError:
+                    break
+                agent = told.cell, told.agent
+                if waiting.get(agent) != told.after:  # a repeated answer
+                    continue
+                del waiting[agent]
+                read.setdefault(agent, []).extend(told.guests)
+                if told.more and told.guests:
+                    await ask(agent, told.guests[-1].build)
+            silent |= waiting.keys()
+            waiting.clear()
+    finally:
+        await replies.stop()
+    return {agent: guests for agent, guests in read.items() if agent not in silent}, sorted(silent)

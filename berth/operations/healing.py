@@ -1,5 +1,5 @@
-"""Repairs what an audit found, where the repair is proven: releases leaked allocations, and restores those of
-active builds by ordinary claims, where a concurrent change wins.
+"""Repairs what an audit found, where the repair is proven: releases leaked allocations, and restores
+allocations of active builds by ordinary claims, where a concurrent change wins.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from berth import wiring
 from berth.operations.adoptable import SHARES
 from berth.operations.audit import Audit
+from berth.operations.host_states import providers_by_id
 from berth.operations.publishing import publish
 from berth.operations.wrong_allocations import Leak, Misheld, Wrong, doubt
 from berth.settings import Settings
@@ -34,8 +35,7 @@ from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
 from bus.guests import BuildAdopted, BuildAdoptRequested, GuestsAsked, GuestsReported, ReportedGuest
 from bus.queries import BuildStands, FindBuilds
-from bus.resources import FindProviders, Provider
-from bus.vocabulary import Message
+from bus.resources import Provider
 
 SECONDS = 15.0  # an agent, or a cell, may take to answer
 _AT_ONCE = 100  # builds of one question
@@ -100,8 +100,6 @@ class Mending:
         )
         return await self._tell(told)
 
-    # Witnesses
-
     async def _stands(self, found: Sequence[Misheld]) -> dict[str, BuildStands]:
         by_cell: dict[str, list[str]] = defaultdict(list)
         for misheld in found:
@@ -120,12 +118,8 @@ class Mending:
     async def _holders(self, found: Sequence[Misheld]) -> dict[str, dict[str, Provider]]:
         """Return, for each build, the wrong hosts with its allocations, by root, without shared pools."""
         elsewhere = [misheld for misheld in found if misheld.wrong == "elsewhere"]
-        ids = sorted({id_ for misheld in elsewhere for id_ in misheld.held})
-        ask = self._bus.asker(topics.PROVIDERS, timeout=self._seconds)
-        providers: dict[str, Provider] = {}
-        for some in portions(ids, _AT_ONCE):
-            answer = await ask(FindProviders(ids=some, parts=("owner", "traits")))
-            providers |= {provider.id: provider for provider in answer.providers}
+        ids = (id_ for misheld in elsewhere for id_ in misheld.held)
+        providers = await providers_by_id(self._bus, ids, self._seconds)
         hosts: dict[str, dict[str, Provider]] = {misheld.place.build: {} for misheld in found}
         for misheld in elsewhere:
             for id_ in misheld.held:
@@ -136,9 +130,7 @@ class Mending:
         return hosts
 
     async def _words(self, wanted: Mapping[Agent, set[str]]) -> _Words:
-        """Return the guests of the builds as their agents report them; agents that did not answer in time are
-        missing.
-        """
+        """Return the guests of the builds by agent, without agents that did not answer in time."""
         words: dict[Agent, dict[str, list[ReportedGuest]]] = {}
         open_: dict[Agent, set[str]] = {agent: set(builds) for agent, builds in wanted.items()}
         if not open_:
@@ -148,7 +140,9 @@ class Mending:
             for (cell, agent), builds in wanted.items():
                 for some in portions(sorted(builds), _AT_ONCE):
                     asked = GuestsAsked(cell=cell, agent=agent, builds=some, reply_to=self._reply_to)
-                    if not await self._said(asked):
+                    try:
+                        await publish(self._bus, asked, patience=0.0)
+                    except Unroutable:
                         open_.pop((cell, agent), None)
             async with asyncio.timeout(self._seconds):
                 while any(open_.values()):
@@ -162,15 +156,6 @@ class Mending:
         finally:
             await heard.stop()
         return words
-
-    async def _said(self, message: Message) -> bool:
-        try:
-            await publish(self._bus, message, patience=0.0)
-        except Unroutable:
-            return False
-        return True
-
-    # Doing it
 
     async def _tell(self, told: BuildAdoptRequested) -> str:
         """Inform the cell of a build's new allocations."""
@@ -206,7 +191,7 @@ def _judged(
 
 
 def _claim(misheld: Misheld, stands: BuildStands) -> ConsumerClaim:
-    """Return a claim of the right allocations of a build, fenced by the generation that was read; without
+    """Return a claim of a build's right allocations, fenced by the generation that was read; without
     allocations the build joins its group again.
     """
     spec = stands.spec or stands.placed.spec
@@ -257,24 +242,21 @@ class Healed:
 async def repaired(settings: Settings, found: Audit, yes: bool) -> tuple[list[Healed], dict[str, str]]:
     """Return the proven repairs with their results, and the doubtful cases with the reason."""
     leaks = [leak for leak in found.leaks if leak.proven]
+    shown = [Healed(str(leak), GIVEN_BACK) for leak in leaks]
     if not found.misheld and not (yes and leaks):
-        return [Healed(str(leak), GIVEN_BACK) for leak in leaks], {}
-    if not yes and not await _runs(settings):
-        shown = [Healed(str(leak), GIVEN_BACK) for leak in leaks]
-        return shown, {str(misheld): "no berth runs here that could be asked" for misheld in found.misheld}
+        return shown, {}
+    if not yes:
+        try:
+            async with Bus(wiring.transport(settings, "heal")):
+                pass
+        except Unavailable:  # leaks are proven by the databases alone
+            return shown, {
+                str(misheld): "no berth runs here that could be asked" for misheld in found.misheld
+            }
     async with Bus(wiring.transport(settings, "heal")) as bus:
-        proven = [await _give_back(bus, leak) if yes else Healed(str(leak), GIVEN_BACK) for leak in leaks]
+        proven = [await _give_back(bus, leak) for leak in leaks] if yes else shown
         mended, doubts = await _mended(bus, found.misheld, yes)
     return [*proven, *mended], doubts
-
-
-async def _runs(settings: Settings) -> bool:
-    """Return whether a repair needs a running berth: the databases alone prove some repairs."""
-    try:
-        async with Bus(wiring.transport(settings, "heal")):
-            return True
-    except Unavailable:
-        return False
 
 
 async def _give_back(bus: Bus, leak: Leak) -> Healed:

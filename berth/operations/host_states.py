@@ -2,12 +2,13 @@
 
 import re
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
 from msgspec import structs
 
 from berth.settings import BadSetting
 from bus import topics
+from bus.chunks import portions
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable, Unroutable
 from bus.host_health import (
@@ -33,9 +34,6 @@ _CAUSE = re.compile(r"[a-z0-9_]{1,64}")
 Marking = Callable[[Bus, Provider], Awaitable[str]]  # marks a root, and returns the new state
 
 
-# Which hosts
-
-
 async def every_provider(bus: Bus, query: FindProviders, timeout: float = 10.0) -> AsyncIterator[Provider]:
     """Yield all providers that the query finds, page by page."""
     ask, after, more = bus.asker(topics.PROVIDERS, timeout), "", True
@@ -44,6 +42,16 @@ async def every_provider(bus: Bus, query: FindProviders, timeout: float = 10.0) 
         for provider in page:
             yield provider
         after, more = max((provider.id for provider in page), default=""), len(page) == A_PAGE
+
+
+async def providers_by_id(bus: Bus, ids: Iterable[str], timeout: float = 30.0) -> dict[str, Provider]:
+    """Return the providers of these ids, with owners and traits."""
+    ask = bus.asker(topics.PROVIDERS, timeout=timeout)
+    found: dict[str, Provider] = {}
+    for some in portions(sorted({*ids}), A_PAGE):
+        answer = await ask(FindProviders(ids=some, parts=("traits", "owner")))
+        found |= {provider.id: provider for provider in answer.providers}
+    return found
 
 
 async def reported_hosts(bus: Bus, agent: str = "") -> AsyncIterator[Provider]:
@@ -67,9 +75,6 @@ async def host_named(bus: Bus, name: str) -> Provider:
     if not found:
         raise OperationRefused(f"there is no host {name!r}; `berth host list` lists them")
     return found[0]
-
-
-# How they stand
 
 
 class HostStandings:
@@ -115,9 +120,6 @@ def checked_cause(given: str) -> str:
     if given and not _CAUSE.fullmatch(cause):
         raise BadSetting(f"--because {given!r}: one word of letters, digits and _")
     return cause
-
-
-# Marking
 
 
 def disabling(cause: str) -> Marking:

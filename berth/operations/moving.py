@@ -1,6 +1,4 @@
-"""Requests moves of several builds and follows them to their outcomes, or evaluates them only; and controls
-moves in progress: confirm, revert, abort, force.
-"""
+"""Requests, follows and evaluates moves, and controls moves in progress: confirm, revert, abort, force."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence

@@ -1,7 +1,6 @@
 """Server groups and aggregates by name: resolves names in requests to uuids."""
 
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -82,14 +81,6 @@ class ByName:
     not_aggregates: tuple[str, ...] = ()
 
 
-def names_given(group: str, aggregate: Sequence[str], not_aggregate: Sequence[str]) -> ByName:
-    return ByName(
-        group,
-        tuple(_several("--aggregate", one) for one in aggregate),
-        tuple(name for one in not_aggregate for name in _several("--not-aggregate", one)),
-    )
-
-
 async def resolved(bus: Bus, request: BuildRequested, said: ByName) -> BuildRequested:
     """Return a request with uuids in place of names; raise OperationRefused for an unknown name."""
     if said.group:
@@ -112,7 +103,7 @@ async def _id(bus: Bus, name: str) -> str:
         return (await aggregate_named(bus, name)).id
 
 
-def _several(option: str, given: str) -> tuple[str, ...]:
+def names_listed(option: str, given: str) -> tuple[str, ...]:
     names = tuple(part.strip() for part in given.split(","))
     if not all(names):
         raise BadSetting(f"{option}: {given!r} is not a list of names or uuids of aggregates")

@@ -103,9 +103,7 @@ def doubt(
 
 
 def _sums(held: Allocations) -> Counter[str]:
-    """Return the sums of allocations by class: the provider within the tree may differ, the amount may
-    not.
-    """
+    """Return the sums of allocations by class, because the provider within a tree may differ."""
     sums: Counter[str] = Counter()
     for resources in held.values():
         sums.update(resources)
@@ -145,33 +143,29 @@ def leaks(
     `cells`: records of builds, read after the consumers. `all_read`: no cell is missing. `old`: the cell may
     not know a younger consumer yet.
     """
-    for one in kept:
-        if one.since > old:
+    for holder in kept:
+        if holder.since > old:
             continue
-        known = cells.get(one.build)
+        known = cells.get(holder.build)
+        attempt, proven = 0, False
         if known is None:
-            if all_read:
-                yield _leak(one, 0, False, "which no cell knows")
+            if not all_read:
+                continue
+            why = "which no cell knows"
+        elif known.in_a_move or known.unreadable:
             continue
-        if known.in_a_move or known.unreadable:
-            continue
-        attempt = _attempt_of(one.consumer, one.build, known.attempt)
-        if attempt in known.left:
-            continue
-        if not attempt:
-            yield _leak(one, 0, False, "and none of its attempts is kept by that name")
-        elif attempt < known.attempt or known.status in ("deleted", "error", "shelved"):
-            proven = all_read or not known.came  # a cell that was not read may keep it
-            yield _leak(one, attempt, proven, f"which is {known.status}, and of that attempt nothing is left")
         else:
-            unheard = "a move of it began that its cell has not heard of"
-            yield _leak(one, attempt, False, f"which is {known.status} there: {unheard}")
-
-
-def _leak(holder_consumer: StoredHolder, attempt: int, proven: bool, why: str) -> Leak:
-    return Leak(
-        holder_consumer.consumer, holder_consumer.generation, holder_consumer.build, attempt, proven, why
-    )
+            attempt = _attempt_of(holder.consumer, holder.build, known.attempt)
+            if attempt in known.left:
+                continue
+            if not attempt:
+                why = "and none of its attempts is kept by that name"
+            elif attempt < known.attempt or known.status in ("deleted", "error", "shelved"):
+                proven = all_read or not known.came  # a cell that was not read may keep it
+                why = f"which is {known.status}, and of that attempt nothing is left"
+            else:
+                why = f"which is {known.status} there: a move of it began that its cell has not heard of"
+        yield Leak(holder.consumer, holder.generation, holder.build, attempt, proven, why)
 
 
 def _attempt_of(consumer: str, build: str, highest: int) -> int:

@@ -293,7 +293,7 @@ REFUSED: list[tuple[tuple[str, ...], type[Exception], str]] = [
         "host-1 cannot be in zone 'w': it is in zone 'e' by aggregate east",
     ),
     (("create", EAST), BadSetting, "$.edit.name"),
-    (("create", "x", "--uuid", "mine"), BadSetting, "'mine' is no uuid"),
+    (("create", "x", "--uuid", "mine"), BadSetting, "'mine' is not the uuid of an aggregate"),
     (("create", "x", "--property", "ssd"), BadSetting, "--property takes KEY=VALUE, not 'ssd'"),
     (("set", "east"), BadSetting, "nothing to set"),
     (("set", "east", "--zone", "e,w"), BadSetting, "--zone e,w: one zone, whose name has no comma"),

@@ -16,7 +16,7 @@ from bench.embedded_boots import embedded_boots
 from bench.figures import BenchRun, Better, Figure, MachineFacts, Measured, Yardstick, compared, rows
 from bench.processes import kind
 from bench.suite import SUITE, Benchmark, BenchSizes
-from berth.commands.load import load_flavors
+from berth.commands.load import LoadOptions, load_flavors
 from berth.loadtest import MIX, Boot, Load, LoadOutcome, LoadPlan, latency_svg, percentile
 from bus import topics
 from bus.delivery.runner import Bus
@@ -183,7 +183,7 @@ async def test_a_load_draws_its_flavors_by_its_seed() -> None:
 
 def test_a_mix_excludes_options_of_one_flavor() -> None:
     with pytest.raises(OperationRefused, match="--mix and --memory-mb"):
-        load_flavors(5, None, 1024, None)
+        load_flavors(LoadOptions(mix=5, memory_mb=1024))
 
 
 SVG = "{http://www.w3.org/2000/svg}"
