@@ -2,17 +2,7 @@
 
 from msgspec.structs import replace
 
-from bus.aggregates import (
-    Aggregate,
-    AggregateEdit,
-    AggregateEditAnswered,
-    AggregateEdited,
-    AggregateEditRequested,
-    AggregateResult,
-    AggregatesFound,
-    FindAggregates,
-    MakeAggregate,
-)
+from bus import aggregates
 from bus.sql.failures import Conflict
 from bus.sql.transaction import Transaction
 from placement_worker.core.aggregates import (
@@ -36,11 +26,11 @@ ROWS = 1000
 
 
 class AggregateOperations(PlacementOperations):
-    async def find(self, query: FindAggregates) -> AggregatesFound:
+    async def find(self, query: aggregates.FindAggregates) -> aggregates.AggregatesFound:
         async with self.database.read() as tx:
             seen = await changes.last_number(tx)
             ids = await self._among(tx, query)
-            found: dict[str, Aggregate] = {}
+            found: dict[str, aggregates.Aggregate] = {}
             hosts: dict[str, int] = {}
             size, after, more = 0, query.after, True
             while more and len(found) < query.limit and size < PAGE_BYTES:
@@ -58,22 +48,22 @@ class AggregateOperations(PlacementOperations):
                         hosts[after] = count
                     size += BESIDE + len(aggregate.name)
                     size += sum(len(key) + len(value) + 6 for key, value in aggregate.metadata.items())
-        return AggregatesFound(seen=seen, aggregates=tuple(found.values()), hosts=hosts, more=more)
+        return aggregates.AggregatesFound(seen=seen, aggregates=tuple(found.values()), hosts=hosts, more=more)
 
-    async def _among(self, tx: Transaction, query: FindAggregates) -> list[str] | None:
+    async def _among(self, tx: Transaction, query: aggregates.FindAggregates) -> list[str] | None:
         if not query.host:
             return list(query.ids) or None
         roots = (await stored.named_hosts(tx, [query.host])).get(query.host, ())
         theirs = await stored.OF_ROOTS(tx, [(root,) for root in roots]) if roots else ()
         return [uuid for (uuid,) in theirs if not query.ids or uuid in query.ids]
 
-    async def edit(self, order: AggregateEditRequested) -> AggregateEditAnswered:
-        return AggregateEditAnswered(result=await self._edit(order.edit))
+    async def edit(self, order: aggregates.AggregateEditRequested) -> aggregates.AggregateEditAnswered:
+        return aggregates.AggregateEditAnswered(result=await self._edit(order.edit))
 
     @again(contended)
-    async def _edit(self, edit: AggregateEdit) -> AggregateResult:
+    async def _edit(self, edit: aggregates.AggregateEdit) -> aggregates.AggregateResult:
         now, change = self.clock.now(), as_change(edit)
-        if isinstance(edit, MakeAggregate):
+        if isinstance(edit, aggregates.MakeAggregate):
             await self.book.aggregates.ensure(self.database, [edit.aggregate], now)
         else:
             await self.book.aggregates.look_up(self.database, [edit.aggregate])
@@ -89,13 +79,13 @@ class AggregateOperations(PlacementOperations):
             if not isinstance(wanted, Intent):
                 return wanted
             done = await self._save(tx, wanted, scene, now)
-        if isinstance(done, AggregateEdited):
+        if isinstance(done, aggregates.AggregateEdited):
             return replace(done, warnings=(*doubts(change.set), *done.warnings))
         return done
 
     async def _save(
         self, tx: Transaction, wanted: Intent, scene: AggregateScene, now: float
-    ) -> AggregateResult:
+    ) -> aggregates.AggregateResult:
         moving = await tree_reads.read_locked(tx, self.book, wanted.add | wanted.remove)
         working = WorkingTrees(moving)
         if not all(map(working.find, wanted.add | wanted.remove)):
@@ -116,7 +106,7 @@ class AggregateOperations(PlacementOperations):
             number = await self._log.write_trees(tx, pairs, now)
         if wanted.said:
             number = await self._log.write_facts(tx, aggregates=(wanted.now,))
-        return AggregateEdited(
+        return aggregates.AggregateEdited(
             aggregate=wanted.now,
             made=wanted.made,
             added=added,

@@ -256,7 +256,6 @@ class ChangeLog:
         return message.number
 
     async def trim(self) -> None:
-        """Delete old entries of the change log."""
         async with self._database.write() as tx:
             await changes.TRIM(tx, keep=changes.KEEP, untold=changes.KEEP_UNTOLD)
 

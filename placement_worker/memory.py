@@ -4,12 +4,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from bus.aggregates import Aggregate
 from bus.candidates import Heard
 from bus.cells import RegisteredCell
-from bus.replication import PlacementChanged
+from bus.replication import ChangesFound, PlacementChanged
 from bus.sql.database import Database
 from placement_worker.core.index import Index
 from placement_worker.core.trees import Tree, unpacked
@@ -31,19 +31,11 @@ class Forgotten(Exception):
         self.oldest = oldest
 
 
-class News(NamedTuple):
-    messages: list[PlacementChanged]  # in their order, without a gap
-    more: bool  # there may be
-
-
 class MemoryReader(Protocol):
     """The source of an index, the database or placement over the bus; its data has all earlier commits."""
 
-    async def last(self) -> int:
-        """Return the number of the last change of placement."""
-
-    async def changes(self, after: int, most: int) -> News:
-        """Return at most this many changes after the number; raise Forgotten if the next one was deleted."""
+    async def changes(self, after: int, most: int) -> ChangesFound:
+        """Return the stored changes after the number, at most this many, and the last number."""
 
     async def trees(self, roots: Collection[str]) -> Mapping[str, Tree]:
         """Return provider trees by their roots; a missing one has no providers."""
@@ -62,16 +54,9 @@ class StoreReader:
         self._database = database
         self._book = book
 
-    async def last(self) -> int:
+    async def changes(self, after: int, most: int) -> ChangesFound:
         async with self._database.read_single() as tx:
-            return await changes.last_number(tx)
-
-    async def changes(self, after: int, most: int) -> News:
-        async with self._database.read_single() as tx:
-            found = await changes.after(tx, after, most)
-        if found and found[0].number > after + 1:
-            raise Forgotten(after, found[0].number)
-        return News(found, len(found) == most)
+            return await changes.news(tx, after, most)
 
     async def trees(self, roots: Collection[str]) -> Mapping[str, Tree]:
         async with self._database.read() as tx:
@@ -155,7 +140,7 @@ class Memory:
         """Return the messages without change numbers far beyond placement's last one."""
         if all(message.number <= index.seen + FAR_AHEAD for message in messages):
             return messages
-        last = await self._reader.last()
+        last = (await self._reader.changes(0, 1)).last
         true = [change for change in messages if change.number <= max(last, index.seen + FAR_AHEAD)]
         for number in {message.number for message in messages} - {message.number for message in true}:
             log.error("change %d is none of placement's, whose last is %d: it is not believed", number, last)
@@ -167,7 +152,7 @@ class Memory:
         while more:
             seen = self.index.seen
             try:
-                missed, more = await self._reader.changes(seen, CHANGES_A_PAGE)
+                missed, more = await self._changes(seen)
             except Forgotten as forgotten:
                 if self.index.seen == seen:  # no change arrived in the meantime
                     log.warning("%s: reading everything again", forgotten)
@@ -177,21 +162,29 @@ class Memory:
             if news:
                 await self._take_in(news)
 
+    async def _changes(self, after: int) -> tuple[Sequence[PlacementChanged], bool]:
+        """Return the next changes, and whether there are more; raise Forgotten if the next was deleted."""
+        found = await self._reader.changes(after, CHANGES_A_PAGE)
+        if found.last < after:
+            why = f"placement's last change is {found.last}, and {after} was told: its database is another"
+            raise Forgotten(after, found.last + 1, why)
+        first = found.changes[0].number if found.changes else found.last + 1
+        if first > after + 1:
+            raise Forgotten(after, found.oldest or first)
+        return found.changes, bool(found.changes) and found.changes[-1].number < found.last
+
     async def feed(self, after: int, until: asyncio.Event | None = None) -> AsyncIterator[PlacementChanged]:
         """Yield every change after this number, as it is committed; raise Forgotten if it is too old.
 
         The feed ends within LOOK_SECONDS after `until` is set.
         """
-        last = await self._reader.last()
-        page, _ = await self._reader.changes(after, CHANGES_A_PAGE)
-        if after > last or (after < last and not page):
-            raise Forgotten(after, last + 1)
+        page, _ = await self._changes(after)
         while until is None or not until.is_set():
             for message in page:
                 yield message
                 after = message.number
             learned = self._learned
-            page, _ = await self._reader.changes(after, CHANGES_A_PAGE)
+            page, _ = await self._changes(after)
             if not page:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_SECONDS):
@@ -239,7 +232,7 @@ class Memory:
 
     async def _read(self) -> Index:
         # The number first: what is read after it holds at least all that happened up to it.
-        index = Index(await self._reader.last())
+        index = Index((await self._reader.changes(0, 1)).last)
         for fact in await self._reader.facts():
             index.describe(fact, index.seen)
 

@@ -12,7 +12,7 @@ from bus.sql.database import Database
 from placement_worker.aggregates import AggregateOperations
 from placement_worker.change_log import ChangeLog
 from placement_worker.claims import ClaimOperations
-from placement_worker.core.search import SearchResult, page_steps, search_steps
+from placement_worker.core.search import page_steps
 from placement_worker.core.snapshot import Snapshot
 from placement_worker.lookups import Lookups
 from placement_worker.memory import Memory
@@ -37,15 +37,7 @@ class Searches:
         self._clock = clock
         self._turn = asyncio.Lock()  # first come, first served
 
-    async def page(self, query: FindCandidates) -> CandidatesFound:
-        """Return one page of the hosts that fit a query."""
-        return await self._run(page_steps, query)
-
-    async def fits(self, query: FindCandidates) -> SearchResult:
-        """Return at most `limit` complete allocations for a query; a host can have several."""
-        return await self._run(search_steps, query)
-
-    async def _run(self, begin: Callable[[Snapshot, FindCandidates], Steps[T]], query: FindCandidates) -> T:
+    async def run(self, begin: Callable[[Snapshot, FindCandidates], Steps[T]], query: FindCandidates) -> T:
         snapshot = Snapshot(self._memory.index)
         steps = begin(snapshot, query)
         done = self._slice(steps)
@@ -101,7 +93,7 @@ class Placement:
 
     async def find_candidates(self, query: FindCandidates) -> CandidatesFound:
         try:
-            return await self.searches.page(query)
+            return await self.searches.run(page_steps, query)
         except SenselessQuery as wrong:
             raise Poison(str(wrong)) from None
 

@@ -6,28 +6,8 @@ from itertools import chain
 
 from msgspec import structs
 
+from bus import resources
 from bus.chunks import portions_by_size
-from bus.resources import (
-    AddInventory,
-    ChangeProvider,
-    DropInventory,
-    Edit,
-    EditAnswered,
-    Edited,
-    EditRequested,
-    EditResult,
-    LoadProviders,
-    LoadResult,
-    MakeProvider,
-    Provider,
-    ProviderLoad,
-    ProvidersLoaded,
-    Reshape,
-    SetAggregates,
-    SetInventories,
-    SetInventory,
-    SetTraits,
-)
 from bus.sql.failures import Conflict
 from bus.sql.transaction import Transaction
 from placement_worker.core import bulk_load as loading
@@ -41,45 +21,51 @@ EDITS_A_TRANSACTION = 200
 
 
 class ProviderOperations(PlacementOperations):
-    async def edit(self, order: EditRequested) -> EditAnswered:
+    async def edit(self, order: resources.EditRequested) -> resources.EditAnswered:
         [answer] = await self.edit_many([order])
         return answer
 
-    async def edit_many(self, orders: Sequence[EditRequested]) -> Sequence[EditAnswered]:
+    async def edit_many(self, orders: Sequence[resources.EditRequested]) -> Sequence[resources.EditAnswered]:
         """Apply edits one after another, many in a transaction; a refused edit changes nothing."""
-        results: list[EditResult] = []
+        results: list[resources.EditResult] = []
         for part in _apart([order.edit for order in orders]):
-            if isinstance(part, Reshape):
+            if isinstance(part, resources.Reshape):
                 results.append(await self._reshape(part))
             else:
                 results += await self._edit(part)
-        return [EditAnswered(result=result) for result in results]
+        return [resources.EditAnswered(result=result) for result in results]
 
     @again(contended_each)
-    async def _edit(self, orders: Sequence[EditOfOne]) -> list[EditResult]:
+    async def _edit(self, orders: Sequence[EditOfOne]) -> list[resources.EditResult]:
         now = self.clock.now()
         await self._look_up(orders, now)
-        new = sum(isinstance(order, MakeProvider) for order in orders)
+        new = sum(isinstance(order, resources.MakeProvider) for order in orders)
         async with self._numbers.taken(new) as numbers, changing(self.database, self.book) as tx:
             working = await self._forest(tx, orders)
             judged = [self._judge(order, working, now) for order in orders]
             pairs = working.changed()
             number = await self._log.write_trees(tx, pairs, now, numbers) if pairs else 0
         return [
-            structs.replace(result, number=number) if changed and isinstance(result, Edited) else result
+            structs.replace(result, number=number)
+            if changed and isinstance(result, resources.Edited)
+            else result
             for changed, result in judged
         ]
 
-    def _judge(self, order: EditOfOne, working: WorkingTrees, now: float) -> tuple[bool, EditResult]:
+    def _judge(
+        self, order: EditOfOne, working: WorkingTrees, now: float
+    ) -> tuple[bool, resources.EditResult]:
         before, state = working.find(order.provider), edits.apply(order, working, self._known())
         if isinstance(state, ProviderState):
             view = self._view(state, working.homes[state.uuid], now)
-            return before is not state, Edited(provider=view)
-        return state is None, Edited() if state is None else state
+            return before is not state, resources.Edited(provider=view)
+        return state is None, resources.Edited() if state is None else state
 
     async def _forest(self, tx: Transaction, orders: Sequence[EditOfOne]) -> WorkingTrees:
-        placing = [order for order in orders if isinstance(order, MakeProvider | ChangeProvider)]
-        wanted = [order.provider for order in orders if not isinstance(order, MakeProvider)]
+        placing = [
+            order for order in orders if isinstance(order, resources.MakeProvider | resources.ChangeProvider)
+        ]
+        wanted = [order.provider for order in orders if not isinstance(order, resources.MakeProvider)]
         wanted += [order.parent for order in placing if isinstance(order.parent, str)]
         read = await tree_reads.read_locked(tx, self.book, wanted)
         if not placing:
@@ -95,13 +81,13 @@ class ProviderOperations(PlacementOperations):
         aggregates: set[str] = set()
         for order in orders:
             match order:
-                case SetInventories(inventories=inventories):
+                case resources.SetInventories(inventories=inventories):
                     classes.update(inventories)
-                case AddInventory() | SetInventory() | DropInventory():
+                case resources.AddInventory() | resources.SetInventory() | resources.DropInventory():
                     classes.add(order.resource_class)
-                case SetTraits():
+                case resources.SetTraits():
                     traits.update(order.traits)
-                case SetAggregates():
+                case resources.SetAggregates():
                     aggregates.update(order.aggregates)
                 case _:
                     pass
@@ -110,7 +96,7 @@ class ProviderOperations(PlacementOperations):
         await self.book.aggregates.ensure(self.database, aggregates, now)
 
     @again(contended)
-    async def _reshape(self, order: Reshape) -> EditResult:
+    async def _reshape(self, order: resources.Reshape) -> resources.EditResult:
         now = self.clock.now()
         await self.book.know_owners(self.database, order.claims, now)
         await self.book.classes.look_up(
@@ -122,14 +108,14 @@ class ProviderOperations(PlacementOperations):
                 number = await self._log.write(tx, *reshaped)
         except reshape.Undone as undone:
             return undone.why
-        return Edited(number=number)
+        return resources.Edited(number=number)
 
     def _known(self) -> KnownNames:
         return KnownNames(self.book.classes.ids, self.book.traits.ids)
 
-    def _view(self, state: ProviderState, root: str, now: float) -> Provider:
+    def _view(self, state: ProviderState, root: str, now: float) -> resources.Provider:
         book = self.book
-        return Provider(
+        return resources.Provider(
             id=state.uuid,
             name=state.name,
             parent=state.parent,
@@ -143,16 +129,16 @@ class ProviderOperations(PlacementOperations):
         )
 
 
-def _apart(orders: Sequence[Edit]) -> Iterator[Sequence[EditOfOne] | Reshape]:
+def _apart(orders: Sequence[resources.Edit]) -> Iterator[Sequence[EditOfOne] | resources.Reshape]:
     """Split edits into transactions: no provider twice in one, and each reshape alone."""
     part: dict[str, EditOfOne] = {}
     for order in orders:
         if part and (
-            isinstance(order, Reshape) or order.provider in part or len(part) == EDITS_A_TRANSACTION
+            isinstance(order, resources.Reshape) or order.provider in part or len(part) == EDITS_A_TRANSACTION
         ):
             yield list(part.values())
             part = {}
-        if isinstance(order, Reshape):
+        if isinstance(order, resources.Reshape):
             yield order
         else:
             part[order.provider] = order
@@ -165,7 +151,7 @@ LOADS_AT_ONCE = 2  # one is judged while the database writes another
 
 
 class BulkLoad(PlacementOperations):
-    async def load(self, order: LoadProviders) -> ProvidersLoaded:
+    async def load(self, order: resources.LoadProviders) -> resources.ProvidersLoaded:
         """Load the providers tree by tree, each tree completely or not at all."""
         items = list(enumerate(order.providers))
         wrong = loading.wrong(items, self.book.known)
@@ -174,7 +160,7 @@ class BulkLoad(PlacementOperations):
         }
         async with self.database.read_single() as tx:
             homes = await tree_reads.homes(tx, named)
-        results: dict[str, LoadResult] = {}
+        results: dict[str, resources.LoadResult] = {}
         sound = []
         for tree in loading.trees_of(items, homes):
             why = next((wrong[position] for position, _ in tree if position in wrong), "")
@@ -194,12 +180,12 @@ class BulkLoad(PlacementOperations):
                     group.create_task(work())
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from failed
-        return ProvidersLoaded(results=tuple(results[provider.id] for provider in order.providers))
+        return resources.ProvidersLoaded(results=tuple(results[provider.id] for provider in order.providers))
 
     @again()
-    async def _load(self, grown: Sequence[Sequence[loading.Item]]) -> list[LoadResult]:
+    async def _load(self, grown: Sequence[Sequence[loading.Item]]) -> list[resources.LoadResult]:
         now = self.clock.now()
-        items: list[ProviderLoad] = [load for tree in grown for _, load in tree]
+        items: list[resources.ProviderLoad] = [load for tree in grown for _, load in tree]
         await self.book.know_contents(self.database, items, now)
         named = {item.id: None for item in items} | {item.parent: None for item in items if item.parent}
         async with self._numbers.taken(len(items)) as numbers, changing(self.database, self.book) as tx:

@@ -2,8 +2,8 @@
 
 from msgspec import structs
 
+from bus import groups
 from bus.cells import (
-    CellEdit,
     CellEditAnswered,
     CellEdited,
     CellEditRequested,
@@ -14,17 +14,6 @@ from bus.cells import (
     FindCells,
     RegisterCell,
     RegisteredCell,
-)
-from bus.groups import (
-    DropGroup,
-    FindGroups,
-    GroupEditAnswered,
-    GroupEdited,
-    GroupEditRequested,
-    GroupResult,
-    GroupsFound,
-    MakeGroup,
-    ServerGroup,
 )
 from bus.names import (
     DropName,
@@ -40,13 +29,13 @@ from bus.names import (
     RenameName,
     Standard,
 )
-from bus.vocabulary import InUse, Missing, Taken
+from bus.vocabulary import Contended, InUse, Missing, Taken
 from placement_worker.core.reports import is_custom
 from placement_worker.core.trees import renamed
 from placement_worker.reports import ReportOperations
 from placement_worker.store import changes, hosts, server_groups, tree_reads
 from placement_worker.store.numbered_names import RENAME_CLASS, ROOTS_WITH, drop_name, entries, names_of
-from placement_worker.transactions import Parts, PlacementOperations, again, changing, contended
+from placement_worker.transactions import Parts, PlacementOperations, again, changing
 
 
 class ClassesAndTraits(PlacementOperations):
@@ -66,18 +55,16 @@ class ClassesAndTraits(PlacementOperations):
             )
         )
 
+    @again(lambda *_: NameEditAnswered(result=Contended()))
     async def edit(self, order: NameEditRequested) -> NameEditAnswered:
-        return NameEditAnswered(result=await self._edit(order))
-
-    @again(contended)
-    async def _edit(self, order: NameEditRequested) -> NameResult:
         match order.edit:
             case MakeName(name=name):
-                return await self._make(order.kind, name)
+                result = await self._make(order.kind, name)
             case RenameName(name=name, to=to):
-                return await self._rename(order.kind, name, to)
+                result = await self._rename(order.kind, name, to)
             case DropName(name=name):
-                return await self._drop(order.kind, name)
+                result = await self._drop(order.kind, name)
+        return NameEditAnswered(result=result)
 
     async def _make(self, kind: NameKind, name: str) -> NameResult:
         if not is_custom(name):
@@ -150,37 +137,34 @@ class ClassesAndTraits(PlacementOperations):
 class ServerGroups(PlacementOperations):
     """Server groups. Their policies are judged by claims."""
 
-    async def find(self, query: FindGroups) -> GroupsFound:
+    async def find(self, query: groups.FindGroups) -> groups.GroupsFound:
         async with self.database.read() as tx:
-            return GroupsFound(groups=tuple(await server_groups.find(tx, query)))
+            return groups.GroupsFound(groups=tuple(await server_groups.find(tx, query)))
 
-    async def edit(self, order: GroupEditRequested) -> GroupEditAnswered:
-        return GroupEditAnswered(result=await self._edit(order))
-
-    @again(contended)
-    async def _edit(self, order: GroupEditRequested) -> GroupResult:
+    @again(lambda *_: groups.GroupEditAnswered(result=Contended()))
+    async def edit(self, order: groups.GroupEditRequested) -> groups.GroupEditAnswered:
         match order.edit:
-            case MakeGroup() as make:
-                return await self._make(make)
-            case DropGroup(group=group, force=force):
+            case groups.MakeGroup() as make:
+                result = await self._make(make)
+            case groups.DropGroup(group=group, force=force):
                 async with self.database.write() as tx:
                     members = await server_groups.drop(tx, group, force=force)
+                result = groups.GroupEdited(changed=members is not None)
                 if members:
-                    return InUse(what=group, members=tuple(members))
-                return GroupEdited(changed=members is not None)
+                    result = InUse(what=group, members=tuple(members))
+        return groups.GroupEditAnswered(result=result)
 
-    async def _make(self, make: MakeGroup) -> GroupResult:
-        wanted = (make.group, make.name, make.policy, make.max_per_host, make.project)
-        id_, name, policy, max_per_host, project = wanted
-        group = ServerGroup(id=id_, name=name, policy=policy, max_per_host=max_per_host, project=project)
+    async def _make(self, make: groups.MakeGroup) -> groups.GroupResult:
+        fields = structs.asdict(make)
+        group = groups.ServerGroup(id=fields.pop("group"), **fields)
         async with self.database.write() as tx:
             if await server_groups.make(tx, group, self.clock.now()):
-                return GroupEdited(group=group, changed=True)
-        [there] = (await self.find(FindGroups(ids=(make.group,)))).groups or [None]
+                return groups.GroupEdited(group=group, changed=True)
+        [there] = (await self.find(groups.FindGroups(ids=(make.group,)))).groups or [None]
         if there is None:
             return Taken(what="name", value=make.name)
-        if (there.id, there.name, there.policy, there.max_per_host, there.project) == wanted:
-            return GroupEdited(group=there)
+        if structs.replace(there, members={}, left={}) == group:
+            return groups.GroupEdited(group=there)
         return Taken(what="id", value=make.group)
 
 
@@ -202,16 +186,11 @@ class CellOperations(PlacementOperations):
         cells = tuple(found[name] for name in sorted(found))
         return CellsFound(seen=seen, cells=cells, hosts=counts, instances=instances)
 
+    @again(lambda *_: CellEditAnswered(result=Contended()))
     async def edit(self, order: CellEditRequested) -> CellEditAnswered:
-        return CellEditAnswered(result=await self._edit(order.edit))
-
-    @again(contended)
-    async def _edit(self, edit: CellEdit) -> CellResult:
-        match edit:
-            case RegisterCell():
-                return await self._register(edit)
-            case DropCell():
-                return await self._drop(edit)
+        edit = order.edit
+        result = await (self._register(edit) if isinstance(edit, RegisterCell) else self._drop(edit))
+        return CellEditAnswered(result=result)
 
     async def _register(self, edit: RegisterCell) -> CellResult:
         now = self.clock.now()
@@ -251,4 +230,5 @@ class CellOperations(PlacementOperations):
 
     async def _left_in(self, cell: str) -> tuple[list[str], int]:
         async with self.database.read() as tx:
-            return await hosts.roots_of_cell(tx, cell), dict(await hosts.INSTANCES(tx)).get(cell, 0)
+            roots = [root for (root,) in await hosts.ROOTS_OF_CELL(tx, cell=cell)]
+            return roots, dict(await hosts.INSTANCES(tx)).get(cell, 0)

@@ -18,7 +18,7 @@ from bus.vocabulary import Message
 from bus.worker import Worker, every, on_many
 from placement_worker.core.index import Index
 from placement_worker.core.trees import Tree, unpacked
-from placement_worker.memory import LOOK_SECONDS, Forgotten, Memory, News, Take
+from placement_worker.memory import LOOK_SECONDS, Memory, Take
 
 log = logging.getLogger(__name__)
 
@@ -45,18 +45,8 @@ class BusReader:
         self._ask_aggregates, self._ask_cells = aggregates, cells
         self._away = False
 
-    async def last(self) -> int:
-        return (await self._answer(self._ask_changes, FindChanges(after=0, limit=1))).last
-
-    async def changes(self, after: int, most: int) -> News:
-        found = await self._answer(self._ask_changes, FindChanges(after=after, limit=most))
-        if found.last < after:
-            why = f"placement's last change is {found.last}, and {after} was told: its database is another"
-            raise Forgotten(after, found.last + 1, why)
-        first = found.changes[0].number if found.changes else found.last + 1
-        if first > after + 1:
-            raise Forgotten(after, found.oldest or first)
-        return News(list(found.changes), bool(found.changes) and found.changes[-1].number < found.last)
+    async def changes(self, after: int, most: int) -> ChangesFound:
+        return await self._answer(self._ask_changes, FindChanges(after=after, limit=most))
 
     async def trees(self, roots: Collection[str]) -> Mapping[str, Tree]:
         found: dict[str, Tree] = {}
@@ -142,7 +132,6 @@ class Replica:
         self._memory.watch(heard)
 
     async def loaded(self) -> None:
-        """Wait until the whole index has been read once."""
         await self._memory.loaded()
 
     async def fresh(self) -> None:

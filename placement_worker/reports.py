@@ -9,15 +9,15 @@ from bus.chunks import portions, portions_by_size
 from bus.errors import Poison
 from bus.messages import BuildReshaped, InventoryReported
 from bus.reports import ProviderReport
-from bus.resources import OwnerEditAnswered, OwnerEditRequested, OwnerGiven, OwnerResult
+from bus.resources import OwnerEditAnswered, OwnerEditRequested, OwnerGiven
 from bus.sql.transaction import Transaction
-from bus.vocabulary import Missing
+from bus.vocabulary import Contended, Missing
 from placement_worker.change_log import ReshapedBuilds
 from placement_worker.core.reports import bars_report, complaint, given, names_apart, reported, settled, swept
 from placement_worker.core.reshape import NO_MOVES, MovedHolder, Moves, Unmovable, moves
 from placement_worker.core.trees import Tree
 from placement_worker.store import changes, hosts, reshape, tree_reads, tree_writes
-from placement_worker.transactions import Parts, PlacementOperations, again, changing, contended
+from placement_worker.transactions import Parts, PlacementOperations, again, changing
 
 PROVIDERS_A_TRANSACTION = 2000
 NOBODY_GOES: Mapping[str, Moves] = {}
@@ -159,23 +159,21 @@ class ReportOperations(PlacementOperations):
             apart.append((before, report, after))
         return apart
 
+    @again(lambda *_: OwnerEditAnswered(result=Contended()))
     async def give(self, order: OwnerEditRequested) -> OwnerEditAnswered:
         """Assign a root provider to a cell by an operator's order; the sequence of its reports restarts."""
-        return OwnerEditAnswered(result=await self._give(order))
-
-    @again(contended)
-    async def _give(self, order: OwnerEditRequested) -> OwnerResult:
         now = self.clock.now()
         async with changing(self.database, self.book) as tx:
             owned = (await hosts.enter(tx, [order.root], now))[order.root]
             before = (await tree_reads.read_locked(tx, self.book, [order.root])).get(order.root, owned)
             if not before.providers and before.sequence < 0:  # the root was never reported
                 await hosts.leave(tx, [order.root])
-                return Missing(what="provider", names=(order.root,))
+                return OwnerEditAnswered(result=Missing(what="provider", names=(order.root,)))
             after = given(before, order.cell)
             saving = [hosts.saving([after], now)]
             number = await self._log.write_trees(tx, [(before, after)], now, last=saving)
-        return OwnerGiven(cell=before.cell, agent=before.agent, sequence=before.sequence, number=number)
+        owner = OwnerGiven(cell=before.cell, agent=before.agent, sequence=before.sequence, number=number)
+        return OwnerEditAnswered(result=owner)
 
     async def sweep(self) -> None:
         """Delete obsolete trees without allocations, and release withheld amounts."""

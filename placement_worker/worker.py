@@ -31,7 +31,6 @@ def reported_in(placement: Placement, cell: str) -> On:
 
 
 def asked_in(placement: Placement, cell: str) -> Sequence[Answers]:
-    """Return the rows of the worker's table for queries from inside a cell."""
 
     claims, lookups = placement.claims, placement.lookups
     return (
@@ -42,39 +41,26 @@ def asked_in(placement: Placement, cell: str) -> Sequence[Answers]:
     )
 
 
-class RegisteredCells:
-    """The rows of the worker's table that serve each cell from its registration until its removal."""
-
-    def __init__(self, placement: Placement, besides: Collection[str]) -> None:
-        """Serve the registered cells, except the cells in `besides`, which another worker serves."""
-        self._placement = placement
-        self._besides = besides
-        self._served: dict[str, Narrow] = {}
-
-    async def serve(self, widen: Widen) -> None:
-        """Add the rows of newly registered cells while the worker runs."""
-        memory, told = self._placement.memory, asyncio.Event()
-        memory.watch(lambda _, described: told.set() if described else None)
-        while True:
-            told.clear()
-            try:
-                await self._refresh(widen)
-            except (Unavailable, BrokerRefused) as problem:
-                log.error("not every registered cell is heard yet: %s", problem)
-                await asyncio.sleep(AGAIN_SECONDS)
-                continue
-            await told.wait()
-
-    async def _refresh(self, widen: Widen) -> None:
-        registered = self._placement.memory.index.cell_facts.keys() - set(self._besides)
-        for cell in sorted(registered - self._served.keys()):
-            self._served[cell] = await widen(
-                [reported_in(self._placement, cell), *asked_in(self._placement, cell)]
-            )
-            log.info("cell %s is heard", cell)
-        for cell in sorted(self._served.keys() - registered):
-            await self._served.pop(cell)()
-            log.info("cell %s is heard no more", cell)
+async def serve_registered(placement: Placement, besides: Collection[str], widen: Widen) -> None:
+    """Add the rows of each registered cell while it is registered, except the cells in `besides`."""
+    served: dict[str, Narrow] = {}
+    registered = asyncio.Event()
+    placement.memory.watch(lambda _, described: registered.set() if described else None)
+    while True:
+        registered.clear()
+        cells = placement.memory.index.cell_facts.keys() - set(besides)
+        try:
+            for cell in sorted(cells - served.keys()):
+                served[cell] = await widen([reported_in(placement, cell), *asked_in(placement, cell)])
+                log.info("cell %s is heard", cell)
+            for cell in sorted(served.keys() - cells):
+                await served.pop(cell)()
+                log.info("cell %s is heard no more", cell)
+        except (Unavailable, BrokerRefused) as problem:
+            log.error("not every registered cell is heard yet: %s", problem)
+            await asyncio.sleep(AGAIN_SECONDS)
+            continue
+        await registered.wait()
 
 
 LAST_CHANGE = Gauge("berth_placement_last_change", "number of the last commit that this index has applied")
@@ -143,6 +129,6 @@ def placement_worker(placement: Placement, publish: Publish, cells: Sequence[str
             lambda: placement.log.relay.run(publish),
             lambda: placement.reports.reshaped_builds.run(publish),
         ],
-        widens=[RegisteredCells(placement, cells).serve],
+        widens=[partial(serve_registered, placement, cells)],
         announces=ANNOUNCES,
     )

@@ -7,26 +7,7 @@ leaves no trace.
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-from bus.claims import (
-    CLEANUP,
-    MIGRATION,
-    Choice,
-    Claimed,
-    ClaimRequested,
-    ClaimResult,
-    ConsumerClaim,
-    Full,
-    Moved,
-    NoGroup,
-    NoSuchProvider,
-    OutsideCell,
-    Refusal,
-    Refused,
-    Released,
-    ReleaseRequested,
-    ReleaseResult,
-    Retired,
-)
+from bus import claims
 from bus.moves import BEGUN, SHELVED
 from bus.vocabulary import Allocations
 from placement_worker.core.claim_world import (
@@ -43,28 +24,30 @@ from placement_worker.core.claim_world import (
 )
 
 # The state that an order's claims replaced: holder, its generation, allocations, claim, group and owner
-_Steps = list[tuple[Holder, int, Allocations, ConsumerClaim | None, int | None, str | None]]
+_Steps = list[tuple[Holder, int, Allocations, claims.ConsumerClaim | None, int | None, str | None]]
 
 # What was in use of (provider, class) before an order's consumers gave it back.
 _Before = dict[tuple[str, str], int]
 
 
-def claim(order: ClaimRequested, world: ClaimWorld) -> tuple[ClaimResult, ...] | None:
+def claim(order: claims.ClaimRequested, world: ClaimWorld) -> tuple[claims.ClaimResult, ...] | None:
     """Return a result for each claim of an order: either all are Claimed or no claim is. Return None if more
     data must be read. All consumers first release what they hold, so two of them can exchange places on full
     providers.
     """
     steps: _Steps = []
-    results: Sequence[ClaimResult] | None = None
+    results: Sequence[claims.ClaimResult] | None = None
     with suppress(Unread):
         results = _judge(order, world, steps)
-    if results is None or not all(type(result) is Claimed for result in results):
+    if results is None or not all(type(result) is claims.Claimed for result in results):
         for holder, generation, held, by, group, keeps_for in reversed(steps):  # the first state comes last
             holder.keeps_for = keeps_for
             _hold(world, holder, generation, held, by, group)
         if results is None:
             return None
-        return tuple(Refused(refusals=()) if type(result) is Claimed else result for result in results)
+        return tuple(
+            claims.Refused(refusals=()) if type(result) is claims.Claimed else result for result in results
+        )
     named: set[str] = set()
     holder_consumers = {claim.keep for claim in order.claims}
     for holder, _, before, *_ in steps:
@@ -79,29 +62,29 @@ def claim(order: ClaimRequested, world: ClaimWorld) -> tuple[ClaimResult, ...] |
         world.touched[provider].generation += 1
     for claim in order.claims:
         if claim.begins:
-            world.retire(claim.begins, Retired(why=BEGUN))
+            world.retire(claim.begins, claims.Retired(why=BEGUN))
         if wakes(claim, world):
             world.wake(claim.consumer)
     return tuple(results)
 
 
-def release(order: ReleaseRequested, world: ClaimWorld) -> ReleaseResult:
+def release(order: claims.ReleaseRequested, world: ClaimWorld) -> claims.ReleaseResult:
     """Release the allocations of a consumer, and retire it if requested."""
     ended = world.retired.get(order.consumer)
     if ended is not None and (ended.why != SHELVED or order.unplaceable or order.retire in ("", SHELVED)):
         return ended  # a shelved instance may end, except for lack of a host
     holder = world.holders.get(order.consumer)
     if ended is None and (why := bars_release(order, holder, world)):  # a shelved instance was in the cell
-        return OutsideCell(why=why)
+        return claims.OutsideCell(why=why)
     if holder is not None and holder.generation:
         if order.fenced and order.generation != holder.generation:
             return as_held(holder, world)
         if order.keep and order.keep in world.retired:
-            return Retired(why=f"{order.keep}: {world.retired[order.keep].why}")
+            return claims.Retired(why=f"{order.keep}: {world.retired[order.keep].why}")
         _touch(world, holder.held)  # a release keeps the generation of the providers, as the API does
         if order.keep:
             holder_consumer = world.holders[order.keep]
-            _leave_to(world, holder, holder_consumer, CLEANUP)
+            _leave_to(world, holder, holder_consumer, claims.CLEANUP)
             _touch(world, holder_consumer.held)  # it may have kept something before
             world.stirred[holder_consumer.uuid] = holder_consumer
         else:
@@ -111,12 +94,12 @@ def release(order: ReleaseRequested, world: ClaimWorld) -> ReleaseResult:
         if ended is not None:
             world.wake(order.consumer)
         world.retire(
-            order.consumer, Retired(why=order.retire, unplaceable=order.unplaceable, cell=order.cell)
+            order.consumer, claims.Retired(why=order.retire, unplaceable=order.unplaceable, cell=order.cell)
         )
-    return Released()
+    return claims.Released()
 
 
-def _judge(order: ClaimRequested, world: ClaimWorld, steps: _Steps) -> list[ClaimResult]:
+def _judge(order: claims.ClaimRequested, world: ClaimWorld, steps: _Steps) -> list[claims.ClaimResult]:
     fences = [fence(claim, world) for claim in order.claims]
     if any(fences) or named_twice(order):
         return fenced_off(order, world, fences)
@@ -131,7 +114,7 @@ def _judge(order: ClaimRequested, world: ClaimWorld, steps: _Steps) -> list[Clai
         if holder.held and claim.keep:
             holder_consumer = world.holders[claim.keep]
             _remember(steps, holder_consumer)
-            _leave_to(world, holder, holder_consumer, MIGRATION if claim.begins else CLEANUP)
+            _leave_to(world, holder, holder_consumer, claims.MIGRATION if claim.begins else claims.CLEANUP)
         elif holder.held:
             _hold(world, holder, 0, {}, None, holder.group)
     return [
@@ -141,22 +124,27 @@ def _judge(order: ClaimRequested, world: ClaimWorld, steps: _Steps) -> list[Clai
 
 
 def _take(
-    claim: ConsumerClaim, holder: Holder, generation: int, before: _Before, steps: _Steps, world: ClaimWorld
-) -> Claimed | Refused:
+    claim: claims.ConsumerClaim,
+    holder: Holder,
+    generation: int,
+    before: _Before,
+    steps: _Steps,
+    world: ClaimWorld,
+) -> claims.Claimed | claims.Refused:
     """Claim the first choice that fits, or the allocations of a holder consumer, which need no check."""
     held_for = world.holders[claim.take_over] if claim.take_over else None
     group = held_for.group if held_for is not None and holder.group is None else holder.group
     if claim.group is not None:
         group = world.named.get(claim.group)
         if group is None or world.groups[group].project != claim.project:
-            return Refused(refusals=(NoGroup(group=claim.group),) * len(claim.choices))
+            return claims.Refused(refusals=(claims.NoGroup(group=claim.group),) * len(claim.choices))
     if held_for is not None:
         held = held_for.held
         _remember(steps, held_for)
         _hold(world, held_for, 0, {}, None, held_for.group)
         _hold(world, holder, generation + 1, held, claim, group)
-        return Claimed(choice=0, generation=holder.generation, number=0)
-    refusals: list[Refusal] = []
+        return claims.Claimed(choice=0, generation=holder.generation, number=0)
+    refusals: list[claims.Refusal] = []
     for position, choice in enumerate(claim.choices):
         refusal = _refusal(choice, before, world)
         # The group may have been deleted since the consumer joined it.
@@ -169,11 +157,13 @@ def _take(
             _hold(world, holder, generation + 1, choice.allocations, claim, group)
         else:  # it holds nothing from now on, and is in no group
             holder.group = None
-        return Claimed(choice=position, generation=holder.generation, number=0, refused=tuple(refusals))
-    return Refused(refusals=tuple(refusals))
+        return claims.Claimed(
+            choice=position, generation=holder.generation, number=0, refused=tuple(refusals)
+        )
+    return claims.Refused(refusals=tuple(refusals))
 
 
-def _refusal(choice: Choice, before: _Before, world: ClaimWorld) -> Refusal | None:
+def _refusal(choice: claims.Choice, before: _Before, world: ClaimWorld) -> claims.Refusal | None:
     shapes = choice.shapes
     if world.wall is not None:
         if any(uuid not in world.providers for uuid in choice.allocations):
@@ -181,32 +171,36 @@ def _refusal(choice: Choice, before: _Before, world: ClaimWorld) -> Refusal | No
         chosen = [found for uuid in choice.allocations if (found := world.providers[uuid]) is not None]
         places = [(found.uuid, found.root) for found in chosen]
         if len(chosen) == len(choice.allocations) and (why := world.wall.bars_choice(places)):
-            return OutsideCell(why=why)
+            return claims.OutsideCell(why=why)
     for provider, resources in choice.allocations.items():
         if provider not in world.providers:
             raise Unread
         room = world.providers[provider]
         if room is None:
-            return NoSuchProvider(provider=provider)
+            return claims.NoSuchProvider(provider=provider)
         if shapes and shapes.get(provider, room.shape) != room.shape:
-            return Moved(provider=provider)
+            return claims.Moved(provider=provider)
         is_excluded = any(_is_taken(sibling, choice, world) for sibling in room.excludes)
         for name, asked in resources.items():
             stock = room.stocks.get(name)
             if stock is None:
-                return Full(provider=provider, resource_class=name, asked=asked, free=0, limit="inventory")
+                return claims.Full(
+                    provider=provider, resource_class=name, asked=asked, free=0, limit="inventory"
+                )
             after = stock.used + asked
             # Where more is in use than there is, after capacity was taken away, as much as before is allowed.
             if (is_excluded or after > stock.capacity) and after > before.get((provider, name), 0):
                 free = 0 if is_excluded else max(stock.capacity - stock.used, 0)
-                return Full(provider=provider, resource_class=name, asked=asked, free=free)
+                return claims.Full(provider=provider, resource_class=name, asked=asked, free=free)
             if limit := broken_limit(asked, stock.min_unit, stock.max_unit, stock.step_size):
                 free = max(stock.capacity - stock.used, 0)
-                return Full(provider=provider, resource_class=name, asked=asked, free=free, limit=limit)
+                return claims.Full(
+                    provider=provider, resource_class=name, asked=asked, free=free, limit=limit
+                )
     return None
 
 
-def _is_taken(sibling: str, choice: Choice, world: ClaimWorld) -> bool:
+def _is_taken(sibling: str, choice: claims.Choice, world: ClaimWorld) -> bool:
     if sibling not in world.providers:
         raise Unread
     room = world.providers[sibling]
@@ -245,7 +239,7 @@ def _hold(
     holder: Holder,
     generation: int,
     allocations: Allocations,
-    by: ConsumerClaim | None,
+    by: claims.ConsumerClaim | None,
     group: int | None,
 ) -> None:
     _count(world, holder.held, -1)
@@ -273,7 +267,7 @@ def _touch(world: ClaimWorld, providers: Iterable[str]) -> None:
         world.touched[provider] = world.provider(provider)
 
 
-def providers_of(orders: Sequence[ClaimRequested], *, all_choices: bool) -> set[str]:
+def providers_of(orders: Sequence[claims.ClaimRequested], *, all_choices: bool) -> set[str]:
     """Return the providers that claims name in their first choices, or in all choices."""
     return {
         provider

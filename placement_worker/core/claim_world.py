@@ -7,20 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bus.claims import (
-    CLEANUP,
-    ClaimRequested,
-    ClaimResult,
-    ConsumerClaim,
-    GroupPolicyViolated,
-    Held,
-    NothingHeld,
-    OutsideCell,
-    Refused,
-    ReleaseRequested,
-    Retired,
-    holder_consumer,
-)
+from bus import claims
 from bus.groups import GroupPolicy
 from bus.moves import SHELVED
 from bus.vocabulary import Allocations
@@ -59,18 +46,18 @@ class CellLimits:
 
         Only ids derived from the build's are allowed, so that a cell cannot occupy another build's id.
         """
-        if any(keep == holder_consumer(consumer, attempt) for attempt in range(1, MOST_ATTEMPTS + 1)):
+        if any(keep == claims.holder_consumer(consumer, attempt) for attempt in range(1, MOST_ATTEMPTS + 1)):
             return ""
         return f"consumer {keep}: it is no clean-up of {consumer}"
 
 
-def ended(retired: Retired, cell: str) -> Retired:
+def ended(retired: claims.Retired, cell: str) -> claims.Retired:
     """Return why a consumer is retired, as this cell may see it: reasons of other cells are hidden."""
     if not cell:
         return retired
     if retired.cell == cell:
-        return Retired(why=retired.why, unplaceable=retired.unplaceable)
-    return Retired(why=ENDED_ELSEWHERE)
+        return claims.Retired(why=retired.why, unplaceable=retired.unplaceable)
+    return claims.Retired(why=ENDED_ELSEWHERE)
 
 
 HARD: tuple[GroupPolicy, ...] = ("affinity", "anti-affinity")  # soft policies only affect weights
@@ -124,7 +111,7 @@ class GroupPlaces:
         if keeps_for is None:
             self._members.count(consumer, roots, -1)
 
-    def refusal(self, roots: frozenset[str], who: str) -> GroupPolicyViolated | None:
+    def refusal(self, roots: frozenset[str], who: str) -> claims.GroupPolicyViolated | None:
         """Return why the policy of the server group forbids this consumer on the given roots, or None."""
         if self.policy == "anti-affinity":
             for root in sorted(roots):
@@ -146,8 +133,8 @@ class GroupPlaces:
             if members and all(len(there) < members for there in self._members.on.values()):
                 yield f"its members are apart, on {', '.join(sorted(self._members.on))}"
 
-    def _crowded(self, root: str, there: int) -> GroupPolicyViolated:
-        return GroupPolicyViolated(provider=root, group=self.uuid, policy=self.policy, members=there)
+    def _crowded(self, root: str, there: int) -> claims.GroupPolicyViolated:
+        return claims.GroupPolicyViolated(provider=root, group=self.uuid, policy=self.policy, members=there)
 
 
 def roots_of(places: Iterable[tuple[str, bool]]) -> frozenset[str]:
@@ -196,9 +183,9 @@ class Holder:
     id: int
     generation: int = 0
     held: Allocations = field(default_factory=dict)
-    by: ConsumerClaim | None = None  # the claim that gave it what it holds now
+    by: claims.ConsumerClaim | None = None  # the claim that gave it what it holds now
     heir_of: "Holder | None" = None  # consumer that it took allocations over from; same project and user
-    heir_type: str = CLEANUP  # and of this type
+    heir_type: str = claims.CLEANUP  # and of this type
     keeps_for: str | None = None  # consumer with a guest that may still use the held allocations
     group: int | None = None  # the number of its server group, which may have been dropped since
     group_was: int | None = None  # when it was read
@@ -210,16 +197,18 @@ class ClaimWorld:
 
     providers: dict[str, ClaimedProvider | None]
     holders: dict[str, Holder]
-    retired: dict[str, Retired]
+    retired: dict[str, claims.Retired]
     groups: dict[int, GroupPlaces] = field(default_factory=dict)  # of the claims and their consumers
     named: dict[str, int] = field(default_factory=dict)  # named groups → their numbers
     sharing: set[str] = field(default_factory=set)  # providers that share with other trees; read with groups
     wall: CellLimits | None = None  # of the asking cell; None: an operator or the scheduler asks
     touched: dict[str, ClaimedProvider] = field(default_factory=dict)  # with another usage or generation
     stirred: dict[str, Holder] = field(default_factory=dict)  # consumers that claimed or released
-    tombstones: dict[str, Retired] = field(default_factory=dict)  # consumers to be retired
+    tombstones: dict[str, claims.Retired] = field(default_factory=dict)  # consumers to be retired
     woken: set[str] = field(default_factory=set)  # shelved consumers to delete the tombstone of
-    placeholders: Mapping[str, ConsumerClaim | None] = field(default_factory=dict)  # inserted consumers
+    placeholders: Mapping[str, claims.ConsumerClaim | None] = field(
+        default_factory=dict
+    )  # inserted consumers
 
     def provider(self, uuid: str) -> ClaimedProvider:
         provider = self.providers[uuid]
@@ -230,7 +219,7 @@ class ClaimWorld:
         holder = self.holders.get(consumer)
         return holder is not None and bool(holder.held)
 
-    def retire(self, consumer: str, ended: Retired) -> None:
+    def retire(self, consumer: str, ended: claims.Retired) -> None:
         self.retired[consumer] = self.tombstones[consumer] = ended
 
     def wake(self, consumer: str) -> None:
@@ -243,14 +232,14 @@ class Unread(Exception):
     """A claim cannot be judged, because data that matters was not read."""
 
 
-def as_held(holder: Holder, world: ClaimWorld) -> Held:
+def as_held(holder: Holder, world: ClaimWorld) -> claims.Held:
     """Return the consumer's generation and allocations, for a caller that expected another generation."""
     held = [world.providers.get(uuid) for uuid in holder.held]
     roots = {provider.root for provider in held if provider is not None}
-    return Held(generation=holder.generation, allocations=holder.held, roots=tuple(sorted(roots)))
+    return claims.Held(generation=holder.generation, allocations=holder.held, roots=tuple(sorted(roots)))
 
 
-def fence(claim: ConsumerClaim, world: ClaimWorld) -> ClaimResult | None:
+def fence(claim: claims.ConsumerClaim, world: ClaimWorld) -> claims.ClaimResult | None:
     """Return the refusal of a claim by generation, retirement or cell, whatever the capacity, or None."""
     for name in (claim.begins, claim.consumer, claim.keep):
         if name and name in world.retired and not (name == claim.consumer and wakes(claim, world)):
@@ -259,32 +248,32 @@ def fence(claim: ConsumerClaim, world: ClaimWorld) -> ClaimResult | None:
         if name and name not in world.holders:
             raise Unread
     if why := _bars_claim(claim, world):
-        return Refused(refusals=(OutsideCell(why=why),) * len(claim.choices))
+        return claims.Refused(refusals=(claims.OutsideCell(why=why),) * len(claim.choices))
     holder = world.holders.get(claim.consumer)
     if holder is None:
         if claim.generation is None or not claim.fenced:
             raise Unread
-        return Held(generation=0, allocations={})
+        return claims.Held(generation=0, allocations={})
     if claim.fenced and claim.generation != (holder.generation or None):
         return as_held(holder, world)
     if claim.begins and claim.keep and world.holds(claim.keep):
         return as_held(holder, world)  # the leftovers of that attempt must be deleted first
     if claim.take_over and not world.holds(claim.take_over):
-        return Refused(refusals=(NothingHeld(consumer=claim.take_over),) * len(claim.choices))
+        return claims.Refused(refusals=(claims.NothingHeld(consumer=claim.take_over),) * len(claim.choices))
     return None
 
 
-def wakes(claim: ConsumerClaim, world: ClaimWorld) -> bool:
+def wakes(claim: claims.ConsumerClaim, world: ClaimWorld) -> bool:
     """Return whether a claim begins a move of a shelved instance, the only way to reactivate it."""
     ended = world.retired.get(claim.consumer)
     return claim.begins is not None and ended is not None and ended.why == SHELVED
 
 
 def fenced_off(
-    order: ClaimRequested, world: ClaimWorld, fences: Sequence[ClaimResult | None]
-) -> list[ClaimResult]:
+    order: claims.ClaimRequested, world: ClaimWorld, fences: Sequence[claims.ClaimResult | None]
+) -> list[claims.ClaimResult]:
     """Return the refusals of fenced claims and of duplicate consumers; other claims are not judged here."""
-    results: list[ClaimResult] = []
+    results: list[claims.ClaimResult] = []
     beside = Counter(name for claim in order.claims for name in _further_consumers(claim))
     seen = {*beside}
     for claim, behind in zip(order.claims, fences, strict=True):
@@ -292,20 +281,20 @@ def fenced_off(
         if behind is None and twice:
             behind = as_held(world.holders[claim.consumer], world)
         seen.add(claim.consumer)
-        results.append(behind or Refused(refusals=()))
+        results.append(behind or claims.Refused(refusals=()))
     return results
 
 
-def named_twice(order: ClaimRequested) -> bool:
+def named_twice(order: claims.ClaimRequested) -> bool:
     named = [name for claim in order.claims for name in (claim.consumer, *_further_consumers(claim))]
     return len(set(named)) < len(named)
 
 
-def _further_consumers(claim: ConsumerClaim) -> Iterator[str]:
+def _further_consumers(claim: claims.ConsumerClaim) -> Iterator[str]:
     return (name for name in (claim.keep, claim.begins, claim.take_over) if name)
 
 
-def _bars_claim(claim: ConsumerClaim, world: ClaimWorld) -> str:
+def _bars_claim(claim: claims.ConsumerClaim, world: ClaimWorld) -> str:
     if claim.begins and world.holds(claim.begins):
         return f"move {claim.begins}: a consumer has that name, and holds something"
     if world.wall is None:
@@ -327,7 +316,7 @@ def _bars_claim(claim: ConsumerClaim, world: ClaimWorld) -> str:
     return world.wall.bars_holder(claim.take_over, _places(world, held)) if held else ""
 
 
-def bars_release(order: ReleaseRequested, holder: Holder | None, world: ClaimWorld) -> str:
+def bars_release(order: claims.ReleaseRequested, holder: Holder | None, world: ClaimWorld) -> str:
     """Return why the asking cell can neither release nor retire this consumer, or an empty text."""
     if world.wall is None or (not order.retire and (holder is None or not holder.generation)):
         return ""

@@ -111,7 +111,8 @@ def _drop(state: ProviderState, working: WorkingTrees) -> Refused | None:
 
 def _in_use(state: ProviderState, stay: Collection[str], known: KnownNames) -> InUse | None:
     held = [name for name, amount in state.used.items() if amount and name not in stay]
-    return InUse(what=state.uuid, classes=known.in_order(held)) if held else None
+    held.sort(key=known.classes.__getitem__)
+    return InUse(what=state.uuid, classes=tuple(held)) if held else None
 
 
 def _set_inventories(

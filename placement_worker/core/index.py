@@ -84,7 +84,6 @@ class Index(RowTable):
         return touched.keys()
 
     def describe(self, fact: Aggregate | RegisteredCell, number: int) -> None:
-        """Set the name and metadata of an aggregate, or the state of a cell."""
         facts: dict[str, Any] = self.aggregate_facts if isinstance(fact, Aggregate) else self.cell_facts
         name = fact.id if isinstance(fact, Aggregate) else fact.name
         if number < self._described_at.get((type(fact), name), 0):

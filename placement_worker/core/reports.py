@@ -49,13 +49,7 @@ def withheld(before: Tree, after: Tree) -> Tree:
     return replace(after, providers=tuple(providers))
 
 
-def released(tree: Tree) -> Tree:
-    """Return the tree with no more withheld than is still allocated beyond its capacity."""
-    return withheld(tree, replace(tree, providers=tuple(map(opened, tree.providers))))
-
-
 def opened(provider: ProviderState) -> ProviderState:
-    """Return a provider without withheld amounts."""
     if not provider.withheld:
         return provider
     inventories = dict(provider.inventories)
@@ -113,7 +107,7 @@ def swept(tree: Tree) -> Tree:
 
 def settled(tree: Tree) -> Tree:
     """Return the tree with less withheld, as far as allocations of the old inventory have been released."""
-    return _advanced(tree, released(tree))
+    return _advanced(tree, withheld(tree, replace(tree, providers=tuple(map(opened, tree.providers)))))
 
 
 def _named(was: ProviderState | None, now: ProviderReport, shape: int) -> ProviderState:

@@ -135,7 +135,6 @@ class _Destinations:
         return max(shares)
 
     def what_goes(self, held: Allocations) -> _Amounts:
-        """Return the part of the allocations that moves."""
         return {
             (provider, name): amount
             for provider, resources in held.items()

@@ -158,7 +158,6 @@ class ClassArrays:
             self.step[position] = inventory.step_size
 
     def clear(self, position: int, inventory: Inventory, capacity: int) -> None:
-        """Remove the inventory of one provider from the arrays."""
         self.top[position] = 0
         self.left[position] = self.whole[position] = 0.0
         self.there[position] = False

@@ -54,10 +54,9 @@ class Snapshot:
     def rows_of(self, root: str) -> list[Row]:
         """Return the providers of a tree, the root first, or an empty list if there is no such root."""
         kept, rows = self._rows, self.index.rows
-        return [kept.get(uuid) or rows[uuid] for uuid in self.members(root)]
+        return [self.alter(kept.get(uuid) or rows[uuid]) for uuid in self.members(root)]
 
     def members(self, root: str) -> tuple[str, ...]:
-        """Return the ids of the providers of a tree."""
         kept = self._trees.get(root)
         return self.index.trees.get(root, ()) if kept is None else kept
 
@@ -74,10 +73,16 @@ class Snapshot:
         return self.index.classes[name].left
 
     def row_at(self, position: int) -> Row | None:
-        return self.kept_at.get(position) or self.index.at[position]
+        row = self.kept_at.get(position) or self.index.at[position]
+        return None if row is None else self.alter(row)
 
     def find(self, uuid: str) -> Row | None:
-        return self._rows.get(uuid) or self.index.rows.get(uuid)
+        row = self._rows.get(uuid) or self.index.rows.get(uuid)
+        return None if row is None else self.alter(row)
+
+    def alter(self, row: Row) -> Row:
+        """Return the row with the amounts of this snapshot; subclasses are for searches that do not pause."""
+        return row
 
 
 def free_of_trees(trees: Snapshot, name: str) -> Sums:
@@ -120,24 +125,6 @@ def _summed(roots: Ints, given: Sums, high: int) -> Sums:
 _NOTHING: dict[str, int] = {}
 
 
-class AlteredSnapshot(Snapshot):
-    """A snapshot that alters the amounts it returns, for searches that do not pause."""
-
-    def alter(self, row: Row) -> Row:
-        raise NotImplementedError
-
-    def rows_of(self, root: str) -> list[Row]:
-        return [self.alter(row) for row in super().rows_of(root)]
-
-    def row_at(self, position: int) -> Row | None:
-        row = super().row_at(position)
-        return None if row is None else self.alter(row)
-
-    def find(self, uuid: str) -> Row | None:
-        row = super().find(uuid)
-        return None if row is None else self.alter(row)
-
-
 class ReservedAmounts:
     """The amounts that one scheduler has reserved, by provider, and by class in arrays over the rows."""
 
@@ -171,7 +158,6 @@ class ReservedAmounts:
                 of[uuid] = held
 
     def withdraw(self, allocations: Allocations) -> None:
-        """Release reserved allocations of the scheduler."""
         self.changes += 1
         of, count, unwritten = self.of, self._count, self._unwritten
         for uuid, resources in allocations.items():
@@ -215,7 +201,7 @@ class ReservedAmounts:
         array[[rows[uuid].position for uuid in there]] = reserved
 
 
-class ReservedSnapshot(AlteredSnapshot):
+class ReservedSnapshot(Snapshot):
     """The trees of the index minus the reserved amounts, for searches that do not pause."""
 
     def __init__(self, index: Index, reserved_amounts: ReservedAmounts) -> None:
@@ -279,7 +265,7 @@ class ReservedSnapshot(AlteredSnapshot):
         return replace(row, amounts=amounts, told=None, known_free=None)
 
 
-class AsIfEmpty(AlteredSnapshot):
+class AsIfEmpty(Snapshot):
     """The trees of the index as if nothing were allocated."""
 
     def alter(self, row: Row) -> Row:

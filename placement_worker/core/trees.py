@@ -1,6 +1,6 @@
 """Provider trees: as stored, as edits change them in memory, and in a compact format for messages."""
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -41,7 +41,7 @@ class ProviderState:
     traits: tuple[str, ...]  # sorted, as aggregates are
     aggregates: tuple[str, ...]
     reported: Reported = BY_OPERATORS
-    # the withheld part of the reserved amounts, see withholding.py
+    # the withheld part of the reserved amounts, see reports.py
     withheld: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -76,7 +76,6 @@ class Tree:
 
 
 def renamed(tree: Tree, old: str, new: str) -> Tree:
-    """Return a tree with a resource class renamed."""
 
     def with_new(things: dict[str, T]) -> dict[str, T]:
         return {new if name == old else name: thing for name, thing in things.items()}
@@ -106,9 +105,6 @@ class KnownNames:
 
     classes: Mapping[str, int]
     traits: Mapping[str, int]
-
-    def in_order(self, classes: Iterable[str]) -> tuple[str, ...]:
-        return tuple(sorted(classes, key=self.classes.__getitem__))
 
 
 @dataclass(slots=True)
@@ -172,7 +168,6 @@ class WorkingTrees:
         return other is not None
 
     def put(self, state: ProviderState, root: str = "") -> None:
-        """Set the state of a provider in its tree, or add a new provider to the tree."""
         root = root or self.homes[state.uuid]
         self.homes[state.uuid] = root
         self.members.setdefault(root, {})[state.uuid] = state

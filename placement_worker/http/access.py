@@ -9,7 +9,7 @@ import hmac
 import logging
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
@@ -86,7 +86,7 @@ class TokenFile:
         self._tokens = _read_tokens(path)
 
     def __call__(self, headers: Headers) -> Identity | None:
-        return self.holder(_given(headers))
+        return self.holder(digest_of(headers.get("x-auth-token", ""), "latin-1"))
 
     def holder(self, digest: bytes) -> Identity | None:
         """Return the identity of a token by the token's SHA-256, or None if it is not in the file."""
@@ -96,7 +96,11 @@ class TokenFile:
                 self._tokens = _read_tokens(self._path)
             except BadTokens as problem:
                 log.error("the tokens stay as they were: %s", problem)
-        return _holder(self._tokens, digest)
+        found = None
+        for known, identity in self._tokens:  # every token is compared: the time must not depend on the token
+            if hmac.compare_digest(known, digest):
+                found = identity
+        return found
 
     def _stat(self) -> tuple[int, ...]:
         try:
@@ -104,27 +108,6 @@ class TokenFile:
         except OSError:
             return ()
         return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
-
-
-def of_tokens(tokens: Sequence[tuple[bytes, Identity]]) -> Authenticate:
-    """Return an authenticator for SHA-256 digests of tokens with their identities."""
-
-    def authenticate(headers: Headers) -> Identity | None:
-        return _holder(tokens, _given(headers))
-
-    return authenticate
-
-
-def _given(headers: Headers) -> bytes:
-    return digest_of(headers.get("x-auth-token", ""), "latin-1")
-
-
-def _holder(tokens: Sequence[tuple[bytes, Identity]], given: bytes) -> Identity | None:
-    found = None
-    for digest, identity in tokens:  # every token is compared: the time taken must not depend on the token
-        if hmac.compare_digest(digest, given):
-            found = identity
-    return found
 
 
 def _text(path: Path, problem: type[ValueError]) -> str:

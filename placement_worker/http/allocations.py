@@ -17,22 +17,8 @@ from bus.claims import (
 )
 from bus.resources import Denied, Edited, FindAllocations, FindProviders, Reshape, SetInventories, Stale
 from bus.vocabulary import Allocations, Missing
-from placement_worker.http import queries, schemas
+from placement_worker.http import errors, queries, schemas
 from placement_worker.http.api_call import ApiAnswer, ApiCall, empty_answer, json_answer, last_change
-from placement_worker.http.errors import (
-    CONCURRENT_UPDATE,
-    CONTENDED,
-    PROVIDER_NOT_FOUND,
-    Problem,
-    bad_request,
-    conflict,
-    denied,
-    no_class,
-    no_provider,
-    not_found,
-    refused,
-    unknown,
-)
 from placement_worker.http.providers import generation_in, inventories_from
 from placement_worker.http.schemas import Json, at, is_uuid, is_uuid_like
 
@@ -64,7 +50,7 @@ async def of_provider(call: ApiCall) -> ApiAnswer:
     id_ = call.path["uuid"]
     answer = await call.placement.lookups.allocations(FindAllocations(providers=(id_,)))
     if id_ not in answer.generations:
-        raise not_found(f"Resource provider '{id_}' not found: {no_provider(id_)}")
+        raise errors.not_found(f"Resource provider '{id_}' not found: {errors.no_provider(id_)}")
     held: Json = {}
     for consumer in answer.consumers:
         held[consumer.id] = {"resources": consumer.allocations.get(id_, {})}
@@ -97,7 +83,7 @@ async def put(call: ApiCall) -> ApiAnswer:
     body = await call.json(at(call.minor, schemas.PUT_ALLOCATIONS))
     id_ = _consumer(call)
     if not is_uuid(id_):
-        raise bad_request(f"Malformed consumer_uuid: {id_}")
+        raise errors.bad_request(f"Malformed consumer_uuid: {id_}")
     await _take(call, _claims({id_: body}, call.minor), f"Unable to allocate inventory for consumer {id_}: ")
     return empty_answer()
 
@@ -113,12 +99,12 @@ async def delete(call: ApiCall) -> ApiAnswer:
     order = ReleaseRequested(consumer=id_, generation=None, fenced=False)
     match (await call.release(order)).result:
         case Released(number=0):
-            raise not_found(f"No allocations for consumer '{id_}'")
+            raise errors.not_found(f"No allocations for consumer '{id_}'")
         case Released():
             return empty_answer()
         case Retired(why=why):  # it has ended, and its allocations were released
-            raise Problem(404, f"No allocations for consumer '{id_}'", headers={"berth-why": why})
-    raise conflict(f"update conflict: {CONTENDED}", CONCURRENT_UPDATE)
+            raise errors.Problem(404, f"No allocations for consumer '{id_}'", headers={"berth-why": why})
+    raise errors.conflict(f"update conflict: {errors.CONTENDED}", errors.CONCURRENT_UPDATE)
 
 
 async def reshape(call: ApiCall) -> ApiAnswer:
@@ -134,20 +120,20 @@ async def reshape(call: ApiCall) -> ApiAnswer:
         case Edited():
             return empty_answer()
         case Missing(what="provider", names=names):
-            raise bad_request(
-                f"Resource provider {names[0]} in inventories not found: {no_provider(names[0])}",
-                PROVIDER_NOT_FOUND,
+            raise errors.bad_request(
+                f"Resource provider {names[0]} in inventories not found: {errors.no_provider(names[0])}",
+                errors.PROVIDER_NOT_FOUND,
             )
         case Stale(provider=provider, actual=actual, given=given):
-            raise conflict(
+            raise errors.conflict(
                 f"resource provider generation conflict for provider {provider}: actual: {actual},"
                 f" given: {given}",
-                CONCURRENT_UPDATE,
+                errors.CONCURRENT_UPDATE,
             )
         case Denied(results=results):
             raise await _denied(call, results, claims, "malformed reshaper data: ")
         case result:
-            raise refused(result, "malformed reshaper data")
+            raise errors.refused(result, "malformed reshaper data")
 
 
 async def _take(call: ApiCall, claims: tuple[ConsumerClaim, ...], doing: str) -> None:
@@ -158,20 +144,20 @@ async def _take(call: ApiCall, claims: tuple[ConsumerClaim, ...], doing: str) ->
 
 async def _denied(
     call: ApiCall, results: Sequence[ClaimResult], claims: Sequence[ConsumerClaim], doing: str
-) -> Problem:
+) -> errors.Problem:
     """Return the most important refusal of several claims: missing objects, generations, capacity."""
-    problem = denied(results, claims)
+    problem = errors.denied(results, claims)
     named = {provider for claim in claims for choice in claim.choices for provider in choice.allocations}
-    if problem.code == CONCURRENT_UPDATE or not named:
+    if problem.code == errors.CONCURRENT_UPDATE or not named:
         return problem
     there = await call.placement.lookups.providers(FindProviders(ids=tuple(named), parts=()))
     gone = named - {provider.id for provider in there.providers}
     if gone:
-        return bad_request(f"Allocation for resource provider '{min(gone)}' that does not exist.")
+        return errors.bad_request(f"Allocation for resource provider '{min(gone)}' that does not exist.")
     shares = [choice.allocations.values() for claim in claims for choice in claim.choices]
     classes = {name for some in shares for share in some for name in share}
-    absent = await unknown(call.placement, "resource class", classes)
-    return bad_request(f"{doing}{no_class(', '.join(absent))}") if absent else problem
+    absent = await errors.unknown(call.placement, "resource class", classes)
+    return errors.bad_request(f"{doing}{errors.no_class(', '.join(absent))}") if absent else problem
 
 
 def _consumer(call: ApiCall) -> str:

@@ -6,7 +6,7 @@ from bus.candidates import SenselessQuery
 from bus.queries import FindCandidates
 from bus.vocabulary import Resources
 from placement_worker.core.row import Row
-from placement_worker.core.search import Fit, SearchResult
+from placement_worker.core.search import Fit, SearchResult, search_steps
 from placement_worker.http import queries
 from placement_worker.http.api_call import LATEST_MINOR, ApiAnswer, ApiCall, encode, json_answer
 from placement_worker.http.errors import bad_request, check_query
@@ -50,7 +50,7 @@ async def _found(call: ApiCall, minor: int) -> tuple[queries.Wanted[FindCandidat
     await call.placement.memory.fresh()
     await check_query(call.placement, wanted.classes, wanted.traits)
     try:
-        return wanted, await call.placement.searches.fits(wanted.query)
+        return wanted, await call.placement.searches.run(search_steps, wanted.query)
     except SenselessQuery as wrong:
         raise bad_request(str(wrong)) from None
 

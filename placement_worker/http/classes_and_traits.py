@@ -2,31 +2,10 @@
 
 import re
 
-from bus.names import (
-    DropName,
-    FindNames,
-    MakeName,
-    Named,
-    NameEdit,
-    NameEdited,
-    NameEditRequested,
-    NameKind,
-    NameResult,
-    RenameName,
-    Standard,
-)
+from bus import names
 from bus.vocabulary import InUse, Missing, Taken
-from placement_worker.http import queries, schemas
+from placement_worker.http import errors, queries, schemas
 from placement_worker.http.api_call import ApiAnswer, ApiCall, empty_answer, json_answer, last_change
-from placement_worker.http.errors import (
-    Problem,
-    bad_request,
-    conflict,
-    no_class,
-    no_traits,
-    not_found,
-    refused,
-)
 
 _TRAIT = re.compile(r"CUSTOM_[A-Z0-9_]+")
 LONGEST = 255
@@ -43,7 +22,7 @@ _NOT_DELETED = {
 
 
 async def classes(call: ApiCall) -> ApiAnswer:
-    found = (await call.placement.classes_and_traits.find(FindNames(kind="resource class"))).names
+    found = (await call.placement.classes_and_traits.find(names.FindNames(kind="resource class"))).names
     listed = [_class(named.name, call) for named in found]
     return json_answer({"resource_classes": listed}, last_change(found))
 
@@ -55,38 +34,38 @@ async def show_class(call: ApiCall) -> ApiAnswer:
 
 async def create_class(call: ApiCall) -> ApiAnswer:
     name = (await call.json(schemas.NAME_CLASS))["name"]
-    match await _edit(call, "resource class", MakeName(name=name)):
-        case NameEdited(made=True):
+    match await _edit(call, "resource class", names.MakeName(name=name)):
+        case names.NameEdited(made=True):
             return empty_answer(201, location=call.location(f"/resource_classes/{name}"))
-        case NameEdited() | Taken():
-            raise conflict(f"Conflicting resource class already exists: {name}")
+        case names.NameEdited() | Taken():
+            raise errors.conflict(f"Conflicting resource class already exists: {name}")
         case result:
-            raise refused(result)
+            raise errors.refused(result)
 
 
 async def ensure_class(call: ApiCall) -> ApiAnswer:
     name = call.path["name"]
     if wrong := schemas.NAME_CLASS.complaint({"name": name}):
-        raise bad_request(f"JSON does not validate: {wrong}")
-    match await _edit(call, "resource class", MakeName(name=name)):
-        case NameEdited(made=made):
+        raise errors.bad_request(f"JSON does not validate: {wrong}")
+    match await _edit(call, "resource class", names.MakeName(name=name)):
+        case names.NameEdited(made=made):
             status = 201 if made else 204
             return empty_answer(status, location=call.location(f"/resource_classes/{name}"))
         case result:
-            raise refused(result)
+            raise errors.refused(result)
 
 
 async def rename_class(call: ApiCall) -> ApiAnswer:
     name, to = call.path["name"], (await call.json(schemas.NAME_CLASS))["name"]
-    match await _edit(call, "resource class", RenameName(name=name, to=to)):
-        case NameEdited(named=named):
+    match await _edit(call, "resource class", names.RenameName(name=name, to=to)):
+        case names.NameEdited(named=named):
             return json_answer(_class(to, call), named.updated if named else 0.0)
-        case Standard():
-            raise bad_request(f"Cannot update standard resource class {name}")
+        case names.Standard():
+            raise errors.bad_request(f"Cannot update standard resource class {name}")
         case Missing():
             raise _missing("resource class", name)
         case result:
-            raise refused(result)
+            raise errors.refused(result)
 
 
 async def traits(call: ApiCall) -> ApiAnswer:
@@ -101,48 +80,50 @@ async def show_trait(call: ApiCall) -> ApiAnswer:
 async def ensure_trait(call: ApiCall) -> ApiAnswer:
     name = call.path["name"]
     if not _TRAIT.fullmatch(name) or len(name) > LONGEST:
-        raise bad_request(
+        raise errors.bad_request(
             f"The trait is invalid. A valid trait must be no longer than {LONGEST} characters, start with"
             ' the prefix "CUSTOM_" and use following characters: "A"-"Z", "0"-"9" and "_"'
         )
-    match await _edit(call, "trait", MakeName(name=name)):
-        case NameEdited(named=named, made=made):
+    match await _edit(call, "trait", names.MakeName(name=name)):
+        case names.NameEdited(named=named, made=made):
             headers = {"location": call.location(f"/traits/{name}")}
             updated = named.updated if named else 0.0
             return ApiAnswer(201 if made else 204, updated=updated, headers=headers)
         case result:
-            raise refused(result)
+            raise errors.refused(result)
 
 
-async def _find(call: ApiCall, kind: NameKind) -> Named:
+async def _find(call: ApiCall, kind: names.NameKind) -> names.Named:
     name = call.path["name"]
-    found = (await call.placement.classes_and_traits.find(FindNames(kind=kind, names=(name,)))).names
+    found = (await call.placement.classes_and_traits.find(names.FindNames(kind=kind, names=(name,)))).names
     if not found:
         raise _missing(kind, name)
     return found[0]
 
 
-async def delete(kind: NameKind, call: ApiCall) -> ApiAnswer:
+async def delete(kind: names.NameKind, call: ApiCall) -> ApiAnswer:
     (standard, in_use), name = _NOT_DELETED[kind], call.path["name"]
-    match await _edit(call, kind, DropName(name=name)):
-        case NameEdited():
+    match await _edit(call, kind, names.DropName(name=name)):
+        case names.NameEdited():
             return empty_answer()
-        case Standard():
-            raise bad_request(standard.format(name))
+        case names.Standard():
+            raise errors.bad_request(standard.format(name))
         case Missing():
             raise _missing(kind, name)
         case InUse():
-            raise conflict(in_use.format(name))
+            raise errors.conflict(in_use.format(name))
         case result:
-            raise refused(result)
+            raise errors.refused(result)
 
 
-async def _edit(call: ApiCall, kind: NameKind, edit: NameEdit) -> NameResult:
-    return (await call.placement.classes_and_traits.edit(NameEditRequested(kind=kind, edit=edit))).result
+async def _edit(call: ApiCall, kind: names.NameKind, edit: names.NameEdit) -> names.NameResult:
+    return (
+        await call.placement.classes_and_traits.edit(names.NameEditRequested(kind=kind, edit=edit))
+    ).result
 
 
-def _missing(kind: NameKind, name: str) -> Problem:
-    return not_found(no_class(name) if kind == "resource class" else no_traits([name]))
+def _missing(kind: names.NameKind, name: str) -> errors.Problem:
+    return errors.not_found(errors.no_class(name) if kind == "resource class" else errors.no_traits([name]))
 
 
 def _class(name: str, call: ApiCall) -> dict[str, object]:

@@ -7,35 +7,14 @@ import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from bus.aggregates import (
-    Aggregate,
-    AggregateEdit,
-    AggregateEdited,
-    AggregateEditRequested,
-    AggregateName,
-    ChangeAggregate,
-    DropAggregate,
-    FindAggregates,
-    Hosts,
-    MakeAggregate,
-    MetadataKey,
-    MetadataValue,
-    refusal_reason,
-)
+from bus import aggregates
 from bus.errors import Unavailable
 from bus.replication import PlacementChanged
 from bus.requests import ResourceGroup
 from bus.resources import FindProviders, LoadProviders
 from bus.vocabulary import Contended, Id, Missing, Taken
+from placement_worker.http import errors
 from placement_worker.http.api_call import ApiAnswer, ApiCall, empty_answer, encode, json_answer
-from placement_worker.http.errors import (
-    CONCURRENT_UPDATE,
-    DUPLICATE_NAME,
-    Problem,
-    bad_request,
-    conflict,
-    not_found,
-)
 from placement_worker.http.schemas import Json, is_uuid
 from placement_worker.memory import Forgotten
 
@@ -53,7 +32,7 @@ async def alive(call: ApiCall) -> ApiAnswer:
 async def ready(call: ApiCall) -> ApiAnswer:
     """Answer the readiness check: whether the database answers and the index is complete."""
     if call.closing.is_set():
-        raise Problem(503, "it is being stopped")
+        raise errors.Problem(503, "it is being stopped")
     await call.placement.memory.fresh()
     return json_answer({"status": "ready", "seen": call.placement.memory.index.seen})
 
@@ -75,7 +54,7 @@ async def changes(call: ApiCall) -> EventSourceResponse:
         try:
             first = await anext(changes)  # raises if the number has expired
         except Forgotten as gone:
-            raise Problem(410, f"{gone}: {_ANEW}") from None
+            raise errors.Problem(410, f"{gone}: {_ANEW}") from None
     return EventSourceResponse(
         _events(first, changes),
         headers={name.decode(): value.decode() for name, value in call.own_headers()},
@@ -92,10 +71,10 @@ async def _after(call: ApiCall) -> int:
     if given is None:
         return newest
     if not given.isascii() or not given.isdigit() or len(given) > 18:
-        raise bad_request(f"after: the number of a change, not {given[:40]!r}")
+        raise errors.bad_request(f"after: the number of a change, not {given[:40]!r}")
     after = int(given)
     if after > newest:
-        raise Problem(
+        raise errors.Problem(
             410,
             f"after: there has been no change {after}, the newest is {newest}; if there was one, the"
             f" database is another or was put back: {_ANEW}",
@@ -137,18 +116,18 @@ MOST = 10_000  # in one answer
 
 
 class _New(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    name: AggregateName
+    name: aggregates.AggregateName
     uuid: Id | None = None
-    metadata: dict[MetadataKey, MetadataValue] = {}
-    hosts: Hosts = ()
+    metadata: dict[aggregates.MetadataKey, aggregates.MetadataValue] = {}
+    hosts: aggregates.Hosts = ()
     force: bool = False
 
 
 class _Change(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    name: AggregateName | None = None
-    metadata: dict[MetadataKey, MetadataValue | None] = {}  # null takes the key away
-    add: Hosts = ()
-    remove: Hosts = ()
+    name: aggregates.AggregateName | None = None
+    metadata: dict[aggregates.MetadataKey, aggregates.MetadataValue | None] = {}  # null takes the key away
+    add: aggregates.Hosts = ()
+    remove: aggregates.Hosts = ()
     force: bool = False
 
 
@@ -160,8 +139,8 @@ async def list_aggregates(call: ApiCall) -> ApiAnswer:
     asked = _asked(call, "name", "host", "key", "after", "limit")
     limit = asked.pop("limit", str(MOST))
     if not (limit.isascii() and limit.isdigit() and 0 < int(limit[:9]) <= MOST):
-        raise bad_request(f"limit: a number from 1 to {MOST}, not {limit[:40]!r}")
-    query = msgspec.structs.replace(FindAggregates(limit=int(limit)), **asked)
+        raise errors.bad_request(f"limit: a number from 1 to {MOST}, not {limit[:40]!r}")
+    query = msgspec.structs.replace(aggregates.FindAggregates(limit=int(limit)), **asked)
     found = await call.placement.aggregates.find(query)
     listed = [_body(aggregate, host_count=found.hosts.get(aggregate.id, 0)) for aggregate in found.aggregates]
     return json_answer({"aggregates": listed, "more": found.more})
@@ -170,7 +149,7 @@ async def list_aggregates(call: ApiCall) -> ApiAnswer:
 async def create_aggregate(call: ApiCall) -> ApiAnswer:
     body = await call.decoded(_new)
     id_ = body.uuid or call.placement.clock.uuid()
-    edit = MakeAggregate(
+    edit = aggregates.MakeAggregate(
         aggregate=id_, name=body.name, metadata=body.metadata, hosts=body.hosts, force=body.force
     )
     edited = await _edit(call, edit)
@@ -194,7 +173,7 @@ async def change_aggregate(call: ApiCall) -> ApiAnswer:
     body = await call.decoded(_change)
     one = await _named(call)
     metadata = body.metadata.items()
-    edit = ChangeAggregate(
+    edit = aggregates.ChangeAggregate(
         aggregate=one.id,
         name=body.name,
         set={key: value for key, value in metadata if value is not None},
@@ -208,46 +187,52 @@ async def change_aggregate(call: ApiCall) -> ApiAnswer:
 
 async def delete_aggregate(call: ApiCall) -> ApiAnswer:
     one = await _named(call)
-    await _edit(call, DropAggregate(aggregate=one.id, force=_forced(call)))
+    await _edit(call, aggregates.DropAggregate(aggregate=one.id, force=_forced(call)))
     return empty_answer()
 
 
 async def change_host(field: str, call: ApiCall) -> ApiAnswer:
     """Add the host of the address to its aggregate, or remove it; `field` is `add` or `remove`."""
     hosts: dict[str, Any] = {field: (call.path["host"],)}
-    edit = ChangeAggregate(aggregate=(await _named(call)).id, force=_forced(call), **hosts)
+    edit = aggregates.ChangeAggregate(aggregate=(await _named(call)).id, force=_forced(call), **hosts)
     return json_answer(_edited(await _edit(call, edit, host=True)))
 
 
-async def _named(call: ApiCall) -> Aggregate:
+async def _named(call: ApiCall) -> aggregates.Aggregate:
     name = call.path["aggregate"]
-    query = FindAggregates(ids=(name.lower(),)) if is_uuid(name) else FindAggregates(name=name)
+    query = (
+        aggregates.FindAggregates(ids=(name.lower(),))
+        if is_uuid(name)
+        else aggregates.FindAggregates(name=name)
+    )
     found = (await call.placement.aggregates.find(query)).aggregates
     if not found:
-        raise not_found(f"There is no aggregate {name}.")
+        raise errors.not_found(f"There is no aggregate {name}.")
     return found[0]
 
 
-async def _edit(call: ApiCall, edit: AggregateEdit, *, host: bool = False) -> AggregateEdited:
-    result = (await call.placement.aggregates.edit(AggregateEditRequested(edit=edit))).result
-    if isinstance(result, AggregateEdited):
+async def _edit(
+    call: ApiCall, edit: aggregates.AggregateEdit, *, host: bool = False
+) -> aggregates.AggregateEdited:
+    result = (await call.placement.aggregates.edit(aggregates.AggregateEditRequested(edit=edit))).result
+    if isinstance(result, aggregates.AggregateEdited):
         return result
-    why = refusal_reason(result)
+    why = aggregates.refusal_reason(result)
     match result:
         case Missing(what=what):
-            raise bad_request(why) if what == "host" and not host else not_found(why)
+            raise errors.bad_request(why) if what == "host" and not host else errors.not_found(why)
         case Taken():
-            raise conflict(why, DUPLICATE_NAME)
+            raise errors.conflict(why, errors.DUPLICATE_NAME)
         case Contended():
-            raise conflict(why, CONCURRENT_UPDATE)
+            raise errors.conflict(why, errors.CONCURRENT_UPDATE)
         case _:
-            raise conflict(why)
+            raise errors.conflict(why)
 
 
 def _asked(call: ApiCall, *known: str) -> dict[str, str]:
     for name, _ in call.pairs:
         if name not in known:
-            raise bad_request(f"{name[:40]!r} is not asked for here; there are: {', '.join(known)}")
+            raise errors.bad_request(f"{name[:40]!r} is not asked for here; there are: {', '.join(known)}")
     return dict(call.pairs)
 
 
@@ -255,9 +240,9 @@ def _forced(call: ApiCall) -> bool:
     return _asked(call, "force").get("force", "false").lower() in ("true", "1", "")
 
 
-def _body(aggregate: Aggregate, **more: Any) -> Json:
+def _body(aggregate: aggregates.Aggregate, **more: Any) -> Json:
     return {"uuid": aggregate.id, "name": aggregate.name, "metadata": aggregate.metadata, **more}
 
 
-def _edited(edited: AggregateEdited) -> Json:
+def _edited(edited: aggregates.AggregateEdited) -> Json:
     return _body(edited.aggregate, added=edited.added, removed=edited.removed, warnings=edited.warnings)

@@ -7,39 +7,11 @@ from typing import Any, Literal
 from msgspec import UNSET
 from msgspec.structs import asdict
 
+from bus import resources
 from bus.reports import Inventory
-from bus.resources import (
-    AddInventory,
-    ChangeProvider,
-    DropInventory,
-    DropProvider,
-    Edit,
-    Edited,
-    FindProviders,
-    Inventories,
-    MakeProvider,
-    Provider,
-    SetAggregates,
-    SetInventories,
-    SetInventory,
-    SetTraits,
-    Stale,
-)
 from bus.vocabulary import MAX_INT, InUse, Missing, Taken
-from placement_worker.http import queries, schemas
+from placement_worker.http import errors, queries, schemas
 from placement_worker.http.api_call import ApiAnswer, ApiCall, empty_answer, json_answer, last_change
-from placement_worker.http.errors import (
-    CONCURRENT_UPDATE,
-    DUPLICATE_NAME,
-    bad_request,
-    check_query,
-    conflict,
-    no_class,
-    no_inventory,
-    no_provider,
-    not_found,
-    refused,
-)
 from placement_worker.http.schemas import Json, at
 
 Part = Literal["inventories", "traits", "aggregates"]
@@ -48,16 +20,16 @@ _LINKS = (("inventories", 0), ("usages", 0), ("aggregates", 1), ("traits", 6), (
 _NEVER = -1  # a generation nothing has
 
 
-async def provider_of(call: ApiCall, *parts: Part) -> Provider:
+async def provider_of(call: ApiCall, *parts: Part) -> resources.Provider:
     """Return the provider that the address names with the requested parts, or raise 404."""
     id_ = call.path["uuid"]
-    answer = await call.placement.lookups.providers(FindProviders(ids=(id_,), parts=parts))
+    answer = await call.placement.lookups.providers(resources.FindProviders(ids=(id_,), parts=parts))
     if not answer.providers:
-        raise no_provider(id_)
+        raise errors.no_provider(id_)
     return answer.providers[0]
 
 
-def _provider(one: Provider, call: ApiCall) -> Json:
+def _provider(one: resources.Provider, call: ApiCall) -> Json:
     here = f"{call.mount}/resource_providers/{one.id}"
     links = [{"rel": "self", "href": here}]
     links += [{"rel": rel, "href": f"{here}/{rel}"} for rel, since in _LINKS if since <= call.minor]
@@ -69,7 +41,7 @@ def _provider(one: Provider, call: ApiCall) -> Json:
 
 async def list_all(call: ApiCall) -> ApiAnswer:
     wanted = queries.providers(call.query, call.minor)
-    await check_query(
+    await errors.check_query(
         call.placement, wanted.classes, wanted.traits, 'Invalid trait(s) in "required" parameter: '
     )
     providers = (await call.placement.lookups.providers(wanted.query)).providers
@@ -83,11 +55,11 @@ async def create(call: ApiCall) -> ApiAnswer:
     id_ = str(uuid.UUID(given)) if given else call.placement.clock.uuid()
     doing = f'Unable to create resource provider "{name}", {id_}'
     if not name:
-        raise bad_request(f"{doing}: Object action create failed because: name is required")
-    edit = MakeProvider(provider=id_, name=name, parent=body.get("parent_provider_uuid"))
+        raise errors.bad_request(f"{doing}: Object action create failed because: name is required")
+    edit = resources.MakeProvider(provider=id_, name=name, parent=body.get("parent_provider_uuid"))
     result = await call.edit(edit)
-    if not isinstance(result, Edited) or result.provider is None:
-        raise refused(result, doing)
+    if not isinstance(result, resources.Edited) or result.provider is None:
+        raise errors.refused(result, doing)
     location = call.location(f"/resource_providers/{id_}")
     if call.minor < 20:
         return empty_answer(201, location=location)
@@ -103,30 +75,32 @@ async def show(call: ApiCall) -> ApiAnswer:
 async def update(call: ApiCall) -> ApiAnswer:
     id_ = call.path["uuid"]
     body = await call.json(at(call.minor, schemas.PUT_PROVIDER))
-    edit = ChangeProvider(
+    edit = resources.ChangeProvider(
         provider=id_,
         name=body["name"],
         parent=body.get("parent_provider_uuid", UNSET),
         anywhere=call.minor >= 37,
     )
     match await call.edit(edit):
-        case Edited(provider=Provider() as provider):
+        case resources.Edited(provider=resources.Provider() as provider):
             return json_answer(_provider(provider, call), provider.updated)
         case Taken(value=value):
-            raise conflict(f"Conflicting resource provider {value} already exists.", DUPLICATE_NAME)
+            raise errors.conflict(
+                f"Conflicting resource provider {value} already exists.", errors.DUPLICATE_NAME
+            )
         case result:
-            raise refused(result, f"Unable to save resource provider {id_}")
+            raise errors.refused(result, f"Unable to save resource provider {id_}")
 
 
 async def delete(call: ApiCall) -> ApiAnswer:
     id_ = call.path["uuid"]
-    match await call.edit(DropProvider(provider=id_)):
-        case Edited():
+    match await call.edit(resources.DropProvider(provider=id_)):
+        case resources.Edited():
             return empty_answer()
         case Missing():
-            raise no_provider(id_, " for delete")
+            raise errors.no_provider(id_, " for delete")
         case result:
-            raise refused(result)
+            raise errors.refused(result)
 
 
 async def inventories(call: ApiCall) -> ApiAnswer:
@@ -143,14 +117,16 @@ async def usages(call: ApiCall) -> ApiAnswer:
 async def inventory(call: ApiCall) -> ApiAnswer:
     provider, name = await provider_of(call, "inventories"), call.path["resource_class"]
     if name not in provider.inventories:
-        raise no_inventory(name, provider.id)
+        raise errors.no_inventory(name, provider.id)
     return _part(provider, **asdict(provider.inventories[name]))
 
 
 async def set_inventories(call: ApiCall) -> ApiAnswer:
     body = await call.json(schemas.PUT_INVENTORIES)
     stocks = _checked(call, body["inventories"], "update")
-    edit = SetInventories(provider=call.path["uuid"], inventories=stocks, generation=generation_in(body))
+    edit = resources.SetInventories(
+        provider=call.path["uuid"], inventories=stocks, generation=generation_in(body)
+    )
     return _inventories(await _edited(call, edit, "update"))
 
 
@@ -158,7 +134,9 @@ async def add_inventory(call: ApiCall) -> ApiAnswer:
     body = await call.json(schemas.POST_INVENTORY)
     id_, name = call.path["uuid"], body["resource_class"]
     stock = _checked(call, {name: body}, "create")[name]
-    provider = await _edited(call, AddInventory(provider=id_, resource_class=name, inventory=stock), "create")
+    provider = await _edited(
+        call, resources.AddInventory(provider=id_, resource_class=name, inventory=stock), "create"
+    )
     answer = _part(provider, **asdict(provider.inventories[name]))
     answer.status = 201
     answer.headers["location"] = call.location(f"/resource_providers/{id_}/inventories/{name}")
@@ -168,7 +146,7 @@ async def add_inventory(call: ApiCall) -> ApiAnswer:
 async def set_inventory(call: ApiCall) -> ApiAnswer:
     body, name = await call.json(schemas.PUT_INVENTORY), call.path["resource_class"]
     stock = _checked(call, {name: body}, "update")[name]
-    edit = SetInventory(
+    edit = resources.SetInventory(
         provider=call.path["uuid"], resource_class=name, inventory=stock, generation=generation_in(body)
     )
     provider = await _edited(call, edit, "update")
@@ -177,22 +155,24 @@ async def set_inventory(call: ApiCall) -> ApiAnswer:
 
 async def delete_inventory(call: ApiCall) -> ApiAnswer:
     id_, name = call.path["uuid"], call.path["resource_class"]
-    match await call.edit(DropInventory(provider=id_, resource_class=name)):
-        case Edited():
+    match await call.edit(resources.DropInventory(provider=id_, resource_class=name)):
+        case resources.Edited():
             return empty_answer()
         case Missing(what="inventory"):
-            raise not_found(f"No inventory of class {name} found for delete")
+            raise errors.not_found(f"No inventory of class {name} found for delete")
         case Missing(what="resource class"):
-            raise not_found(f"No inventory of class {name} found for delete: {no_class(name)}")
+            raise errors.not_found(f"No inventory of class {name} found for delete: {errors.no_class(name)}")
         case InUse():  # the API has another code here than for all inventories together
             why = f"Inventory for '{name}' on resource provider '{id_}' in use."
-            raise conflict(f"Unable to delete inventory of class {name}: {why}", CONCURRENT_UPDATE)
+            raise errors.conflict(
+                f"Unable to delete inventory of class {name}: {why}", errors.CONCURRENT_UPDATE
+            )
         case result:
-            raise refused(result, conflicts=f"Unable to delete inventory of class {name}: ")
+            raise errors.refused(result, conflicts=f"Unable to delete inventory of class {name}: ")
 
 
 async def delete_inventories(call: ApiCall) -> ApiAnswer:
-    await _edited(call, SetInventories(provider=call.path["uuid"], inventories={}), conflicts="")
+    await _edited(call, resources.SetInventories(provider=call.path["uuid"], inventories={}), conflicts="")
     return empty_answer()
 
 
@@ -206,7 +186,9 @@ async def set_aggregates(call: ApiCall) -> ApiAnswer:
     generation, listed = None, body
     if call.minor >= 19:
         generation, listed = generation_in(body), body["aggregates"]
-    edit = SetAggregates(provider=call.path["uuid"], aggregates=tuple(listed), generation=generation)
+    edit = resources.SetAggregates(
+        provider=call.path["uuid"], aggregates=tuple(listed), generation=generation
+    )
     return _aggregates(await _edited(call, edit), listed, call)  # in the client's order
 
 
@@ -217,54 +199,56 @@ async def traits(call: ApiCall) -> ApiAnswer:
 async def set_traits(call: ApiCall) -> ApiAnswer:
     body = await call.json(schemas.PUT_TRAITS)
     traits = tuple(dict.fromkeys(body["traits"]))
-    edit = SetTraits(provider=call.path["uuid"], traits=traits, generation=generation_in(body))
+    edit = resources.SetTraits(provider=call.path["uuid"], traits=traits, generation=generation_in(body))
     return _traits(await _edited(call, edit))
 
 
 async def delete_traits(call: ApiCall) -> ApiAnswer:
-    await _edited(call, SetTraits(provider=call.path["uuid"], traits=()))
+    await _edited(call, resources.SetTraits(provider=call.path["uuid"], traits=()))
     return empty_answer()
 
 
 async def _edited(
-    call: ApiCall, edit: Edit, verb: str = "", conflicts: str = "update conflict: "
-) -> Provider:
+    call: ApiCall, edit: resources.Edit, verb: str = "", conflicts: str = "update conflict: "
+) -> resources.Provider:
     """Return the provider after an edit of its contents, or raise the API's refusal for that edit."""
     match await call.edit(edit), edit:
-        case Edited(provider=Provider() as provider), _:
+        case resources.Edited(provider=resources.Provider() as provider), _:
             return provider
-        case Missing(what="resource class", names=names), SetInventory():
-            raise not_found(no_class(", ".join(names)))
-        case Missing(what="resource class", names=names), SetInventories(provider=id_):
-            why = no_class(", ".join(names))
-            raise bad_request(f"Unknown resource class in inventory for resource provider {id_}: {why}")
+        case Missing(what="resource class", names=names), resources.SetInventory():
+            raise errors.not_found(errors.no_class(", ".join(names)))
+        case Missing(what="resource class", names=names), resources.SetInventories(provider=id_):
+            why = errors.no_class(", ".join(names))
+            raise errors.bad_request(
+                f"Unknown resource class in inventory for resource provider {id_}: {why}"
+            )
         case Missing(what="inventory", names=names, provider=id_), _:
-            raise bad_request(
+            raise errors.bad_request(
                 f"No inventory record with resource class for resource provider {id_}:"
                 f" No inventory of class {names[0]} found."
             )
         case Missing(what="trait", names=names), _:
-            raise bad_request(f"No such trait {', '.join(names)}")
-        case Stale(), SetAggregates() | SetTraits():
-            raise conflict(
+            raise errors.bad_request(f"No such trait {', '.join(names)}")
+        case resources.Stale(), resources.SetAggregates() | resources.SetTraits():
+            raise errors.conflict(
                 "Resource provider's generation already changed. Please update the generation and try again.",
-                CONCURRENT_UPDATE,
+                errors.CONCURRENT_UPDATE,
             )
         case result, _:
-            raise refused(result, _doing(call, verb) if verb else "", conflicts)
+            raise errors.refused(result, _doing(call, verb) if verb else "", conflicts)
 
 
 def _doing(call: ApiCall, verb: str) -> str:
     return f"Unable to {verb} inventory for resource provider {call.path['uuid']}"
 
 
-def _checked(call: ApiCall, stocks: Mapping[str, Json], verb: str) -> Inventories:
+def _checked(call: ApiCall, stocks: Mapping[str, Json], verb: str) -> resources.Inventories:
     """Return inventories from a client's body, or raise 400 for one without capacity."""
     found = inventories_from(stocks)
     least, limit = (0, "greater than total") if call.minor >= 26 else (1, "greater than or equal to total")
     for name, stock in found.items():
         if stock.capacity < least:
-            raise bad_request(
+            raise errors.bad_request(
                 f"{_doing(call, verb)}: Invalid inventory for '{name}' on resource provider"
                 f" '{call.path['uuid']}'. The reserved value is {limit}."
             )
@@ -276,8 +260,7 @@ def generation_in(body: Json, key: str = "resource_provider_generation") -> int:
     return int(body[key]) if 0 <= body[key] < 2**62 else _NEVER
 
 
-def inventories_from(stocks: Mapping[str, Json]) -> Inventories:
-    """Return inventories from a client's body."""
+def inventories_from(stocks: Mapping[str, Json]) -> resources.Inventories:
     return {
         name: Inventory(
             total=int(stock["total"]),
@@ -291,21 +274,21 @@ def inventories_from(stocks: Mapping[str, Json]) -> Inventories:
     }
 
 
-def _inventories(provider: Provider) -> ApiAnswer:
+def _inventories(provider: resources.Provider) -> ApiAnswer:
     stocks = {name: asdict(inventory) for name, inventory in provider.inventories.items()}
     answer = {"resource_provider_generation": provider.generation, "inventories": stocks}
     return json_answer(answer, provider.updated, dated=bool(stocks))
 
 
-def _traits(provider: Provider) -> ApiAnswer:
+def _traits(provider: resources.Provider) -> ApiAnswer:
     return _part(provider, traits=provider.traits)
 
 
-def _aggregates(provider: Provider, listed: Sequence[str], call: ApiCall) -> ApiAnswer:
+def _aggregates(provider: resources.Provider, listed: Sequence[str], call: ApiCall) -> ApiAnswer:
     if call.minor < 19:
         return json_answer({"aggregates": listed}, provider.updated)
     return _part(provider, aggregates=listed)
 
 
-def _part(provider: Provider, **part: Any) -> ApiAnswer:
+def _part(provider: resources.Provider, **part: Any) -> ApiAnswer:
     return json_answer(part | {"resource_provider_generation": provider.generation}, provider.updated)

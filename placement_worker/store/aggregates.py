@@ -57,7 +57,6 @@ def _find(among: bool) -> Statement:
 
 
 async def described(tx: Transaction) -> dict[str, Aggregate]:
-    """Return the aggregates with a name or metadata, by id."""
     return {row["uuid"]: _aggregate(row) for row in await _DESCRIBED(tx)}
 
 

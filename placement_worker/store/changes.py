@@ -45,10 +45,6 @@ _LOG_FACTS = sql("""
     INSERT INTO change_log (number, changes, aggregates, cells)
     VALUES (:number, '[]', CAST(:aggregates AS text), CAST(:cells AS text))
 """)
-_AFTER = sql("""
-    SELECT number, changes, aggregates, cells FROM change_log WHERE number > :after
-    ORDER BY number LIMIT :most
-""")
 _NEWS = sql(f"""
     SELECT l.number, l.changes, l.aggregates, l.cells, c.number AS last,
     (SELECT min(o.number) FROM change_log o) AS oldest
@@ -106,11 +102,6 @@ async def announce_facts(
 async def last_number(tx: Transaction) -> int:
     [(number,)] = await _LAST(tx)
     return int(number)
-
-
-async def after(tx: Transaction, number: int, most: int) -> list[PlacementChanged]:
-    """Return the stored changes of placement after this number, in order."""
-    return _messages(await _AFTER(tx, after=number, most=most))
 
 
 async def news(tx: Transaction, number: int, most: int) -> ChangesFound:
@@ -186,7 +177,6 @@ _builds = msgspec.json.Decoder(tuple[BuildReshaped, ...]).decode
 
 
 async def keep_reshaped(tx: Transaction, number: int, told: Sequence[BuildReshaped]) -> None:
-    """Store the messages about builds on reshaped hosts for this change."""
     await _KEEP_RESHAPED(tx, number=number, builds=_encode(told).decode())
 
 

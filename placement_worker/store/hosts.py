@@ -59,7 +59,6 @@ async def leave(tx: Transaction, roots: Collection[str]) -> None:
 
 
 def saving(trees: Sequence[Tree], now: float) -> BoundStatement:
-    """Return the statement that stores the owners of trees."""
     rows = [
         (tree.root, tree.cell, tree.agent, tree.host, tree.zone, tree.sequence, tree.gone) for tree in trees
     ]
@@ -100,7 +99,7 @@ INSTANCES = sql("""
     JOIN resource_providers p ON p.root_provider_id = r.id
     JOIN allocations a ON a.resource_provider_id = p.id WHERE h.cell <> '' GROUP BY h.cell
 """)
-_ROOTS = sql("""
+ROOTS_OF_CELL = sql("""
     SELECT h.root FROM hosts h JOIN resource_providers r ON r.uuid = h.root WHERE h.cell = :cell
     AND NOT h.gone ORDER BY h.root
 """)
@@ -115,10 +114,6 @@ async def enter_cell(tx: Transaction, cell: str, now: float) -> tuple[Registered
     new = bool(await _ENTER_CELL(tx, cell=cell, now=now))
     [row] = await LOCK_CELL(tx, cell=cell)
     return _cell(row), new
-
-
-async def roots_of_cell(tx: Transaction, cell: str) -> list[str]:
-    return [root for (root,) in await _ROOTS(tx, cell=cell)]
 
 
 def _cell(row: Mapping[str, Any]) -> RegisteredCell:

@@ -2,26 +2,23 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
-from operator import itemgetter
 from typing import Any
 
 from bus.requests import ResourceGroup
 from bus.resources import Consumer, Provider
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
-from bus.vocabulary import MAX_INT, Resources
+from bus.vocabulary import MAX_INT
 from placement_worker.store.numbered_names import Book, NumberedNames
 from placement_worker.store.provider_parts import (
     AGGREGATES,
     INVENTORIES,
     TRAITS,
     Stocks,
-    stocks_of,
-    stored_inventories,
     stored_names,
 )
 from placement_worker.store.sql import NAMES_EDITION, sql
-from placement_worker.store.tree_reads import read_unknown
+from placement_worker.store.tree_reads import read_unknown, with_stocks
 
 _EDITION = f"(SELECT number FROM changes WHERE id = {NAMES_EDITION})"
 
@@ -141,16 +138,11 @@ async def providers(
     rows = await _providers(which, frozenset(parts))(tx, values, **given)
     if not rows:
         return []
-    rows = sorted(rows, key=itemgetter("id"))
-    await book.turn_to(tx, rows[0]["edition"])
-    stored = {row["id"]: stored_inventories(row["inventories"]) for row in rows}
-    classes = await book.class_names(tx, {each.class_id for those in stored.values() for each in those})
-    found = []
+    decoded, found = await with_stocks(tx, book, rows), []
     traits = await _named(tx, book.traits, rows, "traits")
     aggregates = await _named(tx, book.aggregates, rows, "aggregates")
     whens = ["updated_at", *(f"{part}_updated" for part in _PARTS)]
-    for row in rows:
-        stocks = stocks_of(stored[row["id"]], classes)
+    for row, stocks in decoded:
         one = Provider(
             id=row["uuid"],
             name=row["name"],
@@ -187,19 +179,14 @@ async def _named(
     return {column: tuple(names.names[id_] for id_ in sorted(stored_names(column).all)) for column in columns}
 
 
-async def fitting(tx: Transaction, book: Book, wanted: Resources) -> set[int]:
-    """Return the providers that have all of the given amounts free."""
-    if any(name not in book.classes.ids or amount > MAX_INT for name, amount in wanted.items()):
-        return set()
-    rows = [(book.classes.ids[name], amount) for name, amount in wanted.items()]
-    return {id_ for (id_,) in await _FIT(tx, rows, wanted=len(rows))}
-
-
 async def matching(tx: Transaction, book: Book, like: ResourceGroup) -> set[int] | None:
     """Return the providers that satisfy all requirements of a request group, or None without requirements."""
     found: set[int] | None = None
     if like.resources:
-        found = await fitting(tx, book, like.resources)
+        if any(name not in book.classes.ids or amount > MAX_INT for name, amount in like.resources.items()):
+            return set()
+        wanted = [(book.classes.ids[name], amount) for name, amount in like.resources.items()]
+        found = {id_ for (id_,) in await _FIT(tx, wanted, wanted=len(wanted))}
     traits = [(name,) for name in like.required]
     for statement, known, demanded in (
         (_TRAITED, book.traits.ids, [*traits, *like.required_any]),
@@ -215,7 +202,6 @@ async def matching(tx: Transaction, book: Book, like: ResourceGroup) -> set[int]
 
 
 async def shunned(tx: Transaction, book: Book, like: ResourceGroup) -> set[int]:
-    """Return the providers that have a forbidden trait or aggregate."""
     found: set[int] = set()
     for statement, known, names in (
         (_TRAITED, book.traits.ids, like.forbidden),

@@ -59,7 +59,6 @@ class NumberedNames:
         """)
 
     async def read_all(self, tx: Transaction) -> None:
-        """Read all names of the table again."""
         before = dict(self.names)
         found = await self._all(tx)
         there = {id_ for id_, _ in found}
@@ -108,7 +107,6 @@ class NumberedNames:
             self.learn(found)
 
     async def ensure(self, database: Database, names: Iterable[str], now: float) -> None:
-        """Read names, and create the missing names."""
         missing = await self.look_up(database, names)
         if missing:
             async with database.write() as tx:
@@ -185,7 +183,6 @@ class Book:
         return int(edition)
 
     async def know_owners(self, database: Database, claims: Collection[ConsumerClaim], now: float) -> None:
-        """Ensure the names of the claiming consumers' projects, users and types."""
         await self.projects.ensure(database, {claim.project for claim in claims}, now)
         await self.users.ensure(database, {claim.user for claim in claims}, now)
         types = {claim.type for claim in claims if claim.type is not None}
@@ -196,7 +193,6 @@ class Book:
     async def know_contents(
         self, database: Database, providers: Collection[ProviderReport | ProviderLoad], now: float
     ) -> None:
-        """Ensure the names of the providers' classes, traits and aggregates."""
         await self.classes.ensure(
             database, {name for provider in providers for name in provider.inventories}, now
         )

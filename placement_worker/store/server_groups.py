@@ -89,7 +89,6 @@ async def lock(tx: Transaction, world: ClaimWorld, named: Collection[str], joine
 
 
 async def sharing(tx: Transaction, providers: Iterable[str]) -> set[str]:
-    """Return the providers that share with other trees."""
     return {uuid for (uuid,) in await _SHARING(tx, [(uuid,) for uuid in providers], shares=SHARES)}
 
 
@@ -112,7 +111,6 @@ def _places(row: Mapping[str, Any]) -> GroupPlaces:
 
 
 async def find(tx: Transaction, query: FindGroups) -> list[ServerGroup]:
-    """Return server groups in the order of their ids."""
     after, most, members, ids = query.after, query.limit or MAX_INT, query.members, query.ids
     if ids or members:
         statement = _FIND_OF if members else _FIND_THESE

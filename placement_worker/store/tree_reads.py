@@ -7,22 +7,16 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from operator import itemgetter
+from typing import Any
 
 from bus.messages import InventoryReported
 from bus.replication import ProviderChange
 from bus.sql.failures import Conflict
 from bus.sql.transaction import Transaction
 from placement_worker.core.trees import ProviderState, Reported, Tree
+from placement_worker.store import provider_parts
 from placement_worker.store.hosts import owned
 from placement_worker.store.numbered_names import Book, NumberedNames
-from placement_worker.store.provider_parts import (
-    AGGREGATES,
-    INVENTORIES,
-    TRAITS,
-    stocks_of,
-    stored_inventories,
-    stored_names,
-)
 from placement_worker.store.sql import LAST_CHANGE, NAMES_EDITION, sql
 
 # Roots of trees in which one more unit of a withheld amount could be released.
@@ -59,7 +53,8 @@ _LOCK_TREES = sql("""
 # Everything of the trees with the providers, a row per provider.
 _READ = sql(f"""
     SELECT p.id, p.uuid, p.name, p.parent_provider_id, p.root_provider_id, p.generation, p.shape, p.reported,
-        {INVENTORIES} AS inventories, {TRAITS} AS traits, {AGGREGATES} AS aggregates,
+        {provider_parts.INVENTORIES} AS inventories, {provider_parts.TRAITS} AS traits,
+        {provider_parts.AGGREGATES} AS aggregates,
         h.host, h.cell, h.agent, h.zone, h.sequence, h.gone,
         (SELECT number FROM changes WHERE id = {LAST_CHANGE}) AS last_change,
         (SELECT number FROM changes WHERE id = {NAMES_EDITION}) AS edition
@@ -138,19 +133,14 @@ async def read_at(tx: Transaction, book: Book, providers: Collection[str]) -> tu
     rows = await _READ(tx, [(uuid,) for uuid in providers]) if providers else ()
     if not rows:
         return {}, 0
-    # Sorted here: sorting, PostgreSQL may choose to walk all providers in order for the few that are wanted.
-    rows = sorted(rows, key=itemgetter("id"))
-    await book.turn_to(tx, rows[0]["edition"])
-    stored = {row["id"]: stored_inventories(row["inventories"]) for row in rows}
-    classes = await book.class_names(tx, {each.class_id for those in stored.values() for each in those})
+    decoded = await with_stocks(tx, book, rows)
     traits = await _names_by_column(tx, book.traits, {row["traits"] for row in rows})
     aggregates = await _names_by_column(tx, book.aggregates, {row["aggregates"] for row in rows})
     uuids = {row["id"]: row["uuid"] for row in rows}
     hosts: dict[str, Tree] = {}
     states: dict[str, list[ProviderState]] = {}
-    for row in rows:
+    for row, stocks in decoded:
         uuid, parent = row["uuid"], row["parent_provider_id"]
-        stocks = stocks_of(stored[row["id"]], classes)
         all_traits, reported_traits = traits[row["traits"]]
         all_aggregates, reported_aggregates = aggregates[row["aggregates"]]
         state = ProviderState(
@@ -178,13 +168,27 @@ async def read_at(tx: Transaction, book: Book, providers: Collection[str]) -> tu
     return found, rows[0]["last_change"]
 
 
+async def with_stocks(
+    tx: Transaction, book: Book, rows: Sequence[Any]
+) -> list[tuple[Any, provider_parts.Stocks]]:
+    """Return rows of providers by number, each with its inventories; `book` then has the rows' edition.
+
+    Sorted here: sorting, PostgreSQL may choose to walk all providers in order for the few that are wanted.
+    """
+    rows = sorted(rows, key=itemgetter("id"))
+    await book.turn_to(tx, rows[0]["edition"])
+    stored = [provider_parts.stored_inventories(row["inventories"]) for row in rows]
+    classes = await book.class_names(tx, {each.class_id for some in stored for each in some})
+    return [(row, provider_parts.stocks_of(some, classes)) for row, some in zip(rows, stored, strict=True)]
+
+
 async def _names_by_column(
     tx: Transaction, names: NumberedNames, columns: Collection[str | None]
 ) -> dict[str | None, tuple[tuple[str, ...], frozenset[str]]]:
     await read_unknown(tx, names, columns)
     found = {}
     for column in columns:
-        stored = stored_names(column)
+        stored = provider_parts.stored_names(column)
         reported = frozenset(names.names[id_] for id_ in stored.reported or ())
         found[column] = tuple(sorted(names.names[id_] for id_ in stored.all)), reported
     return found
@@ -192,7 +196,7 @@ async def _names_by_column(
 
 async def read_unknown(tx: Transaction, names: NumberedNames, columns: Collection[str | None]) -> None:
     """Read all names of classes and traits again if a provider has one that another process has created."""
-    if any(id_ not in names.names for column in columns for id_ in stored_names(column).all):
+    if any(id_ not in names.names for column in columns for id_ in provider_parts.stored_names(column).all):
         await names.read_all(tx)
 
 
@@ -236,7 +240,7 @@ async def names_taken(tx: Transaction, names: Collection[str]) -> dict[str, tupl
 
 
 def new_names(pairs: Iterable[Judged]) -> set[str]:
-    """Return the names of classes, traits and aggregates that providers did not have before."""
+    """Return the names that providers did not have before."""
     found: set[str] = set()
     for before, _, after in pairs:
         old = {provider.uuid: provider.name for provider in before.providers}
@@ -294,5 +298,4 @@ def _change(state: ProviderState, tree: Tree, used: dict[str, int], *, gone: boo
 
 
 async def homes(tx: Transaction, providers: Collection[str]) -> dict[str, str]:
-    """Return the root of each existing provider."""
     return dict(await _FOREIGN(tx, [(uuid,) for uuid in providers]))

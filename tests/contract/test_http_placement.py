@@ -4,8 +4,10 @@ Every other response is tested by the published tests of Placement (`make compli
 """
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from starlette.routing import Route
 from bus.aggregates import AggregateEditAnswered, AggregateEditRequested, ChangeAggregate
 from bus.claims import ReleaseRequested
 from bus.vocabulary import Contended
-from placement_worker.http.access import DEFAULTS, Identity, digest_of, of_tokens
+from placement_worker.http.access import DEFAULTS, TokenFile
 from placement_worker.http.errors import BAD_VALUE, CONCURRENT_UPDATE, DUPLICATE_NAME, UNDEFINED
 from placement_worker.http.routes import Resource
 from tests.support.aggregates import EAST, WEST, done, has_hosts, host, make
@@ -201,14 +203,13 @@ async def test_the_last_project_of_a_query_is_the_one_that_counts(near: HttpPlac
     assert answer.status_code == 403
 
 
-async def test_tokens_identify_the_client() -> None:
-    known = of_tokens(
-        [
-            (digest_of("s3cret"), Identity("nova", "service", frozenset({"service"}))),
-            (digest_of("r3ader"), Identity("ann", "mine", frozenset({"reader"}))),
-        ]
-    )
-    async with opened(authenticate=known) as near:
+async def test_tokens_identify_the_client(tmp_path: Path) -> None:
+    tokens = [
+        {"token": "s3cret", "user": "nova", "project": "service", "roles": ["service"]},
+        {"token": "r3ader", "user": "ann", "project": "mine", "roles": ["reader"]},
+    ]
+    (tmp_path / "tokens.json").write_text(json.dumps({"tokens": tokens}))
+    async with opened(authenticate=TokenFile(tmp_path / "tokens.json")) as near:
         assert (await near("GET", "/resource_providers", token="s3cret")).status_code == 200
         assert (await near("GET", "/resource_providers", token="admin")).status_code == 401
         assert (await near("GET", "/resource_providers", token="r3ader", x_roles="admin")).status_code == 403

@@ -17,6 +17,7 @@ from bus.queries import FindCandidates
 from bus.reports import Inventory
 from bus.requests import ResourceGroup
 from placement_worker import Placement
+from placement_worker.core.search import search_steps
 from placement_worker.placement import SLICE_SECONDS
 from tests.support.ids import uid
 from tests.support.placement_builders import (
@@ -88,7 +89,7 @@ async def test_long_searches_take_turns(placement: Placement, monkeypatch: pytes
     monkeypatch.setattr(placement.searches._turn, "acquire", acquire)
     async with asyncio.TaskGroup() as group:
         for position in range(3):
-            group.create_task(placement.searches.fits(many()), name=str(position))
+            group.create_task(placement.searches.run(search_steps, many()), name=str(position))
     alike = [turns.count(position) for position in range(3)]
     assert min(alike) > 20
     assert max(alike) - min(alike) <= 1
@@ -110,7 +111,7 @@ async def test_claims_and_reports_come_in_between_and_the_answer_is_sound(
 ) -> None:
     monkeypatch.setattr("placement_worker.placement.SLICE_SECONDS", 0.0)
     async with placement.searches._turn:  # another has it
-        searching = asyncio.create_task(placement.searches.fits(many()))
+        searching = asyncio.create_task(placement.searches.run(search_steps, many()))
         await asyncio.sleep(0)
         order = an_order(a_claim(1, on_hosts(10, CUSTOM_VF=4)))
         (answer,) = await placement.claims.claim_many([order])
@@ -124,14 +125,14 @@ async def test_claims_and_reports_come_in_between_and_the_answer_is_sound(
     found = await searching
     assert len(found.fits) == 20_000
     assert len(found.snapshot.rows_of(uid(1, "a"))) == CHILDREN + 1  # all that its fits are made of
-    assert len((await placement.searches.fits(many())).fits) < 200
+    assert len((await placement.searches.run(search_steps, many())).fits) < 200
 
 
 async def test_a_cancelled_search_holds_no_snapshot(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("placement_worker.placement.SLICE_SECONDS", 0.0)
-    searching = asyncio.create_task(placement.searches.fits(many()))
+    searching = asyncio.create_task(placement.searches.run(search_steps, many()))
     await asyncio.sleep(0)
     assert placement.memory.index.snapshots
     searching.cancel()

@@ -217,7 +217,7 @@ async def audited(placement: Placement, writers: list[Writer]) -> None:
 
 async def log_of(placement: Placement) -> dict[int, dict[str, ProviderChange]]:
     async with placement.database.read() as tx:
-        messages = await changes.after(tx, 0, 100_000)
+        messages = (await changes.news(tx, 0, 100_000)).changes
     log: dict[int, dict[str, ProviderChange]] = {}
     for message in messages:
         commit = log.setdefault(message.number, {})

@@ -20,13 +20,13 @@ from bus.codec import encode
 from bus.decisions import NearMiss, Removal
 from bus.protocol import MAX_MESSAGE_BYTES
 from bus.queries import CandidatesFound, FindCandidates
-from bus.replication import KnownTree, KnownTrees, PlacementChanged, ProviderChange
+from bus.replication import ChangesFound, KnownTree, KnownTrees, PlacementChanged, ProviderChange
 from bus.reports import Inventory
 from placement_worker.core.index import Index
 from placement_worker.core.row_table import FIRST_ROWS, SHARES
 from placement_worker.core.search import page, search
 from placement_worker.core.trees import CARRIED, CARRIED_ROOM, ROOM, ProviderState, Tree, carried, unpacked
-from placement_worker.memory import FAR_AHEAD, Memory, News, Take
+from placement_worker.memory import FAR_AHEAD, Memory, Take
 from scheduler_worker.core.host_map import Uints
 from scheduler_worker.core.ranking_order import AHEAD, FIRST_PAGE, Frontier
 from tests.support.ids import uid
@@ -481,11 +481,8 @@ class Shelf:
         self.number = 1
         self.read: list[str] = []
 
-    async def last(self) -> int:
-        return self.number
-
-    async def changes(self, after: int, most: int) -> News:
-        return News([], False)
+    async def changes(self, after: int, most: int) -> ChangesFound:
+        return ChangesFound(changes=(), oldest=0, last=after or self.number)
 
     async def trees(self, roots: Collection[str]) -> Mapping[str, Tree]:
         self.read += roots
