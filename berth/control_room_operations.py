@@ -17,9 +17,9 @@ from berth.operations.host_states import (
     enabling,
     forcing_down,
     host_named,
+    resolved,
 )
 from berth.operations.moving import ANY, end_wait, steering
-from berth.operations.names import resolved
 from berth.operations.publishing import checked, leaves
 from berth.operations.request_sense import sense_of
 from berth.settings import BadSetting

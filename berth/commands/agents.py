@@ -2,33 +2,33 @@
 
 from typing import Annotated
 
-import typer
 from msgspec import structs
 from rich.table import Table
 from rich.text import Text
 
-from berth.commands.options import Commands, option
+from berth.commands.options import Commands, described, option, positional
 from berth.commands.terminal import Cli, complain, plain_table
 from berth.operations.cells import all_shown, chosen_cells, edit_agent, find_agents, leave_nodes
 from bus.clock import Clock
 from bus.errors import OperationRefused
-from bus.leases import AgentEditAnswered, AgentEditRequested, AgentsFound
+from bus.leases import AgentEditRequested, AgentsFound
 
 _COLUMNS = ("agent", "cell", "state", "lease", "epoch", "free", "occupied", "leaving")
 
+_DONE = {"disable": "gets no more nodes", "enable": "gets nodes again", "rehome": "its nodes go to others"}
+
 commands = Commands(name="agent", no_args_is_help=True)
 
-Cell = Annotated[str, typer.Option(help="The cell it is in (default: the one that has an agent so called).")]
-Name = Annotated[str, typer.Argument(metavar="AGENT", help="Its name, as `berth agent list` shows it.")]
+Cell = Annotated[str, described("The cell it is in (default: the one that has an agent so called).")]
+Name = Annotated[str, positional("Its name, as `berth agent list` shows it.", metavar="AGENT")]
 Wait = Annotated[
-    float, typer.Option(min=0, metavar="SECONDS", help="Wait for so long until all of it is done; 0: do not.")
+    float, described("Wait for so long until all of it is done; 0: do not.", min=0, metavar="SECONDS")
 ]
 
 
 @commands.command("list")
 async def show_agents(
-    cli: Cli,
-    cells: list[str] | None = option(None, "Only of this cell; may be repeated.", "--cell"),
+    cli: Cli, cells: list[str] | None = option(None, "Only of this cell; may be repeated.", "--cell")
 ) -> int:
     """List agents of bare-metal nodes with their leases, nodes and instances.
 
@@ -102,7 +102,9 @@ async def edit(cli: Cli, request: AgentEditRequested, cell: str, wait: float) ->
     async with cli.bus("agent") as bus:
         cell, answer = await edit_agent(bus, cli.settings, request, cell)
         facts = {"agent": name, "cell": cell, "edit": request.edit, "moved": answer.moved}
-        sentence = f"{name} in cell {cell}: {_done(request.edit, answer)}"
+        moved = f"; {answer.moved} nodes are another's now" if answer.moved else ""
+        later = f"; {answer.waiting} will be when it has stopped acting on them" if answer.waiting else ""
+        sentence = f"{name} in cell {cell}: {_DONE[request.edit]}{moved}{later}"
         if not cli.as_json or not (answer.waiting and wait):
             cli.tell(sentence, **facts, waiting=answer.waiting)
         if answer.waiting and wait:
@@ -113,16 +115,3 @@ async def edit(cli: Cli, request: AgentEditRequested, cell: str, wait: float) ->
                 raise OperationRefused("not all of it is done yet")
             cli.tell("done", **facts, waiting=0)
     return 0
-
-
-_DONE = {
-    "disable": "gets no more nodes",
-    "enable": "gets nodes again",
-    "rehome": "its nodes go to others",
-}
-
-
-def _done(what: str, answer: AgentEditAnswered) -> str:
-    moved = f"; {answer.moved} nodes are another's now" if answer.moved else ""
-    waiting = f"; {answer.waiting} will be when it has stopped acting on them" if answer.waiting else ""
-    return f"{_DONE[what]}{moved}{waiting}"

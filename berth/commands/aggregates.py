@@ -6,16 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from msgspec import structs
 
-from berth.commands.options import Commands, option
+from berth.commands.options import Commands, described, option, positional
 from berth.commands.terminal import Cli, complain, plain_table, write_json
 from berth.importing.bring_over_aggregates import BringOver, NoAggregates, read
 from berth.operations.boot_options import pairs
 from berth.operations.cells import uuid_of
+from berth.operations.host_states import aggregate_named, find_aggregates, hosts_inside
 from berth.operations.moving import ANY
-from berth.operations.names import aggregate_named, find_aggregates, hosts_inside
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
 from bus import topics
@@ -37,25 +36,20 @@ from control_room.core.words import several
 
 commands = Commands(name="aggregate", no_args_is_help=True)
 
-Which = Annotated[str, typer.Argument(metavar="AGGREGATE", help="Its name or uuid.")]
+Which = Annotated[str, positional("Its name or uuid.", metavar="AGGREGATE")]
 HostNames = Annotated[
-    list[str],
-    typer.Argument(metavar="HOST...", help="Names of hosts or Ironic nodes, or their roots' uuids."),
+    list[str], positional("Names of hosts or Ironic nodes, or their roots' uuids.", metavar="HOST...")
 ]
-ZoneNamed = Annotated[
-    str | None, typer.Option("--zone", metavar="NAME", help="Makes it this availability zone.")
-]
+ZoneNamed = Annotated[str | None, described("Makes it this availability zone.", "--zone", metavar="NAME")]
 Properties = Annotated[
     list[str] | None,
-    typer.Option(
+    described(
+        "filter_tenant_id=PROJECT, cpu_weight_multiplier=2, ssd=true, ...; may be repeated.",
         "--property",
         metavar="KEY=VALUE",
-        help="filter_tenant_id=PROJECT, cpu_weight_multiplier=2, ssd=true, ...; may be repeated.",
     ),
 ]
-Force = Annotated[
-    bool, typer.Option("--force", help="Even where the zone of a host with instances changes by it.")
-]
+Force = Annotated[bool, described("Even where the zone of a host with instances changes by it.", "--force")]
 
 
 @commands.command("list")
@@ -104,9 +98,7 @@ async def show(cli: Cli, aggregate: Which) -> int:
 
 @dataclass(frozen=True)
 class NewAggregate:
-    """The options of a new aggregate."""
-
-    name: Annotated[str, typer.Argument(help="What it is to be called.")]
+    name: Annotated[str, positional("What it is to be called.")]
     zone: ZoneNamed = None
     properties: Properties = None
     host: list[str] | None = option(None, "A host to put in; may be repeated.", metavar="HOST")
@@ -186,8 +178,7 @@ async def delete_command(
 async def import_command(
     cli: Cli,
     file: Annotated[
-        Path,
-        typer.Argument(help="What `openstack aggregate list --long -f json` wrote; - is standard input."),
+        Path, positional("What `openstack aggregate list --long -f json` wrote; - is standard input.")
     ],
     dry_run: bool = option(False, "Change nothing; say what there is."),
     force: Force = False,

@@ -22,8 +22,6 @@ commands = Commands()
 
 @dataclass(frozen=True)
 class AuditOptions:
-    """The options that determine what an audit checks."""
-
     settled: bool = option(False, "No boot is under way: everything must add up now.")
     placement_only: bool = option(False, "Only what placement keeps, as where it is served without cells.")
     agents: bool = option(False, "Ask every agent which guests it has, too, as after a restore.")

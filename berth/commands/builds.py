@@ -4,11 +4,10 @@ from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
-import typer
 from rich.markup import escape
 
 from berth.commands.move_output import wait_sentence
-from berth.commands.options import Commands, WaitingCommand, described, option
+from berth.commands.options import Commands, WaitingCommand, described, option, positional
 from berth.commands.terminal import Cli, coloured, note, write_json
 from berth.operations.boot_options import (
     BootOptions,
@@ -20,7 +19,7 @@ from berth.operations.boot_options import (
 )
 from berth.operations.cells import uuid_of
 from berth.operations.deleting import DeleteOptions, delete_build
-from berth.operations.names import ByName, resolved
+from berth.operations.host_states import ByName, resolved
 from berth.operations.publishing import PATIENCE, checked, publish
 from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, Unavailable, Unroutable
@@ -203,7 +202,7 @@ class _BootPrinter:
 @commands.command("delete")
 async def delete(
     cli: Cli,
-    build: Annotated[str, typer.Argument(help="The build's uuid; or a request's, while it waits.")],
+    build: Annotated[str, positional("The build's uuid; or a request's, while it waits.")],
     cell: str = option("", "The cell it is in, if you know: then nobody else is asked."),
     wait: bool = option(False, "Wait until it is down; exit 1 unless it was there, and is."),
     fence: bool = option(

@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from berth.cell_file import CellFile, as_user, read_cell_file, write_cell_file
 from berth.commands.cell_making import broker_password, delete_file, undone_on_failure
 from berth.commands.cell_permissions import (
@@ -27,13 +25,15 @@ from berth.commands.cell_permissions import (
     permissions_of_agent,
     user_of,
 )
-from berth.commands.options import Commands, option
+from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli
+from berth.operations.cells import instances_left
 from berth.settings import Settings
 from bus import topics
-from bus.cells import CellEdited, CellInUse, DropCell, FindCells
+from bus.cells import CellEdited, CellInUse, DropCell
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
+from bus.rabbit.permissions import BrokerUser, filled_by, flood_policy, queue_policy, queues_within
 from bus.vocabulary import Missing
 
 if TYPE_CHECKING:
@@ -64,7 +64,9 @@ async def remove(
     admin = None if keep_user else await tool.users(cli.settings)
     user, done = user_of(cli.settings, name), list[str]()
     async with cli.bus("cell") as bus:
-        await _refuse_the_inhabited(bus, name, force)
+        if (instances := await instances_left(bus, name)) and not force:
+            inhabited = CellInUse(cell=name, instances=instances)
+            raise OperationRefused(f"{inhabited}: `berth cell drain {name} --wait` waits for its end")
         if admin is not None:  # before its hosts go, or its agents would report them again
             await _drop_users(cli.settings, name, admin)
             done.append(f"RabbitMQ user {user} is no more, by {admin.by}")
@@ -82,8 +84,6 @@ async def remove(
 
 
 async def _drop_users(settings: Settings, name: str, admin: BrokerUsers) -> None:
-    from bus.rabbit.permissions import flood_policy, queue_policy
-
     user = user_of(settings, name)
     await admin.drop(user, flood_policy(name, settings.bus.exchange), queue_policy(user))
     of_agents = agent_user_of(settings, name, "")
@@ -103,14 +103,6 @@ async def _unregister(bus: Bus, name: str, force: bool) -> str:
             raise OperationRefused("others are at work on it just now: say the same again")
 
 
-async def _refuse_the_inhabited(bus: Bus, name: str, force: bool) -> None:
-    found = await bus.asker(topics.CELLS)(FindCells())
-    if (instances := found.instances.get(name, 0)) and not force:
-        raise OperationRefused(
-            f"{CellInUse(cell=name, instances=instances)}: `berth cell drain {name} --wait` waits for its end"
-        )
-
-
 async def queues_of(admin: BrokerUsers, pattern: str) -> list[str]:
     """Return the queues whose names match a pattern."""
     return [queue for queue in await admin.queues() if re.match(pattern, queue)]
@@ -118,13 +110,12 @@ async def queues_of(admin: BrokerUsers, pattern: str) -> list[str]:
 
 async def _drop_queues(settings: Settings, name: str, admin: BrokerUsers) -> list[str]:
     """Delete the cell's queues, then those that only it filled, after placement has unsubscribed."""
-    from bus.rabbit import permissions
     from bus.rabbit.inspection import delete_queues
 
     ferried = ferry_permissions(settings, name, own=False)
     url, exchange = settings.bus.amqp_url, settings.bus.exchange
-    own = await queues_of(admin, f"{permissions.queues_within(name, exchange)}|{ferried.configure}")
-    filled = await queues_of(admin, permissions.filled_by(name, exchange))
+    own = await queues_of(admin, f"{queues_within(name, exchange)}|{ferried.configure}")
+    filled = await queues_of(admin, filled_by(name, exchange))
     stay = await delete_queues(url, own)
     stay += await delete_queues(url, filled, unread_within=UNREAD_SECONDS)
     done = [f"{len(own) + len(filled) - len(stay)} queues of its are deleted"]
@@ -137,14 +128,12 @@ async def _drop_queues(settings: Settings, name: str, admin: BrokerUsers) -> lis
 _NO_DATABASE = "sqlite+aiosqlite:///./"
 
 
-CellOfAgent = Annotated[str, typer.Argument(metavar="CELL", help="The cell that the agent is in.")]
-NameOfAgent = Annotated[str, typer.Argument(metavar="AGENT", help="Its name: letters, digits, _ and -.")]
+CellOfAgent = Annotated[str, positional("The cell that the agent is in.", metavar="CELL")]
+NameOfAgent = Annotated[str, positional("Its name: letters, digits, _ and -.", metavar="AGENT")]
 
 
 @dataclass(frozen=True)
 class AgentOptions:
-    """The options of an agent's user and settings file."""
-
     file: Path | None = option(None, "Settings file to write (default: AGENT.toml).", dir_okay=False)
     metal: bool = option(False, "For an agent that builds on Ironic's nodes (`berth run metal`).")
     rotate: bool = option(False, "New password; restart the agent with the new file.")
@@ -153,12 +142,7 @@ class AgentOptions:
 
 @commands.command("add-agent")
 async def add_agent(
-    cli: Cli,
-    cell: CellOfAgent,
-    name: NameOfAgent,
-    options: AgentOptions,
-    *,
-    tool: BrokerTool,
+    cli: Cli, cell: CellOfAgent, name: NameOfAgent, options: AgentOptions, *, tool: BrokerTool
 ) -> int:
     """Create the RabbitMQ user of one agent and a settings file with its password (mode 0600).
 
@@ -168,8 +152,6 @@ async def add_agent(
     need_service_mode(cli.settings, "add")
     check_name(cell)
     check_agent(name)
-    from bus.rabbit.permissions import BrokerUser, queue_policy
-
     settings, file = cli.settings, options.file or Path(f"{name}.toml")
     user, admin = agent_user_of(settings, cell, name), await tool.users(settings)
     known = read_cell_file(file, cell)
@@ -202,7 +184,6 @@ async def remove_agent(cli: Cli, cell: CellOfAgent, name: NameOfAgent, *, tool: 
     """Delete the RabbitMQ user of an agent, which closes its connections, and the agent's queues."""
     need_service_mode(cli.settings, "remove")
     from bus.rabbit.inspection import delete_queues
-    from bus.rabbit.permissions import queue_policy
 
     check_name(cell)
     check_agent(name)

@@ -36,6 +36,7 @@ from bus.cells import CellEdited, RegisterCell
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable
+from bus.rabbit.permissions import BrokerUser, flood_policy, queue_policy
 from bus.resources import FindProviders
 
 if TYPE_CHECKING:
@@ -48,8 +49,6 @@ commands = Commands()
 
 @dataclass(frozen=True)
 class CellOptions:
-    """The options of a cell's user, database and settings file."""
-
     file: Path | None = option(None, "Where its settings go (default: CELL.toml).", dir_okay=False)
     note: str | None = option(None, "What people should know of it.")
     disabled: bool = option(False, "Closed to instances, to begin with.")
@@ -99,8 +98,6 @@ class NewCell:
 
 
 async def add(cli: Cli, what: NewCell, tool: BrokerTool) -> int:
-    from bus.rabbit.permissions import BrokerUser, flood_policy, queue_policy
-
     settings, options, agents = what.settings, what.options, what.options.with_agent or ()
     check_identifiers(settings, what.name)
     for agent in agents:

@@ -10,26 +10,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from berth import wiring, worker_roles
 from berth.cell_file import vhost_of
-from berth.commands.options import Commands, StateDir, option
+from berth.commands.options import Commands, StateDir, option, positional
 from berth.commands.terminal import effective
 from berth.operations.publishing import checked
 from berth.settings import BadSetting, Settings
 from bus.cells import CellEditRequested, DropCell, RegisterCell
 from bus.errors import OperationRefused
+from bus.rabbit.permissions import BrokerUser, Permissions, UserLimits, definitions, of_cell, of_ferry
 
-if TYPE_CHECKING:  # RabbitMQ takes long to load
+if TYPE_CHECKING:  # HTTP clients load slowly
     from berth.broker_users import BrokerUsers
-    from bus.rabbit.permissions import BrokerUser, Permissions, UserLimits
-
 _IDENTIFIER_BYTES = 63  # of a PostgreSQL name
 
 commands = Commands()
 
-NameOfCell = Annotated[str, typer.Argument(metavar="CELL", help="Its name: letters, digits, _ and -.")]
+NameOfCell = Annotated[str, positional("Its name: letters, digits, _ and -.", metavar="CELL")]
 
 
 @dataclass(frozen=True)
@@ -52,8 +49,6 @@ class BrokerTool:
 
 @dataclass(frozen=True)
 class PermissionOptions:
-    """The options that determine whose permissions are printed, and how."""
-
     form: str = option(
         "text", "text, rabbitmqctl (lines for a shell) or json (definitions).", "--as", metavar="FORM"
     )
@@ -81,8 +76,6 @@ def permissions_command(name: NameOfCell, options: PermissionOptions, state_dir:
         raise BadSetting(f"--ferry {options.ferry!r}: it is own or middle")
     settings = effective(state_dir=state_dir).settings
     check_name(name)
-    from bus.rabbit.permissions import BrokerUser
-
     limits: UserLimits | None = limits_of(settings)
     url = settings.bus.amqp_url
     if options.ferry:
@@ -168,36 +161,26 @@ def check_identifiers(settings: Settings, name: str) -> None:
 
 
 def limits_of(settings: Settings) -> UserLimits:
-    from bus.rabbit.permissions import UserLimits
-
     limits = settings.cell_limits
     return UserLimits(limits.connections, limits.channels, limits.queue_bytes)
 
 
 def limits_of_agent(settings: Settings) -> UserLimits:
     """Return the limits of an agent's user: one process, and its connections that RabbitMQ still holds."""
-    from bus.rabbit.permissions import UserLimits
-
     return UserLimits(connections=10, channels=200, queue_bytes=settings.cell_limits.queue_bytes)
 
 
 def permissions_of(settings: Settings, cell: str, agents: Sequence[str] = ()) -> Permissions:
     """Return the permissions of a cell's RabbitMQ user: those of its conductor, and of the named agents."""
-    from bus.rabbit.permissions import of_cell
-
     tables = [wiring.tables_of_conductor(cell), *(wiring.tables_of_agent(cell, agent) for agent in agents)]
     return of_cell(cell, [worker for table in tables for worker in table], settings.bus.exchange)
 
 
 def permissions_of_agent(settings: Settings, cell: str, agent: str, *, metal: bool = False) -> Permissions:
-    from bus.rabbit.permissions import of_cell
-
     return of_cell(cell, wiring.tables_of_agent(cell, agent, metal=metal), settings.bus.exchange)
 
 
 def ferry_permissions(settings: Settings, cell: str, *, own: bool) -> Permissions:
-    from bus.rabbit.permissions import of_ferry
-
     return of_ferry(wiring.crossings_of(cell), own=own, exchange=settings.bus.exchange)
 
 
@@ -205,8 +188,6 @@ def definitions_of(
     settings: Settings, cell: str, user: str, known: BrokerUser, *, vhost: str = "", bounded: bool = True
 ) -> dict[str, Any]:
     """Return the definitions of a user; `bounded`: with the policy for queues that its cell fills."""
-    from bus.rabbit.permissions import definitions
-
     where = vhost or vhost_of(settings.bus.amqp_url)
     cells = (cell,) if bounded else ()
     return definitions({user: known}, cells, settings.bus.exchange, where, settings.cell_limits.queue_bytes)

@@ -4,12 +4,11 @@ import asyncio
 from collections.abc import Mapping
 from typing import Annotated
 
-import typer
 from msgspec import structs
 
 from berth.commands import cell_ending, cell_making, cell_permissions
 from berth.commands.instances import instances_table, unfinished_instances
-from berth.commands.options import Commands, option
+from berth.commands.options import Commands, described, option, positional
 from berth.commands.terminal import Cli, complain, plain_table, progress_bar, write_json
 from berth.operations.cells import (
     cells_by_name,
@@ -34,8 +33,8 @@ commands = Commands(name="cell", no_args_is_help=True)
 for each in (cell_making, cell_ending, cell_permissions):
     commands.add_typer(each.commands)
 
-NameOfCell = Annotated[str, typer.Argument(metavar="CELL", help="Its name.")]
-Note = Annotated[str | None, typer.Option(help="What people should know of it; `` takes it away.")]
+NameOfCell = Annotated[str, positional("Its name.", metavar="CELL")]
+Note = Annotated[str | None, described("What people should know of it; `` takes it away.")]
 
 
 @commands.callback()

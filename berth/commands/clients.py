@@ -10,13 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from berth.cell_file import as_user, vhost_of, write_secret
 from berth.commands.cell_ending import queues_of
 from berth.commands.cell_making import undone_on_failure
 from berth.commands.cell_permissions import BrokerTool
-from berth.commands.options import Commands, option
+from berth.commands.options import Commands, described, option, positional
 from berth.commands.terminal import Cli, plain_table
 from berth.operations.publishing import checked
 from berth.settings import BadSetting, Settings
@@ -24,6 +22,7 @@ from bus import topics
 from bus.clients import ClientEditRequested, FindClients
 from bus.errors import OperationRefused
 from bus.masking import printable
+from bus.rabbit import permissions
 
 if TYPE_CHECKING:
     from berth.broker_users import BrokerUsers
@@ -34,16 +33,12 @@ _NO_CONTROLS = re.compile(r"[ -~]+")
 
 commands = Commands(name="client", no_args_is_help=True)
 
-NameOfClient = Annotated[str, typer.Argument(metavar="NAME", help="At most 32 letters, digits and -.")]
+NameOfClient = Annotated[str, positional("At most 32 letters, digits and -.", metavar="NAME")]
 
 
 @dataclass(frozen=True)
 class ClientOptions:
-    """The options of a client's user."""
-
-    project: Annotated[
-        list[str], typer.Option(metavar="PROJECT", help="A project it acts for; may be repeated.")
-    ]
+    project: Annotated[list[str], described("A project it acts for; may be repeated.", metavar="PROJECT")]
     rotate: bool = option(False, "A new password; its connections are closed.")
     password_file: Path | None = option(None, f"Read its password here (default: {PASSWORD}, or a new one).")
     url_file: Path | None = option(None, "Write its URL there, mode 0600 (default: print a new one).")
@@ -93,8 +88,6 @@ def user_of(settings: Settings, client: str) -> str:
 
 
 async def add(cli: Cli, order: ClientEditRequested, options: ClientOptions, tool: BrokerTool) -> int:
-    from bus.rabbit import permissions
-
     settings, file, rotate = cli.settings, options.url_file, options.rotate
     given = given_password(options.password_file)
     name, user = order.client, user_of(settings, order.client)
@@ -139,8 +132,6 @@ async def add(cli: Cli, order: ClientEditRequested, options: ClientOptions, tool
 
 
 async def show(cli: Cli, name: str) -> int:
-    from bus.rabbit import permissions
-
     async with cli.bus("client") as bus:
         found = (await bus.asker(topics.CLIENTS)(FindClients(names=(name,) if name else ()))).clients
     if name and not found:
@@ -158,7 +149,6 @@ async def show(cli: Cli, name: str) -> int:
 
 
 async def remove(cli: Cli, order: ClientEditRequested, tool: BrokerTool) -> int:
-    from bus.rabbit import permissions
     from bus.rabbit.inspection import delete_queues
 
     user = user_of(cli.settings, order.client)
@@ -201,6 +191,4 @@ def given_password(file: Path | None) -> str:
 
 
 async def _drop(admin: BrokerUsers, user: str) -> None:
-    from bus.rabbit.permissions import queue_policy
-
-    await admin.drop(user, queue_policy(user))
+    await admin.drop(user, permissions.queue_policy(user))

@@ -5,12 +5,11 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.markup import escape
 
 from berth import dead_letters, wiring
-from berth.commands.options import Commands, option
+from berth.commands.options import Commands, described, option, positional
 from berth.commands.terminal import Cli, complain, write_json
 from berth.settings import BadSetting, Settings
 from bus.delivery.runner import Bus
@@ -21,11 +20,11 @@ _SHOWN = 100  # letters by default
 
 commands = Commands(name="dead", no_args_is_help=True)
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="An id of `berth dead list`, or its beginning.")]
+Id = Annotated[str, positional("An id of `berth dead list`, or its beginning.", metavar="ID")]
 OfCell = Annotated[
-    str, typer.Option("--cell", metavar="NAME", help="Those on the RabbitMQ that this cell has of its own.")
+    str, described("Those on the RabbitMQ that this cell has of its own.", "--cell", metavar="NAME")
 ]
-Ids = Annotated[list[str], typer.Argument(metavar="ID", help="Ids, or their beginnings; or `all`.")]
+Ids = Annotated[list[str], positional("Ids, or their beginnings; or `all`.", metavar="ID")]
 
 
 @commands.command("list")

@@ -9,18 +9,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-import typer
 from rich.table import Table
 from rich.text import Text
 
-from berth.commands.options import Commands, Json, option
+from berth.commands.options import Commands, Json, described, option, positional
 from berth.commands.terminal import complain, effective, plain_table, say
 from berth.settings import GROUP_OF, BadSetting, by_name
 from bus.masking import masked
 
 commands = Commands()
 
-Markdown = Annotated[bool, typer.Option("--markdown", help="As the Markdown tables of the documents.")]
+Markdown = Annotated[bool, described("As the Markdown tables of the documents.", "--markdown")]
 
 
 def _show(as_json: bool, text: str | None, facts: Any, *tables: Table) -> None:
@@ -151,9 +150,7 @@ VARIABLE = "_BERTH_COMPLETE"  # by which the shell asks
 
 
 @commands.command("completion")
-def completion_command(
-    shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
-) -> None:
+def completion_command(shell: Annotated[str, positional("bash, zsh or fish.", metavar="SHELL")]) -> None:
     """Print what makes a shell complete `berth`: `eval "$(berth completion bash)"` in ~/.bashrc."""
     from typer._completion_shared import get_completion_script
 

@@ -5,12 +5,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-import typer
 from msgspec import structs
 
 from berth.commands.hosts import Names
 from berth.commands.move_output import MovePrinter, tell_why_they_stay
-from berth.commands.options import Commands, WaitingCommand, option
+from berth.commands.options import Commands, WaitingCommand, option, positional
 from berth.commands.terminal import Cli, complain, progress_bar, write_json
 from berth.operations.boot_options import waiting_time
 from berth.operations.cells import check_to_cell, chosen_cells
@@ -20,14 +19,14 @@ from berth.operations.emptying import (
     EmptyingListener,
     instances_on,
     remaining_consumers,
+    requests_for,
     suppose_emptying,
 )
 from berth.operations.following import MoveOutcome
 from berth.operations.host_states import checked_cause, disabling, forcing_down, host_named, reported_hosts
 from berth.operations.moving import ANY, AT_ONCE, why_not
-from berth.operations.publishing import PATIENCE, checked, publish
+from berth.operations.publishing import PATIENCE, publish
 from berth.settings import BadSetting, Settings
-from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.host_health import FORCED_DOWN
@@ -42,8 +41,6 @@ commands = Commands()
 
 @dataclass(frozen=True)
 class DrainOptions:
-    """The options of berth drain."""
-
     hosts: Names = None
     cell: str = option("", "All hosts of this cell.")
     agent: str = option("", "All hosts of this agent.")
@@ -192,9 +189,7 @@ async def tell_what_would_be(
 
 @dataclass(frozen=True)
 class EvacuateOptions:
-    """The options of berth evacuate."""
-
-    host: Annotated[str, typer.Argument(metavar="HOST", help="Its name, or its root's uuid.")]
+    host: Annotated[str, positional("Its name, or its root's uuid.", metavar="HOST")]
     wait: str | None = option(
         None,
         "Follow all to their ends; exit 1 unless none stays. With a time (90s, 30m, 12h, 7d) each"
@@ -238,11 +233,7 @@ async def evacuate_command(cli: Cli, options: EvacuateOptions) -> int:
             printer = EmptyingPrinter(cli)
             emptying = Emptying(bus, [host], asked, options.most, printer, patient=False)
             return await _empty(emptying, printer, called, f"`berth evacuate {called} --wait` goes on")
-        clock = Clock()
-        requests = [
-            checked(structs.replace(asked, move=clock.uuid(), build=instance.build, cell=instance.cell))
-            for instance in active
-        ]
+        requests = requests_for(asked, active)
         if requests:
             await publish(bus, *requests, patience=PATIENCE)
     if cli.as_json:

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from typing import Annotated, get_args
 
 import msgspec
-import typer
 
-from berth.commands.options import Commands, option
+from berth.commands.options import Commands, described, option, positional
 from berth.commands.terminal import Cli, plain_table, write_json
-from berth.operations.names import group_named
+from berth.operations.host_states import group_named
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
 from bus import topics
@@ -33,19 +32,18 @@ _POLICIES: tuple[GroupPolicy, ...] = get_args(GroupPolicy)
 
 commands = Commands(name="group", no_args_is_help=True)
 
-Which = Annotated[str, typer.Argument(metavar="GROUP", help="Its name or uuid.")]
+Which = Annotated[str, positional("Its name or uuid.", metavar="GROUP")]
 Project = Annotated[
-    str, typer.Option(help="Whose it is (default: that of `berth boot`): a request joins its own project's.")
+    str, described("Whose it is (default: that of `berth boot`): a request joins its own project's.")
 ]
 
 
 @commands.command("create")
 async def create_command(
     cli: Cli,
-    name: Annotated[str, typer.Argument(help="One of a kind in its project.")],
+    name: Annotated[str, positional("One of a kind in its project.")],
     policy: Annotated[
-        str,
-        typer.Option(metavar="POLICY", help="affinity, anti-affinity, soft-affinity or soft-anti-affinity."),
+        str, described("affinity, anti-affinity, soft-affinity or soft-anti-affinity.", metavar="POLICY")
     ],
     max_per_host: int = option(1, "Of an anti-affinity group: so many may be on one host.", min=1),
     project: Project = "",
@@ -62,23 +60,19 @@ async def create_command(
 
 @commands.command("list")
 async def list_groups(
-    cli: Annotated[Cli, "Whole, as JSON lines."],
-    project: str = option("", "Only this one's."),
+    cli: Annotated[Cli, "Whole, as JSON lines."], project: str = option("", "Only this one's.")
 ) -> int:
     """All server groups, by name, with how many members each has and on how many hosts."""
     async with cli.bus("group") as bus:
         groups = await _all(bus, project)
-    rows = (
-        (group.name, group.id, _policy(group), len(group.members), _count_hosts(group), group.project)
-        for group in groups
-    )
+    rows = []
+    for group in groups:
+        hosts = {root for roots in group.members.values() for root in roots}
+        counts = len(group.members), len(hosts)
+        rows.append((group.name, group.id, _policy(group), *counts, group.project))
     titles = ("name", "uuid", "policy", "members", "hosts", "project")
     cli.rows(groups, plain_table(titles, rows) if groups else "no server groups")
     return 0
-
-
-def _count_hosts(group: ServerGroup) -> int:
-    return len({root for roots in group.members.values() for root in roots})
 
 
 @commands.command("show")

@@ -1,22 +1,26 @@
-"""`berth import placement`: options and output."""
+"""`berth import placement` and `berth adopt`: what other systems have."""
 
 import os
 import ssl
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.progress import Progress
 
-from berth.commands.options import Commands, option
-from berth.commands.terminal import effective, progress_bar, say, write_json
+from berth.commands.options import Commands, argument, described, option
+from berth.commands.terminal import Cli, effective, note, progress_bar, say, write_json
+from berth.operations.adoptable import old_servers
+from berth.operations.adopting import Adoptable, AdoptionOutcome, adopt_instances
+from berth.operations.cells import uuid_of
 from berth.settings import BadSetting
-from bus.masking import masked
+from bus.guests import BuildAdoptRequested
+from bus.masking import masked, printable
 from control_room.core.words import several
 
-if TYPE_CHECKING:  # httpx takes long to load, and no other command needs it
+if TYPE_CHECKING:
     from berth.importing.bring_over import Outcome
     from berth.importing.client import PlacementClient
     from berth.importing.placement_contents import ContentsDifference, PlacementContents
@@ -35,9 +39,7 @@ def import_() -> None:
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """The options of berth import placement."""
-
-    url: Annotated[str, typer.Option(metavar="URL", help="The Placement to read; nothing is written there.")]
+    url: Annotated[str, described("The Placement to read; nothing is written there.", metavar="URL")]
     to: str = option("", "The berth to write to (default: where placement_http says).", metavar="URL")
     token_file: Path | None = option(
         None, "Holds the token for --url (default: $OS_TOKEN, or admin).", metavar="FILE"
@@ -211,3 +213,88 @@ def _wanted(
                          if one.what == what and not one.ours_alone and one.id not in refused})
               for what in ("class", "trait", "provider", "consumer")}  # fmt: skip
     return wanted, len({one.id for one in found if one.ours_alone}) if prune else 0
+
+
+@dataclass(frozen=True)
+class AdoptOptions:
+    consumers: list[str] | None = argument(None, "These instances, by their uuids.", metavar="[UUID]...")
+    hosts: list[str] | None = option(None, "All that came over on this host.", "--host", metavar="HOST")
+    everything: bool = option(False, "All that came over, wherever they are.", "--all")
+    file: Path | None = option(
+        None,
+        "What the old system says of them (uuid, name, host, flavor, project), as .json, .yaml or"
+        " .csv. Alone it also says which.",
+        "--from",
+        metavar="FILE",
+    )
+    yes: bool = option(False, "Do it; without this it is only shown.")
+    timeout: float = option(60.0, "Seconds to wait for the cells' answers.", min=0)
+
+
+@commands.command("adopt")
+async def adopt_command(cli: Cli, options: AdoptOptions) -> int:
+    """Adopt instances that placement knows from another system, so that they can be moved and deleted.
+
+    After `berth import placement` and `berth provider reset` their hosts belong to a cell, but the instances
+    are not builds: only their allocations are counted. An adopted instance is an active build of its cell:
+    it is listed, moved, drained, evacuated, resized and deleted like any other, and the agent of its host
+    knows it.
+
+    Only unambiguous instances are adopted: on one host of one cell, according to placement and, if given,
+    the file. All others are listed with the reason. The command can be repeated.
+
+    `berth adopt --all --from servers.csv`, then the same with --yes. See docs/adopting.md.
+    """
+    if options.everything + bool(options.hosts) + bool(options.consumers) > 1:
+        raise BadSetting("say which in one way: uuids, --host, or --all")
+    if not (options.everything or options.hosts or options.consumers or options.file):
+        raise BadSetting("say which: uuids, --host HOST, --all, or --from FILE")
+    servers = old_servers(options.file) if options.file is not None else {}
+    wanted = [uuid_of(consumer, "an instance") for consumer in options.consumers or ()]
+    if not (options.everything or options.hosts or wanted):
+        wanted = [*servers]
+    which = Adoptable(wanted, options.hosts or (), servers)
+    async with cli.bus("adopt") as bus:
+        timeout = options.timeout if options.yes else None
+        found = await adopt_instances(bus, cli.settings, which, timeout, note)
+    return _tell_adopted(cli, found, options.yes)
+
+
+def _tell_adopted(cli: Cli, found: AdoptionOutcome, yes: bool) -> int:
+    """Print the result of an adoption; return 1 if an instance could not be adopted."""
+    adopted, listed, known = found.adopted, found.refused, found.known
+    if cli.as_json:
+        write_json({
+            "adopted" if yes else "adoptable": [_facts(request) for request in adopted.values()],
+            "listed": listed,
+            "known": known,
+        })  # fmt: skip
+        return 1 if listed else 0
+    for request in adopted.values():
+        verb = "adopted" if yes else "would be adopted"
+        cli.line(f"{verb}: {printable(_sentence(request))}")
+    for id_, how in sorted(known.items()):
+        cli.line(f"{id_}: is a build already, {printable(how)}", "dim")
+    for id_, why in sorted(listed.items()):
+        cli.line(f"for you to judge: {id_}: {printable(why)}", "red")
+    if not (adopted or known or listed):
+        cli.say.print("nobody came over who is not a build yet")
+    elif adopted and not yes:
+        cli.say.print("the same with --yes adopts them", style="dim")
+    return 1 if listed else 0
+
+
+def _sentence(request: BuildAdoptRequested) -> str:
+    spec, chosen = request.spec, request.chosen
+    called = f" {spec.name}" if spec.name else ""
+    amounts: Counter[str] = Counter()
+    for resources in chosen.choice.allocations.values():
+        amounts.update(resources)
+    holds = ", ".join(f"{amount} {name}" for name, amount in sorted(amounts.items()))
+    return f"{request.build}{called} on {chosen.host} in cell {request.cell} ({holds})"
+
+
+def _facts(request: BuildAdoptRequested) -> dict[str, str]:
+    spec, where = request.spec, {"cell": request.cell, "host": request.chosen.host}
+    of = {"flavor": spec.flavor.name, "project": spec.project}
+    return {"build": request.build, "name": spec.name, **where, **of}

@@ -24,12 +24,12 @@ _MODULES = {
     },
     "Moves": {
         "move": "moves", "resize": "moves", "shelve": "moves", "unshelve": "moves", "rebuild": "moves",
-        "confirm": "steering", "revert": "steering", "abort": "steering", "force": "steering",
+        "confirm": "move_list", "revert": "move_list", "abort": "move_list", "force": "move_list",
         "evacuate": "draining", "drain": "draining", "moves": "move_list",
     },
     "Hosts": {
         "cell": "cells", "client": "clients", "agent": "agents", "host": "hosts", "aggregate": "aggregates",
-        "provider": "providers",
+        "provider": "hosts",
     },
     "Look and check": {
         "audit": "audit", "heal": "audit", "doctor": "audit", "topology": "descriptions",
@@ -38,7 +38,7 @@ _MODULES = {
         "completion": "descriptions", "dead": "dead",
     },
     "Other systems": {
-        "import": "importing", "adopt": "adopting", "ironic": "ironic",
+        "import": "importing", "adopt": "importing", "ironic": "ironic",
     },
 }  # fmt: skip
 _GROUPS = {  # their descriptions

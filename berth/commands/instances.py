@@ -17,13 +17,7 @@ from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.masking import printable
-from bus.queries import (
-    FindInstances,
-    FindWaiting,
-    Instance,
-    InstanceStatus,
-    WaitingRequest,
-)
+from bus.queries import FindInstances, FindWaiting, Instance, InstanceStatus, WaitingRequest
 
 _COLUMNS = ("build", "name", "status", "host", "cell", "project", "flavor")
 
@@ -32,8 +26,6 @@ commands = Commands()
 
 @dataclass(frozen=True)
 class InstanceOptions:
-    """The options that say which instances are listed."""
-
     project: str = option("", "Only this project's.")
     host: str = option("", "Only what is on this host, or was last.", metavar="NAME|UUID")
     status: list[str] | None = option(

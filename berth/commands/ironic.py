@@ -30,8 +30,6 @@ _DEALT = "Dealt out over the nodes"
 
 @dataclass(frozen=True)
 class SimulatedIronicOptions:
-    """The options of a simulated Ironic."""
-
     nodes: int = option(100, "How many nodes it has at first.", min=0)
     http: str = option(
         "127.0.0.1:6385", "Where its API is; port 0 is any, empty nowhere.", metavar="HOST:PORT"
@@ -95,8 +93,7 @@ async def diff_command(cli: OnlyJson) -> int:
 
 @ironic.command("sweep")
 async def sweep_command(
-    cli: OnlyJson,
-    allow_removals: bool = option(False, "However many they are: they are gone indeed."),
+    cli: OnlyJson, allow_removals: bool = option(False, "However many they are: they are gone indeed.")
 ) -> int:
     """Remove nodes from placement that no longer exist in Ironic.
 

@@ -6,14 +6,13 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from berth.commands.ironic_trouble import HERE, AnyIronic, Json, Node
 from berth.commands.ironic_trouble import commands as trouble
-from berth.commands.options import Commands, argument, option
+from berth.commands.options import Commands, argument, described, option, positional
 from berth.commands.terminal import plain_table
 from berth.settings import BadSetting
 from bus.clock import Clock
@@ -34,8 +33,8 @@ _STATE_STYLES = {"available": "green", "active": "cyan", "error": "red"}
 _POLL_SECONDS = 0.1
 _FIELD_VALUES = "resource_class=gold properties/rack=R2 owner=null ..."
 
-Nodes = Annotated[list[str], typer.Argument(metavar="NODE...", help="Names or uuids.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Until they have come to rest; exit 1 if one failed.")]
+Nodes = Annotated[list[str], positional("Names or uuids.", metavar="NODE...")]
+Wait = Annotated[bool, described("Until they have come to rest; exit 1 if one failed.", "--wait")]
 
 commands = Commands(
     no_args_is_help=True,
@@ -97,9 +96,7 @@ async def show(node: Node, *, at: AnyIronic) -> None:
 
 @dataclass(frozen=True)
 class NewNodes:
-    """The options of new nodes."""
-
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The names of new nodes.")]
+    names: Annotated[list[str], positional("The names of new nodes.", metavar="NAME...")]
     resource_class: str = option("baremetal", "What it is placed by.")
     driver: str = option("fake-hardware", "Ironic's hardware type.")
     conductor_group: str = option("", "Which conductors look after it.")
@@ -179,7 +176,7 @@ async def _change(at: AnyIronic, node: str, change: Callable[["IronicApi"], Coro
 @commands.command("maintenance")
 async def maintenance(
     node: Node,
-    switch: Annotated[str, typer.Argument(metavar="on|off")],
+    switch: Annotated[str, positional(metavar="on|off")],
     reason: str = option("", "Why."),
     *,
     at: AnyIronic,
@@ -193,7 +190,7 @@ async def maintenance(
 @commands.command("power")
 async def power(
     node: Node,
-    switch: Annotated[str, typer.Argument(metavar="on|off|reboot|soft-off|soft-reboot")],
+    switch: Annotated[str, positional(metavar="on|off|reboot|soft-off|soft-reboot")],
     *,
     at: AnyIronic,
 ) -> int:
@@ -217,7 +214,7 @@ async def traits(
 @commands.command("set")
 async def set_fields(
     node: Node,
-    values: Annotated[list[str], typer.Argument(metavar="FIELD=VALUE...", help=_FIELD_VALUES)],
+    values: Annotated[list[str], positional(_FIELD_VALUES, metavar="FIELD=VALUE...")],
     *,
     at: AnyIronic,
 ) -> int:

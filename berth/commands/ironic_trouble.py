@@ -8,9 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import unquote, urlsplit
 
-import typer
-
-from berth.commands.options import Commands, argument, option
+from berth.commands.options import Commands, argument, option, positional
 from berth.commands.terminal import Cli, effective
 from berth.settings import BadSetting, Settings
 from bus.errors import OperationRefused
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 HERE = "http://127.0.0.1:6385"
-Node = Annotated[str, typer.Argument(metavar="NODE", help="A name or a uuid.")]
+Node = Annotated[str, positional("A name or a uuid.", metavar="NODE")]
 
 commands = Commands()
 
@@ -71,8 +69,7 @@ async def fail(
 async def bmc(
     node: Node,
     says: Annotated[
-        str,
-        typer.Argument(help="'power on', 'power off', 'stuck on', 'stuck off', unreachable, error; or well."),
+        str, positional("'power on', 'power off', 'stuck on', 'stuck off', unreachable, error; or well.")
     ],
     *,
     at: AnyIronic,
@@ -84,7 +81,7 @@ async def bmc(
 
 @commands.command("storm")
 async def storm(
-    count: Annotated[int, typer.Argument(min=1, help="How many nodes.")],
+    count: Annotated[int, positional("How many nodes.", min=1)],
     target: str = option("provide", "The verb: provide, active, deleted, ..."),
     *,
     at: AnyIronic,

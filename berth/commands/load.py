@@ -13,7 +13,6 @@ from typing import Annotated
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
-import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -32,6 +31,7 @@ from berth.commands.options import (
     Room,
     Seed,
     StateDir,
+    described,
     option,
     settings_given,
 )
@@ -58,10 +58,10 @@ _FLAVOR = Flavor(name="load", vcpus=1, memory_mb=512, disk_gb=1)  # defaults of 
 
 Mix = Annotated[
     int | None,
-    typer.Option(
+    described(
+        f"Flavors in the mix, drawn at random (default: {MIX}, or one that you describe).",
         min=1,
         max=MOST_MIXED,
-        help=f"Flavors in the mix, drawn at random (default: {MIX}, or one that you describe).",
     ),
 ]
 
@@ -70,8 +70,6 @@ commands = Commands()
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """The options of berth demo."""
-
     boots: int = option(1000, "How many instances to boot.", min=1)
     cells: Cells = "4"
     hosts: Hosts = 200
@@ -97,8 +95,6 @@ async def demo_command(options: DemoOptions) -> int:
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """The options of berth load."""
-
     boots: int = option(1000, "How many instances to boot.", min=1)
     rate: float = option(0.0, "Boots a second; 0: as fast as the window allows.", min=0)
     window: int = option(2000, "Boots in flight at most.", min=1)
@@ -120,8 +116,7 @@ class LoadOptions:
 
 @commands.command("load")
 async def load_command(
-    options: LoadOptions,
-    as_json: bool = option(False, "Print the result as JSON.", "--json"),
+    options: LoadOptions, as_json: bool = option(False, "Print the result as JSON.", "--json")
 ) -> int:
     """Boot many instances and follow them to their ends: throughput, latency, audit. Loopback only.
 

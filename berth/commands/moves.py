@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-import typer
 from msgspec import structs
 
 from berth.commands.move_output import RequestedMovesPrinter, tell_supposed
-from berth.commands.options import Commands, WaitingCommand, option
+from berth.commands.options import Commands, WaitingCommand, described, option, positional
 from berth.commands.terminal import Cli, complain
 from berth.operations.boot_options import image_named, pairs, waiting_time
 from berth.operations.cells import uuid_of
@@ -34,14 +33,11 @@ _HOW = "How"
 
 commands = Commands()
 
-Builds = Annotated[list[str], typer.Argument(metavar="BUILD...", help="Uuids of instances.")]
-OneBuild = Annotated[str, typer.Argument(metavar="BUILD", help="The uuid of the instance.")]
+Builds = Annotated[list[str], positional("Uuids of instances.", metavar="BUILD...")]
+OneBuild = Annotated[str, positional("The uuid of the instance.", metavar="BUILD")]
 VERIFY = "It waits on its new host until you `berth confirm` or `berth revert` it."
 VerifyFor = Annotated[
-    str,
-    typer.Option(
-        metavar="TIME", help="After so long it is confirmed without you: 90s, 30m, 12h.", rich_help_panel=_HOW
-    ),
+    str, described("After so long it is confirmed without you: 90s, 30m, 12h.", metavar="TIME", panel=_HOW)
 ]
 
 
@@ -123,8 +119,6 @@ class Waiting(_Followed):
 
 @dataclass(frozen=True)
 class NewSize:
-    """The options of a resized flavor."""
-
     vcpus: int | None = option(None, "So many VCPU.", min=0)
     memory_mb: int | None = option(None, "So much memory.", min=0)
     disk_gb: int | None = option(None, "So much disk.", min=0)
@@ -140,8 +134,6 @@ class NewSize:
 
 @dataclass(frozen=True)
 class MoveOptions:
-    """The options of a move besides its destination."""
-
     live: bool = option(
         False, "It runs on while its memory is copied, and stops for a moment only.", panel=_HOW
     )
@@ -172,8 +164,6 @@ async def move_command(
 
 @dataclass(frozen=True)
 class ResizeOptions:
-    """The options of a resize besides its size and destination."""
-
     same_host: bool = option(
         False, "It may stay where it is, if old and new fit there together.", panel=_WHERE
     )

@@ -4,10 +4,8 @@ import uuid
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import typer
-
 from berth import worker_roles
-from berth.commands.options import Commands, option
+from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli
 from berth.operations.publishing import checked, publish
 from berth.settings import Settings
@@ -25,8 +23,6 @@ def _group() -> None:
 
 @dataclass(frozen=True)
 class NodeOptions:
-    """The options that describe a node's event."""
-
     event: str = option("update", "The event's name: maintenance_set, provision_set, ...")
     provision_state: str = option("available", "available, cleaning, active, ...")
     power_state: str = option("power off", "power off, power on, error.")
@@ -40,7 +36,7 @@ class NodeOptions:
 @commands.command("set")
 async def set_command(
     cli: Cli,
-    name: Annotated[str, typer.Argument(help="A name; its uuid is derived from it unless it is one.")],
+    name: Annotated[str, positional("A name; its uuid is derived from it unless it is one.")],
     options: NodeOptions,
 ) -> int:
     """Publish an Ironic-style node event on ironic.node.CELL.EVENT."""

@@ -17,48 +17,43 @@ T = TypeVar("T")
 
 _ABOUT = "typer"  # key of an option's description in the metadata of its default
 
-Cells = Annotated[str | None, typer.Option(help="Names of the cells, comma separated, or how many.")]
-Hosts = Annotated[int | None, typer.Option(min=1, help="Simulated hosts, over all cells.")]
+
+def described(help: str, *names: str, panel: str | None = None, **more: Any) -> Any:
+    """Return the description of an option, for `Annotated`."""
+    return typer.Option(*names, help=help, rich_help_panel=panel, **more)
+
+
+def positional(help: str | None = None, **more: Any) -> Any:
+    """Return the description of an argument, for `Annotated`."""
+    return typer.Argument(help=help, **more)
+
+
+Cells = Annotated[str | None, described("Names of the cells, comma separated, or how many.")]
+Hosts = Annotated[int | None, described("Simulated hosts, over all cells.", min=1)]
 Driver = Annotated[
     str | None,
-    typer.Option(help="Kinds of hosts, dealt out: flat, numa, sriov, vgpu, devices, or of compute_machines."),
+    described("Kinds of hosts, dealt out: flat, numa, sriov, vgpu, devices, or of compute_machines."),
 ]
-Fail = Annotated[
-    float | None, typer.Option(min=0, max=1, help="Share of builds that fail on their first host.")
-]
-MoveFail = Annotated[
-    float | None, typer.Option(min=0, max=1, help="Share of each phase of moves that fails.")
-]
-MoveTime = Annotated[
-    str | None, typer.Option(help="How long each phase of a move takes, as --build-time (default: the same).")
-]
+Fail = Annotated[float | None, described("Share of builds that fail on their first host.", min=0, max=1)]
 BuildTime = Annotated[
     str | None,
-    typer.Option(help="How long a build takes: constant:1, uniform:1,3, exponential:0.2, lognormal:1,0.5."),
+    described("How long a build takes: constant:1, uniform:1,3, exponential:0.2, lognormal:1,0.5."),
 ]
-StateDir = Annotated[
-    str | None, typer.Option(help="Where the embedded berth keeps its state (default: .berth).")
-]
-Seed = Annotated[int | None, typer.Option(help="Seed of the simulated faults.")]
-Json = Annotated[bool, typer.Option("--json", help="Say it as JSON.")]
+StateDir = Annotated[str | None, described("Where the embedded berth keeps its state (default: .berth).")]
+Seed = Annotated[int | None, described("Seed of the simulated faults.")]
+Json = Annotated[bool, described("Say it as JSON.", "--json")]
 Http = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Serve the Placement API there (default: nowhere).")
+    str | None, described("Serve the Placement API there (default: nowhere).", metavar="HOST:PORT")
 ]
-Bus = Annotated[
-    str | None, typer.Option(metavar="URL|local", help="The RabbitMQ; `local`: placement alone, with --http.")
-]
-Database = Annotated[str | None, typer.Option(metavar="URL", help="PostgreSQL, or SQLite in a file.")]
+Database = Annotated[str | None, described("PostgreSQL, or SQLite in a file.", metavar="URL")]
 Room = Annotated[
     str | None,
-    typer.Option(
+    described(
+        "Serve the page of operators there (default: 127.0.0.1:8780, or any free port).",
         "--control-room",
         metavar="HOST:PORT|off",
-        help="Serve the page of operators there (default: 127.0.0.1:8780, or any free port).",
     ),
 ]
-Auth = Annotated[str | None, typer.Option(help="Whom the Placement API believes: noauth2 or tokens.")]
-Tokens = Annotated[str | None, typer.Option(metavar="FILE", help="The tokens it believes.")]
-Policy = Annotated[str | None, typer.Option(metavar="FILE", help="Its rules, where not the default ones.")]
 
 
 def cells_named(given: str | None) -> tuple[str, ...] | None:
@@ -118,14 +113,9 @@ def option(default: T, help: str, *names: str, panel: str | None = None, **more:
     return dataclasses.field(default=default, metadata={_ABOUT: described(help, *names, panel=panel, **more)})
 
 
-def described(help: str, *names: str, panel: str | None = None, **more: Any) -> Any:
-    """Return the description of an option, for `Annotated`."""
-    return typer.Option(*names, help=help, rich_help_panel=panel, **more)
-
-
 def argument(default: T, help: str, **more: Any) -> T:
     """Return the default of a parameter or a field that is an argument of a command."""
-    return dataclasses.field(default=default, metadata={_ABOUT: typer.Argument(help=help, **more)})
+    return dataclasses.field(default=default, metadata={_ABOUT: positional(help, **more)})
 
 
 def _expanded(function: Callable[..., Any]) -> Callable[..., None]:
@@ -143,17 +133,17 @@ def _expanded(function: Callable[..., Any]) -> Callable[..., None]:
         hint = hints[name]
         class_, *about = get_args(hint) if hasattr(hint, "__metadata__") else (hint,)
         if class_ is Cli:
-            json = Annotated[bool, typer.Option("--json", help=about[0])] if about else Json
+            json = Annotated[bool, described(about[0], "--json")] if about else Json
             last = [_keyword("as_json", json, False), _keyword("state_dir", StateDir, None)]
             last = last[: 3 - max(len(about), 1)]
             records[name] = _cli, tuple(option.name for option in last)
         elif dataclasses.is_dataclass(class_):
-            described: dict[str, Any] = about[0] if about else {}
+            descriptions: dict[str, Any] = about[0] if about else {}
             types = get_type_hints(class_, include_extras=True)
             fields = [
-                _keyword(field.name, types[field.name], field, described.get(field.name))
+                _keyword(field.name, types[field.name], field, descriptions.get(field.name))
                 for field in dataclasses.fields(class_)
-                if not described or field.name in described
+                if not descriptions or field.name in descriptions
             ]
             records[name] = class_, tuple(field.name for field in fields)
             parameters += fields

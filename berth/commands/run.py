@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, TypeVar
 
-import typer
 from rich.console import Console
 
 from berth import logs, wiring, worker_roles
 from berth.commands.options import (
-    Auth,
     BuildTime,
     Cells,
     Commands,
@@ -22,18 +20,14 @@ from berth.commands.options import (
     Hosts,
     Http,
     Json,
-    MoveFail,
-    MoveTime,
-    Policy,
     Room,
     Seed,
     StateDir,
-    Tokens,
     cells_named,
     option,
+    positional,
     settings_given,
 )
-from berth.commands.options import Bus as BusUrl
 from berth.commands.terminal import effective, say, write_json
 from berth.configuration import SUPERVISED_ENV
 from berth.control_room_place import saying_where, where_the_room_is, with_a_room
@@ -66,16 +60,16 @@ commands = Commands()
 
 @dataclass(frozen=True)
 class UpOptions:
-    """The options of berth up."""
-
     cells: Cells = None
     hosts: Hosts = None
     driver: Driver = None
     baremetal: int | None = option(None, "Simulated bare-metal nodes.", min=0)
     fail: Fail = None
     build_time: BuildTime = None
-    move_fail: MoveFail = None
-    move_time: MoveTime = None
+    move_fail: float | None = option(None, "Share of each phase of moves that fails.", min=0, max=1)
+    move_time: str | None = option(
+        None, "How long each phase of a move takes, as --build-time (default: the same)."
+    )
     state_dir: StateDir = None
     seed: Seed = None
     http: Http = None
@@ -95,8 +89,6 @@ async def up_command(options: UpOptions) -> int:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The options of berth run."""
-
     cell: str = option(
         "",
         "Whose conductor, agents or ferry; conductors and agents of several cells share a process.",
@@ -110,22 +102,21 @@ class RunOptions:
     hosts: Hosts = None
     driver: Driver = None
     metrics_port: int | None = option(None, "Serve Prometheus metrics there.")
-    bus: BusUrl = None
+    bus: str | None = option(
+        None, "The RabbitMQ; `local`: placement alone, with --http.", metavar="URL|local"
+    )
     database: Database = None
     http: Http = None
-    auth: Auth = None
-    tokens: Tokens = None
-    policy: Policy = None
+    auth: str | None = option(None, "Whom the Placement API believes: noauth2 or tokens.")
+    tokens: str | None = option(None, "The tokens it believes.", metavar="FILE")
+    policy: str | None = option(None, "Its rules, where not the default ones.", metavar="FILE")
     control_room: Room = None
 
 
 @commands.command("run")
 async def run_command(
     worker: Annotated[
-        str,
-        typer.Argument(
-            help="placement, scheduler, conductor, compute, ironic, metal, ferry or control-room."
-        ),
+        str, positional("placement, scheduler, conductor, compute, ironic, metal, ferry or control-room.")
     ],
     options: RunOptions,
 ) -> int:

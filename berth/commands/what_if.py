@@ -1,7 +1,7 @@
 """`berth what-if`: evaluates a request or a capacity plan without a claim."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated
 
 from berth.commands.builds import BOOT_OPTIONS, tell_notes
@@ -9,11 +9,12 @@ from berth.commands.move_output import print_funnel
 from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, plain_table, write_json
 from berth.operations.boot_options import BootOptions, boot_request, names_of
-from berth.operations.names import resolved
+from berth.operations.host_states import resolved
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
 from bus import topics
 from bus.masking import printable
+from bus.messages import BuildRequested
 from bus.queries import WhatIf, WhatIfAnswered
 from bus.requests import Flavor
 from control_room.core.planning import FlavorCapacity, PlanAnswer, planned
@@ -24,17 +25,68 @@ from control_room.host_reads import known_hosts
 SECONDS = 30.0  # an answer may take
 
 
-async def plan_room(
-    cli: Cli, mix: Sequence[str], add: Sequence[str], without: Sequence[str], zone: str, cell: str
-) -> int:
+commands = Commands()
+
+_ASKED = {name: option for name, option in BOOT_OPTIONS.items() if name not in ("count", "name")}
+
+
+_PLAN = "Capacity, in thought"
+
+
+@dataclasses.dataclass(frozen=True)
+class WhatIfOptions:
+    count: int = option(1, "Instances, all or none; a boot has at most 1000.", min=1, max=10_000)
+    best: int = option(8, "So many of the best hosts are named.", min=1, max=64)
+    room: bool = option(True, "Count how many more there is room for.", "--room/--no-room")
+    mix: list[str] | None = option(
+        None,
+        "A flavor of a mix, N of it in each: 3xVCPU:2,MEMORY_MB:4096,TRAIT,!TRAIT; may be repeated.",
+        metavar="[Nx]CLASS:AMOUNT,...",
+        panel=_PLAN,
+    )
+    add_hosts: list[str] | None = option(
+        None,
+        "So many hosts more: 10xlike:HOST, or 10xCLASS:AMOUNT,...,TRAIT,zone=NAME; may be repeated.",
+        metavar="NxSHAPE",
+        panel=_PLAN,
+    )
+    without: list[str] | None = option(
+        None, "As if it were gone: name, c1-h*, or id; may be repeated.", metavar="HOST", panel=_PLAN
+    )
+
+
+@commands.command("what-if")
+async def what_if_command(cli: Cli, options: Annotated[BootOptions, _ASKED], question: WhatIfOptions) -> int:
+    """Would this fit now, where, how many more, and what would change it. Nothing is claimed.
+
+    Takes what `berth boot` takes: `berth what-if --vcpus 4 --memory-mb 8192 --zone z2 --count 10`.
+    With --mix, --add-hosts or --without it plans instead: how many fit, were hosts added or taken away.
+    """
+    options = dataclasses.replace(options, count=min(question.count, 1000))
+    request = boot_request(options)
+    if question.mix or question.add_hosts or question.without:
+        return await plan_room(cli, request, question)
+    tell_notes(request)
+    async with cli.bus("what-if") as bus:
+        request = checked(await resolved(bus, request, names_of(options)))
+        ask = bus.asker(topics.WHAT_IF, timeout=SECONDS)
+        wanted = WhatIf(request=request, best=question.best, room=question.room, count=question.count)
+        answer = await ask(wanted)
+    if cli.as_json:
+        write_json(answer)
+    else:
+        show_answer(answer, cli)
+    return 0 if answer.fits else 1
+
+
+async def plan_room(cli: Cli, request: BuildRequested, question: WhatIfOptions) -> int:
+    flavors = question.mix or [flavor_as_planned(request.flavor)]
+    add, without = question.add_hosts or [], question.without or []
     try:
-        plan = parse_plan(mix, add, without, zone, cell)
+        plan = parse_plan(flavors, add, without, request.zone, request.cell)
         async with cli.bus("what-if") as bus:
-            hosts = await known_hosts(
-                bus.asker(topics.TREES, SECONDS),
-                bus.asker(topics.AGGREGATES, SECONDS),
-                bus.asker(topics.CELLS, SECONDS),
-            )
+            trees, aggregates = bus.asker(topics.TREES, SECONDS), bus.asker(topics.AGGREGATES, SECONDS)
+            hosts = await known_hosts(trees, aggregates, bus.asker(topics.CELLS, SECONDS))
         answer = planned(hosts, plan)
     except InvalidPlan as bad:
         raise BadSetting("; ".join(str(arg) for arg in bad.args)) from None
@@ -98,64 +150,6 @@ def _pieces(flavor: FlavorCapacity) -> list[str]:
             free = f"{class_.free} free, the largest piece {class_.largest}"
             lines.append(f"  {class_.resource_class}: {free}; left {told}")
     return lines
-
-
-commands = Commands()
-
-_ASKED = {name: option for name, option in BOOT_OPTIONS.items() if name not in ("count", "name")}
-
-
-_PLAN = "Capacity, in thought"
-
-
-@dataclasses.dataclass(frozen=True)
-class WhatIfOptions:
-    """The options of a question or a capacity plan."""
-
-    count: int = option(1, "Instances, all or none; a boot has at most 1000.", min=1, max=10_000)
-    best: int = option(8, "So many of the best hosts are named.", min=1, max=64)
-    room: bool = option(True, "Count how many more there is room for.", "--room/--no-room")
-    mix: list[str] | None = option(
-        None,
-        "A flavor of a mix, N of it in each: 3xVCPU:2,MEMORY_MB:4096,TRAIT,!TRAIT; may be repeated.",
-        metavar="[Nx]CLASS:AMOUNT,...",
-        panel=_PLAN,
-    )
-    add_hosts: list[str] | None = option(
-        None,
-        "So many hosts more: 10xlike:HOST, or 10xCLASS:AMOUNT,...,TRAIT,zone=NAME; may be repeated.",
-        metavar="NxSHAPE",
-        panel=_PLAN,
-    )
-    without: list[str] | None = option(
-        None, "As if it were gone: name, c1-h*, or id; may be repeated.", metavar="HOST", panel=_PLAN
-    )
-
-
-@commands.command("what-if")
-async def what_if_command(cli: Cli, options: Annotated[BootOptions, _ASKED], question: WhatIfOptions) -> int:
-    """Would this fit now, where, how many more, and what would change it. Nothing is claimed.
-
-    Takes what `berth boot` takes: `berth what-if --vcpus 4 --memory-mb 8192 --zone z2 --count 10`.
-    With --mix, --add-hosts or --without it plans instead: how many fit, were hosts added or taken away.
-    """
-    options = dataclasses.replace(options, count=min(question.count, 1000))
-    request = boot_request(options)
-    if question.mix or question.add_hosts or question.without:
-        flavors = question.mix or [flavor_as_planned(request.flavor)]
-        place = request.zone, request.cell
-        return await plan_room(cli, flavors, question.add_hosts or [], question.without or [], *place)
-    tell_notes(request)
-    async with cli.bus("what-if") as bus:
-        request = checked(await resolved(bus, request, names_of(options)))
-        ask = bus.asker(topics.WHAT_IF, timeout=SECONDS)
-        wanted = WhatIf(request=request, best=question.best, room=question.room, count=question.count)
-        answer = await ask(wanted)
-    if cli.as_json:
-        write_json(answer)
-    else:
-        show_answer(answer, cli)
-    return 0 if answer.fits else 1
 
 
 def show_answer(answer: WhatIfAnswered, cli: Cli) -> None:

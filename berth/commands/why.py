@@ -4,11 +4,9 @@ import asyncio
 from dataclasses import dataclass
 from typing import Annotated
 
-import typer
-
 from berth.commands.move_list import facts_of
 from berth.commands.move_output import attempts_of, print_funnel, tell_supposed
-from berth.commands.options import Commands, option
+from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, write_json
 from berth.commands.what_if import show_answer
 from berth.operations.boot_options import recorded_request
@@ -33,9 +31,9 @@ async def why_command(
     cli: Cli,
     build: Annotated[
         str,
-        typer.Argument(
+        positional(
+            "The uuid of a build, of a request that found no host, or of a move.",
             metavar="BUILD|REQUEST|MOVE",
-            help="The uuid of a build, of a request that found no host, or of a move.",
         ),
     ],
     again: bool = option(

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from berth.operations.names import find_aggregates, hosts_inside
+from berth.operations.host_states import find_aggregates, hosts_inside
 from bus import topics
 from bus.aggregates import (
     ZONE,

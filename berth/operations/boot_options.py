@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from berth.operations.names import ByName, names_listed
+from berth.operations.host_states import ByName, names_listed
 from berth.operations.publishing import PATIENCE, each_message, publish
 from berth.settings import BadSetting
 from bus import topics
@@ -155,7 +155,7 @@ def hints_given(given: Sequence[str]) -> Hints:
         if key in _LISTS:
             known = said.setdefault(key, [])
             assert isinstance(known, list)
-            known += [_uuid(f"--hint {key}", "an instance", part) for part in value.split(",")]
+            known += [_instance(key, part.strip()) for part in value.split(",")]
         elif key in said:
             raise BadSetting(f"--hint {key}: is said twice")
         else:
@@ -212,11 +212,11 @@ def weights_given(given: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def _uuid(option: str, of: str, given: str) -> str:
+def _instance(hint: str, given: str) -> str:
     try:
-        return str(uuid.UUID(given.strip()))
+        return str(uuid.UUID(given))
     except ValueError:
-        raise BadSetting(f"{option}: {given.strip()!r} is not the uuid of {of}") from None
+        raise BadSetting(f"--hint {hint}: {given!r} is not the uuid of an instance") from None
 
 
 def recorded_request(build: BuildStands) -> BuildRequested:

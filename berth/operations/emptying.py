@@ -146,9 +146,8 @@ class Emptying:
 
     async def _join(self, moves: FollowedMoves, instance: Instance) -> None:
         """Follow a move that was requested elsewhere; the next round sees its destination."""
-        found = await moves_of(
-            self.bus, FindMoves(cell=instance.cell, builds=(instance.build,), under_way=True)
-        )
+        question = FindMoves(cell=instance.cell, builds=(instance.build,), under_way=True)
+        found = await moves_of(self.bus, question)
         if not found:
             await asyncio.sleep(LOOK_SECONDS)
             return
@@ -210,6 +209,15 @@ async def remaining_consumers(bus: Bus, host: Provider, excluding: Collection[st
     return [consumer for consumer in consumers if consumer.id not in excluding]
 
 
+def requests_for(asked: MoveRequested, instances: Iterable[Instance]) -> list[MoveRequested]:
+    """Return the request for the move of each instance."""
+    clock = Clock()
+    return [
+        checked(structs.replace(asked, move=clock.uuid(), build=instance.build, cell=instance.cell))
+        for instance in instances
+    ]
+
+
 @dataclass(frozen=True)
 class SupposedHost:
     """The expected result of draining a host."""
@@ -223,12 +231,7 @@ async def suppose_emptying(bus: Bus, hosts: Sequence[Provider], asked: MoveReque
     """Evaluate the moves of a drain without starting them."""
     instances = {host.id: await instances_on(bus, [host]) for host in hosts}
     active = [one for host in hosts for one in instances[host.id] if one.status == "active"]
-    clock = Clock()
-    moves = [
-        checked(structs.replace(asked, move=clock.uuid(), build=instance.build, cell=instance.cell))
-        for instance in active
-    ]
-    found = zip(active, await supposed(bus, moves, hosts), strict=True)
+    found = zip(active, await supposed(bus, requests_for(asked, active), hosts), strict=True)
     stay = {instance.build: answer for instance, answer in found if not answer.fits}
     return [
         SupposedHost(

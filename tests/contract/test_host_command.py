@@ -17,7 +17,7 @@ from berth.commands import hosts as commands
 from berth.commands.builds import boot
 from berth.commands.terminal import Cli
 from berth.operations.boot_options import BootOptions, boot_request
-from berth.operations.names import ByName
+from berth.operations.host_states import ByName
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.delivery.runner import Bus

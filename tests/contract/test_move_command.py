@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import asdict, replace
 
 from berth import wiring
-from berth.commands import move_list, moves, steering
+from berth.commands import move_list, moves
 from berth.operations import following
 from berth.settings import BadSetting
 from bus.decisions import Decision, Removal
@@ -41,10 +41,10 @@ async def movers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeMovers]:
 def berth(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Berth:
     """`berth("move", ...)`, whichever file the command is in."""
     homes = {
-        "confirm": steering,
-        "revert": steering,
-        "abort": steering,
-        "force": steering,
+        "confirm": move_list,
+        "revert": move_list,
+        "abort": move_list,
+        "force": move_list,
         "moves": move_list,
     }
 

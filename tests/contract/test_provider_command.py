@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from berth import wiring
 from berth.__main__ import app
-from berth.commands import providers
-from berth.commands.providers import reset, reset_the_ownerless
+from berth.commands import hosts
+from berth.commands.hosts import reset, reset_the_ownerless
 from berth.commands.terminal import Cli
 from berth.operations import host_states
 from berth.settings import BadSetting, Cell, Settings
@@ -76,7 +76,7 @@ async def test_all_imported_hosts_are_assigned_to_a_cell_except_pools(
 ) -> None:
     """Hosts 2 to 6 were imported, 7 is a pool that an operator made; host 1 has a cell already."""
     monkeypatch.setattr(host_states, "A_PAGE", 2)
-    monkeypatch.setattr(providers, "_AT_ONCE", 2)
+    monkeypatch.setattr(hosts, "_AT_ONCE", 2)
     for number in range(2, 8):
         name = "pool" if number == 7 else f"rack{number % 2}-{number}"
         await edit(placement, MakeProvider(provider=uid(number, "a"), name=name))

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from berth import wiring
-from berth.commands import adopting, builds, draining, hosts, instances, move_list, moves, steering, why
 from berth.commands import audit as audit_command
+from berth.commands import builds, draining, hosts, importing, instances, move_list, moves, why
 from berth.commands.run import ready
 from berth.embedded import embedded
 from berth.importing.bring_over import Import
@@ -36,7 +36,7 @@ from tests.support.waiting import until
 
 HOMES: dict[str, ModuleType] = {
     "boot": builds, "delete": builds, "drain": draining, "evacuate": draining, "host": hosts,
-    "moves": move_list, "confirm": steering, "revert": steering, "abort": steering, "waiting": instances,
+    "moves": move_list, "confirm": move_list, "revert": move_list, "abort": move_list, "waiting": instances,
     "why": why,
 }  # fmt: skip
 
@@ -304,7 +304,7 @@ async def test_lost_allocations_that_do_not_fit_are_listed_with_the_reason(
 
 TWO_CELL_COMMANDS: dict[str, ModuleType] = {
     "boot": builds, "delete": builds, "drain": draining, "instances": instances, "moves": move_list,
-    "confirm": steering, "revert": steering, "why": why,
+    "confirm": move_list, "revert": move_list, "why": why,
 }  # fmt: skip
 
 
@@ -386,7 +386,7 @@ async def test_an_instance_moves_to_another_cell_and_back(
 
 
 ADOPTION_COMMANDS = {
-    "adopt": adopting, "delete": builds, "drain": draining, "instances": instances, "move": moves,
+    "adopt": importing, "delete": builds, "drain": draining, "instances": instances, "move": moves,
     "why": why,
 }  # fmt: skip
 WEB, DB, TWO_HOSTS = uid(1), uid(2), uid(3)

@@ -14,7 +14,7 @@ from berth.commands.builds import boot, delete
 from berth.commands.terminal import Cli
 from berth.operations.audit import audit
 from berth.operations.boot_options import BootOptions, boot_request
-from berth.operations.names import ByName
+from berth.operations.host_states import ByName
 from berth.settings import Settings
 from bus.claims import CLEANUP
 from bus.local import LocalBroker, LocalTransport

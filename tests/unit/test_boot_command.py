@@ -14,7 +14,7 @@ from berth.__main__ import app
 from berth.commands import builds, terminal
 from berth.operations import request_sense
 from berth.operations.boot_options import BootOptions, boot_request, image_named
-from berth.operations.names import ByName
+from berth.operations.host_states import ByName
 from berth.settings import BadSetting
 from bus.messages import BuildRequested
 from bus.requests import BuildSpec, Flavor, Hints, Image
