@@ -11,11 +11,10 @@ from bus.clock import Clock
 from bus.sql.database import Database
 from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_MOVE, AGENT_MOVED, AGENT_REPORT, MOVE_HALF
 from bus.worker import Every, Worker, answers, every, on_many
-from cell_conductor.adopting import Adoptions
 from cell_conductor.audit import Listing
 from cell_conductor.builds import AskMany, Builds
 from cell_conductor.core.events import AttemptLimits
-from cell_conductor.moves import CellMoves
+from cell_conductor.moves import Adoptions, CellMoves
 from cell_conductor.ring import CHECKS_PER_LEASE, Ring, RingCommands
 
 A = TypeVar("A", ClaimRequested, ReleaseRequested)

@@ -18,8 +18,7 @@ from bus.vocabulary import Contended, Id
 from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.move_start import refused
 from scheduler_worker.core.order import CANCELLED, DELETED
-from scheduler_worker.dependencies import Says
-from scheduler_worker.releasing import Ending
+from scheduler_worker.dependencies import Ending, Says
 from scheduler_worker.store import parked
 from scheduler_worker.store.parked import FoundParked
 from scheduler_worker.waiting.store import WaitingStore

@@ -6,8 +6,9 @@ its report until it gets an answer.
 """
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
+import msgspec
 from msgspec import structs
 
 from bus.claims import Claimed, ClaimRequested, Held, NothingHeld, Refused, Released, Retired
@@ -15,10 +16,13 @@ from bus.clock import Clock
 from bus.errors import Retry
 from bus.moves import HandoverProgress, HandoverReported, MovePlaced
 from bus.sql.database import Database
+from bus.sql.statement import Statement
+from bus.sql.transaction import Transaction
 from bus.vocabulary import Id, Message
 from bus.worker import Outcome
 from scheduler_worker.core.move_start import undoing
 from scheduler_worker.core.move_state import (
+    DECIDED,
     Handover,
     Outgoing,
     holding_nothing,
@@ -26,9 +30,7 @@ from scheduler_worker.core.move_state import (
     messages_of,
     nobody_hears,
 )
-from scheduler_worker.dependencies import PlacementQueries
-from scheduler_worker.releasing import Ending
-from scheduler_worker.store import handovers as store
+from scheduler_worker.dependencies import Ending, PlacementQueries
 
 log = logging.getLogger(__name__)
 
@@ -51,12 +53,12 @@ class Handovers:
     async def keep(self, orders: Sequence[Handover]) -> dict[Id, Handover]:
         """Store new moves between cells; an existing one is returned with its present state."""
         async with self._database.write() as tx:
-            await store.add(tx, orders, self._clock.now())
+            await add(tx, orders, self._clock.now())
         return await self.known([order.placed.move for order in orders])
 
     async def known(self, moves: Collection[Id]) -> dict[Id, Handover]:
         async with self._database.read() as tx:
-            return await store.load(tx, moves)
+            return await load(tx, moves)
 
     async def handle_many(self, reports: Sequence[HandoverReported]) -> Sequence[Outcome]:
         outcomes: list[Outcome] = []
@@ -102,7 +104,7 @@ class Handovers:
                 pass
         if after is not order:
             async with self._database.write() as tx:
-                if not await store.change(tx, order, after, self._clock.now()):
+                if not await change(tx, order, after, self._clock.now()):
                     raise Retry(after=SOON, why=f"the order of move {report.move} is being changed")
         return messages_of(after, report)
 
@@ -154,7 +156,7 @@ class Handovers:
         """Return the orders to source cells that have not reported about their move yet."""
         now = self._clock.now()
         async with self._database.write() as tx:
-            orders = await store.untold(tx, now - TELL_AGAIN_SECONDS, now, PAGE)
+            orders = await untold(tx, now - TELL_AGAIN_SECONDS, now, PAGE)
         every = [message for order in orders for message in messages_of(order)]
         return [message for message in every if isinstance(message, HandoverProgress)]
 
@@ -162,4 +164,76 @@ class Handovers:
         pruned = PAGE
         while pruned == PAGE:
             async with self._database.write() as tx:
-                pruned = await store.prune(tx, self._clock.now() - KEEP_SECONDS, PAGE)
+                pruned = await prune(tx, self._clock.now() - KEEP_SECONDS, PAGE)
+
+
+_INSERT = Statement(
+    """
+    INSERT INTO handovers (move, build, state, at, story)
+    SELECT n.move, n.build, n.state, CAST(:now AS double precision), n.story FROM {n} WHERE true
+    ON CONFLICT (move) DO NOTHING RETURNING move
+    """,
+    move=str,
+    build=str,
+    state=str,
+    story=str,
+)
+_SELECT = Statement(
+    "SELECT handovers.move, handovers.story FROM {n} JOIN handovers ON handovers.move = n.move", move=str
+)
+_UPDATE = Statement(
+    """
+    UPDATE handovers SET state = n.state, story = n.story, at = CAST(:now AS double precision) FROM {n}
+    WHERE handovers.move = n.move AND handovers.state = n.was RETURNING handovers.move
+    """,
+    move=str,
+    state=str,
+    was=str,
+    story=str,
+)
+_UNTOLD = Statement(
+    """
+    UPDATE handovers SET at = CAST(:now AS double precision) WHERE move IN (SELECT move FROM handovers
+    WHERE state = 'leaving' AND at < :before ORDER BY at LIMIT :most) RETURNING handovers.story
+    """
+)
+_DECIDED = ", ".join(f"'{state}'" for state in DECIDED)
+_PRUNE = Statement(
+    f"""
+    DELETE FROM handovers WHERE move IN (SELECT move FROM handovers
+    WHERE state IN ({_DECIDED}) AND at < :before ORDER BY at LIMIT :most) RETURNING move
+    """
+)
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Handover).decode
+
+
+async def add(tx: Transaction, orders: Iterable[Handover], now: float) -> None:
+    """Store new moves between cells; stored moves stay unchanged."""
+    rows = {
+        order.placed.move: (order.placed.move, order.placed.build, order.state, _encode(order).decode())
+        for order in orders
+    }
+    if rows:
+        await _INSERT(tx, [rows[move] for move in sorted(rows)], now=now)
+
+
+async def load(tx: Transaction, moves: Collection[Id]) -> dict[Id, Handover]:
+    return {row["move"]: _decode(row["story"]) for row in await _SELECT(tx, [(move,) for move in moves])}
+
+
+async def change(tx: Transaction, before: Handover, after: Handover, now: float) -> bool:
+    """Store the new state of a move between cells; return False after a concurrent change."""
+    row = (before.placed.move, after.state, before.state, _encode(after).decode())
+    return bool(await _UPDATE(tx, [row], now=now))
+
+
+async def untold(tx: Transaction, before: float, now: float, limit: int) -> list[Handover]:
+    """Return moves whose source cell has not reported since the given time, and update their time."""
+    return [_decode(row["story"]) for row in await _UNTOLD(tx, before=before, now=now, most=limit)]
+
+
+async def prune(tx: Transaction, before: float, limit: int) -> int:
+    """Delete the moves between cells that were decided before this time, and return their number."""
+    return len(await _PRUNE(tx, before=before, most=limit))

@@ -6,17 +6,21 @@ left.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
 
 from bus.candidates import CandidateSource
 from bus.chunks import portions
 from bus.clock import Clock
 from bus.host_health import FindHostHealth, HostHealth, HostHealthFound, condition
 from bus.sql.database import Database
+from bus.sql.statement import Statement
+from bus.sql.transaction import Transaction
+from bus.vocabulary import Id
 from scheduler_worker.core.host_map import HostKey
 from scheduler_worker.hosts import HostBook
-from scheduler_worker.meters import HOSTS
-from scheduler_worker.store import host_health
+from scheduler_worker.roster import HOSTS
 
 PAGE = 1000  # rows in one transaction
 
@@ -36,7 +40,7 @@ class HostRecords:
         after, more = ("", ""), True
         while more:
             async with self._database.read() as tx:
-                found = await host_health.page(tx, after, PAGE)
+                found = await page(tx, after, PAGE)
             self._stored.update(((health.cell, health.root), health) for health in found)
             more = len(found) == PAGE
             after = (found[-1].cell, found[-1].root) if found else after
@@ -101,14 +105,56 @@ class HostRecords:
     async def _write(self, new: Mapping[HostKey, HostHealth], up: list[HostKey]) -> None:
         for some in portions(list(new), PAGE):
             async with self._database.write() as tx:
-                await host_health.put(tx, [new[key] for key in some])
+                await put(tx, [new[key] for key in some])
             self._stored.update((key, new[key]) for key in some)
         for some in portions(up, PAGE):
             async with self._database.write() as tx:
-                await host_health.drop(tx, some)
+                await drop(tx, some)
             for key in some:
                 del self._stored[key]
 
 
 def _condition(health: HostHealth | None) -> object:
     return health and (health.availability, health.enabled, health.why_disabled, health.forced_down)
+
+
+HostId = tuple[str, Id]  # cell and root
+
+_PUT = Statement(
+    """
+    INSERT INTO host_health (cell, root, health) SELECT n.cell, n.root, n.health FROM {n} WHERE true
+    ON CONFLICT (cell, root) DO UPDATE SET health = excluded.health RETURNING root
+    """,
+    cell=str,
+    root=str,
+    health=str,
+)
+_DROP = Statement(
+    "DELETE FROM host_health WHERE (cell, root) IN (SELECT n.cell, n.root FROM {n}) RETURNING root",
+    cell=str,
+    root=str,
+)
+_PAGE = Statement(
+    """
+    SELECT cell, root, health FROM host_health WHERE (cell, root) > (:cell, :root)
+    ORDER BY cell, root LIMIT :most
+    """
+)
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(HostHealth).decode
+
+
+async def put(tx: Transaction, hosts: Iterable[HostHealth]) -> None:
+    # In the order of their keys, so that two schedulers that store the same hosts never wait for each other.
+    rows = sorted((host.cell, host.root, _encode(host).decode()) for host in hosts)
+    await _PUT(tx, rows)
+
+
+async def drop(tx: Transaction, hosts: Collection[HostId]) -> None:
+    await _DROP(tx, sorted(hosts))
+
+
+async def page(tx: Transaction, after: HostId, limit: int) -> list[HostHealth]:
+    rows = await _PAGE(tx, cell=after[0], root=after[1], most=limit)
+    return [_decode(row["health"]) for row in rows]

@@ -10,8 +10,15 @@ from bus.candidates import Bools, CandidateSource, Ints, PlacedHost
 from bus.host_health import HostHealth, down_sentence
 from bus.messages import HostReported
 from bus.reports import HostState
-from scheduler_worker.agents import Agents, Listening, ReportedAgent, Silence
-from scheduler_worker.build_counts import FORGIVEN, HALVED_AFTER, BuildCounts
+from scheduler_worker.agents import (
+    FORGIVEN,
+    HALVED_AFTER,
+    Agents,
+    BuildCounts,
+    Listening,
+    ReportedAgent,
+    Silence,
+)
 from scheduler_worker.core.host_map import NEVER, NOBODY, HostKey, Numbers, numbered
 from scheduler_worker.core.view import HostsNow
 

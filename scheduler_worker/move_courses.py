@@ -38,12 +38,11 @@ from scheduler_worker.core.move_state import (
 )
 from scheduler_worker.core.order import Begins, Order
 from scheduler_worker.core.placing import LONGEST_PAUSE, SOON
-from scheduler_worker.dependencies import together
+from scheduler_worker.dependencies import log, together
 from scheduler_worker.handovers import Handovers
 from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.orders import put_off
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.releasing import log
 from scheduler_worker.waiting.hosts import beside
 
 MoveVerdict = MoveMessages | Retry | Poison

@@ -22,8 +22,7 @@ from bus.vocabulary import Id
 from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.move_start import Barred, MoveStart, misread, move_start, stuck, unready
 from scheduler_worker.core.move_state import MoveLook, NotYet, SeenThrough, Stopped
-from scheduler_worker.dependencies import CellQueries, PlacementQueries, together
-from scheduler_worker.releasing import PLACEMENT_ASKED, Ending
+from scheduler_worker.dependencies import PLACEMENT_ASKED, CellQueries, Ending, PlacementQueries, together
 
 BUILDS_ASKED = 100  # of a cell at a time, as many as it takes
 _WORD = re.compile(r"[A-Za-z0-9_-]{1,64}")

@@ -25,13 +25,18 @@ from scheduler_worker.core.placing import step
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import HasReservations
 from scheduler_worker.core.view import HostsNow
-from scheduler_worker.dependencies import PlacementQueries, SchedulerOptions, claim_each
+from scheduler_worker.dependencies import (
+    Ending,
+    PlacementQueries,
+    RetryTimes,
+    SchedulerOptions,
+    claim_each,
+    log,
+)
 from scheduler_worker.hosts import HostBook
-from scheduler_worker.meters import CROSSED, count_claims
 from scheduler_worker.orders import Orders, Resolving, put_off
 from scheduler_worker.pending_choices import PendingChoice, PendingChoices, Promising
-from scheduler_worker.releasing import Ending, RetryTimes, log
-from scheduler_worker.roster import Roster
+from scheduler_worker.roster import CROSSED, Roster, count_claims
 from scheduler_worker.store.parked import ParkedRequest
 
 Narrow = Callable[[Sequence[Order]], Sequence[Order]]

@@ -23,8 +23,7 @@ from bus.messages import AgentReported, Attempt, BuildDeleteRequested, BuildPlac
 from bus.moves import HandoverProgress, MovePlaced, MoveReported, MoveSteered
 from cell_conductor.core import build as say
 from cell_conductor.core import events
-from cell_conductor.core.adopting import adopted
-from cell_conductor.core.answers import doomed, release_answered, reshaped, stale_report, swapped
+from cell_conductor.core.answers import adopted, doomed, release_answered, reshaped, stale_report, swapped
 from cell_conductor.core.build import Build, Effects
 from cell_conductor.core.events import AttemptLimits, Event
 from cell_conductor.core.handover import (

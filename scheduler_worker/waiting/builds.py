@@ -13,9 +13,9 @@ from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.vocabulary import MAX_CAUSE, Id, Message
 from scheduler_worker.core import events
 from scheduler_worker.core.order import Begins, Order
+from scheduler_worker.dependencies import log
 from scheduler_worker.orders import put_off
 from scheduler_worker.placing import Scheduler, Verdict
-from scheduler_worker.releasing import log
 from scheduler_worker.store.parked import ParkedRequest
 from scheduler_worker.waiting.hosts import beside
 from scheduler_worker.waiting.queue import PATIENCE, SOON, Ended, Evaluated, RetryLater, StillWaiting, Woken

@@ -14,8 +14,8 @@ from scheduler_worker.core.move_start import Barred
 from scheduler_worker.core.move_state import SeenThrough, Stopped
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.placing import LONGEST_PAUSE
+from scheduler_worker.dependencies import log
 from scheduler_worker.move_courses import MoveCourse, MoveCourses, MoveVerdict
-from scheduler_worker.releasing import log
 from scheduler_worker.store.parked import ParkedRequest
 from scheduler_worker.waiting.builds import decision_of, given_up, waited_for
 from scheduler_worker.waiting.queue import PATIENCE, SOON, Ended, Evaluated, RetryLater, StillWaiting, Woken

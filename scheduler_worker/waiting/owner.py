@@ -11,7 +11,7 @@ from bus.queries import DecisionFound, FindDecision, FindWaiting, WaitingFound, 
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
 from scheduler_worker.core.waiting_queue import LineKey, Root
-from scheduler_worker.store import decisions, parked, waiting_lists
+from scheduler_worker.store import decisions, parked
 from scheduler_worker.store.parked import OtherScheduler
 from scheduler_worker.waiting.queue import WaitingQueue
 
@@ -138,9 +138,9 @@ class Keeping:
     async def waiting(self, question: FindWaiting) -> WaitingFound:
         """Return the waiting requests of all schedulers from the database."""
         async with self._store.database.read() as tx:
-            found = await waiting_lists.waiting(tx, question)
-            count = await waiting_lists.count(tx, question.project)
-            kinds = await waiting_lists.kinds(tx, question.project, KINDS)
+            found = await decisions.waiting(tx, question)
+            count = await decisions.count(tx, question.project)
+            kinds = await decisions.kinds(tx, question.project, KINDS)
             roster = await parked.roster(tx)
         end = question.after + len(found)
         return WaitingFound(

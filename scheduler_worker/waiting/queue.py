@@ -18,8 +18,7 @@ from bus.messages import BuildPlaced
 from bus.moves import MovePlaced
 from bus.vocabulary import MAX_CAUSE, Id, Message
 from scheduler_worker.core.move_start import MoveStart
-from scheduler_worker.dependencies import Says
-from scheduler_worker.releasing import log
+from scheduler_worker.dependencies import Says, log
 from scheduler_worker.store.parked import ParkedRequest
 from scheduler_worker.waiting.store import WaitingStore
 

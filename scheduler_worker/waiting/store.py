@@ -23,11 +23,11 @@ from scheduler_worker.core.order import Order
 from scheduler_worker.core.request import seconds_of
 from scheduler_worker.core.waiting_queue import Root, Waiter
 from scheduler_worker.core.waiting_queues import WaitingRoom
-from scheduler_worker.meters import RESCUED, UNPLACEABLE, WAITING_NOW
+from scheduler_worker.dependencies import log
 from scheduler_worker.move_courses import RefusedMoves
 from scheduler_worker.orders import RelatedHosts, names_other_instances
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.releasing import log
+from scheduler_worker.roster import RESCUED, UNPLACEABLE, WAITING_NOW
 from scheduler_worker.store import decisions, parked
 from scheduler_worker.store.parked import ParkedRequest
 from scheduler_worker.waiting.hosts import Sight, beside, needs_of

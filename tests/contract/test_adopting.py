@@ -16,9 +16,9 @@ from bus.resources import Consumer, FindAllocations
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
-from cell_conductor.adopting import Adoptions
 from cell_conductor.audit import Listing
 from cell_conductor.builds import Builds
+from cell_conductor.moves import Adoptions
 from placement_worker import Placement
 from tests.support.cell_moves import a_move
 from tests.support.conductor_builders import an_agent_report

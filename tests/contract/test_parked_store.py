@@ -20,12 +20,13 @@ from bus.sql.migrations import migrate
 from cell_conductor import keeping
 from cell_conductor.builds import Builds
 from cell_conductor.moves import CellMoves
+from scheduler_worker import handovers as handover_store
+from scheduler_worker import host_records
 from scheduler_worker.core.move_start import MoveStart, move_start
 from scheduler_worker.core.move_state import Handover
 from scheduler_worker.host_records import HostRecords
 from scheduler_worker.hosts import HostBook
-from scheduler_worker.store import decisions, host_health, parked, waiting_lists
-from scheduler_worker.store import handovers as handover_store
+from scheduler_worker.store import decisions, parked
 from scheduler_worker.store.parked import ParkedRequest
 from tests.support.cell_moves import a_move as a_move_between_cells
 from tests.support.conductor_builders import CELL, Books, a_placed
@@ -61,7 +62,7 @@ async def of(store: Database, owner: str) -> list[ParkedRequest]:
 
 async def listed(store: Database, **asked: object) -> list[tuple[str, int]]:
     async with store.read() as tx:
-        found = await waiting_lists.waiting(tx, FindWaiting(**asked))  # type: ignore[arg-type]
+        found = await decisions.waiting(tx, FindWaiting(**asked))  # type: ignore[arg-type]
     return [(request.request, request.position) for request in found]
 
 
@@ -125,8 +126,8 @@ async def test_waiting_requests_are_listed_in_order_with_their_positions(store: 
     assert await listed(store, project="p") == [(third, 1)]
     assert await listed(store, requests=(fourth, uid(8, "a"))) == [(fourth, 3)]
     async with store.read() as tx:
-        assert await waiting_lists.count(tx) == 4
-        counted = [(kind.kind, kind.flavor, kind.requests) for kind in await waiting_lists.kinds(tx, "", 9)]
+        assert await decisions.count(tx) == 4
+        counted = [(kind.kind, kind.flavor, kind.requests) for kind in await decisions.kinds(tx, "", 9)]
     assert counted == [("k", "small", 3), ("other", "large", 1)]
     async with store.write() as tx:
         await parked.cancel(tx, {first: "cancelled"})
@@ -219,8 +220,8 @@ async def test_a_waiting_move_is_stored_and_found_by_id_and_instance(
     async with store.read() as tx:
         assert [found.parked for found in await parked.find(tx, [uid(1, "e")])] == [one]
         assert await parked.find(tx, [build]) == []
-        listed = await waiting_lists.waiting(tx, FindWaiting())
-        assert await waiting_lists.waiting(tx, FindWaiting(requests=(build, uid(1, "e")))) == [listed[0]]
+        listed = await decisions.waiting(tx, FindWaiting())
+        assert await decisions.waiting(tx, FindWaiting(requests=(build, uid(1, "e")))) == [listed[0]]
     assert [(request.request, request.builds, request.move) for request in listed] == [
         (uid(1, "e"), (build,), "migrate"),
         (uid(2, "a"), (uid(2000, "b"),), ""),
@@ -309,7 +310,7 @@ class Life:
 
     async def stored(self) -> list[str]:
         async with self.database.read() as tx:
-            return [health.host for health in await host_health.page(tx, ("", ""), 10)]
+            return [health.host for health in await host_records.page(tx, ("", ""), 10)]
 
 
 async def test_a_restarted_scheduler_knows_down_and_disabled_hosts(database: Database) -> None:

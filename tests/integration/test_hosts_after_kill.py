@@ -32,7 +32,7 @@ from bus.reports import HostState, Inventory
 from bus.requests import Flavor
 from bus.resources import FindProviders
 from bus.vocabulary import MAX_INT
-from scheduler_worker.store import host_health
+from scheduler_worker import host_records
 from tests.support.berth_processes import another, running
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report, last_told
@@ -93,7 +93,7 @@ class BerthWithAgents:
         database = wiring.database(self.settings, Role("scheduler"))
         try:
             async with database.read() as tx:
-                return {host.host for host in await host_health.page(tx, ("", ""), 10)}
+                return {host.host for host in await host_records.page(tx, ("", ""), 10)}
         finally:
             await database.close()
 

@@ -10,7 +10,7 @@ from bus.cells import RegisteredCell
 from bus.host_health import DISABLED, DRAIN, FORCED_DOWN, HELD, HostHealth, standing
 from bus.messages import HostReported
 from scheduler_worker import hosts
-from scheduler_worker.build_counts import RECENT
+from scheduler_worker.agents import RECENT
 from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.rules.state import enabled, few_failures, up
 from scheduler_worker.hosts import HostBook

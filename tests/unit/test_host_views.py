@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from bus.aggregates import Aggregate
-from scheduler_worker.build_counts import HALVED_AFTER
+from scheduler_worker.agents import HALVED_AFTER
 from scheduler_worker.core.rule import HostFacts, Number, OneHost, View
 from scheduler_worker.core.view import AllHosts
 from scheduler_worker.hosts import HostBook
