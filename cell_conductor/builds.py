@@ -29,14 +29,7 @@ from bus.worker import Outcome
 from cell_conductor import moves_store, store
 from cell_conductor.applying import EventApplier, count_ends
 from cell_conductor.core.build import Build, Effects, overdue, stands, undone
-from cell_conductor.core.events import (
-    AttemptLimits,
-    CleanedUp,
-    Event,
-    ReleaseAnswer,
-    Stalled,
-    SwapAnswered,
-)
+from cell_conductor.core.events import AttemptLimits, CleanedUp, Event, ReleaseAnswer, Stalled, SwapAnswered
 from cell_conductor.core.phases import reminder
 from cell_conductor.core.step import step
 from cell_conductor.ring import Ring

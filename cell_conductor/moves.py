@@ -1,4 +1,4 @@
-"""Receives messages about moves of one cell's builds. `builds.py` applies them."""
+"""Receives messages about moves, and about the adoption of instances that existed before berth."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence

@@ -19,13 +19,7 @@ _SAVE = Statement(
     FROM {n} WHERE true ON CONFLICT (id) DO UPDATE SET status = excluded.status, phase = excluded.phase,
     host = excluded.host, ended = excluded.ended, story = excluded.story RETURNING id
     """,
-    id=str,
-    build=str,
-    kind=str,
-    status=str,
-    phase=str,
-    source=str,
-    host=str,
+    **dict.fromkeys(("id", "build", "kind", "status", "phase", "source", "host"), str),
     since=float,
     ended=float,
     placed=str,
@@ -65,7 +59,6 @@ async def save(tx: Transaction, moves: Iterable[tuple[BuildMove, MovePlaced]]) -
 
 
 async def ended(tx: Transaction, ids: Collection[str]) -> dict[str, BuildMove]:
-    """Return those of the moves that have ended."""
     if not ids:
         return {}
     return {row["id"]: decode_move(row["story"]) for row in await _OVER(tx, [(id_,) for id_ in ids])}

@@ -59,17 +59,13 @@ class Ring:
         self._strays_at = self._look_at = float("-inf")
         # A transaction that lost a race is retried. What is not settled then is left to the next check.
         busy = LeaseAnswered(refused="others change it all the time")
-        self._lend = retrying(self.clock, otherwise=lambda asked: busy)(self._lend_once)
+        self.lend = retrying(self.clock, otherwise=lambda asked: busy)(self._lend_once)
         self.settle = retrying(self.clock, otherwise=lambda pool: None)(self._settle_once)
 
-    async def lend(self, asked: LeaseAsked) -> LeaseAnswered:
-        """Return the lease of an agent, and the changes of its nodes."""
-        now = self.clock.monotonic()
-        self._sightings.renewed(now)
-        return await self._lend(asked)
-
     async def _lend_once(self, asked: LeaseAsked) -> LeaseAnswered:
+        """Return the lease of an agent, and the changes of its nodes."""
         agent, pool = asked.agent, asked.pool
+        self._sightings.renewed(self.clock.monotonic())
         async with self.database.write() as tx:
             if asked.leaves:
                 await store.LEFT(tx, agent=agent, run=asked.run)
@@ -100,7 +96,8 @@ class Ring:
         )
 
     async def _join(self, tx: Transaction, asked: LeaseAsked) -> RingMember | str:
-        before = await store.member(tx, asked.agent)
+        members = await store.members(tx)
+        before = next((member for member in members if member.agent == asked.agent), None)
         if before is not None and before.alive:
             mark = (before.epoch, before.beat)
             left = self._sightings.left(before.agent, mark, before.lease, self.clock.monotonic())
@@ -168,7 +165,6 @@ class Ring:
             self._strays_at = now + max(STRAYS_EVERY, REST * (self.clock.monotonic() - now))
 
     async def _settle_once(self, pool: str) -> None:
-        """Distribute the nodes of a pool over its agents."""
         async with self.database.write() as tx:
             version = await store.lock(tx, pool)
             members, nodes = await store.members(tx, pool), await store.nodes(tx, pool)

@@ -41,9 +41,7 @@ _SUCCEED = Statement(
     WHERE agent = :agent AND epoch = :epoch AND beat = :beat RETURNING {_MEMBER}
     """
 )
-_MEMBER_NAMED = Statement(f"SELECT {_MEMBER} FROM ring_members WHERE agent = :agent")
-_MEMBERS = Statement(f"SELECT {_MEMBER} FROM ring_members ORDER BY agent")
-_MEMBERS_OF = Statement(f"SELECT {_MEMBER} FROM ring_members WHERE pool = :pool ORDER BY agent")
+_MEMBERS = Statement(f"SELECT {_MEMBER} FROM ring_members WHERE :pool = '' OR pool = :pool ORDER BY agent")
 _STOPPED = Statement(
     """
     SELECT DISTINCT ring_nodes.pool FROM ring_nodes
@@ -129,25 +127,15 @@ async def join(
     tx: Transaction, asked: LeaseAsked, before: RingMember | None, lease: float, now: float
 ) -> RingMember | None:
     """Store a lease for a new agent or after an expired lease; return None after a concurrent change."""
-    given: dict[str, Any] = {
-        "agent": asked.agent,
-        "pool": asked.pool,
-        "run": asked.run,
-        "lease": lease,
-        "now": now,
-    }
+    given: dict[str, Any] = {"agent": asked.agent, "pool": asked.pool, "run": asked.run, "now": now}
     if before is None:
-        return _member(await _JOIN(tx, **given))
-    return _member(await _SUCCEED(tx, **given, epoch=before.epoch, beat=before.beat))
+        return _member(await _JOIN(tx, **given, lease=lease))
+    return _member(await _SUCCEED(tx, **given, lease=lease, epoch=before.epoch, beat=before.beat))
 
 
-async def member(tx: Transaction, agent: str) -> RingMember | None:
-    return _member(await _MEMBER_NAMED(tx, agent=agent))
-
-
-async def members(tx: Transaction, pool: str | None = None) -> list[RingMember]:
-    rows = await _MEMBERS(tx) if pool is None else await _MEMBERS_OF(tx, pool=pool)
-    return [convert(row, RingMember) for row in rows]
+async def members(tx: Transaction, pool: str = "") -> list[RingMember]:
+    """Return the agents of a pool, or of all pools."""
+    return [convert(row, RingMember) for row in await _MEMBERS(tx, pool=pool)]
 
 
 async def expire(tx: Transaction, member: RingMember) -> bool:

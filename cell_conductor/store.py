@@ -177,7 +177,6 @@ def _in_order(builds: Iterable[Build]) -> list[Build]:
 
 
 def _row(build: Build) -> tuple[Any, ...]:
-    """Return the values of `_ROW`."""
     listed = ("", "", "", "")
     if build.placed is not None:
         listed = (build.host.root, build.guest_on.host, build.spec.project, build.spec.name)

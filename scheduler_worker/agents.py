@@ -1,5 +1,5 @@
-"""Heartbeats of agents, and the permitted silence of each agent, in arrays, so that all agents are judged
-together.
+"""Heartbeats of agents, in arrays so that all agents are judged together; counts of builds on each host:
+builds sent recently, and failures, which fade with time.
 """
 
 from collections import Counter, OrderedDict, deque
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bus.candidates import Bools, Ints
+from bus.candidates import Ints
 from bus.messages import HostReported
 from scheduler_worker.core.host_map import NEVER, NOBODY, HostColumns, HostKey, Numbers
 
@@ -82,17 +82,6 @@ class Silence:
         return f"down: {self.why}" + ("" if self.at is None else f" for {now - self.at:.0f} s")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AgentsNow:
-    """The states of agents as arrays, with the agent of each host."""
-
-    alive: Bools
-    unheard: Bools  # no report is known
-    partial: Bools
-    first: Numbers
-    silence: Numbers
-
-
 class Agents:
     """All agents with heartbeats, the latest last, and all agents that placement names."""
 
@@ -103,10 +92,7 @@ class Agents:
         self._known: OrderedDict[AgentKey, ReportedAgent] = OrderedDict()
         self._numbers: dict[AgentKey, int] = {}
         self._of_cell: Counter[str] = Counter()  # how many are known
-        self._heard: Numbers = np.full(64, NEVER)
-        self._silence: Numbers = np.zeros(64)
-        self._first: Numbers = np.zeros(64)
-        self._partial: Bools = np.zeros(64, np.bool_)
+        self._table = _empty_table(64)
 
     def __len__(self) -> int:
         return len(self._known)
@@ -162,26 +148,17 @@ class Agents:
         """Return whether an agent without a report may still be about to send its first one."""
         return self._listening.seconds - self.opened < self.grace
 
-    def level(self, agent_at: Ints) -> "AgentsNow":
-        heard = self._heard.take(agent_at)
-        return AgentsNow(
-            alive=self._listening.seconds - heard <= self._silence.take(agent_at),
-            unheard=np.isneginf(heard),
-            partial=self._partial.take(agent_at),
-            first=self._first.take(agent_at),
-            silence=self._silence.take(agent_at),
-        )
+    def level(self, agent_at: Ints) -> Numbers:
+        """Return last report, permitted silence, first report and whether it is partial, for each agent."""
+        return self._table.take(agent_at, axis=1)
 
     def number(self, name: AgentKey) -> int:
         """Return the agent's number, valid until all agents are renumbered."""
         number = self._numbers.get(name)
         if number is None:
             number = self._numbers[name] = len(self._numbers)
-            if number == len(self._heard):
-                self._heard = np.concatenate([self._heard, np.full(number, NEVER)])
-                self._silence = np.concatenate([self._silence, np.zeros(number)])
-                self._first = np.concatenate([self._first, np.zeros(number)])
-                self._partial = np.concatenate([self._partial, np.zeros(number, np.bool_)])
+            if number == self._table.shape[1]:
+                self._table = np.hstack([self._table, _empty_table(number)])
         return number
 
     @property
@@ -195,9 +172,7 @@ class Agents:
             self._numbers.setdefault(name, len(self._numbers))
         for name in self._known:
             self._numbers.setdefault(name, len(self._numbers))
-        size = max(64, 2 * len(self._numbers))
-        self._heard, self._silence = np.full(size, NEVER), np.zeros(size)
-        self._first, self._partial = np.zeros(size), np.zeros(size, np.bool_)
+        self._table = _empty_table(max(64, 2 * len(self._numbers)))
         for name, agent in self._known.items():
             agent.number = self._numbers[name]
             self._write(agent)
@@ -220,13 +195,17 @@ class Agents:
         self._listening.due = max(min(periods, default=LEAST_SILENCE), 1.0)
 
     def _write(self, agent: ReportedAgent) -> None:
-        number = agent.number
-        self._heard[number], self._silence[number] = agent.heard, agent.silence
-        self._first[number], self._partial[number] = agent.first, agent.partial
+        self._table[:, agent.number] = agent.heard, agent.silence, agent.first, agent.partial
 
     def _forget(self, name: AgentKey) -> None:
-        self._heard[self._known.pop(name).number] = NEVER
+        self._table[0, self._known.pop(name).number] = NEVER
         self._of_cell[name[0]] -= 1
+
+
+def _empty_table(size: int) -> Numbers:
+    table = np.zeros((4, size))
+    table[0] = NEVER
+    return table
 
 
 RECENT = 1.0  # seconds for which a build counts in addition to the host's report

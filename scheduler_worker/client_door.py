@@ -71,8 +71,6 @@ class ClientDoor:
     what_ifs: WhatIfs
     source: CandidateSource
 
-    # The registry
-
     async def edit(self, order: ClientEditRequested) -> ClientEditAnswered:
         async with self.database.write() as tx:
             before = await store.registered(tx, [order.client])
@@ -82,8 +80,6 @@ class ClientDoor:
     async def clients(self, question: FindClients) -> ClientsFound:
         async with self.database.read() as tx:
             return ClientsFound(clients=tuple(await store.registered(tx, question.names)))
-
-    # Acts
 
     async def request_many(self, asked: Sequence[ClientRequested]) -> Sequence[Published | Poison]:
         """Return for each request the message of an operator that it becomes, or the client's refusal."""
@@ -135,8 +131,6 @@ class ClientDoor:
             raise NotAllowed(f"cell {steer.cell} does not answer") from None
         if not any(move.build == steer.build for move in found.moves):
             raise NotAllowed("this build has no such move in this cell")
-
-    # Questions
 
     async def ask(self, asked: ClientAsked) -> ClientAnswered:
         client = (await self._registered({asked.client})).get(asked.client)
@@ -211,8 +205,6 @@ class ClientDoor:
             return False
         return (await self._known((), (found.move.build,))).get(found.move.build) in client.projects
 
-    # Lookups
-
     async def _registered(self, names: Collection[str]) -> dict[str, RegisteredClient]:
         async with self.database.read() as tx:
             return {client.name: client for client in await store.registered(tx, names)}
@@ -248,9 +240,6 @@ class ClientDoor:
         except (Unavailable, Unroutable):
             pass
         return found
-
-
-# Judging
 
 
 def _own_word(client: str, word: str) -> str:

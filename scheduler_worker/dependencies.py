@@ -1,4 +1,6 @@
-"""The queries of a scheduler to placement and the cells, several at once, and its settings."""
+"""The queries of a scheduler to placement and the cells, its settings, the end of instances, and the times of
+retried requests.
+"""
 
 import asyncio
 import logging

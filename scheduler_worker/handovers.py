@@ -108,8 +108,6 @@ class Handovers:
                     raise Retry(after=SOON, why=f"the order of move {report.move} is being changed")
         return messages_of(after, report)
 
-    # What it held before
-
     async def _take_back(self, order: Handover, by: HandoverReported) -> tuple[int | None, str]:
         """Return the generation of the instance after a claim of its former allocations, or the obstacle."""
         build, generation = order.placed.build, order.placed.generation if by.half == "leaving" else None
@@ -138,8 +136,6 @@ class Handovers:
                     break
         raise Retry(after=SOON, why=f"the claim of {build} is contended")
 
-    # Orders without a conductor
-
     async def unheard(self, said: Message) -> Sequence[Outgoing]:
         """Retry an order to a cell without a conductor for a limited time; then its half has failed."""
         if not isinstance(said, MovePlaced | HandoverProgress):
@@ -149,8 +145,6 @@ class Handovers:
         if order is None or order.state != ("arriving" if isinstance(said, MovePlaced) else "leaving"):
             return ()  # its cell reports again, which publishes it again
         return await self._advance(order, nobody_hears(order))
-
-    # What is done again and again
 
     async def tell_again(self) -> Sequence[HandoverProgress]:
         """Return the orders to source cells that have not reported about their move yet."""
@@ -173,10 +167,7 @@ _INSERT = Statement(
     SELECT n.move, n.build, n.state, CAST(:now AS double precision), n.story FROM {n} WHERE true
     ON CONFLICT (move) DO NOTHING RETURNING move
     """,
-    move=str,
-    build=str,
-    state=str,
-    story=str,
+    **dict.fromkeys(("move", "build", "state", "story"), str),
 )
 _SELECT = Statement(
     "SELECT handovers.move, handovers.story FROM {n} JOIN handovers ON handovers.move = n.move", move=str
@@ -186,10 +177,7 @@ _UPDATE = Statement(
     UPDATE handovers SET state = n.state, story = n.story, at = CAST(:now AS double precision) FROM {n}
     WHERE handovers.move = n.move AND handovers.state = n.was RETURNING handovers.move
     """,
-    move=str,
-    state=str,
-    was=str,
-    story=str,
+    **dict.fromkeys(("move", "state", "was", "story"), str),
 )
 _UNTOLD = Statement(
     """

@@ -125,9 +125,7 @@ _PUT = Statement(
     INSERT INTO host_health (cell, root, health) SELECT n.cell, n.root, n.health FROM {n} WHERE true
     ON CONFLICT (cell, root) DO UPDATE SET health = excluded.health RETURNING root
     """,
-    cell=str,
-    root=str,
-    health=str,
+    **dict.fromkeys(("cell", "root", "health"), str),
 )
 _DROP = Statement(
     "DELETE FROM host_health WHERE (cell, root) IN (SELECT n.cell, n.root FROM {n}) RETURNING root",

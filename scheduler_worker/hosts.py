@@ -236,12 +236,13 @@ class HostBook(BuildCounts):
         if self._judged is not None and 0 <= now - self._judged < JUDGED_EVERY:
             return
         listened, columns, slots = self._listening.seconds, self._columns, self._slot_at
-        agents = self._agents.level(self._agent_at)
+        heard, silence, first, partial = self._agents.level(self._agent_at)
+        alive = listened - heard <= silence
         heartbeat, recorded = columns.heartbeat.take(slots), columns.recorded_down.take(slots) > 0
         beats = listened - heartbeat <= columns.silence.take(slots)
-        first = np.maximum(self._appeared_at, agents.first)
-        early = (agents.unheard & self._agents.early) | (agents.alive & (listened - first <= agents.silence))
-        fresh = agents.alive & (beats | agents.partial)
+        new = alive & (listened - np.maximum(self._appeared_at, first) <= silence)
+        early = new | (np.isneginf(heard) & self._agents.early)
+        fresh = alive & (beats | (partial > 0))
         self._unknown = np.isneginf(heartbeat) & early & ~recorded & ~fresh
         self._up = fresh | self._unknown
         unknown = self._unknown.take(self._placed)
@@ -267,8 +268,6 @@ class HostBook(BuildCounts):
             for key in returned:
                 del self._records[key]
                 self._columns.recorded_down[self._columns.slots[key]] = 0.0
-
-    # Stored hosts
 
     def _put(self, host: LastHostReport) -> None:
         root, hosts = host.state.root, self._hosts[host.cell]

@@ -155,8 +155,6 @@ class MoveCourses:
         self.scheduler.retries.begin(course.asked.move)
         course.take(ComeAgain(least, most, why))
 
-    # Moves that need a host
-
     async def _seek(self, courses: Sequence[MoveCourse], aside: Aside | None) -> None:
         begun = self._begun(courses)
         later = put_off([order for order, _ in begun], self.scheduler.clock)
@@ -195,8 +193,6 @@ class MoveCourses:
             for course, order in crossing:
                 course.take(begins(kept.get(order.placed.move, order)))
 
-    # Moves without a destination
-
     async def _stay(self, courses: Sequence[MoveCourse]) -> None:
         await self.check_rebuilds([course for course in courses if course.asked.kind == "rebuild"])
         ready = [(course, BEGUN) for course in courses if course.state.barred is None]
@@ -225,8 +221,6 @@ class MoveCourses:
                 why = f"{host}, where it is, does not do for it: {fits[0]}"
                 course.take(Stopped(Barred(code="image", why=why)))
 
-    # The ids of moves
-
     async def came_before(self, courses: Sequence[MoveCourse]) -> None:
         """Answer moves that were answered before once more; they do not wait."""
         retire = self.scheduler.ending.retire
@@ -245,8 +239,6 @@ class MoveCourses:
                 course.take(result)
             else:
                 self._postpone(course, "its name is contended")
-
-    # Moves that had begun
 
     async def _tell_again(self, courses: Sequence[MoveCourse]) -> None:
         known: list[tuple[MoveCourse, MoveStart]] = []
@@ -296,8 +288,6 @@ class MoveCourses:
             order = structs.replace(order, request=request, instances=(), held=((start.asked.move, there),))
             telling.append((course, (order, Begun())))
         await self.place(telling)
-
-    # Moves without a conductor
 
     async def take_back(self, placed: MovePlaced | HandoverProgress) -> MoveRefused | None:
         """Handle a begun move without a conductor: retry for a limited time, then undo its claim."""

@@ -65,8 +65,6 @@ class MoveLookups:
                 looks[index] = start if barred is None else Stopped(barred, start)
         return looks
 
-    # Where they are, and how they stand there
-
     async def _standing(self, requests: Sequence[MoveRequested]) -> _Standing:
         standing = _Standing()
         if not requests:
@@ -122,8 +120,6 @@ class MoveLookups:
             return f"cell {cell!r}: no conductor answers there"
         except (NoAnswer, AnswerRefused) as problem:
             return f"cell {cell!r}: its conductor does not answer: {problem}"
-
-    # What else it begins from
 
     async def _roots(self, starts: Sequence[MoveStart]) -> Mapping[str, Provider]:
         ids = tuple(dict.fromkeys(start.source.root for start in starts if start.source is not None))

@@ -183,8 +183,6 @@ class Scheduler:
             case events.SayMove() | events.BegunBefore():  # moves publish in move_arrivals.py
                 return ()
 
-    # Effects of orders, for the whole batch
-
     def _take(self, course: _Course, event: events.Event) -> None:
         for pick in event.picks if isinstance(event, events.Chosen) else ():
             if pick.crossed:

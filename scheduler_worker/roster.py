@@ -1,11 +1,8 @@
-"""Schedulers that are alive: each publishes a heartbeat every second; after a silence it counts as
-stopped.
-"""
+"""Schedulers that are alive, by heartbeats; Prometheus metrics, mostly about conflicts of schedulers."""
 
 import logging
 from collections import Counter as Tally
-from collections.abc import Awaitable, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Sequence
 
 from prometheus_client import Counter, Gauge
 
@@ -83,14 +80,10 @@ class Roster:
             LIVE.set(len(self._live))
 
 
-class SaysAlive(Protocol):
-    def __call__(self, *messages: SchedulerAlive) -> Awaitable[None]: ...
-
-
 class WaitingSignal:
     """A heartbeat out of turn, after which other schedulers read the waiting requests again."""
 
-    def __init__(self, roster: Roster, say: SaysAlive) -> None:
+    def __init__(self, roster: Roster, say: Callable[[SchedulerAlive], Awaitable[None]]) -> None:
         self._roster = roster
         self._say = say
         self._heartbeat = RateLimitedPublisher(self._publish, "that others wait now")

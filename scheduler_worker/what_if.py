@@ -106,8 +106,6 @@ class WhatIfs:
             )
             return structs.replace(answer, room=room, cut=cut)
 
-    # Would it fit, and where
-
     async def chosen(
         self, order: Order, best: int, supposing: Supposing
     ) -> tuple[WhatIfAnswered, Alternative]:
@@ -187,8 +185,6 @@ class WhatIfs:
     def supposing(self) -> Supposing:
         scheduler = self._scheduler
         return Supposing(scheduler.source, scheduler.book, scheduler.clock.monotonic())
-
-    # How many more
 
     async def _room(self, alternative: Alternative, seed: str, supposing: Supposing) -> tuple[_Counted, str]:
         clock = self._scheduler.clock

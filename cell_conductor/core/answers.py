@@ -1,4 +1,5 @@
-"""Applies placement's answers to a build (an attempt on the next host, or the end), and stale reports.
+"""Applies placement's answers to a build (an attempt on the next host, or the end), stale reports, and
+decides the adoption of instances that existed before berth.
 
 A build is doomed when it can only end in error; then its allocations remain to be released.
 """
@@ -120,14 +121,15 @@ def _caught_up(build: Build, held: claims.Held) -> Stepped:
 
 
 def _taken_over(build: Build, held: claims.Held) -> Leftover | None:
-    for left in build.leftovers:
-        there = build.hosts[left.at]
-        same = there.choice.allocations == held.allocations != build.host.choice.allocations
-        if left.gone or left.attempt == build.attempt:
-            continue
-        if same or (there.root in held.roots and build.host.root not in held.roots):
-            return left
-    return None
+    waits = (left for left in build.leftovers if not left.gone and left.attempt != build.attempt)
+    return next((left for left in waits if holds_instead(build, build.hosts[left.at], held)), None)
+
+
+def holds_instead(build: Build, there: Selection, held: claims.Held) -> bool:
+    """Return whether placement has the build on the given host and not on its present host."""
+    if there.choice.allocations == held.allocations != build.host.choice.allocations:
+        return True
+    return there.root in held.roots and build.host.root not in held.roots
 
 
 def doomed(build: Build, why: str) -> Stepped:

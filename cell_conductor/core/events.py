@@ -1,6 +1,6 @@
 """Events of a build (messages, answers of placement, silence), and the limits of its attempts."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from bus.claims import ClaimResult, Held, ReleaseResult
 from bus.guests import BuildAdoptRequested
@@ -9,8 +9,7 @@ from bus.moves import HandoverProgress, MovePlaced, MoveReported, MoveSteered
 from cell_conductor.core.build import Status
 
 
-@dataclass(frozen=True, slots=True)
-class SwapAnswered:
+class SwapAnswered(Struct, frozen=True):
     """The event that placement answered the claim of the next host after this attempt."""
 
     attempt: int
@@ -18,32 +17,28 @@ class SwapAnswered:
     asked_in: str = ""  # what a move `asks`; empty outside moves
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseAnswer:
+class ReleaseAnswer(Struct, frozen=True):
     """The event that placement answered the release that was asked for in this status of the build."""
 
     asked_in: Status
     result: ReleaseResult
 
 
-@dataclass(frozen=True, slots=True)
-class CleanedUp:
+class CleanedUp(Struct, frozen=True):
     """The event that placement answered the release of a leftover's holder consumer."""
 
     consumer: str
     result: ReleaseResult
 
 
-@dataclass(frozen=True, slots=True)
-class MoveImpossible:
+class MoveImpossible(Struct, frozen=True):
     """The event that a placed move cannot be done here; it goes back before anything is ordered."""
 
     placed: MovePlaced
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Adoption:
+class Adoption(Struct, frozen=True):
     """The event of an adoption with the allocations in placement, or the reason why it is impossible."""
 
     asked: BuildAdoptRequested
@@ -51,8 +46,7 @@ class Adoption:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Stalled:
+class Stalled(Struct, frozen=True):
     """The event of a restart or long silence: the messages that a build waits for are repeated."""
 
 
@@ -74,8 +68,7 @@ Event = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptLimits:
+class AttemptLimits(Struct, frozen=True):
     """Limits for every build of a cell, and the conductor's periods; durations in seconds."""
 
     max_attempts: int = 3

@@ -4,7 +4,7 @@ From its beginning the build's consumer holds the destination, and its attempt n
 The move records the way back: the source host, the guest's attempt number and the earlier spec.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -148,21 +148,19 @@ def never_begun(placed: moves.MovePlaced, end: moves.MoveEnd, why: str, now: flo
 def ended(move: BuildMove) -> moves.MoveEnded:
     """Return the message about the end of a move; always the same message."""
     assert move.end, f"move {move.id} is not over"
-    placed = move.placed
     return moves.MoveEnded(
-        move=move.id,
-        build=placed.build,
-        kind=move.kind,
-        cell=placed.cell,
+        **_named_fields(move),
         end=move.end,
         host=move.at_host,
         root=move.at_root,
-        reason=move.cause,
-        phases=move.phases,
-        attempts=move.attempts,
-        decision=placed.decision,
-        reply_to=placed.reply_to,
+        reply_to=move.placed.reply_to,
     )
+
+
+def _named_fields(move: BuildMove) -> dict[str, Any]:
+    fields = {"reason": move.cause, "phases": move.phases, "attempts": move.attempts}
+    placed = {name: getattr(move.placed, name) for name in ("move", "build", "kind", "cell", "decision")}
+    return placed | fields
 
 
 def half_report(move: BuildMove) -> moves.HandoverReported:
@@ -197,10 +195,7 @@ def end_messages(move: BuildMove) -> tuple[Message, ...]:
 def move_state(move: BuildMove) -> moves.MoveStands:
     """Return the answer to a query about a move."""
     return moves.MoveStands(
-        move=move.id,
-        build=move.placed.build,
-        kind=move.kind,
-        cell=move.placed.cell,
+        **_named_fields(move),
         phase=move.shown,
         source=move.left,
         host=move.host,
@@ -208,10 +203,6 @@ def move_state(move: BuildMove) -> moves.MoveStands:
         percent=move.percent,
         since=move.since,
         ended=move.ended,
-        reason=move.cause,
-        phases=move.phases,
-        attempts=move.attempts,
-        decision=move.placed.decision,
         in_cell=move.elsewhere,
     )
 

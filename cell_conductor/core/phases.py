@@ -27,15 +27,7 @@ from msgspec.structs import replace
 from bus.agent_builds import sent_allocations
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, ReleaseRequested
 from bus.messages import AgentReported
-from bus.moves import (
-    SHELVED,
-    MoveEnd,
-    MoveOrdered,
-    MovePhase,
-    MoveProgress,
-    MoveReported,
-    PhaseOver,
-)
+from bus.moves import SHELVED, MoveEnd, MoveOrdered, MovePhase, MoveProgress, MoveReported, PhaseOver
 from bus.vocabulary import MAX_CAUSE, Message
 from cell_conductor.core import build as say
 from cell_conductor.core import move as moves

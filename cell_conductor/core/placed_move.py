@@ -9,7 +9,7 @@ from bus.moves import SHELVED, MoveEnd, MovePlaced, MoveProgress, MoveReported, 
 from bus.vocabulary import Contended
 from cell_conductor.core import build as say
 from cell_conductor.core import phases
-from cell_conductor.core.answers import holding, position_of, swap_result
+from cell_conductor.core.answers import holding, holds_instead, position_of, swap_result
 from cell_conductor.core.build import Build, Effects, Leftover
 from cell_conductor.core.events import AttemptLimits, Event, MoveImpossible
 from cell_conductor.core.move import BUILT, KEPT, BuildMove, ended, never_begun, without_record
@@ -215,10 +215,8 @@ def _taken_over(build: Build, result: claims.ClaimResult | str, now: float, limi
 
 def _held(build: Build, held: claims.Held, now: float, limits: AttemptLimits) -> Stepped:
     move = phases.open_move(build)
-    source, here = build.hosts[move.source], build.host
     build = replace(build, generation=held.generation if held.allocations else None)
-    same = source.choice.allocations == held.allocations != here.choice.allocations
-    if same or (source.root in held.roots and here.root not in held.roots):
+    if holds_instead(build, build.hosts[move.source], held):
         return phases.returned(holding(build, move.source, held.allocations), now, limits)
     position = position_of(build, held)
     if position is not None and position > build.at:  # a swap that was asked for when the way back began

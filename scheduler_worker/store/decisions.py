@@ -1,4 +1,4 @@
-"""SQL for decisions: why a build got no host, or a move was refused."""
+"""SQL for decisions (why a build got no host, or a move was refused), and for lists of waiting requests."""
 
 from collections.abc import Iterable
 

@@ -246,9 +246,6 @@ async def cancelled(tx: Transaction, owner: str) -> list[Id]:
     return [row["request"] for row in await _CANCELLED(tx, owner=owner)]
 
 
-# Owners
-
-
 async def beat(tx: Transaction, owner: str, reserved: str, rescued: int) -> bool:
     """Store the heartbeat of an owner; return False if another scheduler has adopted its waiting requests."""
     if await _BEAT(tx, owner=owner, reserved=reserved, rescued=rescued):

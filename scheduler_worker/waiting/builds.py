@@ -125,9 +125,6 @@ class WaitingBuilds:
             ends[index] = end
         return await self._results([one.kept for one in expired], ends)
 
-    async def recheck(self, waiting: Sequence[ParkedRequest]) -> Sequence[tuple[ParkedRequest, Evaluated]]:
-        return ()
-
     async def take_back(self, message: Message) -> Message | None:
         assert isinstance(message, BuildPlaced)
         return await self._scheduler.ending.take_back(message)

@@ -63,8 +63,6 @@ class Sight:
         for kind in [one for one in self._kinds if one not in kinds]:
             del self._kinds[kind]
 
-    # What the room asks
-
     def free(self, root: str) -> Mapping[str, int]:
         return self.source.free(root)
 

@@ -35,8 +35,6 @@ class Keeping:
         # owner → its last heartbeat number, and when it changed
         self._heard: dict[str, tuple[int, float]] = {}
 
-    # Timers
-
     async def beat(self) -> None:
         """Write this scheduler's heartbeat if it owns waiting requests, and read all heartbeats."""
         store = self._store
@@ -51,7 +49,11 @@ class Keeping:
             if cancelled:
                 await parked.drop(tx, cancelled)
         store.leave(cancelled)
-        store.room.keep_for_others(self._kept_by(others))
+        reserved: dict[Root, LineKey] = {}
+        for other in others:
+            for root, key in _reserved(other.reserved).items():
+                reserved[root] = min(key, reserved.get(root, key))
+        store.room.keep_for_others(reserved)
         left_behind = self._silent(others, owners - {store.name})
         if left_behind:
             _ = store.sight.source.seen  # Unavailable before placement's memory is there: not yet
@@ -81,8 +83,6 @@ class Keeping:
                 await parked.let_go(tx, self._store.name)
         except Exception as problem:  # the end of a worker is not the time to wait for its database
             log.warning("could not let go of %d requests: %s", len(self._store.requests), problem)
-
-    # Owners
 
     def _silent(self, others: list[OtherScheduler], owners: set[str]) -> list[str]:
         now = self._clock.monotonic()
@@ -125,15 +125,6 @@ class Keeping:
         if lost:
             log.warning("was taken for dead: %d requests wait with another scheduler now", len(lost))
             self._store.leave(lost)
-
-    def _kept_by(self, others: list[OtherScheduler]) -> dict[Root, LineKey]:
-        found: dict[Root, LineKey] = {}
-        for other in others:
-            for root, key in _reserved(other.reserved).items():
-                found[root] = min(key, found.get(root, key))
-        return found
-
-    # Questions
 
     async def waiting(self, question: FindWaiting) -> WaitingFound:
         """Return the waiting requests of all schedulers from the database."""

@@ -8,7 +8,7 @@ it again.
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from bus.clock import Clock
 from bus.context import resumed
@@ -21,6 +21,12 @@ from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.dependencies import Says, log
 from scheduler_worker.store.parked import ParkedRequest
 from scheduler_worker.waiting.store import WaitingStore
+
+if TYPE_CHECKING:
+    from scheduler_worker.waiting.builds import WaitingBuilds
+    from scheduler_worker.waiting.moves import WaitingMoves
+
+Evaluator: TypeAlias = "WaitingBuilds | WaitingMoves"  # their results are in the order of the requests
 
 TURNS = 128  # waiting requests evaluated in one step
 PATIENCE = 1.0  # seconds before a step that failed is repeated
@@ -67,21 +73,6 @@ Evaluated = Ended | StillWaiting | RetryLater
 Results = Sequence[tuple[ParkedRequest, Evaluated]]
 
 
-class Evaluator(Protocol):
-    """Evaluates waiting requests of one type, builds or moves; results are in the order of the requests."""
-
-    async def evaluate(self, woken: Sequence[Woken]) -> Sequence[Evaluated]: ...
-
-    async def end(self, expired: Sequence[Woken]) -> Sequence[Evaluated]:
-        """Evaluate expired requests for the last time; requests without a host are fenced and end."""
-
-    async def recheck(self, waiting: Sequence[ParkedRequest]) -> Results:
-        """Return the new state of some waiting requests, independently of capacity."""
-
-    async def take_back(self, message: Message) -> Message | None:
-        """Release the claim of a placed request without a consumer; return the message to publish instead."""
-
-
 @dataclass(slots=True)
 class _Lane:
     """The pending work of one lane: all builds, or the moves of one cell."""
@@ -95,7 +86,7 @@ class WaitingQueue:
     """The task that evaluates the waiting requests of a store."""
 
     def __init__(
-        self, store: WaitingStore, builds: Evaluator, moves: Evaluator, say: Says, clock: Clock
+        self, store: WaitingStore, builds: "WaitingBuilds", moves: "WaitingMoves", say: Says, clock: Clock
     ) -> None:
         self.store = store
         self._builds = builds
@@ -172,7 +163,7 @@ class WaitingQueue:
                     kept for kept in self.store.requests.values() if kept.start and kept.message.cell == cell
                 ]
                 seen = self.store.sight.source.seen
-                await self._become(evaluator, await evaluator.recheck(here), seen)
+                await self._become(evaluator, await self._moves.recheck(here), seen)
         except Unavailable as away:
             log.warning("waiting requests: %s", away)
             await asyncio.sleep(PATIENCE)
@@ -182,8 +173,6 @@ class WaitingQueue:
         finally:
             del self._running[cell]
             self.store.woken.set()
-
-    # Woken and expired requests
 
     async def _evaluate(self, evaluator: Evaluator, woken: Sequence[Woken]) -> None:
         requests = self.store.requests
@@ -247,8 +236,6 @@ class WaitingQueue:
             if not isinstance(result, Ended):
                 store.end_at(one, self._clock.now() + SOON)
 
-    # Results
-
     async def _publish(self, evaluator: Evaluator, results: Results) -> None:
         """Publish the messages of ended requests, then delete them; a failure is repeated later."""
         done: list[Id] = []
@@ -276,17 +263,13 @@ class WaitingQueue:
                 await self._say(*messages)
         except Unroutable:
             for message in messages:
-                await self._publish_one(evaluator, message)
-
-    async def _publish_one(self, evaluator: Evaluator, message: Message) -> None:
-        try:
-            await self._say(message)
-        except Unroutable:
-            if not _is_placed(message):
-                raise
-            instead = await evaluator.take_back(message)
-            if instead is not None:
-                await self._say(instead)
+                try:
+                    await self._say(message)
+                except Unroutable:
+                    if not _is_placed(message):
+                        raise
+                    if (instead := await evaluator.take_back(message)) is not None:
+                        await self._say(instead)
 
 
 def _is_placed(message: Message) -> bool:

@@ -58,8 +58,6 @@ class WaitingStore:
         # Stores new requests; returns the waiting move of each build that moves, and the stored requests.
         self.add = retrying(self._clock)(self._add_once)
 
-    # Requests in memory
-
     def enter(self, kept: ParkedRequest, mark: int | None = None) -> None:
         """Add a request without a host among the hosts as of this mark (None: not evaluated)."""
         waiter = Waiter(
@@ -126,8 +124,6 @@ class WaitingStore:
         WAITING_NOW.set(len(self.room))
         self._changed()
 
-    # New requests
-
     def kind(self, order: Order) -> str:
         return self.sight.kind(order.request, order.alternatives)
 
@@ -171,8 +167,6 @@ class WaitingStore:
                 self.enter_again(kept)
         self.wake()
 
-    # Reserved hosts
-
     def without_reserved(self, orders: Sequence[Order]) -> Sequence[Order]:
         """Return the orders of new requests without the hosts that are reserved for waiting requests."""
         room = self.room
@@ -200,8 +194,6 @@ class WaitingStore:
             expires = datetime.fromtimestamp(waiting.until, UTC)
             until = f"it gets a host, at most until {expires:%Y-%m-%d %H:%M:%S} UTC"
         return f"reserved for waiting request {request} until {until}"
-
-    # The database
 
     async def live(self, tx: Transaction) -> None:
         reserved = msgspec.json.encode({root: kept.key for root, kept in self.room.kept.items()}).decode()
