@@ -57,9 +57,6 @@ class EventApplier:
                 if len(self.cached) > CACHED:
                     del self.cached[next(iter(self.cached))]
 
-    def forget(self) -> None:
-        self.cached.clear()
-
     async def _apply_to_cached(self, events: Mapping[str, Event]) -> AppliedEvents:
         # Another replica may have changed a build: a result counts only if it was stored over this version.
         now = self.clock.now()

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
-from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
+from bus.claims import ClaimAnswered, ClaimRequested, ClaimResult, ReleaseAnswered, ReleaseRequested
 from bus.clock import Clock
 from bus.errors import AnswerRefused, Retry, Unavailable
 from bus.messages import (
@@ -67,7 +67,7 @@ class Builds:
         self.release_many = release_many
         self.limits = limits or AttemptLimits()
         self.clock = clock or Clock()
-        self.ring = ring
+        self.ring = ring or Ring(database, clock=clock, lease=self.limits.agent_lease)
         self._applier = EventApplier(database, self.limits, self.clock)
         self._resumed = False
         # A transaction that lost a race is retried; after too many attempts the work is postponed.
@@ -92,7 +92,7 @@ class Builds:
 
     async def report_many(self, reports: Sequence[AgentReported]) -> Sequence[Outcome]:
         """Apply reports of agents; a report of a node's former owner repeats the orders to its new owner."""
-        outdated = await self.ring.outdated(reports) if self.ring is not None else set()
+        outdated = await self.ring.outdated(reports)
         for report in (reports[position] for position in sorted(outdated)):
             log.warning(
                 "build %s: agent %s says %s of %s, which another agent has since its epoch %d",
@@ -114,8 +114,6 @@ class Builds:
     async def addressed(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
         lists = [[*outcome] if isinstance(outcome, Sequence) else [] for outcome in outcomes]
         count_ends(message for listed in lists for message in listed)
-        if self.ring is None:
-            return outcomes
         messages = iter(await self.ring.addressed([message for listed in lists for message in listed]))
         return [
             [next(messages) for _ in outcome] if isinstance(outcome, Sequence) else outcome
@@ -172,8 +170,6 @@ class Builds:
 
     async def move(self) -> Sequence[_Reminder]:
         """Send the open orders of nodes to their new owners."""
-        if self.ring is None:
-            return []
         said: list[_Reminder] = []
         now, roots = self.clock.now(), frozenset(self.ring.moved)
         for build in await self.ring.builds_moved():
@@ -183,23 +179,17 @@ class Builds:
         return await self._reminded(said)
 
     async def _reminded(self, said: list[_Reminder]) -> list[_Reminder]:
-        if self.ring is None:
-            return said
         return [message for message in await self.ring.addressed(said) if isinstance(message, _Reminder)]
 
     async def prune(self) -> None:
         """Delete builds and moves that ended long ago and hold nothing."""
-        self.forget()  # a build that is placed again after pruning starts at version 0 again
+        self._applier.cached.clear()  # a build that is placed again after pruning starts at version 0 again
         before = self.clock.now() - KEEP
         for prune in (store.prune, moves_store.prune):
             pruned = PRUNE_PAGE
             while pruned == PRUNE_PAGE:
                 async with self.database.write() as tx:
                     pruned = await prune(tx, before, PRUNE_PAGE)
-
-    def forget(self) -> None:
-        """Clear the cache of builds."""
-        self._applier.forget()
 
     async def handle(self, events: Sequence[tuple[str, Event]]) -> list[Outcome]:
         """Return one outcome for each event; events of the same build are handled one after another."""
@@ -220,7 +210,6 @@ class Builds:
         return outcomes
 
     async def _advance(self, events: Mapping[str, Event]) -> Mapping[str, list[Message] | Retry]:
-        """Apply and store events, ask placement, and apply its answers."""
         said: dict[str, list[Message]] = {id_: [] for id_ in events}
         fates: dict[str, list[Message] | Retry] = dict(said)
         for _ in range(ROUNDS):
@@ -251,20 +240,25 @@ class Builds:
         if not swaps:
             return {}
         try:
-            answers = await self.claim_many([question for _, question in swaps])
+            answers = await self.claim_each([question for _, question in swaps])
         except Unavailable as away:
             log.warning("%d builds wait to swap hosts: %s", len(swaps), away)
             return {}
-        except AnswerRefused as refused:
-            if len(swaps) == 1:
-                build, _ = swaps[0]
-                return {build.id: SwapAnswered(build.attempt, str(refused), _asked_in(build))}
-            alone = [await self._swap([swap]) for swap in swaps]  # find out which question was refused
-            return {id_: event for answered in alone for id_, event in answered.items()}
         return {
-            build.id: SwapAnswered(build.attempt, answer.results[0], _asked_in(build))
+            build.id: SwapAnswered(build.attempt, answer, "" if build.moving is None else build.moving.asks)
             for (build, _), answer in zip(swaps, answers, strict=True)
         }
+
+    async def claim_each(self, questions: Sequence[ClaimRequested]) -> list[ClaimResult | str]:
+        """Return placement's answer to each claim, or why placement cannot judge that claim."""
+        if not questions:
+            return []
+        try:
+            return [answer.results[0] for answer in await self.claim_many(questions)]
+        except AnswerRefused as refused:
+            if len(questions) == 1:
+                return [str(refused)]
+        return [(await self.claim_each([question]))[0] for question in questions]
 
     async def _release(self, releases: Sequence[tuple[Build, ReleaseRequested]]) -> dict[str, Event]:
         if not releases:
@@ -290,10 +284,6 @@ class Builds:
         """Return builds with ids beyond `after` without activity since then, and mark them as active."""
         async with self.database.write() as tx:
             return store.readable(await silent(tx, since=since, now=now, after=after, most=PAGE))
-
-
-def _asked_in(build: Build) -> str:
-    return build.moving.asks if build.moving is not None else ""
 
 
 def _to_be_placed(known: Build | None, reshape: BuildReshaped) -> bool:

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from bus.claims import Claimed, ClaimRequested, ClaimResult, Held, Refused, ReleaseResult
-from bus.errors import AnswerRefused, Retry, Unavailable
+from bus.claims import Claimed, ClaimRequested, Held, Refused
+from bus.errors import Retry, Unavailable
 from bus.guests import BuildAdoptRequested
 from bus.moves import FindMoves, HandoverProgress, MovePlaced, MoveReported, MovesFound, MoveSteered
 from bus.vocabulary import Contended
@@ -48,7 +48,6 @@ class CellMoves:
         return [later.get(move.move) or next(outcomes) for move in placed]
 
     async def hand_over_many(self, orders: Sequence[HandoverProgress]) -> Sequence[Outcome]:
-        """Handle orders about the cells of builds that move between cells."""
         async with self.database.read() as tx:
             known = await store.load(tx, {order.build for order in orders})
         later = {
@@ -71,7 +70,7 @@ class CellMoves:
 
     async def _undo(self, placed: MovePlaced) -> Retry | None:
         question = undone_unknown(placed)
-        result: ClaimResult | ReleaseResult | None = None
+        result: object = None
         try:
             if isinstance(question, ClaimRequested):
                 result = (await self.builds.claim_many([question]))[0].results[0]
@@ -83,8 +82,6 @@ class CellMoves:
 
     async def _on_metal(self, builds: Iterable[Build]) -> set[str]:
         roots = {build.id: build.host.root for build in builds if build.placed is not None}
-        if self.builds.ring is None or not roots:
-            return set()
         owned = await self.builds.ring.owned(roots.values())
         return {id_ for id_, root in roots.items() if root in owned}
 
@@ -137,17 +134,17 @@ class Adoptions:
             )
         ]
         seen: list[tuple[BuildAdoptRequested, Held]] = []
-        answers = await self._ask([claim_of(request) for request in asking])
+        answers = await self._builds.claim_each([claim_of(request) for request in asking])
         for request, answer in zip(asking, answers, strict=True):
             build = known.get(request.build)
-            held = answer if isinstance(answer, str) else checked_allocations(build, request, answer)
+            held = checked_allocations(build, request, answer)
             if isinstance(held, str):
                 adoptions[request.build] = Adoption(request, why=held)
             elif has_allocations(build, held.generation, held.allocations):
                 adoptions[request.build] = Adoption(request, held)
             else:
                 seen.append((request, held))
-        answers = await self._ask([claim_of(request, held) for request, held in seen])
+        answers = await self._builds.claim_each([claim_of(request, held) for request, held in seen])
         for (request, held), answer in zip(seen, answers, strict=True):
             match answer:
                 case Claimed(generation=generation):
@@ -158,18 +155,6 @@ class Adoptions:
                     adoption = Adoption(request, why="others claim for it meanwhile: look again")
             adoptions[request.build] = adoption
         return list(adoptions.values())
-
-    async def _ask(self, questions: Sequence[ClaimRequested]) -> Sequence[ClaimResult | str]:
-        """Return placement's answers about the instances' allocations, or why placement cannot answer."""
-        if not questions:
-            return []
-        try:
-            return [answer.results[0] for answer in await self._builds.claim_many(questions)]
-        except AnswerRefused as refused:
-            if len(questions) == 1:
-                return [f"placement refused to judge it: {refused}"]
-            # find out which question was refused
-            return [(await self._ask([question]))[0] for question in questions]
 
 
 def _named(adoption: Adoption) -> tuple[str, str]:

@@ -44,7 +44,7 @@ FORGOTTEN_AFTER = 7 * 86400.0
 
 
 class Ring:
-    """The agents and bare-metal nodes of one cell."""
+    """The agents and bare-metal nodes of one cell, and the commands of operators about them."""
 
     def __init__(
         self, database: Database, *, clock: Clock | None = None, lease: float = LEASE_SECONDS
@@ -60,6 +60,8 @@ class Ring:
         # A transaction that lost a race is retried. What is not settled then is left to the next check.
         busy = LeaseAnswered(refused="others change it all the time")
         self.lend = retrying(self.clock, otherwise=lambda asked: busy)(self._lend_once)
+        again = AgentEditAnswered(refused="others change it all the time: try again")
+        self._edit = retrying(self.clock, otherwise=lambda request: again)(self._edit_once)
         self.settle = retrying(self.clock, otherwise=lambda pool: None)(self._settle_once)
 
     async def _lend_once(self, asked: LeaseAsked) -> LeaseAnswered:
@@ -247,17 +249,8 @@ class Ring:
             self.moved |= roots
             raise
 
-
-class RingCommands:
-    """Commands of operators about agents that share nodes: list, enable, disable, rehome."""
-
-    def __init__(self, ring: Ring) -> None:
-        self._ring = ring
-        busy = AgentEditAnswered(refused="others change it all the time: try again")
-        self._edit = retrying(ring.clock, otherwise=lambda request: busy)(self._edit_once)
-
     async def find(self, question: FindAgents) -> AgentsFound:
-        async with self._ring.database.read() as tx:
+        async with self.database.read() as tx:
             members = sorted(await store.members(tx), key=lambda member: member.pool)
             pools = {member.pool for member in members}
             nodes = {pool: await store.nodes(tx, pool) for pool in pools}
@@ -285,11 +278,11 @@ class RingCommands:
         answer = await self._edit(request)
         if answer.refused:
             return answer
-        async with self._ring.database.read() as tx:
+        async with self.database.read() as tx:
             pool = next(member.pool for member in await store.members(tx) if member.agent == request.agent)
             before = {node.root: node for node in await store.nodes(tx, pool)}
-        await self._ring.settle(pool)
-        async with self._ring.database.read() as tx:
+        await self.settle(pool)
+        async with self.database.read() as tx:
             after = {node.root: node for node in await store.nodes(tx, pool)}
         mine = [root for root, node in before.items() if node.owner == request.agent]
         moved = sum(root in after and after[root].owner != request.agent for root in mine)
@@ -297,7 +290,7 @@ class RingCommands:
         return AgentEditAnswered(moved=moved, waiting=waiting)
 
     async def _edit_once(self, request: AgentEditRequested) -> AgentEditAnswered:
-        async with self._ring.database.write() as tx:
+        async with self.database.write() as tx:
             members = {member.agent: member for member in await store.members(tx)}
             if why := _refused(request, members):
                 return AgentEditAnswered(refused=why)

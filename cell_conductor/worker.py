@@ -15,7 +15,7 @@ from cell_conductor.audit import Listing
 from cell_conductor.builds import AskMany, Builds
 from cell_conductor.core.events import AttemptLimits
 from cell_conductor.moves import Adoptions, CellMoves
-from cell_conductor.ring import CHECKS_PER_LEASE, Ring, RingCommands
+from cell_conductor.ring import CHECKS_PER_LEASE, Ring
 
 A = TypeVar("A", ClaimRequested, ReleaseRequested)
 R = TypeVar("R")
@@ -40,7 +40,6 @@ def cell_conductor(
     """Return the conductor of one cell; any number of replicas may share the cell's database."""
     limits = limits or AttemptLimits()
     ring = Ring(database, clock=clock, lease=limits.agent_lease)
-    commands = RingCommands(ring)
     asks = _as_this(cell, claim_many), _as_this(cell, release_many)
     builds = Builds(database, *asks, limits=limits, clock=clock, ring=ring)
     moves = CellMoves(builds)
@@ -70,8 +69,8 @@ def cell_conductor(
             answers(topics.FIND_MOVES, moves.find, cell=cell),
             answers(topics.LEASE, ring.lend, cell=cell),
             answers(topics.TELL_NODES, ring.report_nodes, cell=cell),
-            answers(topics.FIND_AGENTS, commands.find, cell=cell),
-            answers(topics.EDIT_AGENT, commands.edit, cell=cell),
+            answers(topics.FIND_AGENTS, ring.find, cell=cell),
+            answers(topics.EDIT_AGENT, ring.edit, cell=cell),
         ],
         asks=[topics.CELL_CLAIM, topics.CELL_RELEASE],
         timers=_timers(builds, ring),

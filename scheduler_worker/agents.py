@@ -4,7 +4,7 @@ builds sent recently, and failures, which fade with time.
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -54,17 +54,13 @@ class ReportedAgent:
     sequence: int
     run: str
     partial: bool  # its reports name some of its hosts only
+    first: float  # its first report, in seconds of listening
     life: int = 0  # counts its restarts
-    first: float = field(init=False)  # its first report, in seconds of listening
-    silence: float = field(init=False)  # seconds without a report after which it is down
 
-    def __post_init__(self) -> None:
-        self.first = self.heard
-        self.reports_every(self.period)
-
-    def reports_every(self, period: float) -> None:
-        self.period = period
-        self.silence = max(PERIODS * period, LEAST_SILENCE)
+    @property
+    def silence(self) -> float:
+        """Return the seconds without a report after which the agent is down."""
+        return max(PERIODS * self.period, LEAST_SILENCE)
 
     @property
     def remembered(self) -> float:
@@ -94,9 +90,6 @@ class Agents:
         self._of_cell: Counter[str] = Counter()  # how many are known
         self._table = _empty_table(64)
 
-    def __len__(self) -> int:
-        return len(self._known)
-
     def handle(self, report: HostReported, now: float) -> ReportedAgent:
         """Return the agent of a report, with the time of this heartbeat unless the report is an older one.
 
@@ -107,9 +100,8 @@ class Agents:
         agent = self._known.get(name)
         if agent is None:
             number = self.number(name)
-            agent = ReportedAgent(
-                number, listened, now, report.period, report.sequence, report.run, report.partial
-            )
+            said = (report.period, report.sequence, report.run, report.partial)
+            agent = ReportedAgent(number, listened, now, *said, first=listened)
             self._known[name] = agent
             self._of_cell[report.cell] += 1
         elif report.run != agent.run or (
@@ -120,8 +112,7 @@ class Agents:
             return agent
         agent.heard, agent.at = listened, now
         agent.sequence, agent.partial = report.sequence, report.partial
-        if report.period != agent.period:
-            agent.reports_every(report.period)
+        agent.period = report.period
         self._write(agent)
         self._listening.due = max(min(self._listening.due, report.period), 1.0)
         self._known.move_to_end(name)
@@ -246,11 +237,6 @@ class BuildCounts:
         self._columns.recent[self._columns.slots[key]] -= 1
         self._taken_back[key] += 1
 
-    def recent(self, cell: str, root: str, now: float) -> int:
-        """Return the number of builds sent to a host that its last report may not include yet."""
-        self._past(now)
-        return int(self._columns.recent[self._columns.slots.get((cell, root), NOBODY)])
-
     def failed(self, cell: str, root: str, now: float) -> None:
         slot, weight = self._columns.slot((cell, root)), self._weight(now)
         self._columns.failures[slot] += weight
@@ -259,11 +245,6 @@ class BuildCounts:
         """Record a new instance on a host: half of the host's failed builds are forgiven."""
         slot = self._columns.slots.get((cell, root), NOBODY)
         self._columns.failures[slot] /= 2
-
-    def failures(self, cell: str, root: str, now: float) -> float:
-        """Return the number of failed builds on a host, each halved repeatedly with time."""
-        weight = self._weight(now)
-        return float(self._columns.failures[self._columns.slots.get((cell, root), NOBODY)]) / weight
 
     def _weight(self, now: float) -> float:
         halvings = (now - self._whole) / self._halved_after

@@ -109,7 +109,7 @@ class Cancelling:
             decision=decision,
             reply_to=message.reply_to,
         )
-        await self._store.keep_decisions([(message, unplaceable)])
+        await self._store.keep_decisions([(message, [unplaceable])])
         return unplaceable
 
     async def _pass_on(self, asked: BuildCancelRequested, fenced: _Fenced, waited: bool, why: str) -> Deletes:

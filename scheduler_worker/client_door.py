@@ -35,7 +35,7 @@ from bus.sql.database import Database
 from bus.vocabulary import UNSAID_ID, Id
 from scheduler_worker.core.move_start import refused as refused_move
 from scheduler_worker.dependencies import CellQueries, PlacementQueries
-from scheduler_worker.store import clients as store
+from scheduler_worker.store.decisions import bind, projects_of, registered
 from scheduler_worker.waiting.owner import Keeping
 from scheduler_worker.what_if import WhatIfs
 
@@ -73,13 +73,13 @@ class ClientDoor:
 
     async def edit(self, order: ClientEditRequested) -> ClientEditAnswered:
         async with self.database.write() as tx:
-            before = await store.registered(tx, [order.client])
-            await store.bind(tx, order.client, order.projects)
+            before = await registered(tx, [order.client])
+            await bind(tx, order.client, order.projects)
         return ClientEditAnswered(before=before[0] if before else None)
 
     async def clients(self, question: FindClients) -> ClientsFound:
         async with self.database.read() as tx:
-            return ClientsFound(clients=tuple(await store.registered(tx, question.names)))
+            return ClientsFound(clients=tuple(await registered(tx, question.names)))
 
     async def request_many(self, asked: Sequence[ClientRequested]) -> Sequence[Published | Poison]:
         """Return for each request the message of an operator that it becomes, or the client's refusal."""
@@ -207,7 +207,7 @@ class ClientDoor:
 
     async def _registered(self, names: Collection[str]) -> dict[str, RegisteredClient]:
         async with self.database.read() as tx:
-            return {client.name: client for client in await store.registered(tx, names)}
+            return {client.name: client for client in await registered(tx, names)}
 
     async def _known(self, new: Collection[Id], existing: Collection[Id]) -> Projects:
         """Return the projects of builds and requests; cells are queried for the `existing` ids only."""
@@ -215,7 +215,7 @@ class ClientDoor:
         if not ids:
             return {}
         async with self.database.read() as tx:
-            projects = await store.projects_of(tx, ids)
+            projects = await projects_of(tx, ids)
         for some in portions([id_ for id_ in ids if id_ not in projects], PLACEMENT_ASKED):
             held = await self.placement.allocations(FindAllocations(consumers=some))
             projects |= {

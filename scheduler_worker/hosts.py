@@ -129,13 +129,6 @@ class HostBook(BuildCounts):
             self._drop(cell, next(iter(most)))
         self._agents.keep(MOST_HOSTS)
 
-    @property
-    def cells(self) -> set[str]:
-        return set(self._hosts)
-
-    def __len__(self) -> int:
-        return self._count
-
     def state(self, cell: str, root: str) -> HostState | None:
         hosts = self._hosts.get(cell)
         known = None if hosts is None else hosts.get(root)

@@ -20,8 +20,7 @@ from scheduler_worker.move_courses import MoveCourses
 from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.roster import SAYS_SECONDS, WaitingSignal
-from scheduler_worker.waiting.builds import WaitingBuilds
-from scheduler_worker.waiting.moves import WaitingMoves
+from scheduler_worker.waiting.evaluating import WaitingBuilds, WaitingMoves
 from scheduler_worker.waiting.owner import Keeping
 from scheduler_worker.waiting.queue import WaitingQueue
 from scheduler_worker.waiting.store import HostChanges, WaitingStore

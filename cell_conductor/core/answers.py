@@ -217,7 +217,9 @@ def claim_of(asked: BuildAdoptRequested, held: Held | None = None) -> ClaimReque
     return ClaimRequested(claims=(claim,))
 
 
-def checked_allocations(known: Build | None, asked: BuildAdoptRequested, answer: ClaimResult) -> Held | str:
+def checked_allocations(
+    known: Build | None, asked: BuildAdoptRequested, answer: ClaimResult | str
+) -> Held | str:
     """Return the allocations in placement's answer if they can be adopted, else the reason why not."""
     match answer:
         case Held() if not answer.allocations:
@@ -230,6 +232,8 @@ def checked_allocations(known: Build | None, asked: BuildAdoptRequested, answer:
             return answer if same else "it holds something else by now: look again"
         case Retired(why=why):
             return f"it has ended for placement ({why})"
+        case str() as why:
+            return f"placement refused to judge it: {why}"
         case Refused(refusals=refusals):
             return "; ".join(dict.fromkeys(map(str, refusals))) or "placement refuses to say what it holds"
         case _:

@@ -127,11 +127,7 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 def without_record(placed: moves.MovePlaced) -> moves.MovePlaced:
     """Return the message of a placed move as stored: without the decision's record and the boot request."""
-    if placed.booted is not None:
-        placed = replace(placed, booted=None)
-    if placed.decision.record is None:
-        return placed
-    return replace(placed, decision=replace(placed.decision, record=None))
+    return replace(placed, booted=None, decision=replace(placed.decision, record=None))
 
 
 def closed(move: BuildMove, end: moves.MoveEnd, reason: str, host: str, root: str, now: float) -> BuildMove:

@@ -81,7 +81,6 @@ def tried(build: Build, outcome: Literal["built", "failed", "timed out"], cause:
 
 
 def close(build: Build, end: MoveEnd, reason: str, now: float, status: Status, *said: Message) -> Stepped:
-    """End a move."""
     host = build.host if status == "active" else None
     move = moves.closed(
         open_move(build), end, reason, host.host if host else "", host.root if host else "", now

@@ -83,15 +83,10 @@ _REWRITE = Statement(
     message=str,
     instances=int,
 )
-_DELETE = Statement(
-    "DELETE FROM parked WHERE request IN (SELECT n.request FROM {n}) RETURNING request", request=str
-)
-_DELETE_BUILDS = Statement(
-    "DELETE FROM parked_builds WHERE request IN (SELECT n.request FROM {n}) RETURNING build", request=str
-)
-_DELETE_MOVES = Statement(
-    "DELETE FROM moving_builds WHERE move IN (SELECT n.request FROM {n}) RETURNING build", request=str
-)
+_DELETE = [
+    Statement(f"DELETE FROM {table} WHERE {id_} IN (SELECT n.id FROM {{n}}) RETURNING {id_}", id=str)
+    for table, id_ in (("moving_builds", "move"), ("parked_builds", "request"), ("parked", "request"))
+]
 _ONE_OF_EACH = Statement(
     """
     INSERT INTO moving_builds (build, move) SELECT n.build, n.move FROM {n} WHERE true
@@ -113,7 +108,7 @@ _ADOPT = Statement(
     (SELECT request FROM parked WHERE owner = :before LIMIT :most) RETURNING {_KEPT}
     """
 )
-_LET_GO = Statement("UPDATE parked SET owner = '' WHERE owner = :owner RETURNING request")
+LET_GO = Statement("UPDATE parked SET owner = '' WHERE owner = :owner RETURNING request")
 _FIND = Statement(
     """
     SELECT DISTINCT parked.* FROM {n}
@@ -131,19 +126,15 @@ _CANCELLED = Statement(f"SELECT request FROM parked WHERE owner = :owner AND {CA
 
 _BEAT = Statement(
     """
-    UPDATE schedulers SET beat = beat + 1, reserved = :reserved, rescued = :rescued WHERE owner = :owner
-    RETURNING beat
-    """
-)
-_ENTER = Statement(
-    """
     INSERT INTO schedulers (owner, beat, reserved, rescued) VALUES (:owner, 0, :reserved, :rescued)
-    ON CONFLICT (owner) DO NOTHING RETURNING owner
+    ON CONFLICT (owner) DO UPDATE SET beat = schedulers.beat + 1, reserved = excluded.reserved,
+    rescued = excluded.rescued RETURNING beat
     """
 )
 _ROSTER = Statement("SELECT owner, beat, reserved, rescued FROM schedulers")
 _OWNERS = Statement("SELECT DISTINCT owner FROM parked")
-_BURY = Statement("DELETE FROM schedulers WHERE owner = :owner AND beat = :beat RETURNING owner")
+# Deletes the record of an owner, unless it had a heartbeat since this one
+BURY = Statement("DELETE FROM schedulers WHERE owner = :owner AND beat = :beat RETURNING owner")
 
 _encode = msgspec.json.Encoder().encode
 _message = msgspec.json.Decoder(BuildRequested).decode
@@ -201,9 +192,8 @@ async def looked_at(tx: Transaction, parked: Iterable[ParkedRequest]) -> None:
 
 async def drop(tx: Transaction, requests: Collection[Id]) -> None:
     values = [(request,) for request in sorted(requests)]
-    await _DELETE_MOVES(tx, values)
-    await _DELETE_BUILDS(tx, values)
-    await _DELETE(tx, values)
+    for delete in _DELETE:
+        await delete(tx, values)
 
 
 async def without(tx: Transaction, parked: ParkedRequest, builds: Collection[Id]) -> ParkedRequest:
@@ -228,10 +218,6 @@ async def adopt(tx: Transaction, owner: str, before: str, limit: int) -> tuple[l
     return _readable(rows), len(rows) == limit
 
 
-async def let_go(tx: Transaction, owner: str) -> None:
-    await _LET_GO(tx, owner=owner)
-
-
 async def find(tx: Transaction, ids: Collection[Id]) -> list[FoundParked]:
     rows = await _FIND(tx, [(id_,) for id_ in ids])
     return [FoundParked(kept, row["owner"]) for row in rows if (kept := _parked(row))]
@@ -248,10 +234,8 @@ async def cancelled(tx: Transaction, owner: str) -> list[Id]:
 
 async def beat(tx: Transaction, owner: str, reserved: str, rescued: int) -> bool:
     """Store the heartbeat of an owner; return False if another scheduler has adopted its waiting requests."""
-    if await _BEAT(tx, owner=owner, reserved=reserved, rescued=rescued):
-        return True
-    await _ENTER(tx, owner=owner, reserved=reserved, rescued=rescued)
-    return False
+    [row] = await _BEAT(tx, owner=owner, reserved=reserved, rescued=rescued)
+    return bool(row["beat"] > 0)
 
 
 async def roster(tx: Transaction) -> list[OtherScheduler]:
@@ -261,11 +245,6 @@ async def roster(tx: Transaction) -> list[OtherScheduler]:
 
 async def owners(tx: Transaction) -> set[str]:
     return {row["owner"] for row in await _OWNERS(tx)}
-
-
-async def delete_owner(tx: Transaction, owner: str, beat: int) -> None:
-    """Delete the record of an owner of waiting requests, unless it had a heartbeat since this one."""
-    await _BURY(tx, owner=owner, beat=beat)
 
 
 def _by_request(parked: ParkedRequest) -> Id:

@@ -80,7 +80,7 @@ class Keeping:
             return
         try:
             async with self._store.database.write() as tx:
-                await parked.let_go(tx, self._store.name)
+                await parked.LET_GO(tx, owner=self._store.name)
         except Exception as problem:  # the end of a worker is not the time to wait for its database
             log.warning("could not let go of %d requests: %s", len(self._store.requests), problem)
 
@@ -107,7 +107,7 @@ class Keeping:
         async with store.database.write() as tx:
             for scheduler in others:
                 if scheduler.owner == before:
-                    await parked.delete_owner(tx, before, scheduler.beat)
+                    await parked.BURY(tx, owner=before, beat=scheduler.beat)
         self._heard.pop(before, None)
         if several:
             log.warning("looks after %d requests that %s had kept", several, before or "somebody")

@@ -23,8 +23,7 @@ from scheduler_worker.store.parked import ParkedRequest
 from scheduler_worker.waiting.store import WaitingStore
 
 if TYPE_CHECKING:
-    from scheduler_worker.waiting.builds import WaitingBuilds
-    from scheduler_worker.waiting.moves import WaitingMoves
+    from scheduler_worker.waiting.evaluating import WaitingBuilds, WaitingMoves
 
 Evaluator: TypeAlias = "WaitingBuilds | WaitingMoves"  # their results are in the order of the requests
 

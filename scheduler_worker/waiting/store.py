@@ -223,8 +223,10 @@ class WaitingStore:
                 await parked.drop(tx, requests)
             self.leave(requests)
 
-    async def keep_decisions(self, ending: Sequence[tuple[BuildRequested, BuildUnplaceable]]) -> None:
-        """Store the decisions why builds have no host, for later queries."""
+    async def keep_decisions(self, ended: Sequence[tuple[BuildRequested, Sequence[object]]]) -> None:
+        """Store the decisions why builds have no host, from the messages that end their requests."""
+        listed = [(request, message) for request, messages in ended for message in messages]
+        ending = [(asked, message) for asked, message in listed if isinstance(message, BuildUnplaceable)]
         if ending:
             UNPLACEABLE.inc(len(ending))
             async with self.database.write() as tx:

@@ -508,7 +508,7 @@ async def test_a_build_changed_by_another_replica_is_read_again(
         await placed(one, books, ONE)
         await heard(other, *heard_there)
         if not memory:
-            one.forget()
+            one._applier.cached.clear()
         said.append(await heard(one, event))
         stored.append(await census(store))
     assert said[0] == said[1]
@@ -699,7 +699,7 @@ async def spoil(builds: Builds, column: str, value: str) -> None:
         await tx.execute(
             text(f"UPDATE builds SET {column} = :value WHERE id = :id"), {"value": value, "id": ONE.build}
         )
-    builds.forget()
+    builds._applier.cached.clear()
 
 
 BROKEN = ["", "{", '"a story"', '{"cell": "c1"}', '{"cell": 7, "at": 0, "started": 0}', '["c1", 99, 0.0]']

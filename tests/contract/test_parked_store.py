@@ -146,7 +146,7 @@ async def test_requests_of_a_dead_scheduler_are_adopted_page_by_page_and_once(st
     assert (len(rest), more) == (2, False)
     assert len(await of(store, "s2")) == 3
     async with store.write() as tx:
-        await parked.let_go(tx, "s2")
+        await parked.LET_GO(tx, owner="s2")
         assert await parked.owners(tx) == {"", "s3"}
 
 
@@ -156,9 +156,9 @@ async def test_a_scheduler_that_beats_stays_in_the_roster_until_deleted(store: D
         assert await parked.beat(tx, "s1", '{"h": [0, 1.5, "r"]}', 2)
         [one] = await parked.roster(tx)
         assert (one.owner, one.beat, one.rescued) == ("s1", 1, 2)
-        await parked.delete_owner(tx, "s1", 0)  # it has moved since
+        await parked.BURY(tx, owner="s1", beat=0)  # it has moved since
         assert await parked.beat(tx, "s1", "{}", 2)
-        await parked.delete_owner(tx, "s1", 2)
+        await parked.BURY(tx, owner="s1", beat=2)
         assert not await parked.beat(tx, "s1", "{}", 2)
 
 

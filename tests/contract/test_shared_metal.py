@@ -27,7 +27,7 @@ from bus.vocabulary import Message
 from bus.worker import Outcome
 from cell_conductor.builds import Builds
 from cell_conductor.core.events import AttemptLimits
-from cell_conductor.ring import Ring, RingCommands
+from cell_conductor.ring import Ring
 from tests.support.conductor_builders import CELL, Books, a_delete, a_placed, an_agent_report
 from tests.support.ids import uid
 
@@ -148,7 +148,7 @@ async def test_agents_share_the_nodes_and_receive_their_part(world: RingWorld) -
     had = Counter(root for agent in world.agents.values() for root in agent.nodes)
     assert had == Counter(NODES)
     assert {len(agent.nodes) for agent in world.agents.values()} <= {19, 20, 21}
-    found = await RingCommands(world.rings[1]).find(FindAgents(cell=CELL))
+    found = await world.rings[1].find(FindAgents(cell=CELL))
     assert [(agent.agent, agent.alive, agent.disabled, agent.occupied) for agent in found.agents] == [
         (name, True, False, 0) for name in "abc"
     ]
@@ -269,10 +269,7 @@ async def test_a_node_with_an_instance_stays_with_its_agent_until_it_is_deleted(
     root = next(iter(world.agents["a"].nodes))
     order = await built(world, books, 1, root)
     await world.pass_(30.0, "a")
-    there = {
-        agent.agent: agent
-        for agent in (await RingCommands(world.rings[0]).find(FindAgents(cell=CELL))).agents
-    }
+    there = {agent.agent: agent for agent in (await world.rings[0].find(FindAgents(cell=CELL))).agents}
     assert (there["a"].alive, there["a"].free, there["a"].occupied) == (False, 0, 1)
     late = the_one(
         await world.builds[0].delete_many([a_delete(placed_on(1, root, books=books))]), DestroyOrdered
@@ -318,7 +315,7 @@ async def test_reports_of_an_earlier_epoch_are_ignored(world: RingWorld, books: 
     order = the_one(await world.builds[0].start_many([placed_on(1, root, books=books)]), BuildOrdered)
     await world.pass_(4.0, "a")
     rehome = AgentEditRequested(cell=CELL, agent="a", edit="rehome")
-    assert (await RingCommands(world.rings[1]).edit(rehome)).moved == 1
+    assert (await world.rings[1].edit(rehome)).moved == 1
     await world.pass_(0.5, "a")
     (moved,) = [message for message in world.said if isinstance(message, BuildOrdered)]
     assert (moved.agent, moved.epoch, moved.attempt) == ("b", 2, 1)
@@ -336,12 +333,12 @@ async def test_a_disabled_agent_keeps_only_nodes_in_use(world: RingWorld, books:
     await all_dealt(world, "a", "b", "c")
     root = next(iter(world.agents["a"].nodes))
     await built(world, books, 1, root)
-    answer = await RingCommands(world.rings[0]).edit(AgentEditRequested(cell=CELL, agent="a", edit="disable"))
+    answer = await world.rings[0].edit(AgentEditRequested(cell=CELL, agent="a", edit="disable"))
     assert answer.waiting == len(world.agents["a"].nodes) - 1
     await world.pass_(2.0)
     assert set(world.agents["a"].nodes) == {root}
     assert sum(len(agent.nodes) for agent in world.agents.values()) == 60
-    await RingCommands(world.rings[1]).edit(AgentEditRequested(cell=CELL, agent="a", edit="enable"))
+    await world.rings[1].edit(AgentEditRequested(cell=CELL, agent="a", edit="enable"))
     await world.pass_(2.0)
     assert len(world.agents["a"].nodes) >= 19
 
@@ -351,7 +348,7 @@ async def test_rehome_moves_nodes_after_their_live_agent_has_stopped(world: Ring
     root = next(iter(world.agents["a"].nodes))
     await built(world, books, 1, root)
     rehome = AgentEditRequested(cell=CELL, agent="a", edit="rehome", to="c", nodes=(root,))
-    answer = await RingCommands(world.rings[0]).edit(rehome)
+    answer = await world.rings[0].edit(rehome)
     assert (answer.moved, answer.waiting) == (0, 1)
     assert world.owner(root) == "a"
     await world.pass_(1.5)
@@ -376,7 +373,7 @@ async def test_impossible_agent_commands_are_refused_with_the_reason(asked: dict
     world = RingWorld(database, Books())
     await all_dealt(world, "a", "b")
     request = AgentEditRequested(**{"cell": CELL, "agent": "a", "edit": "rehome", **asked})
-    assert why in (await RingCommands(world.rings[0]).edit(request)).refused
+    assert why in (await world.rings[0].edit(request)).refused
     await database.close()
 
 
@@ -391,4 +388,4 @@ async def test_deleted_nodes_are_removed_unless_in_use(world: RingWorld, books: 
     assert sorted(root for agent in world.agents.values() for root in agent.nodes) == [NODES[0], *NODES[10:]]
     page = NodesReported(cell=CELL, agent="a", pool=POOL, nodes=(), after=NODES[9], upto=NODES[19])
     assert (await world.rings[0].report_nodes(page)).gone == 10
-    assert (await RingCommands(world.rings[0]).find(FindAgents(cell=CELL))).nodes == 51
+    assert (await world.rings[0].find(FindAgents(cell=CELL))).nodes == 51

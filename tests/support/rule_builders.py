@@ -15,6 +15,7 @@ from bus.queries import Candidate, FindCandidates
 from bus.reports import HostState
 from bus.requests import ResourceGroup
 from bus.vocabulary import Allocations
+from scheduler_worker.core.host_map import NOBODY
 from scheduler_worker.core.rule import Alternative, HostFacts
 from scheduler_worker.core.view import AllHosts
 from scheduler_worker.hosts import HostBook
@@ -23,6 +24,23 @@ from tests.support.scheduler_builders import ROOM, a_request
 
 ASKED = FindCandidates(groups=(ResourceGroup(resources={"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}),))
 _OF_WISH = Alternative.__dataclass_fields__.keys() - {"request", "flavor"}
+
+
+def reported(book: HostBook) -> tuple[int, set[str]]:
+    """Return how many hosts the book has reports of, and their cells."""
+    return book._count, set(book._hosts)
+
+
+def recent_builds(book: HostBook, cell: str, root: str, now: float) -> int:
+    """Return the number of builds sent to a host that its last report may not include yet."""
+    book._past(now)
+    return int(book._columns.recent[book._columns.slots.get((cell, root), NOBODY)])
+
+
+def failed_builds(book: HostBook, cell: str, root: str, now: float) -> float:
+    """Return the number of failed builds on a host, each halved repeatedly with time."""
+    weight = book._weight(now)
+    return float(book._columns.failures[book._columns.slots.get((cell, root), NOBODY)]) / weight
 
 
 def an_aggregate(number: int = 1, **metadata: str) -> Aggregate:

@@ -17,7 +17,15 @@ from scheduler_worker.hosts import HostBook
 from tests.support.ids import uid
 from tests.support.plain_source import PlainSource
 from tests.support.ranking_builders import a_hall, free, hosts_of, take
-from tests.support.rule_builders import ASKED, ListedHosts, a_wish, the_facts
+from tests.support.rule_builders import (
+    ASKED,
+    ListedHosts,
+    a_wish,
+    failed_builds,
+    recent_builds,
+    reported,
+    the_facts,
+)
 from tests.support.scheduler_builders import a_candidate, a_heartbeat, a_request, a_state
 
 AGENT = "agent"
@@ -308,7 +316,7 @@ def test_only_the_latest_report_of_a_host_counts() -> None:
     state = book.state("cell1", ROOT)
     assert state is not None
     assert state.load == 0.6
-    assert book.cells == {"cell1"}
+    assert reported(book)[1] == {"cell1"}
 
 
 def test_a_stale_report_is_no_sign_of_life() -> None:
@@ -356,7 +364,7 @@ def test_a_host_reported_by_another_agent_belongs_to_that_agent() -> None:
     book.handle(HostReported(cell="cell1", agent="new", sequence=1, hosts=(a_state(load=0.7),)), 1.0)
     state = book.state("cell1", ROOT)
     assert state is not None
-    assert (state.load, book.cells) == (0.7, {"cell1"})
+    assert (state.load, reported(book)[1]) == (0.7, {"cell1"})
 
 
 # Our own ears
@@ -416,10 +424,10 @@ def test_hosts_without_reports_for_very_long_are_forgotten() -> None:
     book = a_book(grace=1)
     for number in range(1000):
         book.handle(a_heartbeat(number, cell=f"forged{number}", zone=f"z{number}"), 0.0)
-    assert len(book) == len(book.cells) == 1000
+    assert reported(book)[0] == len(reported(book)[1]) == 1000
     for second in range(5, 700, 5):
         book.handle(a_heartbeat(1, sequence=second), float(second))
-    assert (len(book), book.cells) == (1, {"cell1"})
+    assert reported(book) == (1, {"cell1"})
     assert book.down("cell1", "agent2", 700.0) == "down: no heartbeat from its agent agent2"
 
 
@@ -429,7 +437,7 @@ def test_the_number_of_remembered_hosts_is_limited(monkeypatch: pytest.MonkeyPat
     for number in range(100):
         book.handle(a_heartbeat(1000 + number, sequence=1), float(number))
         book.handle(a_heartbeat(1, sequence=number + 1, load=1.0), float(number))
-    assert len(book) == 10
+    assert reported(book)[0] == 10
     assert book.state("cell1", ROOT) is not None
     assert book.down("cell1", "agent1", 100.0) == ""
 
@@ -442,7 +450,7 @@ def test_a_cell_that_floods_the_scheduler_does_not_evict_hosts_of_another(
     book.handle(a_heartbeat(1), 0.0)
     for number in range(100):
         book.handle(a_heartbeat(1000 + number, cell="cell2"), 5.0)
-    assert len(book) == 10
+    assert reported(book)[0] == 10
     assert book.state("cell1", ROOT) is not None
     assert book.down("cell1", "agent1", 5.0) == ""
 
@@ -465,10 +473,10 @@ def test_own_choices_count_as_builds_for_a_moment() -> None:
     book = a_book()
     for now in (0.0, 0.5):
         book.chose("cell1", ROOT, now)
-    assert book.recent("cell1", ROOT, 0.6) == 2
-    assert book.recent("cell1", ROOT, RECENT) == 1
-    assert book.recent("cell1", ROOT, 0.5 + RECENT) == 0
-    assert book.recent("cell1", uid(2, "c"), 0.6) == 0
+    assert recent_builds(book, "cell1", ROOT, 0.6) == 2
+    assert recent_builds(book, "cell1", ROOT, RECENT) == 1
+    assert recent_builds(book, "cell1", ROOT, 0.5 + RECENT) == 0
+    assert recent_builds(book, "cell1", uid(2, "c"), 0.6) == 0
 
 
 def test_a_failed_choice_is_subtracted_once_while_it_counts() -> None:
@@ -476,23 +484,23 @@ def test_a_failed_choice_is_subtracted_once_while_it_counts() -> None:
     book = a_book()
     book.chose("cell1", ROOT, 0.0)
     book.unchose("cell1", ROOT, 0.0)
-    assert book.recent("cell1", ROOT, 0.5) == 0
+    assert recent_builds(book, "cell1", ROOT, 0.5) == 0
     book.chose("cell1", ROOT, 1.0)
-    assert book.recent("cell1", ROOT, 1.0 + RECENT) == 0
+    assert recent_builds(book, "cell1", ROOT, 1.0 + RECENT) == 0
     book.unchose("cell1", ROOT, 1.0)
-    assert book.recent("cell1", ROOT, 3.0) == 0
+    assert recent_builds(book, "cell1", ROOT, 3.0) == 0
     for number in range(10, 3000):
         book.chose("cell1", uid(number, "c"), 3.0)
     book.listened(60.0)
     book.unchose("cell1", uid(10, "c"), 3.0)
-    assert book.recent("cell1", uid(10, "c"), 61.0) == 0
+    assert recent_builds(book, "cell1", uid(10, "c"), 61.0) == 0
 
 
 def test_a_host_that_fails_everything_is_left_alone_after_three_and_tried_again_every_few_minutes() -> None:
     book, root, now, refused = HostBook(0.0, halved_after=300.0), uid(1, "c"), 0.0, few_failures().refuses
     tried: list[float] = []
     while now < 1200.0:
-        if refused(the_facts(1, failures=book.failures("cell1", root, now)), a_wish()) is None:
+        if refused(the_facts(1, failures=failed_builds(book, "cell1", root, now)), a_wish()) is None:
             tried.append(now)
             book.failed("cell1", root, now)
         now += 1.0
@@ -501,7 +509,7 @@ def test_a_host_that_fails_everything_is_left_alone_after_three_and_tried_again_
     assert 70 < pauses[2] < 90
     assert all(130 < pause < 160 for pause in pauses[3:]) and len(pauses) > 8
     book.built("cell1", root)
-    assert refused(the_facts(1, failures=book.failures("cell1", root, now)), a_wish()) is None
+    assert refused(the_facts(1, failures=failed_builds(book, "cell1", root, now)), a_wish()) is None
 
 
 @pytest.mark.parametrize(

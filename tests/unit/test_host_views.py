@@ -17,6 +17,7 @@ from tests.support.rule_builders import (
     ListedHosts,
     a_wish,
     an_aggregate,
+    failed_builds,
     reported_by,
     seen_at_once,
     the_facts,
@@ -205,18 +206,18 @@ def test_a_failure_counts_less_and_less() -> None:
     book, root = HostBook(0.0), uid(1, "c")
     book.failed("cell1", root, 0.0)
     book.failed("cell1", root, HALVED_AFTER)
-    assert book.failures("cell1", root, HALVED_AFTER) == 1.5
-    assert book.failures("cell1", root, 2 * HALVED_AFTER) == 0.75
-    assert book.failures("cell1", uid(2, "c"), 0.0) == 0
+    assert failed_builds(book, "cell1", root, HALVED_AFTER) == 1.5
+    assert failed_builds(book, "cell1", root, 2 * HALVED_AFTER) == 0.75
+    assert failed_builds(book, "cell1", uid(2, "c"), 0.0) == 0
 
 
 def test_failures_fade_alike_over_a_very_long_time() -> None:
     book, root = HostBook(0.0), uid(1, "c")
     book.failed("cell1", root, 0.0)
     book.failed("cell1", root, 100 * HALVED_AFTER)
-    assert book.failures("cell1", root, 101 * HALVED_AFTER) == pytest.approx(0.5)
+    assert failed_builds(book, "cell1", root, 101 * HALVED_AFTER) == pytest.approx(0.5)
     book.failed("cell1", root, 10_000 * HALVED_AFTER)
-    assert book.failures("cell1", root, 10_000 * HALVED_AFTER) == 1
+    assert failed_builds(book, "cell1", root, 10_000 * HALVED_AFTER) == 1
 
 
 def test_an_instance_more_than_before_forgives_half() -> None:
@@ -224,9 +225,9 @@ def test_an_instance_more_than_before_forgives_half() -> None:
     book.handle(reported_by(the_facts(1, instances=3)), 0.0)
     book.failed("cell1", root, 0.0)
     book.handle(reported_by(the_facts(1, instances=3), sequence=2), 0.0)
-    assert book.failures("cell1", root, 0.0) == 1
+    assert failed_builds(book, "cell1", root, 0.0) == 1
     book.handle(reported_by(the_facts(1, instances=4), sequence=3), 0.0)
-    assert book.failures("cell1", root, 0.0) == 0.5
+    assert failed_builds(book, "cell1", root, 0.0) == 0.5
 
 
 def test_slots_of_unknown_hosts_are_reused() -> None:

@@ -44,5 +44,5 @@ def test_the_oldest_cached_build_is_evicted(monkeypatch: pytest.MonkeyPatch) -> 
         remembered.cache([build])
     assert remembered.cached.get(second.id) is None
     assert [remembered.cached.get(build.id) for build in (first, third)] == [first, third]
-    remembered.forget()
+    remembered.cached.clear()
     assert len(remembered.cached) == 0

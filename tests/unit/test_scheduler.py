@@ -31,6 +31,7 @@ from scheduler_worker.core.rule import Alternative, HostFacts
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
 from tests.support.plain_source import PlainSource, PlainSourceSearch
+from tests.support.rule_builders import failed_builds
 from tests.support.scheduler_builders import (
     SMALL,
     FakePlacement,
@@ -741,8 +742,8 @@ async def test_failures_caused_by_the_host_are_counted(ours: bool, failures: flo
             )
         )
     now = scheduler.clock.monotonic()
-    assert scheduler.book.failures("cell1", root, now) == failures
-    assert scheduler.book.failures("cell1", uid(0, "c"), now) == 0.0
+    assert failed_builds(scheduler.book, "cell1", root, now) == failures
+    assert failed_builds(scheduler.book, "cell1", uid(0, "c"), now) == 0.0
 
 
 async def test_failures_on_unknown_roots_are_ignored() -> None:
@@ -750,4 +751,4 @@ async def test_failures_on_unknown_roots_are_ignored() -> None:
     scheduler = a_scheduler(hosts(2))
     unknown = HostFailed(root=uid(9, "d"), host="h", agent="a", cell="cell1", build=uid(1), attempt=1)
     await scheduler.hear_of_failure(unknown)
-    assert scheduler.book.failures("cell1", unknown.root, scheduler.clock.monotonic()) == 0.0
+    assert failed_builds(scheduler.book, "cell1", unknown.root, scheduler.clock.monotonic()) == 0.0
