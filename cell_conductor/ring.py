@@ -40,6 +40,7 @@ IDLE_SECONDS = 1.0  # between checks without agents that share nodes
 STRAYS_EVERY = 5.0  # seconds between checks for free nodes at disabled agents
 REST = 50  # as a multiple of the last check's duration, if that is longer
 PAGE = 5000  # nodes in one answer
+SHOWN = ("agent", "pool", "alive", "disabled", "epoch", "lease", "heard")  # to operators
 FORGOTTEN_AFTER = 7 * 86400.0
 
 
@@ -260,13 +261,7 @@ class Ring:
             mine = [node for node in nodes[member.pool] if node.owner == member.agent]
             occupied = sum(node.root in uses[member.pool] for node in mine)
             state = AgentStands(
-                agent=member.agent,
-                pool=member.pool,
-                alive=member.alive,
-                disabled=member.disabled,
-                epoch=member.epoch,
-                lease=member.lease,
-                heard=member.heard,
+                **{name: getattr(member, name) for name in SHOWN},
                 free=len(mine) - occupied,
                 occupied=occupied,
                 leaving=sum(bool(node.leaving) for node in mine),

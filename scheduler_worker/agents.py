@@ -1,6 +1,4 @@
-"""Heartbeats of agents, in arrays so that all agents are judged together; counts of builds on each host:
-builds sent recently, and failures, which fade with time.
-"""
+"""Heartbeats of agents, judged together, and counts of recent and of failed builds on each host."""
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable

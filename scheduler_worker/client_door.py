@@ -29,7 +29,7 @@ from bus.errors import Poison, Unavailable, Unroutable
 from bus.groups import GroupsFound
 from bus.messages import BuildCancelled, BuildCancelRequested, BuildRequested, BuildUnplaceable
 from bus.moves import FindMoves, MoveProgress, MoveRefused, MoveRequested, MovesFound, MoveSteered
-from bus.queries import BuildsFound, DecisionFound, FindBuilds, WhatIf
+from bus.queries import BuildsFound, DecisionFound, FindBuilds
 from bus.resources import FindAllocations
 from bus.sql.database import Database
 from bus.vocabulary import UNSAID_ID, Id
@@ -167,7 +167,10 @@ class ClientDoor:
             is_own = await self._is_own(decision, client)
             return ClientAnswered(decision=decision if is_own else DecisionFound())
         if asked.what_if is not None:
-            return await self._what_if(asked.what_if, client)
+            request = asked.what_if.request
+            known = await self._known((), (*request.hints.same_host, *request.hints.different_host))
+            question = structs.replace(asked.what_if, request=_boot(request, client, known))
+            return ClientAnswered(what_if=await self.what_ifs.answer(question))
         if asked.allocations is not None:
             if not asked.allocations:
                 return ClientAnswered(allocations=())
@@ -182,12 +185,6 @@ class ClientDoor:
         answer = await self.placement.groups(groups)
         found_groups = [group for group in answer.groups if group.project == groups.project]
         return ClientAnswered(groups=GroupsFound(groups=tuple(found_groups)))
-
-    async def _what_if(self, question: WhatIf, client: RegisteredClient) -> ClientAnswered:
-        request = question.request
-        known = await self._known((), (*request.hints.same_host, *request.hints.different_host))
-        question = structs.replace(question, request=_boot(request, client, known))
-        return ClientAnswered(what_if=await self.what_ifs.answer(question))
 
     async def _moves(self, question: FindMoves, client: RegisteredClient) -> MovesFound:
         if not question.moves and not question.builds:

@@ -1,6 +1,4 @@
-"""The queries of a scheduler to placement and the cells, its settings, the end of instances, and the times of
-retried requests.
-"""
+"""Queries of a scheduler to placement and the cells, its settings, and the end of instances."""
 
 import asyncio
 import logging

@@ -6,7 +6,7 @@ left.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -17,7 +17,6 @@ from bus.host_health import FindHostHealth, HostHealth, HostHealthFound, conditi
 from bus.sql.database import Database
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
-from bus.vocabulary import Id
 from scheduler_worker.core.host_map import HostKey
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.roster import HOSTS
@@ -103,13 +102,14 @@ class HostRecords:
         await self._write({}, [key for key in self._stored if not self._book.has(key)])
 
     async def _write(self, new: Mapping[HostKey, HostHealth], up: list[HostKey]) -> None:
-        for some in portions(list(new), PAGE):
+        # In the order of their keys, so that two schedulers with the same hosts never wait for each other.
+        for some in portions(sorted(new), PAGE):
             async with self._database.write() as tx:
-                await put(tx, [new[key] for key in some])
+                await _PUT(tx, [(*key, _encode(new[key]).decode()) for key in some])
             self._stored.update((key, new[key]) for key in some)
-        for some in portions(up, PAGE):
+        for some in portions(sorted(up), PAGE):
             async with self._database.write() as tx:
-                await drop(tx, some)
+                await _DROP(tx, some)
             for key in some:
                 del self._stored[key]
 
@@ -117,8 +117,6 @@ class HostRecords:
 def _condition(health: HostHealth | None) -> object:
     return health and (health.availability, health.enabled, health.why_disabled, health.forced_down)
 
-
-HostId = tuple[str, Id]  # cell and root
 
 _PUT = Statement(
     """
@@ -143,16 +141,6 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(HostHealth).decode
 
 
-async def put(tx: Transaction, hosts: Iterable[HostHealth]) -> None:
-    # In the order of their keys, so that two schedulers that store the same hosts never wait for each other.
-    rows = sorted((host.cell, host.root, _encode(host).decode()) for host in hosts)
-    await _PUT(tx, rows)
-
-
-async def drop(tx: Transaction, hosts: Collection[HostId]) -> None:
-    await _DROP(tx, sorted(hosts))
-
-
-async def page(tx: Transaction, after: HostId, limit: int) -> list[HostHealth]:
+async def page(tx: Transaction, after: HostKey, limit: int) -> list[HostHealth]:
     rows = await _PAGE(tx, cell=after[0], root=after[1], most=limit)
     return [_decode(row["health"]) for row in rows]

@@ -1,6 +1,4 @@
-"""Choices of hosts by this process that placement's index does not show yet: their capacity is reserved and
-counted as used.
-"""
+"""Chosen hosts that placement's index does not show yet: their capacity is reserved and counted as used."""
 
 from collections import deque
 from collections.abc import Callable, Sequence

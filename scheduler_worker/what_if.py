@@ -1,6 +1,4 @@
-"""Answers what-if questions about requests and moves: chooses as for a boot, in time slices, and releases
-everything afterwards.
-"""
+"""Answers what-if questions by choosing as for a boot, in time slices; everything is released afterwards."""
 
 import asyncio
 from collections import Counter

@@ -90,13 +90,16 @@ def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> Ste
                 return build, repeated_move_end(build)
             case events.ReleaseAnswer(asked_in="moving"):
                 return build, repeated_move_end(build)
+    is_deletable = build.status in ("building", "swapping", "active", "deleting")
+    if isinstance(event, BuildDeleteRequested) and is_deletable:
+        return _delete(build, event, now, limits)
     match build.status:
         case "building":
             return _building(build, event, now, limits)
         case "swapping":
             return _swapping(build, event, now, limits)
         case "active":
-            return _active(build, event, now, limits)
+            return _active(build, event)
         case "shelved":
             return _shelved(build, event, now, limits)
         case "error":
@@ -175,8 +178,6 @@ def _building(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
             build = say.add_leftover(build, now, limits.cleanup_timeout)
             build, effects = _attempt_failed(build, tried, limits)
             return build, (failed, *effects)
-        case BuildDeleteRequested():
-            return _delete(build, event, now, limits)
         case _:
             return build, ()
 
@@ -187,8 +188,6 @@ def _swapping(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
             return build, (say.question(build),)
         case events.Stalled():
             return build, (say.overdue(build),)
-        case BuildDeleteRequested():
-            return _delete(build, event, now, limits)
         case events.SwapAnswered(attempt=build.attempt) if not build.doom:
             return swapped(build, event.result, now, limits)
         case events.ReleaseAnswer(asked_in="swapping") if build.doom:
@@ -197,14 +196,12 @@ def _swapping(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
             return build, ()
 
 
-def _active(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:
+def _active(build: Build, event: Event) -> Stepped:
     match event:
         case AgentReported(outcome="built" | "failed") if build.move is not None:
             return build, repeated_move_end(build)
         case BuildPlaced() | AgentReported(outcome="built" | "failed" | "overdue"):
             return build, (say.ended(build),)
-        case BuildDeleteRequested():
-            return _delete(build, event, now, limits)
         case _:
             return build, ()
 
@@ -258,8 +255,6 @@ def _deleting(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
             return build, say.repeated_end(build)
         case AgentReported(outcome="destroyed"):
             return build, (say.question(build),)
-        case BuildDeleteRequested():
-            return _delete(build, event, now, limits)
         case events.Stalled():
             return build, (say.destroy(build),)
         case events.ReleaseAnswer(asked_in="deleting"):

@@ -56,42 +56,31 @@ _decision = msgspec.json.Decoder(Decision).decode
 
 async def add(tx: Transaction, ended: Iterable[tuple[BuildRequested, BuildUnplaceable]], at: float) -> None:
     """Store the decisions why requests got no host; a repetition changes nothing."""
-    rows = {}
-    for request, unplaceable in ended:
-        rows[unplaceable.instances[0]] = (
-            unplaceable.instances[0],
-            unplaceable.request,
-            request.project,
-            unplaceable.reason,
-            _encode(unplaceable.decision).decode(),
-            _encode(request).decode(),
-            "",
-            unplaceable.instances,
-        )
-    ordered = [rows[key] for key in sorted(rows)]
-    added = {row["id"] for row in await _INSERT(tx, [row[:-1] for row in ordered], at=at)}
-    builds = sorted({build: row[0] for row in ordered if row[0] in added for build in row[-1]}.items())
-    if builds:
-        await _INSERT_BUILDS(tx, builds)
+    found = {message.instances[0]: (request, message) for request, message in ended}
+    rows = [
+        (id_, message.request, *_row(request, message.reason, message.decision), "")
+        for id_, (request, message) in sorted(found.items(), key=lambda item: item[0])
+    ]
+    added = sorted(row["id"] for row in await _INSERT(tx, rows, at=at))
+    if builds := {build: id_ for id_ in added for build in found[id_][1].instances}:
+        await _INSERT_BUILDS(tx, sorted(builds.items()))
 
 
 async def add_moves(
     tx: Transaction, ended: Iterable[tuple[MoveRequested, BuildRequested | None, MoveRefused]], at: float
 ) -> None:
     """Store the decisions why moves were refused, with their host request if one was made."""
-    rows = {
-        asked.move: (
-            asked.move,
-            asked.move,
-            request.project if request is not None else "",
-            move.reason,
-            _encode(structs.replace(move.decision, code=move.code)).decode(),
-            _encode(request).decode() if request is not None else "",
-            _encode(asked).decode(),
-        )
-        for asked, request, move in ended
-    }
+    rows = {}
+    for asked, request, message in ended:
+        decision = structs.replace(message.decision, code=message.code)
+        stored = _row(request, message.reason, decision)
+        rows[asked.move] = (asked.move, asked.move, *stored, _encode(asked).decode())
     await _INSERT(tx, [rows[move] for move in sorted(rows)], at=at)
+
+
+def _row(request: BuildRequested | None, reason: str, decision: Decision) -> tuple[str, str, str, str]:
+    project, message = ("", "") if request is None else (request.project, _encode(request).decode())
+    return project, reason, _encode(decision).decode(), message
 
 
 async def decision_of(tx: Transaction, id_: Id) -> DecisionFound:

@@ -143,16 +143,14 @@ _decision = msgspec.json.Decoder(Decision).decode
 _story = msgspec.json.Decoder(StoredContext).decode
 
 
-@dataclass(frozen=True, slots=True)
-class FoundParked:
+class FoundParked(msgspec.Struct, frozen=True):
     """A waiting request that was found by its id or by the id of one of its builds."""
 
     parked: ParkedRequest
     owner: str
 
 
-@dataclass(frozen=True, slots=True)
-class OtherScheduler:
+class OtherScheduler(msgspec.Struct, frozen=True):
     """The last heartbeat of a scheduler."""
 
     owner: str

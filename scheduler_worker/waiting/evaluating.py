@@ -1,6 +1,4 @@
-"""New and waiting builds and moves: placed together, stored if they may wait for capacity, ended if they
-expire. While a move waits, its instance may change: some waiting moves are looked up every second.
-"""
+"""New and waiting builds and moves: placed together, stored to wait for capacity, or ended."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -112,11 +110,13 @@ class WaitingBuilds:
         return self._scheduler.verdict(order.request.request, end)
 
     async def evaluate(self, woken: Sequence[Woken]) -> Sequence[Evaluated]:
-        ends = await self._scheduler.place(self._narrowed(woken, self._begun(woken)))
+        ends = await self._scheduler.place(
+            self._narrowed(woken, self._scheduler.begin([one.kept.message for one in woken]))
+        )
         return await self._results([one.kept for one in woken], ends)
 
     async def end(self, expired: Sequence[Woken]) -> Sequence[Evaluated]:
-        begun = self._begun(expired)
+        begun = self._scheduler.begin([one.kept.message for one in expired])
         ends = await self._scheduler.place(self._narrowed(expired, begun))
         last = [
             (index, (given_up(begun[index][0], expired[index].kept, end), events.Begun()))
@@ -131,9 +131,6 @@ class WaitingBuilds:
     async def take_back(self, message: Message) -> Message | None:
         assert isinstance(message, BuildPlaced)
         return await self._scheduler.ending.take_back(message)
-
-    def _begun(self, woken: Sequence[Woken]) -> list[Begins]:
-        return self._scheduler.begin([one.kept.message for one in woken])
 
     def _narrowed(self, woken: Sequence[Woken], begun: Sequence[Begins]) -> list[Begins]:
         return [

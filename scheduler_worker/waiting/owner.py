@@ -1,6 +1,4 @@
-"""Ownership of waiting requests: each scheduler keeps its requests, and takes over those of silent
-schedulers.
-"""
+"""Ownership of waiting requests; requests of silent schedulers are taken over."""
 
 import logging
 

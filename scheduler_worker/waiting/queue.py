@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from msgspec import Struct
+
 from bus.clock import Clock
 from bus.context import resumed
 from bus.decisions import Decision
@@ -44,15 +46,13 @@ class Woken:
     swept: bool = False  # only the slow check has found a host for it
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Struct, frozen=True):
     """The result that a waiting request ends with these messages."""
 
     messages: Sequence[Message]
 
 
-@dataclass(frozen=True, slots=True)
-class StillWaiting:
+class StillWaiting(Struct, frozen=True):
     """The result that a waiting request has no host yet, with the reason."""
 
     lacks: str
@@ -60,8 +60,7 @@ class StillWaiting:
     start: MoveStart | None = None  # the present beginning of a move
 
 
-@dataclass(frozen=True, slots=True)
-class RetryLater:
+class RetryLater(Struct, frozen=True):
     """The result that the evaluation failed and is repeated after a time that doubles each time."""
 
     after: float
