@@ -185,11 +185,11 @@ class Builds:
         """Delete builds and moves that ended long ago and hold nothing."""
         self._applier.cached.clear()  # a build that is placed again after pruning starts at version 0 again
         before = self.clock.now() - KEEP
-        for prune in (store.prune, moves_store.prune):
+        for prune in (store.PRUNE, moves_store.PRUNE):
             pruned = PRUNE_PAGE
             while pruned == PRUNE_PAGE:
                 async with self.database.write() as tx:
-                    pruned = await prune(tx, before, PRUNE_PAGE)
+                    pruned = len(await prune(tx, before=before, most=PRUNE_PAGE))
 
     async def handle(self, events: Sequence[tuple[str, Event]]) -> list[Outcome]:
         """Return one outcome for each event; events of the same build are handled one after another."""

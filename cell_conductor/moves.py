@@ -1,7 +1,7 @@
 """Receives messages about moves, and about the adoption of instances that existed before berth."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -19,11 +19,13 @@ from cell_conductor.core.build import Build
 from cell_conductor.core.events import Adoption, Event, MoveImpossible
 from cell_conductor.core.placed_move import undone_unknown
 
+log = logging.getLogger(__name__)
+
 METAL = "an instance on bare metal does not move: its node is all of it"
 
 
 class CellMoves:
-    """The moves of the builds of one cell."""
+    """The messages of one cell about moves and adoptions."""
 
     def __init__(self, builds: Builds) -> None:
         self.builds = builds
@@ -36,7 +38,9 @@ class CellMoves:
             ever = {build.id for build in known.values() if build.placed is not None}
             strange = [move for move in placed if not move.out_of and move.build not in ever]
             over = await moves_store.ended(tx, {move.move for move in strange})
-        metal = await self._on_metal(known.values())
+        roots = {build.id: build.host.root for build in known.values() if build.placed is not None}
+        owned = await self.builds.ring.owned(roots.values()) if roots else set()
+        metal = {id_ for id_, root in roots.items() if root in owned}
         undone = [move for move in strange if move.move not in over]
         later = {move.move: retry for move in undone if (retry := await self._undo(move)) is not None}
         events: list[tuple[str, Event]] = [
@@ -80,32 +84,17 @@ class CellMoves:
             return Retry(1.0, f"placement is away: {away}")
         return Retry(0.5, "placement is contended") if isinstance(result, Contended) else None
 
-    async def _on_metal(self, builds: Iterable[Build]) -> set[str]:
-        roots = {build.id: build.host.root for build in builds if build.placed is not None}
-        owned = await self.builds.ring.owned(roots.values())
-        return {id_ for id_, root in roots.items() if root in owned}
-
-
-log = logging.getLogger(__name__)
-
-
-class Adoptions:
-    """The adoption of existing instances in one cell."""
-
-    def __init__(self, builds: Builds) -> None:
-        self._builds = builds
-
     async def adopt_many(self, requests: Sequence[BuildAdoptRequested]) -> Sequence[Outcome]:
         """Return one outcome for each request; a second request for the same build is retried."""
         first = {request.build: position for position, request in reversed(list(enumerate(requests)))}
         outcomes: list[Outcome] = [Retry(0.5, "the same build is being adopted")] * len(requests)
-        async with self._builds.database.read() as tx:
+        async with self.database.read() as tx:
             known = await store.load(tx, first)
         try:
             adoptions = await self._judged([requests[position] for position in first.values()], known)
         except Unavailable as away:
             return [Retry(1.0, f"placement is away: {away}")] * len(requests)
-        fates = await self._builds.apply([(adoption.asked.build, adoption) for adoption in adoptions])
+        fates = await self.builds.apply([(adoption.asked.build, adoption) for adoption in adoptions])
         for adoption in adoptions:
             if adoption.held is not None and adoption.asked.build not in known:
                 log.info("build %s was there on %s, and is adopted", *_named(adoption))
@@ -134,7 +123,7 @@ class Adoptions:
             )
         ]
         seen: list[tuple[BuildAdoptRequested, Held]] = []
-        answers = await self._builds.claim_each([claim_of(request) for request in asking])
+        answers = await self.builds.claim_each([claim_of(request) for request in asking])
         for request, answer in zip(asking, answers, strict=True):
             build = known.get(request.build)
             held = checked_allocations(build, request, answer)
@@ -144,7 +133,7 @@ class Adoptions:
                 adoptions[request.build] = Adoption(request, held)
             else:
                 seen.append((request, held))
-        answers = await self._builds.claim_each([claim_of(request, held) for request, held in seen])
+        answers = await self.builds.claim_each([claim_of(request, held) for request, held in seen])
         for (request, held), answer in zip(seen, answers, strict=True):
             match answer:
                 case Claimed(generation=generation):

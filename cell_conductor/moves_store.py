@@ -28,7 +28,7 @@ _SAVE = Statement(
 _OVER = Statement(
     f"SELECT moves.id, moves.story FROM {{n}} JOIN moves ON moves.id = n.id WHERE moves.{ENDED}", id=str
 )
-_PRUNE = Statement(
+PRUNE = Statement(
     f"""
     DELETE FROM moves WHERE id IN (SELECT id FROM moves
     WHERE {ENDED} AND ended < :before ORDER BY ended LIMIT :most) RETURNING id
@@ -64,13 +64,7 @@ async def ended(tx: Transaction, ids: Collection[str]) -> dict[str, BuildMove]:
     return {row["id"]: decode_move(row["story"]) for row in await _OVER(tx, [(id_,) for id_ in ids])}
 
 
-async def prune(tx: Transaction, before: float, limit: int) -> int:
-    """Delete moves that ended long ago, and return their number."""
-    return len(await _PRUNE(tx, before=before, most=limit))
-
-
 async def page(tx: Transaction, asked: FindMoves) -> MovesFound:
-    """Return a page of moves, newest first."""
     conditions = ["true"]
     given: dict[str, Any] = {}
     if asked.under_way:

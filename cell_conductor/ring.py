@@ -184,7 +184,6 @@ class Ring:
         log.info("pool %s: %d nodes have another owner, %d are to have", pool, len(moved), waiting)
 
     async def prune(self) -> None:
-        """Delete agents that have been absent for long."""
         async with self.database.write() as tx:
             await store.FORGET(tx, before=self.clock.now() - FORGOTTEN_AFTER)
 

@@ -88,7 +88,7 @@ SILENT, SILENT_MOVES = [
     )
     for condition in (UNSETTLED, f"{MOVING} AND status = 'moving'")
 ]
-_PRUNE = Statement(
+PRUNE = Statement(  # builds that ended long ago and hold nothing
     f"""
     DELETE FROM builds WHERE id IN (SELECT id FROM builds
     WHERE {OVER} AND deadline = 0 AND said < :before ORDER BY said LIMIT :most) RETURNING id
@@ -140,10 +140,8 @@ async def load(tx: Transaction, ids: Collection[str]) -> dict[str, Build]:
 
 def saving(changed: Iterable[Build], now: float) -> BoundStatement:
     """Return the update of builds, which returns the ids that no other writer changed meanwhile."""
-    left = (
-        (build, _encode(build.leftovers).decode() if build.leftovers else "") for build in _in_order(changed)
-    )
-    return _UPDATE.of([(build.id, build.version, text, *_row(build)) for build, text in left], now=now)
+    rows = [(build.id, build.version, _text(build.leftovers), *_row(build)) for build in _in_order(changed)]
+    return _UPDATE.of(rows, now=now)
 
 
 async def save(tx: Transaction, changed: Collection[Build], now: float) -> None:
@@ -161,11 +159,6 @@ async def place(tx: Transaction, build: Build) -> None:
 async def overdue(tx: Transaction, now: float, limit: int) -> list[Build]:
     """Return builds and moves whose agents are silent, and builds whose leftovers are overdue."""
     return [build for late in _OVERDUE for build in readable(await late(tx, now=now, most=limit))]
-
-
-async def prune(tx: Transaction, before: float, limit: int) -> int:
-    """Delete builds that ended long ago and hold nothing, and return their number."""
-    return len(await _PRUNE(tx, before=before, most=limit))
 
 
 def _text(value: Any) -> str:

@@ -14,7 +14,7 @@ from bus.worker import Every, Worker, answers, every, on_many
 from cell_conductor.audit import Listing
 from cell_conductor.builds import AskMany, Builds
 from cell_conductor.core.events import AttemptLimits
-from cell_conductor.moves import Adoptions, CellMoves
+from cell_conductor.moves import CellMoves
 from cell_conductor.ring import CHECKS_PER_LEASE, Ring
 
 A = TypeVar("A", ClaimRequested, ReleaseRequested)
@@ -54,7 +54,7 @@ def cell_conductor(
             on_many(topics.BUILD_RESHAPED.at(cell=cell), builds.reshape_many),
             on_many(
                 topics.BUILD_ADOPT.at(cell=cell),
-                Adoptions(builds).adopt_many,
+                moves.adopt_many,
                 emits=[AGENT_BUILD, topics.BUILD_ADOPTED],
                 concurrency=1,
             ),

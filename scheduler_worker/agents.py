@@ -19,11 +19,9 @@ AgentKey = tuple[str, str]  # cell and name: a cell cannot report for another ce
 
 
 class Listening:
-    """The time during which this process could receive messages: silence of an agent counts only while the
-    broker was reachable.
-
-    A period without any message may be a failure of this process or of the broker, which cannot be
-    distinguished. Such a period counts only until the next report was due.
+    """The time during which messages could be received: only then does an agent's silence count. A period
+    without any message may be a failure of this process or the broker, and counts until the next report was
+    due.
     """
 
     def __init__(self, now: float) -> None:
@@ -89,10 +87,8 @@ class Agents:
         self._table = _empty_table(64)
 
     def handle(self, report: HostReported, now: float) -> ReportedAgent:
-        """Return the agent of a report, with the time of this heartbeat unless the report is an older one.
-
-        A new run of an agent starts at the beginning. An agent without a run number may do so too, after a
-        silence as long as a restart.
+        """Return the agent of a report, with the time of this heartbeat unless the report is an older one. A
+        new run starts again; an agent without a run number may do so after a silence as long as a restart.
         """
         name, listened = (report.cell, report.agent), self._listening.seconds
         agent = self._known.get(name)

@@ -38,8 +38,6 @@ class _Fenced(msgspec.Struct):
 
 
 class Cancelling:
-    """The handler of cancellations of builds and moves."""
-
     def __init__(self, waiting: WaitingStore, ending: Ending, say: Says) -> None:
         self._store = waiting
         self._ending = ending

@@ -5,7 +5,7 @@ written, after a heartbeat of the host. The next scheduler that starts deletes r
 left.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 import msgspec
@@ -62,13 +62,9 @@ class HostRecords:
     async def find(self, question: FindHostHealth) -> HostHealthFound:
         health = self._health()
         asked = frozenset(question.roots)
+        after = [host for host in health.values() if host.root > question.after]
         found = sorted(
-            (
-                one
-                for one in health.values()
-                if one.root > question.after and (not asked or one.root in asked)
-            ),
-            key=lambda one: one.root,
+            (host for host in after if not asked or host.root in asked), key=lambda host: host.root
         )
         return HostHealthFound(
             hosts=tuple(found[: question.limit]),
@@ -85,16 +81,10 @@ class HostRecords:
         return self._book.health(self._source, self._clock.monotonic(), self._clock.now())
 
     def _counts(self, health: Mapping[HostKey, HostHealth]) -> dict[str, dict[str, int]]:
-        found = Counter(
-            [
-                (host.cell, condition(host.traits, health.get((host.cell, host.uuid))))
-                for host in self._source.hosts()
-                if host.agent
-            ]
-        )
-        counts: dict[str, dict[str, int]] = {}
-        for (cell, state), number in found.items():
-            counts.setdefault(cell, {})[state] = number
+        counts: defaultdict[str, dict[str, int]] = defaultdict(Counter)
+        for host in self._source.hosts():
+            if host.agent:
+                counts[host.cell][condition(host.traits, health.get((host.cell, host.uuid)))] += 1
         return counts
 
     async def prune(self) -> None:

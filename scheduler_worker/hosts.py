@@ -47,10 +47,9 @@ _NO_HOSTS: Mapping[str, LastHostReport] = {}
 class HostBook(BuildCounts):
     """The state of each host, from its heartbeats and from stored records.
 
-    A host is down when no heartbeat of it came for three periods, and at least 10 seconds, or when it was
-    recorded as down before this scheduler started. It is unknown until its first heartbeat is overdue; then
-    it is down, too. Heartbeats of a cell count for its own hosts only: placement decides which cell a root
-    is in. All times are those of a monotonic clock.
+    A host is down without a heartbeat for three periods (at least 10 seconds), or if it was recorded as
+    down. It is unknown until its first heartbeat is overdue. Heartbeats of a cell count for its own hosts
+    only: placement decides which cell a root is in. All times are those of a monotonic clock.
     """
 
     def __init__(self, now: float, grace: float = GRACE, halved_after: float = HALVED_AFTER) -> None:

@@ -32,11 +32,8 @@ MORE_WHEN_PACKED = 4  # additional alternates while packing, because the next be
 BATCH_BYTES = 16 * 1024 * 1024  # flavors, images and metadata in a batch; a single request is always accepted
 REMEMBERED = 4096  # of the alternatives of distinct requests
 REMEMBERED_BYTES = 32 * 1024 * 1024  # total size of remembered requests
-_SELDOM_READ: Mapping[str, Any] = {
-    "metadata": {},
-    "name": "",
-    "user": "",
-}  # so most often two that differ in it are alike
+# Most policies do not read these fields, so requests that differ only in them are alike.
+_SELDOM_READ: Mapping[str, Any] = {"metadata": {}, "name": "", "user": ""}
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 Resolves = Callable[[Sequence[BuildRequested]], Awaitable[Sequence[Begins]]]

@@ -107,9 +107,7 @@ class Promising:
 
 
 class Supposing:
-    """The reservations of hypothetical choices. They exist only between two awaits: `suspend` before an
-    await, `resume` after it.
-    """
+    """The reservations of hypothetical choices, which are suspended during every await."""
 
     def __init__(self, source: CandidateSource, book: HostBook, now: float) -> None:
         self._source = source

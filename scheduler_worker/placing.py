@@ -314,16 +314,14 @@ class Scheduler:
             self._joined.join(group, kept.instance, kept.way.root)
 
     async def _locate(self, courses: Sequence[_Course]) -> None:
-        if courses:
-            held = [course.order.held for course in courses]
-            for course, located in zip(courses, await self.ending.locate(held), strict=True):
-                self._take(course, located)
+        held = [course.order.held for course in courses]
+        for course, located in zip(courses, await self.ending.locate(held), strict=True):
+            self._take(course, located)
 
     async def _fence(self, courses: Sequence[_Course]) -> None:
-        if courses:
-            fences = [course.order.fences() for course in courses]
-            for course, answer in zip(courses, await self.ending.fence(fences), strict=True):
-                self._take(course, answer)
+        fences = [course.order.fences() for course in courses]
+        for course, answer in zip(courses, await self.ending.fence(fences), strict=True):
+            self._take(course, answer)
 
 
 def _asking(courses: Sequence[_Course], what: Need) -> list[_Course]:

@@ -140,10 +140,7 @@ def doomed(build: Build, why: str) -> Stepped:
 
 
 def reshaped(build: Build, reshape: BuildReshaped) -> Build:
-    """Apply a reshape of the host: the build holds the same resources on other providers.
-
-    An old reshape, or of an earlier claim, changes nothing. The claim and its generation stay the same.
-    """
+    """Apply a reshape of the host: the same claim is on other providers. An old reshape changes nothing."""
     if build.placed is None or build.generation is None or reshape.number <= build.reshaped:
         return build
     positions: tuple[int, ...] = ()
@@ -203,9 +200,8 @@ AS_IT_WAS = "it was there before berth, and was adopted"
 
 
 def claim_of(asked: BuildAdoptRequested, held: Held | None = None) -> ClaimRequested:
-    """Return a claim of what the instance holds: it raises the generation, so claims with the old one fail.
-
-    Before that is known, return a claim that reads it: no consumer has its generation, so nothing is claimed.
+    """Return a claim of what the instance holds, so that claims with its old generation fail. Before that is
+    known, return a claim that only reads it: no consumer has its generation.
     """
     claim = ConsumerClaim(
         consumer=asked.build,

@@ -32,9 +32,8 @@ Effects = tuple[Message, ...]
 
 
 class Leftover(Compact, frozen=True):
-    """A guest that may still be on a host its build has left; a consumer of its own holds its resources.
-
-    They are released when the agent confirms the destruction, or after a time limit.
+    """A guest that may still be on a host its build has left. A holder consumer keeps its resources until the
+    agent confirms the destruction, or until a time limit.
     """
 
     attempt: int
@@ -46,8 +45,6 @@ class Leftover(Compact, frozen=True):
 
 
 class Build(msgspec.Struct, frozen=True, kw_only=True):
-    """One build as its conductor knows it."""
-
     id: str
     cell: str
     status: Status
@@ -87,7 +84,6 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def moving(self) -> BuildMove | None:
-        """Return the build's move in progress, if any."""
         return self.move if self.move is not None and self.move.is_open else None
 
     @property

@@ -272,9 +272,8 @@ def ended_before(build: Build) -> Effects:
 
 
 def pending(build: Build) -> list[Leftover]:
-    """Return leftovers at destinations that may run: they must be destroyed before the source runs again.
-
-    A destination that was only prepared has never run it; a destination that was building may run it.
+    """Return leftovers that must be destroyed before the source runs again: destinations that may run the
+    guest.
     """
     move = open_move(build)
     first = move.first if move.kind in moves.BUILT else build.attempt

@@ -131,8 +131,7 @@ def late_steering(build: Build | None, event: MoveSteered) -> Effects:
 
 def undone_unknown(placed: MovePlaced) -> claims.ClaimRequested | claims.ReleaseRequested | None:
     """Return the question that undoes the claim of a move of an unknown build, if anything was claimed.
-
-    Nothing was ordered, so the destination is free, and the holder's resources go back to the build.
+    Nothing was ordered, so the destination is free, and the holder's resources return to the build.
     """
     if placed.kind == "unshelve":
         return claims.ReleaseRequested(consumer=placed.build, generation=placed.generation, retire=SHELVED)

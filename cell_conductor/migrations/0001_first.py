@@ -14,9 +14,8 @@ def _columns(type_: Any, *names: str, **options: Any) -> list[sa.Column[Any]]:
 
 
 def _index(name: str, *columns: str, where: str = "") -> None:
-    partial: dict[str, Any] = (
-        {"postgresql_where": sa.text(where), "sqlite_where": sa.text(where)} if where else {}
-    )
+    dialects = ("postgresql", "sqlite") if where else ()
+    partial: dict[str, Any] = {f"{dialect}_where": sa.text(where) for dialect in dialects}
     op.create_index(name, name.partition("_")[0], [*columns], **partial)
 
 

@@ -1,7 +1,7 @@
 """All SQL about requests that wait. Takes and returns values, never rows; a batch is one statement."""
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -99,9 +99,7 @@ _DELETE_BUILD = Statement(
     "DELETE FROM parked_builds WHERE build IN (SELECT n.build FROM {n}) RETURNING build", build=str
 )
 _KEPT = "request, kind, since, until, seen, message, lacks, wakes, decision, story, move"
-_OF_OWNER = Statement(
-    f"SELECT {_KEPT} FROM parked WHERE owner = :owner AND request > :after ORDER BY request LIMIT :most"
-)
+_OF_OWNER = Statement("SELECT request FROM parked WHERE owner = :owner")
 _ADOPT = Statement(
     f"""
     UPDATE parked SET owner = :owner WHERE request IN
@@ -204,16 +202,15 @@ async def without(tx: Transaction, parked: ParkedRequest, builds: Collection[Id]
     return replace(parked, message=message)
 
 
-async def of_owner(tx: Transaction, owner: str, after: str, limit: int) -> tuple[list[ParkedRequest], str]:
-    """Return a page of the waiting requests of this owner, and where the next page begins, if any."""
-    rows = await _OF_OWNER(tx, owner=owner, after=after, most=limit)
-    return _readable(rows), rows[-1]["request"] if len(rows) == limit else ""
+async def owned(tx: Transaction, owner: str) -> set[Id]:
+    """Return the ids of the waiting requests of this owner."""
+    return {row["request"] for row in await _OF_OWNER(tx, owner=owner)}
 
 
 async def adopt(tx: Transaction, owner: str, before: str, limit: int) -> tuple[list[ParkedRequest], bool]:
     """Take over waiting requests of this owner; return whether there are more."""
     rows = await _ADOPT(tx, owner=owner, before=before, most=limit)
-    return _readable(rows), len(rows) == limit
+    return [kept for row in rows if (kept := _parked(row)) is not None], len(rows) == limit
 
 
 async def find(tx: Transaction, ids: Collection[Id]) -> list[FoundParked]:
@@ -268,10 +265,6 @@ def _row(request: ParkedRequest) -> dict[str, Any]:
         "story": _encode(request.story).decode(),
         "move": start.asked.kind if start is not None else "",
     }
-
-
-def _readable(rows: Sequence[Any]) -> list[ParkedRequest]:
-    return [kept for row in rows if (kept := _parked(row)) is not None]
 
 
 def _parked(row: Mapping[str, Any]) -> ParkedRequest | None:

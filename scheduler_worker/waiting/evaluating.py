@@ -29,9 +29,7 @@ from scheduler_worker.waiting.store import Marked, WaitingStore
 
 
 class WaitingBuilds:
-    """New builds, which are placed, stored to wait or ended, and the evaluation of waiting builds. A waiting
-    request is stored before anything is published for it.
-    """
+    """New and waiting builds. A waiting request is stored before anything is published for it."""
 
     def __init__(self, scheduler: Scheduler, store: WaitingStore) -> None:
         self._scheduler = scheduler

@@ -112,13 +112,7 @@ class Keeping:
 
     async def _read_ours(self, tx: Transaction) -> None:
         self._store.taken_for_dead = False
-        ours: set[Id] = set()
-        after = ""
-        while True:
-            page, after = await parked.of_owner(tx, self._store.name, after, PAGE)
-            ours.update(kept.request for kept in page)
-            if not after:
-                break
+        ours = await parked.owned(tx, self._store.name)
         lost = [request for request in self._store.requests if request not in ours]
         if lost:
             log.warning("was taken for dead: %d requests wait with another scheduler now", len(lost))

@@ -18,7 +18,7 @@ from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from cell_conductor.audit import Listing
 from cell_conductor.builds import Builds
-from cell_conductor.moves import Adoptions
+from cell_conductor.moves import CellMoves
 from placement_worker import Placement
 from tests.support.cell_moves import a_move
 from tests.support.conductor_builders import an_agent_report
@@ -43,7 +43,7 @@ class AdoptingCell:
     def __init__(self, database: Database, placement: Placement) -> None:
         self.placement, self.answers_lost = placement, 0
         self.builds = Builds(database, self.claim_many, self.release_many, clock=placement.clock)
-        self.adoptions = Adoptions(self.builds)
+        self.adoptions = CellMoves(self.builds)
         self.listing = Listing(database)
 
     async def claim_many(self, orders: Any) -> Any:

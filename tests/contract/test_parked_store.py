@@ -57,7 +57,9 @@ async def add(store: Database, owner: str, *those: ParkedRequest) -> set[str]:
 
 async def of(store: Database, owner: str) -> list[ParkedRequest]:
     async with store.read() as tx:
-        return sorted((await parked.of_owner(tx, owner, "", 100))[0], key=lambda one: one.request)
+        ids = await parked.owned(tx, owner)
+        found = await parked.find(tx, ids) if ids else []
+    return sorted([one.parked for one in found], key=lambda one: one.request)
 
 
 async def listed(store: Database, **asked: object) -> list[tuple[str, int]]:
