@@ -141,6 +141,7 @@ class Listing:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._statements: dict[str, Statement] = {}
 
     async def find(self, question: FindInstances) -> InstancesFound:
         given = {name: value for name in _WANTED if (value := getattr(question, name))}
@@ -156,8 +157,12 @@ class Listing:
         listed = f"SELECT {BUILD} FROM builds WHERE {where} AND id > :after ORDER BY id LIMIT :most"
         counted = f"SELECT count(*) AS several FROM builds WHERE {where}"
         async with self._database.read() as tx:
-            rows = await Statement(listed)(tx, **given, after=question.after, most=question.limit + 1)
-            count = (await Statement(counted)(tx, **given))[0]["several"] if question.count else 0
+            page_of = self._statements.setdefault(listed, Statement(listed))
+            rows = await page_of(tx, **given, after=question.after, most=question.limit + 1)
+            count = 0
+            if question.count:
+                count_of = self._statements.setdefault(counted, Statement(counted))
+                count = (await count_of(tx, **given))[0]["several"]
         page = rows[: question.limit]
         return InstancesFound(
             instances=tuple(_instance(build) for build in readable(page)),
