@@ -1,7 +1,4 @@
-"""Applies events to builds with the pure step, and stores the result before anything is published.
-
-A recently stored build is taken from memory; all others are read.
-"""
+"""Applies events to builds (recent builds are cached), and stores the result before anything is published."""
 
 import logging
 from collections.abc import Iterable, Mapping

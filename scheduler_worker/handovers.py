@@ -1,8 +1,6 @@
-"""Moves from one cell to another: receives the reports of the source cell and the destination cell, decides,
-and orders both.
+"""Moves from one cell to another: receives the reports of both cells, decides, and orders both.
 
-Each decision is stored before it is published, and published again for a repeated report: each cell repeats
-its report until it gets an answer.
+Each decision is stored before it is published, and published again for a repeated report.
 """
 
 import logging

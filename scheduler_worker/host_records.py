@@ -1,8 +1,7 @@
 """The health of hosts: answers queries, and is stored for the next scheduler that starts.
 
-Only changes are written. Several schedulers write the same rows; each deletes only rows that it has read or
-written, after a heartbeat of the host. The next scheduler that starts deletes rows that a stopped scheduler
-left.
+Several schedulers write changes to the same rows; each deletes only rows that it has read or written, after
+a heartbeat of the host. A scheduler that starts deletes rows that a stopped scheduler left.
 """
 
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
-"""The state of builds that are to move: read for a whole batch, from placement first and then from the cells.
-
-Placement has the host of a build, its cell the spec. Either may change a moment later; then the claim is
-refused.
+"""The state of builds that are to move, read in batches: placement has the host of a build, its cell the
+spec. Either may change a moment later; then the claim is refused.
 """
 
 import re

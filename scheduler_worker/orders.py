@@ -1,9 +1,8 @@
 """Converts requests to orders: equal requests share their parsed alternatives, and names of server groups and
 of other instances are resolved before the search.
 
-The index knows usages but not consumers, so for waiting requests placement is asked again: when the request
-begins to wait, when anything changed at a related host, and once a second. The request is woken if the
-answer differs from the last one.
+The index knows usages but not consumers, so placement is asked again for waiting requests: at the beginning,
+after a change at a related host, and once a second. A new answer wakes the request.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence

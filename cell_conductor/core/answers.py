@@ -1,5 +1,4 @@
-"""Applies placement's answers to a build (an attempt on the next host, or the end), stale reports, and
-decides the adoption of instances that existed before berth.
+"""Applies placement's answers and stale reports to a build, and decides adoptions of existing instances.
 
 A build is doomed when it can only end in error; then its allocations remain to be released.
 """

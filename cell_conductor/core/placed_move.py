@@ -1,6 +1,4 @@
-"""The beginning of a move, its immediate end if there is nothing to move, placement's answers to an open
-move, and late messages about ended moves.
-"""
+"""The beginning of a move, placement's answers to it, and late messages about ended moves."""
 
 from msgspec.structs import replace
 

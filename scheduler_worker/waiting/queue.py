@@ -1,8 +1,7 @@
 """Evaluates waiting requests when they are woken or expire, and publishes their results.
 
 Requests of one lane (all builds; the moves of one cell) are evaluated together; lanes run in parallel. A
-result is published before its request is deleted: if the scheduler stops in between, the next owner publishes
-it again.
+result is published before its request is deleted, so after a crash the next owner publishes it again.
 """
 
 import asyncio

@@ -1,5 +1,4 @@
-"""The waiting requests of this scheduler, in memory and in the database, and changes of hosts that may help
-them.
+"""The waiting requests of this scheduler, in memory and in the database, and changes of hosts that wake them.
 
 A request is stored before its message is acknowledged. The queues decide in which order requests are woken.
 """
