@@ -18,6 +18,7 @@ from bus.clock import Clock
 from bus.host_health import DISABLED, FORCED_DOWN
 from bus.sql.database import Database
 from cell_conductor.core.build import Build
+from tests.support.rule_builders import recent_builds
 
 if TYPE_CHECKING:
     from scheduler_worker.waiting.store import HostChanges
@@ -175,7 +176,9 @@ def _nobody_fits(changes: "HostChanges", placement: sqlite3.Connection) -> None:
             continue
         if book.down(placed.cell, placed.agent, now) or (state is not None and not state.enabled):
             continue
-        if (state.building if state is not None else 0) + book.recent(placed.cell, placed.uuid, now) >= 8:
+        if (state.building if state is not None else 0) + recent_builds(
+            book, placed.cell, placed.uuid, now
+        ) >= 8:
             continue
         told = [
             source.aggregates[aggregate].metadata

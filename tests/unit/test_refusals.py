@@ -36,6 +36,7 @@ from tests.support.exact_worlds import FLAVORS, FilledMemory, an_order
 from tests.support.ids import uid
 from tests.support.provider_trees import SHARES, state, tree
 from tests.support.ranking_builders import Hall, a_hall
+from tests.support.rule_builders import recent_builds
 from tests.support.scheduler_builders import (
     SMALL,
     FakePlacement,
@@ -391,7 +392,7 @@ async def test_what_if_answers_equal_boots_and_leave_no_reservation(
     assert sum(there.instances for there in answer.placed) == (instances if fits else 0)
     assert sum(left.instances for left in answer.room) == room
     assert not placement.source.promised and not placement.held
-    assert all(scheduler.book.recent("cell1", uid(number, "c"), 0.0) == 0 for number in (1, 2, 3))
+    assert all(recent_builds(scheduler.book, "cell1", uid(number, "c"), 0.0) == 0 for number in (1, 2, 3))
     really = await scheduler.place_many([replace(request, alternates=0)])
     (verdict,) = really
     assert isinstance(verdict, list | tuple)
