@@ -23,8 +23,8 @@ app = typer.Typer(
     help="berth finds a berth for every machine: event-driven placement and scheduling. "
     "`berth demo` shows it; `berth up` in one terminal and `berth boot --wait` in another try it.",
     epilog="Settings: BERTH_... variables, berth.toml and flags, in rising order; see `berth settings`. "
-    "Exit codes: 0 done; 1 it could not be done, or what was looked for is not so; "
-    "2 something was said wrong; 130 stopped by Ctrl-C.",
+    "Exit codes: 0 done; 1 it could not be done, or a check failed; 2 wrong arguments or settings; 130 "
+    "stopped by Ctrl-C.",
 )
 
 
@@ -56,7 +56,7 @@ def _before_every_command(
     traces.begin()
 
 
-@app.command("commands", rich_help_panel="Look and check")
+@app.command("commands", rich_help_panel="Inspect and check")
 def commands_command(
     as_json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="As the tables of docs/commands.md.")] = False,

@@ -26,7 +26,7 @@ def as_json() -> list[dict[str, Any]]:
 
 def markdown() -> str:
     lines = [
-        "| address | method | microversion | rule | who may, unless told otherwise |",
+        "| address | method | microversion | rule | permitted by default |",
         "|---|---|---|---|---|",
     ]
     for row in as_json():

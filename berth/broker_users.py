@@ -50,7 +50,7 @@ class Management:
         """Use the user of the AMQP URL if the management URL has none."""
         parts, known = urlsplit(url), urlsplit(amqp_url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise BadSetting(f"--management {masked(url)}: looks like http://user:password@host:15672")
+            raise BadSetting(f"--management {masked(url)}: must look like http://user:password@host:15672")
         user, password = parts.username or known.username, parts.password or known.password
         at = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="")
         self._url = urlunsplit(at).rstrip("/")

@@ -137,7 +137,7 @@ def _check_cell_limits(settings: Settings, refuse: Refuse) -> None:
         limits = settings.cell_limits
     except msgspec.ValidationError:
         known = ", ".join(CellAccountLimits.__struct_fields__)
-        refuse("cell_limits", f"takes numbers, whole ones except of seconds, with the names {known}")
+        refuse("cell_limits", f"takes integers (seconds: any number) with the names {known}")
     else:
         for name, least in asdict(_LEAST_LIMITS).items():
             if not least <= getattr(limits, name) < math.inf:
@@ -169,7 +169,7 @@ def _check_addresses(values: Mapping[str, Any], refuse: Refuse) -> None:
         refuse("database_url", "with a RabbitMQ there must be a database all processes can reach")
     for name in ("cell_amqp_urls", "cell_ferry_urls"):
         if values[name] and not values["amqp_url"]:
-            refuse(name, "without amqp_url there is no RabbitMQ: all are in one process")
+            refuse(name, "without amqp_url there is no RabbitMQ: all workers are in one process")
 
 
 def _check_files(url: str, named: tuple[str, ...], name: str, refuse: Refuse) -> None:
@@ -222,8 +222,8 @@ def _check_http(settings: Settings, refuse: Refuse) -> None:
         if door.auth == "noauth2" and not door.noauth_anywhere and not _is_loopback(host):
             refuse(
                 name,
-                "with noauth2 whoever reaches it may do anything: use 127.0.0.1, or placement_auth = tokens,"
-                " or, if all who can reach it may, placement_noauth_anywhere = true",
+                "with noauth2 every client that reaches it may do anything: use 127.0.0.1 or "
+                "placement_auth = tokens; to allow it anyway, placement_noauth_anywhere = true",
             )
 
 

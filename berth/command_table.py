@@ -12,22 +12,22 @@ from berth.commands.index import Later
 
 # Meanings of exit code 1 other than "it could not be done".
 ONE: dict[str, str] = {
-    "adopt": "some could not be adopted, and are named",
+    "adopt": "some could not be adopted, and are listed",
     "audit": "something is over-allocated, doubled or without an owner",
     "boot": "fewer became active than were asked for (with `--wait`)",
     "cell drain": "something is still there",
-    "dead drop": "there is none of that id",
-    "dead replay": "some stay, or there is none of that id",
-    "dead show": "there is none of that id",
-    "doctor": "something is to be looked at; **2**: something is broken",
-    "drain": "something stays, and is named with why",
-    "evacuate": "something stays, and is named with why",
+    "dead drop": "there is no letter with that id",
+    "dead replay": "some stay, or there is no letter with that id",
+    "dead show": "there is no letter with that id",
+    "doctor": "there are warnings; **2**: something is broken",
+    "drain": "an instance stays, which is listed with the reason",
+    "evacuate": "an instance stays, which is listed with the reason",
     "heal": "something is still wrong",
     "import placement": "some could not be copied",
     "ironic diff": "something differs",
     "load": "builds were lost or changed, or the audit is not clean",
     "what-if": "it does not fit",
-    "why": "with `--replay` it is decided otherwise; with `--now` it does not fit",
+    "why": "with `--replay` the decision differs; with `--now` it does not fit",
 }
 
 

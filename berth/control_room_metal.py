@@ -112,7 +112,7 @@ async def _both_sides(settings: Settings, bus: Bus, now: float, wanted: Sequence
             for node in found:
                 differ(node.differences)
         except (IronicRefused, Unavailable) as trouble:
-            problem = f"Ironic does not answer: {trouble}. What it said before that is shown."
+            problem = f"Ironic does not answer: {trouble}. Its previous answer is shown."
     holders, said = await _holders(bus, placed), remembering.said
     nodes = [
         BoardNode(

@@ -67,7 +67,7 @@ class ControlRoomActions:
             async with steering(self._bus, stands, cast(Steering, to), MoveListener()) as (_, answer):
                 said = answer.result() if answer.done() else None
         if said is None:
-            return f"{to} is said; cell {stands.cell} has not answered yet"
+            return f"{to} is requested; cell {stands.cell} has not answered yet"
         if said.refused:
             raise OperationRefused(said.refused)
         return said.phase
@@ -173,7 +173,7 @@ class ControlRoomDrains:
         with operations_refused():
             host = await host_named(self._bus, root)
             if DRAIN not in causes_of(host):
-                raise OperationRefused("It is not closed to be emptied: somebody else has stopped that.")
+                raise OperationRefused("It is not being drained: another operator has stopped that.")
             if not and_open:
                 await disabling(UNNAMED)(self._bus, host)
                 host = await host_named(self._bus, root)
@@ -194,7 +194,7 @@ class ControlRoomDrains:
             self._drains[root].problem = problem = str(next(leaves(trouble)))
             log.warning("the drain of %s has stopped: %s", name, problem)
         except* Exception:
-            self._drains[root].problem = "that is a bug; what happened is in the log"
+            self._drains[root].problem = "an internal error occurred; the log has the details"
             log.exception("the drain of %s has failed", name)
 
 

@@ -21,7 +21,7 @@ async def replay(
 
     async def rescue(letter: DeadLetter) -> bool:
         if letter.cell and cell_of(letter.queue) != letter.cell:
-            whose = f"of cell {letter.cell}" if letter.cell != "?" else "of nobody knows which cell"
+            whose = f"of cell {letter.cell}" if letter.cell != "?" else "of an unknown cell"
             stays(f"{letter.id} stays: it is {whose}, and the queue {letter.queue!r} is not")
             return False
         envelope = Envelope(

@@ -63,7 +63,7 @@ def _check_selection(settings: Settings, refuse: Callable[[str, str], None]) -> 
         except ValueError as problem:
             refuse(name, str(problem))
     if settings.ironic.is_heard and not settings.ironic.is_read and selection(settings).only_reads_place:
-        refuse("ironic_api_url", "no notification tells a node's shard: name the API that does")
+        refuse("ironic_api_url", "no notification contains a node's shard: name Ironic's API")
 
 
 # The way to it

@@ -53,7 +53,7 @@ def series() -> dict[str, frozenset[str]]:
 
 
 def markdown() -> str:
-    lines = ["| metric | kind | labels | says | served by |", "|---|---|---|---|---|"]
+    lines = ["| metric | type | labels | meaning | served by |", "|---|---|---|---|---|"]
     lines += [
         f"| `{meter.name}` | {meter.kind} | {', '.join(meter.labels)} | {meter.says} | {meter.by} |"
         for meter in meters()

@@ -2,4 +2,4 @@
 
 from prometheus_client import Gauge
 
-INFO = Gauge("berth_info", "1; of which version of berth this process is", ["version"])
+INFO = Gauge("berth_info", "always 1; the labels are the version of this process", ["version"])

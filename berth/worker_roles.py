@@ -10,14 +10,14 @@ from berth.settings import BadSetting, Settings, names_a_file
 from bus.masking import masked
 
 WORKERS = {
-    "placement": "keeps who has which resources, answers candidates and claims",
+    "placement": "stores resources and allocations, answers candidates and claims",
     "scheduler": "turns build requests into claimed hosts and alternates",
     "conductor": "sees a cell's builds through (--cell)",
     "compute": "simulated agents of a cell (--cell)",
     "metal": "builds on the nodes of a cell through Ironic's API (--cell)",
     "ironic": "follows Ironic, and turns what befalls its nodes into inventory",
     "control-room": "the page of operators: what runs, what waits, why (control_room_http)",
-    "ferry": "carries what goes in and out of a cell that has a RabbitMQ of its own (--cell)",
+    "ferry": "forwards the messages of a cell with its own RabbitMQ (--cell)",
 }
 _OF_A_CELL = ("conductor", "compute", "metal", "ferry")
 _TOGETHER = ("conductor", "compute")  # roles of several cells that may share a process
@@ -49,9 +49,11 @@ def role(worker: str, cell: str, settings: Settings, agent: str = "") -> Role:
     if worker == "metal":
         _check_metal(cell, settings)
     if agent and worker not in ("metal", "compute"):
-        raise BadSetting(f"--agent is one of those that share a cell's hosts or metal; {worker} takes none")
+        raise BadSetting(
+            f"--agent is an agent of those that share a cell's hosts or metal; {worker} takes none"
+        )
     if agent and not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", agent):
-        raise BadSetting(f"--agent {agent!r}: one word of letters, digits, _ and -")
+        raise BadSetting(f"--agent {agent!r}: a name of letters, digits, _ and -")
     if agent and worker == "compute" and agent not in (theirs := agents_of(cell, settings)):
         raise BadSetting(f"--agent {agent!r}: those of cell {cell!r} are {', '.join(theirs)}")
     if worker == "ferry" and not settings.cell(cell).ferry:
@@ -90,8 +92,8 @@ def roles(settings: Settings) -> list[Role]:
     """Return all roles of a whole berth, workers that answer queries before those that ask."""
     if names_a_file(settings.database.url):
         raise BadSetting(
-            f"database_url = {masked(settings.database.url)!r}: is one file, and every store needs its own:"
-            " name a directory, with a / at the end"
+            f"database_url = {masked(settings.database.url)!r}: is one file, but every store needs a "
+            "separate one: name a directory, with a / at the end"
         )
     found = [Role("placement"), Role("ironic")]
     found += [Role("ferry", cell.name) for cell in settings.cells if cell.ferry]

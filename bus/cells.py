@@ -36,7 +36,7 @@ class RegisteredCell(Value, frozen=True, kw_only=True):
 Note = Annotated[str, Meta(max_length=1000)]
 NewCell = Annotated[  # no leading -: `reply.-c1.` begins reply addresses outside of cell c1
     str,
-    Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,63}" + END, description="a word that does not begin with -"),
+    Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,63}" + END, description="a name that does not begin with -"),
 ]
 
 

@@ -43,7 +43,7 @@ ReplyTo = Annotated[
     str,
     Meta(
         pattern=r"^[A-Za-z0-9_-]{0,64}" + END,
-        description="a word that is added to the routing key of the answer",
+        description="a name that is added to the routing key of the answer",
     ),
 ]
 Wait = Annotated[

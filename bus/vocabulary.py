@@ -24,7 +24,7 @@ Id = Annotated[
     Meta(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}" + END, description="a lower-case UUID"),
 ]
 Word = Annotated[
-    str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}" + END, description="one word: letters, digits, _ and -")
+    str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}" + END, description="a name: letters, digits, _ and -")
 ]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Zone = Annotated[str, Meta(max_length=255)]  # empty: no zone

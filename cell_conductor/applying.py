@@ -156,8 +156,8 @@ def _log_abandoned_leftovers(before: Build, after: Build) -> None:
         if not left.gone and left.attempt not in kept:
             host = before.hosts[left.at]
             log.warning(
-                "build %s: nothing was heard of agent %s, and what its attempt %d may have left on %s"
-                " keeps no room any more",
+                "build %s: agent %s did not report, and the allocations held for its attempt %d on %s are"
+                " released",
                 *(before.id, host.agent, left.attempt, host.host),
             )
 
@@ -166,13 +166,13 @@ def _log_contradiction(build: Build, event: Event) -> None:
     """Log a failure reported for an active build: it may have been adopted without its agent finding it."""
     if isinstance(event, AgentReported) and event.outcome == "failed" and build.status == "active":
         log.warning(
-            "build %s is active, and agent %s says of its attempt %d on %s: failed: %s",
+            "build %s is active, but agent %s reports its attempt %d on %s as failed: %s",
             *(build.id, event.agent, event.attempt, event.host, event.cause),
         )
 
 
 def _postponed(events: Mapping[str, Event]) -> AppliedEvents:
-    return {id_: Retry(0.5, "its build is being changed by others") for id_ in events}
+    return {id_: Retry(0.5, "other processes are changing the build") for id_ in events}
 
 
 BUILDS_ENDED = Counter(

@@ -95,7 +95,8 @@ class Builds:
         outdated = await self.ring.outdated(reports)
         for report in (reports[position] for position in sorted(outdated)):
             log.warning(
-                "build %s: agent %s says %s of %s, which another agent has since its epoch %d",
+                "build %s: agent %s reported %s for %s, which has been leased to another agent since "
+                "epoch %d",
                 *(report.build, report.agent, report.outcome, report.host, report.epoch),
             )
         events: list[tuple[str, Event]] = [
@@ -164,7 +165,7 @@ class Builds:
                     said += [effect for effect in effects if isinstance(effect, _Reminder)]
                 page, after = len(waiting), max((build.id for build in waiting), default="")
         if said:
-            log.info("said again what %d builds wait for", len(said))
+            log.info("repeated the messages that %d builds wait for", len(said))
         self._resumed = True
         return await self._reminded(said)
 

@@ -141,7 +141,9 @@ class CellMoves:
                 case Refused():  # its allocation breaks a current rule; it holds it all the same
                     adoption = Adoption(request, held)
                 case _:
-                    adoption = Adoption(request, why="others claim for it meanwhile: look again")
+                    adoption = Adoption(
+                        request, why="other processes claim for it at the same time: try again"
+                    )
             adoptions[request.build] = adoption
         return list(adoptions.values())
 

@@ -61,7 +61,7 @@ class Ring:
         # A transaction that lost a race is retried. What is not settled then is left to the next check.
         busy = LeaseAnswered(refused="others change it all the time")
         self.lend = retrying(self.clock, otherwise=lambda asked: busy)(self._lend_once)
-        again = AgentEditAnswered(refused="others change it all the time: try again")
+        again = AgentEditAnswered(refused="other processes keep changing it: try again")
         self._edit = retrying(self.clock, otherwise=lambda request: again)(self._edit_once)
         self.settle = retrying(self.clock, otherwise=lambda pool: None)(self._settle_once)
 
@@ -108,7 +108,7 @@ class Ring:
                 return f"another process of this name may act, for at most {left:.1f} s more"
         made = await store.join(tx, asked, before, self.lease, self.clock.now())
         if made is None:
-            raise Conflict(f"agent {asked.agent} has just joined, or was heard of")
+            raise Conflict(f"agent {asked.agent} has just joined or sent a heartbeat")
         log.info("agent %s has a lease, its %d. of pool %s", made.agent, made.epoch, made.pool)
         return made
 
@@ -152,7 +152,7 @@ class Ring:
             if mark and self._sightings.left(member.agent, mark, member.lease, now) <= 0:
                 async with self.database.write() as tx:
                     if await store.expire(tx, member):
-                        log.warning("agent %s is not heard: its lease is over", member.agent)
+                        log.warning("agent %s is silent: its lease has expired", member.agent)
                         self._settled.pop(member.pool, None)
         async with self.database.read_single() as tx:
             stopped = await store.stopped(tx)
@@ -311,10 +311,12 @@ def _refused(request: AgentEditRequested, members: dict[str, RingMember]) -> str
     if request.edit != "rehome":
         return ""
     if member.takes and not request.nodes:
-        return f"{member.agent} is there and gets free nodes, also those it gives away: disable it first"
+        return f"{member.agent} is enabled and would get free nodes again: disable it first"
     takers = {taker.agent for taker in members.values() if taker.takes and taker.pool == member.pool}
     if not request.to:
-        return "" if takers - {member.agent} else f"no other agent is there to act for {member.pool}"
+        return (
+            "" if takers - {member.agent} else f"there is no other agent to take the nodes of {member.pool}"
+        )
     to = members.get(request.to)
     if to is None or to.pool != member.pool:
         return f"there is no agent {request.to!r} that acts for {member.pool}"

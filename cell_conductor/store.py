@@ -222,7 +222,7 @@ def _read_leftovers(row: Mapping[str, Any], hosts: Sequence[Selection]) -> tuple
         left = decode_leftovers(row["leftovers"])
     except NOT_JSON as problem:
         # an operator has to release their resources
-        log.error("build %s goes on without knowing what it left behind: %s", row["id"], problem)
+        log.error("build %s continues without its record of leftovers: %s", row["id"], problem)
         return ()
     return tuple(leftover for leftover in left if 0 <= leftover.at < len(hosts))
 
@@ -238,7 +238,7 @@ def _read_story(
         problem: object = f"it is on its host {story.at} of {len(hosts)}"
     except NOT_JSON as undecodable:
         problem = undecodable
-    log.error("build %s goes on without its story, which cannot be read any more: %s", row["id"], problem)
+    log.error("build %s continues without its history, which is unreadable: %s", row["id"], problem)
     status = row["status"]
     return _StoredContext(
         cell=placed.cell if placed else "unknown",

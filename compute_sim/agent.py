@@ -205,7 +205,11 @@ class SimulatedAgent:
         self._looked = now
         if before is None or now - before <= self.absent_after or not self.power.on:
             return
-        log.warning("%s stood still for %.1f s: it asks whose its guests are", self.agent, now - before)
+        log.warning(
+            "%s was paused for %.1f s: it asks placement for the owners of its guests",
+            self.agent,
+            now - before,
+        )
         self._absences += 1
         self._power_changed(False)
         self._power_changed(True)

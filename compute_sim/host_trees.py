@@ -110,7 +110,7 @@ class HostTrees:
         untold = first or not self._was_applied(root, owner)
         found += differences(self._stored[root], self._trees[root], closed_too=untold)
         if moves := self._reshaping(root):
-            found.append(f"what {len(moves.guests)} guests hold is of other providers")
+            found.append(f"what {len(moves.guests)} guests hold belongs to other providers")
         if found:
             log.info("%s is reported: %s", host.host, "; ".join(found[:20]))
         elif root not in self._follow_use:
@@ -157,7 +157,7 @@ class HostTrees:
             if now == guest.allocations:  # then the allocation is from a shared pool
                 self._pools.update(dict.fromkeys(pool for pool in now if tree.by_id(pool) is None))
                 continue
-            log.info("%s on %s: what it holds is of other providers", guest.build, guest.host)
+            log.info("%s on %s: its allocations belong to other providers", guest.build, guest.host)
             self._disk.move(guest, now)
 
     def _rebuild_tree(self, root: str) -> None:
@@ -195,6 +195,6 @@ def _of_owner(owner: Provider | None, host: SimHost, cell: str, agent: str) -> I
     if owner is None:
         yield "placement does not know it"
     elif owner.gone:
-        yield "placement has it as gone"
+        yield "placement has it as deleted"
     elif (owner.cell, owner.agent, owner.zone, owner.host) != (cell, agent, host.zone, host.host):
         yield f"placement has it as {owner.host} of {owner.agent or 'nobody'} in {owner.cell or 'no cell'}"

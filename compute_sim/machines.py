@@ -124,7 +124,7 @@ def _machine(at: str, table: Any) -> Machine:
     if strange := sorted(table.keys() - {"drivers", *names}):
         raise BadMachine(f"{at}.{strange[0]}: is none of its drivers ({', '.join(names)})")
     if "flat" in names and "numa" in names:
-        raise BadMachine(f"{at}.drivers: flat and numa both tell of its processors")
+        raise BadMachine(f"{at}.drivers: flat and numa both report processors")
     return Machine(tuple(sorted(drivers, key=lambda one: not isinstance(one, NumaDriver))))
 
 

@@ -73,7 +73,7 @@ class GuestRecovery:
         except Unavailable as away:
             self._waits_since = now if self._waits_since is None else self._waits_since
             level = logging.WARNING if now - self._waits_since > QUIET_SECONDS else logging.INFO
-            log.log(level, "%s: its guests wait until placement says whose they are: %s", agent.agent, away)
+            log.log(level, "%s: its guests wait until placement answers who owns them: %s", agent.agent, away)
             return []
         self._waits_since = None
         if not agent.power.on or agent.absences != before:

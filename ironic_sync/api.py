@@ -142,7 +142,7 @@ class IronicApi:
             answer = await self._page(fields, params, behind)
             page = answer.get("nodes")
             if not isinstance(page, list):
-                raise IronicRefused(200, "a list of nodes was asked for, and not given")
+                raise IronicRefused(200, "the answer has no list of nodes")
             if page:
                 yield page
             if not answer.get("next") or not page:

@@ -38,8 +38,8 @@ class Comparison(NamedTuple):
         gone = sum(difference.what == "gone" for difference in self.differences)
         if gone > allowance(self.placed, share_gone):
             lines.append(
-                f"{gone} are gone from Ironic, more at once than is believed: none is removed until it is"
-                f" allowed by `{ALLOW}`"
+                f"{gone} are missing in Ironic, more at once than is plausible: no node is removed until "
+                f"you allow it with `{ALLOW}`"
             )
         return lines
 

@@ -138,7 +138,7 @@ class Following:
                     log.warning("%d reports of nodes wait: %s", len(reports), condition)
             except (TooBig, BrokerRefused) as problem:
                 if len(reports) == 1:
-                    log.error("placement cannot be told of node %s: %s", reports[0].root, problem)
+                    log.error("node %s cannot be reported to placement: %s", reports[0].root, problem)
                     return
                 for report in reports:
                     await self.tell((report,))

@@ -40,7 +40,7 @@ SWEEP_SECONDS = Histogram(
 SWEEPS_FAILED = Counter("berth_ironic_sweeps_failed", "sweeps that Ironic or placement could not be had for")
 SWEPT_AT = Gauge("berth_ironic_swept_at", "when the last full sweep began that came to its end")
 NODES = Gauge("berth_ironic_nodes", "nodes that the last full sweep read")
-DIFFERENCES = Counter("berth_ironic_differences", "what sweeps found, by what it was", ["what"])
+DIFFERENCES = Counter("berth_ironic_differences", "differences found by sweeps, by sort", ["what"])
 UNREPAIRED = Gauge("berth_ironic_unrepaired", "differences that wait for people, or to be allowed", ["what"])
 
 

@@ -149,7 +149,7 @@ class Reader:
             return False
         except Malformed as problem:
             READS.labels("unreadable").inc()
-            log.error("what Ironic says of node %s makes no sense: %s", uuid, problem)
+            log.error("Ironic's data of node %s is invalid: %s", uuid, problem)
             return False
         READS.labels("gone" if node is None else "found").inc()
         READ_SECONDS.observe(monotonic() - started)
@@ -169,7 +169,7 @@ class Reader:
             except Unavailable as problem:
                 self._pauses(problem)
             except IronicRefused as problem:
-                log.warning("nodes are read one by one, however many wait: %s", problem)
+                log.warning("nodes are read one by one because listing failed: %s", problem)
                 return
             finally:
                 self._no_pages.set()

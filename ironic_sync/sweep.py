@@ -147,8 +147,9 @@ class Sweep:
         UNREPAIRED.labels("gone").set(self.held_back)
         if self.held_back:
             log.error(
-                "at least %d of %d nodes are gone from Ironic, and more than %d at once look like a mistake:"
-                " none is removed. If they are gone indeed: berth ironic sweep --allow-removals",
+                "at least %d of %d nodes are missing in Ironic, and more than %d at once are probably a "
+                "mistake: no node is removed. If they were really deleted: berth ironic sweep "
+                "--allow-removals",
                 *(self.held_back, there, most),
             )
         return [node for node in found if node.node is not None or not self.held_back]
@@ -171,7 +172,7 @@ class Sweep:
                     self._unsure(node.uuid)
             self._known.update((uuid, provider.sequence) for uuid, provider in now.items())
             if news := self._survey.still_different(settled, now):
-                log.info("telling of %d nodes that no event told of", len(news))
+                log.info("reporting %d nodes that changed without a notification", len(news))
                 await self._tell(news)
         return Counter({what: counts[what] for what in WAITING})
 

@@ -89,7 +89,7 @@ class AggregateOperations(PlacementOperations):
         moving = await tree_reads.read_locked(tx, self.book, wanted.add | wanted.remove)
         working = WorkingTrees(moving)
         if not all(map(working.find, wanted.add | wanted.remove)):
-            raise Conflict("a host went while it was being looked for")
+            raise Conflict("a host was deleted while it was being read")
         added, removed = move_in_and_out(wanted, working)
         pairs = working.changed()
         concerned = pairs

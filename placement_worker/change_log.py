@@ -88,7 +88,9 @@ class Relay:
             except (Unavailable, Conflict) as condition:
                 if wait == SHORTEST_WAIT:
                     HELD_UP.labels(self.tells).set(1)
-                    log.warning("%s in %s wait to be told: %s", self.tells, self._database.name, condition)
+                    log.warning(
+                        "%s in %s wait to be published: %s", self.tells, self._database.name, condition
+                    )
                 self._look = True
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, LONGEST_WAIT)

@@ -26,7 +26,7 @@ class Forgotten(Exception):
 
     def __init__(self, after: int, oldest: int, why: str = "") -> None:
         super().__init__(
-            why or f"the changes from {after + 1} on are not kept any more; the oldest is {oldest}"
+            why or f"the changes from {after + 1} on are not stored any more; the oldest is {oldest}"
         )
         self.oldest = oldest
 
@@ -143,7 +143,7 @@ class Memory:
         last = (await self._reader.changes(0, 1)).last
         true = [change for change in messages if change.number <= max(last, index.seen + FAR_AHEAD)]
         for number in {message.number for message in messages} - {message.number for message in true}:
-            log.error("change %d is none of placement's, whose last is %d: it is not believed", number, last)
+            log.error("change %d does not exist, placement's last is %d: it is ignored", number, last)
         return true
 
     async def fresh(self) -> None:
@@ -166,7 +166,10 @@ class Memory:
         """Return the next changes, and whether there are more; raise Forgotten if the next was deleted."""
         found = await self._reader.changes(after, CHANGES_A_PAGE)
         if found.last < after:
-            why = f"placement's last change is {found.last}, and {after} was told: its database is another"
+            why = (
+                f"placement's last change is {found.last}, and {after} was expected: its database is a "
+                "different one"
+            )
             raise Forgotten(after, found.last + 1, why)
         first = found.changes[0].number if found.changes else found.last + 1
         if first > after + 1:
@@ -252,5 +255,5 @@ def _trees_beside(message: PlacementChanged) -> Mapping[str, Tree]:
     try:
         return {tree.root: tree for tree, left_out in unpacked(message.trees) if not left_out}
     except (LookupError, ValueError):
-        log.error("the trees that came with change %d make no sense: placement is asked", message.number)
+        log.error("the trees in change %d are invalid: they are read from placement", message.number)
         return {}

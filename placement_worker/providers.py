@@ -193,7 +193,7 @@ class BulkLoad(PlacementOperations):
             read = await tree_reads.read_locked(tx, self.book, [one for one in named if one in found.ids])
             working = WorkingTrees(found.owned | read, found.names, found.ids, found.number)
             if len(found.ids) != sum(one in working.homes for one in named):
-                raise Conflict("a provider went while it was being looked for")
+                raise Conflict("a provider was deleted while it was being read")
             results = list(chain.from_iterable(loading.load(tree, working) for tree in grown))
             pairs = working.changed()
             if pairs:

@@ -99,7 +99,7 @@ class BusReader:
             except Unavailable as condition:
                 if not self._away:
                     self._away = True
-                    log.warning("placement does not answer; what is known of it here waits: %s", condition)
+                    log.warning("placement does not answer; its replica is not updated: %s", condition)
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, LONGEST_WAIT)
                 continue

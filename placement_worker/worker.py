@@ -52,12 +52,12 @@ async def serve_registered(placement: Placement, besides: Collection[str], widen
         try:
             for cell in sorted(cells - served.keys()):
                 served[cell] = await widen([reported_in(placement, cell), *asked_in(placement, cell)])
-                log.info("cell %s is heard", cell)
+                log.info("cell %s is consumed", cell)
             for cell in sorted(served.keys() - cells):
                 await served.pop(cell)()
-                log.info("cell %s is heard no more", cell)
+                log.info("cell %s is no longer consumed", cell)
         except (Unavailable, BrokerRefused) as problem:
-            log.error("not every registered cell is heard yet: %s", problem)
+            log.error("not every registered cell is consumed yet: %s", problem)
             await asyncio.sleep(AGAIN_SECONDS)
             continue
         await registered.wait()

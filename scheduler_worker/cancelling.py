@@ -63,7 +63,7 @@ class Cancelling:
         if fenced.over:
             await self._answer(asked, False, f"it has ended before: {fenced.over[asked.build]}")
         else:
-            why = "it has no host, and will get none should it still be asked for"
+            why = "it has no host, and a request for it will get no host"
             await self._answer(asked, False, why, known=bool(fenced.before))
         return ()
 
@@ -84,7 +84,7 @@ class Cancelling:
         placed = len(fenced.held) + len(fenced.shelved) + len(fenced.over)
         why = f"{placed} of {len(builds)} have just been given a host" if placed else CANCELLED
         if placed and one.parked.start is not None:
-            why = "it waits no more: it has just begun, or was refused"
+            why = "it does not wait any more: it has just begun, or was refused"
         if asked.anywhere and (fenced.held or fenced.shelved):
             return await self._pass_on(asked, fenced, bool(fenced.ended), why)
         await self._answer(asked, bool(fenced.ended) or not placed, why)

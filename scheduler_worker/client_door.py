@@ -104,7 +104,7 @@ class ClientDoor:
             own = _own_word(asked.client, act.reply_to)
             if act.reply_to not in ("", own):
                 raise NotAllowed(
-                    f"reply_to: {asked.client}, or {asked.client}_ and a word of its own, not {act.reply_to}"
+                    f"reply_to: {asked.client}, or {asked.client}_ and a name, not {act.reply_to}"
                 )
             act = structs.replace(act, reply_to=own)
             match act:
@@ -146,7 +146,7 @@ class ClientDoor:
     async def _answer(self, asked: ClientAsked, client: RegisteredClient) -> ClientAnswered:
         fields = [getattr(asked, name) for name in asked.__struct_fields__ if name != "client"]
         if sum(field is not None for field in fields) != 1:
-            raise NotAllowed("a client's question is exactly one of the fields beside client")
+            raise NotAllowed("a client's query has exactly one field in addition to client")
         own = client.projects
         if asked.builds is not None:
             builds = (await self.cells.builds(asked.builds)).builds

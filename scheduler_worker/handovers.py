@@ -71,7 +71,7 @@ class Handovers:
         order = (await self.known([report.move])).get(report.move)
         if order is None:
             log.warning(
-                "cell %s says %s of the move %s, of which no order is known",
+                "cell %s reported %s for the move %s, which is unknown",
                 *(report.cell, report.outcome, report.move),
             )
             return ()
@@ -81,12 +81,12 @@ class Handovers:
         match judged(order, report):
             case None:
                 log.warning(
-                    "cell %s says %s of the move %s, which is %s: it is not its own to say",
+                    "cell %s reported %s for the move %s, which is %s: the other cell reports that",
                     *(report.cell, report.outcome, report.move, order.state),
                 )
                 return ()
             case "retry":
-                raise Retry(after=SOON, why="it has not said yet that it let it go")
+                raise Retry(after=SOON, why="it has not confirmed the release yet")
             case "take back":
                 generation, problem = await self._take_back(order, report)
                 after = structs.replace(

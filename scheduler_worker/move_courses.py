@@ -142,7 +142,7 @@ class MoveCourses:
 
     def _settled(self, course: MoveCourse) -> MoveVerdict:
         if course.state.end is None:
-            self._postpone(course, "nobody knows what became of it")
+            self._postpone(course, "its result is unknown")
         end = course.state.end
         if isinstance(end, ComeAgain):
             return Retry(after=self.scheduler.clock.chance.uniform(end.least, end.most), why=end.why)
@@ -268,7 +268,7 @@ class MoveCourses:
         asked = course.asked
         waited = self.scheduler.retries.retried_for(asked.move)
         if waited < self.scheduler.unheard_for and await self.scheduler.ending.held([asked.build]):
-            self._postpone(course, "it has begun, and its cell does not know of its build")
+            self._postpone(course, "it has begun, but its cell does not know its build")
         else:
             course.take(())
 

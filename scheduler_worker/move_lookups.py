@@ -154,7 +154,7 @@ def _judged(asked: MoveRequested, standing: _Standing) -> MoveLook:
     start = move_start(asked, stands, cell)
     barred = unready(asked, stands)
     if barred is None and start is None:
-        barred = Barred(code="no_conductor", why=f"cell {cell!r}: its conductor does not know of moves yet")
+        barred = Barred(code="no_conductor", why=f"cell {cell!r}: its conductor does not support moves yet")
     if barred is not None:
         return Stopped(barred, start)
     return start or SeenThrough()

@@ -15,11 +15,15 @@ from bus.leases import AgentEditRequested, AgentsFound
 
 _COLUMNS = ("agent", "cell", "state", "lease", "epoch", "free", "occupied", "leaving")
 
-_DONE = {"disable": "gets no more nodes", "enable": "gets nodes again", "rehome": "its nodes go to others"}
+_DONE = {
+    "disable": "gets no further nodes",
+    "enable": "gets nodes again",
+    "rehome": "its nodes go to other agents",
+}
 
 commands = Commands(name="agent", no_args_is_help=True)
 
-Cell = Annotated[str, described("The cell it is in (default: the one that has an agent so called).")]
+Cell = Annotated[str, described("Its cell (default: the cell that has an agent of this name).")]
 Name = Annotated[str, positional("Its name, as `berth agent list` shows it.", metavar="AGENT")]
 Wait = Annotated[
     float, described("Wait for so long until all of it is done; 0: do not.", min=0, metavar="SECONDS")
@@ -61,7 +65,7 @@ async def enable_command(cli: Cli, name: Name, cell: Cell = "") -> int:
 async def rehome_command(
     cli: Cli,
     name: Name,
-    to: str = option("", "Who gets them (default: as the ring says).", metavar="AGENT"),
+    to: str = option("", "The agent that gets them (default: by the ring).", metavar="AGENT"),
     node: list[str] | None = option(None, "Only this node; may be repeated.", metavar="UUID"),
     cell: Cell = "",
     wait: Wait = 30.0,

@@ -55,8 +55,8 @@ Force = Annotated[bool, described("Even where the zone of a host with instances 
 @commands.command("list")
 async def show_all(
     cli: Cli,
-    host: str = option("", "Only those that this host is in."),
-    key: str = option("", "Only those with this property."),
+    host: str = option("", "Only aggregates that contain this host."),
+    key: str = option("", "Only aggregates with this property."),
 ) -> int:
     """List aggregates with their zones, hosts and properties."""
     async with cli.bus("aggregate") as bus:
@@ -98,17 +98,17 @@ async def show(cli: Cli, aggregate: Which) -> int:
 
 @dataclass(frozen=True)
 class NewAggregate:
-    name: Annotated[str, positional("What it is to be called.")]
+    name: Annotated[str, positional("Its new name.")]
     zone: ZoneNamed = None
     properties: Properties = None
     host: list[str] | None = option(None, "A host to put in; may be repeated.", metavar="HOST")
-    id_: str = option("", "Its uuid, where it is to have a certain one.", "--uuid")
+    id_: str = option("", "Its uuid (default: a new one).", "--uuid")
     force: Force = False
 
 
 @commands.command("create")
 async def create_command(cli: Cli, options: NewAggregate) -> int:
-    """Make one. `berth aggregate create east --zone east --host host-1` makes an availability zone."""
+    """Create an aggregate. Example: `berth aggregate create east --zone east --host host-1`."""
     edit = MakeAggregate(
         aggregate=uuid_of(options.id_, "an aggregate") if options.id_ else Clock().uuid(),
         name=options.name,
@@ -154,13 +154,13 @@ async def unset_command(
 
 @commands.command("add")
 async def add_command(cli: Cli, aggregate: Which, hosts: HostNames, force: Force = False) -> int:
-    """Put hosts in. They stay in it whatever their agents report."""
+    """Add hosts to an aggregate. Reports of their agents do not remove them."""
     return await change(cli, aggregate, ChangeAggregate(aggregate=ANY, add=tuple(hosts), force=force))
 
 
 @commands.command("remove")
 async def remove_command(cli: Cli, aggregate: Which, hosts: HostNames, force: Force = False) -> int:
-    """Take hosts out."""
+    """Remove hosts from an aggregate."""
     return await change(cli, aggregate, ChangeAggregate(aggregate=ANY, remove=tuple(hosts), force=force))
 
 
@@ -170,7 +170,7 @@ async def delete_command(
     aggregate: Which,
     force: bool = option(False, "With hosts in it, which leave it; whatever runs there."),
 ) -> int:
-    """Forget it. One with hosts in it stays, unless it is forced."""
+    """Delete an aggregate; with hosts in it only by --force."""
     return await change(cli, aggregate, DropAggregate(aggregate=ANY, force=force))
 
 

@@ -23,7 +23,7 @@ commands = Commands()
 @dataclass(frozen=True)
 class AuditOptions:
     settled: bool = option(False, "No boot is under way: everything must add up now.")
-    placement_only: bool = option(False, "Only what placement keeps, as where it is served without cells.")
+    placement_only: bool = option(False, "Only placement's data, for a placement without cells.")
     agents: bool = option(False, "Ask every agent which guests it has, too, as after a restore.")
 
 
@@ -69,7 +69,7 @@ def show_audit(found: Audit, say: Console) -> None:
     kinds = [
         f"{count} {named.get(type_, type_)}" for type_, count in types
     ]  # of consumers that are no builds
-    kinds += [f"{found.others} instances of others"] if found.others else []
+    kinds += [f"{found.others} instances of other owners"] if found.others else []
     others = f" ({', '.join(kinds)})" if kinds else ""
     verdict = "[green]clean[/green]" if found.clean else f"[red]{len(found.breaches)} breaches[/red]"
     say.print(f"audit: {verdict}; {found.consumers} consumers hold resources{others}; builds: {builds}")
@@ -80,7 +80,7 @@ def show_audit(found: Audit, say: Console) -> None:
         for sentence in sentences[:_MOST]:
             say.print(f"  {sentence}", style=style, markup=False)
         if len(sentences) > _MOST:
-            say.print(f"  ... and {len(sentences) - _MOST} more: --json tells all", style=style, markup=False)
+            say.print(f"  ... and {len(sentences) - _MOST} more: --json lists all", style=style, markup=False)
 
 
 @commands.command("heal")
@@ -116,7 +116,7 @@ async def heal(
         if not found.breaches:
             say.print("nothing is wrong")
         elif proven and not yes:
-            say.print("`berth heal --yes` mends what is proven", style="dim")
+            say.print("`berth heal --yes` repairs confirmed differences", style="dim")
     return 0 if not listed and all(repair.done for repair in proven) else 1
 
 
@@ -160,6 +160,6 @@ async def examine(cli: Cli, management: str = "") -> int:
         do = f" {finding.do}" if finding.do else ""
         cli.line(f"{printable(finding.about)}: {printable(finding.says)}{printable(do)}")
     many = {level: sum(finding.level == level for finding in found) for level in _COLOURS}
-    counts = f"{many['broken']} broken, {many['warning']} to be looked at, {many['fine']} fine."
+    counts = f"{many['broken']} broken, {many['warning']} warnings, {many['fine']} fine."
     cli.line(counts if code else "All is well.")
     return code

@@ -48,21 +48,23 @@ BOOT_OPTIONS = {
         "What would do instead: JSON, or what differs (vcpus=2,KEY=); the better first.",
         metavar="FILE|KEY=VALUE,...",
     ),
-    "image": described("What is to run; for Ironic a name or URL it can fetch.", metavar="NAME"),
+    "image": described("The image; for Ironic a name or URL that it can fetch.", metavar="NAME"),
     "image_property": described(
         "Of the image: trait:NAME=required, hw_...; image_source, ... for Ironic.", metavar="KEY=VALUE"
     ),
     "count": described("Instances, all or none.", min=1, max=1000, panel=_HOW),
-    "at_least": described("So many of --count will do, if no more fit.", min=0, metavar="N", panel=_HOW),
+    "at_least": described(
+        "The least number of instances that is enough, if --count do not fit.", min=0, metavar="N", panel=_HOW
+    ),
     "zone": described("Only hosts of this zone.", panel=_WHERE),
     "cell": described("Only hosts of this cell.", panel=_WHERE),
     "aggregate": described(
-        "Only hosts in one of these aggregates; repeated, all of them must be met.",
+        "Only hosts in one of these aggregates; if repeated, every option must be met.",
         metavar="NAME|UUID,...",
         panel=_WHERE,
     ),
     "not_aggregate": described(
-        "No host in any of these; may be repeated.", metavar="NAME|UUID,...", panel=_WHERE
+        "No host in these aggregates; may be repeated.", metavar="NAME|UUID,...", panel=_WHERE
     ),
     "host": described("This host or none.", metavar="NAME|UUID", panel=_WHERE),
     "force_host": described(
@@ -89,7 +91,7 @@ BOOT_OPTIONS = {
 
 @commands.command("boot", cls=WaitingCommand)
 async def boot_command(
-    cli: Annotated[Cli, "Print what is said as JSON lines."],
+    cli: Annotated[Cli, "Print JSON lines."],
     options: Annotated[BootOptions, BOOT_OPTIONS],
     wait: str | None = option(
         None,
@@ -102,7 +104,7 @@ async def boot_command(
         0, "9 is served first, before waiting requests of a lower priority.", min=0, max=9, panel=_HOW
     ),
     timeout: float = option(
-        600.0, "Seconds to follow it, on top of those it may wait for room.", min=0, panel=_HOW
+        600.0, "Seconds to follow it, in addition to its waiting time for capacity.", min=0, panel=_HOW
     ),
 ) -> int:
     """Publish a build request; with --wait, follow it to its end.
@@ -203,16 +205,16 @@ class _BootPrinter:
 async def delete(
     cli: Cli,
     build: Annotated[str, positional("The build's uuid; or a request's, while it waits.")],
-    cell: str = option("", "The cell it is in, if you know: then nobody else is asked."),
+    cell: str = option("", "Its cell, if known: other cells are not queried then."),
     wait: bool = option(False, "Wait until it is down; exit 1 unless it was there, and is."),
     fence: bool = option(
         False,
-        "Also if no build has this id yet: a request with it that is still on its way gets no host."
-        " The id cannot be used again.",
+        "Also if no build has this id yet: a later request with it gets no host. The id cannot be used "
+        "again.",
     ),
     timeout: float = option(600.0, "Seconds to wait.", min=0),
 ) -> int:
-    """Take a build down and give its resources back; or end its wait for a host.
+    """Delete a build and release its resources, or cancel a waiting request.
 
     A build can be deleted at any moment: while it waits, is placed or built, and after its end. The command
     asks all cells for it. If no cell has it, the scheduler ends it, or forwards the request to the cell that

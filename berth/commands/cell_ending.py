@@ -49,7 +49,7 @@ async def remove(
     cli: Cli,
     name: NameOfCell,
     force: bool = option(False, "With instances, too: what they hold is closed, and stays until given back."),
-    drop_database: bool = option(False, "Its database and login, too, with all that is in it."),
+    drop_database: bool = option(False, "Delete its database with all data, and its login, too."),
     keep_user: bool = option(False, "Leave RabbitMQ as it is: its user and queues stay."),
     *,
     tool: BrokerTool,
@@ -69,7 +69,7 @@ async def remove(
             raise OperationRefused(f"{inhabited}: `berth cell drain {name} --wait` waits for its end")
         if admin is not None:  # before its hosts go, or its agents would report them again
             await _drop_users(cli.settings, name, admin)
-            done.append(f"RabbitMQ user {user} is no more, by {admin.by}")
+            done.append(f"RabbitMQ user {user} is deleted, by {admin.by}")
         done.append(await _unregister(bus, name, force))
     if admin is not None:
         done += await _drop_queues(cli.settings, name, admin)
@@ -78,7 +78,7 @@ async def remove(
 
         async with logins(cli.settings.database.url) as server:
             await server.drop(login)
-        done.append(f"PostgreSQL login and database {login} are no more")
+        done.append(f"PostgreSQL login and database {login} are deleted")
     cli.tell("\n".join(f"cell {name}: {line}" for line in done), cell=name, done=done)
     return 0
 
@@ -94,13 +94,13 @@ async def _drop_users(settings: Settings, name: str, admin: BrokerUsers) -> None
 async def _unregister(bus: Bus, name: str, force: bool) -> str:
     match (await bus.asker(topics.EDIT_CELL)(edit_of(DropCell(cell=name, force=force)))).result:
         case CellEdited():
-            return "its hosts are gone, and it is out of the registry"
+            return "its hosts are deleted, and it is not registered any more"
         case Missing():
             return "it was not registered, and had no hosts"
         case CellInUse() as inhabited:
-            raise OperationRefused(f"{inhabited}; it is closed. Say the same again when that is over")
+            raise OperationRefused(f"{inhabited}; it is disabled. Repeat the command when they have ended")
         case _:
-            raise OperationRefused("others are at work on it just now: say the same again")
+            raise OperationRefused("other processes are changing it: repeat the command")
 
 
 async def queues_of(admin: BrokerUsers, pattern: str) -> list[str]:
@@ -120,7 +120,7 @@ async def _drop_queues(settings: Settings, name: str, admin: BrokerUsers) -> lis
     stay += await delete_queues(url, filled, unread_within=UNREAD_SECONDS)
     done = [f"{len(own) + len(filled) - len(stay)} queues of its are deleted"]
     if stay:
-        done.append(f"still read by somebody, and left: {', '.join(stay)}")
+        done.append(f"still has a consumer, and was left: {', '.join(stay)}")
     return done
 
 

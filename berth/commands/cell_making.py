@@ -50,7 +50,7 @@ commands = Commands()
 @dataclass(frozen=True)
 class CellOptions:
     file: Path | None = option(None, "Where its settings go (default: CELL.toml).", dir_okay=False)
-    note: str | None = option(None, "What people should know of it.")
+    note: str | None = option(None, "A note for operators.")
     disabled: bool = option(False, "Closed to instances, to begin with.")
     rotate: bool = option(False, "New passwords; its workers are restarted with the new file.")
     broker: str = option("", "How its workers reach RabbitMQ (default: as we do).", metavar="URL")
@@ -243,7 +243,7 @@ def _tell_added(cli: Cli, what: NewCell, by: str, wrote: bool, access: DatabaseA
         cli.line(f"  berth --config {what.file.name} run conductor --cell {name}")
         cli.line(f"each agent has its own: berth cell add-agent {name} AGENT")
         if heard:
-            cli.line("it is registered, and placement hears it")
+            cli.line("it is registered, and placement consumes its reports")
     notes = []
     if access.enters:
         notes.append(
@@ -259,7 +259,8 @@ def _tell_added(cli: Cli, what: NewCell, by: str, wrote: bool, access: DatabaseA
         complain.print(sentence, markup=False)
     if not heard:
         complain.print(
-            f"it is registered, but placement does not hear cell {name} within {HEARD_SECONDS:g} s: its"
+            f"it is registered, but placement does not consume the reports of cell {name} within "
+            f"{HEARD_SECONDS:g} s: its"
             f" log says why; one from before this version must be restarted with {name} among `cells`",
             style="red",
             markup=False,

@@ -145,7 +145,7 @@ def check_name(name: str) -> None:
 
 def check_agent(name: str) -> None:
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
-        raise BadSetting(f"agent {name!r}: takes a word of at most 64 letters, digits, _ and -")
+        raise BadSetting(f"agent {name!r}: takes a name of at most 64 letters, digits, _ and -")
 
 
 def check_identifiers(settings: Settings, name: str) -> None:

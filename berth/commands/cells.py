@@ -34,7 +34,7 @@ for each in (cell_making, cell_ending, cell_permissions):
     commands.add_typer(each.commands)
 
 NameOfCell = Annotated[str, positional("Its name.", metavar="CELL")]
-Note = Annotated[str | None, described("What people should know of it; `` takes it away.")]
+Note = Annotated[str | None, described("A note for operators; `` removes it.")]
 
 
 @commands.callback()
@@ -114,7 +114,7 @@ async def drain(
     if not left:
         cli.line(f"cell {name} is disabled, and empty")
         return 0
-    rest = "or what is left of it, is there" if left == 1 else "or what is left of them, are there"
+    rest = "or its leftovers, remain" if left == 1 else "or their leftovers, remain"
     cli.line(f"cell {name} is disabled; {several(left, 'instance')}, {rest}")
     if instances:
         cli.say.print(instances_table(instances))

@@ -41,7 +41,7 @@ class ClientOptions:
     project: Annotated[list[str], described("A project it acts for; may be repeated.", metavar="PROJECT")]
     rotate: bool = option(False, "A new password; its connections are closed.")
     password_file: Path | None = option(None, f"Read its password here (default: {PASSWORD}, or a new one).")
-    url_file: Path | None = option(None, "Write its URL there, mode 0600 (default: print a new one).")
+    url_file: Path | None = option(None, "Write its URL to this file, mode 0600 (default: print a new one).")
     broker: str = option("", "How it reaches RabbitMQ (default: as we do).", metavar="URL")
 
 
@@ -59,14 +59,14 @@ async def add_command(cli: Cli, name: NameOfClient, options: ClientOptions, *, t
 
 @commands.command("list")
 async def list_command(cli: Cli) -> int:
-    """All clients by name, with their projects."""
+    """List clients by name, with their projects."""
     _in_service_mode(cli.settings)
     return await show(cli, "")
 
 
 @commands.command("show")
 async def show_command(cli: Cli, name: NameOfClient) -> int:
-    """A client's projects, its RabbitMQ user, and what its user may do."""
+    """Show a client's projects, RabbitMQ user and permissions."""
     _in_service_mode(cli.settings)
     return await show(cli, name)
 

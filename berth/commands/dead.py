@@ -21,9 +21,7 @@ _SHOWN = 100  # letters by default
 commands = Commands(name="dead", no_args_is_help=True)
 
 Id = Annotated[str, positional("An id of `berth dead list`, or its beginning.", metavar="ID")]
-OfCell = Annotated[
-    str, described("Those on the RabbitMQ that this cell has of its own.", "--cell", metavar="NAME")
-]
+OfCell = Annotated[str, described("Dead letters on the cell's own RabbitMQ.", "--cell", metavar="NAME")]
 Ids = Annotated[list[str], positional("Ids, or their beginnings; or `all`.", metavar="ID")]
 
 
@@ -31,10 +29,10 @@ Ids = Annotated[list[str], positional("Ids, or their beginnings; or `all`.", met
 async def list_letters(
     cli: Annotated[Cli, "Whole, as JSON lines; all of them."],
     limit: int | None = option(None, f"At most so many.  [default: {_SHOWN}]", min=1, show_default=False),
-    after: str = option("", "Only those behind this one.", metavar="ID"),
+    after: str = option("", "Only letters after this one.", metavar="ID"),
     cell: OfCell = "",
 ) -> int:
-    """One line each, oldest first."""
+    """List dead letters, oldest first."""
     most = limit or (None if cli.as_json else _SHOWN)
     shown, more = 0, False
     async with (
@@ -63,7 +61,7 @@ async def list_letters(
 
 @commands.command("show")
 async def show_letter(cli: Cli, id_: Id, cell: OfCell = "") -> int:
-    """One dead letter whole: its reason, its story, its traceback, its body."""
+    """Show a dead letter: reason, history, traceback and body."""
     _check([id_])
     found = False
     async with Bus(_way(cli.settings, cell)) as bus:
@@ -84,7 +82,7 @@ async def show_letter(cli: Cli, id_: Id, cell: OfCell = "") -> int:
 
 @commands.command("replay")
 async def replay(cli: Cli, ids: Ids, cell: OfCell = "") -> int:
-    """Send them to the queue they died in once more, and take them out of here."""
+    """Publish dead letters to their queues again, and remove them here."""
     _check(ids)
     staying = list[str]()
 
@@ -122,7 +120,7 @@ def _check(ids: Sequence[str]) -> None:
     if not all(id_.strip() for id_ in ids):
         raise BadSetting("an empty id is the beginning of every id: say `all` if all letters are meant")
     if "all" in ids and len(ids) > 1:
-        raise BadSetting("`all` leaves nothing for other ids to name: say it alone, or not at all")
+        raise BadSetting("`all` includes every id: use it without ids")
 
 
 async def _chosen(transport: Transport, ids: Sequence[str], say: Console) -> Collection[str] | None:

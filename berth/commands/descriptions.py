@@ -151,7 +151,7 @@ VARIABLE = "_BERTH_COMPLETE"  # by which the shell asks
 
 @commands.command("completion")
 def completion_command(shell: Annotated[str, positional("bash, zsh or fish.", metavar="SHELL")]) -> None:
-    """Print what makes a shell complete `berth`: `eval "$(berth completion bash)"` in ~/.bashrc."""
+    """Print the completion script of a shell: `eval "$(berth completion bash)"` in ~/.bashrc."""
     from typer._completion_shared import get_completion_script
 
     if shell not in SHELLS:

@@ -64,7 +64,7 @@ async def drain_command(cli: Cli, options: DrainOptions) -> int:
     if sum(map(bool, (options.hosts, options.cell, options.agent))) != 1:
         raise BadSetting("say which: names of hosts, or --agent, or --cell")
     if options.to_cell and options.to_cell == options.cell:
-        raise BadSetting(f"--to-cell {options.to_cell}: that is the cell that is emptied")
+        raise BadSetting(f"--to-cell {options.to_cell}: that is the cell to be drained")
     kind: MoveKind = "live" if options.live and not options.to_cell else "migrate"
     asked = MoveRequested(
         move=ANY, build=ANY, kind=kind, to_cell=options.to_cell, wait=waiting_time(options.wait)
@@ -94,7 +94,7 @@ async def _empty(emptying: Emptying, printer: "EmptyingPrinter", stopped: str, g
         with printer.bar:
             far = await emptying.run()
     except asyncio.CancelledError:
-        way = f"What is under way ends by itself; {goes_on} with the rest"
+        way = f"Moves in progress end by themselves; {goes_on} with the rest"
         complain.print(f"{stopped}: {emptying.so_far.sentence()}. {way}", markup=False)
         raise
     if printer.cli.as_json:
@@ -105,7 +105,7 @@ async def _empty(emptying: Emptying, printer: "EmptyingPrinter", stopped: str, g
     for build, why in sorted(far.stay.items())[:_SHOWN]:
         printer.cli.line(f"  {build} stays: {printable(why)}")
     if len(far.stay) > _SHOWN:
-        printer.cli.line(f"  ... and {len(far.stay) - _SHOWN} more: --json tells all", "dim")
+        printer.cli.line(f"  ... and {len(far.stay) - _SHOWN} more: --json lists all", "dim")
     return 1 if far.stay else 0
 
 
@@ -157,9 +157,9 @@ async def tell_left_over(bus: Bus, hosts: Sequence[Provider], told: Collection[s
 def _is(holder: Consumer) -> str:
     match holder.type:
         case "CLEANUP":
-            return "keeps the room of a guest until its agent has said that it is destroyed"
+            return "holds resources of a guest until its agent reports that it is destroyed"
         case "MIGRATION":
-            return "keeps the place of an instance that has moved, until that is over"
+            return "holds the former host of a moving instance until the move ends"
         case "INSTANCE":
             return "holds resources there, and is no instance that its cell would move"
         case _:
@@ -227,7 +227,7 @@ async def evacuate_command(cli: Cli, options: EvacuateOptions) -> int:
         if not cli.as_json:
             rest = len(there) - len(active)
             others = f"; its cell sees to the {rest} that are not active" if rest else ""
-            cli.line(f"{called}: forced down; {len(active)} go to other hosts{others}")
+            cli.line(f"{called}: forced down; {len(active)} move to other hosts{others}")
         await forcing_down(True)(bus, host)
         if options.wait is not None:
             printer = EmptyingPrinter(cli)

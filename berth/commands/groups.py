@@ -41,11 +41,13 @@ Project = Annotated[
 @commands.command("create")
 async def create_command(
     cli: Cli,
-    name: Annotated[str, positional("One of a kind in its project.")],
+    name: Annotated[str, positional("Unique in its project.")],
     policy: Annotated[
         str, described("affinity, anti-affinity, soft-affinity or soft-anti-affinity.", metavar="POLICY")
     ],
-    max_per_host: int = option(1, "Of an anti-affinity group: so many may be on one host.", min=1),
+    max_per_host: int = option(
+        1, "Of an anti-affinity group: the number of members allowed on one host.", min=1
+    ),
     project: Project = "",
 ) -> int:
     """Create a server group. It cannot be changed later.
@@ -60,9 +62,9 @@ async def create_command(
 
 @commands.command("list")
 async def list_groups(
-    cli: Annotated[Cli, "Whole, as JSON lines."], project: str = option("", "Only this one's.")
+    cli: Annotated[Cli, "Whole, as JSON lines."], project: str = option("", "Only groups of this project.")
 ) -> int:
-    """All server groups, by name, with how many members each has and on how many hosts."""
+    """List server groups by name, with the number of members and of their hosts."""
     async with cli.bus("group") as bus:
         groups = await _all(bus, project)
     rows = []
@@ -104,7 +106,7 @@ async def delete(
     cli: Cli,
     which: Which,
     project: Project = "",
-    force: bool = option(False, "With members, too: they stay, and nobody judges them any more."),
+    force: bool = option(False, "Also with members: they stay where they are, without a policy."),
 ) -> int:
     """Delete a server group that has no members."""
     async with cli.bus("group") as bus:
@@ -133,7 +135,7 @@ async def _edited(bus: Bus, order: GroupEditRequested, name: str = "") -> GroupE
             )
         case Taken(what="name", value=taken):
             raise OperationRefused(f"there is a server group {taken} in this project already")
-    raise OperationRefused("others are at work on it just now: try again")
+    raise OperationRefused("other processes are changing it: try again")
 
 
 def _made(name: str, policy: str, max_per_host: int, project: str) -> MakeGroup:

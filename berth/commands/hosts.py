@@ -44,16 +44,18 @@ commands.add_typer(hosts)
 commands.add_typer(providers)
 
 Names = Annotated[list[str] | None, positional("Names of hosts, or their roots' uuids.", metavar="HOST...")]
-Because = Annotated[str, described("Why: one of several causes, each taken away by itself.", metavar="WORD")]
+Because = Annotated[
+    str, described("The cause: a host can have several, each removed separately.", metavar="WORD")
+]
 OfAgent = Annotated[str, described("All hosts of this agent.", "--agent")]
 
 
 @hosts.command("list")
 async def show_all(
     cli: Cli,
-    cell: str = option("", "Only those of this cell."),
-    agent: str = option("", "Only those of this agent."),
-    closed: bool = option(False, "Only those that are not up."),
+    cell: str = option("", "Only hosts of this cell."),
+    agent: str = option("", "Only hosts of this agent."),
+    closed: bool = option(False, "Only hosts that are not up."),
 ) -> int:
     """List every host and Ironic node that an agent builds on, with its state as a scheduler judges it."""
     async with cli.bus("host") as bus:
@@ -76,7 +78,7 @@ async def show_all(
 
 @hosts.command("show")
 async def show(cli: Cli, host: Annotated[str, positional("Its name, or its root's uuid.")]) -> int:
-    """Its providers as a tree: what each has, how much of it is used, and its traits."""
+    """Show the provider tree of a host: inventories, usage and traits."""
     async with cli.bus("host") as bus:
         root = await host_named(bus, host)
         query = FindProviders(in_tree=root.id, parts=("inventories", "traits", "aggregates", "owner"))
@@ -111,7 +113,7 @@ async def force_down_command(
     cli: Cli,
     hosts: Names = None,
     agent: OfAgent = "",
-    undo: bool = option(False, "It counts as up again while it is heard."),
+    undo: bool = option(False, "It counts as up again while its agent sends heartbeats."),
 ) -> int:
     """Mark hosts as down, whatever their agents report."""
     return await mark(cli, hosts or (), agent, forcing_down(not undo))
@@ -175,11 +177,11 @@ async def reset_command(
     root: str = argument("", "The uuid of its root provider, or its name.", metavar="ROOT"),
     ownerless: bool = option(
         False,
-        "Every root that no cell has, as after `berth import`; but no pool that shares with others.",
+        "Every root without a cell, as after `berth import`, except sharing providers.",
         "--all-without-owner",
     ),
-    match: str = option("*", "Of those, only the ones called so: 'rack7-*'.", metavar="PATTERN"),
-    dry_run: bool = option(False, "Of those, say which it would be, and do nothing."),
+    match: str = option("*", "Only roots with a matching name: 'rack7-*'.", metavar="PATTERN"),
+    dry_run: bool = option(False, "Show the roots that would change, and do nothing."),
 ) -> int:
     """Assign a host to a cell, whatever its present cell, and restart the sequence of its reports.
 
@@ -206,7 +208,7 @@ async def reset(cli: Cli, root: str, cell: str) -> int:
         if isinstance(result, Missing):
             raise OperationRefused(f"there is no root provider {root}")
     if not isinstance(result, OwnerGiven):
-        raise OperationRefused("others are at work on it just now: try again")
+        raise OperationRefused("other processes are changing it: try again")
     before = f"cell {result.cell}" if result.cell else "no cell"
     told = f", agent {result.agent}" if result.agent else ""
     cli.value(result, f"{root} is of cell {cell}; it was of {before}{told}, last report {result.sequence}")
@@ -231,7 +233,9 @@ async def reset_the_ownerless(cli: Cli, cell: str, match: str, dry_run: bool) ->
     sentence = f"{len(found) - len(failed)} hosts {goes}{some}{more}"
     cli.tell(sentence, cell=cell, hosts=names, failed=failed, done=not dry_run)
     if failed:
-        raise OperationRefused(f"others are at work on {', '.join(failed[:_SHOWN])}: say the same again")
+        raise OperationRefused(
+            f"other processes are changing {', '.join(failed[:_SHOWN])}: say the same again"
+        )
     return 0
 
 

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 _SHOWN = 100  # differences, before the rest is only counted
 
 commands = Commands()
-imports = Commands(name="import", no_args_is_help=True, help="Bring over what another service knows.")
+imports = Commands(name="import", no_args_is_help=True, help="Import the data of another service.")
 commands.add_typer(imports)
 
 
 @imports.callback()
 def import_() -> None:
-    """Bring over what another service knows."""
+    """Import the data of another service."""
 
 
 @dataclass(frozen=True)
@@ -47,16 +47,16 @@ class ImportOptions:
     to_token_file: Path | None = option(
         None, "Holds the token for --to (default: $BERTH_TOKEN, or admin).", metavar="FILE"
     )
-    cacert: str = option("", "Certificates to trust besides the usual ones.", metavar="FILE")
+    cacert: str = option("", "Certificates to trust in addition to the system's.", metavar="FILE")
     verify: bool = option(False, "Compare both sides afterwards; exit 1 when they differ.")
     dry_run: bool = option(False, "Change nothing; with --verify: only compare.")
     prune: bool = option(False, "Also remove providers and allocations that only berth has.")
-    as_json: bool = option(False, "Say it as JSON: one object, when all is over.", "--json")
+    as_json: bool = option(False, "Print one JSON object at the end.", "--json")
 
 
 @imports.command("placement")
 async def placement_command(options: ImportOptions) -> int:
-    """Copy a running Placement into a running berth; again and again, until the switch."""
+    """Copy a running Placement into a running berth; repeat it until the switch."""
     from berth.importing.client import PlacementClient
 
     here = effective().settings.placement.http
@@ -217,13 +217,13 @@ def _wanted(
 
 @dataclass(frozen=True)
 class AdoptOptions:
-    consumers: list[str] | None = argument(None, "These instances, by their uuids.", metavar="[UUID]...")
+    consumers: list[str] | None = argument(None, "Instances, by uuid.", metavar="[UUID]...")
     hosts: list[str] | None = option(None, "All that came over on this host.", "--host", metavar="HOST")
     everything: bool = option(False, "All that came over, wherever they are.", "--all")
     file: Path | None = option(
         None,
-        "What the old system says of them (uuid, name, host, flavor, project), as .json, .yaml or"
-        " .csv. Alone it also says which.",
+        "Data of the old system (uuid, name, host, flavor, project), as .json, .yaml or .csv. Without "
+        "other options all its instances are adopted.",
         "--from",
         metavar="FILE",
     )
@@ -246,7 +246,7 @@ async def adopt_command(cli: Cli, options: AdoptOptions) -> int:
     `berth adopt --all --from servers.csv`, then the same with --yes. See docs/adopting.md.
     """
     if options.everything + bool(options.hosts) + bool(options.consumers) > 1:
-        raise BadSetting("say which in one way: uuids, --host, or --all")
+        raise BadSetting("choose instances in one way: uuids, --host, or --all")
     if not (options.everything or options.hosts or options.consumers or options.file):
         raise BadSetting("say which: uuids, --host HOST, --all, or --from FILE")
     servers = old_servers(options.file) if options.file is not None else {}
@@ -278,7 +278,7 @@ def _tell_adopted(cli: Cli, found: AdoptionOutcome, yes: bool) -> int:
     for id_, why in sorted(listed.items()):
         cli.line(f"for you to judge: {id_}: {printable(why)}", "red")
     if not (adopted or known or listed):
-        cli.say.print("nobody came over who is not a build yet")
+        cli.say.print("there is no imported instance that is not a build yet")
     elif adopted and not yes:
         cli.say.print("the same with --yes adopts them", style="dim")
     return 1 if listed else 0

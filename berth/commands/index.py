@@ -31,7 +31,7 @@ _MODULES = {
         "cell": "cells", "client": "clients", "agent": "agents", "host": "hosts", "aggregate": "aggregates",
         "provider": "hosts",
     },
-    "Look and check": {
+    "Inspect and check": {
         "audit": "audit", "heal": "audit", "doctor": "audit", "topology": "descriptions",
         "asyncapi": "descriptions", "metrics": "descriptions", "rules": "descriptions",
         "reasons": "descriptions", "http": "descriptions", "settings": "descriptions",
@@ -42,23 +42,32 @@ _MODULES = {
     },
 }  # fmt: skip
 _GROUPS = {  # their descriptions
-    "moves": "Moves of instances from host to host (docs/moves.md): what is under way, and how others went."
-    " `berth move`, `resize`, `shelve`, `evacuate`, `drain` ask for them.",
-    "node": "Speak for a bare-metal node, as Ironic would.",
-    "group": "Server groups: instances that are to be together, or apart. `berth boot --group` joins one.",
+    "moves": (
+        "Moves of instances from host to host (docs/moves.md): moves in progress, and the results of"
+        " ended ones. `berth move`, `resize`, `shelve`, `evacuate`, `drain` request them."
+    ),
+    "node": "Publish events of a bare-metal node, like Ironic.",
+    "group": (
+        "Server groups: instances to keep on the same host, or on different hosts. `berth boot "
+        "--group` joins one."
+    ),
     "cell": "Cells: hosts that share a conductor, a database and a part of the broker (docs/cells.md)."
-    " Close one to new instances, empty it, make one, end one.",
+    " Disable, drain, add or remove a cell.",
     "client": "Programs outside berth: each has a RabbitMQ user of its own and acts for its projects only"
     " (docs/howto/client.md).",
-    "agent": "Who acts on bare metal, where several agents share a cell's nodes (`berth run metal --cell c1"
+    "agent": "Bare-metal agents, where several agents share a cell's nodes (`berth run metal --cell c1"
     " --agent NAME`).",
     "host": "See what hosts have, and keep new instances away from them.",
-    "aggregate": "Put hosts and Ironic nodes together, and say what they are: an availability zone, for whom,"
-    " with options of filters and weighers.",
-    "provider": "Whose hosts are. A cell's reports are believed of its own only (docs/cells.md).",
-    "dead": "Messages nobody could handle, each with its reason.",
-    "import": "Bring over what another service knows.",
-    "ironic": "Ironic: what differs between it and placement, the nodes of any, and a simulated one.",
+    "aggregate": (
+        "Group hosts and Ironic nodes: availability zones, hosts for projects, options of "
+        "filters and weighers."
+    ),
+    "provider": "Owners of hosts. Reports of a cell count for its own hosts only (docs/cells.md).",
+    "dead": "Messages that no worker could handle, each with its reason.",
+    "import": "Import the data of another service.",
+    "ironic": (
+        "Ironic: differences between Ironic and placement, nodes of any Ironic, and a simulated Ironic."
+    ),
 }
 
 

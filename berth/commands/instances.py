@@ -27,16 +27,16 @@ commands = Commands()
 @dataclass(frozen=True)
 class InstanceOptions:
     project: str = option("", "Only this project's.")
-    host: str = option("", "Only what is on this host, or was last.", metavar="NAME|UUID")
+    host: str = option("", "Only instances that are on this host, or were there last.", metavar="NAME|UUID")
     status: list[str] | None = option(
         None,
         "building, swapping, active, moving, verifying, shelved, error, deleting or deleted; may be"
         " repeated. Without it: all but the deleted.",
         metavar="STATUS",
     )
-    name: str = option("", "Only those called so (`berth boot --name`).")
+    name: str = option("", "Only instances with this name (`berth boot --name`).")
     cell: list[str] | None = option(None, "Only in this cell; may be repeated.")
-    sort: str = option("host", "By one of the columns, or `since`.")
+    sort: str = option("host", "Sort by a column, or `since`.")
     limit: int = option(200, "So many of each cell, by their ids.", min=1)
     every: bool = option(False, "However many there are.", "--all")
 
@@ -122,8 +122,8 @@ _WAITING_PAGE = 200
 @commands.command("waiting")
 async def waiting_command(
     cli: Cli,
-    project: str = option("", "Only what this one asked for."),
-    limit: int = option(50, "So many of them, those who go first.", min=1),
+    project: str = option("", "Only requests of this project."),
+    limit: int = option(50, "The number of requests, the first in the queue.", min=1),
 ) -> int:
     """List waiting requests for builds and moves: their order, what they lack, what would wake them.
 
@@ -143,7 +143,7 @@ async def show_waiting(cli: Cli, project: str, limit: int, now: float) -> int:
             found = await bus.asker(topics.WAITING)(structs.replace(question, limit=page))
             question = structs.replace(question, after=found.more)
             waiting += found.waiting
-    cli.rows(waiting, _waiting_table(waiting, now) if found.count else "nobody waits")
+    cli.rows(waiting, _waiting_table(waiting, now) if found.count else "no request waits")
     if cli.as_json:
         return 0
     if len(found.kinds) > 1:
@@ -152,7 +152,9 @@ async def show_waiting(cli: Cli, project: str, limit: int, now: float) -> int:
     if len(waiting) < found.count:
         cli.line(f"... and {found.count - len(waiting)} more: --limit shows them", "dim")
     if found.rescued:
-        cli.say.print(f"[red]{found.rescued} waited though there was room[/red]: that is a fault of berth's")
+        cli.say.print(
+            f"[red]{found.rescued} waited although a host fitted[/red]: please report this as a bug"
+        )
     return 0
 
 

@@ -35,7 +35,7 @@ class SimulatedIronicOptions:
         "127.0.0.1:6385", "Where its API is; port 0 is any, empty nowhere.", metavar="HOST:PORT"
     )
     amqp_url: str = option(
-        "", "The RabbitMQ it notifies (default: where berth hears it, or is; else nobody)."
+        "", "The RabbitMQ that it notifies (default: the one that berth consumes from, or uses; else none)."
     )
     exchange: str = option("ironic", "Its exchange there.")
     topics: list[str] | None = option(
@@ -51,7 +51,7 @@ class SimulatedIronicOptions:
     )
     call_back: bool = option(False, "Works wait for the node to call back, as on real metal.")
     fail: float = option(0.0, "Share of works that fail.", min=0, max=1)
-    lossy: float = option(0.0, "Share of the later steps nobody is told of.", min=0, max=1)
+    lossy: float = option(0.0, "Share of the later steps without a notification.", min=0, max=1)
     churn: float = option(
         0.0, "Notifications it makes by itself, all day long.", metavar="EVENTS_PER_S", min=0
     )
@@ -77,7 +77,7 @@ class Sides(NamedTuple):
 commands = Commands()
 ironic = Commands(
     no_args_is_help=True,
-    help="Ironic: what differs between it and placement, the nodes of any, and a simulated one.",
+    help="Ironic: differences between Ironic and placement, nodes of any Ironic, and a simulated Ironic.",
 )
 commands.add_typer(ironic, name="ironic")
 ironic.add_typer(ironic_nodes.commands, name="node")
@@ -93,7 +93,8 @@ async def diff_command(cli: OnlyJson) -> int:
 
 @ironic.command("sweep")
 async def sweep_command(
-    cli: OnlyJson, allow_removals: bool = option(False, "However many they are: they are gone indeed.")
+    cli: OnlyJson,
+    allow_removals: bool = option(False, "Remove any number of nodes: they were really deleted."),
 ) -> int:
     """Remove nodes from placement that no longer exist in Ironic.
 
@@ -195,11 +196,11 @@ async def sweep_gone(cli: Cli, sides: Sides, allow_removals: bool) -> int:
         cli.tell(f"{uuid}: gone", node=uuid, gone=True)
     if done.held_back:
         raise OperationRefused(
-            f"at least {done.held_back} nodes are gone from Ironic, more at once than is believed: none was"
-            f" removed; if it is so, say --allow-removals"
+            f"at least {done.held_back} nodes are missing in Ironic, more at once than is plausible: no "
+            "node was removed; if they were deleted, use --allow-removals"
         )
     if not cli.as_json:
-        cli.say.print(f"{len(done.removed)} nodes are gone, and taken out of placement")
+        cli.say.print(f"{len(done.removed)} nodes were deleted, and removed from placement")
     return 0
 
 

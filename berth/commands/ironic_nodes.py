@@ -34,28 +34,28 @@ _POLL_SECONDS = 0.1
 _FIELD_VALUES = "resource_class=gold properties/rack=R2 owner=null ..."
 
 Nodes = Annotated[list[str], positional("Names or uuids.", metavar="NODE...")]
-Wait = Annotated[bool, described("Until they have come to rest; exit 1 if one failed.", "--wait")]
+Wait = Annotated[bool, described("Wait until they are in a stable state; exit 1 if one failed.", "--wait")]
 
 commands = Commands(
     no_args_is_help=True,
-    help=f"Drive nodes by hand, of a simulated Ironic or a real one: the one of the settings, or {HERE}. "
+    help=f"Operate nodes by hand, of a simulated or a real Ironic: the one of the settings, or {HERE}. "
     "A node's life: create, manage, provide, deploy, undeploy, delete.",
 )
 
 
 @commands.command("list")
 async def list_nodes(
-    state: str = option("", "Only those in this provision state."),
-    resource_class: str = option("", "Only those of this class."),
-    conductor_group: str = option("", "Only those of this group."),
+    state: str = option("", "Only nodes in this provision state."),
+    resource_class: str = option("", "Only nodes of this class."),
+    conductor_group: str = option("", "Only nodes of this group."),
     maintenance: bool | None = option(
-        None, "Only those, or only the others.", "--maintenance/--no-maintenance"
+        None, "Only nodes in maintenance, or only nodes not in maintenance.", "--maintenance/--no-maintenance"
     ),
     limit: int = option(50, "How many at most.", min=1),
     *,
     at: AnyIronic,
 ) -> None:
-    """One line for each node."""
+    """List nodes, one line each."""
     given = {"provision_state": state, "resource_class": resource_class, "conductor_group": conductor_group}
     filters: dict[str, Any] = {name: value for name, value in given.items() if value}
     if maintenance is not None:
@@ -83,7 +83,7 @@ def _table(nodes: Sequence[Json]) -> Table:
 
 @commands.command("show")
 async def show(node: Node, *, at: AnyIronic) -> None:
-    """All there is about one node."""
+    """Show all fields of a node."""
     async with at.api() as api:
         found = await _known(api, node)
     if at.as_json:
@@ -97,16 +97,16 @@ async def show(node: Node, *, at: AnyIronic) -> None:
 @dataclass(frozen=True)
 class NewNodes:
     names: Annotated[list[str], positional("The names of new nodes.", metavar="NAME...")]
-    resource_class: str = option("baremetal", "What it is placed by.")
+    resource_class: str = option("baremetal", "Its resource class.")
     driver: str = option("fake-hardware", "Ironic's hardware type.")
-    conductor_group: str = option("", "Which conductors look after it.")
+    conductor_group: str = option("", "The group of conductors that manage it.")
     prop: list[str] | None = option(None, "May be repeated.", "--property", metavar="NAME=VALUE")
     trait: list[str] | None = option(None, "May be repeated.", metavar="NAME")
 
 
 @commands.command("create")
 async def create(options: NewNodes, *, at: AnyIronic) -> None:
-    """New nodes, in enroll. Then: manage, and provide."""
+    """Create nodes in state enroll; `manage` and `provide` make them available."""
     properties = dict(_pair(text) for text in options.prop or ())
     async with at.api() as api:
         for name in options.names:
@@ -129,15 +129,15 @@ def _verb(name: str, target: str, help_: str) -> None:
             return await _report(at, api, nodes, wait)
 
 
-_verb("manage", "manage", "Have Ironic manage them: from enroll, or back from available or a failure.")
-_verb("provide", "provide", "From manageable through cleaning to available: they can be built on then.")
+_verb("manage", "manage", "Make nodes manageable: from enroll, available or a failure.")
+_verb("provide", "provide", "Make manageable nodes available, through cleaning.")
 
 
 @commands.command("deploy")
 async def deploy(
     nodes: Nodes,
-    instance: str = option("", "Whose; a new one for each otherwise.", metavar="UUID"),
-    image: str = option("file:///dev/null", "What is written to it."),
+    instance: str = option("", "The uuid of the instance (default: a new one for each).", metavar="UUID"),
+    image: str = option("file:///dev/null", "The image to write."),
     wait: Wait = False,
     *,
     at: AnyIronic,
@@ -153,14 +153,14 @@ async def deploy(
         return await _report(at, api, nodes, wait)
 
 
-_verb("undeploy", "deleted", "Take the instance off them: through cleaning they become available again.")
-_verb("inspect", "inspect", "Have Ironic look at their hardware, from manageable.")
-_verb("abort", "abort", "Break off what waits: a cleaning, a deploy, an inspection, a rescue, a service.")
+_verb("undeploy", "deleted", "Undeploy nodes: through cleaning they become available again.")
+_verb("inspect", "inspect", "Have Ironic inspect the hardware of manageable nodes.")
+_verb("abort", "abort", "Abort a waiting cleaning, deploy, inspection, rescue or service of nodes.")
 
 
 @commands.command("delete")
 async def delete(nodes: Nodes, *, at: AnyIronic) -> None:
-    """Remove them from Ironic: from enroll, manageable or available, or from maintenance."""
+    """Delete nodes in Ironic: in state enroll, manageable or available, or in maintenance."""
     async with at.api() as api:
         for node in nodes:
             await api.delete_node(node)
@@ -181,7 +181,7 @@ async def maintenance(
     *,
     at: AnyIronic,
 ) -> int:
-    """Close it to new builds, or open it again."""
+    """Set or clear the maintenance of a node."""
     if switch not in ("on", "off"):
         raise BadSetting(f"maintenance is on or off, not {switch!r}")
     return await _change(at, node, lambda api: api.set_maintenance(node, switch == "on", reason))
@@ -194,7 +194,7 @@ async def power(
     *,
     at: AnyIronic,
 ) -> int:
-    """Switch it."""
+    """Switch the power of a node."""
     if switch not in _POWER:
         raise BadSetting(f"power is one of {', '.join(_POWER)}, not {switch!r}")
     return await _change(at, node, lambda api: api.set_power_state(node, _POWER[switch]))
@@ -218,7 +218,7 @@ async def set_fields(
     *,
     at: AnyIronic,
 ) -> int:
-    """Patch its fields; values are JSON, or else text."""
+    """Set fields of a node; values are JSON, else text."""
     operations = [{"op": "add", "path": f"/{field}", "value": value} for field, value in map(_pair, values)]
     return await _change(at, node, lambda api: api.patch_node(node, operations))
 

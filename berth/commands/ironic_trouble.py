@@ -59,9 +59,9 @@ async def fail(
     *,
     at: AnyIronic,
 ) -> None:
-    """Simulated only: its next work of this kind fails."""
+    """Simulated Ironic only: make the next operation of this type on a node fail."""
     fault = None if how == "never" else how
-    sentence = f"{node}: its next {work} {'goes as it goes' if fault is None else f'fails ({how})'}"
+    sentence = f"{node}: its next {work} {'behaves normally' if fault is None else f'fails ({how})'}"
     await _request(at, f"nodes/{node}/fault", {"work": work, "fault": fault}, sentence)
 
 
@@ -74,9 +74,11 @@ async def bmc(
     *,
     at: AnyIronic,
 ) -> None:
-    """Simulated only: set the answers of a node's BMC, whatever Ironic's state is."""
+    """Simulated Ironic only: set the answers of a node's BMC, independent of Ironic's state."""
     body = {"says": None if says == "well" else says}
-    await _request(at, f"nodes/{node}/bmc", body, f"{node}: its BMC is {says}; Ironic will see when it looks")
+    await _request(
+        at, f"nodes/{node}/bmc", body, f"{node}: its BMC is {says}; Ironic notices it at its next check"
+    )
 
 
 @commands.command("storm")
@@ -86,7 +88,7 @@ async def storm(
     *,
     at: AnyIronic,
 ) -> None:
-    """Simulated only: request this of many nodes in a permitted state together."""
+    """Simulated Ironic only: request a provision state for many nodes together."""
     await _request(at, "storm", {"target": target, "count": count}, "")
 
 
@@ -104,12 +106,12 @@ async def _request(ironic: AnyIronic, path: str, body: Json, sentence: str) -> N
         raise IronicUnavailable(f"Ironic at {at} cannot be reached: {problem}") from None
     if answer.status_code == 404 and "could not be found" not in answer.text:
         raise OperationRefused(
-            f"the Ironic at {at} is a real one: only a simulated one can be asked for trouble"
+            f"the Ironic at {at} is a real Ironic: faults can be injected only into a simulated one"
         )
     if answer.status_code >= 400:
         raise OperationRefused(_sentence(answer.text))
     nodes = 1 if sentence else answer.json()["nodes"]
-    ironic.cli.tell(sentence or f"{nodes} nodes were asked", **{**body, "nodes": nodes})
+    ironic.cli.tell(sentence or f"{nodes} nodes were changed", **{**body, "nodes": nodes})
 
 
 def _sentence(text: str) -> str:

@@ -84,7 +84,7 @@ class DemoOptions:
 
 @commands.command("demo")
 async def demo_command(options: DemoOptions) -> int:
-    """Show it all in one process: boots on simulated hosts, free bare-metal nodes, and the audit."""
+    """Show berth in one process: boots on simulated hosts, freed bare-metal nodes, and the audit."""
     settings = effective(
         **settings_given(options), amqp_url="", database_url="", cell_database_urls={}, cell_amqp_urls={},
         cell_ferry_urls={}, ironic_amqp_url="", ironic_api_url="", ironic_cloud="",
@@ -144,7 +144,7 @@ def load_flavors(options: LoadOptions) -> tuple[Flavor, ...]:
         return mixed(MIX if mix is None else mix)
     if mix is not None:
         option = "--" + next(iter(described)).replace("_", "-")
-        raise OperationRefused(f"--mix and {option}: a mix has flavors of its own; leave one of the two out")
+        raise OperationRefused(f"--mix and {option}: a mix defines its flavors; use one of the two options")
     return (msgspec.structs.replace(_FLAVOR, **described),)
 
 
@@ -169,11 +169,13 @@ async def demo(settings: Settings, plan: LoadPlan, stay: bool, say: Console) -> 
                 code = _told(result, metal, await audit_databases(settings), say)
                 stopping = asyncio.Event()
                 stop_on_signals(stopping)
-                say.print(f"look at it until Ctrl-C: the control room {room}", markup=False)
+                say.print(f"running until Ctrl-C: the control room {room}", markup=False)
                 await stopping.wait()
                 return code
         code = _told(result, metal, await audit_databases(settings, settled=True), say)
-    say.print(f"look at it: make demo ARGS=--stay stays up, and its control room {room}", markup=False)
+    say.print(
+        f"to inspect it: make demo ARGS=--stay keeps it running, with its control room {room}", markup=False
+    )
     return code
 
 

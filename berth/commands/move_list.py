@@ -36,8 +36,8 @@ def moves_group() -> None:
 async def list_command(
     cli: Cli,
     build: list[str] | None = option(None, "Only this instance's; may be repeated."),
-    host: str = option("", "Only those from this host, or to it.", metavar="NAME|UUID"),
-    every: bool = option(False, "Those that are over, too.", "--all"),
+    host: str = option("", "Only moves from or to this host.", metavar="NAME|UUID"),
+    every: bool = option(False, "Ended moves, too.", "--all"),
     cell: list[str] | None = option(None, "Only in this cell; may be repeated."),
     limit: int = option(100, "So many of each cell, the newest.", min=1, max=1000),
 ) -> int:
@@ -55,9 +55,11 @@ async def list_command(
 @moves.command("show")
 async def show_command(
     cli: Cli,
-    of: Annotated[str, positional("Its uuid; or an instance's: its last one.", metavar="MOVE|BUILD")],
+    of: Annotated[
+        str, positional("The uuid of a move, or of an instance (its last move).", metavar="MOVE|BUILD")
+    ],
 ) -> int:
-    """One move: how it stands, every phase with what it took, every host tried, and why it went there."""
+    """Show a move: state, phases with durations, hosts tried, and the reason for its destination."""
     return await show_move(cli, uuid_of(of, "a move or a build"))
 
 
@@ -65,7 +67,7 @@ async def list_moves(cli: Cli, only: Sequence[str], question: FindMoves) -> int:
     async with cli.bus("moves") as bus:
         found, silent = await _ask(bus, await chosen_cells(bus, cli.settings, only), question)
     found.sort(key=lambda one: (-one.since, one.move))
-    none = "none is under way (--all shows those that are over)" if question.under_way else "none"
+    none = "no move is in progress (--all shows ended ones)" if question.under_way else "none"
     cli.rows(found, moves_table(found, Clock().now()) if found else none)
     all_shown(silent)
     return 0
@@ -128,9 +130,9 @@ _GOOD = {"confirm": ("done",), "force": ("done",), "revert": ("reverted",), "abo
 @dataclass(frozen=True)
 class SteeringOptions:
     of: Annotated[list[str], positional("Uuids of instances, or of their moves.", metavar="BUILD|MOVE...")]
-    wait: bool = option(False, "Follow it to its end; exit 1 unless that is the one you asked for.")
+    wait: bool = option(False, "Follow it to its end; exit 1 unless it ends as requested.")
     timeout: float = option(600.0, "Seconds to follow it.", min=0)
-    cell: str = option("", "The cell it is in, if you know: then nobody else is asked.")
+    cell: str = option("", "Its cell, if known: other cells are not queried then.")
 
 
 @commands.command("confirm")
@@ -218,5 +220,5 @@ async def _steer(
             printer.over(ended)
             return ended.end in _GOOD[to]
     except asyncio.CancelledError:
-        complain.print(f"{to} was said; `berth moves show {stands.move}` shows what comes of it")
+        complain.print(f"{to} was requested; `berth moves show {stands.move}` shows what comes of it")
         raise

@@ -140,7 +140,7 @@ _ENDS = {
     "deleted": "[yellow]deleted[/yellow] meanwhile",
     VERIFYING: "[yellow]waits to be confirmed[/yellow], on {host}",
     REFUSED: "[red]refused[/red]",
-    "cancelled": "[yellow]waits no more[/yellow]: it stays as it is",
+    "cancelled": "[yellow]does not wait any more[/yellow]: it stays as it is",
 }
 _BEGINS = {  # descriptions of phases
     "prepare": "gets its place on {host}",
@@ -150,9 +150,9 @@ _BEGINS = {  # descriptions of phases
     "build": "is built on {host}",
     "rebuild": "is rebuilt on {host}",
     "swap": "did not come to {host}: its next host is tried",
-    "undo": "goes back where it was",
-    "revert": "goes back where it was",
-    "abort": "goes back where it was",
+    "undo": "returns to its former host",
+    "revert": "returns to its former host",
+    "abort": "returns to its former host",
 }
 
 

@@ -63,10 +63,10 @@ class Destination:
         """Return the request for a move with this destination. Raise BadSetting for a contradiction."""
         excluded = tuple(self.not_ or ())
         if self.to and self.force_to:
-            raise BadSetting("--to and --force-to both name the host it is to go to: one of them")
+            raise BadSetting("--to and --force-to both name the destination: use one of them")
         for host in excluded:
             if host in (self.to, self.force_to):
-                raise BadSetting(f"--not {host}: that is where it is to go")
+                raise BadSetting(f"--not {host}: that is the destination")
         hosts = {"wanted_host": self.to, "forced_host": self.force_to, "ignore_hosts": excluded}
         return structs.replace(request, to_cell=self.to_cell, **hosts)
 
@@ -76,9 +76,9 @@ class _Followed:
     """The options that determine how a move is followed and printed."""
 
     timeout: float = option(
-        3600.0, "Seconds to follow it, on top of those it may wait for room.", min=0, panel=_HOW
+        3600.0, "Seconds to follow it, in addition to its waiting time for capacity.", min=0, panel=_HOW
     )
-    cell: str = option("", "The cell it is in, if you know: then nobody else is asked.")
+    cell: str = option("", "Its cell, if known: other cells are not queried then.")
 
     wait: bool | str | None = None
     dry_run = False  # only moves that may wait for capacity have this option
@@ -106,7 +106,9 @@ class Waiting(_Followed):
         metavar="[TIME]",
         panel=_HOW,
     )
-    priority: int = option(0, "Among those that wait for room, 9 goes first.", min=0, max=9, panel=_HOW)
+    priority: int = option(
+        0, "Priority in the queue for capacity; 9 is the highest.", min=0, max=9, panel=_HOW
+    )
     dry_run: bool = option(
         False,
         "Say where it would go now, or why it would not, and do nothing; exit 1 if it would not.",
@@ -125,7 +127,7 @@ class NewSize:
     flavor: str = option("", "What the flavor is called that it has then.")
     extra_spec: list[str] | None = option(
         None,
-        "Of the flavor; KEY= takes one away; may be repeated (docs/requests.md).",
+        "Extra specs of the flavor; KEY= removes one; may be repeated (docs/requests.md).",
         "--extra-spec",
         "--spec",
         metavar="KEY=VALUE",
@@ -154,9 +156,11 @@ async def move_command(
     """
     asked = how.of(where.of(_request("live" if options.live else "migrate")))
     if options.live and (options.verify or options.verify_for):
-        raise BadSetting("--live and --verify: one that is moved live has no way back once it runs there")
+        raise BadSetting(
+            "--live and --verify: a live migration cannot be reverted once it runs on the destination"
+        )
     if options.live and where.to_cell:
-        raise BadSetting("--live and --to-cell: only what is stopped leaves its cell")
+        raise BadSetting("--live and --to-cell: only stopped instances leave their cell")
     after = _verify_for(options.verify_for)
     asked = structs.replace(asked, verify=options.verify or bool(after), verify_for=after)
     return await request_moves(cli, builds, lambda stands: asked, how)
@@ -175,7 +179,7 @@ class ResizeOptions:
 async def resize_command(
     cli: Cli, build: OneBuild, size: NewSize, where: Destination, how: Waiting, options: ResizeOptions
 ) -> int:
-    """Give an instance another size; only the named values change.
+    """Resize an instance; only the named values change.
 
     It moves to a host with enough capacity, and waits there for `berth confirm BUILD`; until then its old
     capacity is held, and `berth revert BUILD` restores it. Four processors without confirmation: `berth
@@ -196,8 +200,8 @@ async def resize_command(
         changed = flavor_changed(flavor, size.flavor, sizes, specs)
         if changed == flavor:
             raise BadSetting(
-                f"{stands.build} is that already: say what is to change, --vcpus, --memory-mb, --disk-gb,"
-                " --flavor or --extra-spec"
+                f"{stands.build} has this flavor already: change it with --vcpus, --memory-mb, --disk-gb, "
+                "--flavor or --extra-spec"
             )
         return structs.replace(asked, flavor=changed)
 
@@ -206,7 +210,7 @@ async def resize_command(
 
 @commands.command("shelve")
 async def shelve_command(cli: Cli, builds: Builds, how: FollowedMove) -> int:
-    """Stop instances, keep what they are, and give all their room back.
+    """Stop instances, keep their records, and release all their resources.
 
     `berth unshelve BUILD` builds one again, wherever there is room then.
     """
@@ -215,7 +219,7 @@ async def shelve_command(cli: Cli, builds: Builds, how: FollowedMove) -> int:
 
 @commands.command("unshelve", cls=WaitingCommand)
 async def unshelve_command(cli: Cli, builds: Builds, where: Destination, how: Waiting) -> int:
-    """Build shelved instances again, as what they were, wherever there is room."""
+    """Build shelved instances again on any host with free capacity."""
     asked = how.of(where.of(_request("unshelve")))
     return await request_moves(cli, builds, lambda stands: asked, how)
 
@@ -225,12 +229,12 @@ async def rebuild_command(
     cli: Cli,
     build: OneBuild,
     how: FollowedMove,
-    image: str = option("", "What is to run there (default: the image it has).", metavar="NAME"),
+    image: str = option("", "The new image (default: the present one).", metavar="NAME"),
     image_property: list[str] | None = option(
         None, "Of that image: trait:NAME=required, hw_...; may be repeated.", metavar="KEY=VALUE"
     ),
 ) -> int:
-    """Build an instance anew, of an image, on the host and in the room it has.
+    """Rebuild an instance from an image, on its host and with its allocations.
 
     Should that come to nothing it runs on as it was. `berth rebuild BUILD --image debian-13 --wait`.
     """
@@ -239,7 +243,7 @@ async def rebuild_command(
     def rebuilt(stands: BuildStands) -> MoveRequested:
         of = chosen or spec_of(stands).image
         if of is None:
-            raise BadSetting(f"{stands.build} was built of no image: name one with --image")
+            raise BadSetting(f"{stands.build} was built without an image: name one with --image")
         return structs.replace(_request("rebuild"), image=of)
 
     return await request_moves(cli, [build], rebuilt, how)
@@ -284,8 +288,8 @@ async def _follow(bus: Bus, name: str, requests: Sequence[MoveRequested], cli: C
     except asyncio.CancelledError:
         if rest := len(requests) - printer.count_over:
             complain.print(
-                f"{rest} under way, or waiting for room, which go on without you: `berth moves list`"
-                " and `berth waiting` show them, `berth abort BUILD` ends one early",
+                f"{rest} in progress or waiting for capacity, which continue: `berth moves list` and "
+                "`berth waiting` show them, `berth abort BUILD` ends one early",
                 markup=False,
             )
         raise

@@ -27,10 +27,10 @@ class NodeOptions:
     provision_state: str = option("available", "available, cleaning, active, ...")
     power_state: str = option("power off", "power off, power on, error.")
     maintenance: bool = option(False, "Put it in maintenance.")
-    resource_class: str = option("baremetal", "Its one resource: baremetal is CUSTOM_BAREMETAL.")
+    resource_class: str = option("baremetal", "Its resource class: baremetal is CUSTOM_BAREMETAL.")
     cell: str = option("c1", "The cell whose first agent builds on it.")
     trait: list[str] | None = option(None, "CUSTOM_...; may be repeated.", metavar="NAME")
-    deleted: bool = option(False, "The node is gone from Ironic.")
+    deleted: bool = option(False, "The node was deleted in Ironic.")
 
 
 @commands.command("set")

@@ -91,12 +91,12 @@ async def up_command(options: UpOptions) -> int:
 class RunOptions:
     cell: str = option(
         "",
-        "Whose conductor, agents or ferry; conductors and agents of several cells share a process.",
+        "The cell of the conductor, agents or ferry; conductors and agents of several cells share a process.",
         metavar="NAME,…",
     )
     agent: str = option(
         "",
-        "Which of the cell's agents this is (default: CELL-metal; of compute, all of them in one).",
+        "The name of the agent (default: CELL-metal; for compute, all agents of the cell in one process).",
         metavar="NAME",
     )
     hosts: Hosts = None
@@ -107,9 +107,9 @@ class RunOptions:
     )
     database: Database = None
     http: Http = None
-    auth: str | None = option(None, "Whom the Placement API believes: noauth2 or tokens.")
+    auth: str | None = option(None, "Authentication of the Placement API: noauth2 or tokens.")
     tokens: str | None = option(None, "The tokens it believes.", metavar="FILE")
-    policy: str | None = option(None, "Its rules, where not the default ones.", metavar="FILE")
+    policy: str | None = option(None, "A policy file that replaces default rules.", metavar="FILE")
     control_room: Room = None
 
 
@@ -138,7 +138,7 @@ async def run_command(
 
 @commands.command("migrate")
 async def migrate_command(as_json: Json = False, cells: Cells = None, state_dir: StateDir = None) -> None:
-    """Bring every worker's database up to date, which each also does by itself when it starts."""
+    """Migrate the database of every worker. Workers also do this when they start."""
     settings = effective(cells=cells_named(cells), state_dir=state_dir).settings
     applied = await migrate_all(settings, Console(quiet=True) if as_json else say)
     if as_json:
@@ -191,7 +191,7 @@ async def run_one(settings: Settings, worker: str, cell: str, alone: bool, agent
         raise OperationRefused("with a bus of its own only placement is of use, and only with --http")
     if settings.embedded and not alone:
         raise OperationRefused(
-            "a worker of its own needs a bus other processes reach: set BERTH_AMQP_URL and "
+            "a separate worker needs a bus that other processes reach: set BERTH_AMQP_URL and "
             "BERTH_DATABASE_URL, or use `berth up`, which runs everything in one process"
         )
     way = wiring.alone() if alone else wiring.way_of(together, settings)
@@ -225,7 +225,7 @@ async def hosts_known(bus: Bus, settings: Settings, share: float = 1.0) -> int:
     question = FindCandidates(groups=(ResourceGroup(resources={"VCPU": 1}),), limit=1)
     found = await _answered(
         partial(find, question),
-        f"placement still does not know {settings.compute.hosts} hosts",
+        f"placement does not know yet {settings.compute.hosts} hosts",
         lambda found: found.considered >= settings.compute.hosts * share,
         settings.compute.hosts / _HOSTS_A_SECOND,
     )

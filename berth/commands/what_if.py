@@ -51,13 +51,13 @@ class WhatIfOptions:
         panel=_PLAN,
     )
     without: list[str] | None = option(
-        None, "As if it were gone: name, c1-h*, or id; may be repeated.", metavar="HOST", panel=_PLAN
+        None, "Leave out this host: name, c1-h*, or id; may be repeated.", metavar="HOST", panel=_PLAN
     )
 
 
 @commands.command("what-if")
 async def what_if_command(cli: Cli, options: Annotated[BootOptions, _ASKED], question: WhatIfOptions) -> int:
-    """Would this fit now, where, how many more, and what would change it. Nothing is claimed.
+    """Show whether a request fits now, on which hosts, how often, and what would help. Nothing is claimed.
 
     Takes what `berth boot` takes: `berth what-if --vcpus 4 --memory-mb 8192 --zone z2 --count 10`.
     With --mix, --add-hosts or --without it plans instead: how many fit, were hosts added or taken away.
@@ -108,7 +108,7 @@ def flavor_as_planned(flavor: Flavor) -> str:
         elif kind == "trait" and value in ("required", "forbidden"):
             words.append(name if value == "required" else f"!{name}")
         else:
-            raise BadSetting(f"--extra-spec {key}: a plan goes by amounts and traits; say --mix instead")
+            raise BadSetting(f"--extra-spec {key}: a plan uses amounts and traits; use --mix instead")
     return ",".join([*(f"{name}:{amount}" for name, amount in amounts.items() if amount), *words])
 
 
@@ -121,7 +121,7 @@ def show_plan(answer: PlanAnswer, cli: Cli) -> None:
         cli.line(printable(f"without {several(len(answer.taken), 'host')}: {listed(answer.taken, 10)}"))
         if answer.homeless:
             held = ", ".join(f"{amount} {name}" for name, amount in answer.homeless)
-            cli.line(f"  what is held there has to go elsewhere, and is not counted: {held}")
+            cli.line(f"  allocations there must move elsewhere, and are not counted: {held}")
     rows = [("all of them, mixed", now.mixes, then.mixes if then else None, last.lost)]
     rows += [
         (room.name, room.fits, then.flavors[at].fits if then else None, last.flavors[at].lost)
@@ -142,9 +142,12 @@ def show_plan(answer: PlanAnswer, cli: Cli) -> None:
 def _pieces(flavor: FlavorCapacity) -> list[str]:
     if not flavor.lost:
         return []
-    lines = [f"{flavor.name}: {flavor.in_sum} would fit, were all that is free in one piece"]
+    lines = [f"{flavor.name}: {flavor.in_sum} would fit if all free capacity were on one host"]
     for class_ in flavor.classes:
-        left: Mapping[str, int] = {"in pieces too small": class_.small, "beside what ran out": class_.beside}
+        left: Mapping[str, int] = {
+            "in pieces too small": class_.small,
+            "in addition to the limiting resource": class_.beside,
+        }
         told = ", ".join(f"{amount} {where}" for where, amount in left.items() if amount)
         if told:
             free = f"{class_.free} free, the largest piece {class_.largest}"

@@ -41,8 +41,7 @@ async def why_command(
     ),
     now: bool = option(
         False,
-        "What would become of it today, by present hosts and rules; of a placed build: one"
-        " instance of the flavor it got.",
+        "The decision with the present hosts and rules; for a placed build: of one instance of its flavor.",
     ),
 ) -> int:
     """Explain why a build is on its host or has none, or why a move chose its host, waits, or was refused.
@@ -52,7 +51,7 @@ async def why_command(
     would help.
     """
     if again and now:
-        raise BadSetting("--replay is about then, --now about today: one of them")
+        raise BadSetting("--replay repeats the past decision, --now makes a new one: use one of them")
     return await why(cli, uuid_of(build, "a build or request"), again, now)
 
 
@@ -71,7 +70,7 @@ async def why(cli: Cli, id_: str, again: bool, now: bool) -> int:
         known = await _known(cli.settings, bus, id_)
         if not known.stands and not known.moves and not known.decided.known:
             unheard = f" ({', '.join(known.silent)} did not answer)" if known.silent else ""
-            raise OperationRefused(f"nobody knows a build, request or move {id_}{unheard}")
+            raise OperationRefused(f"there is no build, request or move {id_}{unheard}")
         if now:
             return await _ask_now(cli, bus, known)
     if again:
@@ -117,7 +116,7 @@ def _show_placed(build: BuildStands, cli: Cli) -> None:
     where = f"{printable(build.host or placed.chosen.host)} in cell {placed.cell}"
     cli.line(f"{build.build}  {build.status} on {where}  (flavor {printable(placed.spec.flavor.name)})")
     if decision.record is None:
-        cli.line("  it was placed before, and told again: how is not recorded", "yellow")
+        cli.line("  it was placed earlier and published again: the decision is not recorded", "yellow")
     print_funnel(decision, cli.say, placed.chosen.root)
     if placed.alternates:
         cli.line(f"  alternates  {', '.join(printable(spare.host) for spare in placed.alternates)}")
@@ -132,7 +131,7 @@ def _show_decided(found: DecisionFound, cli: Cli) -> None:
     if found.waits:
         cli.line(f"{of}waits for room: {printable(found.reason)}", "yellow")
         if found.wakes:
-            cli.line(f"  it is looked at again when {printable(found.wakes)}")
+            cli.line(f"  it is evaluated again when {printable(found.wakes)}")
     else:
         code = f" [{found.decision.code}]" if found.decision.code else ""
         end = "refused" if of else "no host"
@@ -152,7 +151,7 @@ def _again(cli: Cli, known: Known) -> int:
     for build in known.stands:
         record, chosen = build.placed.decision.record, build.placed.chosen
         if record is None:
-            raise OperationRefused(f"{build.build} was told again: how it was placed is not recorded")
+            raise OperationRefused(f"{build.build} was published again: its decision is not recorded")
         host = replay(build.build, record).host
         root, name = (host.root, printable(host.host)) if host is not None else ("", "nobody")
         facts = {"build": build.build, "recorded": chosen.root, "again": root, "same": root == chosen.root}
@@ -173,7 +172,7 @@ async def _ask_now(cli: Cli, bus: Bus, known: Known) -> int:
         return tell_supposed(cli, moves, await supposed(bus, moves))
     request = known.decided.request or recorded_request(known.stands[0])
     if not request.instances:
-        raise OperationRefused("what was asked is not recorded")
+        raise OperationRefused("the request is not recorded")
     answer = await bus.asker(topics.WHAT_IF)(WhatIf(request=request))
     if cli.as_json:
         write_json(answer)
@@ -183,6 +182,8 @@ async def _ask_now(cli: Cli, bus: Bus, known: Known) -> int:
         if not known.decided.request:
             flavor = printable(known.stands[0].placed.spec.flavor.name)
             of = "the first build of the request" if len(known.stands) > 1 else "this build alone"
-            cli.line(f"asked for {of}, with flavor {flavor}, which it got; or_else is not asked anew", "dim")
+            cli.line(
+                f"asked for {of}, with flavor {flavor}, its flavor; or_else is not evaluated again", "dim"
+            )
         show_answer(answer, cli)
     return 0 if answer.fits else 1

@@ -118,7 +118,7 @@ def _machine(seen: BerthSeen) -> Iterator[Finding]:
     if seen.disk is not None and seen.disk < DISK_SHARE:
         level: Level = "broken" if seen.disk < DISK_BROKEN else "warning"
         says = f"Of the disk of {seen.state_dir} {seen.disk:.0%} are free."
-        yield Finding(level, "disk", says, "Make room: who cannot write stops there.")
+        yield Finding(level, "disk", says, "Free disk space: a process that cannot write stops.")
 
 
 def _broker(seen: BrokerSeen) -> Iterator[Finding]:
@@ -141,7 +141,7 @@ def _broker(seen: BrokerSeen) -> Iterator[Finding]:
         do = "Make room there: until then it takes no messages, and everybody waits."
         yield Finding("broken", about, f"It has an alarm: too little {alarm}.", do)
     if seen.stuck and not seen.alarms:
-        do = "Look for an alarm of disk or memory (`rabbitmq-diagnostics alarms`), or half a cluster."
+        do = "Check for an alarm of disk or memory (`rabbitmq-diagnostics alarms`), or half a cluster."
         yield Finding("broken", about, "It took no message within 5 seconds.", do)
     if seen.fresh:
         yield Finding("warning", about, "Nothing of berth's is there yet.", "Start the workers: `berth up`.")
@@ -159,13 +159,13 @@ def _database(seen: DatabaseSeen) -> Iterator[Finding]:
         yield Finding("warning", about, f"PostgreSQL is version {seen.version}.", do)
     newest = seen.known[-1]
     if not seen.revision:
-        do = "Run `berth migrate`, or start its worker; if it ought to be full, look at the URL."
+        do = "Run `berth migrate`, or start its worker; if it should have data, check the URL."
         yield Finding("broken", about, "It was never made: it has no tables.", do)
     elif seen.revision not in seen.known:
         says = f"It is at {seen.revision}, which this version does not have."
         yield Finding("warning", about, says, "A newer version migrated it: bring this one up to date, too.")
     elif seen.revision != newest:
-        do = "Run `berth migrate`, or start its worker anew: it migrates as it starts."
+        do = "Run `berth migrate`, or restart its worker: it migrates at its start."
         yield Finding("warning", about, f"It is at {seen.revision}, and {newest} is the newest.", do)
     else:
         of = f"; PostgreSQL is version {seen.version}" if seen.version else ""
@@ -188,14 +188,14 @@ def _queues(seen: BerthSeen) -> Iterator[Finding]:
             says = "No simulated agent has run: the hosts of this cell need agents of your own."
             yield Finding("fine", f"worker {name}", says, "")
             continue
-        do = f"Start it: `berth run {name.partition('.')[0]}` (with --cell where it belongs to one)."
+        do = f"Start it: `berth run {name.partition('.')[0]}` (with --cell if it belongs to a cell)."
         yield Finding("warning", f"worker {name}", "It was never here: none of its queues is there.", do)
     for queue in seen.queues:
         about = f"queue {queue.name}"
         more = queue.later - queue.messages
         if not queue.readers:
             level: Level = "broken" if queue.later else "warning"
-            says = f"Nobody reads it, and {_messages(queue.later)}."
+            says = f"It has no consumer, and {_messages(queue.later)}."
             yield Finding(level, about, says, f"Start its worker, {queue.worker}; nothing is lost meanwhile.")
         elif queue.later >= DEEP:
             how = "become more" if more > 0 else "become fewer" if more < 0 else "do not become fewer"
@@ -221,7 +221,7 @@ def _letters(seen: LettersSeen) -> Iterator[Finding]:
     several = f"at least {seen.count}" if seen.more else str(seen.count)
     where = ", ".join(seen.queues)
     says = f"There are {several} dead letters, the oldest of {_ago(seen.oldest)} ago; most died in {where}."
-    do = "See why with `berth dead list`; `berth dead replay` tries one again, `drop` gives it up."
+    do = "See why with `berth dead list`; `berth dead replay` tries one again, `drop` deletes it."
     yield Finding("warning", "dead letters", says, do)
 
 

@@ -211,7 +211,7 @@ def _no_instance(consumer: Consumer, *, named: bool) -> str:
     if not consumer.client:
         return "berth itself claimed for it last, not a client of the API: it was not brought over"
     if consumer.type is None and not named:
-        return "nobody knows whether it is an instance, for it has no type: name it, or bring a file"
+        return "it has no consumer type, so it may not be an instance: name it, or use a file"
     if consumer.type not in (None, "INSTANCE"):
         return f"it is no instance: its type is {consumer.type}"
     return ""
@@ -224,7 +224,7 @@ def _home(consumer: Consumer, providers: Mapping[str, Provider]) -> Provider | s
     for id_ in consumer.allocations:
         provider = providers.get(id_)
         if provider is None:
-            return f"provider {id_}: it has gone meanwhile"
+            return f"provider {id_}: it was deleted"
         if not provider.cell and SHARES in provider.traits:
             pools.add(provider.root)
         else:
@@ -236,7 +236,9 @@ def _home(consumer: Consumer, providers: Mapping[str, Provider]) -> Provider | s
         return f"it holds something of {len(trees)} hosts ({called}): perhaps it was just being moved"
     ((root, one),) = trees.items()
     if not one.cell:
-        return f"its host {root} is of no cell: `berth provider reset {root} --cell NAME` gives it to one"
+        return (
+            f"its host {root} is of no cell: `berth provider reset {root} --cell NAME` assigns it to a cell"
+        )
     if one.gone:
         return f"its host {one.host or root} is gone, its agent says"
     if not one.agent or not one.host:

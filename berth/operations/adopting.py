@@ -53,7 +53,9 @@ async def adopt_instances(
         bus, (id_ for consumer in found.values() for id_ in consumer.allocations)
     )
     foreign = settings.ironic.nodes.agents.values()
-    judged = [Judged(id_, why="placement knows nobody of this id") for id_ in wanted if id_ not in found]
+    judged = [
+        Judged(id_, why="placement knows no consumer with this id") for id_ in wanted if id_ not in found
+    ]
     judged += [
         judge(consumer, providers, servers.get(id_), named=id_ in wanted, foreign=foreign)
         for id_, consumer in sorted(found.items())

@@ -89,9 +89,9 @@ async def audit(
     found.types = dict(Counter(what.type or "unknown" for what in held.values()))
     found.breaches += [f"{one}: retired, and yet holds resources" for one in held if one in gone]
     if placement_only:
-        found.notes.append("placement alone was checked: not whether what is held has an owner")
+        found.notes.append("only placement was checked, not whether every allocation has an owner")
         return found
-    why = "registered, and not looked at: its database is not in these settings"
+    why = "registered but not checked: its database is not in the settings"
     found.notes += [f"cell {cell}: {why}" for cell in sorted(unread)]
     found.breaches += after.doubled
     places = {id_: cell for id_, cell in places.items() if _unchanged(cell, before, after)}
@@ -122,7 +122,7 @@ async def refuse_the_unmade(settings: Settings, *, placement_only: bool = False)
     """Refuse the audit of a missing database: an empty audit would look like a clean one."""
     where = settings.database.state_dir if settings.embedded else "the database"
     if not await wiring.ever_made(settings, worker_roles.Role("placement")):
-        raise Unavailable(f"no berth has ever kept its state in {where}: nothing to audit")
+        raise Unavailable(f"there is no state of berth in {where}: nothing to audit")
     if placement_only:
         return
     if names_a_file(settings.database.url):
@@ -243,15 +243,15 @@ def _judge_ownerless(
         if (why := _not_ours(what, settings, unread)) is not None:
             found.notes.append(f"{consumer}: {why}")
         elif what.since <= old:
-            found.breaches.append(f"{consumer}: holds resources, and no cell knows it")
+            found.breaches.append(f"{consumer}: holds resources, but no cell knows it")
 
 
 def _not_ours(held: TreesOfConsumer, settings: Settings, unread: set[str]) -> str | None:
     """Return why a consumer without a build may hold allocations; None: it may not."""
     if held.type == CLEANUP:
-        return "keeps the room of a guest that may still be there"
+        return "holds resources of a guest that may still exist"
     if held.type == MIGRATION and held.keeps_for:  # else a client's: Nova's are called so too
-        return f"keeps the place that {held.keeps_for} has moved from"
+        return f"holds the host that {held.keeps_for} has moved from"
     if held.type != _BUILD:
         return f"not ours: its type is {held.type or 'unknown'}"
     if held.client:
@@ -260,7 +260,7 @@ def _not_ours(held: TreesOfConsumer, settings: Settings, unread: set[str]) -> st
     if not reported:
         return "not ours: on providers that no agent reports"
     if elsewhere := unread.intersection(tree.cell for tree in reported):
-        return f"not looked at: it is in cell {', '.join(sorted(elsewhere))}"
+        return f"not checked: it is in cell {', '.join(sorted(elsewhere))}"
     if all(held.since < tree.since for tree in reported):
         return "not ours: it was there before an agent reported its host"
     if all(tree.agent in settings.ironic.nodes.agents.values() for tree in reported):

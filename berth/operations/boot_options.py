@@ -108,7 +108,7 @@ def _flavor(options: BootOptions) -> Flavor:
     if name and name != _METAL_NAME and not described and not options.extra_spec:
         meant = f" Did you mean {_METAL_NAME}?" if difflib.get_close_matches(name, [_METAL_NAME]) else ""
         raise BadSetting(
-            f"--flavor {name}: berth keeps no list of flavors; only `{_METAL_NAME}` is known by its name."
+            f"--flavor {name}: berth stores no flavors; only `{_METAL_NAME}` is known by its name."
             f"{meant} Describe the flavor with --vcpus, --memory-mb, --disk-gb or --spec"
         )
     metal = _METAL if name == _METAL_NAME else {}
@@ -157,7 +157,7 @@ def hints_given(given: Sequence[str]) -> Hints:
             assert isinstance(known, list)
             known += [_instance(key, part.strip()) for part in value.split(",")]
         elif key in said:
-            raise BadSetting(f"--hint {key}: is said twice")
+            raise BadSetting(f"--hint {key}: is given twice")
         else:
             said[key] = value
     try:
@@ -205,7 +205,7 @@ def weights_given(given: Sequence[str]) -> dict[str, float]:
         except ValueError:
             weight = math.nan
         if not math.isfinite(weight) or not weight:
-            raise BadSetting(f"--prefer-trait {one}: {number!r} is no weight, a number other than 0")
+            raise BadSetting(f"--prefer-trait {one}: {number!r} is not a weight: a number other than 0")
         if not _TRAIT.fullmatch(name):
             raise BadSetting(f"--prefer-trait {one}: {name!r} is no trait (A to Z, 0 to 9, _)")
         found[name] = weight

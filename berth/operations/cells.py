@@ -172,7 +172,7 @@ async def require(bus: Bus, settings: Settings, name: str) -> RegisteredCell:
 async def register(bus: Bus, edit: RegisterCell) -> RegisteredCell:
     result = (await bus.asker(topics.EDIT_CELL)(checked(CellEditRequested(edit=edit)))).result
     if not isinstance(result, CellEdited):
-        raise OperationRefused("others are at work on it just now: try again")
+        raise OperationRefused("other processes are changing it: try again")
     return result.cell
 
 

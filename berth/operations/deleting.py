@@ -88,7 +88,8 @@ class _Deletion:
         said = await within(
             self.options.timeout,
             answers.get(),
-            f"no scheduler said within {self.options.timeout:g} s what became of {self.id}; one that comes"
+            f"no scheduler answered within {self.options.timeout:g} s what became of {self.id}; one that "
+            "comes"
             " back will still end it",
         )
         if said.passed_on:
@@ -97,8 +98,8 @@ class _Deletion:
             note(f"did not answer: {named(silent)}")
         if not said.known and not fence:
             raise OperationRefused(
-                f"{self.id}: {said.why}. If its request is still on its way, --fence keeps it from getting a"
-                " host"
+                f"{self.id}: {said.why}. If its request has not been handled yet, --fence prevents a host "
+                "for it"
             )
         if not said.waited and said.known and (held := await _held(self.bus, self.id)):
             raise OperationRefused(f"{self.id} {said.why}: {held}")
@@ -139,5 +140,5 @@ async def _held(bus: Bus, consumer: str) -> str:
         cell = f" in cell {place.cell}" if place is not None and place.cell else ""
         told.append(f"{', '.join(f'{amount} {name}' for name, amount in amounts.items())} on {where}{cell}")
     if found.consumers[0].client:
-        told.append("a client of the API claimed it: one that came over is a build after `berth adopt`")
+        told.append("a client of the API claimed it: an imported instance is a build after `berth adopt`")
     return "; ".join(told)

@@ -196,7 +196,7 @@ async def instances_on(bus: Bus, hosts: Iterable[Provider]) -> list[Instance]:
                 found += page.instances
         except (Unavailable, Unroutable) as problem:
             raise OperationRefused(
-                f"cell {host.cell} does not say what is on {host.host or host.name}: {problem}"
+                f"cell {host.cell} does not list the instances on {host.host or host.name}: {problem}"
             ) from None
     return found
 

@@ -168,7 +168,7 @@ class Mending:
                     if said.build == told.build:
                         return f"its cell: {said.why}" if said.outcome == "refused" else ""
         except TimeoutError:
-            return "its cell has not said yet that it knows: look again"
+            return "its cell has not confirmed it yet: try again"
         finally:
             await heard.stop()
 
@@ -181,7 +181,7 @@ def _judged(
         return Mend(misheld, why_not=f"cell {place.cell} does not say how it stands")
     now = stands.status, stands.attempt, stands.generation, stands.chosen
     if now != ("active", place.attempt, place.generation, place.host):
-        return Mend(misheld, why_not="it is being changed just now: look again")
+        return Mend(misheld, why_not="it is being changed: try again")
     here = words.get((place.cell, place.host.agent), {}).get(place.build)
     there = {
         host.host or root: words.get((host.cell, host.agent), {}).get(place.build)
@@ -213,19 +213,19 @@ def _lost(result: ClaimResult) -> str:
         case Refused(refusals=refusals):
             return f"it does not fit: {'; '.join(map(str, refusals))}"
         case Held():
-            return "somebody else has claimed or given back meanwhile: look again"
+            return "another client has claimed or released: try again"
         case Retired(why=why):
             return f"it has ended for placement ({why})"
         case _:
-            return "placement is contended: look again"
+            return "placement is contended: try again"
 
 
 GIVEN_BACK = "given back"
 _MENDED: dict[Wrong, str] = {
     "missing": "claimed back",
     "elsewhere": "claimed back",
-    "amounts": "claimed anew",
-    "outdated": "told to its cell",
+    "amounts": "claimed again",
+    "outdated": "reported to its cell",
 }
 
 
@@ -250,9 +250,7 @@ async def repaired(settings: Settings, found: Audit, yes: bool) -> tuple[list[He
             async with Bus(wiring.transport(settings, "heal")):
                 pass
         except Unavailable:  # leaks are proven by the databases alone
-            return shown, {
-                str(misheld): "no berth runs here that could be asked" for misheld in found.misheld
-            }
+            return shown, {str(misheld): "no running berth can be queried here" for misheld in found.misheld}
     async with Bus(wiring.transport(settings, "heal")) as bus:
         proven = [await _give_back(bus, leak) for leak in leaks] if yes else shown
         mended, doubts = await _mended(bus, found.misheld, yes)

@@ -126,7 +126,7 @@ def causes_of(root: Provider) -> list[str]:
 def checked_cause(given: str) -> str:
     cause = given.lower().replace("-", "_")
     if given and not _CAUSE.fullmatch(cause):
-        raise BadSetting(f"--because {given!r}: one word of letters, digits and _")
+        raise BadSetting(f"--because {given!r}: a name of letters, digits and _")
     return cause
 
 
@@ -164,7 +164,7 @@ def enabling(cause: str) -> Marking:
         if DISABLED in root.traits and DISABLED not in root.kept_traits and not causes_of(root):
             return "its agent has disabled it: only that can undo it"
         if (rest := causes_of(root)) and (cause or UNNAMED) not in rest:
-            return f"stays disabled because of {' and '.join(rest)}: `--because WORD` takes one away"
+            return f"stays disabled because of {' and '.join(rest)}: `--because WORD` removes one cause"
         return await _edited(bus, root, enabled)
 
     return enable
@@ -204,7 +204,7 @@ async def _edited(bus: Bus, root: Provider, wanted: Callable[[Provider], set[str
             return state_of(root)
         if not isinstance(result, Stale):
             raise OperationRefused(f"{root.name}: {result}")
-    raise OperationRefused(f"{root.name}: others change it all the time; try again")
+    raise OperationRefused(f"{root.name}: other processes keep changing it; try again")
 
 
 async def find_aggregates(bus: Bus, **query: Any) -> list[tuple[Aggregate, int]]:
@@ -249,7 +249,7 @@ async def group_named(bus: Bus, which: str, project: str = "") -> ServerGroup:
     if not groups:
         where = f" in project {project}" if project else ""
         raise OperationRefused(
-            f"there is no server group {which}{where}: `berth group list` tells which there are"
+            f"there is no server group {which}{where}: `berth group list` lists the groups"
         )
     if len(groups) > 1:
         projects = ", ".join(sorted(group.project for group in groups))

@@ -141,8 +141,8 @@ async def end_wait(bus: Bus, request: str) -> BuildCancelled:
     name = f"steer-{Clock().uuid()[:8]}"
     answers = await bus.listen(topics.BUILD_CANCELLED.at(reply_to=name))
     otherwise = (
-        f"no scheduler said within {CANCEL_SECONDS:g} s that {request} waits no more; one that"
-        " comes back will still end it"
+        f"no scheduler answered within {CANCEL_SECONDS:g} s that {request} does not wait any more;"
+        " a scheduler that returns will still end it"
     )
     try:
         await publish(bus, checked(BuildCancelRequested(build=request, reply_to=name)), patience=PATIENCE)

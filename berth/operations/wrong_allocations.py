@@ -82,11 +82,11 @@ def doubt(
     place = misheld.place
     host, agent = place.host.host, place.host.agent
     if misheld.begun:
-        return "a move of it has begun that its cell has not heard of"
+        return "a move of it has begun that its cell does not know"
     if misheld.wrong == "outdated":
         return ""  # where and what is beyond doubt
     if here is None:
-        return "" if misheld.wrong == "missing" else f"agent {agent} of {host} does not say what it has"
+        return "" if misheld.wrong == "missing" else f"agent {agent} of {host} does not list its guests"
     own = [guest for guest in here if (guest.attempt, guest.root) == (place.attempt, place.host.root)]
     if not own:
         return f"agent {agent} has no guest of its attempt {place.attempt} on {host}"
@@ -96,7 +96,7 @@ def doubt(
         return f"agent {agent} has it with {_told(has)}"
     for name, guests in there.items():
         if guests is None:
-            return f"nobody says what runs on {name}, where it is held"
+            return f"no agent lists the guests on {name}, where it is held"
         if any(guest.root != place.host.root for guest in guests):
             return f"there is a guest of it on {name}, too"
     return ""
@@ -132,7 +132,7 @@ class Leak:
 
     def __str__(self) -> str:
         of = f"attempt {self.attempt} of " if self.attempt else ""
-        return f"{self.consumer}: keeps the room of {of}{self.build}, {self.why}"
+        return f"{self.consumer}: holds resources of {of}{self.build}, {self.why}"
 
 
 def leaks(
@@ -159,12 +159,12 @@ def leaks(
             if attempt in known.left:
                 continue
             if not attempt:
-                why = "and none of its attempts is kept by that name"
+                why = "and no attempt of it has this holder"
             elif attempt < known.attempt or known.status in ("deleted", "error", "shelved"):
                 proven = all_read or not known.came  # a cell that was not read may keep it
                 why = f"which is {known.status}, and of that attempt nothing is left"
             else:
-                why = f"which is {known.status} there: a move of it began that its cell has not heard of"
+                why = f"which is {known.status} there: a move of it began that its cell does not know"
         yield Leak(holder.consumer, holder.generation, holder.build, attempt, proven, why)
 
 

@@ -132,7 +132,7 @@ class Timer:
             except Unavailable as condition:
                 log.warning("%s: %s", self._emitter.worker, condition)
             except Exception:
-                log.exception("%s: a timer failed; it goes on", self._emitter.worker)
+                log.exception("%s: a timer failed and continues", self._emitter.worker)
             await asyncio.sleep(self._row.seconds)
 
     async def _publish_all(self, made: Sequence[Emit]) -> None:
@@ -153,7 +153,7 @@ class Timer:
                 log.info("%s: %s; trying again", self._emitter.worker, nobody)
                 made, unheard = await self._publish_singly(made), unheard + 1
             await asyncio.sleep(next(pauses, _LONGEST_PAUSE))
-        log.warning("%s: %d messages of a timer were heard by nobody", self._emitter.worker, len(made))
+        log.warning("%s: %d messages of a timer had no consumer", self._emitter.worker, len(made))
 
     async def _publish_singly(self, made: Sequence[Emit]) -> Sequence[Emit]:
         left = []

@@ -176,7 +176,7 @@ class ServedRow(ABC):
         """Log a line for each message, so that one build can be followed through all workers."""
         for delivery, message in readable:
             emitted = [type(one).__name__ for cause, one in made if cause is delivery.envelope]
-            text = "%s: %s handled, said %s"
+            text = "%s: %s handled, published %s"
             log.debug(
                 text,
                 self.queue.name,

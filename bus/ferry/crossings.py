@@ -73,7 +73,7 @@ class Crossing:
         if key == self.queue.name:
             key = self._key_of_message(envelope)
         if key not in self.keys and not any(matches(heard, key) for heard in self.keys):
-            raise Undecodable(f"it came by the key {key}, and {self.name} is what is carried here")
+            raise Undecodable(f"it came by the key {key}, and {self.name} is forwarded here")
         return key
 
     def framed(self, key: str) -> bool:
@@ -85,7 +85,7 @@ class Crossing:
             return self.of.key(decode(self.of.message, envelope.body, envelope.type))
         if isinstance(self.of, Query):
             return f"ask.{self.of.key(decode(self.of.asks, envelope.body, envelope.type))}"
-        raise Undecodable("an answer is for one who waits for it, and is not sent again")
+        raise Undecodable("an answer is sent once, to the requester")
 
 
 def ways(cell: str, workers: Sequence[Worker]) -> dict[Topic[Any] | Query[Any, Any], Way]:
@@ -119,7 +119,7 @@ def ways(cell: str, workers: Sequence[Worker]) -> dict[Topic[Any] | Query[Any, A
         if way is not None:
             found[query] = way
             if way not in (Way.OUT if query.within else Way.IN, Way.WITHIN):
-                raise InvalidCrossing(f"{query.name} is asked the other way than its table says")
+                raise InvalidCrossing(f"{query.name} is asked in the opposite direction of its table")
     return found
 
 
@@ -150,7 +150,7 @@ def _direction(
     if not said_within and not heard_within:
         return None
     if "{cell}" not in pattern:
-        raise InvalidCrossing(f"{pattern} is said or heard within a cell, and its key does not say which")
+        raise InvalidCrossing(f"{pattern} is used within a cell, and its key does not contain the cell")
     out, into = said_within and heard_outside, heard_within and said_outside
     if out and into:
         raise InvalidCrossing(f"{pattern} would go both ways through a wall, and round in circles")

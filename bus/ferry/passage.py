@@ -133,7 +133,7 @@ class Passage:
         now = self._clock.monotonic()
         if self._unheard[0] != key:
             self._unheard = (key, now)
-            log.warning("%s waits: nobody hears %s there", self.crossing.queue.name, key)
+            log.warning("%s waits: %s has no consumer there", self.crossing.queue.name, key)
         return now - self._unheard[1] >= self._unheard_seconds
 
     async def _refuse_unroutable(self, question: Envelope, why: str) -> bool:
@@ -143,7 +143,7 @@ class Passage:
         if not self.crossing.asked:
             return False
         if question.reply_to.startswith(self.crossing.replies):
-            why = f"{why} on the other side of the wall of {self.crossing.cell}"
+            why = f"{why} on the other broker of cell {self.crossing.cell}"
             refusal = refusal_of(question, why, self._clock, again=True)
             await self._insist(lambda: self.here.publish([refusal], expected=[False]))
         return True

@@ -65,7 +65,7 @@ class Journal:
             self._file.execute(f"PRAGMA user_version = {_OPEN}")
         except sqlite3.Error as problem:
             self._file.close()
-            raise Unavailable(f"{path}, with what was on its way, cannot be used: {problem}") from None
+            raise Unavailable(f"{path}, with the undelivered messages, cannot be used: {problem}") from None
         self._rows = itertools.count((last or 0) + 1)
         self._pending: list[_Statement] = []
         self._waiting: list[asyncio.Future[None]] = []
@@ -90,7 +90,7 @@ class Journal:
                 items.append(StoredEnvelope(row, str(queue), envelope, float(due or 0.0), int(delivered)))
             except _UNREADABLE as problem:
                 letter = _unreadable(
-                    f"journal-{row}", str(queue), data, f"it was kept unreadably: {problem}", now
+                    f"journal-{row}", str(queue), data, f"its stored form is unreadable: {problem}", now
                 )
                 log.error("%s: %s to the dead letters: %s", letter.queue, letter.id, letter.reason)
                 self.store_dead_letter(letter)
@@ -105,7 +105,7 @@ class Journal:
             try:
                 specs.append(_queues.decode(data))
             except _UNREADABLE as problem:
-                log.error("%s: its declaration was kept unreadably: %s", name, problem)
+                log.error("%s: its stored declaration is unreadable: %s", name, problem)
         return specs
 
     def declare(self, spec: QueueSpec) -> None:
@@ -195,7 +195,7 @@ def _letter(id_: str, data: bytes) -> DeadLetter:
     try:
         return _letters.decode(data)
     except _UNREADABLE as problem:  # it stays in the file as it is, and goes with its id like any other
-        return _unreadable(id_, "", data, f"this letter was kept unreadably: {problem}", 0.0)
+        return _unreadable(id_, "", data, f"the stored dead letter is unreadable: {problem}", 0.0)
 
 
 def _unreadable(id_: str, queue: str, data: object, reason: str, died: float) -> DeadLetter:

@@ -113,7 +113,7 @@ class SocketTransport(asyncio.Protocol):
 
     async def _call(self, call: SocketCall, number: int = 0) -> SocketReply:
         if self._line is None or self._line.is_closing():
-            raise Unavailable(f"the berth at {self.path} has gone away")
+            raise Unavailable(f"the berth at {self.path} is not reachable any more")
         call.id = number or next(self._numbers)
         answer = self._answers[call.id] = asyncio.get_running_loop().create_future()
         self.say(call)
@@ -144,7 +144,7 @@ class SocketTransport(asyncio.Protocol):
                 self._answers[reply.id].set_result(reply)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        gone = Unavailable(f"the berth at {self.path} has gone away")
+        gone = Unavailable(f"the berth at {self.path} is not reachable any more")
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(gone)

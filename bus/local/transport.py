@@ -154,7 +154,7 @@ class LocalTransport:
                 unheard.append(envelope.key)
         await self.broker.safe()
         if unheard:
-            raise Unroutable(f"no queue hears {', '.join(sorted(set(unheard)))}")
+            raise Unroutable(f"no queue is bound to {', '.join(sorted(set(unheard)))}")
 
     async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
         target = self.broker.queues.get(queue)

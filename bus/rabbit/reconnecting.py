@@ -200,7 +200,7 @@ class Link:
                 await session.publish(post, apart=apart)
                 return
             except NoQueueBound:
-                raise Unroutable(f"no queue hears {post.key}") from None
+                raise Unroutable(f"no queue is bound to {post.key}") from None
             except NotTaken:
                 nacks += 1
                 if nacks == _NACKS:

@@ -159,7 +159,7 @@ class Session:
             except (*BROKEN, BrokerRefused) as problem:
                 if cancelled_by_us(problem):
                     raise
-                log.info("could not look after our exchanges: %s", reason(problem))
+                log.info("the exchanges could not be checked: %s", reason(problem))
                 return
             if not missing:
                 return
@@ -167,7 +167,7 @@ class Session:
 
     async def _mend(self) -> None:
         self.whole.clear()
-        log.warning("an exchange of ours is gone from the broker: all we declared is declared again")
+        log.warning("an exchange was deleted from the broker: all exchanges and queues are declared again")
         while True:
             await asyncio.sleep(2 * self._look_seconds)
             if await self._again():

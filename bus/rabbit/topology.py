@@ -315,7 +315,7 @@ class Topology:
         except RequestRefused as refused:
             if "no exchange" in str(refused):
                 raise ExchangeMissing(str(refused)) from None
-            raise BrokerRefused(f"the queue {queue} cannot hear {key}: {refused}") from None
+            raise BrokerRefused(f"the queue {queue} cannot bind {key}: {refused}") from None
 
     async def _unbind(self, queue: str, exchange: str, key: str) -> None:
         await self._ask(lambda channel: _unbind(channel, queue, exchange, key))

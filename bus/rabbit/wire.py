@@ -303,7 +303,7 @@ def _properties(header: bytes) -> Any | None:
     try:
         *_, flags = _CONTENT.unpack_from(header)
         if flags & 1:
-            raise ValueError("there are no properties beyond the first word of flags")
+            raise ValueError("only the first 16 property flags are supported")
         properties.unmarshal(flags, header[_CONTENT.size :])
     except Exception:  # whatever a decoder may stumble over
         return None

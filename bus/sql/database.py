@@ -247,5 +247,5 @@ def _sqlite_path(address: URL, namespace: str) -> Path | None:
             raise ValueError(f"{name} is a directory: name a file in it, or give a namespace")
         return Path(name).absolute() / f"{namespace}.db"
     if namespace:
-        raise ValueError(f"{name} is one file: for namespaces name a directory, with a / at the end")
+        raise ValueError(f"{name} is one file: to use namespaces, name a directory, with a / at the end")
     return Path(name).absolute()

@@ -27,7 +27,7 @@ class Conflict(Exception):
 class Meaning(Enum):
     RACE = "run the transaction again"
     AWAY = "wait: the machine, the network or an operator puts it right, and no message is to blame"
-    RULE = "a rule of the schema is broken: a key that is there already, a reference to nothing"
+    RULE = "a constraint of the schema is violated: a duplicate key or a missing reference"
     BUG = "it fails however often it is tried"
 
 

@@ -60,7 +60,7 @@ def swap_result(
             if position is not None:  # changed by another client, but still ours
                 return build, 0, (), ""
             holds = ", ".join(sorted(result.allocations)) or "nothing"
-            return build, 0, (), f"its claim was changed by somebody else (it holds {holds})"
+            return build, 0, (), f"its claim was changed by another client (it holds {holds})"
         case claims.Refused(refusals=refusals):
             return build, 0, _refused(build.spares, refusals, now), "every alternate was refused"
         case claims.Retired(why=why):
@@ -95,7 +95,7 @@ def release_answered(build: Build, result: claims.ReleaseResult) -> Stepped:
         case Contended():
             return build, (say.question(build),)
         case claims.OutsideCell(why=why) if not build.end:  # not ours to release: the end says so
-            doom = f"{build.doom}; placement does not take it back: {why}"[:MAX_CAUSE]
+            doom = f"{build.doom}; placement does not release its allocations: {why}"[:MAX_CAUSE]
             build = replace(build, doom=doom)
     if build.status == "deleting":
         had_ended = bool(build.end)
@@ -218,21 +218,23 @@ def checked_allocations(
     """Return the allocations in placement's answer if they can be adopted, else the reason why not."""
     match answer:
         case Held() if not answer.allocations:
-            return "it holds nothing by now"
+            return "it does not hold any resources now"
         case Held() if known is not None and known.placed is not None:
             there = asked.chosen.root in answer.roots
             return answer if there else f"it holds nothing of {asked.chosen.host} by now"
         case Held():
             same = answer.allocations == asked.chosen.choice.allocations
-            return answer if same else "it holds something else by now: look again"
+            return answer if same else "its allocations have changed: try again"
         case Retired(why=why):
             return f"it has ended for placement ({why})"
         case str() as why:
             return f"placement refused to judge it: {why}"
         case Refused(refusals=refusals):
-            return "; ".join(dict.fromkeys(map(str, refusals))) or "placement refuses to say what it holds"
+            return (
+                "; ".join(dict.fromkeys(map(str, refusals))) or "placement refuses to return its allocations"
+            )
         case _:
-            return f"placement does not say what it holds ({type(answer).__name__.lower()})"
+            return f"placement does not return its allocations ({type(answer).__name__.lower()})"
 
 
 def refusal_reason(build: Build | None, asked: BuildAdoptRequested) -> str:
@@ -261,7 +263,9 @@ def adopted(build: Build | None, event: Adoption, now: float) -> tuple[Build | N
         return build, (_adoption_result(asked, "refused", why),)
     if build is None or build.placed is None:
         if event.held is None:  # its cell knew it a moment ago
-            return build, (_adoption_result(asked, "refused", "its cell has just forgotten it: look again"),)
+            return build, (
+                _adoption_result(asked, "refused", "its cell has just deleted its record: try again"),
+            )
         build = _adopted_build(asked, event.held, now, version=0 if build is None else build.version)
         return build, (say.order(build, adopt=True), _adoption_result(asked, "adopted"))
     if event.held is not None:

@@ -28,7 +28,7 @@ from cell_conductor.core.phases import Stepped
 from cell_conductor.core.placed_move import DELETED, new_move
 
 UNKNOWN = "its cell does not know the build"
-CHANGED = "the instance was changed meanwhile: it is another attempt by now"
+CHANGED = "the instance has changed: it has another attempt now"
 
 Goal = Literal["error", "aborted", "deleted"]
 

@@ -189,7 +189,9 @@ def _overdue(build: Build, now: float, limits: AttemptLimits) -> Stepped:
         case "resume":
             return resumed(phases.over(build, "timed out", cause, now), cause, now)
         case "verify":
-            return phases.arrived(phases.over(build, "done", "nobody objected", now), now, limits)
+            return phases.arrived(
+                phases.over(build, "done", "the time to revert has expired", now), now, limits
+            )
         case "undo":
             return undoing(build, now, limits)
         case _:  # destroy: its resources stay held until it is destroyed
@@ -214,9 +216,9 @@ def steered(build: Build, event: MoveSteered, now: float, limits: AttemptLimits)
     if move.goal and AS_ASKED.get(event.to) == move.goal:  # asked before
         return build, (phases.move_progress(build, reply_to=event.reply_to), *phases.waited_for(build))
     if move.phase == "away":
-        return _refused(build, event, "it has left this cell: it is steered where it goes to")
+        return _refused(build, event, "it has left this cell: steer it in its new cell")
     if move.goal:
-        return _refused(build, event, "it is on its way back already")
+        return _refused(build, event, "it is being reverted already")
     match event.to, move.phase:
         case "confirm", "verify":
             return phases.arrived(phases.over(build, "done", "confirmed", now), now, limits)
@@ -252,7 +254,7 @@ def undoing(build: Build, now: float, limits: AttemptLimits) -> Stepped:
     if not move.goal:
         return phases.enter(phases.over(build, "timed out", "no answer", now), "swap", now, limits)
     if move.may_run and any(now < left.until for left in waits):
-        cause = f"{', '.join(build.hosts[left.at].host for left in waits)}: nothing was heard; asked again"
+        cause = f"{', '.join(build.hosts[left.at].host for left in waits)}: no reply; the order is repeated"
         build = replace(build, deadline=now + limits.delete_timeout)
         return build, (phases.move_progress(build, refused=cause), *phases.waited_for(build))
     return phases.enter(

@@ -152,7 +152,7 @@ def failed_there(
     if not retry:
         why = "aborted"
     elif counted >= limits.max_attempts:
-        why = f"{counted} attempts failed, no more are allowed"
+        why = f"{counted} attempts failed, which is the limit"
     elif not build.spares:
         why = "no alternate is left"
     elif outcome == "timed out" and move.kind in moves.BUILT:  # it may still be built there
@@ -194,7 +194,7 @@ def returned(build: Build, now: float, limits: AttemptLimits, problem: str = "")
     """Continue a build at the source of its undone move; `problem` says why its resources are lost."""
     move = open_move(build)
     if problem:
-        cause = f"{move.cause}; its room at {move.left} could not be had back: {problem}"[:MAX_CAUSE]
+        cause = f"{move.cause}; its room at {move.left} could not be claimed again: {problem}"[:MAX_CAUSE]
         move = replace(move, cause=cause, goal="error")
     build = replace(build, at=move.source, became=move.before, move=move)
     if move.sent:

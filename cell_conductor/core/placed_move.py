@@ -13,7 +13,7 @@ from cell_conductor.core.events import AttemptLimits, Event, MoveImpossible
 from cell_conductor.core.move import BUILT, KEPT, BuildMove, ended, never_begun, without_record
 from cell_conductor.core.phases import Stepped
 
-UNKNOWN = "this cell does not know the build: what it began with is undone"
+UNKNOWN = "this cell does not know the build: the begun move is undone"
 DELETED = "the instance was deleted"
 
 
@@ -106,7 +106,7 @@ def _begin(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, 
         started=now,
     )
     if placed.kind in KEPT and placed.attempt != move.was:
-        why = why or "the instance was changed meanwhile: it is another attempt by now"
+        why = why or "the instance has changed: it has another attempt now"
     if why:
         return phases.way_back(build, "error", why, now, limits)
     return phases.enter(build, "build" if placed.kind in BUILT else "prepare", now, limits)
@@ -238,7 +238,7 @@ def released(build: Build, result: claims.ReleaseResult, now: float, limits: Att
         case claims.Retired(why=why) if why == SHELVED:  # asked before
             pass
         case claims.OutsideCell(why=why) | claims.Retired(why=why):
-            problem = f"placement does not take back what it holds: {why}"
+            problem = f"placement does not release its allocations: {why}"
     if not isinstance(result, claims.OutsideCell):
         build = replace(build, generation=None)
     cause = "; ".join(filter(None, (move.cause, problem)))

@@ -293,7 +293,7 @@ def _attempt_failed(build: Build, tried: Attempt, limits: AttemptLimits, abort: 
     if abort:
         return doomed(build, "aborted")
     if build.attempt >= limits.max_attempts:
-        return doomed(build, f"{build.attempt} attempts failed, no more are allowed")
+        return doomed(build, f"{build.attempt} attempts failed, which is the limit")
     if not build.spares:
         return doomed(build, "no alternate is left")
     return build, (say.question(build),)

@@ -89,7 +89,7 @@ class NumaDriver(DriverOptions, frozen=True, kw_only=True):
 
     def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
         if self.cells < 1:
-            raise TreeMistake(f"{tree.name}: numa.cells: {self.cells}; a host has one at least")
+            raise TreeMistake(f"{tree.name}: numa.cells: {self.cells}; a host has at least one")
         tree.mark(tree.name, *self.traits)
         if self.disk_gb:
             tree.give(tree.name, DISK_GB=Inventory(total=self.disk_gb, max_unit=self.disk_gb))

@@ -21,7 +21,7 @@ _STEP = {
 }  # fmt: skip
 _FAILED = {
     "verify": "Failed to get power state for node {node}. Error: the BMC does not answer.",
-    "inspect": "Failed to inspect hardware. Reason: the node told nothing of itself",
+    "inspect": "Failed to inspect hardware. Reason: the node reported no data",
     "clean": "Node {node} failed step deploy.erase: a disk could not be erased",
     "deploy": "Deploy step deploy.deploy failed: the image could not be written",
     "delete": "Failed to tear down: the node's ports could not be removed",

@@ -146,7 +146,7 @@ def _obstacles(node: BoardNode, reads_ironic: bool, now: float) -> tuple[str, ..
     words += record.marks
     if record.closed and not record.used and not words:
         since = f" {duration(now - record.updated)} ago" if record.updated and now else ""
-        words.append(f"placement was told{since} that nothing can be deployed on it")
+        words.append(f"placement received{since} that nothing can be deployed on it")
     return tuple(words)
 
 

@@ -44,7 +44,7 @@ MORE_FIELDS = (
     FormField(name="avoid", label="Hosts to avoid", placeholder="names or ids"),
     FormField(name="project", label="Project"),
     FormField(name="at_least", label="Minimum number of instances", number=True),
-    FormField(name="specs", label="Extra specs, one a line", placeholder="hw:numa_nodes=2", lines=True),
+    FormField(name="specs", label="Extra specs, one per line", placeholder="hw:numa_nodes=2", lines=True),
 )
 NAMES = tuple(field.name for field in (*FIELDS, *MORE_FIELDS))
 

@@ -92,7 +92,7 @@ async def _health(request: Request) -> Response:
 
 
 async def _unknown(request: Request) -> Response:
-    raise PageRefused(404, "There is no such page", "The address is wrong, or what it showed was deleted.")
+    raise PageRefused(404, "There is no such page", "The address is wrong, or its subject was deleted.")
 
 
 async def _wrong_method(request: Request, problem: Exception) -> Response:

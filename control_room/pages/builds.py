@@ -58,7 +58,7 @@ class BuildPages(PageGroup):
             id_ = uuid_in(wanted)
             if not id_:
                 text = f"{wanted[:60]!r} is not the uuid of a build or request."
-                raise PageRefused(400, "That is no id", text)
+                raise PageRefused(400, "That is not an id", text)
             return RedirectResponse(f"/builds/{id_}", status_code=303)
         failed = request.query_params.get("failed") == "1"
         return self._renderer.page(request, "builds.html", failed=failed, part=await self._lists.get(failed))

@@ -117,7 +117,7 @@ class DeadLetterPages(PageGroup):
             missing = len(ids) - count - len(kept)
             problems = [*kept]
             if missing > 0:
-                problems.append(f"{several(missing, 'letter')} had gone meanwhile.")
+                problems.append(f"{several(missing, 'letter')} were deleted before.")
             done = f"{count:,} {OPERATIONS[name]}."
             return await self.page(request, done=done, problems=problems, status=409)
         return RedirectResponse(f"/bus/dead?{OPERATIONS[name]}={count}", status_code=303)
@@ -144,7 +144,7 @@ class DeadLetterPages(PageGroup):
         try:
             letters, more = await self._listed(queue, after)
         except NoSuchLetter:
-            problems.append("The letter that this page was to begin behind is gone: these are the oldest.")
+            problems.append("The letter before this page was deleted: these are the oldest.")
             letters, more = await self._listed(queue, "")
         return self._renderer.page(
             request,

@@ -106,8 +106,8 @@ class Renderer:
         """Return the fields of a submitted form of this session, whose visitor must be allowed to act."""
         fields = await self.open_form(request)
         if not self._access.may_act(session_of(request).visitor):
-            text = "To change something, sign in with a token whose role may."
-            raise PageRefused(403, "You may only look", text)
+            text = "To change something, sign in with a token of the operator or admin role."
+            raise PageRefused(403, "You have read access only", text)
         return fields
 
     async def open_form(self, request: Request) -> dict[str, str]:

@@ -156,7 +156,7 @@ class HostPages(PageGroup):
             raise PageRefused(503, "Placement does not answer", f"{found.problem}.")
         roots = [provider for provider in found.answer.providers if provider.parent is None]
         if not roots:
-            raise PageRefused(404, "There is no such host", "Placement knows none by this name or id.")
+            raise PageRefused(404, "There is no such host", "Placement knows no host by this name or id.")
         return roots[0]
 
 

@@ -176,7 +176,7 @@ class AccessMiddleware:
             if started:
                 raise
             text = "The page could not be made. What happened is in the log."
-            bug = PageRefused(500, "That is a bug", text)
+            bug = PageRefused(500, "An internal error occurred", text)
             await self._refused(scope, bug)(scope, receive, send_with_headers)
 
     def _session(self, scope: Scope) -> WebSession:
@@ -189,7 +189,7 @@ class AccessMiddleware:
 
     def _authorise(self, scope: Scope, headers: Headers, session: WebSession) -> None:
         if not self._is_allowed_name(headers.get("host", "")):
-            text = "Come by the address itself or localhost, or tell control_room_names."
+            text = "Use the address itself or localhost, or add the name to control_room_names."
             raise PageRefused(421, "Not by this name", text)
         if scope["method"] == "POST":
             if not from_our_page(headers):

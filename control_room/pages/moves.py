@@ -191,7 +191,7 @@ class MovePages(frame.PageGroup):
         found, silent = await self._find(id_)
         if not found:
             unheard = f" ({', '.join(silent)} did not answer.)" if silent else ""
-            text = f"No cell knows it; /builds/{id_} shows one that waits or was refused.{unheard}"
+            text = f"No cell knows the move; /builds/{id_} shows a move that waits or was refused.{unheard}"
             raise frame.PageRefused(404, "There is no such move", text)
         return self._renderer.page(
             request,
@@ -219,7 +219,7 @@ class MovePages(frame.PageGroup):
             raise frame.PageRefused(400, "Not done", f"There is no operation {name[:40]!r} on moves.")
         found, _ = await self._find(_id(request))
         if not found:
-            raise frame.PageRefused(404, "There is no such move", "No cell that answers knows it.")
+            raise frame.PageRefused(404, "There is no such move", "No cell that answered knows the move.")
         try:
             state = await self._context.operations.steer(found[0], name)
         except OperationRefused as refused:

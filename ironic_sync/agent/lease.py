@@ -230,7 +230,7 @@ class NodeLease:
                 try:
                     await self._tell_all(tell, sorted(await list_nodes()))
                 except (Unavailable, AnswerRefused) as problem:
-                    log.warning("agent %s cannot tell which nodes there are: %s", self.agent, problem)
+                    log.warning("agent %s cannot list its nodes: %s", self.agent, problem)
                     await asyncio.sleep(UNTOLD)
                     continue
                 await asyncio.sleep(TELL_EVERY)

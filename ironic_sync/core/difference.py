@@ -55,11 +55,13 @@ class NodeDifference(msgspec.Struct, frozen=True):
                 return f"placement cannot have it: {self.ironic}"
             case "instance":
                 has = f"Ironic has {self.ironic} there" if self.ironic else "Ironic has no instance there"
-                return f"instance: placement says that {self.placement} holds it, and {has}"
+                return f"instance: according to placement {self.placement} holds it, and {has}"
         if self.what in _SETS:
             sides = (("Ironic", self.ironic), ("placement", self.placement))
             return f"{self.what}: " + "; ".join(f"only {side} has {has}" for side, has in sides if has)
-        return f"{self.what}: Ironic says {self.ironic or 'none'}, placement has {self.placement or 'none'}"
+        return (
+            f"{self.what}: Ironic reports {self.ironic or 'none'}, placement has {self.placement or 'none'}"
+        )
 
 
 def compare(told: InventoryReported, provider: Provider | None, name: str = "") -> tuple[NodeDifference, ...]:

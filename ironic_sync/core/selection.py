@@ -41,7 +41,7 @@ class NodeSelection:
             kind, _, name = key.partition(".")
             if key and not (key in _FIELDS or (kind in _PROPERTIES and name)):
                 known = ", ".join((*_FIELDS, *(f"{kind}.NAME" for kind in _PROPERTIES)))
-                raise ValueError(f"{key!r} is nothing to tell nodes apart by; there are: {known}")
+                raise ValueError(f"{key!r} is not a field to select nodes by; there are: {known}")
         if bool(self.cells) != bool(self.cell_by):
             raise ValueError("a mapping to cells takes a key (cell_by), and a key takes a mapping")
         if not self.cells and not self.cell:

@@ -29,7 +29,7 @@ class CellLimits:
         cells = {self.cells.get(root, "") for _, root in places}
         if self.cell in cells and cells <= {self.cell, ""}:
             return ""
-        return f"consumer {consumer}: nobody placed it in cell {self.cell}"
+        return f"consumer {consumer}: it was not placed in cell {self.cell}"
 
     def bars_choice(self, places: Iterable[tuple[str, str]]) -> str:
         """Return why a cell cannot place a consumer on these (provider, root), or an empty text."""
@@ -300,7 +300,7 @@ def _bars_claim(claim: claims.ConsumerClaim, world: ClaimWorld) -> str:
     if world.wall is None:
         return ""
     if claim.group is not None:
-        return f"consumer {claim.consumer}: a cell puts nobody into a server group"
+        return f"consumer {claim.consumer}: a cell cannot add members to a server group"
     if claim.begins:
         return f"consumer {claim.consumer}: a cell begins no moves"
     holder = world.holders.get(claim.consumer)

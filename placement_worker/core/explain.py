@@ -21,7 +21,7 @@ PATIENCE = 100_000  # steps for all hosts together
 HOST_PATIENCE = 5_000
 JOINT_CODE = "together"  # each thing is to be had, but not all in one way
 UNSEEN_CODE = "unseen"
-UNSEEN = "not looked through to the end: too many hosts, or too many combinations"
+UNSEEN = "the search was cut: too many hosts or combinations"
 
 
 Why = tuple[tuple[Removal, ...], tuple[NearMiss, ...]]

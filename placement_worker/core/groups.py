@@ -272,7 +272,7 @@ class SlotPlanner:
         for name, asked in group.resources.items():
             kind = index.classes.get(name)
             if kind is None:
-                yield Demand(f"resource class {name}: nobody has it", None, name, asked, "class")
+                yield Demand(f"resource class {name}: no provider has it", None, name, asked, "class")
                 continue
             if asked > MAX_INT:  # more than any inventory, and than its arrays can be compared with
                 yield Demand(f"{name}: {asked} free", None, name, asked, "class")
@@ -286,7 +286,7 @@ class SlotPlanner:
     def _trait(self, trait: str) -> Demand:
         flags = self.index.traits.get(trait)
         if flags is None:
-            return Demand(f"trait {trait}: nobody has it", None, code="trait")
+            return Demand(f"trait {trait}: no provider has it", None, code="trait")
         return Demand(f"trait {trait}", flags.mask(self.high), code="trait")
 
     def _any(self, kind: dict[str, RowSet], names: tuple[str, ...]) -> Bools | None:

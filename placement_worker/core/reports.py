@@ -202,9 +202,9 @@ MAX_NAMES = 100_000  # characters; every candidate contains the names of its pro
 def complaint(report: InventoryReported, known: Callable[[str, str], bool]) -> str:
     """Return what is wrong with a report of a provider tree, naming the field, or an empty text."""
     if report.gone:
-        return "reshape: of a tree that is gone" if report.reshape else ""
+        return "reshape: not possible for a deleted tree" if report.reshape else ""
     if not report.providers:
-        return "providers: none; to say that the tree is no more, set gone"
+        return "providers: empty; to report the tree as deleted, set gone"
     if report.providers[0].id != report.root:
         return f"providers[0].id: the first provider must be the root, {report.root}"
     ids: set[str] = set()

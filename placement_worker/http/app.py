@@ -161,7 +161,7 @@ class _Entry:
         if who is not None:
             call.who = who
         elif scope["path"] not in OPEN:
-            raise Problem(401, "A token is needed that is known here.", headers={"www-authenticate": "Token"})
+            raise Problem(401, "A valid token is required.", headers={"www-authenticate": "Token"})
         call.minor = negotiated(call.headers.get(VERSION_HEADER, ""))
         _check_length(call)
         if "\0" in scope["path"]:  # no database takes it, and nothing is called so

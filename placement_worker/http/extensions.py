@@ -76,8 +76,8 @@ async def _after(call: ApiCall) -> int:
     if after > newest:
         raise errors.Problem(
             410,
-            f"after: there has been no change {after}, the newest is {newest}; if there was one, the"
-            f" database is another or was put back: {_ANEW}",
+            f"after: there has been no change {after}, the newest is {newest}; if there was such a number,"
+            f" the database was replaced or restored: {_ANEW}",
         )
     return after
 
@@ -232,7 +232,7 @@ async def _edit(
 def _asked(call: ApiCall, *known: str) -> dict[str, str]:
     for name, _ in call.pairs:
         if name not in known:
-            raise errors.bad_request(f"{name[:40]!r} is not asked for here; there are: {', '.join(known)}")
+            raise errors.bad_request(f"{name[:40]!r} is not a parameter here; there are: {', '.join(known)}")
     return dict(call.pairs)
 
 

@@ -159,7 +159,7 @@ async def open_world(tx: Transaction, book: Book, scope: ClaimScope, now: float)
         for id_, uuid, generation, group in await _LOCK_CONSUMERS(tx, older):
             holders[uuid] = held[id_] = Holder(uuid, id_, generation, group=group, group_was=group)
         if not newcomers.keys() <= holders.keys():
-            raise Conflict("a consumer ended while it was being looked for")
+            raise Conflict("a consumer ended while it was being read")
     shapes = await _read_holdings(tx, book, held) if held else {}
     if scope.groups is not None:
         joined = {holder.group for holder in held.values() if holder.group is not None}
@@ -177,14 +177,14 @@ async def open_world(tx: Transaction, book: Book, scope: ClaimScope, now: float)
             for uuid, why, unplaceable, by in await _RETIRED(tx, [(uuid,) for uuid in everyone])
         }
     if any((found := world.providers[one]) is None or found.shape != shape for one, shape in shapes.items()):
-        raise Conflict("what somebody holds may have been moved while its providers were being locked")
+        raise Conflict("allocations may have moved while their providers were being locked")
     if world.groups:
         world.sharing = await server_groups.sharing(tx, world.providers)
     if scope.cell:
         roots = {uuid: provider.root for uuid, provider in claimed.items()}
         world.wall = await limits(tx, scope.cell, roots)
     if book.reading != reading:
-        raise Conflict("a class was renamed between the one and the other")
+        raise Conflict("a resource class was renamed in between")
     return world
 
 

@@ -47,7 +47,7 @@ async def reshape(tx: Transaction, book: Book, known: KnownNames, order: Reshape
         _refit(rooms[inventory.provider], working, inventory.provider, known)
     results = capacity.claim(ClaimRequested(claims=order.claims), world) if order.claims else ()
     if results is None:
-        raise Conflict("a consumer came or went while it was being looked for")
+        raise Conflict("a consumer changed while it was being read")
     if not all(isinstance(result, Claimed) for result in results):
         raise Undone(Denied(results=results))
     for uuid, room in world.touched.items():
@@ -79,7 +79,7 @@ async def _open(tx: Transaction, book: Book, order: Reshape, now: float) -> tupl
     if any(world.providers.get(uuid) is None for uuid in working.homes):
         raise Conflict("a tree grew while it was being locked")
     if book.reading != reading:
-        raise Conflict("a class was renamed between the one and the other")
+        raise Conflict("a resource class was renamed in between")
     return world, working
 
 

@@ -127,7 +127,7 @@ def unknown(flavor: Flavor, where: str, read: Collection[str], unscoped_are_read
         if colon or alike:
             yield f"{where}.extra_specs: {key}: not known here{alike}"
         elif not unscoped_are_read:
-            yield f"{where}.extra_specs: {key}: has no scope, and no rule that is on reads such"
+            yield f"{where}.extra_specs: {key}: has no scope, and no enabled rule reads it"
 
 
 @dataclass(frozen=True)

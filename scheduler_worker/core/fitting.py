@@ -114,7 +114,7 @@ def unfit(
     position = source.position(root)
     if position is None or position not in search.positions:
         lacks = (removal.constraint for removal in search.removals() if not removal.left)
-        return next((f"it lacks {constraint}" for constraint in lacks), "it has gone")
+        return next((f"it lacks {constraint}" for constraint in lacks), "it was deleted")
     facts = now.facts(search, position)
     rules = [rule for rule in policy.rules_for(alternative) if IMAGE in rule.reads]
     return next((why for rule in rules if (why := rule.refuses(facts, alternative)) is not None), "")

@@ -158,7 +158,9 @@ def _trait(draft: QuestionDraft, suffix: str, name: str, spec: SpecValue) -> Non
     word, colon, number = spec.value.partition(":")
     if word == "preferred":
         if suffix:
-            raise Unreadable(f"{spec.at}: what is preferred is of the host: write it without a suffix")
+            raise Unreadable(
+                f"{spec.at}: preferred traits belong to the host: write the key without a suffix"
+            )
         draft.preferred[name] = _weight(number, spec) if colon else 1.0
     elif spec.value == "required":
         group.required[name] = spec.at
@@ -176,7 +178,7 @@ def _weight(number: str, spec: SpecValue) -> float:
     except ValueError:
         weight = math.nan
     if not math.isfinite(weight) or not weight:
-        raise Unreadable(f"{spec.at}: {number!r} is no weight, a number other than 0")
+        raise Unreadable(f"{spec.at}: {number!r} is not a weight: a number other than 0")
     return weight
 
 

@@ -196,7 +196,7 @@ def _alone(draft: QuestionDraft, specs: GuestSpecs, page_kb: int) -> None:
         for name in group.resources:
             if name in classes:
                 also = f"{draft.where}.extra_specs['resources{suffix}:{name}'], and {spec.at if spec else ''}"
-                raise Unreadable(f"{also}: processors and memory are asked for by one or the other")
+                raise Unreadable(f"{also}: request processors and memory by one of them")
 
 
 def _ask_memory(draft: QuestionDraft, suffix: str, mb: int, page_kb: int, where: str) -> None:

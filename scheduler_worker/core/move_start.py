@@ -172,9 +172,9 @@ def misread(asked: MoveRequested) -> Barred | None:
     kind = asked.kind
     problems = [
         (asked.move == asked.build, "move: it needs an id of its own"),
-        (kind == "resize" and asked.flavor is None, "flavor: a resize says what it is to be"),
+        (kind == "resize" and asked.flavor is None, "flavor: a resize requires the new flavor"),
         (kind != "resize" and asked.flavor is not None, "flavor: only a resize changes it"),
-        (kind == "rebuild" and asked.image is None, "image: a rebuild says of which"),
+        (kind == "rebuild" and asked.image is None, "image: a rebuild requires the image"),
         (kind != "rebuild" and asked.image is not None, "image: only a rebuild changes it"),
         (asked.same_host and kind != "resize", "same_host: only a resize may stay where it is"),
         (
@@ -185,14 +185,14 @@ def misread(asked: MoveRequested) -> Barred | None:
         (asked.wait and kind not in SEEKING, f"wait: a {kind} needs no room"),
         (
             asked.wait and asked.to_cell,
-            "wait: what goes to another cell does not wait for room; ask again when there is some",
+            "wait: a move to another cell cannot wait for capacity; request it again later",
         ),
         (
             asked.to_cell and kind not in CROSSING,
-            f"to_cell: only what is stopped leaves its cell, and not by a {kind}",
+            f"to_cell: only stopped instances leave their cell, and not by a {kind}",
         ),
         *(
-            (kind not in SEEKING and getattr(asked, name), f"{name}: no host is looked for by a {kind}")
+            (kind not in SEEKING and getattr(asked, name), f"{name}: a host is not selected by a {kind}")
             for name in ("wanted_host", "forced_host", "ignore_hosts")
         ),
     ]
@@ -223,7 +223,7 @@ def stuck(start: MoveStart, root: Provider | None) -> Barred | None:
     if asked.kind == "evacuate" and not fenced:
         why = (
             f"its host {source.host} is not forced down, so its guest may still run: `berth host force-down"
-            f" {source.host}` says that it does not, and `berth evacuate {source.host}` does both"
+            f" {source.host}` marks it as down, and `berth evacuate {source.host}` does both"
         )
         return Barred(code="not_fenced", why=why)
     if asked.kind != "evacuate" and fenced:
@@ -281,4 +281,4 @@ def undoing(placed: MovePlaced, generation: int | None) -> ConsumerClaim:
 
 
 def unheard(cell: str) -> str:
-    return f"cell {cell!r}: no conductor takes moves there; what it began with was undone"
+    return f"cell {cell!r}: no conductor accepts moves there; the begun move was undone"

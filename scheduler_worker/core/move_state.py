@@ -107,7 +107,7 @@ def step(state: MoveState, event: MoveEvent) -> MoveState:
         case Released() if state.start is not None:  # it needs no destination, and has begun now
             return replace(state, end=(state.start.stays(),))
         case Held():
-            why = "move: it is the id of somebody who holds something himself"
+            why = "move: the id belongs to a consumer that holds resources"
             return replace(state, end=(refused(state.asked, why, "unreadable"),))
         case _:
             return replace(state, end=event)
@@ -232,5 +232,5 @@ def nobody_hears(order: Handover) -> HandoverReported:
         outcome="failed" if leaves else "back",
         above=placed.above,
         steps=placed.steps,
-        cause=f"cell {cell!r}: no conductor takes moves to other cells there",
+        cause=f"cell {cell!r}: no conductor accepts moves between cells there",
     )

@@ -288,7 +288,7 @@ def placed_before(order: Order, instance: Id, result: Held | Retired) -> Order:
     """Publish the result of an instance again that holds allocations or has ended."""
     match result:
         case Held() if order.move is not None:
-            return ended(order, instance, "move: it is the id of somebody who holds something himself")
+            return ended(order, instance, "move: the id belongs to a consumer that holds resources")
         case Held(generation=generation, allocations=allocations) if not allocations:
             return structs.replace(order, emptied=(*order.emptied, (instance, generation)))
         case Held():
@@ -304,7 +304,7 @@ def placed_before(order: Order, instance: Id, result: Held | Retired) -> Order:
 
 
 def given_back(instance: Id) -> str:
-    return f"what {instance} held was given back by somebody else"
+    return f"what {instance} held was released by another client"
 
 
 def ended(order: Order, instance: Id, reason: str) -> Order:

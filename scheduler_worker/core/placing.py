@@ -200,7 +200,10 @@ def _not_as_it_was(order: Order, result: ClaimResult, patience: float) -> Step:
             [instance] = order.instances
             return _next(placed_before(replace(order, instances=()), instance, result), patience)
         case _:
-            why = "what it holds is not what its cell knows of: it is being moved, or was changed by others"
+            why = (
+                "its allocations differ from the record of its cell: it is moving, or another client "
+                "changed them"
+            )
             if order.waited < patience:
                 return order, (events.ComeAgain(*SOON, why),)
             return _next(_fail(order, why, Decision(code="held")), patience)
@@ -262,7 +265,7 @@ def _located(order: Order, places: Mapping[Id, ClaimPlace | None], patience: flo
         place = places.get(instance)
         if place is None and order.move is not None:  # its agent has not reported again yet
             return order, (
-                events.ComeAgain(LONGEST_PAUSE, LONGEST_PAUSE, "nobody builds where it is to move"),
+                events.ComeAgain(LONGEST_PAUSE, LONGEST_PAUSE, "no agent builds on its destination"),
             )
         if place is None:  # a consumer that no scheduler placed: its allocations must not be released
             where = ", ".join(sorted(result.allocations))

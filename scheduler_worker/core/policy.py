@@ -154,7 +154,10 @@ def _made(kind: _Kind, name: str, made: Made, given: Mapping[str, Any]) -> Any:
         raise BadChoice(f"{name!r} makes a {type(found).__name__}, not a {kind.type.__name__}", name)
     for read in found.reads:
         if read.removeprefix("request.") in ITS_OWN and read != "request":
-            raise BadChoice(f"{name!r} reads {read}, which is of each request: what is read is shared", name)
+            raise BadChoice(
+                f"{name!r} reads {read}, which belongs to one request: the facts that rules read are shared",
+                name,
+            )
     return found
 
 
@@ -239,7 +242,7 @@ class ChoicePolicy:
         """Return a sentence for each hint of a request that no enabled filter reads."""
         on = {rule.name for rule in self.rules}
         return tuple(
-            f"hints.{hint}: nothing here goes by it: the filter {name} is off"
+            f"hints.{hint}: no rule uses it: the filter {name} is off"
             for hint, name in _HEEDED_BY.items()
             if getattr(request.hints, hint) and name not in on
         )

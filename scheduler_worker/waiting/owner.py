@@ -108,7 +108,7 @@ class Keeping:
                     await parked.BURY(tx, owner=before, beat=scheduler.beat)
         self._heard.pop(before, None)
         if several:
-            log.warning("looks after %d requests that %s had kept", several, before or "somebody")
+            log.warning("adopted %d requests of %s", several, before or "somebody")
 
     async def _read_ours(self, tx: Transaction) -> None:
         self._store.taken_for_dead = False

@@ -135,7 +135,7 @@ class WaitingStore:
         known = None if first is None else self.requests.get(first.request)
         lacks = f": {known.lacks}" if known is not None else ""
         decision = known.decision if known is not None else Decision(code="line")
-        why = f"others that ask for the same came before it{lacks}"
+        why = f"equal requests came before it{lacks}"
         return self.waiting(order, now, seen, why, decision, story)
 
     def waiting(
@@ -242,7 +242,7 @@ class WaitingStore:
         self.rescued += 1
         RESCUED.inc()
         log.error(
-            "request %s waited for %.0f s though there was a host: no change had told of it (kind %s)",
+            "request %s waited for %.0f s although a host fitted: no change had woken it (class %s)",
             *(kept.request, self._clock.now() - kept.since, kept.kind),
         )
 

@@ -163,16 +163,16 @@ async def test_an_adopted_build_without_a_guest_on_its_host_stays_active(cell: A
 
 async def test_an_adoption_is_refused_if_the_allocations_changed(cell: AdoptingCell) -> None:
     await came_over(cell.placement, 7, on_hosts(2, VCPU=2), generation=1)
-    assert await cell.refuses(ASKED) == "it holds something else by now: look again"
+    assert await cell.refuses(ASKED) == "its allocations have changed: try again"
     await cell.placement.claims.release_many([a_release(7, 2)])
-    assert await cell.refuses(ASKED) == "it holds nothing by now"
+    assert await cell.refuses(ASKED) == "it does not hold any resources now"
     assert await cell.stands() is None
 
 
 async def test_an_adoption_of_an_instance_in_another_cell_is_refused(cell: AdoptingCell) -> None:
     await came_over(cell.placement, 8, on_hosts(3))
     there = replace(ASKED.chosen, root=uid(3, "a"), choice=Choice(on_hosts(3)))
-    assert "nobody placed it in cell c1" in await cell.refuses(replace(ASKED, build=uid(8), chosen=there))
+    assert "it was not placed in cell c1" in await cell.refuses(replace(ASKED, build=uid(8), chosen=there))
 
 
 async def test_an_adoption_of_an_ended_instance_is_refused(cell: AdoptingCell) -> None:

@@ -75,7 +75,7 @@ async def agent(
 
 async def test_a_disabled_agent_loses_its_free_nodes_until_it_is_enabled(agent: AgentCommand) -> None:
     assert await agent.shares() == {"one": (False, 5), "two": (False, 5)}
-    assert "one in cell c1: gets no more nodes" in await agent("disable", "one")
+    assert "one in cell c1: gets no further nodes" in await agent("disable", "one")
     assert await agent.shares() == {"one": (True, 0), "two": (False, 10)}
     assert await agent("enable", "one") == "one in cell c1: gets nodes again\n"
     await until(lambda: _even(agent))

@@ -146,7 +146,7 @@ A1, A2 = uid(1, "a"), uid(2, "a")
         (miscounted, [f"provider {A1}: 1 VCPU counted as used, 2 allocated"]),
         (active_without_resources, [f"{uid(5)}: active on {A2} in cell c1, and holds nothing"]),
         (held_elsewhere, [f"{uid(ACTIVE)}: active on {A2}, but holds resources of {A1}"]),
-        (known_to_no_cell, [f"{uid(ACTIVE)}: holds resources, and no cell knows it"]),
+        (known_to_no_cell, [f"{uid(ACTIVE)}: holds resources, but no cell knows it"]),
         (
             retired_and_yet_holding,
             [
@@ -268,7 +268,7 @@ async def test_capacity_below_usage_is_a_breach_only_if_more_is_claimed(sound: S
 @pytest.mark.parametrize(
     ("allocations", "given", "note"),
     [
-        (on_hosts(2), {"type": "CLEANUP"}, "keeps the room of a guest that may still be there"),
+        (on_hosts(2), {"type": "CLEANUP"}, "holds resources of a guest that may still exist"),
         (on_hosts(2), {"type": "MIGRATION"}, "not ours: its type is MIGRATION"),
         (on_hosts(2), {"type": None}, "not ours: its type is unknown"),
         (on_hosts(2), {"client": True}, "not ours: a client of the API claimed for it"),
@@ -292,7 +292,7 @@ async def test_a_holder_consumer_of_a_move_is_a_note_with_its_instance(sound: Se
     sql(sound, "cell_c1", "UPDATE builds SET status = 'moving' WHERE id = ?", uid(ACTIVE))
     found = await audited(sound)
     assert found.clean
-    assert found.notes == [f"{uid(SOMEBODY)}: keeps the place that {uid(ACTIVE)} has moved from"]
+    assert found.notes == [f"{uid(SOMEBODY)}: holds the host that {uid(ACTIVE)} has moved from"]
 
 
 async def test_a_registered_cell_without_a_named_database_is_a_note(
@@ -303,12 +303,12 @@ async def test_a_registered_cell_without_a_named_database_is_a_note(
         await placement.reports.report_many([a_report(9, cell="c9")])
         await placement.claims.claim_many([an_order(a_claim(9, on_hosts(9)))])
         unknown = await audited(sound)
-        assert unknown.breaches == [f"{uid(9)}: holds resources, and no cell knows it"]
+        assert unknown.breaches == [f"{uid(9)}: holds resources, but no cell knows it"]
         await edit_cell(placement, RegisterCell(cell="c9"))
     found = await audited(sound)
     assert found.clean and found.notes == [
-        "cell c9: registered, and not looked at: its database is not in these settings",
-        f"{uid(9)}: not looked at: it is in cell c9",
+        "cell c9: registered but not checked: its database is not in the settings",
+        f"{uid(9)}: not checked: it is in cell c9",
     ]
 
 
@@ -332,7 +332,7 @@ async def test_placement_may_be_checked_alone(settings: Settings) -> None:
         await audited(settings)
     found = await audit(settings, placement_only=True)
     assert (found.breaches, found.consumers, found.builds) == ([], 1, {})
-    assert found.notes == ["placement alone was checked: not whether what is held has an owner"]
+    assert found.notes == ["only placement was checked, not whether every allocation has an owner"]
     over_used(settings, used=1, total=0)
     assert (await audit(settings, placement_only=True)).breaches
 
@@ -340,8 +340,8 @@ async def test_placement_may_be_checked_alone(settings: Settings) -> None:
 @pytest.mark.parametrize(
     ("flags", "code", "says"),
     [
-        ("", 0, "placement alone was checked"),
-        ("--placement-only", 0, "placement alone was checked"),
+        ("", 0, "only placement was checked"),
+        ("--placement-only", 0, "only placement was checked"),
         ("--cells c1", 1, "there never was a cell c1"),
     ],
 )
@@ -373,11 +373,11 @@ async def test_a_cells_database_may_be_elsewhere(sound: Settings, tmp_path: Path
     with pytest.raises(Unavailable, match="there never was a cell c2"):
         await audited(elsewhere)
     await migrate_all(elsewhere, Console(quiet=True))
-    assert (await audited(elsewhere)).breaches == [f"{uid(BUILDING)}: holds resources, and no cell knows it"]
+    assert (await audited(elsewhere)).breaches == [f"{uid(BUILDING)}: holds resources, but no cell knows it"]
 
 
 async def test_a_missing_state_directory_is_reported(settings: Settings) -> None:
-    with pytest.raises(Unavailable, match="no berth has ever kept its state in"):
+    with pytest.raises(Unavailable, match="there is no state of berth in"):
         await audited(settings)
     assert list(Path(settings.database.state_dir).iterdir()) == []  # and asking has made nothing
 
@@ -441,10 +441,10 @@ async def test_planted_faults_are_found(
         await transport.declare(asked)
         found = judged(await in_time(look(settings)))
         again = judged(await in_time(look(settings)))
-    silent = "Nobody reads it, and no messages wait."
+    silent = "It has no consumer, and no messages wait."
     assert of(again, "warning")["queue ask:scheduler.waiting"] == silent, "nobody is asked who is not there"
     broken, warned = of(found, "broken"), of(found, "warning")
-    assert broken["queue scheduler:build.requested"] == "Nobody reads it, and 1 message waits."
+    assert broken["queue scheduler:build.requested"] == "It has no consumer, and 1 message waits."
     assert broken["database cell_c1"] == "It was never made: it has no tables."
     assert "worker placement" in broken, "nobody answers"
     assert warned["worker conductor.c1"] == "It was never here: none of its queues is there."

@@ -161,7 +161,7 @@ async def test_a_failed_step_removes_a_new_cell_and_leaves_an_existing_one(
 async def test_adding_a_cell_again_repairs_missing_parts(making: Making) -> None:
     said = await making.add(note="rack 7")
     assert "RabbitMQ user berth-c9, by a fake" in said and "has its secrets" in said
-    assert "registered, and placement hears it" in said
+    assert "registered, and placement consumes its reports" in said
     password = making.password
     assert len(password) >= 32 and password not in said
     assert password not in json.dumps(making.broker.defined)
@@ -209,7 +209,7 @@ async def test_only_an_empty_cell_is_removed_together_with_its_queues(making: Ma
         await making.remove()
     assert "berth-c9" in making.broker.known  # nothing was done
     said = await making.remove(force=True)
-    assert "RabbitMQ user berth-c9 is no more" in said and "its hosts are gone" in said
+    assert "RabbitMQ user berth-c9 is deleted" in said and "its hosts are deleted" in said
     assert not making.broker.known and not making.placement.memory.index.cell_facts
     assert making.deleted == ["conductor.c9:agent.report.c9", "ask:placement.claim.c9"]
     assert "it was not registered" in await making.remove(force=True)

@@ -329,7 +329,7 @@ async def test_draining_a_cell_reports_the_remaining_instances_and_waits(cell: C
     await holds(cell.placement)
     cell.guests = (GUEST,)
     said = await cell("drain", "c1", ends=1)
-    assert "1 instance, or what is left of it, is there" in said and uid(1) in said
+    assert "1 instance, or its leftovers, remain" in said and uid(1) in said
     [told] = await cell.json("drain", "c1", ends=1)
     assert (told["left"], [one["name"] for one in told["instances"]]) == (1, ["web"])
     await cell("drain", "c1", "--wait", "--timeout", "0.05", ends=1)

@@ -172,7 +172,7 @@ def own(build: str) -> BuildCancelRequested:
 ALLOWED = {
     "its only project is the default": ("shop", boot(), {"project": "p1", "reply_to": "shop"}),
     "it names its project": ("both", boot(project="p2"), {"project": "p2", "reply_to": "both"}),
-    "a word of its own": ("shop", boot(reply_to="shop_7"), {"reply_to": "shop_7"}),
+    "and a name, not": ("shop", boot(reply_to="shop_7"), {"reply_to": "shop_7"}),
     "beside its own instance": ("shop", boot(hints=Hints(same_host=(OURS,))), {"project": "p1"}),
     "a delete, wherever it is": ("shop", own(OURS), {"anywhere": True, "reply_to": "shop"}),
     "a delete of a shelved one": ("shop", own(SHELVED), {"build": SHELVED}),

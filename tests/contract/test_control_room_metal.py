@@ -73,7 +73,7 @@ async def test_a_node_shows_ironics_state_placements_record_and_their_difference
         nothing = await room.page("/metal?wait=1&q=nobody")
     assert "held" in page and f"/builds/{uid(7)}" in page and "as of 60 s ago" in page
     assert "it is in maintenance: fan &lt;3&gt;" in page
-    assert "reserved: Ironic says 1, placement has 0; traits: only Ironic has CUSTOM_NEW" in page
+    assert "reserved: Ironic reports 1, placement has 0; traits: only Ironic has CUSTOM_NEW" in page
     assert "Ironic does not have it any more" in page
     assert "Ironic has it clean failed: no disk; placement does not have it" in page
     assert f"/hosts/{node_number(2)}" in alone and f"/hosts/{node_number(1)}" not in alone
@@ -100,7 +100,7 @@ async def test_the_page_without_ironic_shows_placements_record(ironic: FakeIroni
     async with a_room(Settings().having(cells=("c1",)), *ironic.nodes.values()) as room:
         page = await room.page("/metal?wait=1")
     assert "Ironic itself is not read from here" in page
-    assert "placement was told 60 s ago that nothing can be deployed on it" in page
+    assert "placement received 60 s ago that nothing can be deployed on it" in page
     assert f"/builds/{uid(7)}" in page
 
 

@@ -149,7 +149,7 @@ async def test_an_empty_id_is_refused(broker: LocalBroker, say: Console, ids: li
 
 async def test_the_word_all_excludes_ids(broker: LocalBroker, say: Console) -> None:
     broker.store_dead_letter(a_json_letter())
-    with pytest.raises(BadSetting, match="`all` leaves nothing for other ids"):
+    with pytest.raises(BadSetting, match="`all` includes every id"):
         await dead.drop(Cli(Settings(), False, say), ["all", "letter"])
     assert await dead.drop(Cli(Settings(), False, say), ["all"]) == 0
     assert (said(say), broker.dead) == ("1 dropped\n", {})

@@ -247,7 +247,7 @@ async def test_a_cancelled_drain_reports_its_progress(cloud: HostsToEmpty, berth
         draining_it.cancel()
     assert await cloud.state(1) == "disabled, because of drain"
     said = vars(draining)["complain"].file.getvalue()
-    assert "stopped: 1 moved, 1 under way, none stays. What is under way ends by itself" in said
+    assert "stopped: 1 moved, 1 under way, none stays. Moves in progress end by themselves" in said
     cloud.movers.doing = None
     assert (await berth("drain", "host-1")).splitlines()[-1] == "host-1: 1 moved, none stays"
 
@@ -304,7 +304,7 @@ async def test_a_host_is_forced_down_before_anything_is_asked_for(
     monkeypatch.setattr(draining, "forcing_down", forcing_down_seen)
     cloud.movers.have(an_instance_there(4, 1, "building"))
     told = (await berth("evacuate", "host-1", "--wait", ends=1)).splitlines()
-    assert told[0] == "host-1: forced down; 2 go to other hosts; its cell sees to the 1 that are not active"
+    assert told[0] == "host-1: forced down; 2 move to other hosts; its cell sees to the 1 that are not active"
     assert "host-1: 2 moved, 1 stay" in told
     assert f"  {uid(4)} stays: building: its cell sees to it" in told
     assert {request.kind for request in cloud.movers.asked} == {"evacuate"}

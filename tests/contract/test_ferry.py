@@ -344,7 +344,7 @@ async def test_a_bug_is_tried_again_and_then_a_dead_letter_with_its_traceback(
 
 async def test_a_query_without_an_answerer_behind_the_ferry_fails(brokers: TwoBrokers) -> None:
     async with brokers.ferried(), Bus(brokers.middle()) as asking:
-        with pytest.raises(Unavailable, match=r"ask\.cell\.builds\.c2.* on the other side of the wall of c2"):
+        with pytest.raises(Unavailable, match=r"ask\.cell\.builds\.c2.* on the other broker of cell c2"):
             await in_time(asking.asker(topics.FIND_BUILDS)(FindBuilds(cell="c2", builds=(uid(1),))))
         assert not await asking.transport.dead_letters()
 

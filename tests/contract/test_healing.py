@@ -174,7 +174,7 @@ async def test_allocations_changed_after_the_check_are_not_healed(cell: Witnesse
     mending = Mending(cell.bus)
     [mend] = await mending.judged(await cell.finds())
     await cell.takes(on_hosts(1, VCPU=4), 2)
-    assert await mending.mend(mend) == "somebody else has claimed or given back meanwhile: look again"
+    assert await mending.mend(mend) == "another client has claimed or released: try again"
     assert await cell.held() == on_hosts(1, VCPU=4)
 
 
@@ -192,7 +192,7 @@ async def test_a_build_that_its_cell_changed_after_the_check_is_not_healed(cell:
     [one] = await cell.finds()
     stale = Misheld(one.wrong, replace(one.place, attempt=2), one.generation, one.held, one.sentence)
     [mend] = await Mending(cell.bus).judged([stale])
-    assert mend.why_not == "it is being changed just now: look again"
+    assert mend.why_not == "it is being changed: try again"
 
 
 BUILD = 1
@@ -247,7 +247,7 @@ async def test_allocations_held_for_a_move_are_a_note(
     stands(settings, status, 2, leftovers=leftovers)
     found = await audit(settings)
     assert (found.breaches, found.types) == ([], {"INSTANCE": 1, "MIGRATION": 1})
-    assert found.notes == [f"{KEEPER}: keeps the place that {uid(BUILD)} has moved from"]
+    assert found.notes == [f"{KEEPER}: holds the host that {uid(BUILD)} has moved from"]
     assert await berth("--yes") == "nothing is wrong\n"
     assert (await audit(settings)).consumers == 2
 
@@ -257,11 +257,11 @@ async def test_leaked_holder_allocations_are_released_when_the_cell_confirms(
 ) -> None:
     stands(settings, "active", 2)
     why = "which is active, and of that attempt nothing is left"
-    leak = f"{KEEPER}: keeps the room of attempt 1 of {uid(BUILD)}, {why}"
+    leak = f"{KEEPER}: holds resources of attempt 1 of {uid(BUILD)}, {why}"
     assert (await audit(settings)).breaches == [leak]
     assert (await berth(ends=1)).splitlines() == [
         f"would be given back: {leak}",
-        "`berth heal --yes` mends what is proven",
+        "`berth heal --yes` repairs confirmed differences",
     ]
     assert (await audit(settings)).consumers == 2
     assert await berth("--yes") == f"given back: {leak}\n"
@@ -274,7 +274,7 @@ async def test_unconfirmed_differences_are_listed_and_not_healed(
     stands(settings, "active", 1, host=1)
     told = (await berth("--yes", ends=1)).splitlines()
     assert all(line.startswith("for you to judge: ") for line in told)
-    assert any("a move of it began that its cell has not heard of" in line for line in told)
+    assert any("a move of it began that its cell does not know" in line for line in told)
     assert (await audit(settings)).consumers == 2
 
 
@@ -300,5 +300,5 @@ async def test_without_a_running_berth_differences_are_listed_only(
     [told] = (await berth(ends=1)).splitlines()
     assert told == (
         f"for you to judge: {lost.id}: active on {lost.host.root} in cell c1, and holds nothing;"
-        " no berth runs here that could be asked"
+        " no running berth can be queried here"
     )

@@ -147,7 +147,7 @@ async def test_a_host_is_closed_for_several_causes_and_opens_with_the_last(host_
         ("disable --because disk", "disabled, because of disk"),
         ("disable --because Next-Upgrade", "disabled, because of disk and next_upgrade"),
         ("disable --because disk", "is so already (disabled, because of disk and next_upgrade)"),
-        ("enable", "stays disabled because of disk and next_upgrade: `--because WORD` takes one away"),
+        ("enable", "stays disabled because of disk and next_upgrade: `--because WORD` removes one cause"),
         ("enable --because disk", "disabled, because of next_upgrade"),
         ("enable --because next_upgrade", "open"),
         ("disable", "disabled"),
@@ -561,11 +561,11 @@ async def test_a_group_is_shown_with_its_members_and_the_names_of_their_hosts(
 @pytest.mark.parametrize(
     ("which", "project", "said"),
     [
-        ("cache", "", "there is no server group cache: `berth group list` tells which there are"),
+        ("cache", "", "there is no server group cache: `berth group list` lists the groups"),
         (
             "db",
             "theirs",
-            "there is no server group db in project theirs: `berth group list` tells which there are",
+            "there is no server group db in project theirs: `berth group list` lists the groups",
         ),
         ("web", "", f"web is a server group of projects {OURS}, theirs: say --project, or its uuid"),
     ],

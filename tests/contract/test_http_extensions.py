@@ -156,7 +156,7 @@ async def test_a_change_that_is_no_longer_stored_is_410(
     await door.placement.log.trim()
     answer = await door("GET", "/berth/changes?after=0")
     assert answer.status_code == 410
-    assert "are not kept any more" in answer.text
+    assert "are not stored any more" in answer.text
     assert "read everything again" in answer.text
 
 

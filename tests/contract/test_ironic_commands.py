@@ -106,7 +106,7 @@ async def test_the_diff_lists_each_node(house: PlacementBesideIronic) -> None:
     assert (code, lines) == (
         1,
         [
-            f"{node_number(1)} (n1): reserved: Ironic says 1, placement has 0",
+            f"{node_number(1)} (n1): reserved: Ironic reports 1, placement has 0",
             f"{node_number(1)} (n1): traits: only Ironic has CUSTOM_A",
             "2 nodes in Ironic, 2 in placement: 1 differ",
         ],
@@ -151,9 +151,9 @@ async def test_the_diff_lists_instances_that_ironic_does_not_have(
     code, lines = await house.diff()
     assert code == 1
     assert [line for line in lines if "instance:" in line] == [
-        f"{node_number(1)}: instance: placement says that {builds[1]} holds it,"
+        f"{node_number(1)}: instance: according to placement {builds[1]} holds it,"
         " and Ironic has no instance there",
-        f"{node_number(2)}: instance: placement says that {builds[2]} holds it,"
+        f"{node_number(2)}: instance: according to placement {builds[2]} holds it,"
         f" and Ironic has {builds[0]} there",
     ]
 
@@ -195,11 +195,11 @@ async def test_many_missing_nodes_are_removed_only_if_allowed(
     code, lines = await house.diff()
     assert code == 1 and "`berth ironic sweep --allow-removals`" in lines[-1]
     assert lines[-2] == "0 nodes in Ironic, 20 in placement: 20 differ"
-    with pytest.raises(OperationRefused, match="say --allow-removals"):
+    with pytest.raises(OperationRefused, match="use --allow-removals"):
         await sweep_gone(Cli(Settings(), say=house.say), house.sides(), False)
     assert len((await house.diff())[1]) == 22
     assert await sweep_gone(Cli(Settings(), say=house.say), house.sides(), True) == 0
-    assert "20 nodes are gone" in house.said.getvalue()
+    assert "20 nodes were deleted" in house.said.getvalue()
     await until(lambda: in_step(house))
     assert (await house.diff())[1] == ["0 nodes in Ironic, 0 in placement: nothing differs"]
 

@@ -123,14 +123,14 @@ WRONG: list[tuple[list[str], type[Exception], str]] = [
     (["move", "x"], BadSetting, "'x' is not the uuid of a build"),
     (["move", NONE], OperationRefused, f"no cell knows a build {NONE}"),
     (["move", B1, "--to", "a", "--force-to", "b"], BadSetting, "--to and --force-to"),
-    (["move", B1, "--to", "a", "--not", "a"], BadSetting, "--not a: that is where it is to go"),
+    (["move", B1, "--to", "a", "--not", "a"], BadSetting, "--not a: that is the destination"),
     (["move", B1, "--live", "--verify"], BadSetting, "--live and --verify"),
     (["move", B1, "--verify-for", "soon"], BadSetting, "--verify-for soon: takes a time"),
-    (["resize", B1], BadSetting, f"{B1} is that already: say what is to change"),
-    (["resize", B1, "--vcpus", "2"], BadSetting, "is that already"),
+    (["resize", B1], BadSetting, f"{B1} has this flavor already: change it"),
+    (["resize", B1, "--vcpus", "2"], BadSetting, "has this flavor already"),
     (["resize", B1, "--vcpus", "4", "--verify-for", "1h", "--no-verify"], BadSetting, "--verify-for and"),
     (["resize", B1, "--spec", "hw:z="], BadSetting, "--extra-spec hw:z=: the flavor has no such"),
-    (["rebuild", B1], BadSetting, f"{B1} was built of no image: name one with --image"),
+    (["rebuild", B1], BadSetting, f"{B1} was built without an image: name one with --image"),
     (["rebuild", B1, "--image-property", "a=b"], BadSetting, "name it with --image"),
     (["confirm", B1], OperationRefused, f"{B1}: no move of it is under way"),
     (["abort", B1], OperationRefused, f"{B1}: no move of it is under way"),
@@ -366,7 +366,7 @@ async def test_moves_under_way_are_listed_and_ended_ones_with_all(movers: FakeMo
     assert going.move in told and over.move not in told and "send 40%" in told
     told = await berth("moves", "list", "--all")
     assert going.move in told and over.move in told and "7s" in told and "no room" in told
-    assert "none is under way" in await berth("moves", "list", "--host", "host-7")
+    assert "no move is in progress" in await berth("moves", "list", "--host", "host-7")
 
 
 async def test_a_move_is_shown_phase_by_phase(movers: FakeMovers, berth: Berth) -> None:

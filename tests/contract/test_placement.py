@@ -317,7 +317,7 @@ async def test_a_host_that_moves_to_another_agent_is_seen_there(placement: Place
 
 
 BAD = {
-    "providers: none": InventoryReported(root=uid(1, "a"), host="h", cell="c1", agent="a", sequence=1),
+    "providers: empty": InventoryReported(root=uid(1, "a"), host="h", cell="c1", agent="a", sequence=1),
     "providers[0].id: ": InventoryReported(
         root=uid(1, "a"), host="h", cell="c1", agent="a", sequence=1, providers=(a_provider(2),)
     ),

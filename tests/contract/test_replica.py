@@ -254,7 +254,7 @@ async def test_another_database_is_noticed_by_numbers_that_go_back(
     kept = await world.follow()
     await in_time(world.agrees(kept))
     kept.index.seen += 100
-    await until(lambda: "its database is another" in caplog.text)
+    await until(lambda: "its database is a different one" in caplog.text)
     await in_time(world.agrees(kept))
 
 

@@ -125,13 +125,15 @@ async def test_a_publisher_waits_for_a_missing_consumer_and_logs_once(
         assert (await in_time(inbox.get())).envelope.type == "BuildRequested"
     warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert [warning.getMessage() for warning in warnings] == [
-        "no queue hears build.requested: not up yet: scheduler; trying again for 10 s"
+        "no queue is bound to build.requested: not up yet: scheduler; trying again for 10 s"
     ]
 
 
 async def test_publishing_without_a_consumer_names_the_missing_worker(connect: Connect) -> None:
     async with Bus(connect()) as client:
-        with pytest.raises(Unroutable, match=r"no queue hears build\.requested: not running: scheduler"):
+        with pytest.raises(
+            Unroutable, match=r"no queue is bound to build\.requested: not running: scheduler"
+        ):
             await publish(client, REQUEST, patience=0.0)
         with pytest.raises(
             Unroutable, match=r"build\.delete\.c7: not running: that cell.s conductor \(tried"

@@ -145,7 +145,7 @@ async def test_private_queues_receive_everything_and_end_with_their_connection(c
 async def test_an_unroutable_message_raises_only_if_a_consumer_was_expected(transport: Transport) -> None:
     inbox = await transport.consume(QueueSpec("q", ("heard",)), 10)
     await publish(transport, an_envelope(key="unheard"), expected=False)
-    with pytest.raises(Unroutable, match=r"no queue hears unheard"):
+    with pytest.raises(Unroutable, match=r"no queue is bound to unheard"):
         await transport.publish([an_envelope(1, "heard"), an_envelope(key="unheard")], expected=[False, True])
     assert await numbers(inbox, 1) == [1]
 
@@ -523,7 +523,7 @@ async def test_a_letter_whose_replay_fails_stays(transport: Transport) -> None:
 
     async def rescue(letter: DeadLetter) -> bool:
         if letter.id == "letter-1":
-            raise Unroutable("no queue hears it")
+            raise Unroutable("no queue is bound to it")
         return True
 
     with pytest.raises(Unroutable):

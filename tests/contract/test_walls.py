@@ -236,7 +236,7 @@ FORGED_CLAIMS = {
     "somebody new without a fence": a_claim(14, on_hosts(1), fenced=False),
     "leaving its room to another cell's": a_claim(11, on_hosts(3), generation=1, keep=12),
     "leaving its room to a build to come": a_claim(11, on_hosts(3), generation=1, keep=14),
-    "into a server group": a_claim(11, on_hosts(3), generation=1, group=uid(1, "f")),
+    "to a server group": a_claim(11, on_hosts(3), generation=1, group=uid(1, "f")),
 }
 
 

@@ -107,7 +107,7 @@ def test_the_demo_boots_builds_and_audits(user: User) -> None:
         "  custom classes: CUSTOM_BAREMETAL 1 of 2 used",
     ]
     assert re.fullmatch(
-        r"look at it: make demo ARGS=--stay stays up, and its control room is at http://127.0.0.1:\d+/",
+        r"to inspect it: make demo ARGS=--stay keeps it running, with its control room is at http://127.0.0.1:\d+/",
         lines[-1],
     )
     assert list(user.directory.iterdir()) == []  # it leaves nothing behind
@@ -124,7 +124,7 @@ def test_the_demo_stays_up_on_request(user: User) -> None:
             told = []
             for line in demo.stdout:
                 told.append(line)
-                if line.startswith("look at it until Ctrl-C: the control room is at "):
+                if line.startswith("running until Ctrl-C: the control room is at "):
                     break
             assert any("audit: clean" in line for line in told)
             whole = httpx.URL(told[-1].split()[-1], params={"wait": "1"})  # however long it takes to be made
@@ -253,8 +253,8 @@ def test_the_settings_show_their_sources_and_no_secrets(user: User) -> None:
     [
         ("boot", "no berth answers at .berth/bus.sock"),
         ("dead list", "no berth answers at .berth/bus.sock"),
-        ("audit", "no berth has ever kept its state in .berth"),
-        ("run placement", "a worker of its own needs a bus other processes reach: set BERTH_AMQP_URL"),
+        ("audit", "there is no state of berth in .berth"),
+        ("run placement", "a separate worker needs a bus that other processes reach: set BERTH_AMQP_URL"),
         ("up --state-dir /dev/null/x", "/dev/null/x: Not a directory"),
         ("load --boots 1 --picture /nowhere/load.svg", "/nowhere/load.svg: No such file or directory"),
     ],

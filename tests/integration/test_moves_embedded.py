@@ -262,9 +262,9 @@ async def test_lost_allocations_of_active_builds_are_claimed_again(
     shown = (await breakable_berth("heal", ends=1)).splitlines()
     assert Counter(line.partition(":")[0] for line in shown) == {
         "would be claimed back": 2,
-        "would be claimed anew": 1,
-        "would be told to its cell": 1,
-        "`berth heal --yes` mends what is proven": 1,
+        "would be claimed again": 1,
+        "would be reported to its cell": 1,
+        "`berth heal --yes` repairs confirmed differences": 1,
     }
     assert len(await breakable_berth.breaches()) == 4
 

@@ -88,7 +88,7 @@ async def test_a_delete_with_a_dead_agent_ends_and_keeps_the_allocations(
     found = await audit(berth.settings, settled=True)
     assert (found.breaches, found.builds) == ([], {"deleted": 1})
     assert [note.partition(": ")[2] for note in found.notes] == [
-        "keeps the room of a guest that may still be there"
+        "holds resources of a guest that may still exist"
     ]
 
     berth.start("compute")

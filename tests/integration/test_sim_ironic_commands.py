@@ -115,7 +115,7 @@ def test_injected_faults_are_reported_by_a_waiting_command(person: Person) -> No
     assert "fails (step)" in person.types("fail", "metal00003", "deploy")
     assert "deploy failed" in person.types("deploy", "metal00003", "--wait", ends=1)
     assert "its BMC is unreachable" in person.types("bmc", "metal00004", "unreachable")
-    assert person.types("storm", "5", "--target", "manage") == "5 nodes were asked\n"
+    assert person.types("storm", "5", "--target", "manage") == "5 nodes were changed\n"
 
 
 @pytest.mark.parametrize(

@@ -92,14 +92,14 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 WHY = [
     ("placed", (), 0, ("active on c", "considered", "▸ ", "attempt 1", ": built")),
     ("placed", ("--replay",), 0, ("the same host",)),
-    ("placed", ("--now",), 0, ("then c", "with flavor custom, which it got", "it fits: 1 instance")),
+    ("placed", ("--now",), 0, ("then c", "with flavor custom, its flavor", "it fits: 1 instance")),
     ("unplaceable", (), 0, ("no host [class]", "VCPU: 999 free", "VCPU instead of 999", "came closest")),
     ("unplaceable", ("--replay",), 1, ("it was placed nowhere",)),
     ("unplaceable", ("--now",), 1, ("then nowhere; now:", "it does not fit [class]")),
-    ("waiting", (), 0, ("waits for room", "looked at again when 1 CUSTOM_BAREMETAL", "came closest")),
+    ("waiting", (), 0, ("waits for room", "evaluated again when 1 CUSTOM_BAREMETAL", "came closest")),
     ("waiting", ("--replay",), 1, ("it was placed nowhere",)),
     ("waiting", ("--now",), 1, ("it does not fit",)),
-    ("unknown", (), 1, ("nobody knows a build, request or move",)),
+    ("unknown", (), 1, ("there is no build, request or move",)),
     ("no uuid", (), 2, ("'x' is not the uuid of a build or request",)),
     ("placed", ("--now", "--replay"), 2, ("one of them",)),
 ]  # fmt: skip
@@ -253,7 +253,7 @@ def test_a_tenant_sees_nothing_of_other_tenants(
     for done in told:
         assert [word for word in theirs if word in done.output] == [], done.output
     if asked[:1] == ("--host",):
-        assert "its aggregates are kept for projects other than mine" in told[3].output
+        assert "its aggregates are for projects other than mine" in told[3].output
 
 
 def test_a_waiting_tenant_does_not_see_other_requests(house: House, theirs: Sequence[str]) -> None:

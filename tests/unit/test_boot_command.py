@@ -152,7 +152,7 @@ def test_flavors_that_would_do_instead(
     [
         (
             ["--flavor", "large"],
-            "--flavor large: berth keeps no list of flavors; only `metal` is known by its name. Des",
+            "--flavor large: berth stores no flavors; only `metal` is known by its name. Des",
         ),
         (["--flavor", "mettal"], "known by its name. Did you mean metal? Describe the flavor with --vcpus"),
         (["--wait=soon"], "--wait soon: takes a time (90s, 30m, 12h, 7d), or nothing"),
@@ -161,11 +161,11 @@ def test_flavors_that_would_do_instead(
             "--hint same_hots: there is no such hint, did you mean same_host?; there are: group, ",
         ),
         (["--hint", "same_host=x"], "--hint same_host: 'x' is not the uuid of an instance"),
-        (["--hint", "cidr=/8", "--hint", "cidr=/9"], "--hint cidr: is said twice"),
+        (["--hint", "cidr=/8", "--hint", "cidr=/9"], "--hint cidr: is given twice"),
         (["--hint", "query"], "--hint takes KEY=VALUE, not 'query'"),
         (["--group", "g", "--hint", f"group={ONE}"], "--group and --hint group= both say it"),
         (["--aggregate", "a,,b"], "--aggregate: 'a,,b' is not a list of names or uuids of aggregates"),
-        (["--prefer-trait", "A=much"], "--prefer-trait A=much: 'much' is no weight"),
+        (["--prefer-trait", "A=much"], "--prefer-trait A=much: 'much' is not a weight"),
         (["--prefer-trait", "fast"], "--prefer-trait fast: 'fast' is no trait (A to Z, 0 to 9, _)"),
         (["--or-else", "vcpu=2"], "--or-else vcpu=: did you mean vcpus=?"),
         (["--or-else", "nowhere.json"], "--or-else nowhere.json: neither KEY=VALUE nor a file"),

@@ -112,7 +112,7 @@ async def test_the_management_api_is_found_at_its_usual_address(
     ):  # that of another machine's broker
         await broker_users(AMQP, "", "")
     assert (await broker_users(AMQP, "", "/opt/ctl")).by == "/opt/ctl"
-    with pytest.raises(BadSetting, match="--management ftp://x: looks like http"):
+    with pytest.raises(BadSetting, match="--management ftp://x: must look like http"):
         await broker_users(AMQP, "ftp://x", "")
 
 

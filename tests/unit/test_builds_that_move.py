@@ -247,15 +247,15 @@ TABLE: dict[str, dict[str, tuple[str, list[str]]]] = {
         "an old report": ("revert", ["destroy 2 at host5 above 1"]),
         "overdue": (
             "revert",
-            ["told revert: host5: nothing was heard; asked again", "destroy 2 at host5 above 1"],
+            ["told revert: host5: no reply; the order is repeated", "destroy 2 at host5 above 1"],
         ),
         "built": ("revert", ["destroy 2 at host5 above 1"]),
         "failed to build": ("revert", ["destroy 2 at host5 above 1"]),
         "destroyed": ("back", ["told back", "back 2 to 1"]),
-        "confirm": ("revert", ["told revert: it is on its way back already"]),
+        "confirm": ("revert", ["told revert: it is being reverted already"]),
         "revert": ("revert", ["told revert", "destroy 2 at host5 above 1"]),
-        "abort": ("revert", ["told revert: it is on its way back already"]),
-        "force": ("revert", ["told revert: it is on its way back already"]),
+        "abort": ("revert", ["told revert: it is being reverted already"]),
+        "force": ("revert", ["told revert: it is being reverted already"]),
         "delete": (
             "deleting",
             ["destroy 2 at host5", "destroy 2 at host5 above 1", "destroy 1 at host0", "ended deleted"],
@@ -274,10 +274,10 @@ TABLE: dict[str, dict[str, tuple[str, list[str]]]] = {
         "failed to build": ("back", ["destroy 2 at host5 above 1", "back 2 to 1 keeping 2"]),
         "destroyed": ("back", ["back 2 to 1"]),
         "the source destroyed": ("back", ["back 2 to 1 keeping 2"]),
-        "confirm": ("back", ["told back: it is on its way back already"]),
-        "revert": ("back", ["told back: it is on its way back already"]),
-        "abort": ("back", ["told back: it is on its way back already"]),
-        "force": ("back", ["told back: it is on its way back already"]),
+        "confirm": ("back", ["told back: it is being reverted already"]),
+        "revert": ("back", ["told back: it is being reverted already"]),
+        "abort": ("back", ["told back: it is being reverted already"]),
+        "force": ("back", ["told back: it is being reverted already"]),
         "delete": (
             "deleting",
             ["destroy 2 at host5", "destroy 2 at host5 above 1", "destroy 1 at host0", "ended deleted"],
@@ -297,10 +297,10 @@ TABLE: dict[str, dict[str, tuple[str, list[str]]]] = {
         "built": ("resume", ["destroy 2 at host5 above 1", "resume 3 (was 1) at host0"]),
         "failed to build": ("resume", ["destroy 2 at host5 above 1", "resume 3 (was 1) at host0"]),
         "destroyed": ("resume", ["resume 3 (was 1) at host0", "free 2"]),
-        "confirm": ("resume", ["told resume: it is on its way back already"]),
-        "revert": ("resume", ["told resume: it is on its way back already"]),
-        "abort": ("resume", ["told resume: it is on its way back already"]),
-        "force": ("resume", ["told resume: it is on its way back already"]),
+        "confirm": ("resume", ["told resume: it is being reverted already"]),
+        "revert": ("resume", ["told resume: it is being reverted already"]),
+        "abort": ("resume", ["told resume: it is being reverted already"]),
+        "force": ("resume", ["told resume: it is being reverted already"]),
         "delete": ("deleting", ["destroy 3 at host0", "destroy 2 at host5 above 1", "ended deleted"]),
         "stalled": ("resume", ["resume 3 (was 1) at host0"]),
     },
@@ -436,7 +436,7 @@ ANSWERS = [
     pytest.param(held(0, 3), "resume", ["told resume", "resume 3 (was 1) at host0"], id="asked before"),
     pytest.param(held(5, 4), "back", ["back 4 to 1 keeping 2"], id="touched by somebody"),
     pytest.param(held(6, 3), "back", ["back 3 to 1"], id="a swap was on its way"),
-    pytest.param(GONE, "back", ["swap 2 to 1 keeping 2"], id="nobody keeps it: claimed anew"),
+    pytest.param(GONE, "back", ["swap 2 to 1 keeping 2"], id="nobody keeps it: claimed again"),
     pytest.param(
         Refused(refusals=(FULL,)),
         "resume",
@@ -458,7 +458,7 @@ def test_a_source_without_allocations_is_resumed_and_ends_in_error() -> None:
     answers = [SwapAnswered(2, GONE, "back"), SwapAnswered(2, Refused(refusals=(FULL,)), "back afresh")]
     build, said = came(*TO_THE_SOURCE, *answers, done("resume", 3))
     assert said[-1] == "ended error at host0"
-    assert build.move is not None and "could not be had back: p: asked 4" in build.move.cause
+    assert build.move is not None and "could not be claimed again: p: asked 4" in build.move.cause
 
 
 @pytest.mark.parametrize(
@@ -638,7 +638,7 @@ def test_a_possibly_running_guest_is_waited_for_while_its_allocations_are_held()
     assert came(*reverting, late(reverting, 599.0)) == (after(*reverting), [])
     build, said = came(*reverting, late(reverting, 600.0))
     assert build.deadline == 1200.0
-    assert said == ["told revert: host5: nothing was heard; asked again", "destroy 2 at host5 above 1"]
+    assert said == ["told revert: host5: no reply; the order is repeated", "destroy 2 at host5 above 1"]
     build, said = came(*reverting, late(reverting, 5000.0))
     assert said == ["told back", "back 2 to 1 keeping 2"]
 

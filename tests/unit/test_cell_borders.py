@@ -122,7 +122,7 @@ def test_a_new_topic_crosses_according_to_the_tables(
 def test_a_crossing_topic_without_the_cell_in_its_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     topic = saying("thing.said")
     monkeypatch.setattr("bus.ferry.crossings.TOPICS", (topic,))
-    with pytest.raises(InvalidCrossing, match="does not say which"):
+    with pytest.raises(InvalidCrossing, match="does not contain the cell"):
         ways("c1", tables(topic, "in", "out"))
 
 

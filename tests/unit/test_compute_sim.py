@@ -288,7 +288,7 @@ MISTAKES: dict[str, tuple[Sequence[Driver], str]] = {
         "h: inventories.VCPU.reserved: 2 is not from 0 to the total, 1",
     ),
     "pages of no size": ([NumaDriver(pages={"big": 1})], "h: numa.pages: 'big' is no size, as 2MB or 1GB"),
-    "no cells": ([NumaDriver(cells=0)], "h: numa.cells: 0; a host has one at least"),
+    "no cells": ([NumaDriver(cells=0)], "h: numa.cells: 0; a host has at least one"),
 }  # fmt: skip
 
 

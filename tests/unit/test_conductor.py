@@ -467,7 +467,7 @@ REASONS = [
             SwapAnswered(2, claimed(0, 3)),
             an_agent_report(THIRD, "failed"),
         ],
-        "3 attempts failed, no more are allowed: host0 failed: no disk; "
+        "3 attempts failed, which is the limit: host0 failed: no disk; "
         "host1 failed: failed without giving a cause; host2 failed: failed without giving a cause",
         id="out of attempts",
     ),
@@ -545,7 +545,7 @@ DESTROYED, PROGRESS = an_agent_report(FIRST, "destroyed"), an_agent_report(FIRST
 BUILT_THERE = an_agent_report(SECOND, "built")
 DELETE = a_delete(PLACED)
 GIVEN_BACK = ReleaseAnswer("deleting", Released())
-WALLED = OutsideCell(why="consumer x: nobody placed it in cell cell1")
+WALLED = OutsideCell(why="consumer x: it was not placed in cell cell1")
 HOPELESS = SwapAnswered(1, Refused(refusals=(FULL, FULL)))
 TIMED_OUT: list[Dated] = [PLACED, (100.0, LATE)]
 SWAPPED_AWAY: list[Dated] = [*TIMED_OUT, (101.0, SWAPPED)]
@@ -557,7 +557,7 @@ FORCED: list[Dated] = [*NO_ANSWER, (610.0, LATE), (610.0, GIVEN_BACK)]
 
 def test_a_refused_release_is_the_cause_of_the_end() -> None:
     end = end_of(PLACED, a_delete(PLACED), ReleaseAnswer("deleting", WALLED))
-    assert end.reason == f"deleted while building; placement does not take it back: {WALLED.why}"
+    assert end.reason == f"deleted while building; placement does not release its allocations: {WALLED.why}"
     end = end_of(PLACED, FAILED, HOPELESS, ReleaseAnswer("swapping", WALLED))
     assert end.status == "error" and end.reason.endswith(WALLED.why)
     build = after(
@@ -580,7 +580,9 @@ LEFTOVERS = [
     pytest.param(
         [PLACED], replace(LEFT, retry=False), 9.0, "swapping", ["release 1 keeping 1"], [1], id="aborted"
     ),
-    pytest.param(TIMED_OUT, LATE, 101.0, "swapping", ["swap 1 to 2 keeping 1"], [1], id="asked again"),
+    pytest.param(TIMED_OUT, LATE, 101.0, "swapping", [(
+        "swap 1 to 2 keeping 1"
+    )], [1], id="the order is repeated"),
     pytest.param(TIMED_OUT, HOPELESS, 101.0, "swapping", ["release 1 keeping 1"], [1], id="no room"),
     pytest.param(TIMED_OUT, DESTROYED, 101.0, "swapping", ["swap 1 to 2"], [1], id="gone before the swap"),
     pytest.param(

@@ -290,7 +290,10 @@ LISTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
     ),
     "metrics": ({"name": "berth_info"}, {"kind": "gauge", "labels": ["version"], "by": "every process"}),
-    "commands": ({"command": "drain"}, {"json": True, "one": "something stays, and is named with why"}),
+    "commands": (
+        {"command": "drain"},
+        {"json": True, "one": "an instance stays, which is listed with the reason"},
+    ),
     "rules": ({"name": "up"}, {"on": True, "options": {}, "called": ["ComputeFilter"]}),
     "reasons": ({"code": "cell"}, {"of": "hosts", "says": "the host is in another cell"}),
     "http": ({"address": "/reshaper", "method": "POST"}, {"since": "1.30", "until": ""}),

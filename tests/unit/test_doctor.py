@@ -91,8 +91,8 @@ def test_a_sound_berth_has_no_findings() -> None:
         (database(revision="0009_new"), 1, "database placement",
          "It is at 0009_new, which this version does not have."),
         (database(clock=1.5), 1, "database placement", "Its clock is 1.5 s ahead of this machine's."),
-        (queue(0, 0, 0), 1, "queue q", "Nobody reads it, and no messages wait."),
-        (queue(1, 1, 0), 2, "queue q", "Nobody reads it, and 1 message waits."),
+        (queue(0, 0, 0), 1, "queue q", "It has no consumer, and no messages wait."),
+        (queue(1, 1, 0), 2, "queue q", "It has no consumer, and 1 message waits."),
         (queue(2000, 2500, 1), 1, "queue q", "2500 messages wait, and they become more."),
         (queue(2500, 2000, 1), 1, "queue q", "2000 messages wait, and they become fewer."),
         (queue(2000, 2000, 2), 1, "queue q", "2000 messages wait, and they do not become fewer."),
@@ -181,7 +181,7 @@ def test_allocations_moved_within_a_tree_are_correct(held: Allocations) -> None:
 def test_allocations_of_a_moving_build_are_judged_by_its_move() -> None:
     assert found({A: {"VCPU": 4}}, moving=True) == found(HERE, 5, moving=True) == []
     [one] = found({B: HERE[A]}, 5, moving=True)
-    assert "has begun that its cell has not heard of" in doubt(one, [a_guest()], {"host-2": []})
+    assert "has begun that its cell does not know" in doubt(one, [a_guest()], {"host-2": []})
 
 
 # Witnesses
@@ -209,9 +209,9 @@ def wrongly(wrong: Wrong) -> Misheld:
         ("amounts", [a_guest(held={CHILD: {"VCPU": 2}, A: {"MEMORY_MB": 512}})], {}, ""),
         ("missing", None, {}, ""),
         ("outdated", None, {}, ""),
-        ("elsewhere", None, {"host-2": []}, "agent agent-1 of host-1 does not say what it has"),
-        ("amounts", None, {}, "agent agent-1 of host-1 does not say what it has"),
-        ("elsewhere", [a_guest()], {"host-2": None}, "nobody says what runs on host-2, where it is held"),
+        ("elsewhere", None, {"host-2": []}, "agent agent-1 of host-1 does not list its guests"),
+        ("amounts", None, {}, "agent agent-1 of host-1 does not list its guests"),
+        ("elsewhere", [a_guest()], {"host-2": None}, "no agent lists the guests on host-2, where it is held"),
         ("missing", [], {}, "agent agent-1 has no guest of its attempt 2 on host-1"),
         ("amounts", [a_guest(attempt=1)], {}, "agent agent-1 has no guest of its attempt 2 on host-1"),
         ("elsewhere", [a_guest(root=B)], {"host-2": []}, "has no guest of its attempt 2 on host-1"),

@@ -41,7 +41,7 @@ def test_valid_settings_of_the_http_api(flags: dict[str, Any]) -> None:
         ({"placement_http": ":8778"}, "takes HOST:PORT"),
         ({"placement_http": "127.0.0.1:x"}, "takes HOST:PORT"),
         ({"placement_http": "127.0.0.1:70000"}, "takes HOST:PORT"),
-        ({"placement_http": "0.0.0.0:8778"}, "with noauth2 whoever reaches it may do anything"),
+        ({"placement_http": "0.0.0.0:8778"}, "with noauth2 every client that reaches it may do anything"),
         ({"placement_http": "[::]:8778"}, "with noauth2"),
         ({"placement_http": "10.1.2.3:8778"}, "with noauth2"),
         ({"placement_http": "placement.example:8778"}, "with noauth2"),

@@ -279,11 +279,11 @@ def test_a_tree_with_sharing_providers_is_one_host(held: Allocations) -> None:
     [
         ({"allocations": {A: {"VCPU": 1}, B: {"VCPU": 1}}}, {}, "of 2 hosts (host-1, host-2)"),
         ({"allocations": {POOL: {"DISK_GB": 1}}}, {}, "holds nothing of a host, only of pools"),
-        ({"allocations": {uid(8, "a"): {"VCPU": 1}}}, {}, "it has gone meanwhile"),
+        ({"allocations": {uid(8, "a"): {"VCPU": 1}}}, {}, "it was deleted"),
         ({"client": False}, {}, "berth itself claimed for it last"),
         ({"type": "MIGRATION"}, {}, "its type is MIGRATION"),
         ({"type": "MIGRATION"}, {"named": True}, "its type is MIGRATION"),
-        ({"type": None}, {}, "it has no type"),
+        ({"type": None}, {}, "it has no consumer type"),
         ({}, {"trees": {A: a_host(A, cell="")}}, "is of no cell: `berth provider reset"),
         ({}, {"trees": {A: a_host(A, agent="")}}, "no agent of cell c1 has reported its host"),
         ({}, {"trees": {A: a_host(A, gone=True)}}, "is gone, its agent says"),

@@ -619,7 +619,7 @@ async def test_a_forged_change_number_is_ignored(
     await memory.reload()
     forged = PlacementChanged(number=number, changes=(ProviderChange(ONE, ONE, 9, {"VCPU": 8}),))
     await memory.handle_many([forged])
-    assert f"change {number} is none of placement's" in caplog.text
+    assert f"change {number} does not exist" in caplog.text
     assert memory.index.whole and memory.index.seen == 1
     assert memory.index.rows[ONE].free == {"VCPU": 8}
     shelf.number = 2

@@ -187,5 +187,5 @@ async def test_filters_and_order_are_ironics(ironic: FakeIronic) -> None:
 async def test_an_answer_without_a_list_is_not_an_ironic_without_nodes(ironic: FakeIronic) -> None:
     ironic.before = lambda request: httpx.Response(200, json={}) if "nodes" in request.url.path else None
     async with ironic.api() as api:
-        with pytest.raises(IronicRefused, match="a list of nodes"):
+        with pytest.raises(IronicRefused, match="no list of nodes"):
             await anext(api.nodes())

@@ -178,7 +178,7 @@ def test_a_selection_by_shard_requires_reads() -> None:
 
 
 BAD = {
-    "a key that is none": ({"zone_by": "rack"}, "'rack' is nothing to tell nodes apart by"),
+    "a key that is none": ({"zone_by": "rack"}, "'rack' is not a field to select nodes by"),
     "a property without a name": ({"aggregates_by": ("properties.",)}, "properties."),
     "a mapping without a key": ({"cells": {"a": "c1"}}, "cell_by"),
     "a key without a mapping": ({"cell_by": "owner"}, "cell_by"),

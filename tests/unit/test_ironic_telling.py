@@ -25,7 +25,7 @@ class Bad:
     async def publish(self, *reports: InventoryReported) -> None:
         if self.away:
             self.away -= 1
-            raise Unroutable("no queue hears inventory.reported")
+            raise Unroutable("no queue is bound to inventory.reported")
         if any(report.root == self.never for report in reports):
             raise BrokerRefused("too much of it")
         self.took += reports

@@ -76,7 +76,7 @@ async def test_a_queue_whose_declaration_cannot_be_read_is_declared_again(
         file.execute("UPDATE queues SET spec = substr(spec, 1, 9)")
     journal = Journal(path)
     transport = LocalTransport(LocalBroker(journal=journal))
-    assert "reader: its declaration was kept unreadably" in caplog.text
+    assert "reader: its stored declaration is unreadable" in caplog.text
     inbox = await transport.consume(QUEUE, 10)
     await publish(transport, an_envelope(4))
     assert [number_in(await take(inbox)) for _ in range(3)] == [1, 2, 4]
@@ -131,7 +131,7 @@ async def test_an_unreadable_row_is_a_dead_letter(tmp_path: Path, spoilt: str) -
         assert inbox.get_nowait() is None
         buried, unreadable = await transport.dead_letters()
         assert buried == a_letter(1)
-        assert unreadable.reason.startswith("it was kept unreadably: ")
+        assert unreadable.reason.startswith("its stored form is unreadable: ")
         assert unreadable.id == "journal-1"
         await transport.close()
         await journal.close()
@@ -149,7 +149,7 @@ async def test_an_unreadable_dead_letter_is_listed_with_that_reason(tmp_path: Pa
     transport = LocalTransport(LocalBroker(journal=journal))
     (found,) = await transport.dead_letters()
     assert found.id == "letter-1"
-    assert found.reason.startswith("this letter was kept unreadably: ")
+    assert found.reason.startswith("the stored dead letter is unreadable: ")
     assert await transport.remove_dead_letters(["letter-1"]) == 1
     await journal.close()
     assert await letters_in(path) == []
@@ -158,7 +158,9 @@ async def test_an_unreadable_dead_letter_is_listed_with_that_reason(tmp_path: Pa
 async def test_an_invalid_journal_is_refused_in_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "bus.db"
     path.write_bytes(b"these are not the bytes of a database, however often one looks at them" * 100)
-    with pytest.raises(Unavailable, match=r"bus\.db, with what was on its way, cannot be used: file is not"):
+    with pytest.raises(
+        Unavailable, match=r"bus\.db, with the undelivered messages, cannot be used: file is not"
+    ):
         Journal(path)
 
 

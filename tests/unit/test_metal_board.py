@@ -27,7 +27,7 @@ def a_node(said: dict[str, Any] | None, has: dict[str, Any] | None, **more: obje
     ("said", "has", "column", "berth", "keeps"),
     [
         ({}, OPEN, "free", "open", ()),
-        ({}, CLOSED, "closed", "closed", ("placement was told 60 s ago that nothing can be deployed on it",)),
+        ({}, CLOSED, "closed", "closed", ("placement received 60 s ago that nothing can be deployed on it",)),
         ({}, None, "closed", "does not have it", ("placement does not have it",)),
         ({}, {**OPEN, "marks": ("disabled",)}, "closed", "closed, disabled", ("disabled",)),
         ({}, USED, "held", "held", ("b1 holds it",)),

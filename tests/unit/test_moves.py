@@ -283,7 +283,7 @@ REFUSED: list[tuple[str, MoveRequested, Callable[[MovingCloud], object], str, st
     ("not fenced", a_move(1, "evacuate"), lambda cloud: None, "not_fenced", "`berth host force-down host1`"),
     ("bare metal", a_move(), lambda cloud: on_metal(cloud), "bare_metal", "moves nowhere"),
     ("it is there", a_move(wanted_host="host1"), lambda cloud: None, "same_host", "it is on host1 already"),
-    ("no flavor", a_move(1, "resize"), lambda cloud: None, "unreadable", "flavor: a resize says"),
+    ("no flavor", a_move(1, "resize"), lambda cloud: None, "unreadable", "flavor: a resize requires"),
     ("nobody fits", a_move(1, "resize", flavor=Flavor(name="huge", vcpus=99)), lambda c: None, "class", ""),
     ("no such host", a_move(wanted_host="nix"), lambda c: None, "unreadable", "there is no host 'nix'"),
 ]  # fmt: skip
@@ -461,7 +461,7 @@ async def undone(cloud: MovingCloud, placed: MovePlaced) -> MoveRefused | None:
 async def test_a_move_without_a_conductor_is_undone_and_refused() -> None:
     cloud = a_cloud()
     said = await undone(cloud, await cloud.placed(a_move(reply_to="me")))
-    assert said is not None and "no conductor takes moves there" in said.reason
+    assert said is not None and "no conductor accepts moves there" in said.reason
     assert (said.code, said.reply_to) == ("no_conductor", "me")
     assert cloud.placement.roots(BUILD) == {root(1)}
     assert KEEP not in cloud.placement.held

@@ -290,9 +290,9 @@ SENSELESS = {
     "of one that still has it": (wrong(moves=a_move(resource_class="DISK_GB")), "still has DISK_GB"),
     "twice": (wrong(moves=a_move() * 2), "moves[1]: VCPU of"),
     "a guest twice": (wrong(guests=(on(1, at(0, 1)),) * 2), "guests: attempt 1 of"),
-    "of a tree that is gone": (
+    "not possible for a deleted tree": (
         replace(to_cells(8, 8), gone=True, providers=()),
-        "reshape: of a tree",
+        "reshape: not possible",
     ),
 }
 

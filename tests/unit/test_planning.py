@@ -321,7 +321,7 @@ REFUSED = [
     ("it is there", a_move(wanted_host="host1"), "same_host", "it is on host1 already"),
     ("not fenced", a_move(1, "evacuate"), "not_fenced", "`berth host force-down host1`"),
     ("no such host", a_move(wanted_host="nix"), "unreadable", "there is no host 'nix'"),
-    ("no flavor", a_move(1, "resize"), "unreadable", "flavor: a resize says"),
+    ("no flavor", a_move(1, "resize"), "unreadable", "flavor: a resize requires"),
 ]
 
 

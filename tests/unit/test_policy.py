@@ -220,7 +220,10 @@ def test_a_function_that_makes_a_weigher_takes_options() -> None:
         ({"options": {"io_ops": {"max_io_ops_per_host": "x"}}}, "'x': Expected `int`, got `str`"),
         ({"filters": ["mine:warm"], "own": OWN}, "'mine:warm' makes a Weigher, not a Rule"),
         ({"weighers": ["mine:at_most"], "own": OWN}, "'mine:at_most' makes a Rule, not a Weigher"),
-        ({"filters": ["mine:asker"], "own": OWN}, "'mine:asker' reads instances, which is of each request"),
+        (
+            {"filters": ["mine:asker"], "own": OWN},
+            "'mine:asker' reads instances, which belongs to one request",
+        ),
         ({"filters": ["mine:reply"], "own": OWN}, "'mine:reply' reads request.reply_to"),
     ],
 )
@@ -236,13 +239,13 @@ def test_unknown_names_and_invalid_options_are_refused(chosen: dict[str, Any], w
 @pytest.mark.parametrize(
     ("filters", "notes"),
     [
-        (None, ("hints.query: nothing here goes by it: the filter json is off",)),
+        (None, ("hints.query: no rule uses it: the filter json is off",)),
         (["json", "same_host"], ()),
         (
             ["up"],
             (
-                "hints.same_host: nothing here goes by it: the filter same_host is off",
-                "hints.query: nothing here goes by it: the filter json is off",
+                "hints.same_host: no rule uses it: the filter same_host is off",
+                "hints.query: no rule uses it: the filter json is off",
             ),
         ),
     ],

@@ -114,7 +114,7 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
             "three failed",
             the_facts(failures=3.0),
             PLAIN,
-            "builds failed there lately (3.0, fading): left alone from 2.5",
+            "builds failed there recently (3.0, fading): left alone from 2.5",
         ),
         ("more are borne", the_facts(failures=3.0), PLAIN, None, {"max_build_failures": 4.0}),
     ],
@@ -293,7 +293,7 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
             None,
             {"isolated_images": ["secret"], "isolated_hosts": [HERE]},
         ),
-        ("another there", HOST, PLAIN, "it is kept for isolated images", {"isolated_hosts": ["host1"]}),
+        ("another there", HOST, PLAIN, "it is only for isolated images", {"isolated_hosts": ["host1"]}),
         (
             "another there, which may be",
             HOST,
@@ -318,7 +318,7 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
             "for others",
             the_facts(1, an_aggregate(filter_tenant_id="q")),
             a_wish(project="p"),
-            "its aggregates are kept for projects other than p",
+            "its aggregates are for projects other than p",
         ),
     ],
     "aggregate_type_affinity": [

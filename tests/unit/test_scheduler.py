@@ -257,7 +257,7 @@ async def test_a_consumer_emptied_by_another_client_is_unplaceable() -> None:
     placement.held[instance] = Holding(4, {})
     message = await unplaceable(a_scheduler(placement), a_request())
     assert (message.instances, placement.held) == ((instance,), {})
-    assert message.reason == f"what {instance} held was given back by somebody else"
+    assert message.reason == f"what {instance} held was released by another client"
     assert instance in placement.retired
     assert await unplaceable(a_scheduler(placement), a_request()) == message
 

@@ -293,7 +293,8 @@ RACK = an_index([tree(*full(10)), tree(*full(20)), tree(state(30, None, {"VCPU":
 
 NOTHING_FITS: dict[str, tuple[Any, ...]] = {
     "a trait nobody has": (asking(group("1", {"CUSTOM_VF": 1}, required=(B,))),
-        (("group 1: trait CUSTOM_B: nobody has it", 3, 0),), "group 1: trait CUSTOM_B: nobody has it"),
+        (("group 1: trait CUSTOM_B: no provider has it", 3, 0),),
+        "group 1: trait CUSTOM_B: no provider has it"),
     "no provider has so much": (asking(group("1", {"CUSTOM_VF": 6})), (("group 1: CUSTOM_VF: 6 free", 3, 0),),
         "group 1: 2 CUSTOM_VF: asked 6, at most free 4"),
     "each somewhere, but not all at one": (asking(group("1", {"CUSTOM_VF": 1, "VCPU": 1})),
@@ -418,7 +419,9 @@ def test_a_query_can_contain_unknown_names() -> None:
     query = asking(group("1", {"CUSTOM_NONE": 1}), group("2", {"CUSTOM_NONE": 1}, in_tree=uid(99, "a")))
     found = search(CLOUD, query)
     assert not found.fits
-    assert plainly(found.removals) == removals(("group 1: resource class CUSTOM_NONE: nobody has it", 4, 0))
+    assert plainly(found.removals) == removals(
+        ("group 1: resource class CUSTOM_NONE: no provider has it", 4, 0)
+    )
     assert search(Index(), query).considered == 0
     assert page(Index(), query).candidates == ()
 

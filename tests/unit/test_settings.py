@@ -287,7 +287,7 @@ def test_a_secret_in_place_of_a_name_is_not_shown() -> None:
         ({"ironic_cells": {"rack1": "c1"}}, "default: ironic_cell_by = ''"),
         (
             {"ironic_amqp_url": "amqp://h", "ironic_selection": ("shard=s1",)},
-            "default: ironic_api_url = '': no notification tells a node's shard",
+            "default: ironic_api_url = '': no notification contains a node's shard",
         ),
         (
             {"ironic_selection": ("rack=r1",)},
@@ -493,9 +493,9 @@ def test_projects_are_restricted_to_their_aggregates(choice: str, options: tuple
         ("ironic_cloud", "nowhere", "ironic_cloud = 'nowhere': there is no clouds.yaml in ., ~/.config/"),
         ("cell_limits", "channels=9", "cell_limits = {'channels': 9.0}: channels must be at least 10"),
         ("cell_limits", "lock_seconds=nan", "cell_limits = {'lock_seconds': nan}: lock_seconds must be at"),
-        ("cell_limits", "cups=9", "cell_limits = {'cups': 9.0}: takes numbers, whole ones except of seconds"),
+        ("cell_limits", "cups=9", "cell_limits = {'cups': 9.0}: takes integers (seconds: any number)"),
         ("ironic_cell_by", "conductor_group", "ironic_cell_by = 'conductor_group': a mapping to cells takes"),
-        ("ironic_zone_by", "rack", "ironic_zone_by = 'rack': 'rack' is nothing to tell nodes apart by;"),
+        ("ironic_zone_by", "rack", "ironic_zone_by = 'rack': 'rack' is not a field to select nodes by;"),
     ],
 )
 def test_a_bad_value_is_named_with_its_setting_and_origin(name: str, text: str, says: str) -> None:

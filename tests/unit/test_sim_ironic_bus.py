@@ -30,7 +30,7 @@ class Notification:
     async def publish(self, *messages: NodeChanged) -> None:
         if self.away:
             self.away -= 1
-            raise Unroutable("no queue hears ironic.node.create")
+            raise Unroutable("no queue is bound to ironic.node.create")
         self.messages += messages
 
 

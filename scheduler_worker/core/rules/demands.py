@@ -36,7 +36,7 @@ def aggregate_multi_tenancy_isolation() -> Rule:
         return (reserved == 0) | (view.within(lambda aggregate: project in _tenants(aggregate)) == 1)
 
     def why(host: HostFacts, alternative: Alternative) -> str:
-        return f"its aggregates are kept for projects other than {alternative.request.project}"
+        return f"its aggregates are for projects other than {alternative.request.project}"
 
     return array_rule("aggregate_multi_tenancy_isolation", admits, why, code="tenant", reads=("project",))
 
@@ -221,7 +221,7 @@ def isolated_hosts(
         if is_isolated and not kept:
             return f"image {image.name if image else ''!r} runs on isolated hosts only"
         if kept and not is_isolated and restrict_isolated_hosts_to_isolated_images:
-            return "it is kept for isolated images"
+            return "it is only for isolated images"
         return None
 
     return Rule(

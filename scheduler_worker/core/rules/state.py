@@ -201,7 +201,7 @@ def few_failures(*, max_build_failures: float = 2.5) -> Rule:
     """The host has fewer recent failed builds than permitted; failures fade, and then it is tried again."""
 
     def why(host: HostFacts, alternative: Alternative) -> str:
-        failed = f"builds failed there lately ({host.failures:.1f}, fading)"
+        failed = f"builds failed there recently ({host.failures:.1f}, fading)"
         return f"{failed}: left alone from {max_build_failures:g}"
 
     return array_rule(
