@@ -78,7 +78,7 @@ class Compact(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Tagged(Value, frozen=True, kw_only=True, tag_field="is", tag=True):
-    """A value that is one of several alternatives; the encoding names which."""
+    """A tagged union: a value of one of several types, encoded with the name of its type."""
 
 
 class Message(Value, frozen=True, kw_only=True):

@@ -65,7 +65,7 @@ class SimPlan:
         )
 
     def fault(self, node: str, number: int) -> Fault | None:
-        """Return the fault of a node's work with this number, if it fails."""
+        """Return the injected fault of a node's operation, given by its number, or None if it succeeds."""
         return "step" if self.fail and draw(self.seed, "fate", node, number) < self.fail else None
 
 
