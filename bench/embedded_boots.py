@@ -12,10 +12,9 @@ import uvloop
 from bench.figures import Figure
 from bench.loading import NotClean, refuse_the_unclean
 from berth.commands.run import ready
-from berth.embedded import embedded
 from berth.loadtest import Load, LoadOutcome, LoadPlan, mixed
 from berth.operations.audit import audit
-from berth.services import settle_in
+from berth.services import embedded, settle_in
 from berth.settings import Settings
 
 

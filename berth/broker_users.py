@@ -3,9 +3,9 @@
 import asyncio
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import httpx
@@ -18,33 +18,20 @@ from bus.masking import masked
 
 _SECONDS = 30.0
 _LOOK_SECONDS = 2.0  # for a management API that may not be there
-PORTS = {"amqp": ("http", 15672), "amqps": ("https", 15671)}  # where it usually is
 # messages of rabbitmqctl for a missing object
 _NOT_THERE = re.compile("does not exist|not[ _]found|no_such_user", re.IGNORECASE)
 _HERE = ("127.0.0.1", "::1", "localhost")
 
 
-class BrokerUsers(Protocol):
-    """The administration of a RabbitMQ's users and policies. Every operation may be repeated."""
-
-    @property
-    def by(self) -> str:
-        """Return the name of the tool that administers the users, for messages."""
-        ...
-
-    async def users(self) -> set[str]: ...
-
-    async def take(self, definitions: Mapping[str, Any]) -> None:
-        """Create or change the users, permissions and policies of a definitions document."""
-
-    async def drop(self, user: str, *policies: str) -> None:
-        """Delete a user, which closes its connections, and policies."""
-
-    async def queues(self) -> list[str]: ...
+def management_url(amqp_url: str) -> str:
+    """Return the usual URL of the management API of a RabbitMQ."""
+    parts = urlsplit(amqp_url)
+    scheme, port = {"amqp": ("http", 15672), "amqps": ("https", 15671)}[parts.scheme]
+    return f"{scheme}://{parts.hostname}:{port}"
 
 
 class Management:
-    """The administration of RabbitMQ's users through the management API."""
+    """The administration of RabbitMQ's users through the management API; operations may be repeated."""
 
     def __init__(self, url: str, amqp_url: str) -> None:
         """Use the user of the AMQP URL if the management URL has none."""
@@ -56,10 +43,7 @@ class Management:
         self._url = urlunsplit(at).rstrip("/")
         self._auth = (unquote(user or "guest"), unquote(password or "guest"))
         self._vhost = vhost_of(amqp_url)
-
-    @property
-    def by(self) -> str:
-        return f"the management API at {self._url}"
+        self.by = f"the management API at {self._url}"  # for messages
 
     async def there(self) -> bool:
         """Return whether the management API answers."""
@@ -71,19 +55,21 @@ class Management:
         return found.status_code in (200, 401, 403)
 
     async def users(self) -> set[str]:
-        return {one["name"] for one in await self._call("GET", "users")}
+        return {user["name"] for user in await self._call("GET", "users")}
 
     async def take(self, definitions: Mapping[str, Any]) -> None:
+        """Create or change the users, permissions and policies of a definitions document."""
         await self._call("POST", "definitions", definitions)
 
     async def drop(self, user: str, *policies: str) -> None:
+        """Delete a user, which closes its connections, and policies."""
         await self._call("DELETE", f"users/{quote(user, safe='')}")
         for policy in policies:
             await self._call("DELETE", f"policies/{quote(self._vhost, safe='')}/{quote(policy, safe='')}")
 
     async def queues(self) -> list[str]:
         found = await self._call("GET", f"queues/{quote(self._vhost, safe='')}?columns=name")
-        return [one["name"] for one in found]
+        return [queue["name"] for queue in found]
 
     async def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         try:
@@ -103,18 +89,14 @@ class Management:
 
 
 class Rabbitmqctl:
-    """The administration of RabbitMQ's users by the command rabbitmqctl, on the broker's own machine."""
+    """The administration of RabbitMQ's users by the command rabbitmqctl, on the broker's machine."""
 
     def __init__(self, command: str, amqp_url: str) -> None:
-        self._command = command
+        self.by = self._command = command
         self._vhost = vhost_of(amqp_url)
 
-    @property
-    def by(self) -> str:
-        return self._command
-
     async def users(self) -> set[str]:
-        return {mapping["user"] for mapping in await self._listed("list_users")}
+        return {user["user"] for user in await self._listed("list_users")}
 
     async def take(self, definitions: Mapping[str, Any]) -> None:
         await self._run("import_definitions", given=msgspec.json.encode(definitions))  # by way of no file
@@ -134,12 +116,11 @@ class Rabbitmqctl:
                 raise
 
     async def queues(self) -> list[str]:
-        return [mapping["name"] for mapping in await self._listed("list_queues", "-p", self._vhost, "name")]
+        return [queue["name"] for queue in await self._listed("list_queues", "-p", self._vhost, "name")]
 
-    async def _listed(self, *words: str) -> Sequence[Mapping[str, Any]]:
-        said = await self._run(*words, "--formatter", "json")
-        found: Sequence[Mapping[str, Any]] = msgspec.json.decode(said or b"[]")
-        return found
+    async def _listed(self, *words: str) -> list[dict[str, str]]:
+        printed = await self._run(*words, "--formatter", "json")
+        return msgspec.json.decode(printed or b"[]", type=list[dict[str, Any]])
 
     async def _run(self, *words: str, given: bytes = b"") -> bytes:
         try:
@@ -161,26 +142,25 @@ class Rabbitmqctl:
             await process.wait()
             raise
         if process.returncode:
-            said = " ".join((complaint or out).decode(errors="replace").split())
-            raise BrokerRefused(f"{self._command} {words[0]}: {re.sub(r'[^ -~]', '', said)[:500]}")
+            reason = " ".join((complaint or out).decode(errors="replace").split())
+            raise BrokerRefused(f"{self._command} {words[0]}: {re.sub(r'[^ -~]', '', reason)[:500]}")
         return out
 
 
+BrokerUsers = Management | Rabbitmqctl
+
+
 async def broker_users(amqp_url: str, management: str, rabbitmqctl: str) -> BrokerUsers:
-    """Return the named administration tool, or else the management API at its usual address, or else this
-    machine's rabbitmqctl.
-    """
+    """Return the named administration tool, or the usual management API, or this machine's rabbitmqctl."""
     if rabbitmqctl:
         return Rabbitmqctl(rabbitmqctl, amqp_url)
     if management:
         return Management(management, amqp_url)
-    parts = urlsplit(amqp_url)
-    scheme, port = PORTS[parts.scheme]
-    usual = Management(f"{scheme}://{parts.hostname}:{port}", amqp_url)
+    usual = Management(management_url(amqp_url), amqp_url)
     if await usual.there():
         return usual
     command = shutil.which("rabbitmqctl")
-    if command and parts.hostname in _HERE:
+    if command and urlsplit(amqp_url).hostname in _HERE:
         return Rabbitmqctl(command, amqp_url)
     raise Unavailable(
         f"nothing to administer RabbitMQ with: {usual.by} does not answer, and no rabbitmqctl is here for it."

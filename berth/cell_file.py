@@ -26,41 +26,31 @@ class CellFile:
 
 
 def read_cell_file(path: Path, cell: str) -> CellFile | None:
-    """Return the secrets in a cell's settings file, or None without a file. Raise BadSetting if the file is
-    of other cells.
+    """Return the secrets in a cell's file; None without a file. Raise BadSetting for a file of other
+    cells.
     """
     try:
-        told = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise BadSetting(f"{path}: not TOML: {problem}") from None
-    if told.get("cells") != [cell]:
-        raise BadSetting(f"{path}: is not the file of cell {cell} alone (cells = {told.get('cells')})")
-    return CellFile(str(told.get("amqp_url", "")), str(told.get("database_url", "")))
+    if values.get("cells") != [cell]:
+        raise BadSetting(f"{path}: is not the file of cell {cell} alone (cells = {values.get('cells')})")
+    return CellFile(str(values.get("amqp_url", "")), str(values.get("database_url", "")))
 
 
 def write_cell_file(path: Path, cell: str, settings: Settings, has: CellFile) -> bool:
-    """Set the secrets in a cell's settings file and keep its other lines. Return whether anything was
-    written.
-    """
-    said: dict[str, Any] = {"amqp_url": has.broker}
-    if has.database:
-        said["database_url"] = has.database
+    """Set the secrets in a cell's settings file, keep its other lines, and return whether it has changed."""
+    secrets = {"amqp_url": has.broker} | ({"database_url": has.database} if has.database else {})
     try:
-        before = path.read_text(encoding="utf-8")
-        after = before
-        for name, value in said.items():
+        after = before = path.read_text(encoding="utf-8")
+        for name, value in secrets.items():
             after = _with(after, name, value)
     except FileNotFoundError:
-        before = ""
-        said = {
-            "cells": [cell],
-            "exchange": settings.bus.exchange,
-            "queue_type": settings.bus.queue_type,
-            **said,
-        }
-        after = _HEAD.format(cell=cell) + "".join(_line(name, value) for name, value in said.items())
+        before, bus = "", settings.bus
+        values = {"cells": [cell], "exchange": bus.exchange, "queue_type": bus.queue_type, **secrets}
+        after = _HEAD.format(cell=cell) + "".join(_line(name, value) for name, value in values.items())
     if after != before:
         write_secret(path, after)
     path.chmod(0o600)
@@ -97,9 +87,7 @@ def password_of(url: str, user: str) -> str:
 
 
 def _with(text: str, name: str, value: Any) -> str:
-    """Return the text of a settings file with this setting before the first table header, where it belongs to
-    no table.
-    """
+    """Return a settings file with this setting before the first table header, where it is in no table."""
     there = re.compile(rf"^{name}\s*=.*$", re.MULTILINE)
     if there.search(text):
         return there.sub(lambda _: _line(name, value).rstrip(), text, count=1)

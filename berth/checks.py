@@ -7,6 +7,7 @@ import math
 import os
 import re
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -41,17 +42,10 @@ _AT_LEAST = {
     "placement_http_connections": 1, "max_wait": 0,
     "host_subset_size": 1, "scheduler_near": 0,
 }  # fmt: skip
-_FINITE = (
-    "build_timeout",
-    "delete_timeout",
-    "cleanup_timeout",
-    "max_wait",
-    "heartbeat",
-    "drain",
-    "ironic_sweep_seconds",
-    "ironic_build_patience",
-    "ironic_maintenance_patience",
-)
+_POSITIVE_SECONDS = (
+    "build_timeout", "delete_timeout", "cleanup_timeout", "heartbeat",
+    "ironic_sweep_seconds", "ironic_build_patience", "ironic_maintenance_patience",
+)  # fmt: skip
 _LEAST_LIMITS = CellAccountLimits(
     connections=1, channels=10, queue_bytes=1024 * 1024, database_connections=5, statement_seconds=0,
     transaction_seconds=0, lock_seconds=0, temp_bytes=0,
@@ -65,11 +59,9 @@ _CHOICES = {
 }
 
 
-def check(settings: Settings, told: Mapping[str, Any], origins: Mapping[str, str]) -> None:
-    """Raise `BadSetting` for the first unusable setting. `told` are the settings that the user gave
-    explicitly.
-    """
-    values = {**by_name(settings), **told}
+def check(settings: Settings, given: Mapping[str, Any], origins: Mapping[str, str]) -> None:
+    """Raise `BadSetting` for the first unusable setting; `given` are the settings given explicitly."""
+    values = {**by_name(settings), **given}
 
     def refuse(name: str, why: str) -> None:
         value = described(values[name]) if name in _CHOICES else repr(masked(values[name]))
@@ -97,13 +89,10 @@ def _check_numbers(values: Mapping[str, Any], refuse: Refuse) -> None:
     for name, least in _AT_LEAST.items():
         if not values[name] >= least:
             refuse(name, f"must be at least {least}")
-    for name in _FINITE:
+    for name in (*_POSITIVE_SECONDS, "max_wait", "drain"):
         if not math.isfinite(values[name]):
             refuse(name, "must be a finite number of seconds")
-    for name in (
-        "build_timeout", "delete_timeout", "cleanup_timeout", "heartbeat",
-        "ironic_sweep_seconds", "ironic_build_patience", "ironic_maintenance_patience",
-    ):  # fmt: skip
+    for name in _POSITIVE_SECONDS:
         if values[name] <= 0:
             refuse(name, "must be more than 0 seconds")
     for name in ("fail", "abort", "hang", "move_fail", "move_hang", "ironic_share_gone"):
@@ -149,21 +138,14 @@ def _check_addresses(values: Mapping[str, Any], refuse: Refuse) -> None:
         for url in _urls(values[name]):
             if not url.startswith(("amqp://", "amqps://")):
                 refuse(name, "must begin with amqp:// or amqps://")
-            if not _names_a_server(url):
+            if not _names_server(url):
                 refuse(name, "must look like amqp://user:password@host:5672/vhost")
             _check_files(url, ("cafile", "certfile", "keyfile"), name, refuse)
     for name in ("database_url", "cell_database_urls"):
         for url in _urls(values[name]):
             if not url.startswith(("postgresql://", "postgresql+asyncpg://", "sqlite+aiosqlite://")):
                 refuse(name, "must begin with postgresql:// or sqlite+aiosqlite://")
-            if not _is_a_database(url):
-                refuse(name, "must look like postgresql://user:password@host:5432/database")
-            if url.startswith("postgresql") and (unknown := _parameters(url) - DATABASE_PARAMETERS):
-                refuse(
-                    name,
-                    f"{', '.join(sorted(unknown))}: no such parameter; there are: "
-                    f"{', '.join(sorted(DATABASE_PARAMETERS))}",
-                )
+            _check_database(url, name, refuse)
             _check_files(url, ("sslrootcert", "sslcert", "sslkey"), name, refuse)
     if values["amqp_url"] and not values["database_url"]:
         refuse("database_url", "with a RabbitMQ there must be a database all processes can reach")
@@ -183,7 +165,7 @@ def _urls(value: str | Mapping[str, str]) -> list[str]:
     return [url for url in ([value] if isinstance(value, str) else value.values()) if url]
 
 
-def _names_a_server(url: str) -> bool:
+def _names_server(url: str) -> bool:
     try:
         parts = urlsplit(url)
         return bool(parts.hostname) and parts.port != 0
@@ -191,21 +173,19 @@ def _names_a_server(url: str) -> bool:
         return False
 
 
-def _parameters(url: str) -> set[str]:
-    from sqlalchemy.engine import make_url
-
-    return set(make_url(url).query)
-
-
-def _is_a_database(url: str) -> bool:
+def _check_database(url: str, name: str, refuse: Refuse) -> None:
     from sqlalchemy.engine import make_url  # takes long to load, and a client's command has no database
     from sqlalchemy.exc import ArgumentError
 
     try:
         parsed = make_url(url)
     except (ValueError, ArgumentError):
-        return False
-    return parsed.host is None or not url.startswith("sqlite")
+        parsed = None
+    if parsed is None or (parsed.host is not None and url.startswith("sqlite")):
+        refuse(name, "must look like postgresql://user:password@host:5432/database")
+    elif url.startswith("postgresql") and (unknown := parsed.query.keys() - DATABASE_PARAMETERS):
+        known = ", ".join(sorted(DATABASE_PARAMETERS))
+        refuse(name, f"{', '.join(sorted(unknown))}: no such parameter; there are: {known}")
 
 
 def _check_http(settings: Settings, refuse: Refuse) -> None:
@@ -235,17 +215,12 @@ def _is_loopback(host: str) -> bool:
 
 
 def _check_names(settings: Settings, refuse: Refuse) -> None:
-    """Check names of filters, weighers and aliases that were given explicitly: the modules that parse them
-    load slowly.
-    """
-    if _words_of(settings.compute) != _words_of(SimulatorSettings()):
+    """Check filters, weighers and aliases that were given explicitly: their parsers load slowly."""
+    parsed = attrgetter("build_time", "move_time", "drivers", "machines", "provider_config")
+    if parsed(settings.compute) != parsed(SimulatorSettings()):
         _check_simulation(settings.compute, refuse)
     if (settings.scheduler, settings.requests) != (SchedulerSettings(), RequestSettings()):
         _check_choice(settings, refuse)
-
-
-def _words_of(compute: SimulatorSettings) -> tuple[object, ...]:
-    return (compute.build_time, compute.move_time, compute.drivers, compute.machines, compute.provider_config)
 
 
 def _check_simulation(compute: SimulatorSettings, refuse: Refuse) -> None:
@@ -260,7 +235,9 @@ def _check_simulation(compute: SimulatorSettings, refuse: Refuse) -> None:
     try:
         machines(compute.drivers, compute.machines, compute.provider_config)
     except BadMachine as problem:
-        refuse(_said_by(str(problem), compute), str(problem))
+        files = {"compute_machines": compute.machines, "compute_provider_config": compute.provider_config}
+        begun = (name for name, path in files.items() if path and str(problem).startswith(path.rstrip("/")))
+        refuse(next(begun, "compute_drivers"), str(problem))
 
 
 def _check_choice(settings: Settings, refuse: Refuse) -> None:
@@ -273,14 +250,3 @@ def _check_choice(settings: Settings, refuse: Refuse) -> None:
         except ValueError as problem:
             refuse(name, str(problem))
     chosen(settings, refuse)
-
-
-def _said_by(problem: str, compute: SimulatorSettings) -> str:
-    """Return the name of the setting about machines that caused the problem."""
-    for name, path in (
-        ("compute_machines", compute.machines),
-        ("compute_provider_config", compute.provider_config),
-    ):
-        if path and problem.startswith(path.rstrip("/")):
-            return name
-    return "compute_drivers"

@@ -1,6 +1,4 @@
-"""The scheduler according to the settings: filters and weighers by name (also an operator's own), and the
-options for reading requests.
-"""
+"""The scheduler according to the settings: filters and weighers by name, and how requests are read."""
 
 import importlib
 import re
@@ -15,25 +13,27 @@ Refuse = Callable[[str, str], None]  # the name of a setting, and what is wrong 
 
 def policy(settings: Settings) -> ChoicePolicy:
     """Return the scheduler's filters and weighers of the settings, or raise BadSetting."""
-    return chosen(settings, _refuse(settings))
+
+    def refuse(name: str, why: str) -> NoReturn:
+        raise BadSetting(f"{name} = {by_name(settings)[name]!r}: {why}")
+
+    return chosen(settings, refuse)
 
 
 def chosen(settings: Settings, refuse: Refuse) -> ChoicePolicy:
-    """Return the scheduler's filters and weighers of the settings; call `refuse` with the name of a wrong
-    setting.
-    """
-    said = settings.scheduler
+    """Return the filters and weighers of the settings; call `refuse` with the name of a wrong setting."""
+    wanted = settings.scheduler
     own: dict[str, Callable[..., Any]] = {}
-    for name, functions in (("scheduler_filters", said.filters), ("scheduler_weighers", said.weighers)):
+    for name, functions in (("scheduler_filters", wanted.filters), ("scheduler_weighers", wanted.weighers)):
         try:
             own |= own_functions(functions)
         except BadChoice as problem:
             refuse(name, str(problem))
     made = ChoicePolicy()
     for name, filters, weighers, options in (
-        ("scheduler_filters", said.filters, {}, {}),
-        ("scheduler_weighers", (), said.weighers, {}),
-        ("scheduler_rules", said.filters, said.weighers, rule_options(settings)),
+        ("scheduler_filters", wanted.filters, {}, {}),
+        ("scheduler_weighers", (), wanted.weighers, {}),
+        ("scheduler_rules", wanted.filters, wanted.weighers, rule_options(settings)),
     ):
         try:
             made = ChoicePolicy.from_names(
@@ -41,8 +41,8 @@ def chosen(settings: Settings, refuse: Refuse) -> ChoicePolicy:
                 weighers or None,
                 options=options,
                 own=own,
-                subset=said.subset,
-                near=said.near,
+                subset=wanted.subset,
+                near=wanted.near,
                 cells=settings.cell_names,
             )
         except BadChoice as problem:
@@ -79,23 +79,12 @@ def _function(name: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _refuse(settings: Settings) -> Callable[[str, str], NoReturn]:
-    def refuse(name: str, why: str) -> NoReturn:
-        raise BadSetting(f"{name} = {by_name(settings)[name]!r}: {why}")
-
-    return refuse
-
-
 _WORD = re.compile(r"[A-Za-z0-9_-]{1,48}")
 _NAME = re.compile(r"[A-Z0-9_]{1,255}")
-_READ_UNSCOPED = frozenset(
-    {
-        "compute_capabilities",
-        "ComputeCapabilitiesFilter",
-        "aggregate_instance_extra_specs",
-        "AggregateInstanceExtraSpecsFilter",
-    }
-)
+_READ_UNSCOPED = {
+    "compute_capabilities", "ComputeCapabilitiesFilter",
+    "aggregate_instance_extra_specs", "AggregateInstanceExtraSpecsFilter",
+}  # fmt: skip
 
 
 def request_options(settings: Settings) -> RequestOptions:
@@ -114,11 +103,9 @@ def request_options(settings: Settings) -> RequestOptions:
     )
 
 
-def pci_aliases(said: Mapping[str, str]) -> dict[str, PciAlias]:
-    """Parse aliases such as `gpu = "CUSTOM_GPU CUSTOM_HBM numa=required"`: a class, traits, and the NUMA
-    affinity.
-    """
-    return {name: _alias(name, value) for name, value in said.items()}
+def pci_aliases(texts: Mapping[str, str]) -> dict[str, PciAlias]:
+    """Parse aliases such as `gpu = "CUSTOM_GPU CUSTOM_HBM numa=required"`: class, traits, NUMA affinity."""
+    return {name: _alias(name, value) for name, value in texts.items()}
 
 
 def _alias(name: str, value: str) -> PciAlias:

@@ -9,6 +9,7 @@ import click
 import typer
 
 from berth.commands.index import Later
+from berth.reference_tables import markdown_table
 
 # Meanings of exit code 1 other than "it could not be done".
 ONE: dict[str, str] = {
@@ -32,17 +33,16 @@ ONE: dict[str, str] = {
 
 
 def commands(app: typer.Typer) -> Iterator[tuple[str, click.Command]]:
-    yield from _below(typer.main.get_command(app), ())
+    def below(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, click.Command]]:
+        if isinstance(command, Later):
+            command = command.loaded()
+        if hasattr(command, "commands"):
+            for name, subcommand in command.commands.items():
+                yield from below(subcommand, (*path, name))
+        elif not command.hidden:
+            yield " ".join(path), command
 
-
-def _below(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, click.Command]]:
-    if isinstance(command, Later):
-        command = command.loaded()
-    if hasattr(command, "commands"):
-        for name, one in command.commands.items():
-            yield from _below(one, (*path, name))
-    elif not command.hidden:
-        yield " ".join(path), command
+    return below(typer.main.get_command(app), ())
 
 
 def speaks_json(command: click.Command) -> bool:
@@ -67,17 +67,13 @@ def as_json(app: typer.Typer) -> list[dict[str, Any]]:
 
 
 def markdown(app: typer.Typer) -> str:
-    found = list(commands(app))
-    lines = ["| command | does | JSON | exit code 1 |", "|---|---|---|---|"]
-    for name, command in found:
-        json = "yes" if speaks_json(command) else ""
-        lines.append(f"| `berth {name}` | {_first(command)} | {json} | {ONE.get(name, '')} |")
-    return "\n".join(lines) + "\n"
+    rows = [
+        (f"`berth {name}`", _first(command), "yes" if speaks_json(command) else "", ONE.get(name, ""))
+        for name, command in commands(app)
+    ]
+    return markdown_table(("command", "does", "JSON", "exit code 1"), rows)
 
 
 def _first(command: click.Command) -> str:
-    return _one_line(inspect.cleandoc(command.help or "").split("\n\n")[0])
-
-
-def _one_line(text: str) -> str:
+    text = inspect.cleandoc(command.help or "").split("\n\n")[0]
     return re.sub(r"\s+", " ", text).strip().replace("|", "\\|")

@@ -1,6 +1,4 @@
-"""Reads settings from the environment (BERTH_...), a TOML file, --set and a command's options; later sources
-win.
-"""
+"""Reads settings from BERTH_ variables, a TOML file, --set and a command's options; later sources win."""
 
 import os
 import tomllib
@@ -21,11 +19,8 @@ EFFECTIVE_ENV = "BERTH_EFFECTIVE_SETTINGS"  # passes a supervisor's settings to 
 SUPERVISED_ENV = "BERTH_SUPERVISED"  # tells a worker that its standard input closes with its supervisor
 DEFAULT_FILE = Path("berth.toml")
 _OTHER_VARIABLES = ("BERTH_CONFIG", EFFECTIVE_ENV, SUPERVISED_ENV)
-_OF_A_CELL = {
-    "broker": "cell_amqp_urls",
-    "database": "cell_database_urls",
-    "ferry": "cell_ferry_urls",
-}  # a key of [cells.NAME], and what it is
+# the setting of each key of a table [cells.NAME]
+_OF_A_CELL = {"broker": "cell_amqp_urls", "database": "cell_database_urls", "ferry": "cell_ferry_urls"}
 
 
 @dataclass(frozen=True)
@@ -44,9 +39,7 @@ def read(
     file: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Effective:
-    """Read the settings from the environment, a file, `sets` (--set NAME=VALUE) and a command's own options;
-    later sources win.
-    """
+    """Return the settings of the environment, a file, `sets` and a command's options; later sources win."""
     environment = os.environ if environment is None else environment
     if environment.get(EFFECTIVE_ENV):
         return _inherited(environment[EFFECTIVE_ENV])
@@ -63,18 +56,18 @@ def read(
 
     for name, value, origin in _from_environment(environment):
         take(name, value, origin)
-    told, told_by = _from_file(named), str(named or DEFAULT_FILE)
-    _flatten_simulator(told, told_by)
-    tables = _spread_tables_of_cells(told, told_by)
-    for name, value in told.items():
-        take(name, value, told_by)
+    in_file, path = _from_file(named), str(named or DEFAULT_FILE)
+    _flatten_simulator(in_file, path)
+    tables = _spread_tables_of_cells(in_file, path)
+    for name, value in in_file.items():
+        take(name, value, path)
     for name, value in (sets or {}).items():
         take(name, value, f"--set {masked(name)}")
     for name, value in (flags or {}).items():
         if value is not None:
             take(name, value, f"--{name.replace('_', '-')}")
     for name in _OF_A_CELL.values():
-        if origins.get(name) == told_by:  # a table of a cell that is not selected is ignored
+        if origins.get(name) == path:  # a table of a cell that is not selected is ignored
             left_out = tables.difference(values["cells"])
             values[name] = {cell: url for cell, url in values[name].items() if cell not in left_out}
     settings = Settings().having(**values)
@@ -98,18 +91,15 @@ def _unknown(environment: Mapping[str, str]) -> set[str]:
 
 
 def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    """Return the settings from variables BERTH_NAME=value, or BERTH_NAME_FILE=path for secrets in files.
-    Empty variables are ignored.
-    """
+    """Return the settings of variables BERTH_NAME=value, or BERTH_NAME_FILE=path, unless they are empty."""
     found = []
     for name in KINDS:
         key = ENV_PREFIX + name.upper()
         if environment.get(key):
             found.append((name, environment[key], key))
-        elif environment.get(key + "_FILE"):
-            path = Path(environment[key + "_FILE"])
+        elif path := environment.get(key + "_FILE"):
             try:
-                found.append((name, path.read_text().strip(), f"{key}_FILE"))
+                found.append((name, Path(path).read_text().strip(), f"{key}_FILE"))
             except (OSError, UnicodeDecodeError) as problem:
                 why = getattr(problem, "strerror", None) or "not text"
                 raise BadSetting(f"{key}_FILE: cannot read {path}: {why}") from None
@@ -128,38 +118,35 @@ def _from_file(named: Path | None) -> dict[str, Any]:
         raise BadSetting(f"{path}: not TOML: {problem}") from None
 
 
-def _flatten_simulator(told: dict[str, Any], told_by: str) -> None:
+def _flatten_simulator(values: dict[str, Any], path: str) -> None:
     """Replace the table [simulator] by its settings."""
-    if misplaced := sorted(SIMULATOR & told.keys()):
-        raise BadSetting(f"{told_by}: {misplaced[0]} is a setting of the simulator: put it below [simulator]")
-    table = told.pop("simulator", {})
+    if misplaced := sorted(SIMULATOR & values.keys()):
+        raise BadSetting(f"{path}: {misplaced[0]} is a setting of the simulator: put it below [simulator]")
+    table = values.pop("simulator", {})
     if not isinstance(table, dict):
-        raise BadSetting(f"{told_by}: simulator must be a table")
+        raise BadSetting(f"{path}: simulator must be a table")
     if strange := sorted(table.keys() - SIMULATOR):
         known = ", ".join(sorted(SIMULATOR))
-        raise BadSetting(f"{told_by}: simulator has no setting {masked(strange[0])!r}; it has: {known}")
-    told |= table
+        raise BadSetting(f"{path}: simulator has no setting {masked(strange[0])!r}; it has: {known}")
+    values |= table
 
 
-def _spread_tables_of_cells(told: dict[str, Any], told_by: str) -> set[str]:
-    """Return the cells with a table [cells.NAME] in the file; the values of the tables are added to `told` by
-    setting.
-    """
-    tables = told.get("cells")
+def _spread_tables_of_cells(values: dict[str, Any], path: str) -> set[str]:
+    """Add the values of tables [cells.NAME] to `values` by setting, and return the cells with a table."""
+    tables = values.get("cells")
     if not isinstance(tables, dict):
         return set()
-    told["cells"] = list(tables)
+    values["cells"] = list(tables)
     for cell, table in tables.items():
         strange = sorted(set(table) - set(_OF_A_CELL)) if isinstance(table, dict) else [masked(table)]
         if strange:
             known = ", ".join(_OF_A_CELL)
             raise BadSetting(
-                f"{told_by}: cells.{cell}: there is no {strange[0]!r} of a cell; there are: {known}"
+                f"{path}: cells.{cell}: there is no {strange[0]!r} of a cell; there are: {known}"
             )
     for key, name in _OF_A_CELL.items():
-        own = {cell: table[key] for cell, table in tables.items() if key in table}
-        if own:
-            told[name] = {**told.get(name, {}), **own}
+        if by_cell := {cell: table[key] for cell, table in tables.items() if key in table}:
+            values[name] = {**values.get(name, {}), **by_cell}
     return set(tables)
 
 

@@ -2,24 +2,23 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from berth.operations.host_states import every_provider
 from berth.settings import Settings
 from bus import topics
 from bus.chunks import portions
-from bus.delivery.runner import Bus, Listener
+from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.host_health import marked
-from bus.replication import PlacementChanged
 from bus.resources import FindAllocations, FindProviders, Provider
 from control_room.core.metal import BoardNode, IronicState, MetalNodes, PlacementRecord
 from control_room.queries import NO_ANSWER
 
 if TYPE_CHECKING:  # HTTP clients load slowly
     from ironic_sync import IronicApi
-    from ironic_sync.core.difference import NodeDifference
+    from ironic_sync.survey import SurveyedNode
 
 SECONDS = 90.0  # reading all of them may take
 _A_QUESTION = 200
@@ -28,54 +27,32 @@ _ALSO = ("last_error", "maintenance_reason")
 Raw = dict[str, Any]
 
 
-class _Ear:
-    """The changed providers of placement since the last call, by root."""
-
-    def __init__(self, listener: Listener[PlacementChanged]) -> None:
-        self._listener = listener
-
-    async def get(self) -> Sequence[tuple[str, bool]]:
-        return [
-            (change.root, change.reshaped or change.gone) for change in (await self._listener.get()).changes
-        ]
-
-    async def stop(self) -> None:
-        await self._listener.stop()
-
-
-async def placement_heard(bus: Bus) -> _Ear:
-    return _Ear(await bus.listen(topics.PLACEMENT_CHANGED.at()))
-
-
 class _Remembering:
     """A client of Ironic's API that keeps the last answer for each node."""
 
     def __init__(self, api: "IronicApi") -> None:
         self._api = api
-        self.said: dict[str, Raw] = {}
+        self.answers: dict[str, Raw] = {}
 
     async def nodes(self, *, fields: Sequence[str], limit: int, **more: Any) -> AsyncIterator[list[Raw]]:
         async for page in self._api.nodes(fields=(*fields, *_ALSO), limit=limit, **more):
-            self.said.update((str(one.get("uuid")), one) for one in page)
+            self.answers.update((str(node.get("uuid")), node) for node in page)
             yield page
 
     async def node(self, uuid: str, fields: Sequence[str] | None = None) -> Raw | None:
-        said = await self._api.node(uuid, None if fields is None else (*fields, *_ALSO))
-        if said is not None:
-            self.said[uuid] = said
-        return said
+        node = await self._api.node(uuid, None if fields is None else (*fields, *_ALSO))
+        if node is not None:
+            self.answers[uuid] = node
+        return node
 
 
 async def metal(settings: Settings, bus: Bus, nodes: Sequence[str] | None = None) -> MetalNodes:
-    """Return the states of all bare-metal nodes, or of the named ones. Unreadable sources are named; the rest
-    is shown.
-    """
+    """Return all bare-metal nodes, or the named ones; the problem of an unreadable source is included."""
     now = bus.clock.now()
+    read = _both_sides if settings.ironic.is_read else _placed_alone
     try:
         async with asyncio.timeout(SECONDS):
-            if settings.ironic.is_read:
-                return await _both_sides(settings, bus, now, nodes)
-            return await _placed_alone(settings, bus, now, nodes)
+            return await read(settings, bus, now, nodes)
     except TimeoutError:
         problem = f"Reading the nodes took longer than {SECONDS:g} s."
     except NO_ANSWER as trouble:
@@ -90,13 +67,8 @@ async def _both_sides(settings: Settings, bus: Bus, now: float, wanted: Sequence
 
     ironic = followed(settings.having(ironic_amqp_url=""), bus.clock)
     assert ironic.api is not None
-    problem, read = "", dict[str, str | None]()
+    problem, read, found = "", dict[str, str | None](), list["SurveyedNode"]()
     differs: dict[str, list[str]] = defaultdict(list)
-
-    def differ(found: Iterable["NodeDifference"]) -> None:
-        for difference in found:
-            differs[difference.node].append(str(difference).partition(": ")[2])
-
     async with ironic.api as api:
         remembering = _Remembering(api)
         survey = survey_of(ironic, remembering, bus.asker(topics.PROVIDERS), bus.clock)
@@ -104,25 +76,24 @@ async def _both_sides(settings: Settings, bus: Bus, now: float, wanted: Sequence
         try:
             if wanted is None:
                 async for page in survey.everything(placed, read):
-                    for node in page:
-                        differ(node.differences)
-                found = await survey.each(survey.unread(placed, read), placed)
-            else:
-                found = await survey.each(wanted, placed)
-            for node in found:
-                differ(node.differences)
+                    found += page
+            left = survey.unread(placed, read) if wanted is None else wanted
+            found += await survey.each(left, placed)
         except (IronicRefused, Unavailable) as trouble:
             problem = f"Ironic does not answer: {trouble}. Its previous answer is shown."
-    holders, said = await _holders(bus, placed), remembering.said
+    for surveyed in found:
+        for difference in surveyed.differences:
+            differs[difference.node].append(str(difference).partition(": ")[2])
+    holders, answers = await _holders(bus, placed), remembering.answers
     nodes = [
         BoardNode(
             id=uuid,
-            name=str((said.get(uuid) or {}).get("name") or ""),
-            ironic=_word(said.get(uuid)),
-            placement_record=_belief(placed.get(uuid), holders),
+            name=str(answers.get(uuid, {}).get("name") or ""),
+            ironic=_ironic_state(answers[uuid]) if uuid in answers else None,
+            placement_record=_placement_record(placed.get(uuid), holders),
             differs=tuple(differs[uuid]),
         )
-        for uuid in {**placed, **said}
+        for uuid in {**placed, **answers}
     ]
     return MetalNodes(at=now, nodes=tuple(nodes), reads_ironic=not problem, problem=problem)
 
@@ -141,7 +112,9 @@ async def _placed_alone(settings: Settings, bus: Bus, now: float, wanted: Sequen
     holders = await _holders(bus, placed)
     nodes = [
         BoardNode(
-            id=provider.id, name=provider.host or provider.name, placement_record=_belief(provider, holders)
+            id=provider.id,
+            name=provider.host or provider.name,
+            placement_record=_placement_record(provider, holders),
         )
         for provider in placed.values()
     ]
@@ -168,30 +141,26 @@ async def _holders(bus: Bus, placed: Mapping[str, Provider]) -> dict[str, str]:
     return found
 
 
-def _word(raw: Raw | None) -> IronicState | None:
-    if raw is None:
-        return None
-    said = {name: str(raw.get(name) or "") for name in raw}
-    maintenance = bool(raw.get("maintenance"))
-    why = said.get("maintenance_reason") or said.get("fault") if maintenance else said.get("last_error")
+def _ironic_state(node: Raw) -> IronicState:
+    words = defaultdict(str, {name: str(value or "") for name, value in node.items()})
+    maintenance = bool(node.get("maintenance"))
     return IronicState(
-        state=said.get("provision_state") or "available",
-        target=said.get("target_provision_state", ""),
-        power=said.get("power_state", ""),
+        state=words["provision_state"] or "available",
+        target=words["target_provision_state"],
+        power=words["power_state"],
         maintenance=maintenance,
-        why=(why or "")[:300],
-        instance=said.get("instance_uuid", ""),
-        resource_class=said.get("resource_class", ""),
+        why=((words["maintenance_reason"] or words["fault"]) if maintenance else words["last_error"])[:300],
+        instance=words["instance_uuid"],
+        resource_class=words["resource_class"],
     )
 
 
-def _belief(provider: Provider | None, holders: Mapping[str, str]) -> PlacementRecord | None:
+def _placement_record(provider: Provider | None, holders: Mapping[str, str]) -> PlacementRecord | None:
     if provider is None:
         return None
     return PlacementRecord(
         closed=all(stock.reserved >= stock.total for stock in provider.inventories.values()),
         updated=provider.sequence / 1_000_000 if provider.sequence > 0 else 0.0,
-        classes=tuple(provider.inventories),
         used=any(provider.used.values()),
         holder=holders.get(provider.id, ""),
         marks=tuple(marked(provider.traits, provider.kept_traits, deleted=provider.gone)),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from berth.operations.boot_options import BootOptions, boot_request, names_of
-from berth.operations.emptying import Emptied, Emptying, EmptyingListener
+from berth.operations.emptying import Emptying, EmptyingListener
 from berth.operations.following import MoveListener
 from berth.operations.host_states import (
     causes_of,
@@ -29,9 +29,8 @@ from bus.host_health import UNNAMED
 from bus.messages import BuildRequested
 from bus.moves import MoveRequested, MoveStands, Steering
 from control_room.core.what_if_form import WhatIfRequest
-from control_room.operations import DrainProgress
 from control_room.pages.moves import DRAIN
-from control_room.queries import NO_ANSWER
+from control_room.queries import NO_ANSWER, DrainProgress
 
 log = logging.getLogger(__name__)
 
@@ -55,29 +54,29 @@ class ControlRoomActions:
                 "undo-force-down": forcing_down(False),
             }
             before = await host_named(self._bus, root)
-            said = await markings[what](self._bus, before)
+            state = await markings[what](self._bus, before)
             after = await host_named(self._bus, root)
             if set(after.traits) == set(before.traits):
-                raise OperationRefused(said)
-            return said
+                raise OperationRefused(state)
+            return state
 
     async def steer(self, stands: MoveStands, to: str) -> str:
         """Return the answer of a cell to a control message for a move: accepted, or why not."""
         with operations_refused():
             async with steering(self._bus, stands, cast(Steering, to), MoveListener()) as (_, answer):
-                said = answer.result() if answer.done() else None
-        if said is None:
+                steered = answer.result() if answer.done() else None
+        if steered is None:
             return f"{to} is requested; cell {stands.cell} has not answered yet"
-        if said.refused:
-            raise OperationRefused(said.refused)
-        return said.phase
+        if steered.refused:
+            raise OperationRefused(steered.refused)
+        return steered.phase
 
     async def end_wait(self, request: str) -> str:
         with operations_refused():
-            said = await end_wait(self._bus, request)
-        if not said.waited:
-            raise OperationRefused(f"It does not wait: {said.why}.")
-        return said.why
+            ended = await end_wait(self._bus, request)
+        if not ended.waited:
+            raise OperationRefused(f"It does not wait: {ended.why}.")
+        return ended.why
 
 
 @contextmanager
@@ -94,31 +93,17 @@ def operations_refused() -> Iterator[None]:
         raise OperationRefused("; ".join(dict.fromkeys(map(str, leaves(trouble))))) from None
 
 
-async def asked_for(bus: Bus, said: WhatIfRequest) -> tuple[BuildRequested, tuple[str, ...]]:
+async def what_if_request(bus: Bus, form: WhatIfRequest) -> tuple[BuildRequested, tuple[str, ...]]:
     """Return the what-if request of a form, and the fields without effect."""
     with operations_refused():
-        options = BootOptions(
-            vcpus=said.vcpus,
-            memory_mb=said.memory_mb,
-            disk_gb=said.disk_gb,
-            extra_spec=said.extra_specs,
-            count=said.count,
-            at_least=said.at_least,
-            zone=said.zone,
-            cell=said.cell,
-            aggregate=[said.aggregates] if said.aggregates else (),
-            host=said.host,
-            ignore_host=said.avoid,
-            group=said.group,
-            project=said.project,
-        )
+        options = BootOptions(**vars(form))
         request = boot_request(options)
         notes = sense_of(checked(request))
         return checked(await resolved(bus, request, names_of(options))), notes
 
 
 @dataclass
-class _Going:
+class _RunningDrain:
     emptying: Emptying
     task: asyncio.Task[None]
     problem: str = ""
@@ -136,21 +121,20 @@ async def drains_here(bus: Bus) -> AsyncIterator["ControlRoomDrains"]:
 
 
 class ControlRoomDrains:
-    """The drains that this control room runs, one for each host. They end with the process, and a repeated
-    request continues them.
-    """
+    """The drains of this control room, one for each host. They end with it; a repeated request resumes."""
 
     def __init__(self, bus: Bus, group: asyncio.TaskGroup) -> None:
         self._bus = bus
         self._group = group
-        self._drains: dict[str, _Going] = {}
+        self._drains: dict[str, _RunningDrain] = {}
 
     def progress(self, root: str) -> DrainProgress | None:
-        one = self._drains.get(root)
-        if one is None:
+        drain = self._drains.get(root)
+        if drain is None:
             return None
-        far = one.emptying.so_far
-        return DrainProgress(not one.task.done(), one.problem or far.sentence(), _stay(far))
+        emptied = drain.emptying.so_far
+        text = drain.problem or emptied.sentence()
+        return DrainProgress(not drain.task.done(), text, tuple(sorted(emptied.stay.items())))
 
     async def start(self, root: str, live: bool, most: int) -> str:
         with operations_refused():
@@ -158,15 +142,15 @@ class ControlRoomDrains:
             known = self._drains.get(host.id)
             if known is not None and not known.task.done():
                 raise OperationRefused("it is being emptied already")
-            said = await disabling(DRAIN)(self._bus, host)
-        asked = MoveRequested(move=ANY, build=ANY, kind="live" if live else "migrate")
-        emptying = Emptying(self._bus, [host], asked, most, EmptyingListener(), because=DRAIN)
+            state = await disabling(DRAIN)(self._bus, host)
+        move = MoveRequested(move=ANY, build=ANY, kind="live" if live else "migrate")
+        emptying = Emptying(self._bus, [host], move, most, EmptyingListener(), because=DRAIN)
         self._drains.pop(host.id, None)
-        for old in [one for one, drain in self._drains.items() if drain.task.done()][:-_REMEMBERED]:
-            del self._drains[old]
+        for ended in [root for root, drain in self._drains.items() if drain.task.done()][:-_REMEMBERED]:
+            del self._drains[ended]
         task = self._group.create_task(self._run(host.id, host.host or host.name, emptying))
-        self._drains[host.id] = _Going(emptying, task)
-        return said
+        self._drains[host.id] = _RunningDrain(emptying, task)
+        return state
 
     async def stop(self, root: str, and_open: bool) -> str:
         """Remove the drain's cause from a host, which ends the drain; moves in progress end by themselves."""
@@ -177,10 +161,10 @@ class ControlRoomDrains:
             if not and_open:
                 await disabling(UNNAMED)(self._bus, host)
                 host = await host_named(self._bus, root)
-            said = await enabling(DRAIN)(self._bus, host)
-        if (one := self._drains.get(host.id)) is not None:
-            one.task.cancel()
-        return said
+            state = await enabling(DRAIN)(self._bus, host)
+        if (drain := self._drains.get(host.id)) is not None:
+            drain.task.cancel()
+        return state
 
     def stop_all(self) -> None:
         for drain in self._drains.values():
@@ -188,15 +172,10 @@ class ControlRoomDrains:
 
     async def _run(self, root: str, name: str, emptying: Emptying) -> None:
         try:
-            far = await emptying.run()
-            log.info("%s is drained: %s", name, far.sentence())
+            log.info("%s is drained: %s", name, (await emptying.run()).sentence())
         except* _TROUBLE as trouble:
             self._drains[root].problem = problem = str(next(leaves(trouble)))
             log.warning("the drain of %s has stopped: %s", name, problem)
         except* Exception:
             self._drains[root].problem = "an internal error occurred; the log has the details"
             log.exception("the drain of %s has failed", name)
-
-
-def _stay(far: Emptied) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(far.stay.items()))

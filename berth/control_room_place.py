@@ -30,8 +30,8 @@ def room_url(settings: Settings) -> str:
 
 
 async def where_the_room_is(settings: Settings, stopping: asyncio.Event | None = None) -> str:
-    """Return a sentence with the control room's address, once it listens, or that it does not listen after
-    some time.
+    """Return a sentence with the control room's address once it listens, or that it does not listen in
+    time.
     """
     url = room_url(settings)
     if not url:
@@ -68,8 +68,8 @@ async def saying_where(settings: Settings, say: Callable[[str], None], work: Awa
 def _reserve(host: str, port: int) -> bool:
     """Reserve a free TCP port until this process ends, and return whether that was possible.
 
-    The control room binds the port later, in another process perhaps. Until then this process holds the UDP
-    port of the same number: binding that is atomic, so of two berths that start together one gets it.
+    The control room binds the port later, perhaps in another process. Until then this process holds the UDP
+    port of the same number: that is atomic, so of two berths that start together one gets it.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     held = socket.socket(family, socket.SOCK_DGRAM)

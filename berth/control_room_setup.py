@@ -1,24 +1,23 @@
-"""The control room according to the settings: its queries, queues, access control and
-address.
+"""The control room according to the settings: its queries, queues, access control and address.
 
-The HTTP server and the pages are imported when it runs: its table alone needs none of them.
+The HTTP server and the pages are imported when it runs, because its table of messages does not need them.
 """
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from berth import dead_letters
 from berth.settings import Settings
 from berth.worker_roles import Role
+from bus import topics
 from bus.delivery.runner import Bus
 from bus.protocol import QueueSpec
 from bus.worker import Worker
 from control_room.access import AccessRules, Credential, Sessions, Visitor, sweep
-from control_room.bus_load import KnownQueue
-from control_room.operations import BusOperations, Drains, MetalOperations, Operations
-from control_room.queries import Queries, StatusReader
+from control_room.bus_load import QueueLoad
+from control_room.queries import BusOperations, Drains, Operations, Queries, StatusReader
 from control_room.shared_data import background_tasks
 from control_room.worker import Events, control_room
 
@@ -32,54 +31,39 @@ AgentQueues = Callable[[str, str], Sequence[QueueSpec]]  # of an agent of a cell
 def bus_operations(
     settings: Settings, bus: Bus, queues_of: QueuesOf, agent_queues: AgentQueues
 ) -> BusOperations:
-    elsewhere = tuple(cell.name for cell in settings.cells if cell.ferry)
-    made: dict[tuple[str, ...], list[KnownQueue]] = {}
-    of_agents: dict[tuple[str, str], list[KnownQueue]] = {}
+    elsewhere = tuple(cell.name for cell in settings.every_cell if cell.ferry)
+    made: dict[tuple[str, ...], list[QueueLoad]] = {}
 
-    async def queues(cells: Collection[str], agents: Collection[tuple[str, str]]) -> Sequence[KnownQueue]:
+    @cache
+    def of_agent(cell: str, agent: str) -> list[QueueLoad]:
+        return [QueueLoad(spec.name, f"agent {agent}") for spec in agent_queues(cell, agent)]
+
+    async def queues(cells: Collection[str], agents: Collection[tuple[str, str]]) -> Sequence[QueueLoad]:
         here = tuple(dict.fromkeys((*settings.cell_names, *sorted(cells))))
         if here not in made:
             made.clear()
             # in a thread: where no other worker is in this process, their tables are yet to be imported
             made[here] = await asyncio.to_thread(_queues, settings, here, elsewhere, queues_of)
-        known = made[here]
-        names = {queue.name for queue in known}
-        told = list(known)
-        for cell, agent in agents:
-            if cell in elsewhere:
-                continue
-            if (cell, agent) not in of_agents:
-                of_agents[cell, agent] = [
-                    KnownQueue(spec.name, f"agent {agent}") for spec in agent_queues(cell, agent)
-                ]
-            told += [queue for queue in of_agents[cell, agent] if queue.name not in names]
-        return told
+        reported = [
+            queue for cell, agent in agents if cell not in elsewhere for queue in of_agent(cell, agent)
+        ]
+        return list({queue.name: queue for queue in (*reported, *made[here])}.values())
 
     async def replay(ids: Collection[str]) -> tuple[int, Sequence[str]]:
         stay = list[str]()
         count = await dead_letters.replay(bus.transport, bus.clock, ids, stay.append)
         return count, stay
 
-    async def drop(ids: Collection[str]) -> int:
-        return await bus.transport.remove_dead_letters(ids)
-
-    return BusOperations(
-        queues=queues,
-        elsewhere=elsewhere,
-        depths=lambda names: bus.transport.depths(names),
-        letters=lambda **which: bus.transport.each_dead_letter(**which),
-        replay=replay,
-        drop=drop,
-    )
+    return BusOperations(queues=queues, elsewhere=elsewhere, transport=bus.transport, replay=replay)
 
 
 def _queues(
     settings: Settings, cells: tuple[str, ...], elsewhere: Collection[str], queues_of: QueuesOf
-) -> list[KnownQueue]:
+) -> list[QueueLoad]:
     most, simulated = len(cells) * settings.compute.agents_per_cell, settings.compute
     few = {"hosts": min(simulated.hosts, most), "baremetal": min(simulated.baremetal, most)}
     return [
-        KnownQueue(spec.name, str(role))
+        QueueLoad(spec.name, str(role))
         for role, specs in queues_of(settings.having(cells=cells, **few)).items()
         if role.cell not in elsewhere
         for spec in specs
@@ -90,9 +74,7 @@ MOST_NAME = 255  # characters of a user name without a token file
 SHOW, ACT = "berth:control_room:show", "berth:control_room:act"
 
 
-def operators_page(
-    settings: Settings, bus: Bus, queues_of: "QueuesOf", agent_queues: "AgentQueues"
-) -> Worker:
+def operators_page(settings: Settings, bus: Bus, queues_of: QueuesOf, agent_queues: AgentQueues) -> Worker:
     """Return the worker of the control room; wiring gives it the tables of all workers."""
     events = Events(bus.clock)
 
@@ -115,9 +97,8 @@ def operators_page(
                 tasks=tasks,
             )
             tasks.start(sweep(sessions, bus.clock))
-            app = pages_app(context)
             await serve(
-                app,
+                pages_app(context),
                 listen(settings.control_room.http),
                 limits=HttpLimits(connections=500),
                 drain=settings.process.drain,
@@ -128,12 +109,11 @@ def operators_page(
 
 
 def operations(
-    bus: Bus, settings: Settings, drains: Drains, queues_of: "QueuesOf", agent_queues: "AgentQueues"
+    bus: Bus, settings: Settings, drains: Drains, queues_of: QueuesOf, agent_queues: AgentQueues
 ) -> Operations:
     """Return the operations that the pages share with the commands."""
-    from berth.control_room_metal import metal, placement_heard
-    from berth.control_room_operations import ControlRoomActions, asked_for
-    from berth.control_room_setup import bus_operations
+    from berth.control_room_metal import metal
+    from berth.control_room_operations import ControlRoomActions, what_if_request
     from berth.operations.boot_options import recorded_request
     from scheduler_worker import replay, scores_of
 
@@ -143,11 +123,12 @@ def operations(
         end_wait=acts.end_wait,
         steer=acts.steer,
         drains=drains,
-        metal=MetalOperations(read=partial(metal, settings, bus), changes=partial(placement_heard, bus)),
+        metal=partial(metal, settings, bus),
+        placement_changes=partial(bus.listen, topics.PLACEMENT_CHANGED.at()),
         scores=scores_of,
         replay=lambda build, record: replay(build, record).host,
         requested=recorded_request,
-        what_if_request=lambda said: asked_for(bus, said),
+        what_if_request=partial(what_if_request, bus),
         bus=bus_operations(settings, bus, queues_of, agent_queues),
     )
 
@@ -174,8 +155,8 @@ def access(settings: Settings) -> AccessRules:
     def allows(rule: str, visitor: Visitor | None) -> bool:
         if visitor is None:
             return False
-        who = Identity(visitor.user, visitor.project, visitor.roles)
-        return rules.allows(rule, who, {"project_id": visitor.project})
+        identity = Identity(visitor.user, visitor.project, visitor.roles)
+        return rules.allows(rule, identity, {"project_id": visitor.project})
 
     return AccessRules(
         credential=credential,
@@ -186,9 +167,7 @@ def access(settings: Settings) -> AccessRules:
 
 
 def _visitor(found: "Identity | None") -> Visitor | None:
-    """Return the user of a token, or None also for a name with control characters, because names are written
-    to the log.
-    """
+    """Return the user of a token; None also for a name with control characters: names are logged."""
     if found is None or not found.user.isprintable():
         return None
     return Visitor(found.user, found.project, found.roles)

@@ -13,11 +13,7 @@ from bus.worker import cell_of
 async def replay(
     transport: Transport, clock: Clock, ids: Collection[str] | None, stays: Callable[[str], None]
 ) -> int:
-    """Send dead letters as new messages to the queues they failed in, then delete them. A letter that cannot
-    be sent does not stop the others.
-
-    `stays` is called for each letter that stays.
-    """
+    """Send dead letters to the queues they failed in, then delete them; call `stays` for each that stays."""
 
     async def rescue(letter: DeadLetter) -> bool:
         if letter.cell and cell_of(letter.queue) != letter.cell:

@@ -6,6 +6,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from berth.settings import BadSetting, IronicNodeSettings, Settings, by_name
+from berth.worker_roles import Role
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -34,16 +35,12 @@ def check(settings: Settings, refuse: Callable[[str, str], None]) -> None:
     for name in ("ironic_exchange", "ironic_topics"):
         if not by_name(settings)[name]:
             refuse(name, "must not be empty")
-    _check_access(settings, refuse)
-    _check_selection(settings, refuse)
-
-
-def _check_access(settings: Settings, refuse: Callable[[str, str], None]) -> None:
     try:
-        if settings.ironic.is_read:
+        if ironic.is_read:
             _access(settings)
     except ValueError as problem:
-        refuse("ironic_cloud" if settings.ironic.api.cloud else "ironic_api_url", str(problem))
+        refuse("ironic_cloud" if ironic.api.cloud else "ironic_api_url", str(problem))
+    _check_selection(settings, refuse)
 
 
 def _check_selection(settings: Settings, refuse: Callable[[str, str], None]) -> None:
@@ -128,26 +125,22 @@ def followed(settings: Settings, clock: Clock) -> FollowedIronic:
     ironic = settings.ironic
     return FollowedIronic(
         selection=selection(settings),
-        notifications=_notifications(settings, _queue(settings), clock) if ironic.is_heard else None,
+        notifications=_notifications(settings, clock) if ironic.is_heard else None,
         api=IronicApi(access(settings), clock) if ironic.is_read else None,
         **asdict(ironic.sweeps),
     )
 
 
-def _queue(settings: Settings) -> str:
-    """Return the queue of Ironic's notifications, which is not that of another berth on the same RabbitMQ."""
-    return f"{settings.bus.exchange}.ironic_sync"
-
-
 def _notifications(
-    settings: Settings, queue: str, clock: Clock, kept_seconds: float | None = None
+    settings: Settings, clock: Clock, receiver: str = "", kept_seconds: float | None = None
 ) -> Notifications:
     news = settings.ironic.news
     return Notifications(
         news.amqp_url,
         exchange=news.exchange,
         topics=news.topics,
-        queue=queue,
+        # not the queue of another berth on the same RabbitMQ
+        queue=f"{settings.bus.exchange}.ironic_sync{receiver}",
         quorum=settings.bus.queue_type == "quorum" and kept_seconds is None,
         kept_seconds=kept_seconds,
         clock=clock,
@@ -158,9 +151,7 @@ def _notifications(
 
 
 def sync(settings: Settings, bus: Bus) -> Worker:
-    """Return the worker that follows Ironic, or without one, the worker for node changes published by
-    tools.
-    """
+    """Return the worker that follows Ironic, or only receives node changes that tools publish."""
     if not (settings.ironic.is_heard or settings.ironic.is_read):
         return ironic_sync(skip_reserve_in_use=settings.ironic.sweeps.skip_reserve_in_use)
     ironic = followed(settings, bus.clock)
@@ -172,13 +163,13 @@ def agent_of(cell: str) -> str:
     return AGENT.format(cell=cell)
 
 
-def metal(settings: Settings, cell: str, bus: Bus, agent: str = "") -> Worker:
+def metal(settings: Settings, role: Role, bus: Bus) -> Worker:
     """Return the bare-metal agent that deploys on the nodes of a cell."""
-    pool, clock, news = agent_of(cell), bus.clock, None
-    agent = agent or pool
+    cell, pool, clock, news = role.cell, agent_of(role.cell), bus.clock, None
+    agent = role.agent or pool
     if settings.ironic.is_heard:  # every process receives all notifications, on a queue that expires after it
-        queue = f"{_queue(settings)}.{agent}.{clock.uuid()[:8]}"
-        news = notification_source(_notifications(settings, queue, clock, _NEWS_KEPT))
+        receiver = f".{agent}.{clock.uuid()[:8]}"
+        news = notification_source(_notifications(settings, clock, receiver, _NEWS_KEPT))
     api = IronicApi(access(settings), clock)
     lease = NodeLease(
         agent,

@@ -1,5 +1,5 @@
-"""Concurrent boots, followed to their ends: what `berth demo` and `berth load` run and measure,
-and its picture as an SVG file.
+"""Concurrent boots followed to their ends, as `berth demo` and `berth load` run them; their latencies as
+SVG.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from bus.clock import monotonic
 from bus.delivery.runner import Bus, Listener
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
 from bus.requests import Flavor
+from control_room.core.now import rounded_up
 
 _CHUNK = 128  # requests published together when going as fast as possible
 MIX = 20  # flavors in a load by default
@@ -200,18 +201,17 @@ class Load:
 
     async def _hear_ended(self, listener: Listener[BuildEnded]) -> None:
         while True:
-            said = await listener.get()
-            self._end(said.build, said.status, said.host, said.reason, len(said.attempts))
+            end = await listener.get()
+            self._end(end.build, end.status, end.host, end.reason, len(end.attempts))
 
     async def _hear_unplaceable(self, listener: Listener[BuildUnplaceable]) -> None:
         while True:
-            said = await listener.get()
-            for build in said.instances:
-                self._end(build, "unplaceable", "", said.reason, 0)
+            end = await listener.get()
+            for build in end.instances:
+                self._end(build, "unplaceable", "", end.reason, 0)
 
     def _end(self, build: str, status: str, host: str, reason: str, attempts: int) -> None:
-        boot = self.boots.get(build)
-        if boot is None:
+        if (boot := self.boots.get(build)) is None:
             return
         boot.ends += 1
         if boot.ends > 1:
@@ -245,9 +245,11 @@ def latency_svg(result: LoadOutcome, title: str) -> str:
     if not ended:
         return _page(title, ['<text x="480" y="230" text-anchor="middle">no boot ended</text>'])
     width = max(ended[-1][0], 0.001)
-    height = _rounded_up(max(latency for _, latency in ended))
-    bins = _bins(ended, width)
-    busiest = _rounded_up(max(len(latencies) / (width / len(bins)) for latencies in bins))
+    height = rounded_up(max(latency for _, latency in ended))
+    bins: list[list[float]] = [[] for _ in range(max(4, min(60, len(ended) // 40)))]
+    for seconds, latency in ended:
+        bins[min(int(seconds / width * len(bins)), len(bins) - 1)].append(latency)
+    busiest = rounded_up(max(len(latencies) / (width / len(bins)) for latencies in bins))
 
     def x(seconds: float) -> float:
         return _LEFT + seconds / width * _PLOT_WIDTH
@@ -286,14 +288,6 @@ def latency_svg(result: LoadOutcome, title: str) -> str:
     return _page(title, parts)
 
 
-def _bins(ended: Sequence[tuple[float, float]], width: float) -> list[list[float]]:
-    count = max(4, min(60, len(ended) // 40))
-    bins: list[list[float]] = [[] for _ in range(count)]
-    for seconds, latency in ended:
-        bins[min(int(seconds / width * count), count - 1)].append(latency)
-    return bins
-
-
 def _axes(width: float, height: float, busiest: float) -> list[str]:
     bottom, right = _TOP + _PLOT_HEIGHT, _LEFT + _PLOT_WIDTH
     parts = [f'<rect x="{_LEFT}" y="{_TOP}" width="{_PLOT_WIDTH}" height="{_PLOT_HEIGHT}" fill="#fbfbfb"/>']
@@ -314,14 +308,6 @@ def _axes(width: float, height: float, busiest: float) -> list[str]:
         "milliseconds from request to end, build included</text>",
     ]
     return parts
-
-
-def _rounded_up(value: float) -> float:
-    """Return the next larger number of 1, 2 or 5 times a power of ten."""
-    size = 1.0
-    while size * 10 <= value:
-        size *= 10
-    return next((size * factor for factor in (1, 2, 5, 10) if size * factor >= value), size * 10)
 
 
 def _page(title: str, parts: Sequence[str]) -> str:

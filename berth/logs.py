@@ -1,7 +1,6 @@
 """Logging: one line per event, as text or JSON, with the ids of the handled message.
 
-The ids of request, build and move are read from the message that is being handled, so the logging code need
-not pass them, and `grep BUILD` over the logs of all workers shows its whole course.
+The ids are read from that message, so `grep BUILD` over the logs of all workers shows a build's course.
 """
 
 import logging
@@ -18,17 +17,9 @@ from bus.context import envelopes_handled
 from bus.masking import masked_text
 from bus.protocol import Envelope
 
-_OTHERS = (
-    "httpx",
-    "httpcore",
-    "aio_pika",
-    "aiormq",
-    "asyncio",
-    "sqlalchemy",
-    "aiosqlite",
-    "alembic",
-    "uvicorn",
-)
+_LIBRARIES = (
+    "httpx", "httpcore", "aio_pika", "aiormq", "asyncio", "sqlalchemy", "aiosqlite", "alembic", "uvicorn",
+)  # fmt: skip
 _MOST = 20  # ids of a kind in a line, of many messages that are handled together
 _SHORTEST = 4  # letters of a password: a shorter one would star half of every line
 _KINDS = ("request", "build", "move")
@@ -50,14 +41,11 @@ _body = msgspec.json.Decoder(_Body)
 
 def begin(settings: Settings, process: str = "") -> None:
     """Configure logging to standard error."""
-    said = settings.process
     handler = logging.StreamHandler(sys.stderr)
-    secrets = secrets_of(settings)
-    handler.setFormatter(
-        JsonLines(process, secrets) if said.log_format == "json" else TextLines(process, secrets)
-    )
-    logging.basicConfig(level=said.log_level.upper(), handlers=[handler])
-    for name in _OTHERS:  # they log every request and frame
+    formatter = JsonLines if settings.process.log_format == "json" else TextLines
+    handler.setFormatter(formatter(process, secrets_of(settings)))
+    logging.basicConfig(level=settings.process.log_level.upper(), handlers=[handler])
+    for name in _LIBRARIES:  # they log every request and frame
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.root.level))
 
 
@@ -100,20 +88,15 @@ def ids_of(envelopes: Iterable[Envelope]) -> dict[str, list[str]]:
             body = _body.decode(envelope.body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             continue
-        for kind in _KINDS:
-            _add(found[kind], getattr(body, kind))
-        _add(found["build"], body.consumer)
-        for one in body.instances if isinstance(body.instances, list) else ():
-            _add(found["build"], one)
-        for one in body.claims if isinstance(body.claims, list) else ():
-            if isinstance(one, dict):
-                _add(found["build"], one.get("consumer"))
-    return {kind: [*ids][:_MOST] for kind, ids in found.items() if ids}
-
-
-def _add(ids: dict[str, None], value: object) -> None:
-    if isinstance(value, str) and value:
-        ids[value] = None
+        instances = body.instances if isinstance(body.instances, list) else []
+        claims = body.claims if isinstance(body.claims, list) else []
+        consumers = [claim.get("consumer") for claim in claims if isinstance(claim, dict)]
+        ids: list[tuple[str, Any]] = [(kind, getattr(body, kind)) for kind in _KINDS]
+        ids += [("build", id_) for id_ in (body.consumer, *instances, *consumers)]
+        for kind, id_ in ids:
+            if isinstance(id_, str) and id_:
+                found[kind][id_] = None
+    return {kind: [*ids_][:_MOST] for kind, ids_ in found.items() if ids_}
 
 
 class _Lines(logging.Formatter):
@@ -122,15 +105,15 @@ class _Lines(logging.Formatter):
         self.process = process
         self._secrets = secrets
 
-    def told(self, text: str) -> str:
+    def masked(self, text: str) -> str:
         """Return a log line without secrets."""
         for secret in self._secrets:
             text = text.replace(secret, "****")
         return masked_text(text)
 
-    def about(self, record: logging.LogRecord) -> Sequence[Envelope]:
-        said = getattr(record, "envelopes", None)
-        return said if said is not None else envelopes_handled()
+    def envelopes(self, record: logging.LogRecord) -> Sequence[Envelope]:
+        found = getattr(record, "envelopes", None)
+        return found if found is not None else envelopes_handled()
 
     def trace(self, record: logging.LogRecord) -> str:
         return self.formatException(record.exc_info) if record.exc_info else ""
@@ -140,20 +123,20 @@ class TextLines(_Lines):
     """Log lines as text for people; a traceback is printed over several lines."""
 
     def format(self, record: logging.LogRecord) -> str:
-        ids = ids_of(self.about(record))
+        ids = ids_of(self.envelopes(record))
         about = "".join(f" {kind}={','.join(known)}" for kind, known in ids.items())
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
         line = f"{at},{record.msecs:03.0f} {record.levelname} {record.name}: {record.getMessage()}"
         line += f" [{about[1:]}]" if about else ""
         trace = self.trace(record)
-        return self.told(f"{line}\n{trace}" if trace else line)
+        return self.masked(f"{line}\n{trace}" if trace else line)
 
 
 class JsonLines(_Lines):
     """Log lines as JSON for programs: one object in each line, whatever it contains."""
 
     def format(self, record: logging.LogRecord) -> str:
-        envelopes = self.about(record)
+        envelopes = self.envelopes(record)
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         line: dict[str, Any] = {
             "time": f"{at}.{int(record.msecs):03d}Z",
@@ -161,7 +144,7 @@ class JsonLines(_Lines):
             "process": self.process,
             "pid": record.process,
             "logger": record.name,
-            "text": self.told(record.getMessage()),
+            "text": self.masked(record.getMessage()),
         }
         for kind, known in ids_of(envelopes).items():
             line[kind] = known[0] if len(known) == 1 else known
@@ -170,5 +153,5 @@ class JsonLines(_Lines):
             line |= {"message": one.id, "type": one.type, "correlation": one.correlation or one.id}
             line |= {"trace": one.traceparent[3:35]} if one.traceparent else {}
         if trace := self.trace(record):
-            line["traceback"] = self.told(trace)
+            line["traceback"] = self.masked(trace)
         return msgspec.json.encode(line).decode()

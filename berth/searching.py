@@ -62,9 +62,7 @@ class SearchPlace(NamedTuple):
 
 
 def candidate_source(bus: Bus, shared: SharedMemory | None) -> SearchPlace:
-    """Return the source of candidates for a scheduler: `shared` is placement's index, if placement runs in
-    this process; otherwise a replica.
-    """
+    """Return a scheduler's source of candidates: placement's index of this process, or else a replica."""
     if shared is not None:
         return SearchPlace(IndexedSource(shared), shared.loaded, ())
     kept, worker = replica(

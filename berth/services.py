@@ -1,15 +1,17 @@
-"""Service mode: one worker in this process, or each as a supervised process."""
+"""Everything in one process, one worker in this process, or each as a supervised process."""
 
 import asyncio
 import ctypes
+import fcntl
 import gc
 import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 
@@ -17,7 +19,13 @@ from berth import wiring, worker_roles
 from berth.configuration import EFFECTIVE_ENV, SUPERVISED_ENV
 from berth.settings import BadSetting, Settings
 from bus.clock import monotonic
+from bus.delivery.runner import Bus
+from bus.errors import Unavailable
+from bus.local import LocalBroker, LocalTransport
+from bus.local.journal import Journal
+from bus.local.socket_server import SocketServer
 from bus.protocol import Transport
+from bus.worker import central_queues
 
 log = logging.getLogger(__name__)
 
@@ -71,22 +79,20 @@ async def serving_metrics(port: int, host: str = "127.0.0.1") -> AsyncIterator[N
 
 
 def settle_in() -> None:
-    """Prepare the garbage collector for a process that has loaded its code and now only works."""
-    spare_the_collector()
-    keep_freed_memory()
+    """Prepare memory for a process that has loaded its code and now only works.
 
-
-def spare_the_collector() -> None:
-    """Exclude loaded modules from garbage collection, which would cost a busy worker a sixth of its time."""
+    Collecting loaded modules as garbage would cost a busy worker a sixth of its time.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
+    keep_freed_memory()
 
 
 def keep_freed_memory() -> None:
     """Keep freed memory in the process: arrays over all hosts are allocated and freed with each batch.
 
-    Memory returned to the system is faulted in again page by page: 5 % of the time of a scheduler's decision.
+    Faulting it in again page by page would cost 5 % of the time of a scheduler's decision.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:  # glibc's
@@ -156,21 +162,17 @@ class Supervisor:
                 return
             child.failures = 0 if monotonic() - began > _SETTLED else child.failures + 1
             pause = _BACK_OFF[min(child.failures, len(_BACK_OFF) - 1)]
-            self.tell(f"{child.name}: ended with {_words(code)}; starting it again in {pause} s")
+            cause = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            self.tell(f"{child.name}: ended with {cause}; starting it again in {pause} s")
             await asyncio.sleep(pause)
 
     async def _start(self, child: _Child) -> asyncio.subprocess.Process:
-        environment = {
-            **os.environ,
-            EFFECTIVE_ENV: msgspec.json.encode(
-                self.settings.having(metrics_port=child.metrics_port)
-            ).decode(),
-            SUPERVISED_ENV: "1",
-        }
+        settings = self.settings.having(metrics_port=child.metrics_port)
+        effective = {EFFECTIVE_ENV: msgspec.json.encode(settings).decode(), SUPERVISED_ENV: "1"}
         child.starts += 1
         return await asyncio.create_subprocess_exec(
             *self.command(child.roles),
-            env=environment,
+            env=os.environ | effective,
             stdin=asyncio.subprocess.PIPE,
             start_new_session=True,  # a Ctrl-C at the terminal is for us; we end them in order
         )
@@ -178,35 +180,86 @@ class Supervisor:
     @staticmethod
     def command(together: Sequence["worker_roles.Role"]) -> Sequence[str]:
         first = together[0]
-        return (
-            sys.executable,
-            "-m",
-            "berth",
-            "run",
-            first.worker,
-            *(("--cell", ",".join(dict.fromkeys(one.cell for one in together))) if first.cell else ()),
-            *(("--agent", first.agent) if first.agent and len(together) == 1 else ()),
-        )
+        words = [sys.executable, "-m", "berth", "run", first.worker]
+        if first.cell:
+            words += ["--cell", ",".join(dict.fromkeys(role.cell for role in together))]
+        if first.agent and len(together) == 1:
+            words += ["--agent", first.agent]
+        return words
 
     async def _end(self) -> None:
         """Ask every worker to finish its messages in hand; kill workers that take too long."""
         try:
             async with asyncio.timeout(self.settings.process.drain + 5):
                 for stage in worker_roles.ending(self.settings):
-                    processes = self._alive(stage)
-                    for process in processes:
-                        process.terminate()
-                    await asyncio.gather(*(process.wait() for process in processes))
+                    await self._send(signal.SIGTERM, stage)
         except TimeoutError:
-            processes = self._alive(worker_roles.roles(self.settings))
-            for process in processes:
-                process.kill()
-            await asyncio.gather(*(process.wait() for process in processes))
+            await self._send(signal.SIGKILL, worker_roles.roles(self.settings))
 
-    def _alive(self, roles: Sequence["worker_roles.Role"]) -> list[asyncio.subprocess.Process]:
-        children = [child for child in self.children if child.roles[0] in roles]
-        return [c.process for c in children if c.process is not None and c.process.returncode is None]
+    async def _send(self, number: signal.Signals, roles: Sequence["worker_roles.Role"]) -> None:
+        """Send a signal to the running processes of these roles, and wait for their end."""
+        processes = [child.process for child in self.children if child.roles[0] in roles]
+        running = [process for process in processes if process is not None and process.returncode is None]
+        for process in running:
+            process.send_signal(number)
+        await asyncio.gather(*(process.wait() for process in running))
 
 
-def _words(code: int) -> str:
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+@dataclass
+class EmbeddedBerth:
+    """A running embedded berth, with a bus for its user."""
+
+    broker: LocalBroker
+    bus: Bus
+
+
+@asynccontextmanager
+async def embedded(settings: Settings, *, open_socket: bool = False) -> AsyncIterator[EmbeddedBerth]:
+    """Run an embedded berth until the block ends. With an open socket, other processes can connect."""
+    from berth.searching import SharedMemory  # and with it placement's memory, which few commands need
+
+    directory = Path(settings.database.state_dir)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    async with AsyncExitStack() as stack:
+        stack.enter_context(_alone(directory))
+        journal = Journal(directory / "bus.db")
+        stack.push_async_callback(journal.close)
+        broker = LocalBroker(journal=journal)
+        await LocalTransport(broker).declare(*central_queues())
+        if open_socket:
+            entrance = SocketServer(broker, directory / wiring.SOCKET)
+            await entrance.open()
+            stack.push_async_callback(entrance.close)
+        bus = await stack.enter_async_context(Bus(LocalTransport(broker)))
+        shared, turns = SharedMemory(), asyncio.Lock()
+        async with asyncio.TaskGroup() as group:
+            stopping = {role: asyncio.Event() for role in worker_roles.roles(settings)}
+            serving = {
+                role: group.create_task(
+                    wiring.serve([role], settings, LocalTransport(broker), event, shared, turns)
+                )
+                for role, event in stopping.items()
+            }
+            try:
+                yield EmbeddedBerth(broker, bus)
+            finally:
+                for stage in worker_roles.ending(settings):
+                    for role in stage:
+                        stopping[role].set()
+                    await asyncio.wait([serving[role] for role in stage])
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Lock the state directory itself until this process ends, so that only one berth uses it."""
+    opened = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Unavailable(f"another berth is running with its state in {directory}") from None
+        if os.fstat(opened).st_uid == os.geteuid():
+            os.fchmod(opened, 0o700)  # also when an earlier berth, or a umask, left it open
+        yield
+    finally:
+        os.close(opened)

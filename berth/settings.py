@@ -1,10 +1,11 @@
 """All settings, as values in groups.
 
-Outside of the code each setting has one name: `BERTH_NAME` in the environment, `NAME` in a TOML file and
-after --set. In the code it is a field of its group; a group's `rename` maps one to the other.
+Users write each setting under one name: `BERTH_NAME` in the environment, `NAME` in a TOML file and after
+--set. In the code it is a field of its group; a group's `rename` maps one to the other.
 """
 
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -24,7 +25,7 @@ class SettingsGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 G = TypeVar("G", bound=SettingsGroup)
 
 
-class Cell(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Cell(msgspec.Struct, frozen=True):
     """A cell in the settings, with its broker and database if they are separate."""
 
     name: str
@@ -51,6 +52,19 @@ class DatabaseSettings(SettingsGroup, frozen=True, kw_only=True):
 
     url: str = field(default="", name="database_url")  # URL of PostgreSQL; empty: SQLite files in state_dir
     state_dir: str = ".berth"  # directory of SQLite files, of the in-process bus and of simulated agents
+
+
+class CellSettings(SettingsGroup, frozen=True, kw_only=True):
+    """Cells (docs/cells.md)."""
+
+    # names of all cells; in a TOML file, `[cells.NAME]` is the table of one cell
+    names: tuple[str, ...] = field(default=("c1", "c2", "c3", "c4"), name="cells")
+    # URL of RabbitMQ for a cell's workers, by the cell's name; in a TOML file `broker`
+    amqp_urls: dict[str, str] = field(default_factory=dict, name="cell_amqp_urls")
+    # URL of a conductor's database, by its cell's name; in a TOML file `database`
+    database_urls: dict[str, str] = field(default_factory=dict, name="cell_database_urls")
+    # URL of a cell's separate RabbitMQ, by the cell's name; in a TOML file `ferry`
+    ferry_urls: dict[str, str] = field(default_factory=dict, name="cell_ferry_urls")
 
 
 class CellAccountLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,9 +104,7 @@ class RequestSettings(SettingsGroup, frozen=True, kw_only=True):
     large_pages: tuple[str, ...] = ("1GB", "2MB")
     # whether image properties such as hw_disk_bus become required traits of the host
     image_metadata_traits: bool = False
-    image_type_traits: bool = (
-        False  # whether the disk_format of an image becomes a required trait of the host
-    )
+    image_type_traits: bool = False  # whether an image's disk_format becomes a required trait of the host
     max_wait: float = 7 * 86400.0  # longest time that a request may wait for capacity
     # whether a project with host aggregates of its own may use only their hosts: off, optional or required
     # optional: a project without such an aggregate may use all other hosts; required: it may use none
@@ -115,9 +127,7 @@ class PlacementHttpSettings(
     enforce_new_defaults: bool = False
     cors_origins: tuple[str, ...] = ()  # origins whose web pages may call the API (CORS)
     noauth_anywhere: bool = False  # whether noauth2 is allowed on addresses that other machines can reach
-    http_connections: int = (
-        1000  # largest number of open connections; at most half of the process's file limit
-    )
+    http_connections: int = 1000  # most open connections; at most half of the process's file limit
 
 
 class ControlRoomSettings(
@@ -174,9 +184,7 @@ class IronicBuildSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_i
     build_patience: float = 3600.0
     # time that a node may be in maintenance before its deployment starts; then the build tries another node
     maintenance_patience: float = 300.0
-    agents_per_cell: int = (
-        1  # number of bare-metal agents that `berth up` runs in each cell; they share the nodes
-    )
+    agents_per_cell: int = 1  # bare-metal agents that `berth up` runs in each cell; they share the nodes
 
 
 class IronicNodeSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
@@ -192,9 +200,7 @@ class IronicNodeSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ir
     # id of the agent that builds in a cell, by the cell's name, if it is an agent of another system
     agents: dict[str, str] = {}
     zone: str = ""  # availability zone of nodes whose field ironic_zone_by is empty
-    zone_by: str = (
-        ""  # field of a node whose value is its availability zone; the same fields as ironic_cell_by
-    )
+    zone_by: str = ""  # field of a node with its availability zone; the same fields as ironic_cell_by
     # fields of a node, or zone: nodes with equal values belong to one host aggregate
     aggregates_by: tuple[str, ...] = ()
 
@@ -253,9 +259,7 @@ class SimulatorSettings(SettingsGroup, frozen=True, kw_only=True):
     # share of the phases of moves that fail: checks, copies, starts, rebuilds
     move_fail: float = 0.0
     move_hang: float = 0.0  # share of the phases of moves that never report an end
-    move_time: str = (
-        ""  # duration of each phase of a move, as a distribution like build_time; empty: build_time
-    )
+    move_time: str = ""  # duration of each phase of a move, like build_time; empty: build_time
     crash_after: int = 0  # number of builds after which an agent loses power and starts again; 0: never
     seed: int = 1  # seed of all simulated durations and faults
     # whether guests without a record in placement are stopped instead of destroyed after a restore
@@ -280,7 +284,7 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
 
     bus: BusSettings = BusSettings()
     database: DatabaseSettings = DatabaseSettings()
-    cells: tuple[Cell, ...] = tuple(map(Cell, ("c1", "c2", "c3", "c4")))
+    cells: CellSettings = CellSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
     requests: RequestSettings = RequestSettings()
     placement: PlacementHttpSettings = PlacementHttpSettings()
@@ -300,7 +304,13 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
 
     @property
     def cell_names(self) -> tuple[str, ...]:
-        return tuple(cell.name for cell in self.cells)
+        return self.cells.names
+
+    @property
+    def every_cell(self) -> tuple[Cell, ...]:
+        """Return the cells with their separate brokers and databases."""
+        urls = (self.cells.amqp_urls, self.cells.database_urls, self.cells.ferry_urls)
+        return tuple(Cell(name, *(by_cell.get(name, "") for by_cell in urls)) for name in self.cells.names)
 
     @property
     def metal_cells(self) -> tuple[str, ...]:
@@ -312,11 +322,11 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
     def metal_cell(self) -> str:
         """Return the cell of nodes that no mapping assigns; empty: such nodes are not selected."""
         nodes = self.ironic.nodes
-        return nodes.cells.get("*", "") if nodes.cells else self.cells[0].name
+        return nodes.cells.get("*", "") if nodes.cells else self.cell_names[0]
 
     def cell(self, name: str) -> Cell:
         """Return a cell with all of its values; values that it lacks are the common ones."""
-        known = next((cell for cell in self.cells if cell.name == name), Cell(name))
+        known = next((cell for cell in self.every_cell if cell.name == name), Cell(name))
         everybodys = self.database.url or f"sqlite+aiosqlite:///{Path(self.database.state_dir).resolve()}/"
         broker = known.broker or known.ferry or self.bus.amqp_url
         return Cell(name, broker, known.database or everybodys, known.ferry)
@@ -332,22 +342,12 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
         return _made(Settings, {**by_name(self), **named})
 
 
-CELLS: Mapping[str, type] = {  # settings that define cells: names, and values of each cell
-    "cells": tuple[str, ...],
-    "cell_amqp_urls": dict[str, str],
-    "cell_database_urls": dict[str, str],
-    "cell_ferry_urls": dict[str, str],
-}
-
-
 def _declared(
     kind: Any = Settings, group: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, tuple[str, ...], Any]]:
     """Yield the external name, the path to its field, and the type of every setting."""
     for member in msgspec.structs.fields(kind):
-        if member.type == tuple[Cell, ...]:
-            yield from ((name, (member.name, name), type_) for name, type_ in CELLS.items())
-        elif isinstance(member.type, type) and issubclass(member.type, SettingsGroup):
+        if isinstance(member.type, type) and issubclass(member.type, SettingsGroup):
             yield from _declared(member.type, (*group, member.name))
         else:
             yield member.encode_name, (*group, member.name), member.type
@@ -363,32 +363,13 @@ SIMULATOR = frozenset(name for name, group in GROUP_OF.items() if group == "comp
 
 def by_name(settings: Settings) -> dict[str, Any]:
     """Return the value of every setting by its external name."""
-    found: dict[str, Any] = {}
-    for name, path, _ in _DECLARED:
-        if name in CELLS:
-            continue
-        value: Any = settings
-        for part in path:
-            value = getattr(value, part)
-        found[name] = value
-    return {
-        **found,
-        "cells": settings.cell_names,
-        "cell_amqp_urls": {cell.name: cell.broker for cell in settings.cells if cell.broker},
-        "cell_database_urls": {cell.name: cell.database for cell in settings.cells if cell.database},
-        "cell_ferry_urls": {cell.name: cell.ferry for cell in settings.cells if cell.ferry},
-    }
+    return {name: attrgetter(".".join(path))(settings) for name, path, _ in _DECLARED}
 
 
 def _made(kind: type[G], values: Mapping[str, Any]) -> G:
     parts: dict[str, Any] = {}
     for member in msgspec.structs.fields(kind):
-        if member.type == tuple[Cell, ...]:
-            own = [values[urls] for urls in ("cell_amqp_urls", "cell_database_urls", "cell_ferry_urls")]
-            parts[member.name] = tuple(
-                Cell(name, *(urls.get(name, "") for urls in own)) for name in values["cells"]
-            )
-        elif isinstance(member.type, type) and issubclass(member.type, SettingsGroup):
+        if isinstance(member.type, type) and issubclass(member.type, SettingsGroup):
             parts[member.name] = _made(member.type, values)
         else:
             parts[member.name] = values[member.encode_name]
@@ -401,9 +382,7 @@ def names_a_file(database_url: str) -> bool:
 
 
 def described(value: Any) -> str:
-    """Return a rejected value for an error message. A text may be a secret, so only its length is
-    returned.
-    """
+    """Return a rejected value for an error message: of a text, which may be a secret, only the length."""
     match value:
         case bool() | int() | float():
             return repr(value)

@@ -7,7 +7,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from berth.settings import BadSetting, Settings
+from berth.settings import BadSetting, Settings, SimulatorSettings
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.worker import Worker
@@ -19,7 +19,6 @@ from compute_sim import (
     FaultPlan,
     GuestFile,
     Hardware,
-    Machine,
     MoveFaults,
     SimAgent,
     SimOptions,
@@ -39,33 +38,29 @@ def names_of(cell: str, settings: Settings) -> list[str]:
 
 
 def agents(settings: Settings) -> list[SimAgent]:
-    return fleet(
-        settings.cell_names,
-        settings.compute.hosts,
-        settings.compute.agents_per_cell,
-        seed=settings.compute.seed,
-        hardware=Hardware(
-            zones=settings.compute.zones or ("",),
-            architectures=settings.compute.architectures or ("x86_64",),
-            machines=_machines(settings),
-            baremetal=settings.compute.baremetal,
-        ),
-    )
-
-
-def _machines(settings: Settings) -> tuple[Machine, ...]:
-    said = settings.compute
+    compute = settings.compute
     try:
-        return machines(said.drivers, said.machines, said.provider_config)
+        hardware = Hardware(
+            zones=compute.zones or ("",),
+            architectures=compute.architectures or ("x86_64",),
+            machines=machines(compute.drivers, compute.machines, compute.provider_config),
+            baremetal=compute.baremetal,
+        )
     except BadMachine as problem:
         raise BadSetting(f"compute_drivers: {problem}") from None
+    per_cell = compute.agents_per_cell
+    return fleet(settings.cell_names, compute.hosts, per_cell, seed=compute.seed, hardware=hardware)
 
 
 def at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack | None) -> list[Worker]:
-    """Return the simulated agents of a cell, or the named one; with `disks`, each stores its state in a
-    file.
-    """
-    faults, crashes = _faults(settings)
+    """Return the simulated agents of a cell, or the named one; with `disks`, each keeps a file."""
+    compute = settings.compute
+    options = SimOptions(
+        faults=_faults(compute),
+        crashes=CrashPlan(seed=compute.seed, orders=compute.crash_after),
+        period=compute.heartbeat,
+        spares_unknown=compute.spare_unknown_guests,
+    )
     found = []
     for agent in agents(settings):
         if agent.cell != role.cell or role.agent not in ("", agent.agent):
@@ -77,12 +72,7 @@ def at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack | None) -
         found.append(
             compute_sim(
                 agent,
-                SimOptions(
-                    faults=faults,
-                    crashes=crashes,
-                    period=settings.compute.heartbeat,
-                    spares_unknown=settings.compute.spare_unknown_guests,
-                ),
+                options,
                 clock=bus.clock,
                 disk=disk,
                 providers=bus.asker(topics.CELL_PROVIDERS),
@@ -99,17 +89,16 @@ def guest_file(settings: Settings, agent: str) -> Path:
     return Path(settings.database.state_dir) / f"{agent}{mark}.guests"
 
 
-def _faults(settings: Settings) -> tuple[FaultPlan, CrashPlan]:
+def _faults(compute: SimulatorSettings) -> FaultPlan:
     try:
-        faults = FaultPlan(
-            seed=settings.compute.seed,
-            reschedule=settings.compute.fail,
-            abort=settings.compute.abort,
-            hang=settings.compute.hang,
-            durations=Durations.parse(settings.compute.build_time),
-            moves=MoveFaults.of_each(settings.compute.move_fail, settings.compute.move_hang),
-            move_durations=Durations.parse(moving) if (moving := settings.compute.move_time) else None,
+        return FaultPlan(
+            seed=compute.seed,
+            reschedule=compute.fail,
+            abort=compute.abort,
+            hang=compute.hang,
+            durations=Durations.parse(compute.build_time),
+            moves=MoveFaults.of_each(compute.move_fail, compute.move_hang),
+            move_durations=Durations.parse(compute.move_time) if compute.move_time else None,
         )
     except ValueError as problem:
         raise BadSetting(str(problem)) from None
-    return faults, CrashPlan(seed=settings.compute.seed, orders=settings.compute.crash_after)

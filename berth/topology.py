@@ -1,12 +1,15 @@
 """Publishers and consumers of all topics, read from the workers' tables, as text, Markdown or AsyncAPI."""
 
+import html
+import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from berth import __version__
+from berth.reference_tables import markdown_table
 from bus.ferry.crossings import ways
 from bus.routing import ANYONE, Query, Topic
 from bus.topics import QUERIES, TOPICS
@@ -36,9 +39,7 @@ COLUMNS = ("topic or query", "message", "says", "from", "to", "wall")
 
 
 def table(workers: Sequence[Worker]) -> list[tuple[str, str, str, str, str, str]]:
-    """Return one row for each topic and query, with the values of COLUMNS. `wall`: the direction in which its
-    messages cross the border of a cell.
-    """
+    """Return a row of COLUMNS for each topic and query; `wall` is the direction across a cell's border."""
     (cell,) = {cell_of(f"{worker.name}:") for worker in workers} - {""}
     way = {of: way.value for of, way in ways(cell, workers).items()}
     rows = [
@@ -67,12 +68,7 @@ def table(workers: Sequence[Worker]) -> list[tuple[str, str, str, str, str, str]
 
 
 def markdown(workers: Sequence[Worker]) -> str:
-    lines = [f"| {' | '.join(COLUMNS)} |", "|---|---|---|---|---|---|"]
-    lines += [
-        f"| `{name}` | {message} | {says} | {emits} | {hears} | {wall} |"
-        for name, message, says, emits, hears, wall in table(workers)
-    ]
-    return "\n".join(lines) + "\n"
+    return markdown_table(COLUMNS, [(f"`{name}`", *rest) for name, *rest in table(workers)])
 
 
 def asyncapi(workers: Sequence[Worker]) -> dict[str, Any]:
@@ -84,7 +80,9 @@ def asyncapi(workers: Sequence[Worker]) -> dict[str, Any]:
     operations: dict[str, Any] = {}
     for topic in TOPICS:
         name = _identifier(topic.pattern)
-        says = f"{topic.says}; on {topic.pattern}.<reply_to> when asked so" if _by_name(topic) else topic.says
+        says = topic.says
+        if topic.outsiders and "reply_to" in topic.message.__struct_fields__:
+            says += f"; on {topic.pattern}.<reply_to> when asked so"
         channels[name] = _channel(topic.pattern, says, [topic.message.__name__])
         for worker in emitters(topic, workers):
             operations[f"{_identifier(worker)}_sends_{name}"] = _operation("send", name, topic.says)
@@ -154,11 +152,109 @@ def _identifier(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")
 
 
-def _by_name(topic: Topic[Any]) -> bool:
-    """Return whether a requester may receive answers under a routing key of its choice."""
-    return topic.outsiders and "reply_to" in topic.message.__struct_fields__
-
-
 def _kind(worker: Worker) -> str:
     """Return the type of a worker by its name: conductor.c1 and conductor.c2 are of one type."""
     return worker.name.split(".")[0]
+
+
+_REF = "#/components/schemas/"
+_TYPES = {"string": "text", "integer": "whole number", "boolean": "true or false", None: "anything"}
+
+
+def messages_markdown(workers: Sequence[Worker]) -> str:
+    """Return every message with its fields, made from the AsyncAPI document."""
+    document = asyncapi(workers)
+    schemas: Mapping[str, Any] = document["components"]["schemas"]
+    on: dict[str, list[str]] = {}
+    for channel in document["channels"].values():
+        for message in channel["messages"]:
+            on.setdefault(message, []).append(
+                channel["address"] or channel["description"].rpartition("; ")[2]
+            )
+    lines = ["### Messages", ""]
+    for name in on:
+        lines += _section(name, schemas[name], ", ".join(map(_where, on[name])))
+    lines += ["### What they are made of", ""]
+    for name in schemas:
+        if name not in on:
+            lines += _section(name, schemas[name], "")
+    return "\n".join(lines).strip() + "\n"
+
+
+def _where(address: str) -> str:
+    if address.startswith("answers "):
+        return f"answers `{address.removeprefix('answers ')}`"
+    return f"asks `{address.removeprefix('ask.')}`" if address.startswith("ask.") else f"`{address}`"
+
+
+def _section(name: str, schema: Mapping[str, Any], where: str) -> list[str]:
+    says = re.sub(r"\s+", " ", schema.get("description", "")).strip()
+    lines = [f"#### {name}", ""]
+    lines += [part for part in (where and f"{where}. ", says and html.escape(says, quote=False)) if part]
+    if "properties" not in schema:
+        return [*lines, "", _type(schema), ""]
+    needed = schema.get("required", ())
+    rows = []
+    for field, one in schema["properties"].items():
+        default, value = "", one.get("default")
+        if field in needed:
+            default = "needed"
+        elif value not in ("", None, [], (), {}):
+            default = "as each of its own" if isinstance(value, dict) else _code(json.dumps(value))
+        rows.append((f"`{field}`", _type(one), default))
+    return [*lines, "", markdown_table(("field", "is", "default"), rows)]
+
+
+def _type(one: Mapping[str, Any]) -> str:
+    if "$ref" in one:
+        name = one["$ref"].removeprefix(_REF)
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in one:
+        return " or ".join(_type(each) for each in one["anyOf"])
+    if "enum" in one:
+        return "one of " + ", ".join(_code(json.dumps(value)) for value in one["enum"])
+    if "const" in one:
+        return _code(json.dumps(one["const"]))
+    bounds = _bounds(one)
+    match one.get("type"):
+        case "array":
+            parts = [_type(each) for each in one.get("prefixItems", ())]
+            items = one.get("items")
+            if parts:
+                return f"[{', '.join(parts)}]"
+            return f"list{bounds} of {_type(items)}" if items else f"list{bounds}"
+        case "object":
+            keys, values = one.get("propertyNames"), one.get("additionalProperties")
+            inside = _type(values) if isinstance(values, dict) else "anything"
+            by = f" by {_type({'type': 'string', **keys})}" if keys else ""
+            return f"table{bounds} of {inside}{by}"
+        case "null":
+            return "nothing"
+        case "string" if "description" in one:
+            return html.escape(one["description"], quote=False).replace("|", "&#124;") + bounds
+        case "string" if "pattern" in one:
+            return f"text like {_code(one['pattern'].replace('(?!' + chr(92) + 'n)', ''))}{bounds}"
+        case kind:
+            return _TYPES.get(kind, str(kind)) + bounds
+
+
+def _bounds(one: Mapping[str, Any]) -> str:
+    """Return the limits of a field to follow `text`, or in brackets for a field with several values."""
+    names = ("imum", "Length", "Items", "Properties")
+    least = next((one[f"min{name}"] for name in names if f"min{name}" in one), None)
+    most = next((one[f"max{name}"] for name in names if f"max{name}" in one), None)
+    if "exclusiveMinimum" in one:
+        limits = f"more than {one['exclusiveMinimum']}"
+    elif most is not None:
+        limits = f"at most {most}" if least is None else f"{least} to {most}"
+    elif least:
+        limits = f"at least {least}"
+    else:
+        return ""
+    if one.get("type") in ("array", "object"):
+        return f" ({limits})"
+    return f", {limits} long" if one.get("type") == "string" else f", {limits}"
+
+
+def _code(text: str) -> str:
+    return f"<code>{html.escape(text, quote=False).replace('|', '&#124;')}</code>"

@@ -1,6 +1,4 @@
-"""Traces by OpenTelemetry, if its standard environment variables name an exporter; otherwise nothing is
-loaded.
-"""
+"""Traces by OpenTelemetry, which is loaded only if its environment variables name an exporter."""
 
 from __future__ import annotations
 
@@ -40,6 +38,7 @@ def begin(environment: Mapping[str, str] = os.environ) -> None:
     try:
         sdk = importlib.import_module("opentelemetry.sdk.trace")
         export = importlib.import_module("opentelemetry.sdk.trace.export")
+        resources = importlib.import_module("opentelemetry.sdk.resources")
     except ImportError:
         raise BadSetting(f"OTEL_TRACES_EXPORTER={name}: OpenTelemetry is not here: {_HOW}") from None
     known = {point.name: point for point in entry_points(group="opentelemetry_traces_exporter")}
@@ -47,9 +46,8 @@ def begin(environment: Mapping[str, str] = os.environ) -> None:
     if found is None:
         there = ", ".join(sorted(known)) or "none"
         raise BadSetting(f"OTEL_TRACES_EXPORTER={name}: no such exporter ({_HOW}); there are: {there}")
-    resources = importlib.import_module("opentelemetry.sdk.resources")
-    named_by = {"service.name": environment.get("OTEL_SERVICE_NAME", "berth")}
-    provider = sdk.TracerProvider(resource=resources.Resource.create(named_by))
+    service = {"service.name": environment.get("OTEL_SERVICE_NAME", "berth")}
+    provider = sdk.TracerProvider(resource=resources.Resource.create(service))
     provider.add_span_processor(export.BatchSpanProcessor(found.load()()))
     trace_by(SpansOf(provider))
 
@@ -59,10 +57,11 @@ class SpansOf:
 
     def __init__(self, provider: TracerProvider) -> None:
         self._api: Any = importlib.import_module("opentelemetry.trace")
+        self._nothing = importlib.import_module("opentelemetry.context").Context()  # a span without parent
         self._tracer = provider.get_tracer("berth")
 
     def handling(self, worker: str, row: str, envelope: Envelope) -> Span | None:
-        parent = self._told(envelope.traceparent)
+        parent = self._parent(envelope.traceparent)
         if parent is None or not parent.trace_flags.sampled:
             return None
         span = self._tracer.start_span(
@@ -79,45 +78,39 @@ class SpansOf:
                 "berth.attempt": envelope.attempt,
             },
         )
-        envelope.traceparent = _words(span.get_span_context())
+        envelope.traceparent = _traceparent(span)
         return _Open(span, self._api)
 
     def asking(self, query: str, causes: Sequence[Envelope]) -> tuple[Span, str] | None:
-        told = [one for cause in causes if (one := self._told(cause.traceparent)) is not None]
-        led = [one for one in told if one.trace_flags.sampled]
-        if not led:
+        parents = [parent for cause in causes if (parent := self._parent(cause.traceparent)) is not None]
+        sampled = [parent for parent in parents if parent.trace_flags.sampled]
+        if not sampled:
             return None
         span = self._tracer.start_span(
             f"ask {query}",
-            context=self._under(led[0]),
+            context=self._under(sampled[0]),
             kind=self._api.SpanKind.CLIENT,
-            links=[self._api.Link(one) for one in led[1:]],
+            links=[self._api.Link(parent) for parent in sampled[1:]],
         )
-        return _Open(span, self._api), _words(span.get_span_context())
+        return _Open(span, self._api), _traceparent(span)
 
     def beginning(self, type_: str) -> str:
-        span = self._tracer.start_span(
-            f"say {type_}", context=self._nothing(), kind=self._api.SpanKind.PRODUCER
-        )
+        kind = self._api.SpanKind.PRODUCER
+        span = self._tracer.start_span(f"say {type_}", context=self._nothing, kind=kind)
         span.end()
-        return _words(span.get_span_context())
+        return _traceparent(span)
 
-    def _told(self, traceparent: str) -> Any:
+    def _parent(self, traceparent: str) -> Any:
         """Return the span that a traceparent header names, possibly of another process."""
-        parts = traceparent.split("-")
         try:
-            trace, span, flags = (int(part, 16) for part in parts[1:4])
+            trace, span, flags = (int(part, 16) for part in traceparent.split("-")[1:4])
         except ValueError:
             return None
-        return (
-            self._api.SpanContext(trace, span, True, self._api.TraceFlags(flags)) if trace and span else None
-        )
+        known = trace and span
+        return self._api.SpanContext(trace, span, True, self._api.TraceFlags(flags)) if known else None
 
     def _under(self, parent: Any) -> Any:
-        return self._api.set_span_in_context(self._api.NonRecordingSpan(parent), self._nothing())
-
-    def _nothing(self) -> Any:
-        return importlib.import_module("opentelemetry.context").Context()
+        return self._api.set_span_in_context(self._api.NonRecordingSpan(parent), self._nothing)
 
 
 class _Open:
@@ -131,5 +124,6 @@ class _Open:
         self._span.end()
 
 
-def _words(context: Any) -> str:
+def _traceparent(span: Any) -> str:
+    context = span.get_span_context()
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"

@@ -1,7 +1,6 @@
 """The workers according to the settings: the only module that imports all of them.
 
-Code that runs only in a worker's process is imported where it is used: a client's command starts in half the
-time.
+A worker's code is imported where it is used: a client's command starts in half the time.
 """
 
 from __future__ import annotations
@@ -42,9 +41,7 @@ def alone() -> Transport:
 
 
 def transport(settings: Settings, name: str, cell: str = "") -> Transport:
-    """Return the connection of a process to the bus: RabbitMQ, with a cell's user if it has one, or the
-    socket of a local `berth up`.
-    """
+    """Return a process's connection to RabbitMQ, or to the socket of a local `berth up`."""
     if settings.embedded:
         return SocketTransport(Path(settings.database.state_dir) / SOCKET)
     url = settings.cell(cell).broker if cell else settings.bus.amqp_url
@@ -106,38 +103,31 @@ def stores(settings: Settings) -> dict[worker_roles.Role, str]:
 async def workers(
     role: worker_roles.Role, settings: Settings, bus: Bus, shared: SharedMemory | None = None
 ) -> AsyncIterator[Sequence[Worker]]:
-    """Migrate the database of a role and yield its workers, to be served on this bus. `shared` is for roles
-    that run in one process with placement.
+    """Migrate a role's database and yield its workers; `shared` is for roles in one process with
+    placement.
     """
-    package = _PACKAGES.get(role.worker)
-    if role.worker == "compute":
-        from berth import simulated_agents
-
-        with ExitStack() as disks:
-            yield simulated_agents.at_work(role, settings, bus, disks)
-        return
     if role.worker == "ferry":
         from bus.ferry.passage import ferry
         from bus.rabbit import RabbitTransport
 
         assert isinstance(bus.transport, RabbitTransport)  # embedded cells have no separate broker
-        own = _rabbit(settings, settings.cell(role.cell).ferry, str(role), keeps=True)
+        cell_transport = _rabbit(settings, settings.cell(role.cell).ferry, str(role), keeps=True)
         try:
-            yield [ferry(crossings_of(role.cell), bus.transport, own, bus.clock)]
+            yield [ferry(crossings_of(role.cell), bus.transport, cell_transport, bus.clock)]
         finally:
-            await own.close()
-        return
-    if package is None:
-        yield _without_store(role, settings, bus)
-        return
-    from bus.sql.migrations import migrate
+            await cell_transport.close()
+    elif role.worker in _PACKAGES:
+        from bus.sql.migrations import migrate
 
-    store = database(settings, role)
-    try:
-        await migrate(store, package)
-        yield _with_store(role, settings, bus, store, shared)
-    finally:
-        await store.close()
+        store = database(settings, role)
+        try:
+            await migrate(store, _PACKAGES[role.worker])
+            yield _made(role, settings, bus, store, shared)
+        finally:
+            await store.close()
+    else:
+        with ExitStack() as disks:
+            yield _made(role, settings, bus, disks=disks)
 
 
 async def serve(
@@ -192,37 +182,22 @@ def tables_of_conductor(cell: str) -> list[Worker]:
 def tables_of_agent(cell: str, agent: str, *, metal: bool = False) -> list[Worker]:
     """Return the table of an agent of this name: of a compute agent, or of an agent on Ironic's nodes."""
     bus = Bus(alone())
-    if not metal:
-        from compute_sim import SimAgent, compute_sim
+    if metal:
+        return _made(worker_roles.Role("metal", cell, agent), _settings_of_every_worker(cell), bus)
+    from compute_sim import SimAgent, compute_sim
 
-        providers, allocations = bus.asker(topics.CELL_PROVIDERS), bus.asker(topics.CELL_ALLOCATIONS)
-        return [compute_sim(SimAgent(agent, cell, ()), providers=providers, allocations=allocations)]
-    return _without_store(worker_roles.Role("metal", cell, agent), _settings_of_every_worker(cell), bus)
+    providers, allocations = bus.asker(topics.CELL_PROVIDERS), bus.asker(topics.CELL_ALLOCATIONS)
+    return [compute_sim(SimAgent(agent, cell, ()), providers=providers, allocations=allocations)]
 
 
 def queues(settings: Settings) -> dict[worker_roles.Role, list[QueueSpec]]:
     """Return the durable queues of the workers in the settings."""
-    from bus.sql.database import Database
-
-    bus, nowhere = Bus(alone()), Database("sqlite+aiosqlite://")
-    found: dict[worker_roles.Role, list[QueueSpec]] = {}
-    for role in worker_roles.roles(settings):
-        if role.worker == "ferry":  # it has no table: it forwards messages of other workers
-            continue
-        if role.worker in _PACKAGES:
-            made = _with_store(role, settings, bus, nowhere)
-        else:
-            made = _without_store(role, settings, bus)
-        if specs := _durable(made):
-            found[role] = specs
-    return found
+    return {role: specs for role, made in _tables(settings).items() if (specs := _durable(made))}
 
 
 def agent_queues(cell: str, agent: str) -> list[QueueSpec]:
     """Return the queues of an agent."""
-    from compute_sim import SimAgent, compute_sim
-
-    return _durable([compute_sim(SimAgent(agent, cell, ()))])
+    return _durable(tables_of_agent(cell, agent))
 
 
 def _durable(made: Sequence[Worker]) -> list[QueueSpec]:
@@ -238,20 +213,16 @@ def _durable(made: Sequence[Worker]) -> list[QueueSpec]:
 
 def all_workers_without_a_bus(cell: str = "c1") -> list[Worker]:
     """Return one worker of every kind, to read their tables; they cannot run."""
-    settings = _settings_of_every_worker(cell)
+    return [worker for made in _tables(_settings_of_every_worker(cell)).values() for worker in made]
+
+
+def _tables(settings: Settings) -> dict[worker_roles.Role, list[Worker]]:
+    """Return the workers by role; a ferry has no table, as it forwards messages of other workers."""
     from bus.sql.database import Database
 
-    bus = Bus(alone())
-    nowhere = Database("sqlite+aiosqlite://")
-    return [
-        worker
-        for role in worker_roles.roles(settings)
-        for worker in (
-            _with_store(role, settings, bus, nowhere)
-            if role.worker in _PACKAGES
-            else _without_store(role, settings, bus)
-        )
-    ]
+    bus, nowhere = Bus(alone()), Database("sqlite+aiosqlite://")
+    roles = [role for role in worker_roles.roles(settings) if role.worker != "ferry"]
+    return {role: _made(role, settings, bus, nowhere) for role in roles}
 
 
 def _settings_of_every_worker(cell: str) -> Settings:
@@ -261,40 +232,56 @@ def _settings_of_every_worker(cell: str) -> Settings:
     )  # fmt: skip
 
 
-def _with_store(
-    role: worker_roles.Role, settings: Settings, bus: Bus, store: Database, shared: SharedMemory | None = None
+def _made(
+    role: worker_roles.Role,
+    settings: Settings,
+    bus: Bus,
+    store: Database | None = None,
+    shared: SharedMemory | None = None,
+    disks: ExitStack | None = None,
 ) -> list[Worker]:
+    if role.worker in ("ironic", "metal"):
+        from berth import ironic
+
+        made = ironic.sync(settings, bus) if role.worker == "ironic" else ironic.metal(settings, role, bus)
+        return [made]
+    if role.worker == "control-room":
+        from berth.control_room_setup import operators_page
+
+        return [operators_page(settings, bus, queues, agent_queues)]
+    if role.worker == "compute":
+        from berth import simulated_agents
+
+        return simulated_agents.at_work(role, settings, bus, disks)
+    assert store is not None
     if role.worker == "placement":
-        from placement_worker import Placement, placement_worker
-
-        placement = Placement(store, bus.clock)
-        if shared is not None:
-            shared.give(placement.memory)
-        worker = placement_worker(placement, bus.publish, settings.cell_names)
-        if settings.placement.http:
-            from berth.placement_http import placement_http
-
-            worker = replace(worker, runs=[*worker.runs, placement_http(placement, settings)])
-        return [worker]
+        return [_placement(settings, bus, store, shared)]
     if role.worker == "scheduler":
         return _scheduler(settings, bus, store, shared)
     from cell_conductor import AttemptLimits, cell_conductor
 
-    return [
-        cell_conductor(
-            role.cell,
-            store,
-            bus.asker_of_many(topics.CELL_CLAIM),
-            bus.asker_of_many(topics.CELL_RELEASE),
-            limits=AttemptLimits(
-                max_attempts=settings.conductor.max_attempts,
-                build_timeout=settings.conductor.build_timeout,
-                delete_timeout=settings.conductor.delete_timeout,
-                cleanup_timeout=settings.conductor.cleanup_timeout,
-            ),
-            clock=bus.clock,
-        )
-    ]
+    claim, release = bus.asker_of_many(topics.CELL_CLAIM), bus.asker_of_many(topics.CELL_RELEASE)
+    limits = AttemptLimits(
+        max_attempts=settings.conductor.max_attempts,
+        build_timeout=settings.conductor.build_timeout,
+        delete_timeout=settings.conductor.delete_timeout,
+        cleanup_timeout=settings.conductor.cleanup_timeout,
+    )
+    return [cell_conductor(role.cell, store, claim, release, limits=limits, clock=bus.clock)]
+
+
+def _placement(settings: Settings, bus: Bus, store: Database, shared: SharedMemory | None) -> Worker:
+    from placement_worker import Placement, placement_worker
+
+    placement = Placement(store, bus.clock)
+    if shared is not None:
+        shared.give(placement.memory)
+    worker = placement_worker(placement, bus.publish, settings.cell_names)
+    if settings.placement.http:
+        from berth.placement_http import placement_http
+
+        worker = replace(worker, runs=[*worker.runs, placement_http(placement, settings)])
+    return worker
 
 
 def _scheduler(settings: Settings, bus: Bus, store: Database, shared: SharedMemory | None) -> list[Worker]:
@@ -304,34 +291,14 @@ def _scheduler(settings: Settings, bus: Bus, store: Database, shared: SharedMemo
     from scheduler_worker.worker import SchedulerNeeds, scheduler_worker
 
     place = candidate_source(bus, shared)
-    return [
-        *place.workers,
-        scheduler_worker(
-            SchedulerNeeds(
-                source=place.source,
-                placement=placement_queries(bus),
-                cells=cell_queries(bus),
-                database=store,
-                say=bus.publish,
-                clock=bus.clock,
-                options=SchedulerOptions(policy=policy(settings), requests=request_options(settings)),
-                loaded=place.loaded,
-            )
-        ),
-    ]
-
-
-def _without_store(role: worker_roles.Role, settings: Settings, bus: Bus) -> list[Worker]:
-    if role.worker in ("ironic", "metal"):
-        from berth import ironic
-
-        if role.worker == "ironic":
-            return [ironic.sync(settings, bus)]
-        return [ironic.metal(settings, role.cell, bus, role.agent)]
-    if role.worker == "control-room":
-        from berth.control_room_setup import operators_page
-
-        return [operators_page(settings, bus, queues, agent_queues)]
-    from berth import simulated_agents
-
-    return simulated_agents.at_work(role, settings, bus, None)
+    needs = SchedulerNeeds(
+        source=place.source,
+        placement=placement_queries(bus),
+        cells=cell_queries(bus),
+        database=store,
+        say=bus.publish,
+        clock=bus.clock,
+        options=SchedulerOptions(policy=policy(settings), requests=request_options(settings)),
+        loaded=place.loaded,
+    )
+    return [*place.workers, scheduler_worker(needs)]

@@ -57,7 +57,7 @@ def role(worker: str, cell: str, settings: Settings, agent: str = "") -> Role:
     if agent and worker == "compute" and agent not in (theirs := agents_of(cell, settings)):
         raise BadSetting(f"--agent {agent!r}: those of cell {cell!r} are {', '.join(theirs)}")
     if worker == "ferry" and not settings.cell(cell).ferry:
-        known = ", ".join(cell.name for cell in settings.cells if cell.ferry) or "none"
+        known = ", ".join(cell.name for cell in settings.every_cell if cell.ferry) or "none"
         raise BadSetting(f"cell {cell!r} has no RabbitMQ of its own; with cell_ferry_urls there are: {known}")
     return Role(worker, cell, agent)
 
@@ -96,7 +96,7 @@ def roles(settings: Settings) -> list[Role]:
             "separate one: name a directory, with a / at the end"
         )
     found = [Role("placement"), Role("ironic")]
-    found += [Role("ferry", cell.name) for cell in settings.cells if cell.ferry]
+    found += [Role("ferry", cell.name) for cell in settings.every_cell if cell.ferry]
     found += [Role("conductor", cell) for cell in settings.cell_names]
     for cell in settings.cell_names:
         several = agents_of(cell, settings) if settings.compute.agents_per_cell > 1 else [""]

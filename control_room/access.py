@@ -88,10 +88,7 @@ class _SignedIn:
 
 
 class Sessions:
-    """Sessions by the id in their cookie, in the memory of this process: a restart ends them all.
-
-    Starlette's sessions are stored in the cookie itself and so cannot be revoked.
-    """
+    """Sessions by the id in their cookie, in memory, so that they can be revoked: a restart ends them all."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)

@@ -9,14 +9,6 @@ from bus.protocol import BusDepths
 from bus.topics import QUERIES, TOPICS
 
 
-@dataclass(frozen=True, slots=True)
-class KnownQueue:
-    """A durable queue, with the worker that reads it."""
-
-    name: str
-    worker: str
-
-
 class Route(NamedTuple):
     """A topic or a query with the queues that carry its messages."""
 
@@ -30,6 +22,8 @@ class Route(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueueLoad:
+    """A durable queue with the worker that reads it, and its depth once that is known."""
+
     name: str
     worker: str
     messages: int = 0
@@ -62,8 +56,7 @@ class TopicLoad:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusLoad:
     topics: Sequence[TopicLoad]
-    others: Sequence[QueueLoad]  # of no topic that is known here
-    queues: Sequence[QueueLoad]  # all of them, the fullest first
+    queues: Sequence[QueueLoad]  # the fullest first
     dead: int
     delayed: int
 
@@ -103,9 +96,7 @@ def all_routes() -> tuple[Route, ...]:
 
 @cache
 def route_of(queue: str) -> Route | None:
-    """Return the topic or query that a queue carries, by the queue's name: `reader:key`, or `ask:key` for a
-    query.
-    """
+    """Return the topic or query of a queue by the queue's name: `reader:key`, or `ask:key` for a query."""
     reader, _, key = queue.partition(":")
     words = key.split(".")
     for route in all_routes():
@@ -117,8 +108,8 @@ def route_of(queue: str) -> Route | None:
     return None
 
 
-def bus_load(queues: Sequence[KnownQueue], depths: BusDepths) -> BusLoad:
-    by_route: dict[str, list[QueueLoad]] = {}
+def bus_load(queues: Sequence[QueueLoad], depths: BusDepths) -> BusLoad:
+    by_route: dict[Route | None, list[QueueLoad]] = {route: [] for route in (*all_routes(), None)}
     loads = []
     for queue in queues:
         found = depths.queues.get(queue.name)
@@ -126,8 +117,6 @@ def bus_load(queues: Sequence[KnownQueue], depths: BusDepths) -> BusLoad:
         loads.append(QueueLoad(queue.name, queue.worker, *counts))
     loads.sort(key=lambda load: (-load.messages, load.name))
     for load in loads:
-        route = route_of(load.name)
-        by_route.setdefault(route.name if route else "", []).append(load)
-    topics = [TopicLoad(route, by_route.get(route.name, [])) for route in all_routes()]
-    others = by_route.get("", [])
-    return BusLoad(topics=topics, others=others, queues=loads, dead=depths.dead, delayed=depths.delayed)
+        by_route[route_of(load.name)].append(load)
+    topics = [TopicLoad(route, by_route[route]) for route in all_routes()]
+    return BusLoad(topics=topics, queues=loads, dead=depths.dead, delayed=depths.delayed)

@@ -1,20 +1,30 @@
-"""Queries to placement, schedulers and cells, with a time limit, whose replies name workers that do not
-answer.
-"""
+"""Queries of the pages with a time limit, operations of the pages, and the state of the cloud."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from bus import topics
+from bus.aggregates import ZONE, AggregatesFound, FindAggregates
 from bus.cells import CellsFound, FindCells
-from bus.clock import monotonic
-from bus.delivery.runner import Bus
+from bus.clock import Clock, monotonic
+from bus.decisions import Record, RecordedHost
+from bus.delivery.runner import Bus, Listener
 from bus.errors import AnswerRefused, NoAnswer, Unavailable, Undecodable, Unroutable
-from bus.host_health import FindHostHealth, HostHealthFound
-from bus.queries import FindInstances, FindWaiting, InstancesFound, WaitingFound
-from control_room.core.now import ProcessReply
+from bus.host_health import FindHostHealth, HostHealthFound, every_health
+from bus.messages import BuildRequested
+from bus.moves import MoveStands
+from bus.protocol import Ask, Transport
+from bus.queries import BuildStands, FindInstances, FindWaiting, InstancesFound, WaitingFound
+from bus.replication import FindChanges, FindTrees, KnownTree, PlacementChanged, TreesFound
+from bus.vocabulary import MAX_ORDINAL
+from control_room.bus_load import QueueLoad
+from control_room.core.hosts import Fleet, KnownHost, host_of_tree
+from control_room.core.metal import MetalNodes
+from control_room.core.now import Reply
+from control_room.core.what_if_form import WhatIfRequest
 from control_room.shared_data import BackgroundTasks, SharedData
 
 R = TypeVar("R")
@@ -40,16 +50,6 @@ class Queries:
         self.builds = bus.asker(topics.FIND_BUILDS, SECONDS)
         self.instances = bus.asker(topics.FIND_INSTANCES, SECONDS)
         self.moves = bus.asker(topics.FIND_MOVES, SECONDS)
-
-
-@dataclass(frozen=True, slots=True)
-class Reply(Generic[R]):
-    """An answer, or the reason for its absence."""
-
-    source: str  # the process that was asked, for people
-    answer: R | None = None
-    problem: str = ""
-    seconds: float = 0.0
 
 
 async def query(source: str, ask: Callable[[Any], Awaitable[R]], question: Any) -> Reply[R]:
@@ -79,9 +79,8 @@ class CloudStatus:
     health: Reply[HostHealthFound] = field(default_factory=lambda: Reply("a scheduler"))
 
     @property
-    def replies(self) -> list[ProcessReply]:
-        every: Sequence[Reply[Any]] = [self.cells, self.waiting, *self.building.values()]
-        return [ProcessReply(name=one.source, seconds=one.seconds, problem=one.problem) for one in every]
+    def replies(self) -> list[Reply[Any]]:
+        return [self.cells, self.waiting, *self.building.values()]
 
 
 class StatusReader:
@@ -116,10 +115,171 @@ class StatusReader:
         counted = await self._counting.get(FindCells())
         self._counts = counted.answer or self._counts
         status = CloudStatus(cells=cells, waiting=waiting, counts=self._counts, health=health)
-        names = self.cell_names(status)
-        building = await asyncio.gather(*(self._building(name) for name in names))
-        return replace(status, building=dict(zip(names, building, strict=True)))
 
-    async def _building(self, cell: str) -> Reply[InstancesFound]:
-        find = FindInstances(cell=cell, statuses=("building", "swapping"), limit=1, count=True)
-        return await query(f"the conductor of cell {cell}", self._queries.instances, find)
+        async def building(cell: str) -> Reply[InstancesFound]:
+            find = FindInstances(cell=cell, statuses=("building", "swapping"), limit=1, count=True)
+            return await query(f"the conductor of cell {cell}", ask.instances, find)
+
+        names = self.cell_names(status)
+        replies = await asyncio.gather(*map(building, names))
+        return replace(status, building=dict(zip(names, replies, strict=True)))
+
+
+_PAGE = 2000
+
+
+async def known_hosts(
+    trees: Ask[FindTrees, TreesFound],
+    aggregates: Ask[FindAggregates, AggregatesFound],
+    cells: Ask[FindCells, CellsFound],
+) -> list[KnownHost]:
+    """Return all hosts. Raise the error of a process that does not answer."""
+    disabled = {cell.name for cell in (await cells(FindCells(counted=False))).cells if not cell.enabled}
+    zones = await zones_by_aggregate(aggregates)
+    # by id: a host that moves between pages in the meantime is listed once
+    found: dict[str, KnownHost] = {}
+    async for page in _every_page(trees):
+        for tree in page.trees:
+            rest = await _rest(tree, trees) if tree.left_out else ()
+            if (host := host_of_tree(page, tree, zones, rest)) is not None:
+                found[host.root] = replace(host, closed=True) if host.cell in disabled else host
+    return list(found.values())
+
+
+async def _every_page(trees: Ask[FindTrees, TreesFound]) -> AsyncIterator[TreesFound]:
+    after: int | None = 0
+    while after is not None:
+        page = await trees(FindTrees(after=after, limit=_PAGE))
+        yield page
+        after = page.more
+
+
+async def zones_by_aggregate(aggregates: Ask[FindAggregates, AggregatesFound]) -> dict[str, str]:
+    zones, after, more = dict[str, str](), "", True
+    while more:
+        page = await aggregates(FindAggregates(after=after))
+        zones |= {each.id: each.metadata[ZONE] for each in page.aggregates if ZONE in each.metadata}
+        more = page.more and bool(page.aggregates)
+        after = page.aggregates[-1].id if page.aggregates else ""
+    return zones
+
+
+async def _rest(tree: KnownTree, trees: Ask[FindTrees, TreesFound]) -> Sequence[TreesFound]:
+    root, had, more = tree.root or tree.providers[0].id, len(tree.providers), list[TreesFound]()
+    while True:
+        page = await trees(FindTrees(roots=(root,), skip=had))
+        if not page.trees or not page.trees[0].providers:
+            return more
+        more.append(page)
+        had += len(page.trees[0].providers)
+        if not page.trees[0].left_out:
+            return more
+
+
+LONGEST_UNREAD = 300.0  # seconds after which changes are not followed: all is read anew
+_MOST_CHANGES = 5000  # changes after which all is read anew
+_BATCH = 500  # roots in one query
+
+
+class FleetReader:
+    def __init__(self, questions: Queries, clock: Clock) -> None:
+        self._questions = questions
+        self._clock = clock
+        self._fleet: Fleet | None = None
+        self._read = float("-inf")
+        self._layouts = int(clock.now())
+
+    async def read(self, _: None = None) -> Fleet:
+        """Return all hosts. Raise the error of a process that does not answer."""
+        if self._clock.monotonic() - self._read > LONGEST_UNREAD:
+            self._fleet = None
+        fleet = self._fleet = await (self._followed(self._fleet) if self._fleet else self._all())
+        fleet.set_down(await self._down())
+        self._read = self._clock.monotonic()
+        return fleet
+
+    async def _all(self) -> Fleet:
+        """Read all hosts. A change in the meantime has a higher number, and is read again."""
+        last = await self._questions.changes(FindChanges(after=MAX_ORDINAL, limit=1))
+        self._layouts += 1_000_000  # no number that a browser has received
+        zones = await zones_by_aggregate(self._questions.aggregates)
+        fleet = Fleet(number=last.last, layout=self._layouts, zones=zones)
+        async for page in _every_page(self._questions.trees):
+            fleet.take(page)
+        return fleet
+
+    async def _down(self) -> frozenset[str]:
+        down = set[str]()
+        with suppress(*NO_ANSWER):
+            async for health in every_health(self._questions.health):
+                if health.recorded:
+                    down.add(health.root)
+        return frozenset(down)
+
+    async def _followed(self, fleet: Fleet) -> Fleet:
+        number, roots = fleet.number, set[str]()
+        while True:
+            found = await self._questions.changes(FindChanges(after=number, limit=1000))
+            missed = found.oldest > number + 1 and found.last > number
+            unnamed = any(change.aggregates or not change.changes for change in found.changes)
+            if missed or unnamed or found.last - fleet.number > _MOST_CHANGES:
+                return await self._all()
+            roots.update(change.root for changes in found.changes for change in changes.changes)
+            if not found.changes:
+                break
+            number = found.changes[-1].number
+        left = sorted(roots)
+        while left:
+            page = await self._questions.trees(FindTrees(roots=tuple(left[:_BATCH])))
+            if not page.trees:
+                break
+            fleet.take(page, number)
+            left = left[len(page.trees) :]
+        fleet.number = number
+        return fleet
+
+
+@dataclass(frozen=True)
+class DrainProgress:
+    """The progress of a drain that this control room runs, or ran last."""
+
+    is_running: bool
+    text: str
+    unmoved: tuple[tuple[str, str], ...] = ()  # build, and the reason
+
+
+class Drains(Protocol):
+    """Drains that this control room runs: they end with it, as with the command."""
+
+    def progress(self, root: str) -> DrainProgress | None: ...
+
+    async def start(self, root: str, live: bool, most: int) -> str: ...
+
+    async def stop(self, root: str, and_open: bool) -> str:
+        """Stop a drain of any process: it continues only while its host is closed for its cause."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BusOperations:
+    # of the workers of the cells, and of the agents as (cell, agent)
+    queues: Callable[[Collection[str], Collection[tuple[str, str]]], Awaitable[Sequence[QueueLoad]]]
+    elsewhere: Sequence[str]  # cells with queues and dead letters on a separate broker
+    transport: Transport  # reports queue depths and dead letters
+    replay: Callable[[Collection[str]], Awaitable[tuple[int, Sequence[str]]]]  # count; reasons of refusals
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operations:
+    # disable, enable, force-down or undo-force-down; root; cause. Returns the host's new state
+    mark_host: Callable[[str, str, str], Awaitable[str]]
+    end_wait: Callable[[str], Awaitable[str]]  # of a request or a move; returns the answer
+    steer: Callable[[MoveStands, str], Awaitable[str]]  # confirm, revert, abort or force
+    drains: Drains
+    # Ironic's nodes with placement's records: all (None), or the named ones
+    metal: Callable[[Sequence[str] | None], Awaitable[MetalNodes]]
+    placement_changes: Callable[[], Awaitable[Listener[PlacementChanged]]]  # from now on
+    scores: Callable[[Record, str], Mapping[str, float]]
+    replay: Callable[[str, Record], RecordedHost | None]
+    requested: Callable[[BuildStands], BuildRequested]  # the request in the build's record
+    what_if_request: Callable[[WhatIfRequest], Awaitable[tuple[BuildRequested, Sequence[str]]]]  # and notes
+    bus: BusOperations

@@ -19,20 +19,24 @@ T = TypeVar("T")
 class BackgroundTasks:
     def __init__(self, group: asyncio.TaskGroup, clock: Clock) -> None:
         self.clock = clock
+        self.running: set[asyncio.Task[Any]] = set()
         self._group = group
-        self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T | None]:
         """Start a task that ends with the pages or when it is cancelled; its error is logged."""
-        task = self._group.create_task(_logged(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+
+        async def logged() -> T | None:
+            try:
+                return await work
+            except Exception:
+                log.exception("background task of the pages failed: a bug")
+                return None
+
+        task = self._group.create_task(logged())
+        self.running.add(task)
+        task.add_done_callback(self.running.discard)
         task.add_done_callback(lambda _: work.close())  # a task that is cancelled early never begins it
         return task
-
-    def end_all(self) -> None:
-        for task in self._tasks:
-            task.cancel()
 
 
 @asynccontextmanager
@@ -42,15 +46,8 @@ async def background_tasks(clock: Clock) -> AsyncIterator[BackgroundTasks]:
         try:
             yield tasks
         finally:
-            tasks.end_all()
-
-
-async def _logged(work: Coroutine[Any, Any, T]) -> T | None:
-    try:
-        return await work
-    except Exception:
-        log.exception("background task of the pages failed: a bug")
-        return None
+            for task in tasks.running:
+                task.cancel()
 
 
 K = TypeVar("K", bound=Hashable)
@@ -131,13 +128,17 @@ class _Read(Generic[V]):
     task: asyncio.Task[V | Exception | None] = field(init=False)
     readers: int = 0
 
+    def end_unread(self) -> None:
+        if not self.readers:
+            self.task.cancel()
+
 
 class SharedData(Generic[K, V]):
     """Values by key. All readers of a key share one read, which ends GRACE seconds after they have left.
 
     A value is read again if there is a reader and it has expired or `changes` has counted a change since. It
-    expires after `seconds`, or after `times` as long as reading it took if that is longer. Reads of changed
-    values begin at least `spacing` seconds apart.
+    expires after `seconds`, or `times` as long as reading it took if that is longer. Reads of changed values
+    begin at least `spacing` seconds apart.
     """
 
     def __init__(
@@ -162,9 +163,7 @@ class SharedData(Generic[K, V]):
         self.interval = UpdateInterval()
 
     async def get(self, key: K, max_age: float = float("inf")) -> V:
-        """Return the value for a page that is loaded; a change of the last `spacing` seconds may be
-        missing.
-        """
+        """Return the value for a page that is loaded, maybe without changes of the last `spacing` seconds."""
         known = self._known.get(key)
         if known is not None:
             age = self._clock.monotonic() - known.began
@@ -173,9 +172,7 @@ class SharedData(Generic[K, V]):
         return await self._joined(key)
 
     async def latest(self, key: K) -> V:
-        """Return the value for an open page, with all changes included; reads for open pages are spaced by
-        their cost.
-        """
+        """Return the value for an open page with all changes; such reads are spaced by their cost."""
         if (known := self._known.get(key)) is not None and self._is_fresh(known):
             return known.value
         async with self._turn:
@@ -192,9 +189,7 @@ class SharedData(Generic[K, V]):
         return known.value if known is not None else None
 
     def refresh(self, key: K) -> asyncio.Task[V | Exception | None] | None:
-        """Begin to read an old value again in the background; return the task, or None if that is not
-        necessary.
-        """
+        """Begin to read an old value again in the background; return the task, None if not necessary."""
         known = self._known.get(key)
         if key in self._reads or (known is not None and self._is_fresh(known)):
             return None
@@ -225,7 +220,7 @@ class SharedData(Generic[K, V]):
         finally:
             read.readers -= 1
             if not read.readers and not read.task.done():
-                asyncio.get_running_loop().call_later(GRACE, _end_unread, read)
+                asyncio.get_running_loop().call_later(GRACE, read.end_unread)
         if isinstance(result, Exception):
             raise result
         return result  # type: ignore[return-value]  # errors are returned, so there is a value
@@ -244,21 +239,13 @@ class SharedData(Generic[K, V]):
             if self._reads.get(key) is read:
                 now = self._clock.monotonic()
                 expires = now + max(self._seconds, self._times * (now - began))
-                self._keep(key, _Value(value, read.changes, began, expires))
+                self._known[key] = _Value(value, read.changes, began, expires)
+                self._known.move_to_end(key)
+                while len(self._known) > _MOST:
+                    self._known.popitem(last=False)
             return value
         except Exception as problem:
             return problem
         finally:
             if self._reads.get(key) is read:
                 del self._reads[key]
-
-    def _keep(self, key: K, value: _Value[V]) -> None:
-        self._known[key] = value
-        self._known.move_to_end(key)
-        while len(self._known) > _MOST:
-            self._known.popitem(last=False)
-
-
-def _end_unread(read: _Read[V]) -> None:
-    if not read.readers:
-        read.task.cancel()

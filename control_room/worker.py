@@ -22,8 +22,8 @@ from bus.moves import MoveEnded, MoveProgress, MoveRequested, MoveSteered
 from bus.routing import Address
 from bus.vocabulary import Message
 from bus.worker import Worker, on, on_many
+from control_room.core.builds import BuildHistory, EndedBuild
 from control_room.core.now import Heartbeats
-from control_room.core.windows import BuildHistory, EndedBuild
 from control_room.shared_data import Changes
 
 

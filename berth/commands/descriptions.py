@@ -55,11 +55,11 @@ def asyncapi_command(
     as_json: bool = option(False, "As it is without.", "--json"), markdown: Markdown = False
 ) -> None:
     """Print an AsyncAPI 3 document of every topic and query, as JSON."""
-    from berth import message_table, topology, wiring
+    from berth import topology, wiring
 
     workers = wiring.all_workers_without_a_bus()
     if markdown:
-        sys.stdout.write(message_table.markdown(workers))
+        sys.stdout.write(topology.messages_markdown(workers))
     else:
         sys.stdout.write(json.dumps(topology.asyncapi(workers), indent=2, ensure_ascii=False) + "\n")
 
@@ -67,29 +67,31 @@ def asyncapi_command(
 @commands.command("metrics")
 def metrics_command(as_json: Json = False, markdown: Markdown = False) -> None:
     """Show every metric that workers serve for Prometheus (metrics_port), with its labels."""
-    from berth import meter_table
+    from berth import reference_tables as tables
 
-    meters = meter_table.meters()
+    meters = tables.meters()
     facts = [vars(meter) | {"labels": list(meter.labels)} for meter in meters]
     rows = ((meter.name, meter.kind, ", ".join(meter.labels), meter.says, meter.by) for meter in meters)
     table = plain_table(("metric", "kind", "labels", "says", "served by"), rows)
-    _show(as_json, meter_table.markdown() if markdown else None, facts, table)
+    _show(as_json, tables.meters_markdown() if markdown else None, facts, table)
 
 
 @commands.command("rules")
 def rules_command(as_json: Json = False, markdown: Markdown = False) -> None:
     """Show the filters that refuse hosts and the weighers that order them, and how they are set."""
-    from berth import rule_table
+    from berth import reference_tables
 
     settings = effective().settings
-    filters = [(rule, "yes" if rule.on else "") for rule in rule_table.filters(settings)]
+    filters = [(rule, "yes" if rule.on else "") for rule in reference_tables.filters(settings)]
     weighers = [
-        (rule, f"{rule.multiplier:g}" if rule.multiplier else "") for rule in rule_table.weighers(settings)
+        (rule, f"{rule.multiplier:g}" if rule.multiplier else "")
+        for rule in reference_tables.weighers(settings)
     ]
 
     def table(titles: Sequence[str], rules: Sequence[tuple[Any, str]]) -> Table:
         rows = (
-            (rule.name, by, Text("\n".join((rule.says, *rule_table.options(rule))))) for rule, by in rules
+            (rule.name, by, Text("\n".join((rule.says, *reference_tables.options(rule)))))
+            for rule, by in rules
         )
         return plain_table(titles, rows)
 
@@ -97,25 +99,25 @@ def rules_command(as_json: Json = False, markdown: Markdown = False) -> None:
         table(("filter", "on", "admits a host if"), filters),
         table(("weigher", "by", "counts"), weighers),
     )
-    text = rule_table.markdown(settings) if markdown else None
-    _show(as_json, text, rule_table.as_json(settings), *tables)
+    text = reference_tables.rules_markdown(settings) if markdown else None
+    _show(as_json, text, reference_tables.rules(settings), *tables)
 
 
 @commands.command("reasons")
 def reasons_command(as_json: Json = False, markdown: Markdown = False) -> None:
     """Show every code that a decision can have, and its meaning."""
-    from berth import reason_table
+    from berth.reference_tables import reasons, reasons_markdown
 
-    facts, text = reason_table.as_json(), reason_table.markdown() if markdown else None
+    facts, text = reasons(), reasons_markdown() if markdown else None
     _show(as_json, text, facts, _table_of(facts, ("code", "of", "says")))
 
 
 @commands.command("http")
 def http_command(as_json: Json = False, markdown: Markdown = False) -> None:
     """Show every address of the Placement API, with its methods, microversions and rules."""
-    from berth import address_table
+    from berth.reference_tables import addresses, addresses_markdown
 
-    facts, text = address_table.as_json(), address_table.markdown() if markdown else None
+    facts, text = addresses(), addresses_markdown() if markdown else None
     _show(as_json, text, facts, _table_of(facts, ("address", "method", "since", "rule")))
 
 
@@ -123,9 +125,9 @@ def http_command(as_json: Json = False, markdown: Markdown = False) -> None:
 def settings_command(as_json: Json = False, markdown: Markdown = False) -> None:
     """Show the settings in force by group, and where each comes from, passwords masked."""
     if markdown:
-        from berth import setting_table
+        from berth.reference_tables import settings_markdown
 
-        sys.stdout.write(setting_table.markdown())
+        sys.stdout.write(settings_markdown())
         return
     found = effective()
     values = by_name(found.settings)

@@ -38,13 +38,12 @@ from berth.commands.options import (
 from berth.commands.run import migrate_all, ready, scheduling
 from berth.commands.terminal import Cli, coloured, complain, effective, say
 from berth.control_room_place import room_url, where_the_room_is, with_a_room
-from berth.embedded import embedded
 from berth.loadtest import MIX, MOST_MIXED, Load, LoadOutcome, LoadPlan, latency_svg, mixed
 from berth.operations.audit import Audit, refuse_the_unmade
 from berth.operations.audit import audit as audit_databases
 from berth.operations.boot_options import BootOptions, boot_request
 from berth.operations.publishing import publish
-from berth.services import Supervisor, settle_in, stop_on_signals
+from berth.services import Supervisor, embedded, settle_in, stop_on_signals
 from berth.settings import Settings
 from bus import topics
 from bus.clock import monotonic
@@ -154,7 +153,7 @@ async def demo(settings: Settings, plan: LoadPlan, stay: bool, say: Console) -> 
         settings = settings.having(state_dir=directory)
         say.print(
             f"[bold]berth demo[/bold]: {plan.boots} boots of {len(plan.flavors)} flavors on"
-            f" {settings.compute.hosts} hosts in {len(settings.cells)} cells,"
+            f" {settings.compute.hosts} hosts in {len(settings.cell_names)} cells,"
             f" {settings.compute.fail:.0%} failing on their first host; one process, in-process bus, SQLite"
         )
         async with embedded(settings) as house:
@@ -187,7 +186,7 @@ def _told(result: LoadOutcome, metal: str, found: Audit, say: Console) -> int:
 
 async def _metal_story(bus: Bus, settings: Settings) -> str:
     """Clean two bare-metal nodes and deploy a build on one of them, on the second if the first fails."""
-    cell = settings.cells[0].name
+    cell = settings.cell_names[0]
     nodes = [node_event(settings, name, cell) for name in ("demo-node-1", "demo-node-2")]
     request = boot_request(BootOptions(vcpus=0, memory_mb=0, disk_gb=0, flavor="metal"))
     find = bus.asker(topics.FIND_CANDIDATES)
@@ -261,7 +260,7 @@ async def _berth_to_load(
 def refuse_strangers(settings: Settings) -> None:
     """Refuse a load test against another machine."""
     places = [("amqp_url", settings.bus.amqp_url), ("database_url", settings.database.url)]
-    for cell in settings.cells:
+    for cell in settings.every_cell:
         places += [("cell_amqp_urls", cell.broker), ("cell_ferry_urls", cell.ferry)]
         places += [("cell_database_urls", cell.database)]
     for name, url in places:

@@ -31,10 +31,10 @@ from berth.commands.options import (
 from berth.commands.terminal import effective, say, write_json
 from berth.configuration import SUPERVISED_ENV
 from berth.control_room_place import saying_where, where_the_room_is, with_a_room
-from berth.embedded import embedded
 from berth.operations.boot_options import BootOptions, boot_request
 from berth.services import (
     Supervisor,
+    embedded,
     metrics_ports,
     metrics_url,
     run_worker,

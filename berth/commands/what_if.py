@@ -20,7 +20,7 @@ from bus.requests import Flavor
 from control_room.core.planning import FlavorCapacity, PlanAnswer, planned
 from control_room.core.what_if_form import InvalidPlan, parse_plan
 from control_room.core.words import listed, several
-from control_room.host_reads import known_hosts
+from control_room.queries import known_hosts
 
 SECONDS = 30.0  # an answer may take
 

@@ -98,8 +98,8 @@ def judged(seen: BerthSeen) -> list[Finding]:
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
-    """Return the exit code of `berth doctor`: 0 without problems, 1 if something needs attention, 2 if
-    something is broken.
+    """Return the exit code of `berth doctor`: 0 without problems, 1 with warnings, 2 if something is
+    broken.
     """
     levels = {finding.level for finding in findings}
     return 2 if "broken" in levels else 1 if "warning" in levels else 0

@@ -16,7 +16,7 @@ import httpx
 from sqlalchemy import text
 
 from berth import wiring, worker_roles
-from berth.broker_users import PORTS
+from berth.broker_users import management_url
 from berth.doctor.judgement import BerthSeen, BrokerSeen, DatabaseSeen, LettersSeen, QueueSeen, WorkerSeen
 from berth.settings import Settings
 from bus import topics
@@ -40,7 +40,10 @@ _VERSION = text("SELECT current_setting('server_version'), extract(epoch FROM cl
 async def look(settings: Settings, clock: Clock | None = None, *, management: str = "") -> BerthSeen:
     clock = clock or Clock()
     async with asyncio.TaskGroup() as group:
-        databases = group.create_task(_databases(settings, clock))
+        databases = [
+            group.create_task(_database(settings, role, package, clock))
+            for role, package in wiring.stores(settings).items()
+        ]
         brokers = group.create_task(_brokers(settings, clock, management))
     seen, queues, missing = brokers.result()
     # Workers without consumers are not queried, because a query would wait for them.
@@ -49,35 +52,22 @@ async def look(settings: Settings, clock: Clock | None = None, *, management: st
         *(queue.worker for queue in queues if queue.name.startswith("ask:") and not queue.readers),
     }
     workers, letters, away = await _on_the_bus(settings, clock, absent)
-    directory = Path(settings.database.state_dir)
+    free: float | None = None
+    with suppress(OSError):
+        disk = shutil.disk_usage(settings.database.state_dir)
+        free = disk.free / disk.total
     return BerthSeen(
         python=sys.version_info[:3],
-        disk=_free(directory),
-        state_dir=str(directory),
+        disk=free,
+        state_dir=settings.database.state_dir,
         brokers=tuple(seen),
         queues=tuple(queues),
         missing=tuple(missing),
-        databases=tuple(databases.result()),
+        databases=tuple(task.result() for task in databases),
         workers=tuple(workers),
         letters=letters,
         bus="" if any(broker.problem for broker in seen) else away,  # reported for the broker already
     )
-
-
-def _free(directory: Path) -> float | None:
-    with suppress(OSError):
-        disk = shutil.disk_usage(directory)
-        return disk.free / disk.total
-    return None
-
-
-# Databases
-
-
-async def _databases(settings: Settings, clock: Clock) -> list[DatabaseSeen]:
-    return [
-        await _database(settings, role, package, clock) for role, package in wiring.stores(settings).items()
-    ]
 
 
 async def _database(settings: Settings, role: worker_roles.Role, package: str, clock: Clock) -> DatabaseSeen:
@@ -85,16 +75,13 @@ async def _database(settings: Settings, role: worker_roles.Role, package: str, c
     known = tuple(name for name in names if name[0].isdigit())
     store = wiring.store_of(role)
     database = wiring.database(settings, role)
-    version, ahead = "", None
+    version, ahead, revision = "", None, ""
     try:
-        if not await wiring.ever_made(settings, role):  # asking would make a file
-            if database.dialect == "postgresql":
-                version, ahead = await _postgres(database, clock)
-            return DatabaseSeen(store, database.name, version, "", "", known, ahead)
         if database.dialect == "postgresql":
             version, ahead = await _postgres(database, clock)
-        at = await current(database, package) or ""
-        return DatabaseSeen(store, database.name, version, "", at, known, ahead)
+        if await wiring.ever_made(settings, role):  # reading the revision would make a file
+            revision = await current(database, package) or ""
+        return DatabaseSeen(store, database.name, version, "", revision, known, ahead)
     except (*_AWAY, OSError) as problem:
         return DatabaseSeen(store, database.name, problem=str(problem), known=known)
     finally:
@@ -106,9 +93,9 @@ async def _postgres(database: Database, clock: Clock) -> tuple[str, float]:
     async with database.read() as tx:
         await tx.execute(text("SELECT 1"))  # now there is a connection
         before = clock.now()
-        said: tuple[Any, ...] = tuple((await tx.execute(_VERSION)).one())
+        row: Any = (await tx.execute(_VERSION)).one()
         after = clock.now()
-    return str(said[0]).split()[0], float(said[1]) - (before + after) / 2
+    return str(row[0]).split()[0], float(row[1]) - (before + after) / 2
 
 
 # Brokers
@@ -141,11 +128,13 @@ async def _brokers(
         except (*_AWAY, OSError) as problem:
             seen.append(BrokerSeen(place(url), problem=str(problem)))
             continue
-        alarms, ahead = await _management(management or _usual(url), url, clock) if central else ((), None)
+        alarms: tuple[str, ...] = ()
+        ahead: float | None = None
+        if central:
+            alarms, ahead = await _management(management or management_url(url), url, clock)
+        refused = tuple(found.refused)
         seen.append(
-            BrokerSeen(
-                place(url), found.version, "", found.fresh, found.stuck, tuple(found.refused), alarms, ahead
-            )
+            BrokerSeen(place(url), found.version, "", found.fresh, found.stuck, refused, alarms, ahead)
         )
         if found.fresh:
             continue
@@ -158,16 +147,8 @@ async def _brokers(
     return seen, queues, missing
 
 
-def _usual(amqp_url: str) -> str:
-    parts = urlsplit(amqp_url)
-    scheme, port = PORTS[parts.scheme]
-    return f"{scheme}://{parts.hostname}:{port}"
-
-
 async def _management(url: str, amqp_url: str, clock: Clock) -> tuple[tuple[str, ...], float | None]:
-    """Return the alarms of RabbitMQ's nodes and their clock; nothing if the management API does not
-    answer.
-    """
+    """Return the alarms of RabbitMQ's nodes and their clock; nothing without the management API."""
     parts, known = urlsplit(url), urlsplit(amqp_url)
     at = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
     who = (parts.username or known.username or "guest", parts.password or known.password or "guest")
@@ -230,8 +211,6 @@ async def _dead(bus: Bus) -> LettersSeen:
     letters = await bus.transport.dead_letters(LETTERS)
     if not letters:
         return LettersSeen()
-    queues = Counter(letter.queue for letter in letters).most_common(3)
-    oldest = bus.clock.now() - min(letter.died for letter in letters)
-    return LettersSeen(
-        len(letters), len(letters) == LETTERS, max(0.0, oldest), tuple(name for name, _ in queues)
-    )
+    queues = tuple(name for name, _ in Counter(letter.queue for letter in letters).most_common(3))
+    oldest = max(0.0, bus.clock.now() - min(letter.died for letter in letters))
+    return LettersSeen(len(letters), len(letters) == LETTERS, oldest, queues)

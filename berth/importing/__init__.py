@@ -1,3 +1,1 @@
-"""`berth import placement`: copies the contents of a running Placement into berth over the API that both
-serve.
-"""
+"""`berth import placement`: copies the contents of a running Placement into berth over their API."""

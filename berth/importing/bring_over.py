@@ -1,5 +1,6 @@
 """Imports the contents of a Placement: writes the differences, and lists what could not be imported."""
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -36,16 +37,11 @@ class Outcome:
 
     @property
     def nothing(self) -> bool:
-        return not (
-            self.names or self.made or self.changed or self.dropped or self.claimed or self.released
-            or self.failed
-        )  # fmt: skip
+        return not any(vars(self).values())
 
 
 class Import:
-    """The import of a Placement's contents: makes `ours`, as read from `berth`, equal to `theirs`. It may be
-    repeated at any time.
-    """
+    """A repeatable import of a Placement: makes `ours`, as read from `berth`, equal to `theirs`."""
 
     def __init__(
         self, theirs: PlacementContents, ours: PlacementContents, berth: PlacementClient, progress: Progress
@@ -60,44 +56,49 @@ class Import:
         """Import all differences. With `prune`, also remove what only berth has."""
         found = differences(self.theirs, self.ours)
         refused = unimportable(self.theirs, self.ours, prune)
-        self.outcome.failed |= {one.id: refused[one.id] for one in found if one.id in refused}
-        found = [one for one in found if one.id not in refused]
-        unlike = {what: {one.id for one in found if one.what == what and not one.ours_alone}
-                  for what in ("class", "trait", "provider", "consumer")}  # fmt: skip
-        await self._name("resource_classes", unlike["class"])
-        await self._name("traits", unlike["trait"])
+        self.outcome.failed |= {unlike.id: refused[unlike.id] for unlike in found if unlike.id in refused}
+        theirs, ours = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)  # ids by `what`
+        for unlike in found:
+            if unlike.id not in refused:
+                (ours if unlike.ours_alone else theirs)[unlike.what].add(unlike.id)
+        await self._name("resource_classes", theirs["class"])
+        await self._name("traits", theirs["trait"])
         await self._free_names(prune)
-        again = await self._load(self.theirs.parents_first(unlike["provider"]))
+        again = await self._load(self.theirs.parents_first(theirs["provider"]))
         if prune:
-            await self._release(one.id for one in found if one.ours_alone and one.what == "consumer")
-        await self._claim([self.theirs.consumers[id_] for id_ in sorted(unlike["consumer"])])
+            await self._release(ours["consumer"])
+        await self._claim([self.theirs.consumers[id_] for id_ in sorted(theirs["consumer"])])
         await self._load(again, last=True)  # a class that was in use may be free now
         if prune:
-            await self._drop({one.id for one in found if one.ours_alone and one.what == "provider"})
+            await self._drop(ours["provider"])
         return self.outcome
 
     async def _name(self, kind: str, names: Iterable[str]) -> None:
         async def make(name: str) -> None:
-            try:
-                await self.berth.request("PUT", f"/{kind}/{name}")
-                self.outcome.names += 1
-            except Rejected as why:
-                self.outcome.failed[name] = str(why)
+            await self._write("names", name, "PUT", f"/{kind}/{name}")
 
         await each(sorted(names), make, "names made", self.progress)
 
-    async def _free_names(self, prune: bool) -> None:
-        """Rename providers of berth whose names are needed for other imported providers.
+    async def _write(self, counter: str, id_: str, method: str, path: str) -> None:
+        """Send a request and count it in the outcome, or record there why it was refused."""
+        try:
+            await self.berth.request(method, path)
+            setattr(self.outcome, counter, getattr(self.outcome, counter) + 1)
+        except Rejected as why:
+            if method != "DELETE" or why.status != 404:
+                self.outcome.failed[id_] = str(why)
 
-        They get their final name when they are written, or are deleted by `--prune`. Examples are a rebuilt
-        host with another id, and two providers that exchanged names.
+    async def _free_names(self, prune: bool) -> None:
+        """Rename providers of berth whose names are needed, such as of a rebuilt host with another id.
+
+        They get their final name when they are written, or are deleted by `--prune`.
         """
         owners = {provider.name: provider.id for provider in self.theirs.providers.values()}
 
         async def rename(provider: ImportedProvider) -> None:
-            at, body = f"/resource_providers/{provider.id}", {"name": _for_now(provider)}
+            unique = f"{provider.name[:150]} ({provider.id})"
             with suppress(Rejected):  # then the provider that needs the name is refused with the reason
-                await self.berth.request("PUT", at, body)
+                await self.berth.request("PUT", f"/resource_providers/{provider.id}", {"name": unique})
 
         in_the_way = [
             provider
@@ -136,11 +137,10 @@ class Import:
         return (await self.berth.request("POST", "/berth/providers", body))["results"]
 
     async def _claim(self, consumers: list[ImportedConsumer]) -> None:
-        """Claim allocations for the imported consumers. One may need capacity that another has yet to
-        release, so refused claims are repeated while any succeed.
+        """Claim allocations for the imported consumers.
 
-        The rest does not fit by berth's rules although it exists: inventories are widened for it, and then
-        restored.
+        A claim may need capacity that a later claim releases, so refused claims are repeated while any
+        succeed. The rest exceeds berth's rules: inventories are widened for it, and then restored.
         """
         left = await self._claims(consumers)
         while left and len(left) < len(consumers):
@@ -159,9 +159,7 @@ class Import:
     def _widened(
         self, provider: ImportedProvider, consumers: Collection[ImportedConsumer]
     ) -> ImportedProvider:
-        """Return a provider with enough inventory for the imported allocations, in addition to the present
-        ones.
-        """
+        """Return a provider with inventory for the imported allocations in addition to the present ones."""
         wanted = {class_ for consumer in consumers for class_ in consumer.allocations.get(provider.id, ())}
         held = {
             class_: self.theirs.used(provider.id, class_) + self.ours.used(provider.id, class_)
@@ -193,27 +191,13 @@ class Import:
 
     async def _release(self, ids: Iterable[str]) -> None:
         async def release(id_: str) -> None:
-            try:
-                await self.berth.request("DELETE", f"/allocations/{id_}")
-                self.outcome.released += 1
-            except Rejected as why:
-                if why.status != 404:
-                    self.outcome.failed[id_] = str(why)
+            await self._write("released", id_, "DELETE", f"/allocations/{id_}")
 
         await each(sorted(ids), release, "consumers released", self.progress)
 
     async def _drop(self, ids: set[str]) -> None:
         for provider in reversed(self.ours.parents_first(ids)):
-            try:
-                await self.berth.request("DELETE", f"/resource_providers/{provider.id}")
-                self.outcome.dropped += 1
-            except Rejected as why:
-                self.outcome.failed[provider.id] = str(why)
-
-
-def _for_now(provider: ImportedProvider) -> str:
-    """Return a unique temporary name for a provider that shows the original one."""
-    return f"{provider.name[:150]} ({provider.id})"
+            await self._write("dropped", provider.id, "DELETE", f"/resource_providers/{provider.id}")
 
 
 def _load(provider: ImportedProvider) -> Mapping[str, Any]:

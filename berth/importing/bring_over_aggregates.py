@@ -1,6 +1,4 @@
-"""Reads Nova's host aggregates as `openstack aggregate list --long -f json` writes them, and brings them into
-a running berth; repeatable until nothing differs.
-"""
+"""Imports Nova's host aggregates, as `openstack aggregate list --long -f json` writes them; repeatable."""
 
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -129,9 +127,7 @@ class BringOver:
             yield await self._bring(aggregate, match)
 
     def _match(self, aggregate: NovaAggregate, nameless: Mapping[str, set[str]]) -> str | None:
-        """Return the aggregate of berth that corresponds to one of Nova's: found by uuid, by name, or as the
-        one unnamed aggregate with the same hosts.
-        """
+        """Return the aggregate with the uuid or name, or the only unnamed aggregate with the same hosts."""
         if aggregate.uuid:
             return aggregate.uuid if aggregate.uuid in self._there else None
         if named := [id_ for id_, ours in self._there.items() if ours.name == aggregate.name]:

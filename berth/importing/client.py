@@ -39,9 +39,7 @@ class _Away(Exception):
 
 
 class PlacementClient:
-    """A client of a Placement server in the newest version that both sides support. Requests are retried a
-    few times while the server is unreachable.
-    """
+    """A client of a Placement in the newest version of both sides, which retries while it is unreachable."""
 
     def __init__(self, url: str, token: str, cacert: str = "") -> None:
         self.url = url.rstrip("/")

@@ -19,9 +19,7 @@ class ImportedProvider:
 
 @dataclass(frozen=True)
 class ImportedConsumer:
-    """A consumer of the imported Placement with its allocations. Its type is None if it was written before
-    consumer types.
-    """
+    """A consumer with its allocations; its type is None if it was written before consumer types."""
 
     id: str
     project: str
@@ -70,9 +68,7 @@ class PlacementContents:
 
 @dataclass(frozen=True)
 class ContentsDifference:
-    """A difference between two Placements. `what` is "provider", "consumer", "class" or "trait"; the rest is
-    for people.
-    """
+    """A difference between two Placements in a provider, consumer, class or trait (`what`)."""
 
     what: str
     id: str
@@ -84,9 +80,7 @@ class ContentsDifference:
 
 
 def differences(theirs: PlacementContents, ours: PlacementContents) -> list[ContentsDifference]:
-    """Return what must change in the Placement `ours` to equal `theirs`. Additional names in `ours` are no
-    difference.
-    """
+    """Return what must change in `ours` to equal `theirs`; additional names in `ours` are no difference."""
     return [
         *(
             ContentsDifference("class", name, "missing here")
@@ -101,8 +95,8 @@ def differences(theirs: PlacementContents, ours: PlacementContents) -> list[Cont
 def unimportable(theirs: PlacementContents, ours: PlacementContents, prune: bool) -> dict[str, str]:
     """Return the providers and consumers that cannot be imported, each with the reason.
 
-    Without `prune` a provider that exists only in berth keeps its name. A tree with that name is refused as
-    a whole, and so are consumers on providers that are missing here because of it.
+    Without `prune` a provider that exists only in berth keeps its name: a tree with that name is refused as
+    a whole, and so are consumers on its missing providers.
     """
     if prune:
         return {}

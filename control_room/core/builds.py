@@ -1,10 +1,16 @@
-"""The scores of the best hosts of a decision, for a page."""
+"""Builds, moves and drains prepared for pages, and the counts of ended builds for each tick of time."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Literal
 
 from bus.decisions import Decision, Record, RecordedHost
 from bus.messages import Attempt
+from bus.moves import MoveStands
 
 MOST_WEIGHERS = 5
 
@@ -77,3 +83,258 @@ def timeline(attempts: Sequence[Attempt]) -> list[AttemptShown]:
         took, left = max(0.0, attempt.ended - attempt.started), min(after * scale, 99.5)
         rows.append(AttemptShown(number, attempt, after, took, left, min(max(0.5, took * scale), 100 - left)))
     return rows
+
+
+VERIFYING = ("verify", "verifying")  # it goes no further by itself
+A_DAY = 86_400.0
+
+_PHASES = {
+    "prepare": "preparing on {host}",
+    "send": "copying to {host}",
+    "start": "starting on {host}",
+    "back": "returning to {host}",
+    "resume": "resuming on {host}",
+    "build": "building on {host}",
+    "rebuild": "rebuilding on {host}",
+    "swap": "failed on {host}: trying the next host",
+    "undo": "returning to its source",
+    "revert": "returning to its source",
+    "abort": "returning to its source",
+    "confirm": "confirmed on {host}: releasing the source",
+    "away": "left its cell",
+}
+_ENDS = {
+    "done": "done",
+    "reverted": "returned to its source",
+    "aborted": "aborted: it is at its source",
+    "error": "not done",
+    "deleted": "deleted",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoveShown:
+    stands: MoveStands
+    says: str
+    state: str  # good, warn, bad, or empty: under way
+    attempt: int  # number of the host that is tried
+    took: float | None  # None: it runs
+    may: tuple[str, ...]  # acts that an operator may choose
+
+    @property
+    def id(self) -> str:
+        return self.stands.move
+
+
+def move_shown(move: MoveStands) -> MoveShown:
+    host = move.towards or "its host"
+    waits = move.phase in VERIFYING
+    if move.in_cell:
+        says = f"continues in cell {move.in_cell}"
+    elif move.ended:
+        says = _ENDS.get(move.phase, move.phase)
+    elif waits:
+        says = f"runs on {host}, waits for confirmation or revert"
+    else:
+        known = _PHASES.get(move.phase)
+        says = known.format(host=host) if known else f"{move.phase} on {host}"
+    states = {"done": "good", "error": "bad"}
+    state = states.get(move.phase, "warn") if move.ended else ""
+    return MoveShown(
+        stands=move,
+        says=says,
+        state="warn" if waits else state,
+        attempt=sum(each.outcome != "built" for each in move.attempts) + 1,
+        took=max(0.0, move.ended - move.since) if move.ended else None,
+        may=_may(move, waits),
+    )
+
+
+def _may(move: MoveStands, waits: bool) -> tuple[str, ...]:
+    if move.ended or move.in_cell or move.phase in ("undo", "revert", "abort", "confirm"):
+        return ()
+    if waits:
+        return "confirm", "revert"
+    return ("abort", "force") if move.kind == "live" and move.phase == "send" else ("abort",)
+
+
+def merged_moves(found: Iterable[MoveStands]) -> list[MoveStands]:
+    """Return each move once, the newest first; of two reports the one of the cell that runs it."""
+    every = list(found)
+    known = {move.move for move in every if not move.in_cell}
+    one_each = {move.move: move for move in every if not move.in_cell or move.move not in known}
+    return sorted(one_each.values(), key=lambda one: (-one.since, one.move))
+
+
+# Drains
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrainShown:
+    root: str
+    host: str
+    cell: str
+    left: int | None  # instances on the host; None: its cell does not answer
+    moved: int
+    running: int
+    causes: tuple[str, ...]  # other causes that the host is closed for
+    runs_here: bool  # this control room runs it
+    problem: str
+    unmoved: tuple[tuple[str, str], ...] = ()  # build, and the reason
+
+    @property
+    def share(self) -> float:
+        """Return the share of a host's guests that have left."""
+        if self.left is None:
+            return 0.0
+        return self.moved / (self.moved + self.left) if self.left else 1.0
+
+
+def moved_away(host: str, moves: Sequence[MoveStands], now: float) -> int:
+    """Return how many moves, newest first, left the host within a day and since a guest last came there."""
+    count = 0
+    for move in moves:
+        if not move.ended or move.phase != "done":
+            continue
+        if now - move.ended > A_DAY or move.source != host:
+            break
+        count += 1
+    return count
+
+
+TICK = 5.0  # seconds
+TICKS = 120
+RECENT = 2000
+MOST_CAUSES = 30  # causes with a separate count in a tick; the rest are counted together
+OTHER = "other causes"
+_BOUNDS = tuple(0.001 * 1.1**step for step in range(160))  # a millisecond to an hour, in steps of a tenth
+_CHANGING = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[\w.-]*\d[\w.-]*\b|'[^']*'")
+
+EndStatus = Literal["active", "error", "no host"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedBuild:
+    """A build that has ended, with the fields that lists show."""
+
+    build: str
+    status: EndStatus
+    at: float
+    cell: str = ""
+    host: str = ""
+    seconds: float | None = None  # that its cell took, from the first order on
+    attempts: int = 0
+    cause: str = ""
+
+
+@dataclass(slots=True)
+class Tick:
+    """The numbers of builds that ended within one period of some seconds."""
+
+    number: int
+    ends: Counter[str] = field(default_factory=Counter)  # by status
+    durations: Counter[int] = field(default_factory=Counter)  # of active builds
+    causes: Counter[str] = field(default_factory=Counter)
+    host_failures: int = 0
+    moves: Counter[str] = field(default_factory=Counter)  # by how they ended
+
+
+class BuildHistory:
+    """The numbers of ended builds of the last ten minutes by tick, and the last ended builds."""
+
+    def __init__(self) -> None:
+        self._ticks: deque[Tick] = deque()
+        self.recent: deque[EndedBuild] = deque(maxlen=RECENT)
+
+    def add(self, end: EndedBuild) -> None:
+        tick = self._at(end.at)
+        tick.ends[end.status] += 1
+        if end.status == "active" and end.seconds is not None:
+            tick.durations[bucket(end.seconds)] += 1
+        if end.cause:
+            cause = without_details(end.cause)
+            if cause not in tick.causes and len(tick.causes) >= MOST_CAUSES:
+                cause = OTHER
+            tick.causes[cause] += 1
+        self.recent.append(end)
+
+    def add_failure(self, at: float) -> None:
+        self._at(at).host_failures += 1
+
+    def add_move(self, end: str, at: float) -> None:
+        self._at(at).moves[end] += 1
+
+    def ticks(self, now: float) -> list[Tick]:
+        """Return the complete ticks, oldest first."""
+        return self._ticks_until(int(now // TICK), TICKS)
+
+    def _ticks_until(self, last: int, several: int) -> list[Tick]:
+        known = {tick.number: tick for tick in self._ticks}
+        quiet = Tick(last - 1)  # one for all of them
+        return [known.get(number) or quiet for number in range(last - several, last)]
+
+    def current(self, now: float) -> Tick:
+        """Return the counts since the last complete tick."""
+        number = int(now // TICK)
+        return next((tick for tick in reversed(self._ticks) if tick.number == number), None) or Tick(number)
+
+    def rate(self, now: float, ticks: int = 2) -> float:
+        """Return the builds a second that became active in the last complete ticks."""
+        last = self._ticks_until(int(now // TICK), ticks)
+        return sum(tick.ends["active"] for tick in last) / (ticks * TICK)
+
+    def _at(self, at: float) -> Tick:
+        number = int(at // TICK)
+        ticks = self._ticks
+        if not ticks or number > ticks[-1].number:
+            ticks.append(Tick(number))
+            while ticks[0].number <= number - TICKS - 1:
+                ticks.popleft()
+            return ticks[-1]
+        for tick in reversed(ticks):  # the clock was put back, or messages came out of order
+            if tick.number <= number:
+                return tick
+        return ticks[0]
+
+
+def without_details(cause: str) -> str:
+    """Return the cause of a failure without ids, numbers and names, so that equal causes count together."""
+    return _CHANGING.sub("…", cause)[:120]
+
+
+def summed(ticks: Sequence[Tick]) -> Tick:
+    """Return the sums of several ticks."""
+    whole = Tick(ticks[-1].number if ticks else 0)
+    for tick in ticks:
+        if not tick.ends and not tick.moves and not tick.host_failures:
+            continue
+        whole.ends.update(tick.ends)
+        whole.durations.update(tick.durations)
+        whole.causes.update(tick.causes)
+        whole.moves.update(tick.moves)
+        whole.host_failures += tick.host_failures
+    return whole
+
+
+def latest(recent: Sequence[EndedBuild], failed_only: bool, limit: int) -> Iterator[EndedBuild]:
+    """Return the last ended builds, the newest first."""
+    for end in reversed(recent):
+        if limit <= 0:
+            return
+        if not failed_only or end.status != "active" or end.attempts > 1:
+            limit -= 1
+            yield end
+
+
+def bucket(seconds: float) -> int:
+    return bisect_left(_BOUNDS, seconds)
+
+
+def percentiles(counts: Mapping[int, int], shares: Iterable[float]) -> list[float | None]:
+    """Return for each share, such as 0.95, the time within which it ended, or None without builds."""
+    numbers = sorted(counts)
+    passed = list(accumulate(counts[number] for number in numbers))
+    if not passed:
+        return [None for _ in shares]
+    reached = (numbers[bisect_left(passed, share * passed[-1])] for share in shares)
+    return [_BOUNDS[min(number, len(_BOUNDS) - 1)] for number in reached]

@@ -25,7 +25,6 @@ class PlacementRecord:
 
     closed: bool  # all of it is reserved, or it has nothing
     updated: float  # when placement's record was made; 0: unknown
-    classes: tuple[str, ...] = ()
     used: bool = False
     holder: str = ""  # the consumer; empty if free, or not asked for
     marks: tuple[str, ...] = ()  # an operator's, in words
@@ -162,9 +161,7 @@ class BoardColumn:
 def board(
     nodes: MetalNodes, now: float, wanted: str = "", column: str = "", most: int = 40
 ) -> list[BoardColumn]:
-    """Return the columns of the board that have nodes with the text `wanted`; nodes whose two states differ
-    come first.
-    """
+    """Return the columns with nodes that have the text `wanted`, nodes whose two states differ first."""
     by_column: dict[str, list[NodeShown]] = {}
     for node in sorted(nodes.nodes, key=lambda node: (not node.differs, node.name or node.id)):
         if not wanted or _matches(node, wanted.lower()):

@@ -4,11 +4,15 @@ import math
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from bus.messages import HostReported
-from control_room.core.windows import TICK, BuildHistory, Tick, percentiles, summed
+from control_room.core.builds import TICK, BuildHistory, Tick, percentiles, summed
 from control_room.core.words import duration, listed, several
+
+K = TypeVar("K")
+R = TypeVar("R")
+V = TypeVar("V")
 
 WIDTH, HEIGHT = 600, 120
 
@@ -87,27 +91,20 @@ class Heartbeats:
         self._schedulers: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
     def add(self, report: HostReported, now: float) -> None:
-        hosts = report.hosts
-        key = report.cell, report.agent
-        self._agents[key] = AgentHeartbeat(
+        heartbeat = AgentHeartbeat(
             cell=report.cell,
             agent=report.agent,
             at=now,
             period=report.period,
-            hosts=len(hosts),
-            instances=sum(host.instances for host in hosts),
+            hosts=len(report.hosts),
+            instances=sum(host.instances for host in report.hosts),
         )
-        self._agents.move_to_end(key)
-        while len(self._agents) > MOST:
-            self._agents.popitem(last=False)
+        _keep_latest(self._agents, (report.cell, report.agent), heartbeat)
 
     def add_scheduler(self, name: str, now: float, waits: int = 0) -> bool:
         """Record a heartbeat of a scheduler. Return whether its number of waiting requests has changed."""
         before = self._schedulers.get(name)
-        self._schedulers[name] = now, waits
-        self._schedulers.move_to_end(name)
-        while len(self._schedulers) > MOST:
-            self._schedulers.popitem(last=False)
+        _keep_latest(self._schedulers, name, (now, waits))
         return before is None or before[1] != waits
 
     def agents(self, now: float) -> Sequence[AgentHeartbeat]:
@@ -123,6 +120,13 @@ class Heartbeats:
         return {name: max(0.0, now - at) for name, (at, _) in sorted(self._schedulers.items())}
 
 
+def _keep_latest(heartbeats: OrderedDict[K, V], key: K, heartbeat: V) -> None:
+    heartbeats[key] = heartbeat
+    heartbeats.move_to_end(key)
+    while len(heartbeats) > MOST:
+        heartbeats.popitem(last=False)
+
+
 _MANY = 0.1  # of the builds that end
 _FEW = 5  # fewer ends than this are not judged
 _SLOW = 2.0  # seconds for an answer
@@ -134,33 +138,31 @@ class Alarm:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessReply:
-    """The answer of a queried process: the time it took, or why there was none."""
+@dataclass(frozen=True, slots=True)
+class Reply(Generic[R]):
+    """An answer, or the reason for its absence."""
 
-    name: str
-    seconds: float = 0.0
+    source: str  # the process that was asked, for people
+    answer: R | None = None
     problem: str = ""
+    seconds: float = 0.0
+
+
+Replies = Sequence[Reply[Any]]
 
 
 def alarms(
-    replies: Sequence[ProcessReply],
+    replies: Replies,
     agents: Sequence[AgentHeartbeat],
     minute: Tick,
     disabled_cells: Sequence[str],
     rescued: int,
     now: float,
-) -> list[Alarm]:
-    """Return sentences about problems that an operator should solve. `minute` has the counts of builds that
-    ended in about the last minute.
-    """
-    return [*_silent(replies, agents, now), *_ends(minute), *_warnings(replies, disabled_cells, rescued)]
-
-
-def _silent(replies: Sequence[ProcessReply], agents: Sequence[AgentHeartbeat], now: float) -> Iterator[Alarm]:
+) -> Iterator[Alarm]:
+    """Yield the problems that an operator should solve; `minute` has the builds that ended in it."""
     for reply in replies:
         if reply.problem:
-            yield Alarm("bad", f"{reply.name} does not answer: {reply.problem}")
+            yield Alarm("bad", f"{reply.source} does not answer: {reply.problem}")
     late = [agent for agent in agents if agent.late(now)]
     if late:
         oldest = max(agent.lag(now) for agent in late)
@@ -168,25 +170,15 @@ def _silent(replies: Sequence[ProcessReply], agents: Sequence[AgentHeartbeat], n
         names = listed([agent.agent for agent in late])
         text = f"no heartbeat in time of {several(len(late), 'agent')} with {hosts}"
         yield Alarm("bad", f"{text} ({names}; the oldest {duration(oldest)} ago)")
-
-
-def _ends(minute: Tick) -> Iterator[Alarm]:
     total = sum(minute.ends.values())
-    if total < _FEW:
-        return
     for status, outcome in (("error", "ended in error"), ("no host", "found no host")):
         number = minute.ends[status]
-        if number / total >= _MANY:
+        if total >= _FEW and number / total >= _MANY:
             share = f"{number / total:.0%} of the builds that ended in the last minute {outcome}"
             yield Alarm("bad" if number / total >= 0.5 else "warn", f"{share} ({number:,} of {total:,})")
-
-
-def _warnings(
-    replies: Sequence[ProcessReply], disabled_cells: Sequence[str], rescued: int
-) -> Iterator[Alarm]:
     for reply in replies:
         if not reply.problem and reply.seconds > _SLOW:
-            yield Alarm("warn", f"{reply.name} took {duration(reply.seconds)} to answer")
+            yield Alarm("warn", f"{reply.source} took {duration(reply.seconds)} to answer")
     if disabled_cells:
         noun, verb = ("cell", "is") if len(disabled_cells) == 1 else ("cells", "are")
         text = f"{noun} {listed(disabled_cells)} {verb} disabled: no new builds are placed there"
@@ -203,20 +195,7 @@ _POINT = 6  # ticks that a point of the latencies is computed from
 _SCHEDULER_LATE = 15.0  # seconds without a heartbeat
 
 
-@dataclass(frozen=True, kw_only=True)
-class CellNow:
-    name: str
-    enabled: bool
-    hosts: int
-    instances: int
-    building: int | None  # None: its conductor does not answer
-    agents: int
-    late: int
-    closed: str  # hosts that are not up, by state
-    problem: str
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class WorkerNow:
     name: str
     state: str  # good, warn, bad
@@ -225,9 +204,7 @@ class WorkerNow:
 
 @dataclass(frozen=True)
 class TenMinutes:
-    """The figures of the last ten minutes, in complete ticks; they stay the same until the next tick is
-    complete.
-    """
+    """The figures of the last ten minutes in complete ticks, computed again after each tick."""
 
     number: int
     whole: Tick
@@ -240,11 +217,6 @@ def ten_minutes(history: BuildHistory, now: float, known: TenMinutes | None) -> 
     if known is not None and known.number == int(now // TICK) - 1:
         return known
     ticks = history.ticks(now)
-    return TenMinutes(ticks[-1].number, summed(ticks), summed(ticks[-_MINUTE:]), *charts(ticks))
-
-
-def charts(ticks: Sequence[Tick]) -> tuple[Chart, Chart]:
-    """Return charts of the builds that ended a second and of their durations, each point of half a minute."""
     speed = chart(
         [
             ("active", [tick.ends["active"] / TICK for tick in ticks]),
@@ -256,30 +228,27 @@ def charts(ticks: Sequence[Tick]) -> tuple[Chart, Chart]:
     points = [percentiles(summed(span).durations, SHARES) for span in spans]
     names = ("p50", "p95", "p99")
     latency = chart([(name, [point[place] for point in points]) for place, name in enumerate(names)])
-    return speed, latency
+    return TenMinutes(ticks[-1].number, summed(ticks), summed(ticks[-_MINUTE:]), speed, latency)
 
 
 def workers(
-    replies: Sequence[ProcessReply],
+    replies: Replies,
     schedulers: Mapping[str, float],
     agents: Sequence[AgentHeartbeat],
     now: float,
 ) -> list[WorkerNow]:
-    rows = [
-        WorkerNow(
-            name=reply.name,
-            state="bad" if reply.problem else "warn" if reply.seconds > 2 else "good",
-            text=reply.problem or f"answers in {duration(reply.seconds)}",
-        )
-        for reply in replies
-    ]
+    rows = []
+    for reply in replies:
+        state = "bad" if reply.problem else "warn" if reply.seconds > _SLOW else "good"
+        text = reply.problem or f"answers in {duration(reply.seconds)}"
+        rows.append(WorkerNow(reply.source, state, text))
     for name, lag in schedulers.items():
-        state, text = "good" if lag < _SCHEDULER_LATE else "bad", f"last heartbeat {duration(lag)} ago"
-        rows.append(WorkerNow(name=f"scheduler {name}", state=state, text=text))
+        state = "good" if lag < _SCHEDULER_LATE else "bad"
+        rows.append(WorkerNow(f"scheduler {name}", state, f"last heartbeat {duration(lag)} ago"))
     if agents:
         late = sum(agent.late(now) for agent in agents)
         heartbeats = f"heartbeats of {several(late, 'agent')} are late" if late else "all heartbeats in time"
         oldest = duration(max(agent.lag(now) for agent in agents))
         text = f"{heartbeats}, the oldest {oldest} ago"
-        rows.append(WorkerNow(name=several(len(agents), "agent"), state="bad" if late else "good", text=text))
+        rows.append(WorkerNow(several(len(agents), "agent"), "bad" if late else "good", text))
     return rows

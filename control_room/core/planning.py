@@ -3,6 +3,7 @@
 The flavors are packed host by host, so the number does fit; another packing may fit a little more.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -93,22 +94,23 @@ def planned(
 ) -> PlanAnswer:
     """Return how many flavors and mixes fit, now and with the plan's changes.
 
-    Raise InvalidPlan if a host that the plan names does not exist, and PlanStopped soon after `stopped`
-    returns True.
+    Raise InvalidPlan for an unknown host, and PlanStopped soon after `stopped` returns True.
     """
     taken = _named(hosts, plan.without)
     gone = {host.root for host in taken}
-    added = [host for one in plan.added for host in _added(one, hosts)]
+    added = [host for wanted in plan.added for host in _added(wanted, hosts)]
     if sum(len(host.stocks) for host in added) > MOST_STOCKS:
         raise InvalidPlan(f"the hosts to add have {MOST_STOCKS:,} inventories at most in all")
-    changed = bool(taken or added)
+    held = Counter[str]()
+    for stock in (stock for host in taken for stock in host.stocks):
+        held[stock.resource_class] += stock.capacity - stock.free
     then = [*(host for host in hosts if host.root not in gone), *added]
     return PlanAnswer(
         now=_side(hosts, plan, stopped),
-        then=_side(then, plan, stopped) if changed else None,
+        then=_side(then, plan, stopped) if taken or added else None,
         added=len(added),
         taken=tuple(sorted(host.name for host in taken)),
-        homeless=_held(taken),
+        homeless=tuple((name, amount) for name, amount in sorted(held.items()) if amount > 0),
     )
 
 
@@ -149,22 +151,18 @@ def _added(wanted: AddedHosts, hosts: Sequence[KnownHost]) -> list[KnownHost]:
     return [replace(made, root="", name=f"new {wanted.name}", new=True)] * wanted.number
 
 
-def _held(hosts: Sequence[KnownHost]) -> tuple[tuple[str, int], ...]:
-    held: dict[str, int] = {}
-    for host in hosts:
-        for stock in host.stocks:
-            held[stock.resource_class] = held.get(stock.resource_class, 0) + stock.capacity - stock.free
-    return tuple((name, amount) for name, amount in sorted(held.items()) if amount > 0)
-
-
 # How much fits
 
 
 def _side(hosts: Sequence[KnownHost], plan: Plan, stopped: Callable[[], bool]) -> PlanSide:
-    there = [host for host in hosts if _is_there(host, plan)]
+    there = [
+        host
+        for host in hosts
+        if (not plan.cell or host.cell == plan.cell or (host.new and not host.cell))
+        and (not plan.zone or host.zone == plan.zone or (host.new and not host.zone))
+    ]
     packing = _Packing([host for host in there if not host.closed], plan.mix, stopped)
     mixes, left = packing.mixes()
-    more = [flavor.name for flavor in plan.mix if packing.fits(flavor, left).sum() < flavor.parts]
     return PlanSide(
         hosts=len(packing.hosts),
         closed=len(there) - len(packing.hosts),
@@ -175,23 +173,12 @@ def _side(hosts: Sequence[KnownHost], plan: Plan, stopped: Callable[[], bool]) -
             LeftOver(resource_class=name, free=int(left[name].sum()), largest=_largest(left[name]))
             for name in packing.classes
         ),
-        short=tuple(more),
-    )
-
-
-def _is_there(host: KnownHost, plan: Plan) -> bool:
-    anywhere = ("",) if host.new else ()
-    return (not plan.cell or host.cell in (plan.cell, *anywhere)) and (
-        not plan.zone or host.zone in (plan.zone, *anywhere)
+        short=tuple(flavor.name for flavor in plan.mix if packing.fits(flavor, left).sum() < flavor.parts),
     )
 
 
 class _Packing:
-    """Enabled hosts, the fullest first, so that hosts with much free capacity are saved for large flavors.
-
-    The inventories of a class are one flat array over all hosts, so a host with many providers costs no more
-    for the rest.
-    """
+    """Enabled hosts, the fullest first, so that hosts with much free capacity are saved for large flavors."""
 
     def __init__(
         self, hosts: Sequence[KnownHost], mix: Sequence[PlannedFlavor], stopped: Callable[[], bool]

@@ -51,20 +51,20 @@ NAMES = tuple(field.name for field in (*FIELDS, *MORE_FIELDS))
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIfRequest:
-    """A what-if request as entered in a form: with names in place of ids."""
+    """A what-if request as entered in a form: with names in place of ids, by the options of `berth boot`."""
 
     vcpus: int
     memory_mb: int
     disk_gb: int
     count: int = 1
     at_least: int = 0
-    extra_specs: tuple[str, ...] = ()  # KEY=VALUE
+    extra_spec: tuple[str, ...] = ()  # KEY=VALUE
     zone: str = ""
     cell: str = ""
     group: str = ""
-    aggregates: str = ""
+    aggregate: tuple[str, ...] = ()
     host: str = ""
-    avoid: tuple[str, ...] = ()
+    ignore_host: tuple[str, ...] = ()
     project: str = ""
 
 
@@ -93,14 +93,15 @@ def parse_request(texts: Mapping[str, str]) -> WhatIfRequest | None:
         disk_gb=number("disk_gb"),
         count=number("count", 1),
         at_least=number("at_least"),
-        extra_specs=tuple(_extra_specs(texts, problems)),
-        avoid=tuple(words(texts["avoid"])),
-        **{name: texts[name] for name in ("zone", "cell", "group", "aggregates", "host", "project")},
+        extra_spec=tuple(_extra_specs(texts, problems)),
+        aggregate=(texts["aggregates"],) if texts["aggregates"] else (),
+        ignore_host=tuple(words(texts["avoid"])),
+        **{name: texts[name] for name in ("zone", "cell", "group", "host", "project")},
     )
     if not 1 <= found.count <= MOST_INSTANCES:
         problems.append(f"{_label('count')}: from 1 to {MOST_INSTANCES:,}.")
     amounts = found.vcpus or found.memory_mb or found.disk_gb
-    if not problems and not amounts and not any(spec.startswith("resources") for spec in found.extra_specs):
+    if not problems and not amounts and not any(spec.startswith("resources") for spec in found.extra_spec):
         problems.append("Enter at least one amount: virtual CPUs, memory, disk or another resource.")
     if problems:
         raise InvalidForm(*problems)
@@ -288,9 +289,7 @@ def _times(text: str, most: int) -> tuple[int, str]:
 
 
 class _Terms:
-    """The terms of a line of a capacity plan, separated by commas: CLASS:AMOUNT, TRAIT, !TRAIT and
-    zone=NAME.
-    """
+    """The terms of a line of a capacity plan: CLASS:AMOUNT, TRAIT, !TRAIT and zone=NAME."""
 
     def __init__(self, text: str) -> None:
         self.amounts: dict[str, int] = {}

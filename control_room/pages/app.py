@@ -1,25 +1,20 @@
 """The route table of the control room."""
 
-import hashlib
-from functools import cache
-
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
 
-from control_room.pages.builds import BuildPages
-from control_room.pages.bus import BusPages
-from control_room.pages.dead_letters import DeadLetterPages
+from control_room.pages.builds import BuildPages, WaitingPages
+from control_room.pages.bus import BusPages, DeadLetterPages
 from control_room.pages.frame import HERE, PageContext, PageRefused, Renderer
-from control_room.pages.hosts import HeatPages, HostPages
-from control_room.pages.metal import MetalPages
+from control_room.pages.hosts import HeatPages, HostPages, MetalPages
 from control_room.pages.middleware import AccessMiddleware, SignInPages
 from control_room.pages.moves import MovePages
 from control_room.pages.now import NowPages
-from control_room.pages.waiting import WaitingPages
 from control_room.pages.what_if import CapacityPages, WhatIfPages
 
 
@@ -35,7 +30,7 @@ def pages_app(context: PageContext) -> Starlette:
     return app
 
 
-def _routes(context: PageContext, renderer: Renderer) -> list[Route]:
+def _routes(context: PageContext, renderer: Renderer) -> list[BaseRoute]:
     now, builds = NowPages(context, renderer), BuildPages(context, renderer)
     heat, host = HeatPages(context, renderer), HostPages(context, renderer)
     waiting, moves = WaitingPages(context, renderer), MovePages(context, renderer)
@@ -68,7 +63,6 @@ def _routes(context: PageContext, renderer: Renderer) -> list[Route]:
         "/moves/{move}": moves.move,
         "/moves/{move}/events": moves.move_events,
         "/login": sign_in.page,
-        "/static/{name}": static_file,
         "/healthz": _health,
     }
     write = {
@@ -84,6 +78,7 @@ def _routes(context: PageContext, renderer: Renderer) -> list[Route]:
     return [
         *(Route(path, endpoint, methods=["GET"]) for path, endpoint in read.items()),
         *(Route(path, endpoint, methods=["POST"]) for path, endpoint in write.items()),
+        Mount("/static", StaticFiles(directory=HERE / "static")),
     ]
 
 
@@ -98,29 +93,3 @@ async def _unknown(request: Request) -> Response:
 async def _wrong_method(request: Request, problem: Exception) -> Response:
     headers = problem.headers if isinstance(problem, HTTPException) else None
     return PlainTextResponse("This page does not support this method.\n", 405, headers=headers)
-
-
-_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
-
-
-@cache
-def _files() -> dict[str, tuple[bytes, str, str]]:
-    """Return the content, the media type and the entity tag of each static file."""
-    found = {}
-    for path in (HERE / "static").iterdir():
-        if path.suffix in _TYPES:
-            content = path.read_bytes()
-            tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
-            found[path.name] = (content, _TYPES[path.suffix], tag)
-    return found
-
-
-async def static_file(request: Request) -> Response:
-    found = _files().get(request.path_params["name"])
-    if found is None:
-        raise PageRefused(404, "There is no such file", "")
-    content, media_type, tag = found
-    headers = {"etag": tag, "cache-control": "no-cache"}  # kept, and asked about each time
-    if request.headers.get("if-none-match") == tag:
-        return Response(status_code=304, headers=headers)
-    return Response(content, media_type=media_type, headers=headers)

@@ -1,38 +1,38 @@
-"""Pages of builds: recently ended ones, and all records of one build."""
+"""Builds that ended, all records of one build, and the waiting room: requests that wait for a host."""
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from bus.messages import BuildRequested
+from bus.errors import OperationRefused
 from bus.moves import FindMoves, MoveStands
-from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision, WhatIf
-from control_room.core.builds import AttemptShown, DecisionShown, shown, timeline
+from bus.queries import (
+    BuildStands,
+    DecisionFound,
+    FindBuilds,
+    FindDecision,
+    FindWaiting,
+    WaitingFound,
+    WhatIf,
+)
+from control_room.core.builds import latest, shown, timeline
+from control_room.core.now import Reply
 from control_room.core.what_if_form import address_of
-from control_room.core.windows import latest
-from control_room.pages.frame import PageContext, PageGroup, PageRefused, Renderer, uuid_in
-from control_room.pages.page_updates import PageUpdates
+from control_room.pages import frame
+from control_room.pages.frame import PageContext, PageGroup, PageRefused, PageUpdates, Renderer, uuid_in
 from control_room.pages.what_if import shown_answer
-from control_room.queries import Reply, query
-from control_room.shared_data import SharedData
+from control_room.queries import query
+from control_room.shared_data import SPACING, TIMES, SharedData
 
 LISTED = 100
 ROWS_KEPT = 400  # rendered rows
 SECONDS = 5.0  # seconds after which the list is rendered again, because it shows ages
-
-
-@dataclass(frozen=True, kw_only=True)
-class BuildShown:
-    stands: BuildStands
-    attempts: Sequence[AttemptShown]
-    decision: DecisionShown
-    again: str  # the host of the repeated decision; empty: it was not repeated
-    same: bool
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,16 @@ class BuildPages(PageGroup):
         if not records.builds and not records.moves and not records.decided.known:
             silent = f" ({', '.join(records.silent)} did not answer.)" if records.silent else ""
             raise PageRefused(404, "Unknown id", f"No build, request or move has this id.{silent}")
-        then = request.query_params.get("then", "")
-        requested, scores = self._request(records), self._context.operations.scores
-        today, today_decision = await self._today(requested) if then == "now" else (None, None)
+        then, operations = request.query_params.get("then", ""), self._context.operations
+        today, today_decision, requested = None, None, records.decided.request
+        if records.decided.move is not None:
+            requested = None  # it is not recorded as one request
+        elif requested is None and records.builds:
+            requested = operations.requested(records.builds[0])
+        if then == "now" and requested is not None:
+            question = WhatIf(request=requested, room=True)
+            today = await query("the scheduler", self._context.queries.what_if, question)
+            today_decision = shown_answer(today.answer, operations.scores) if today.answer else None
         return self._renderer.page(
             request,
             "build.html",
@@ -96,7 +103,7 @@ class BuildPages(PageGroup):
             builds=[self._shown(build, then == "again") for build in records.builds],
             moves=records.moves,
             decided=records.decided,
-            decision=shown(records.decided.decision, scores),
+            decision=shown(records.decided.decision, operations.scores),
             silent=records.silent,
             then=then,
             today=today,
@@ -106,19 +113,19 @@ class BuildPages(PageGroup):
             now=self._context.clock.now(),
         )
 
-    def _shown(self, build: BuildStands, again: bool) -> BuildShown:
+    def _shown(self, build: BuildStands, again: bool) -> dict[str, Any]:
         operations, placed = self._context.operations, build.placed
         record, host = placed.decision.record, None
         if again and record is not None:
             host = operations.replay(build.build, record)
         where = host.host if host else "nowhere" if record else "unknown: it is not recorded"
-        return BuildShown(
-            stands=build,
-            attempts=timeline(build.attempts),
-            decision=shown(placed.decision, operations.scores, placed.chosen.root),
-            again=where if again else "",
-            same=host is not None and host.root == placed.chosen.root,
-        )
+        return {
+            "stands": build,
+            "attempts": timeline(build.attempts),
+            "decision": shown(placed.decision, operations.scores, placed.chosen.root),
+            "again": where if again else "",  # the host of the repeated decision
+            "same": host is not None and host.root == placed.chosen.root,
+        }
 
     async def _records(self, id_: str) -> KnownRecords:
         ask = self._context.queries
@@ -134,21 +141,105 @@ class BuildPages(PageGroup):
             builds += getattr(reply.answer, "builds", ())
             moves.update((move.move, move) for move in getattr(reply.answer, "moves", ()))
         silent = dict.fromkeys(reply.source for reply in replies if reply.problem)
-        decided = replies[0].answer or DecisionFound()
-        return KnownRecords(
-            builds, sorted(moves.values(), key=lambda move: move.since), decided, list(silent)
+        by_time = sorted(moves.values(), key=lambda move: move.since)
+        return KnownRecords(builds, by_time, replies[0].answer or DecisionFound(), list(silent))
+
+
+log = logging.getLogger(__name__)
+
+SECONDS = 5.0  # seconds between two updates without changes: the waiting times grow
+PAGE_SIZE = 50
+_DEEPEST = 1_000_000
+
+
+@dataclass(frozen=True)
+class WaitingQuery:
+    """The project, empty for all, and how many requests are skipped."""
+
+    project: str
+    after: int
+
+    def address(self, path: str, after: int | None = None) -> str:
+        parameters = {"project": self.project, "after": self.after if after is None else after}
+        text = urlencode({name: value for name, value in parameters.items() if value})
+        return f"{path}?{text}" if text else path
+
+
+@dataclass(frozen=True)
+class WaitingData:
+    reply: Reply[WaitingFound]
+    # rendered once for all who may only read (""), and once for each form token of those who may act
+    parts: dict[str, str] = field(default_factory=dict)
+
+
+class WaitingPages(frame.PageGroup):
+    def __init__(self, context: frame.PageContext, renderer: frame.Renderer) -> None:
+        super().__init__(context, renderer)
+        changes = context.events.waiting
+        self._data = SharedData(
+            context.tasks, self._read, changes=changes, seconds=SECONDS * 0.9, times=TIMES, spacing=SPACING
+        )
+        self._updates = PageUpdates(SECONDS, changes, self._data.interval)
+
+    async def page(self, request: Request, problem: str = "", status: int = 200) -> Response:
+        wanted = _wanted(request)
+        return self._renderer.page(
+            request,
+            "waiting.html",
+            status=status,
+            part=self._part(request, wanted, await self._data.get(wanted)),
+            live=wanted.address("/waiting/events"),
+            wanted=wanted,
+            problem=problem,
+            ended=frame.uuid_in(request.query_params.get("ended", "")),
         )
 
-    def _request(self, records: KnownRecords) -> BuildRequested | None:
-        if records.decided.move is not None or not (records.decided.request or records.builds):
-            return None  # it is not recorded as one request
-        return records.decided.request or self._context.operations.requested(records.builds[0])
+    async def events(self, request: Request) -> Response:
+        wanted = _wanted(request)
 
-    async def _today(self, request: BuildRequested | None) -> tuple[Reply[Any] | None, DecisionShown | None]:
-        if request is None:
-            return None, None
-        question = WhatIf(request=request, room=True)
-        reply = await query("the scheduler", self._context.queries.what_if, question)
-        if reply.answer is None:
-            return reply, None
-        return reply, shown_answer(reply.answer, self._context.operations.scores)
+        async def part() -> str:
+            return self._part(request, wanted, await self._data.latest(wanted))
+
+        return self._updates.stream(request, part)
+
+    async def end_wait(self, request: Request) -> Response:
+        fields = await self._renderer.form(request)
+        id_ = frame.uuid_in(fields.get("request", ""))
+        if not id_:
+            raise frame.PageRefused(
+                400, "Not done", f"{fields.get('request', '')[:60]!r} is no id of a request."
+            )
+        try:
+            answer = await self._context.operations.end_wait(id_)
+        except OperationRefused as refused:
+            return await self.page(request, str(refused), 409)
+        finally:
+            self._data.forget()
+        log.info("%s: ended the wait of %s: %s", frame.user_of(request), id_, answer)
+        return RedirectResponse(f"/waiting?{urlencode({'ended': id_})}", status_code=303)
+
+    def _part(self, request: Request, wanted: WaitingQuery, data: WaitingData) -> str:
+        visitor = self._renderer.of_visitor(request)
+        token = visitor["form_token"] if visitor["may_act"] else ""
+        if token not in data.parts:
+            kinds = data.reply.answer.kinds if data.reply.answer else ()
+            with self._updates.interval.rendering():
+                data.parts[token] = self._renderer.part(
+                    "waiting_part.html",
+                    **visitor,
+                    reply=data.reply,
+                    wanted=wanted,
+                    most=max((kind.requests for kind in kinds), default=1),
+                    now=self._context.clock.now(),
+                )
+        return data.parts[token]
+
+    async def _read(self, wanted: WaitingQuery) -> WaitingData:
+        find = FindWaiting(project=wanted.project, after=wanted.after, limit=PAGE_SIZE)
+        return WaitingData(await query("the scheduler", self._context.queries.waiting, find))
+
+
+def _wanted(request: Request) -> WaitingQuery:
+    after = request.query_params.get("after", "")
+    number = int(after[:9]) if after.isascii() and after.isdigit() else 0
+    return WaitingQuery(frame.parameter(request, "project"), min(number, _DEEPEST))

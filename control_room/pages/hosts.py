@@ -1,30 +1,184 @@
-"""Hosts: the heat map of all hosts, and one host's tree, guests, heartbeats and operations."""
+"""Hosts as a heat map, one host with its operations, and the board of bare-metal nodes."""
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from urllib.parse import urlencode
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from bus.errors import OperationRefused
-from bus.host_health import DRAIN, FindHostHealth, HostHealth, HostHealthFound, standing, unanswered
+from bus.errors import OperationRefused, Unavailable
+from bus.host_health import DRAIN, FindHostHealth, standing, unanswered
 from bus.moves import FindMoves
 from bus.queries import FindInstances
 from bus.resources import FindProviders, Provider
-from control_room.core.heat import changed_columns, columns, parse_flavor
-from control_room.core.hosts import rows
-from control_room.core.windows import latest
-from control_room.host_reads import FleetReader
-from control_room.pages.frame import PageContext, PageGroup, PageRefused, Renderer, user_of, uuid_in
-from control_room.pages.page_updates import PageUpdates
-from control_room.queries import NO_ANSWER, query
-from control_room.shared_data import SOONEST, SharedData
+from control_room.core.builds import latest
+from control_room.core.hosts import changed_columns, columns, parse_flavor, rows
+from control_room.core.metal import BoardNode, MetalNodes, board
+from control_room.pages.frame import (
+    PageContext,
+    PageGroup,
+    PageRefused,
+    PageUpdates,
+    Renderer,
+    parameter,
+    soon,
+    user_of,
+    uuid_in,
+)
+from control_room.queries import NO_ANSWER, FleetReader, Operations, query
+from control_room.shared_data import SOONEST, SPACING, TIMES, BackgroundTasks, SharedData
+from control_room.worker import NodeChanges
+
+SECONDS = 10.0  # between two reads of all nodes; a node with a message about it is read immediately
+MOST = 40  # nodes that are read by themselves at a time
+_UNWATCHED_SECONDS = 3.0  # that the nodes are used while no open page receives their changes
+_RETRY_SECONDS = 1.0  # until placement's changes are received again after the bus was unreachable
+
+
+class MetalReader:
+    """The bare-metal nodes for all pages, read from Ironic periodically and after messages about them."""
+
+    def __init__(self, operations: Operations, tasks: BackgroundTasks, changes: NodeChanges) -> None:
+        self._operations = operations
+        self._tasks = tasks
+        self._nodes = MetalNodes(at=0.0)
+        self._ids: set[str] = set()
+        self._changed: dict[str, BoardNode | None] = {}  # read by themselves since a read of all began
+        self._all = SharedData(tasks, self._read_all, changes=changes.of_all, seconds=SECONDS, times=TIMES)
+        self._some = SharedData(
+            tasks, self._read_some, changes=changes, seconds=float("inf"), spacing=SPACING
+        )
+        self._open = 0
+        self._following: asyncio.Task[None] | None = None
+        self.changes = changes
+        self.interval = self._some.interval
+
+    async def nodes(self) -> MetalNodes:
+        """Return the bare-metal nodes for a page that is loaded."""
+        await self._all.get(None, float("inf") if self._open else _UNWATCHED_SECONDS)
+        return self._nodes
+
+    async def latest(self) -> MetalNodes:
+        """Return the bare-metal nodes for an open page, after nodes with a message were read again."""
+        if not self._nodes.at:
+            return await self.nodes()
+        if (reading := self._all.refresh(None)) is not None:
+            reading.add_done_callback(lambda _: self.changes.notify())
+        await self._some.latest(None)
+        return self._nodes
+
+    @asynccontextmanager
+    async def following(self) -> AsyncIterator[None]:
+        """Receive placement's changes of nodes within the block, while a page is open."""
+        self._open += 1
+        if self._following is None:
+            self._following = self._tasks.start(self._follow())
+        try:
+            yield
+        finally:
+            self._open -= 1
+            if not self._open and self._following is not None:
+                self._following.cancel()
+                self._following = None
+
+    async def _read_all(self, _: None) -> None:
+        self._changed.clear()
+        self.changes.nodes.clear()
+        self._set(await self._operations.metal(None), self._changed)
+
+    async def _read_some(self, _: None) -> None:
+        some = list(self.changes.nodes)[:MOST]
+        if not some:
+            return
+        for id_ in some:
+            del self.changes.nodes[id_]
+        read = await self._operations.metal(some)
+        if read.problem:  # the problem is reported when all nodes are read
+            self.changes.of_all.notify()
+            return
+        found = {node.id: node for node in read.nodes}
+        changed = {id_: found.get(id_) for id_ in some}
+        self._changed.update(changed)
+        self._set(self._nodes, changed)
+        if self.changes.nodes:
+            self.changes.notify()
+
+    def _set(self, nodes: MetalNodes, changed: dict[str, BoardNode | None]) -> None:
+        found = {node.id: node for node in nodes.nodes} | changed
+        known = tuple(node for node in found.values() if node is not None)
+        self._nodes, self._ids = replace(nodes, nodes=known), {node.id for node in known}
+
+    async def _follow(self) -> None:
+        while True:
+            with suppress(Unavailable):
+                listener = await self._operations.placement_changes()
+                try:
+                    while True:
+                        changes = (await listener.get()).changes
+                        # unless only its usage changed, an unknown provider may be a new node
+                        nodes = {c.root for c in changes if c.reshaped or c.gone or c.root in self._ids}
+                        if nodes:
+                            self.changes.add(nodes)
+                finally:
+                    await listener.stop()
+            await asyncio.sleep(_RETRY_SECONDS)
+
+
+SHOWN = 12  # nodes of a column, unless it is the only column
+SHOWN_ALONE = 500
+
+
+class MetalPages(PageGroup):
+    def __init__(self, context: PageContext, renderer: Renderer) -> None:
+        super().__init__(context, renderer)
+        changes = context.events.metal
+        self._reader = MetalReader(context.operations, context.tasks, changes)
+        self._updates = PageUpdates(SECONDS, changes, self._reader.interval)
+
+    async def page(self, request: Request) -> Response:
+        nodes = await soon(request, self._reader.nodes())
+        filters = _filters(request)
+        query = urlencode({name: value for name, value in filters.items() if value})
+        return self._renderer.page(
+            request,
+            "metal.html",
+            part=self._part(request, nodes),
+            live=f"/metal/events?{query}" if query else "/metal/events",
+            q=filters["q"],
+            state=filters["state"],
+        )
+
+    async def events(self, request: Request) -> Response:
+        async def part() -> str:
+            return self._part(request, await self._reader.latest())
+
+        return self._updates.stream(request, part, self._reader.following())
+
+    def _part(self, request: Request, nodes: MetalNodes | None) -> str:
+        filters, now = _filters(request), self._context.clock.now()
+        most = SHOWN_ALONE if filters["state"] else SHOWN
+        with self._updates.interval.rendering():
+            return self._renderer.part(
+                "metal_part.html",
+                read=nodes,
+                columns=board(nodes, now, filters["q"], filters["state"], most) if nodes else [],
+                now=now,
+                **filters,
+            )
+
+
+def _filters(request: Request) -> dict[str, str]:
+    return {name: parameter(request, name) for name in ("q", "state")}
+
 
 log = logging.getLogger(__name__)
 
-SECONDS = 30.0  # between two events without changes
+HEAT_SECONDS = 30.0  # between two events without changes
 FLEET_SECONDS = 2.0  # that the hosts are used without changes
 USUAL = "VCPU:2,MEMORY_MB:4096,DISK_GB:20"
 MOST_GUESTS = 200
@@ -43,7 +197,7 @@ class HeatPages(PageGroup):
         self._fleet = SharedData(
             context.tasks, read, changes=self._changes, seconds=FLEET_SECONDS, spacing=SOONEST
         )
-        self._updates = PageUpdates(SECONDS, self._changes)
+        self._updates = PageUpdates(HEAT_SECONDS, self._changes)
 
     async def page(self, request: Request) -> Response:
         flavor = request.query_params.get("flavor", USUAL)
@@ -116,7 +270,8 @@ class HostPages(PageGroup):
             raise PageRefused(503, "Placement does not answer", f"{tree.problem}.")
         now, name = context.clock.now(), root.host or root.name
         health = await query("a scheduler", context.queries.health, FindHostHealth(roots=(root.id,)))
-        state = standing(root.traits, _health(root, health.answer), root.kept_traits, deleted=root.gone)
+        known = unanswered(root) if health.answer is None else next(iter(health.answer.hosts), None)
+        state = standing(root.traits, known, root.kept_traits, deleted=root.gone)
         guests = moving = None
         if root.cell:
             conductor = f"the conductor of cell {root.cell}"
@@ -140,7 +295,7 @@ class HostPages(PageGroup):
             moving=moving,
             drain=context.operations.drains.progress(root.id),
             draining=DRAIN in root.traits,
-            agent=next((one for one in agents if (one.cell, one.agent) == (root.cell, root.agent)), None),
+            agent=next((a for a in agents if (a.cell, a.agent) == (root.cell, root.agent)), None),
             ended=ended[:20],
             now=now,
             problem=problem,
@@ -158,7 +313,3 @@ class HostPages(PageGroup):
         if not roots:
             raise PageRefused(404, "There is no such host", "Placement knows no host by this name or id.")
         return roots[0]
-
-
-def _health(root: Provider, answer: HostHealthFound | None) -> HostHealth | None:
-    return unanswered(root) if answer is None else next(iter(answer.hosts), None)

@@ -6,7 +6,6 @@ import re
 from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection, Request
@@ -30,15 +29,12 @@ OF_A_SESSION = 30
 OF_A_USER = 100
 OF_AN_ADDRESS = 150
 IN_ALL = 400
+_RETRY = 5  # seconds until a client that exceeded a limit should try again
 
 FREE_FAILURES = 5  # sign-ins that may fail before the first pause
 LONGEST_PAUSE = 300.0
 EXPIRY = 1800.0  # seconds without a failure until the failures of an address are forgotten
 _ADDRESSES = 10_000
-
-
-class TooManyRequests(Exception):
-    """A request exceeds a limit, which the text describes."""
 
 
 class RunningRequests:
@@ -49,7 +45,7 @@ class RunningRequests:
 
     @contextmanager
     def count(self, session: str, user: Hashable, address: str) -> Iterator[None]:
-        """Count a request for the time of the block; raise TooManyRequests if that exceeds a limit."""
+        """Count a request for the time of the block; raise PageRefused if that exceeds a limit."""
         limits: Mapping[Hashable, tuple[int, str]] = {
             ("session", session): (OF_A_SESSION, "this session"),
             ("user", user): (OF_A_USER if user else IN_ALL, "this user"),
@@ -58,9 +54,8 @@ class RunningRequests:
         }
         for key, (most, client) in limits.items():
             if self._counts[key] >= most:
-                raise TooManyRequests(
-                    f"{most} requests of {client} are being answered already, the most at a time"
-                )
+                text = f"{most} requests of {client} are being answered already, the most at a time."
+                raise PageRefused(429, "Too many requests", text, retry_after=_RETRY)
         self._counts.update(limits.keys())
         try:
             yield
@@ -71,12 +66,6 @@ class RunningRequests:
                     del self._counts[key]
 
 
-@dataclass
-class _Failures:
-    count: int
-    last: float
-
-
 class SignInFailures:
     """Failed sign-ins by address. After a few, each failure doubles the pause until the next attempt.
 
@@ -84,25 +73,25 @@ class SignInFailures:
     """
 
     def __init__(self) -> None:
-        self._failures: OrderedDict[str, _Failures] = OrderedDict()
+        self._failures: OrderedDict[str, tuple[int, float]] = OrderedDict()  # number, time of the last one
 
     def pause(self, address: str, now: float) -> float:
         """Return the seconds until this address may try again."""
-        failures = self._failures.get(network_of(address))
-        if failures is None or failures.count < FREE_FAILURES:
+        count, last = self._failures.get(network_of(address), (0, 0.0))
+        if count < FREE_FAILURES:
             return 0.0
-        pause = min(LONGEST_PAUSE, 2.0 ** min(failures.count - FREE_FAILURES, 20))
-        return max(0.0, failures.last + pause - now)
+        pause = min(LONGEST_PAUSE, 2.0 ** min(count - FREE_FAILURES, 20))
+        return max(0.0, last + pause - now)
 
     def failed(self, address: str, now: float) -> int:
         """Count a failure; return how many this address has."""
         key = network_of(address)
-        known = self._failures.pop(key, None)
-        count = known.count if known is not None and now - known.last < EXPIRY else 0
-        self._failures[key] = _Failures(count + 1, now)
+        count, last = self._failures.pop(key, (0, now))
+        count = count + 1 if now - last < EXPIRY else 1
+        self._failures[key] = count, now
         while len(self._failures) > _ADDRESSES:
             self._failures.popitem(last=False)
-        return count + 1
+        return count
 
 
 def network_of(address: str) -> str:
@@ -134,7 +123,6 @@ _HEADERS = {
 }
 LARGEST_FORM = 64 << 10
 LENGTH = re.compile(r"[0-9]{1,9}")
-_RETRY = 5  # seconds
 
 
 class AccessMiddleware:
@@ -166,9 +154,6 @@ class AccessMiddleware:
             with self._running.count(session.id, session.visitor, address_of(scope)):
                 self._authorise(scope, headers, session)
                 await self._app(scope, receive, send_with_headers)
-        except TooManyRequests as too_many:
-            refused = PageRefused(429, "Too many requests", f"{too_many}.", retry_after=_RETRY)
-            await self._refused(scope, refused)(scope, receive, send_with_headers)
         except PageRefused as refused:
             await self._refused(scope, refused)(scope, receive, send_with_headers)
         except Exception:
@@ -205,8 +190,8 @@ class AccessMiddleware:
             raise PageRefused(401 if session.visitor is None else 403, "Sign in", "")
 
     def _is_allowed_name(self, host: str) -> bool:
-        """With any host name allowed, another site's page could read ours once its name resolves to this
-        address.
+        """Return whether this name is ours: with any name allowed, a site that resolves to us could read
+        pages.
         """
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         if name in ("localhost", *self._context.access.names):
@@ -223,9 +208,9 @@ class AccessMiddleware:
         if not page:
             text = f"{refused.title}. {refused.text}\n"
             return PlainTextResponse(text, refused.status, headers=refused.headers)
-        if refused.title == "Sign in" and scope["method"] == "GET" and refused.status == 401:
-            return redirect_to("/login")
         if refused.title == "Sign in":
+            if scope["method"] == "GET" and refused.status == 401:
+                return redirect_to("/login")
             refused = PageRefused(403, "Not for you", "Your token's role may not read this.")
         answer = self._renderer.page(
             request, "refused.html", status=refused.status, title=refused.title, text=refused.text
@@ -236,8 +221,10 @@ class AccessMiddleware:
     def _add_headers(self, scope: Scope, headers: MutableHeaders) -> None:
         for name, value in _HEADERS.items():
             headers[name] = value
-        headers.setdefault("cache-control", "no-store")
-        if scope["session.new"] and scope["path"] != HEALTH and not scope["path"].startswith("/static/"):
+        static = scope["path"].startswith("/static/")
+        # browsers keep static files, and ask each time whether they have changed
+        headers.setdefault("cache-control", "no-cache" if static else "no-store")
+        if scope["session.new"] and scope["path"] != HEALTH and not static:
             answer = Response()
             set_session(answer, scope, scope["session"])
             headers.append("set-cookie", answer.headers["set-cookie"])

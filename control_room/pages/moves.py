@@ -17,12 +17,11 @@ from bus.moves import FindMoves, MovesFound, MoveStands
 from bus.queries import FindInstances, InstancesFound, InstanceStatus
 from bus.requests import ResourceGroup
 from bus.resources import FindProviders, Provider
-from control_room.core.builds import shown
-from control_room.core.moves import DrainShown, MoveShown, merged_moves, move_shown, moved_away
-from control_room.operations import Drains
+from control_room.core.builds import DrainShown, MoveShown, merged_moves, move_shown, moved_away, shown
+from control_room.core.now import Reply
 from control_room.pages import frame
-from control_room.pages.page_updates import PageUpdates
-from control_room.queries import Queries, Reply, query
+from control_room.pages.frame import PageUpdates
+from control_room.queries import Drains, Queries, query
 from control_room.shared_data import TIMES, SharedData
 
 DRAIN = "drain"  # the cause that `berth drain` closes hosts for

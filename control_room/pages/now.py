@@ -1,17 +1,16 @@
 """Now: the state of the cloud, sent again every two seconds while the page is open."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from bus.host_health import not_up
-from control_room.core.now import SHARES, AgentHeartbeat, CellNow, TenMinutes, alarms, ten_minutes, workers
-from control_room.core.windows import percentiles, summed
+from control_room.core.builds import percentiles, summed
+from control_room.core.now import SHARES, AgentHeartbeat, TenMinutes, alarms, ten_minutes, workers
 from control_room.core.words import duration
-from control_room.pages.frame import PageContext, PageGroup, Renderer
-from control_room.pages.page_updates import PageUpdates, soon
+from control_room.pages.frame import PageContext, PageGroup, PageUpdates, Renderer, soon
 from control_room.queries import CloudStatus
 from control_room.shared_data import SharedData, UpdateInterval
 
@@ -49,9 +48,9 @@ class NowPages(PageGroup):
         current = history.current(now)
         whole, minute = summed([past.whole, current]), summed([past.minute, current])
         p50, _, p99 = percentiles(minute.durations, SHARES)
-        cells = self._cells(status, agents, now)
-        waiting, building = status.waiting.answer, [cell.building for cell in cells]
-        disabled = [cell.name for cell in cells if not cell.enabled]
+        cells = list(self._cells(status, agents, now))
+        waiting, building = status.waiting.answer, [cell["building"] for cell in cells]
+        disabled = [cell["name"] for cell in cells if not cell["enabled"]]
         rescued = waiting.rescued if waiting else 0
         return {
             "rate_now": history.rate(now),
@@ -71,25 +70,23 @@ class NowPages(PageGroup):
             "now": now,
         }
 
-    def _cells(self, status: CloudStatus, agents: Sequence[AgentHeartbeat], now: float) -> list[CellNow]:
+    def _cells(
+        self, status: CloudStatus, agents: Sequence[AgentHeartbeat], now: float
+    ) -> Iterator[dict[str, Any]]:
         found, counts = status.cells.answer, status.counts
         enabled = {cell.name: cell.enabled for cell in found.cells} if found else {}
         states = status.health.answer.counts if status.health.answer else {}
-        rows = []
         for name in self._context.status.cell_names(status):
             building = status.building.get(name)
             of_cell = [agent for agent in agents if agent.cell == name]
-            rows.append(
-                CellNow(
-                    name=name,
-                    enabled=enabled.get(name, True),
-                    hosts=counts.hosts.get(name, 0) if counts else 0,
-                    instances=counts.instances.get(name, 0) if counts else 0,
-                    building=building.answer.count if building and building.answer else None,
-                    agents=len(of_cell),
-                    late=sum(agent.late(now) for agent in of_cell),
-                    closed=not_up(states.get(name, {})),
-                    problem=building.problem if building else "",
-                )
-            )
-        return rows
+            yield {
+                "name": name,
+                "enabled": enabled.get(name, True),
+                "hosts": counts.hosts.get(name, 0) if counts else 0,
+                "instances": counts.instances.get(name, 0) if counts else 0,
+                "building": building.answer.count if building and building.answer else None,
+                "agents": len(of_cell),
+                "late": sum(agent.late(now) for agent in of_cell),
+                "closed": not_up(states.get(name, {})),
+                "problem": building.problem if building else "",
+            }

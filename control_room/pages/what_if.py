@@ -25,17 +25,22 @@ from control_room.core.what_if_form import (
     parse_request,
     words,
 )
-from control_room.host_reads import known_hosts
-from control_room.pages.frame import PageContext, PageGroup, Renderer, address_of, session_of
-from control_room.pages.page_updates import PageUpdates, soon
-from control_room.queries import NO_ANSWER, query
+from control_room.pages.frame import (
+    PageContext,
+    PageGroup,
+    PageUpdates,
+    Renderer,
+    address_of,
+    session_of,
+    soon,
+)
+from control_room.queries import NO_ANSWER, known_hosts, query
 from control_room.shared_data import SharedData
 
 
 class WhatIfPages(PageGroup):
     async def page(self, request: Request) -> Response:
-        texts = form_texts(request.query_params)
-        answer: WhatIfAnswered | None = None
+        texts, answer = form_texts(request.query_params), None
         notes: Sequence[str] = ()
         problems: Sequence[str] = ()
         try:
@@ -84,9 +89,7 @@ class PlanResult:
 
 @dataclass(frozen=True)
 class _PlanQuery:
-    """A capacity plan as the query of an address, and the reader (visitor or client address) that computes
-    it.
-    """
+    """A capacity plan as a query string, and its reader: a visitor or a client address."""
 
     text: str
     reader: Hashable = field(compare=False)
@@ -99,7 +102,12 @@ class CapacityPages(PageGroup):
         super().__init__(context, renderer)
         self._updates = PageUpdates(SECONDS)
         self._plans = SharedData(context.tasks, self._plan)
-        self._hosts = SharedData(context.tasks, self._known_hosts, seconds=HOSTS_SECONDS)
+        queries = context.queries
+        self._hosts: SharedData[None, Sequence[KnownHost]] = SharedData(
+            context.tasks,
+            lambda _: known_hosts(queries.trees, queries.aggregates, queries.cells),
+            seconds=HOSTS_SECONDS,
+        )
         self._planning = asyncio.Lock()
         self._of_reader: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
 
@@ -160,10 +168,6 @@ class CapacityPages(PageGroup):
                 raise InvalidPlan(f"this plan takes longer than {LONGEST:g} s: plan with less") from None
             finally:
                 stop.set()  # or the thread continues after a cancellation
-
-    async def _known_hosts(self, _: None) -> Sequence[KnownHost]:
-        ask = self._context.queries
-        return await known_hosts(ask.trees, ask.aggregates, ask.cells)
 
 
 def _fields(request: Request) -> dict[str, str]:

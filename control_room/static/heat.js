@@ -9,14 +9,16 @@
   const [klass, flavor, find, size, form, total] =
     ["heat-class", "heat-flavor", "heat-find", "heat-size", "heat-form", "heat-count"].map(get);
   const strips = new Map(); // number → canvas
-  let data = null, rows = [], rowOf = [], places = [], at = -1, colours = {}, closed = new Set();
+  let data = null, rows = [], places = [], at = -1, colours = {}, closed = new Set();
   let asked = 0, reading = false, again = false, pending = false, chosen = false, source = null, drawnFor = "";
 
   function readColours() {
-    const all = getComputedStyle(document.documentElement);
-    for (const name of ["f0", "f1", "f2", "f3", "f4", "f5", "bar", "track", "ink", "card"]) {
-      colours[name] = all.getPropertyValue("--" + name).trim();
+    const drawn = getComputedStyle(mark);
+    for (const name of ["f0", "f1", "f2", "f3", "f4", "f5", "bar", "track", "ink"]) {
+      mark.style.color = `var(--${name})`;
+      colours[name] = drawn.color;
     }
+    mark.style.color = "";
   }
 
   const across = (wide) => Math.max(1, Math.floor((box.clientWidth - 2 * EDGE) / (wide + GAP)));
@@ -40,7 +42,7 @@
     if (!data) return;
     if (!chosen) size.value = fitting();
     const [wide, high] = SIZES[size.value], most = across(wide);
-    rows = []; rowOf = new Array(data.name.length); places = new Array(data.name.length);
+    rows = []; places = new Array(data.name.length);
     let y = 4, group = -1, row = null;
     for (let host = 0; host < data.name.length; host++) {
       if (data.group[host] !== group) {
@@ -55,7 +57,6 @@
         rows.push(row);
       }
       places[host] = [EDGE + row.count * (wide + GAP), y];
-      rowOf[host] = row;
       row.count++;
     }
     space.style.height = (data.name.length ? y + high + EDGE : 0) + "px";
@@ -71,10 +72,11 @@
   function show() { // visible strips and their neighbours
     if (pending) return;
     pending = true;
-    requestAnimationFrame(() => { pending = false; showNow(); });
+    requestAnimationFrame(showNow);
   }
 
   function showNow() {
+    pending = false;
     if (!data) return;
     const top = box.scrollTop, height = box.clientHeight;
     const first = Math.max(0, Math.floor((top - STRIP / 2) / STRIP));
@@ -139,13 +141,7 @@
     }
     for (const [shade, some] of shades) {
       draw.globalAlpha = shade;
-      const byFit = new Map();
-      for (const host of some) {
-        const fit = fitsClass(host);
-        if (!byFit.has(fit)) byFit.set(fit, []);
-        byFit.get(fit).push(host);
-      }
-      for (const [fit, these] of byFit) {
+      for (const [fit, these] of grouped(some, fitsClass)) {
         draw.fillStyle = colours[fit];
         for (const host of these) {
           const [x, y] = places[host];
@@ -167,6 +163,16 @@
       for (const host of some) draw.fillText(clipped(draw, data.name[host], wide - 12), places[host][0] + 9, places[host][1] + (high - 5) / 2);
     }
     draw.globalAlpha = 1;
+  }
+
+  function grouped(hosts, key) {
+    const groups = new Map();
+    for (const host of hosts) {
+      const group = key(host);
+      if (!groups.has(group)) groups.set(group, []);
+      groups.get(group).push(host);
+    }
+    return groups;
   }
 
   const isWanted = (host, wanted) => data.name[host].toLowerCase().includes(wanted) || data.root[host].startsWith(wanted);

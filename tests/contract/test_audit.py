@@ -19,8 +19,8 @@ from berth.commands.terminal import Cli
 from berth.doctor import looking
 from berth.doctor.judgement import Finding, judged
 from berth.doctor.looking import look
-from berth.embedded import embedded
 from berth.operations.audit import Audit, audit
+from berth.services import embedded
 from berth.settings import Settings
 from bus.aggregates import AggregateEditRequested, MakeAggregate
 from bus.cells import RegisterCell

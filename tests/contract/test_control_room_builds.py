@@ -39,8 +39,8 @@ from bus.queries import (
 )
 from bus.requests import BuildSpec, Flavor
 from bus.worker import Worker, on
-from control_room.core.windows import EndedBuild
-from control_room.pages import waiting as pages
+from control_room.core.builds import EndedBuild
+from control_room.pages import builds as pages
 from control_room.shared_data import SPACING, TIMES, SharedData
 from tests.support.envelopes import a_letter, an_envelope, publish
 from tests.support.ids import uid

@@ -13,7 +13,7 @@ from berth.settings import Settings
 from bus.claims import Choice
 from bus.messages import IronicSpoke
 from bus.replication import PlacementChanged, ProviderChange
-from control_room.pages import metal as pages
+from control_room.pages import hosts as pages
 from ironic_sync import FollowedIronic, NodeSelection
 from ironic_sync.core.node import Place, from_rest
 from ironic_sync.core.rule import report as told_of

@@ -18,7 +18,7 @@ from berth.commands.builds import delete
 from berth.commands.instances import show_instances
 from berth.commands.terminal import Cli
 from berth.operations import cells
-from berth.settings import Cell, Settings
+from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -184,7 +184,7 @@ async def test_all_cells_are_queried_and_unreachable_cells_are_named(
             conductor = cell_conductor(CELL, store, *asks)
             group.create_task(bus.serve(conductor, stopping))
             await bus.transport.declare(*queues_of(conductor, bus.replica))
-            settings = Settings(cells=tuple(map(Cell, [CELL, "gone"] if away else [CELL])))
+            settings = Settings().having(cells=(CELL, "gone") if away else (CELL,))
             question = FindInstances(cell="any", project="")
             try:
                 code = await plainly(

@@ -14,7 +14,7 @@ from berth.commands import hosts
 from berth.commands.hosts import reset, reset_the_ownerless
 from berth.commands.terminal import Cli
 from berth.operations import host_states
-from berth.settings import BadSetting, Cell, Settings
+from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
@@ -27,7 +27,7 @@ from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report
 from tests.support.placement_calls import edit, find_providers
 
-SETTINGS = Settings(cells=(Cell("c1"), Cell("c2")))
+SETTINGS = Settings().having(cells=("c1", "c2"))
 
 
 @pytest.fixture

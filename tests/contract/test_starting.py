@@ -15,9 +15,9 @@ import pytest
 from sqlalchemy import text
 
 from berth import wiring
-from berth.embedded import embedded
 from berth.operations.publishing import publish
-from berth.settings import Cell, DatabaseSettings, Settings
+from berth.services import embedded
+from berth.settings import Settings
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
@@ -149,7 +149,7 @@ def umask(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def settings_in(directory: Path) -> Settings:
-    return Settings(cells=(Cell("c1"),), database=DatabaseSettings(state_dir=str(directory)))
+    return Settings().having(cells=("c1",), state_dir=str(directory))
 
 
 async def at_work(directory: Path) -> None:

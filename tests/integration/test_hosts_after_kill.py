@@ -16,9 +16,9 @@ from msgspec.structs import replace
 
 from berth import wiring
 from berth.commands.run import ready
-from berth.embedded import embedded
 from berth.operations.boot_options import BootOptions, boot_request
 from berth.operations.host_states import forcing_down, host_named
+from berth.services import embedded
 from berth.settings import Settings
 from berth.worker_roles import Role, roles
 from bus import topics

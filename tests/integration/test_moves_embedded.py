@@ -15,11 +15,11 @@ from berth import wiring
 from berth.commands import audit as audit_command
 from berth.commands import builds, draining, hosts, importing, instances, move_list, moves, why
 from berth.commands.run import ready
-from berth.embedded import embedded
 from berth.importing.bring_over import Import
 from berth.importing.client import PlacementClient
 from berth.importing.placement_contents import ImportedConsumer
 from berth.operations.audit import audit
+from berth.services import embedded
 from berth.settings import Settings
 from bus import topics
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim, Released, ReleaseRequested

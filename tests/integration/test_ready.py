@@ -7,7 +7,7 @@ import pytest
 
 from berth import worker_roles
 from berth.commands import run
-from berth.embedded import EmbeddedBerth, embedded
+from berth.services import EmbeddedBerth, embedded
 from berth.settings import Settings
 from bus.errors import Unavailable
 

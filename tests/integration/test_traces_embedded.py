@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from berth.commands.run import ready
-from berth.embedded import embedded
+from berth.services import embedded
 from berth.settings import Settings
 from berth.traces import SpansOf
 from bus import topics

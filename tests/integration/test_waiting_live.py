@@ -11,8 +11,8 @@ import pytest
 
 from berth import worker_roles
 from berth.commands.run import ready
-from berth.embedded import embedded
 from berth.operations.publishing import publish
+from berth.services import embedded
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock, monotonic

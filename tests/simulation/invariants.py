@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from berth import wiring, worker_roles
 from berth.operations.audit import audit
-from berth.settings import Cell, Settings
+from berth.settings import Settings
 from bus.candidates import PlacedHost
 from bus.claims import CLEANUP, KEEPERS, MIGRATION, holder_consumer
 from bus.clock import Clock
@@ -457,7 +457,7 @@ async def audited(databases: Mapping[str, Database], cells: Sequence[str], clock
     async def ever_made(*_: object) -> bool:
         return True
 
-    settings = Settings(cells=tuple(Cell(name) for name in cells))
+    settings = Settings().having(cells=tuple(cells))
     with patch.object(wiring, "database", database), patch.object(wiring, "ever_made", ever_made):
         return (await audit(settings, settled=True, clock=clock)).breaches
 

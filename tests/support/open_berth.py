@@ -11,8 +11,8 @@ import msgspec
 
 from berth.commands.run import ready
 from berth.control_room_place import room_url, with_a_room
-from berth.embedded import embedded
 from berth.operations.boot_options import BootOptions, boot_request
+from berth.services import embedded
 from berth.settings import Settings
 from berth.worker_roles import metal_agent
 from bus import topics

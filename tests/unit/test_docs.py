@@ -20,7 +20,7 @@ from click import Group
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from berth import command_table, rule_table, setting_table
+from berth import command_table, reference_tables
 from berth.__main__ import app
 from berth.choice import policy
 from berth.commands import index
@@ -78,7 +78,7 @@ def test_the_references_are_made_by_the_code() -> None:
 
 
 def test_every_setting_has_a_description() -> None:
-    assert [setting.name for setting in setting_table.settings_there_are() if not setting.says] == []
+    assert [setting.name for setting in reference_tables.settings_there_are() if not setting.says] == []
 
 
 def test_every_page_is_in_the_navigation_once() -> None:
@@ -175,7 +175,7 @@ def test_named_files_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
 def test_named_settings_exist(page: Path) -> None:
-    settings = {setting.name for setting in setting_table.settings_there_are()}
+    settings = {setting.name for setting in reference_tables.settings_there_are()}
     variables = {name.removesuffix("_FILE").lower() for name in _names(page, r"\bBERTH_([A-Z_]+)\b")}
     prefixes = "placement|scheduler|ironic|cell|cells|conductor|control_room|compute|metrics|database|amqp"
     named = _names(page, rf"^((?:{prefixes})_[a-z_]+)$")
@@ -365,7 +365,7 @@ RULES_BEGIN, RULES_END = "<!-- berth rules --markdown -->", "<!-- end of berth r
 
 def test_the_rules_page_equals_the_code() -> None:
     written = RULES_PAGE.read_text(encoding="utf-8").partition(RULES_BEGIN)[2].partition(RULES_END)[0]
-    assert written.strip() == rule_table.markdown(Settings()).strip(), (
+    assert written.strip() == reference_tables.rules_markdown(Settings()).strip(), (
         f"{RULES_PAGE.name} is behind the code: put what `berth rules --markdown` prints between its marks"
     )
 
@@ -378,7 +378,7 @@ def test_every_rule_and_weigher_has_a_description() -> None:
 
 
 def row_of(kind: str, name: str, **said: Any) -> dict[str, Any]:
-    rows = rule_table.as_json(Settings().having(**said))[kind]
+    rows = reference_tables.rules(Settings().having(**said))[kind]
     return next(row for row in rows if row["name"] == name)
 
 
@@ -410,8 +410,8 @@ def test_custom_functions_are_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     settings = Settings().having(
         scheduler_filters=("my_rules:calm",), scheduler_weighers={"my_rules:size": 2.0}
     )
-    assert rule_table.filters(settings)[0].says == "It is calm."
-    assert rule_table.weighers(settings)[0].multiplier == 2.0
+    assert reference_tables.filters(settings)[0].says == "It is calm."
+    assert reference_tables.weighers(settings)[0].multiplier == 2.0
     with pytest.raises(
         BadSetting, match=r"scheduler_filters = .*: 'my_rules:broken' makes a int, not a Rule"
     ):

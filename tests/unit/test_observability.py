@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from berth import command_table, meter_table, traces
+from berth import command_table, reference_tables, traces
 from berth.__main__ import app
 from berth.logs import JsonLines, TextLines, ids_of, secrets_of
 from berth.settings import BadSetting, Settings
@@ -324,12 +324,15 @@ OTHERS = {
     "rabbitmq_queue_messages_unacked": {"job", "instance"},
 }
 COMMANDS = set(dict(command_table.commands(app)))
-KNOWN = {**OTHERS, **{name: labels | {"job", "instance"} for name, labels in meter_table.series().items()}}
+KNOWN = {
+    **OTHERS,
+    **{name: labels | {"job", "instance"} for name, labels in reference_tables.series().items()},
+}
 
 
 def test_the_metrics_page_equals_the_code() -> None:
     written = PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
-    assert written.strip() == meter_table.markdown().strip(), (
+    assert written.strip() == reference_tables.meters_markdown().strip(), (
         f"{PAGE.name} is behind the code: put what `berth metrics --markdown` prints between its marks"
     )
 
@@ -350,11 +353,11 @@ def test_every_module_that_counts_is_in_the_table() -> None:
             r"\b(Counter|Gauge|Histogram)\(\s*\"berth_", (REPOSITORY / path).read_text(encoding="utf-8")
         )
     }
-    assert counting == set(meter_table.MODULES)
+    assert counting == set(reference_tables.MODULES)
 
 
-@pytest.mark.parametrize("meter", meter_table.meters(), ids=lambda meter: meter.name)
-def test_no_metric_has_a_series_for_each_host_or_build(meter: meter_table.Meter) -> None:
+@pytest.mark.parametrize("meter", reference_tables.meters(), ids=lambda meter: meter.name)
+def test_no_metric_has_a_series_for_each_host_or_build(meter: reference_tables.Meter) -> None:
     assert meter.name.startswith("berth_")
     assert meter.says
     assert set(meter.labels) <= FEW

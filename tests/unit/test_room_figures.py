@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from contextlib import ExitStack
 from subprocess import PIPE
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
@@ -23,13 +24,8 @@ from bus.replication import KnownInventory, KnownProvider, KnownTree, TreesFound
 from bus.reports import HostState
 from bus.requests import Flavor, Hints
 from bus.worker import cell_of
-from control_room.bus_load import KnownQueue, bus_load, route_of
-from control_room.core.heat import Fleet, changed_columns, columns, natural, parse_flavor
-from control_room.core.hosts import HostStock, KnownHost
-from control_room.core.moves import merged_moves, move_shown, moved_away
-from control_room.core.now import EXPIRY, HEIGHT, WIDTH, Heartbeats, ProcessReply, alarms, chart, rounded_up
-from control_room.core.what_if_form import InvalidForm, WhatIfRequest, address_of, form_texts, parse_request
-from control_room.core.windows import (
+from control_room.bus_load import QueueLoad, bus_load, route_of
+from control_room.core.builds import (
     MOST_CAUSES,
     OTHER,
     RECENT,
@@ -41,12 +37,26 @@ from control_room.core.windows import (
     Tick,
     bucket,
     latest,
+    merged_moves,
+    move_shown,
+    moved_away,
     percentiles,
     summed,
     without_details,
 )
+from control_room.core.hosts import (
+    Fleet,
+    HostStock,
+    KnownHost,
+    changed_columns,
+    columns,
+    natural,
+    parse_flavor,
+)
+from control_room.core.now import EXPIRY, HEIGHT, WIDTH, Heartbeats, Reply, alarms, chart, rounded_up
+from control_room.core.what_if_form import InvalidForm, WhatIfRequest, address_of, form_texts, parse_request
 from control_room.core.words import duration, listed, rate, several
-from control_room.pages.dead_letters import MOST_BODY, letter_details
+from control_room.pages.bus import MOST_BODY, letter_details
 from tests.support.envelopes import a_letter
 from tests.support.ids import uid
 from tests.support.waiting import in_time
@@ -184,13 +194,13 @@ def test_late_agents_and_expired_heartbeats() -> None:
 
 
 def test_alarms_describe_the_problem() -> None:
-    assert alarms([ProcessReply(name="placement", seconds=0.1)], [], Tick(0), [], 0, 0.0) == []
+    assert list(alarms([Reply("placement", seconds=0.1)], [], Tick(0), [], 0, 0.0)) == []
     heartbeats = Heartbeats()
     heartbeats.add(a_report("a1"), 0.0)
     tick = Tick(0, ends=Counter({"active": 5, "error": 1, "no host": 6}))
-    asked = [
-        ProcessReply(name="the scheduler", problem="no answer in time"),
-        ProcessReply(name="placement", seconds=2.5),
+    asked: list[Reply[Any]] = [
+        Reply("the scheduler", problem="no answer in time"),
+        Reply("placement", seconds=2.5),
     ]
     said = [
         (alarm.level, alarm.text) for alarm in alarms(asked, heartbeats.agents(60.0), tick, ["c2"], 1, 60.0)
@@ -206,7 +216,7 @@ def test_alarms_describe_the_problem() -> None:
 
 
 def test_few_ends_are_no_alarm() -> None:
-    assert alarms([], [], Tick(0, ends=Counter({"error": 4})), [], 0, 0.0) == []
+    assert list(alarms([], [], Tick(0, ends=Counter({"error": 4})), [], 0, 0.0)) == []
 
 
 Has = dict[str, tuple[int, int, int]]
@@ -328,13 +338,13 @@ def test_a_queue_carries_the_topic_or_the_query_of_its_key(queue: str, topic: st
 
 
 def test_a_topic_has_all_its_queues_the_fullest_first() -> None:
-    known = [KnownQueue(f"conductor.c{number}:build.placed.c{number}", "conductor") for number in range(4)]
+    known = [QueueLoad(f"conductor.c{number}:build.placed.c{number}", "conductor") for number in range(4)]
     depths = {
         known[0].name: QueueDepth(1, 1),
         known[1].name: QueueDepth(5, 0),
         known[2].name: QueueDepth(0, 2),
     }
-    shown = bus_load([*known, KnownQueue("strange", "?")], BusDepths(depths, dead=3, delayed=2))
+    shown = bus_load([*known, QueueLoad("strange", "?")], BusDepths(depths, dead=3, delayed=2))
     placed = shown.topic("build.placed.{cell}")
     assert placed is not None
     assert [(queue.name[10:12], queue.exists) for queue in placed.queues] == [
@@ -347,7 +357,6 @@ def test_a_topic_has_all_its_queues_the_fullest_first() -> None:
     assert [queue.name for queue in shown.unread] == [known[1].name]
     assert [queue.name for queue in shown.fullest] == [known[1].name, known[0].name]
     assert (shown.messages, shown.dead, shown.delayed, shown.existing) == (6, 3, 2, 3)
-    assert [queue.name for queue in shown.others] == ["strange"]
     asked = shown.topic("placement.claim")
     assert asked is not None and not asked.queues and shown.topic("nothing") is None
 
@@ -420,7 +429,7 @@ def read(**said: str) -> WhatIfRequest | None:
                 vcpus=4,
                 memory_mb=4096,
                 disk_gb=0,
-                extra_specs=(
+                extra_spec=(
                     "resources:CUSTOM_GPU=1",
                     "resources:VGPU=2",
                     "trait:CUSTOM_A=required",
@@ -445,9 +454,9 @@ def read(**said: str) -> WhatIfRequest | None:
                 zone="z1",
                 cell="c1",
                 group="web",
-                aggregates="fast,ssd",
+                aggregate=("fast,ssd",),
                 host="h1",
-                avoid=("h2", "h3"),
+                ignore_host=("h2", "h3"),
             ),
         ),
     ],
@@ -499,8 +508,8 @@ def test_the_address_of_a_request_asks_for_the_same() -> None:
     meant = read(**dict(parse_qsl(address.query)))
     assert address.path == "/what-if" and meant is not None
     assert (meant.vcpus, meant.memory_mb, meant.count, meant.zone) == (4, 4096, 2, "z 1")
-    assert (meant.group, meant.avoid) == (uid(9), ("h1", "h2"))
-    assert meant.extra_specs == ("hw:x=a=b", "trait:A=required")
+    assert (meant.group, meant.ignore_host) == (uid(9), ("h1", "h2"))
+    assert meant.extra_spec == ("hw:x=a=b", "trait:A=required")
     assert "host" in dict(parse_qsl(urlsplit(address_of(replace(request, wanted_host="h3"))).query))
 
 

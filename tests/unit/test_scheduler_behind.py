@@ -17,7 +17,7 @@ from bus.requests import Flavor, Hints
 from bus.resources import AllocationsFound, FindAllocations
 from bus.vocabulary import Resources
 from control_room import queries, shared_data
-from control_room.queries import Reply
+from control_room.core.now import Reply
 from control_room.shared_data import Changes, SharedData, background_tasks
 from scheduler_worker.core.choosing import Joined
 from scheduler_worker.core.events import (

@@ -102,7 +102,7 @@ def test_a_settings_file_can_use_toml_types() -> None:
     toml += '[cell_database_urls]\na = "sqlite+aiosqlite:///a.db"\n'
     toml += "[scheduler_rules.io_ops]\nmax_io_ops_per_host = 4\n"
     settings = settings_of(toml=toml).settings
-    assert settings.cells == (Cell("a", database="sqlite+aiosqlite:///a.db"), Cell("b"))
+    assert settings.every_cell == (Cell("a", database="sqlite+aiosqlite:///a.db"), Cell("b"))
     assert (settings.requests.image_type_traits, settings.scheduler.weighers) == (True, {"ram": 2.0})
     assert settings.scheduler.rules == {"io_ops": {"max_io_ops_per_host": 4}}
 
@@ -134,7 +134,7 @@ database = "postgresql://h/b"
 def test_a_cell_is_a_name_or_a_table(
     environment: dict[str, str], toml: str, flags: dict[str, Any], cells: tuple[Cell, ...]
 ) -> None:
-    assert settings_of(SERVED | environment, toml, **flags).settings.cells == cells
+    assert settings_of(SERVED | environment, toml, **flags).settings.every_cell == cells
 
 
 def test_a_cells_workers_speak_to_the_broker_as_the_cells_user(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,307 @@
+"""Tables for documents and commands: HTTP addresses, metrics, codes of decisions, filters, settings."""
+
+import ast
+import inspect
+import io
+import json
+import re
+import tokenize
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import groupby
+from typing import Any
+
+import msgspec
+from prometheus_client.metrics import MetricWrapperBase
+
+from berth import settings as settings_module
+from berth.choice import own_functions, policy, rule_options
+from berth.settings import GROUP_OF, KINDS, Settings, SettingsGroup, by_name
+from bus.decisions import CONSTRAINTS, ENDS, MOVES
+from placement_worker.http.access import DEFAULTS
+from placement_worker.http.routes import ROUTES
+from scheduler_worker import NEEDLESS, Choosable, all_rules, all_weighers
+
+
+def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = [f"| {' | '.join(titles)} |", f"|{'---|' * len(titles)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(map(str, row))} |" for row in rows)]) + "\n"
+
+
+# HTTP addresses
+
+
+def addresses() -> list[dict[str, Any]]:
+    """Return the operations of the Placement API with their policy rules."""
+    return [
+        {
+            "address": pattern,
+            "method": operation.method,
+            "since": _version(pattern, operation.since),
+            "until": _version(pattern, operation.until) if operation.ends else "",
+            "rule": operation.rule,
+            "default": DEFAULTS.get(operation.rule, ""),
+            "body": operation.body,
+        }
+        for pattern, operations in sorted(ROUTES.items())
+        for operation in operations
+    ]
+
+
+def addresses_markdown() -> str:
+    rows = []
+    for row in addresses():
+        version = f"{row['since']} to {row['until']}" if row["until"] else row["since"]
+        rule = f"`{row['rule']}`" if row["rule"] else ""
+        default = f"`{row['default']}`" if row["default"] else "everybody"
+        rows.append((f"`{row['address']}`", row["method"], version or "any", rule, default))
+    return markdown_table(("address", "method", "microversion", "rule", "permitted by default"), rows)
+
+
+def _version(pattern: str, minor: int) -> str:
+    has_none = pattern == "/" or pattern.startswith(("/berth/", "/healthz", "/readyz", "/metrics"))
+    return "" if has_none else f"1.{minor}"
+
+
+# Metrics
+
+# The worker that serves each module's metrics. An embedded `berth up` serves all of them.
+MODULES: Mapping[str, str] = {
+    "berth.meters": "every process",
+    "bus.delivery.settling": "every worker",
+    "bus.rabbit.reconnecting": "every worker, on RabbitMQ",
+    "bus.sql.failures": "placement, scheduler, conductor",
+    "bus.sql.database": "placement, scheduler, conductor",
+    "placement_worker.change_log": "placement",
+    "placement_worker.worker": "placement",
+    "placement_worker.http.app": "placement, where it serves HTTP",
+    "scheduler_worker.meters": "scheduler",
+    "cell_conductor.applying": "conductor",
+    "bus.ferry.passage": "ferry",
+    "ironic_sync.notifications": "ironic",
+}
+_ENDINGS = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
+
+
+@dataclass(frozen=True)
+class Meter:
+    name: str  # as Prometheus has it; of a histogram without its _bucket, _sum and _count
+    kind: str
+    labels: tuple[str, ...]
+    says: str
+    by: str
+
+
+def meters() -> list[Meter]:
+    return [
+        Meter(
+            base._name + ("_total" if base._type == "counter" else ""),
+            str(base._type),
+            tuple(base._labelnames),
+            base._documentation,
+            by,
+        )
+        for module, by in MODULES.items()
+        for base in _of(module)
+    ]
+
+
+def series() -> dict[str, frozenset[str]]:
+    """Return the names of all Prometheus series with their labels."""
+    found: dict[str, frozenset[str]] = {}
+    for module in MODULES:
+        for base in _of(module):
+            for ending in _ENDINGS[str(base._type)]:
+                labels = {*base._labelnames, "le"} if ending == "_bucket" else set(base._labelnames)
+                found[base._name + ending] = frozenset(labels)
+    return found
+
+
+def meters_markdown() -> str:
+    rows = [
+        (f"`{meter.name}`", meter.kind, ", ".join(meter.labels), meter.says, meter.by) for meter in meters()
+    ]
+    return markdown_table(("metric", "kind", "labels", "says", "served by"), rows)
+
+
+def _of(module: str) -> Iterator[MetricWrapperBase]:
+    """Yield the metrics of a module, in the order of its source."""
+    for value in vars(import_module(module)).values():
+        if isinstance(value, MetricWrapperBase):  # its names are not public before something was counted
+            yield value
+
+
+# Codes of decisions
+
+# heading, sentence above the table, its second column, the codes
+_REASONS: tuple[tuple[str, str, str, Mapping[str, str]], ...] = (
+    ("Of hosts", "", "the host is not had because", CONSTRAINTS),
+    (
+        "Of the whole",
+        "A decision has the code of the constraint that left no host, or else one of the following.",
+        "there is no host because",
+        ENDS,
+    ),
+    (
+        "Of moves",
+        "A move that does not begin (`move.refused`) has one of these, `waited` or `cancelled` as\n"
+        "above, or the code of the decision that found no host for it.",
+        "it does not move because",
+        MOVES,
+    ),
+)
+
+
+def reasons() -> list[dict[str, str]]:
+    return [
+        {"code": code, "of": title.removeprefix("Of "), "says": says}
+        for title, _, _, codes in _REASONS
+        for code, says in codes.items()
+    ]
+
+
+def reasons_markdown() -> str:
+    parts = []
+    for title, lead, head, codes in _REASONS:
+        rows = [(f"`{code}`", says) for code, says in codes.items()]
+        parts += [f"### {title}\n", *([f"{lead}\n"] if lead else []), markdown_table(("code", head), rows)]
+    return "\n".join(parts)
+
+
+# Filters and weighers
+
+
+def filters(settings: Settings) -> list[Choosable]:
+    own = own_functions(settings.scheduler.filters)
+    return all_rules(policy(settings), rule_options(settings), own)
+
+
+def weighers(settings: Settings) -> list[Choosable]:
+    own = own_functions(settings.scheduler.weighers)
+    return all_weighers(policy(settings), rule_options(settings), own)
+
+
+def rules(settings: Settings) -> dict[str, Any]:
+    return {
+        "filters": [msgspec.to_builtins(filter_) for filter_ in filters(settings)],
+        "weighers": [msgspec.to_builtins(weigher) for weigher in weighers(settings)],
+        "needless": dict(NEEDLESS),
+    }
+
+
+def options(choosable: Choosable) -> list[str]:
+    """Return the options of a filter or weigher in the syntax of a settings file."""
+    return [f"{name} = {_toml(value)}" for name, value in choosable.options.items()]
+
+
+def rules_markdown(settings: Settings) -> str:
+    """Return tables of filters and weighers, and of Nova's ones that berth does not need, in Markdown."""
+
+    def row(rule: Choosable, on: str) -> tuple[str, ...]:
+        written = "<br>".join(f"`{option}`" for option in options(rule))
+        return f"`{rule.name}`", on, rule.says, written, ", ".join(rule.called)
+
+    more = "options", "Nova's name"
+    admit = [row(rule, "yes" if rule.on else "") for rule in filters(settings)]
+    weigh = [row(rule, f"{rule.multiplier:g}" if rule.multiplier else "") for rule in weighers(settings)]
+    parts = [
+        markdown_table(("filter", "on", "admits a host if", *more), admit),
+        markdown_table(("weigher", "multiplier", "counts", *more), weigh),
+        markdown_table(("of Nova, accepted and not needed", "because"), NEEDLESS.items()),
+    ]
+    return "\n".join(parts)
+
+
+def _toml(value: Any) -> str:
+    if value is None:
+        return "{}"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
+    return json.dumps(value)
+
+
+# Settings: their meanings are comments in the source of berth/settings.py
+
+
+_TYPES = {str: "text", int: "whole number", float: "number", bool: "yes or no", tuple[str, ...]: "list"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    name: str
+    group: str  # a sentence about the group
+    kind: str
+    default: Any
+    says: str
+
+
+def settings_there_are() -> list[Setting]:
+    says, titles = _words(), _titles()
+    defaults = by_name(Settings())
+    return [
+        Setting(name, titles[group], _TYPES.get(KINDS[name], "table"), defaults[name], says.get(name, ""))
+        for name, group in GROUP_OF.items()
+    ]
+
+
+def settings_markdown() -> str:
+    parts, titles = list[str](), ("setting", "type", "default", "meaning")
+    for group, settings in groupby(settings_there_are(), lambda setting: setting.group):
+        rows = [
+            (
+                f"`{setting.name}`",
+                setting.kind,
+                "" if setting.default in ("", (), {}) else f"`{json.dumps(setting.default)}`",
+                setting.says,
+            )
+            for setting in settings
+        ]
+        parts += [
+            f"### {group.rstrip('.')}\n",
+            markdown_table(titles, rows),
+        ]
+    return "\n".join(parts)
+
+
+def _titles() -> Mapping[str, str]:
+    """Return the first sentence of each group's docstring, by the path of the group (as in GROUP_OF)."""
+    found = dict[str, str]()
+
+    def below(kind: type[SettingsGroup], path: tuple[str, ...]) -> None:
+        for field in msgspec.structs.fields(kind):
+            if isinstance(field.type, type) and issubclass(field.type, SettingsGroup):
+                here = (*path, field.name)
+                found[" ".join(here)] = inspect.cleandoc(field.type.__doc__ or "").split("\n\n")[0]
+                below(field.type, here)
+
+    below(Settings, ())
+    return {path: re.sub(r" ?\((docs/\w+\.md)\)", "", title) for path, title in found.items()}
+
+
+def _words() -> Mapping[str, str]:
+    """Return the comment in the source for each setting."""
+    source = inspect.getsource(settings_module)
+    notes = {
+        token.start[0]: (token.string.lstrip("# "), token.line.strip().startswith("#"))
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+    }
+    found = dict[str, str]()
+    for group in ast.parse(source).body:
+        if not isinstance(group, ast.ClassDef):
+            continue
+        kind = getattr(settings_module, group.name)
+        if not (isinstance(kind, type) and issubclass(kind, SettingsGroup)):
+            continue
+        outside = {info.name: info.encode_name for info in msgspec.structs.fields(kind)}
+        for field in group.body:
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                name = outside[field.target.id]
+                if name in KINDS and name not in found:
+                    first = field.lineno
+                    while notes.get(first - 1, ("", False))[1]:  # a comment on a separate line
+                        first -= 1
+                    lines = range(first, (field.end_lineno or field.lineno) + 1)
+                    found[name] = " ".join(notes[line][0] for line in lines if line in notes)
+    return {name: text.replace("|", "\\|") for name, text in found.items()}
