@@ -155,9 +155,10 @@ class ClientConnection:
         self._channel.basic_publish("berth", key, body, said, mandatory=True)
 
     def receive(self) -> tuple[str, dict[str, Any]]:
-        for method, properties, body in self._channel.consume(
-            self._queue, auto_ack=True, inactivity_timeout=DEADLINE
-        ):
+        """Return the next answer. A further one that has arrived already returns to the queue."""
+        for method, properties, body in self._channel.consume(self._queue, inactivity_timeout=DEADLINE):
+            if method is not None:
+                self._channel.basic_ack(method.delivery_tag)
             self._channel.cancel()
             assert method is not None and body is not None, "no answer"
             content = json.loads(body)
