@@ -32,7 +32,7 @@ from tests.support.cell_moves import a_move as a_move_between_cells
 from tests.support.conductor_builders import CELL, Books, a_placed
 from tests.support.ids import uid
 from tests.support.move_builders import a_build_that_stands, a_move
-from tests.support.rule_builders import ListedHosts, the_facts
+from tests.support.rule_builders import spaced_source, the_facts
 from tests.support.scheduler_builders import TurnedClock, a_request, a_state
 
 DECISION = Decision(considered=3, code="room", removals=(Removal(constraint="room", removed=3, left=0),))
@@ -282,7 +282,7 @@ class Life:
 
     def __init__(self, database: Database, time: TurnedClock) -> None:
         self.database, self.time = database, time
-        self.source = ListedHosts.of(HOSTS)
+        self.source = spaced_source(HOSTS)
         self.book = HostBook(time.now)
         self.records = HostRecords(self.book, self.source, database, time.clock)
 
@@ -304,7 +304,7 @@ class Life:
     def why(self) -> list[str]:
         seen = self.book.level(self.source, self.time.now)
         found = []
-        for facts, position in zip(HOSTS, [host.position for host in self.source.listed], strict=True):
+        for facts, position in zip(HOSTS, [host.position for host in self.source.hosts()], strict=True):
             state = self.book.level(self.source, self.time.now).columns.states[seen.slot_at[position]]
             closed = "" if state is None or state.enabled else "disabled"
             found.append(self.book.why_down(facts.cell, facts.root, facts.agent, self.time.now) or closed)
@@ -377,7 +377,7 @@ async def test_a_record_stays_while_placement_does_not_have_the_host_and_is_prun
     first = await Life(database, time).load()
     await first.heartbeats(1, 2, 3)
     await first.heartbeats(1, 3, seconds=35)
-    first.source.listed, first.source.layout = first.source.listed[:1], 2
+    first.source.candidates, first.source.layout = first.source.candidates[:1], 2
     await first.heartbeats(1)
     assert await first.stored() == ["host2"]
     await first.records.prune()

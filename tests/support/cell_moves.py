@@ -18,7 +18,7 @@ from bus.moves import (
 )
 from bus.requests import BuildSpec, Flavor
 from bus.vocabulary import Message
-from tests.support.conductor_builders import CELL, a_selection
+from tests.support.conductor_builders import CELL, a_selection, attempt_fields
 from tests.support.ids import uid
 
 MoveOutcome = Literal["done", "failed", "progress", "overdue"]
@@ -53,19 +53,8 @@ def a_move(
 
 
 def a_move_report(order: MoveOrdered, outcome: MoveOutcome, **more: Any) -> MoveReported:
-    return MoveReported(
-        move=order.move,
-        build=order.build,
-        phase=order.phase,
-        step=order.step,
-        attempt=order.attempt,
-        cell=order.cell,
-        agent=order.agent,
-        root=order.root,
-        host=order.host,
-        outcome=outcome,
-        **more,
-    )
+    moved = {name: getattr(order, name) for name in ("move", "phase", "step")}
+    return MoveReported(**attempt_fields(order), **moved, outcome=outcome, **more)
 
 
 def a_report_of(
@@ -73,18 +62,9 @@ def a_report_of(
 ) -> MoveReported:
     here = placed.chosen or a_selection(0)
     return MoveReported(
-        move=placed.move,
-        build=placed.build,
-        phase=phase,
-        step=step,
-        attempt=2,
-        cell=placed.cell,
-        agent=here.agent,
-        root=here.root,
-        host=here.host,
-        outcome=outcome,
-        **more,
-    )
+        move=placed.move, build=placed.build, phase=phase, step=step, attempt=2, cell=placed.cell,
+        agent=here.agent, root=here.root, host=here.host, outcome=outcome, **more,
+    )  # fmt: skip
 
 
 def a_steering(placed: MovePlaced, to: Steering, reply_to: str = "") -> MoveSteered:

@@ -1,7 +1,7 @@
 """Builders for tests of a cell: placed builds, agents' reports, and a placement with bookkeeping."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any
 
 from bus.agent_builds import sent_allocations
 from bus.claims import (
@@ -30,7 +30,7 @@ from bus.messages import (
     DestroyOrdered,
     Selection,
 )
-from bus.moves import SHELVED
+from bus.moves import SHELVED, MoveOrdered
 from bus.requests import BuildSpec, Flavor
 from bus.vocabulary import Allocations
 from tests.support.ids import uid
@@ -64,24 +64,13 @@ def a_placed(build: int = 1, *, hosts: int = 3, generation: int = 1, reply_to: s
     )
 
 
-def an_agent_report(
-    order: BuildOrdered | DestroyOrdered,
-    outcome: Literal["built", "failed", "destroyed", "progress", "overdue"],
-    *,
-    retry: bool = True,
-    cause: str = "",
-) -> AgentReported:
-    return AgentReported(
-        build=order.build,
-        attempt=order.attempt,
-        cell=order.cell,
-        agent=order.agent,
-        root=order.root,
-        host=order.host,
-        outcome=outcome,
-        retry=retry,
-        cause=cause,
-    )
+def attempt_fields(order: BuildOrdered | DestroyOrdered | MoveOrdered) -> dict[str, Any]:
+    """Return what an order and the agent's report about it have in common."""
+    return {name: getattr(order, name) for name in ("build", "attempt", "cell", "agent", "root", "host")}
+
+
+def an_agent_report(order: BuildOrdered | DestroyOrdered, outcome: str, **more: Any) -> AgentReported:
+    return AgentReported(**attempt_fields(order), outcome=outcome, **more)  # type: ignore[arg-type]
 
 
 def a_build_order(placed: BuildPlaced, attempt: int = 1, at: int | None = None) -> BuildOrdered:
@@ -100,15 +89,7 @@ def a_build_order(placed: BuildPlaced, attempt: int = 1, at: int | None = None) 
 
 
 def a_destroy_order(placed: BuildPlaced, attempt: int = 1, at: int | None = None) -> DestroyOrdered:
-    order = a_build_order(placed, attempt, at)
-    return DestroyOrdered(
-        build=order.build,
-        attempt=order.attempt,
-        cell=order.cell,
-        agent=order.agent,
-        root=order.root,
-        host=order.host,
-    )
+    return DestroyOrdered(**attempt_fields(a_build_order(placed, attempt, at)))
 
 
 def a_delete(placed: BuildPlaced, reply_to: str = "") -> BuildDeleteRequested:

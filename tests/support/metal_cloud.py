@@ -10,7 +10,6 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.local import Chaos, LocalBroker, LocalTransport
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested, BuildUnplaceable
-from bus.requests import Flavor
 from bus.resources import FindAllocations, FindProviders, Provider
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
@@ -22,17 +21,9 @@ from ironic_sync.api import Access, IronicApi
 from tests.support.cloud_workers import of_one_cell
 from tests.support.conductor_builders import CELL
 from tests.support.metal_agent_world import AGENT, WayToSimulatedIronic
+from tests.support.scheduler_builders import METAL
 
 LONG = 600.0  # virtual seconds in which whatever would still happen has happened
-METAL = Flavor(
-    name="metal",
-    extra_specs={
-        "resources:CUSTOM_BAREMETAL": "1",
-        "resources:VCPU": "0",
-        "resources:MEMORY_MB": "0",
-        "resources:DISK_GB": "0",
-    },
-)
 
 
 class MetalCloud:

@@ -3,8 +3,10 @@
 import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from operator import attrgetter
 from typing import Any
 
+from msgspec.structs import replace
 from sqlalchemy import text
 
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, ReleaseRequested
@@ -50,24 +52,13 @@ def a_report(
 
 
 def a_load(number: int, parent: int | None = None, **given: Any) -> ProviderLoad:
-    given.setdefault("inventories", {"VCPU": Inventory(total=8)})
-    return ProviderLoad(
-        id=uid(number, "a"),
-        name=given.pop("name", f"host-{number}"),
-        parent=None if parent is None else uid(parent, "a"),
-        **given,
-    )
+    provider = a_provider(number, parent)
+    known = {name: getattr(provider, name) for name in ("id", "name", "parent", "inventories")}
+    return ProviderLoad(**(known | given))
 
 
 def gone(number: int, sequence: int, cell: str = "c1") -> InventoryReported:
-    return InventoryReported(
-        root=uid(number, "a"),
-        host=f"host-{number}",
-        cell=cell,
-        agent=f"agent-{number}",
-        sequence=sequence,
-        gone=True,
-    )
+    return replace(a_report(number, sequence=sequence, cell=cell), providers=(), gone=True)
 
 
 def on_hosts(*hosts: int, **resources: int) -> Allocations:
@@ -77,21 +68,17 @@ def on_hosts(*hosts: int, **resources: int) -> Allocations:
 def a_claim(
     consumer: int,
     *choices: Allocations | Choice,
-    generation: int | None = None,
     project: str = "p1",
     type: str | None = "INSTANCE",
-    fenced: bool = True,
-    keep: int | None = None,
-    group: str | None = None,
-    begins: int | None = None,
-    take_over: int | None = None,
+    generation: int | None = None,
+    **fields: Any,
 ) -> ConsumerClaim:
+    """Return a claim of user u1; consumers that it names are given as numbers."""
     made = tuple(choice if isinstance(choice, Choice) else Choice(choice) for choice in choices)
-    keeps, starts, takes = (None if one is None else uid(one) for one in (keep, begins, take_over))
-    return ConsumerClaim(
-        consumer=uid(consumer), generation=generation, choices=made, project=project, user="u1", type=type,
-        fenced=fenced, keep=keeps, group=group, begins=starts, take_over=takes,
-    )  # fmt: skip
+    for name in fields.keys() & {"keep", "begins", "take_over"}:
+        fields[name] = None if fields[name] is None else uid(fields[name])
+    fields |= {"consumer": uid(consumer), "generation": generation, "choices": made, "project": project}
+    return ConsumerClaim(user="u1", type=type, **fields)
 
 
 def an_order(*claims: ConsumerClaim) -> ClaimRequested:
@@ -101,12 +88,9 @@ def an_order(*claims: ConsumerClaim) -> ClaimRequested:
 def a_release(
     consumer: int, generation: int | None, retire: str = "", *, fenced: bool = True, keep: int | None = None
 ) -> ReleaseRequested:
+    keeps = None if keep is None else uid(keep)
     return ReleaseRequested(
-        consumer=uid(consumer),
-        generation=generation,
-        retire=retire,
-        fenced=fenced,
-        keep=None if keep is None else uid(keep),
+        consumer=uid(consumer), generation=generation, retire=retire, fenced=fenced, keep=keeps
     )
 
 
@@ -161,23 +145,12 @@ def seen_by(placement: Placement) -> Mapping[str, object]:
     return offered_by(placement.memory.index)
 
 
+_OFFERED = attrgetter(
+    "root", "parent", "host", "cell", "agent", "zone", "generation", "shapes", "inventories", "capacity",
+    "free", "traits", "aggregates",
+)  # fmt: skip
+
+
 def offered_by(index: Index) -> Mapping[str, object]:
     """All that the index would offer, and how it stands."""
-    return {
-        uuid: (
-            row.root,
-            row.parent,
-            row.host,
-            row.cell,
-            row.agent,
-            row.zone,
-            row.generation,
-            row.shapes,
-            row.inventories,
-            row.capacity,
-            row.free,
-            row.traits,
-            row.aggregates,
-        )
-        for uuid, row in index.rows.items()
-    }
+    return {uuid: _OFFERED(row) for uuid, row in index.rows.items()}

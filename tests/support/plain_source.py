@@ -16,40 +16,21 @@ from bus.vocabulary import Allocations, Resources
 @dataclass(frozen=True)
 class PlainSourceHost:
     position: int
-    candidate: Candidate
-
-    @property
-    def uuid(self) -> str:
-        return self.candidate.root
-
-    @property
-    def host(self) -> str:
-        return self.candidate.host
-
-    @property
-    def cell(self) -> str:
-        return self.candidate.cell
-
-    @property
-    def agent(self) -> str:
-        return self.candidate.agent
-
-    @property
-    def zone(self) -> str:
-        return self.candidate.zone
-
-    @property
-    def traits(self) -> tuple[str, ...]:
-        return self.candidate.traits
-
-    @property
-    def aggregates(self) -> tuple[str, ...]:
-        return self.candidate.aggregates
+    uuid: str
+    host: str
+    cell: str
+    agent: str
+    zone: str
+    traits: tuple[str, ...]
+    aggregates: tuple[str, ...]
 
 
 @dataclass
 class PlainSource:
-    """`left` is what there really is; with `lag` it shows what there was in the beginning."""
+    """`left` has the real free amounts; with `lag` searches use the amounts of the start.
+
+    With `spaced` every third position is empty, and every host fits every query.
+    """
 
     candidates: Sequence[Candidate] = ()
     left: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -63,23 +44,38 @@ class PlainSource:
     untold: list[Candidate] = field(default_factory=list)  # hosts it learns of when it is brought level
     levelled: int = 0
     sharing: Mapping[str, Collection[str]] = field(default_factory=dict)
+    spaced: bool = False
 
     @property
     def size(self) -> int:
-        return len(self.candidates)
+        return len(self.candidates) * 2 + 1 if self.spaced else len(self.candidates)
 
     def hosts(self) -> list[PlainSourceHost]:
-        return [PlainSourceHost(position, one) for position, one in enumerate(self.candidates)]
+        return [self.host(self.position_of(index)) for index in range(len(self.candidates))]
+
+    def position_of(self, index: int) -> int:
+        return index + index // 2 if self.spaced else index
+
+    def at(self, position: int) -> Candidate:
+        return self.candidates[position - position // 3 if self.spaced else position]
+
+    def host(self, position: int) -> PlainSourceHost:
+        found = self.at(position)
+        return PlainSourceHost(
+            position, found.root, found.host, found.cell, found.agent, found.zone, found.traits,
+            found.aggregates,
+        )  # fmt: skip
 
     def position(self, root: str) -> int | None:
-        return next((at for at, one in enumerate(self.candidates) if one.root == root), None)
+        roots = enumerate(candidate.root for candidate in self.candidates)
+        return next((self.position_of(index) for index, found in roots if found == root), None)
 
     def named(self, host: str) -> Sequence[str]:
         return [candidate.root for candidate in self.candidates if host in (candidate.host, candidate.root)]
 
     def free(self, root: str) -> Mapping[str, int]:
-        at = self.position(root)
-        return {} if at is None else self._free(self.candidates[at])
+        position = self.position(root)
+        return {} if position is None else self._free(self.at(position))
 
     def having(self, resource_class: str, amount: int) -> int:
         return sum(candidate.capacity.get(resource_class, 0) >= amount for candidate in self.candidates)
@@ -127,11 +123,11 @@ class PlainSourceSearch:
         self.asked: Resources = question.groups[0].resources
         self._known = [candidate for candidate in source.candidates if self._wanted(candidate)]
         fitting = [
-            at
-            for at, candidate in enumerate(source.candidates)
+            index
+            for index, candidate in enumerate(source.candidates)
             if candidate in self._known and self._fits(candidate)
         ]
-        self.positions: Ints = np.array(fitting, np.intp)
+        self.positions: Ints = np.array([source.position_of(index) for index in fitting], np.intp)
         self._fitting = [source.candidates[at] for at in fitting]
         self._free = [source.free_of(candidate) for candidate in self._fitting]
 
@@ -140,7 +136,10 @@ class PlainSourceSearch:
         return len(self._source.candidates)
 
     def any_of(self, resource_class: str) -> bool:
-        return any(resource_class in candidate.capacity for candidate in self._source.candidates)
+        return any(
+            resource_class in {**candidate.free, **candidate.capacity}
+            for candidate in self._source.candidates
+        )
 
     def free(self, resource_class: str) -> Floats:
         return np.array([free.get(resource_class, 0) for free in self._free], np.float64)
@@ -157,14 +156,14 @@ class PlainSourceSearch:
         return np.array([aggregate in candidate.aggregates for candidate in self._fitting], np.bool_)
 
     def host(self, position: int) -> PlainSourceHost:
-        return PlainSourceHost(position, self._source.candidates[position])
+        return self._source.host(position)
 
     def amounts(self, position: int) -> tuple[Mapping[str, int], Mapping[str, int]]:
-        one = self._source.candidates[position]
+        one = self._source.at(position)
         return self._source.free_of(one), one.capacity
 
     def ways(self, position: int, most: int) -> Sequence[Candidate]:
-        one = self._source.candidates[position]
+        one = self._source.at(position)
         if not self._fits(one):
             return ()
         way = Candidate(
@@ -207,4 +206,4 @@ class PlainSourceSearch:
 
     def _fits(self, candidate: Candidate) -> bool:
         free = candidate.capacity if self._empty else self._source.free_of(candidate)
-        return all(free.get(name, 0) >= amount for name, amount in self.asked.items())
+        return self._source.spaced or all(free.get(name, 0) >= amount for name, amount in self.asked.items())

@@ -6,6 +6,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from random import Random
 
+from msgspec import structs
+
 from bus.aggregates import (
     AggregateEdit,
     AggregateEditRequested,
@@ -129,15 +131,8 @@ class Doings:
     async def some(self, placement: Placement, times: int) -> None:
         for _ in range(times):
             often = self._report, self._claim, self._claim, self._release
-            seldom = (
-                self._gone,
-                self._traits,
-                self._aggregates,
-                self._stock,
-                self._rename,
-                self._describe,
-                self._cell,
-            )
+            rarely = self._gone, self._traits, self._aggregates, self._stock
+            seldom = (*rarely, self._rename, self._describe, self._cell)
             await self._chance.choice((*often, *often, *seldom))(placement)
 
     async def _report(self, placement: Placement) -> None:
@@ -216,10 +211,10 @@ class Doings:
         """Or hang it below another."""
         provider, parent = self._one(), self._one()
         name = f"renamed-{self._chance.randrange(1000)}"
+        change = ChangeProvider(provider=provider, name=name)
         if self._chance.random() < 0.5:
-            await edit(placement, ChangeProvider(provider=provider, name=name))
-        else:
-            await edit(placement, ChangeProvider(provider=provider, name=name, parent=parent))
+            change = structs.replace(change, parent=parent)
+        await edit(placement, change)
 
     def _one(self) -> str:
         return uid(self._chance.randint(1, self._hosts), "a")

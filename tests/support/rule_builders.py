@@ -1,25 +1,20 @@
 """Hosts as rules and weighers see them: one, or a few in a placement that fits in a list."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 import msgspec
-import numpy as np
 
 from bus.aggregates import Aggregate
-from bus.candidates import Bools, Floats, Heard, Ints
-from bus.cells import RegisteredCell
-from bus.decisions import NearMiss, Removal
 from bus.messages import BuildRequested, HostReported
 from bus.queries import Candidate, FindCandidates
 from bus.reports import HostState
 from bus.requests import ResourceGroup
-from bus.vocabulary import Allocations
 from scheduler_worker.core.host_map import NOBODY
 from scheduler_worker.core.rule import Alternative, HostFacts
 from scheduler_worker.core.view import AllHosts
 from scheduler_worker.hosts import HostBook
 from tests.support.ids import uid
+from tests.support.plain_source import PlainSource
 from tests.support.scheduler_builders import ROOM, a_request
 
 ASKED = FindCandidates(groups=(ResourceGroup(resources={"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}),))
@@ -62,140 +57,17 @@ def a_wish(request: BuildRequested | None = None, **fields: object) -> Alternati
     return Alternative(request, request.flavor, ASKED, **of_wish)  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True)
-class ListedHost:
-    """A host of the list, in the words of placement."""
-
-    position: int
-    facts: HostFacts
-
-    @property
-    def uuid(self) -> str:
-        return self.facts.root
-
-    @property
-    def host(self) -> str:
-        return self.facts.host
-
-    @property
-    def cell(self) -> str:
-        return self.facts.cell
-
-    @property
-    def agent(self) -> str:
-        return self.facts.agent
-
-    @property
-    def zone(self) -> str:
-        return self.facts.zone
-
-    @property
-    def traits(self) -> tuple[str, ...]:
-        return self.facts.traits
-
-    @property
-    def aggregates(self) -> tuple[str, ...]:
-        return tuple(aggregate.id for aggregate in self.facts.aggregates)
-
-
-@dataclass
-class ListedHosts:
-    """A placement where everybody fits. Every third position is empty."""
-
-    listed: list[ListedHost]
-    layout: int = 1
-    seen: int = 0
-    aggregates: dict[str, Aggregate] = field(default_factory=dict)
-    cells: dict[str, RegisteredCell] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, facts: Sequence[HostFacts]) -> "ListedHosts":
-        listed = [ListedHost(index + index // 2, one) for index, one in enumerate(facts)]
-        return cls(listed, aggregates={one.id: one for host in facts for one in host.aggregates})
-
-    @property
-    def size(self) -> int:
-        return len(self.listed) * 2 + 1
-
-    def position(self, root: str) -> int | None:
-        return next((one.position for one in self.listed if one.uuid == root), None)
-
-    def named(self, host: str) -> Sequence[str]:
-        return [one.uuid for one in self.listed if host in (one.host, one.uuid)]
-
-    def hosts(self) -> Sequence[ListedHost]:
-        return self.listed
-
-    async def fresh(self) -> None: ...
-
-    def search(self, question: FindCandidates, *, empty: bool = False) -> "ListedSearch":
-        return ListedSearch(self)
-
-    def free(self, root: str) -> Mapping[str, int]:
-        return next((one.facts.free for one in self.listed if one.uuid == root), {})
-
-    def having(self, resource_class: str, amount: int) -> int:
-        return sum(one.facts.capacity.get(resource_class, 0) >= amount for one in self.listed)
-
-    @property
-    def sharing(self) -> Mapping[str, Collection[str]]:
-        return {}
-
-    def reserve(self, allocations: Allocations) -> None: ...
-
-    def withdraw(self, allocations: Allocations) -> None: ...
-
-    def watch(self, heard: Heard) -> None: ...
-
-    def watch_for_more(self, heard: Heard) -> None: ...
-
-
-@dataclass
-class ListedSearch:
-    source: ListedHosts
-
-    @property
-    def considered(self) -> int:
-        return len(self.source.listed)
-
-    @property
-    def positions(self) -> Ints:
-        return np.array([host.position for host in self.source.listed], np.intp)
-
-    def any_of(self, resource_class: str) -> bool:
-        return any(
-            resource_class in {**host.facts.free, **host.facts.capacity} for host in self.source.listed
+def spaced_source(facts: Sequence[HostFacts]) -> PlainSource:
+    """Return a placement in which every host fits, and every third position is empty."""
+    hosts = [
+        Candidate(
+            one.root, one.host, one.cell, one.agent, one.zone, {}, {}, one.free, one.capacity, one.traits,
+            aggregates=tuple(aggregate.id for aggregate in one.aggregates),
         )
-
-    def free(self, resource_class: str) -> Floats:
-        return np.array([host.facts.free.get(resource_class, 0) for host in self.source.listed], np.float64)
-
-    def capacity(self, resource_class: str) -> Floats:
-        return np.array(
-            [host.facts.capacity.get(resource_class, 0) for host in self.source.listed], np.float64
-        )
-
-    def has(self, trait: str) -> Bools:
-        return np.array([trait in host.traits for host in self.source.listed], np.bool_)
-
-    def within(self, aggregate: str) -> Bools:
-        return np.array([aggregate in host.aggregates for host in self.source.listed], np.bool_)
-
-    def host(self, position: int) -> ListedHost:
-        return next(host for host in self.source.listed if host.position == position)
-
-    def amounts(self, position: int) -> tuple[Mapping[str, int], Mapping[str, int]]:
-        facts = self.host(position).facts
-        return facts.free, facts.capacity
-
-    def ways(self, position: int, most: int) -> Sequence[Candidate]:
-        return ()
-
-    def removals(self) -> Sequence[Removal]:
-        return ()
-
-    def nearest(self, roots: Collection[str] = (), most: int = 5) -> Sequence[NearMiss]:
-        return ()
+        for one in facts
+    ]  # fmt: skip
+    described = {one.id: one for host in facts for one in host.aggregates}
+    return PlainSource(hosts, aggregates=described, lag=True, spaced=True)
 
 
 def reported_by(facts: HostFacts, sequence: int = 1) -> HostReported:
@@ -204,7 +76,7 @@ def reported_by(facts: HostFacts, sequence: int = 1) -> HostReported:
 
 
 def seen_at_once(facts: Sequence[HostFacts]) -> tuple[AllHosts, list[HostFacts]]:
-    book, source = HostBook(0.0, grace=0.0), ListedHosts.of(facts)
+    book, source = HostBook(0.0, grace=0.0), spaced_source(facts)
     for fact in facts:
         if not fact.down:
             book.handle(reported_by(fact), 0.0)

@@ -55,17 +55,7 @@ class ExternalServer:
     def _refuse(self) -> NoReturn:
         pytest.skip("the test stops and starts its server, and an external one was given")
 
-    def start(self) -> None:
-        self._refuse()
-
-    def stop(self) -> None:
-        self._refuse()
-
-    def restart(self) -> None:
-        self._refuse()
-
-    def kill(self) -> None:
-        self._refuse()
+    start = stop = restart = kill = _refuse
 
 
 def url_of(server: RabbitMQ | Postgres | ExternalServer) -> str:

@@ -53,6 +53,8 @@ from cell_conductor.core.events import AttemptLimits
 from cell_conductor.moves import CellMoves
 from placement_worker import Placement
 from scheduler_worker.handovers import Handovers
+from tests.support.cell_moves import a_move_report
+from tests.support.conductor_builders import an_agent_report
 from tests.support.ids import uid
 from tests.support.placement_builders import a_report
 from tests.support.scheduler_builders import a_request
@@ -136,19 +138,19 @@ class PlainGuests:
     def build(self, order: BuildOrdered, *, fails: bool) -> AgentReported:
         at = order.root, order.build
         if order.attempt in self.void[at]:
-            return _said(order, "destroyed")
+            return an_agent_report(order, "destroyed")
         if fails and order.attempt not in self.there[at]:
             self.void[at].add(order.attempt)
-            return _said(order, "failed")
+            return an_agent_report(order, "failed")
         self.there[at][order.attempt] = "running"
-        return _said(order, "built")
+        return an_agent_report(order, "built")
 
     def destroy(self, order: DestroyOrdered) -> AgentReported:
         at = order.root, order.build
         for attempt in range(order.above + 1, order.attempt + 1):
             self.void[at].add(attempt)
             self.there[at].pop(attempt, None)
-        return _said(order, "destroyed")
+        return an_agent_report(order, "destroyed")
 
     def move(self, order: MoveOrdered, *, fails: bool) -> MoveReported | None:
         at = order.root, order.build
@@ -159,49 +161,21 @@ class PlainGuests:
             return said
         guests = self.there[at]
         if order.attempt in self.void[at]:
-            return _phase(order, "failed", cause="it was destroyed on this host")
+            return a_move_report(order, "failed", cause="it was destroyed on this host")
         missing = order.phase in ("send", "start") and order.attempt not in guests
         lost = order.phase == "resume" and not {order.attempt, order.was} & guests.keys()
         if fails or missing or lost:
             if order.phase in ("prepare", "start"):
                 guests.pop(order.attempt, None)
-            said = _phase(order, "failed", cause="no luck" if fails else "there is no such guest")
+            said = a_move_report(order, "failed", cause="no luck" if fails else "there is no such guest")
         else:
             if order.phase == "resume":
                 guests.pop(order.was, None)
             states = {"prepare": "arriving", "send": "stopped"}
             guests[order.attempt] = states.get(order.phase, "running")
-            said = _phase(order, "done")
+            said = a_move_report(order, "done")
         self.steps[at] = order.step, said
         return said
-
-
-def _said(order: BuildOrdered | DestroyOrdered, outcome: str) -> AgentReported:
-    return AgentReported(
-        build=order.build,
-        attempt=order.attempt,
-        cell=order.cell,
-        agent=order.agent,
-        root=order.root,
-        host=order.host,
-        outcome=outcome,  # type: ignore[arg-type]
-    )
-
-
-def _phase(order: MoveOrdered, outcome: str, cause: str = "") -> MoveReported:
-    return MoveReported(
-        move=order.move,
-        build=order.build,
-        phase=order.phase,
-        step=order.step,
-        attempt=order.attempt,
-        cell=order.cell,
-        agent=order.agent,
-        root=order.root,
-        host=order.host,
-        outcome=outcome,  # type: ignore[arg-type]
-        cause=cause,
-    )
 
 
 class CellsApart:

@@ -19,11 +19,11 @@ from tests.support.plain_source import PlainSource
 from tests.support.ranking_builders import a_hall, free, hosts_of, take
 from tests.support.rule_builders import (
     ASKED,
-    ListedHosts,
     a_wish,
     failed_builds,
     recent_builds,
     reported,
+    spaced_source,
     the_facts,
 )
 from tests.support.scheduler_builders import a_candidate, a_heartbeat, a_request, a_state
@@ -40,7 +40,7 @@ def a_report(*numbers: int, sequence: int, agent: str = AGENT, partial: bool = F
     )
 
 
-def reasons(book: HostBook, source: ListedHosts, now: float) -> list[str]:
+def reasons(book: HostBook, source: PlainSource, now: float) -> list[str]:
     """Why each host is refused, empty where it is admitted; the arrays must agree with the sentences."""
     seen, search = book.level(source, now), source.search(ASKED)
     facts = [seen.facts(search, position) for position in search.positions.tolist()]
@@ -49,7 +49,7 @@ def reasons(book: HostBook, source: ListedHosts, now: float) -> list[str]:
     return [up().refuses(fact, a_wish()) or enabled().refuses(fact, a_wish()) or "" for fact in facts]
 
 
-def unknown(book: HostBook, source: ListedHosts, now: float) -> list[bool]:
+def unknown(book: HostBook, source: PlainSource, now: float) -> list[bool]:
     seen = book.level(source, now).unknown
     return [seen is not None and seen.item(position) for position in source.search(ASKED).positions.tolist()]
 
@@ -60,7 +60,7 @@ def a_record(number: int, **fields: object) -> HostHealth:
 
 
 def test_a_host_without_heartbeats_is_down_though_its_agent_reports_other_hosts() -> None:
-    book, source = HostBook(0.0, grace=0.0), ListedHosts.of(HOSTS)
+    book, source = HostBook(0.0, grace=0.0), spaced_source(HOSTS)
     book.handle(a_report(1, 2, 3, sequence=1), 0.0)
     for second in range(1, 31):
         book.handle(a_report(1, 3, sequence=second + 1), float(second))
@@ -73,7 +73,7 @@ def test_a_host_without_heartbeats_is_down_though_its_agent_reports_other_hosts(
 
 
 def test_a_host_that_its_agent_never_reports_is_unknown_and_then_down() -> None:
-    book, source = HostBook(0.0, grace=0.0), ListedHosts.of(HOSTS)
+    book, source = HostBook(0.0, grace=0.0), spaced_source(HOSTS)
     book.level(source, 0.0)
     for second in range(31):
         book.handle(a_report(1, 3, sequence=second + 1), float(second))
@@ -84,17 +84,17 @@ def test_a_host_that_its_agent_never_reports_is_unknown_and_then_down() -> None:
 
 
 def test_a_host_that_placement_has_from_now_on_may_take_as_long_for_its_first_heartbeat() -> None:
-    book, source = HostBook(0.0, grace=0.0), ListedHosts.of(HOSTS[:1])
+    book, source = HostBook(0.0, grace=0.0), spaced_source(HOSTS[:1])
     for second in range(61):
         book.handle(a_report(1, sequence=second + 1), float(second))
     assert reasons(book, source, 60.0) == [""]
-    source.listed = ListedHosts.of(HOSTS[:2]).listed
+    source.candidates = spaced_source(HOSTS[:2]).candidates
     source.layout += 1
     assert (reasons(book, source, 61.0), unknown(book, source, 61.0)) == (["", ""], [False, True])
 
 
 def test_partial_reports_of_an_agent_keep_all_its_hosts_up() -> None:
-    book, source = HostBook(0.0, grace=0.0), ListedHosts.of(HOSTS)
+    book, source = HostBook(0.0, grace=0.0), spaced_source(HOSTS)
     book.restore([a_record(3, availability="down", why="no heartbeat from its agent agent")])
     for second in range(61):
         hosts = (1,) if second == 0 else ()
@@ -118,7 +118,7 @@ def test_partial_reports_of_an_agent_keep_all_its_hosts_up() -> None:
     ],
 )
 def test_a_stored_record_counts_until_the_next_heartbeat(record: HostHealth, why: str) -> None:
-    book, source = HostBook(0.0), ListedHosts.of(HOSTS)
+    book, source = HostBook(0.0), spaced_source(HOSTS)
     book.restore([record])
     assert reasons(book, source, 0.0) == ["", why, ""]
     book.handle(a_report(1, 3, sequence=1), 1.0)
@@ -129,7 +129,7 @@ def test_a_stored_record_counts_until_the_next_heartbeat(record: HostHealth, why
 
 def test_a_host_that_was_down_before_an_outage_of_the_broker_is_down_after_it() -> None:
     """Neither does any other host come to be down by it."""
-    book, source = HostBook(0.0, grace=0.0), ListedHosts.of(HOSTS)
+    book, source = HostBook(0.0, grace=0.0), spaced_source(HOSTS)
     book.handle(a_report(1, 2, 3, sequence=1), 0.0)
     for second in range(1, 41):
         book.handle(a_report(1, 3, sequence=second + 1), float(second))
@@ -141,7 +141,7 @@ def test_a_host_that_was_down_before_an_outage_of_the_broker_is_down_after_it() 
 
 
 def test_health_names_the_hosts_that_are_down_unknown_or_closed_by_their_agent() -> None:
-    book, source = HostBook(0.0, grace=0.0), ListedHosts.of(HOSTS)
+    book, source = HostBook(0.0, grace=0.0), spaced_source(HOSTS)
     closed = a_state(1, enabled=False, why_disabled="disk")
     book.level(source, 0.0)
     for second in range(32):
@@ -167,7 +167,7 @@ def test_health_names_the_hosts_that_are_down_unknown_or_closed_by_their_agent()
 def test_the_arrays_agree_with_the_sentences(seed: int) -> None:
     chance = Random(seed)
     facts = [replace(the_facts(number), agent=f"agent{number % 4}") for number in range(1, 13)]
-    book, source, now = HostBook(0.0, grace=chance.choice((0.0, 30.0))), ListedHosts.of(facts), 0.0
+    book, source, now = HostBook(0.0, grace=chance.choice((0.0, 30.0))), spaced_source(facts), 0.0
     partial = chance.randrange(4)
     records = [replace_record(fact.root, fact.agent, chance) for fact in facts if chance.random() < 0.3]
     book.restore(records)
@@ -456,7 +456,7 @@ def test_a_cell_that_floods_the_scheduler_does_not_evict_hosts_of_another(
 
 
 def test_reports_of_another_cells_hosts_are_ignored() -> None:
-    honest, source = a_book(grace=1), ListedHosts.of([the_facts(1)])
+    honest, source = a_book(grace=1), spaced_source([the_facts(1)])
     honest.handle(a_heartbeat(1, load=0.5), 0.0)
     forged = a_heartbeat(1, sequence=2**60, cell="cell2", load=9.0, enabled=False)
     honest.handle(replace(forged, run="forged"), 1.0)

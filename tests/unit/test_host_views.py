@@ -12,14 +12,15 @@ from scheduler_worker.core.rule import HostFacts, Number, OneHost, View
 from scheduler_worker.core.view import AllHosts
 from scheduler_worker.hosts import HostBook
 from tests.support.ids import uid
+from tests.support.plain_source import PlainSource
 from tests.support.rule_builders import (
     ASKED,
-    ListedHosts,
     a_wish,
     an_aggregate,
     failed_builds,
     reported_by,
     seen_at_once,
+    spaced_source,
     the_facts,
 )
 
@@ -112,7 +113,7 @@ def test_the_facts_of_a_host_combine_placement_and_report() -> None:
 
 
 def test_a_deleted_aggregate_has_no_metadata() -> None:
-    source, book = ListedHosts.of(HOSTS[:1]), HostBook(0.0)
+    source, book = spaced_source(HOSTS[:1]), HostBook(0.0)
     del source.aggregates[SLOW.id]
     facts = book.level(source, 0.0).facts(source.search(ASKED), 0)
     assert facts.aggregates == (QUICK,)
@@ -121,38 +122,38 @@ def test_a_deleted_aggregate_has_no_metadata() -> None:
 # Level with placement
 
 
-def each_says(name: str, book: HostBook, source: ListedHosts, now: float = 0.0) -> list[float]:
+def each_says(name: str, book: HostBook, source: PlainSource, now: float = 0.0) -> list[float]:
     search = source.search(ASKED)
     said = AllHosts(search, book.level(source, now)).fact(name)
     found: list[float] = np.broadcast_to(said, len(search.positions)).tolist()
     return found
 
 
-def loads(book: HostBook, source: ListedHosts, now: float = 0.0) -> list[float]:
+def loads(book: HostBook, source: PlainSource, now: float = 0.0) -> list[float]:
     return [-1.0 if math.isnan(one) else one for one in each_says("load", book, source, now)]
 
 
 def test_reports_before_placement_knows_the_host_are_kept() -> None:
-    book, source = HostBook(0.0), ListedHosts.of(())
+    book, source = HostBook(0.0), spaced_source(())
     book.handle(reported_by(the_facts(1, load=0.5)), 0.0)
     assert loads(book, source) == []
-    source.listed = ListedHosts.of([the_facts(2), the_facts(1)]).listed
+    source.candidates = spaced_source([the_facts(2), the_facts(1)]).candidates
     source.layout += 1
     assert loads(book, source) == [-1, 0.5]
 
 
 def test_hosts_that_change_places_are_followed() -> None:
-    book, source = HostBook(0.0), ListedHosts.of([the_facts(1), the_facts(2), the_facts(3)])
+    book, source = HostBook(0.0), spaced_source([the_facts(1), the_facts(2), the_facts(3)])
     for number in (1, 2, 3):
         book.handle(reported_by(the_facts(number, load=number / 10)), 0.0)
     assert loads(book, source) == [0.1, 0.2, 0.3]
-    source.listed = ListedHosts.of([the_facts(3), the_facts(4), the_facts(1)]).listed
+    source.candidates = spaced_source([the_facts(3), the_facts(4), the_facts(1)]).candidates
     source.layout += 1
     assert loads(book, source) == [0.3, -1, 0.1]
 
 
 def test_a_first_report_is_found_without_reading_all_of_placement_again() -> None:
-    book, source = HostBook(0.0), ListedHosts.of([the_facts(1), the_facts(2)])
+    book, source = HostBook(0.0), spaced_source([the_facts(1), the_facts(2)])
     assert loads(book, source) == [-1, -1]
     source.hosts = lambda: pytest.fail("all read again")  # type: ignore[method-assign]
     book.handle(reported_by(the_facts(2, load=0.5)), 0.0)
@@ -164,14 +165,14 @@ def test_a_first_report_is_found_without_reading_all_of_placement_again() -> Non
 def test_another_placement_is_read_from_the_beginning() -> None:
     book = HostBook(0.0)
     book.handle(reported_by(the_facts(2, load=0.5)), 0.0)
-    assert loads(book, ListedHosts.of([the_facts(1), the_facts(2)])) == [-1, 0.5]
-    assert loads(book, ListedHosts.of([the_facts(2)])) == [0.5]
+    assert loads(book, spaced_source([the_facts(1), the_facts(2)])) == [-1, 0.5]
+    assert loads(book, spaced_source([the_facts(2)])) == [0.5]
 
 
 def test_the_host_arrays_grow() -> None:
     book = HostBook(0.0)
     many = [the_facts(number, load=number / 10_000) for number in range(3000)]
-    source = ListedHosts.of(many[:10])
+    source = spaced_source(many[:10])
     assert loads(book, source) == [-1] * 10
     for facts in many:
         book.handle(reported_by(facts), 0.0)
@@ -180,14 +181,14 @@ def test_the_host_arrays_grow() -> None:
 
 def test_availability_follows_the_agent_that_placement_names() -> None:
     book = HostBook(0.0, grace=0.0)
-    source = ListedHosts.of([replace(the_facts(1), agent="new")])
+    source = spaced_source([replace(the_facts(1), agent="new")])
     book.handle(reported_by(the_facts(1, load=0.5)), 0.0)
     assert each_says("up", book, source) == [0]
     assert each_says("load", book, source) == [0.5]
 
 
 def test_hosts_are_not_down_while_no_heartbeat_could_arrive() -> None:
-    book, source = HostBook(0.0, grace=30.0), ListedHosts.of([the_facts(1), the_facts(2)])
+    book, source = HostBook(0.0, grace=30.0), spaced_source([the_facts(1), the_facts(2)])
     book.handle(reported_by(the_facts(1, load=0.5)), 0.0)
     for now, up in ((20.0, [1, 1]), (45.0, [0, 0])):
         for second in range(int(now)):
@@ -231,7 +232,7 @@ def test_an_instance_more_than_before_forgives_half() -> None:
 
 
 def test_slots_of_unknown_hosts_are_reused() -> None:
-    book, source = HostBook(0.0), ListedHosts.of([the_facts(1), the_facts(2)])
+    book, source = HostBook(0.0), spaced_source([the_facts(1), the_facts(2)])
     book.handle(reported_by(the_facts(1, load=0.1)), 0.0)
     for number in range(10, 3000):
         book.chose("cell1", uid(number, "c"), 0.0)
@@ -243,7 +244,7 @@ def test_slots_of_unknown_hosts_are_reused() -> None:
 
 
 def test_metrics_and_images_that_were_asked_for_once_follow_the_reports() -> None:
-    book, source = HostBook(0.0), ListedHosts.of([the_facts(1), the_facts(2)])
+    book, source = HostBook(0.0), spaced_source([the_facts(1), the_facts(2)])
 
     def seen() -> tuple[list[float], list[float]]:
         everybody = AllHosts(source.search(ASKED), book.level(source, 0.0))
@@ -262,7 +263,7 @@ def test_metrics_and_images_that_were_asked_for_once_follow_the_reports() -> Non
 
 
 def test_changed_metadata_of_an_aggregate_takes_effect() -> None:
-    source, book = ListedHosts.of(HOSTS[:1]), HostBook(0.0)
+    source, book = spaced_source(HOSTS[:1]), HostBook(0.0)
 
     def most() -> list[float]:
         found = AllHosts(source.search(ASKED), book.level(source, 0.0)).override("most", 8.0)
