@@ -24,10 +24,9 @@ from deploy.servers import (
     find_rabbitmq,
     private_directory,
 )
-from tests.support.certificates import Authority
 from tests.support.overdue import limited
 from tests.support.schemas import BY_ALEMBIC, replaying
-from tests.support.servers import MEMORY, ExternalServer, a_database, installed, roomy, url_of
+from tests.support.servers import MEMORY, Authority, ExternalServer, a_database, installed, roomy, url_of
 
 _ORDER = ("unit", "contract", "browser", "simulation", "integration")
 

@@ -28,8 +28,7 @@ from bus.delivery.runner import Bus
 from bus.requests import Flavor
 from tests.support.browser_tab import Tab, a_tab
 from tests.support.chromium import Chromium, a_chromium
-from tests.support.open_berth import OpenBerth, lived_in
-from tests.support.room_pages import PAGES
+from tests.support.open_berth import PAGES, OpenBerth, lived_in
 
 SMALL = (Flavor(name="small", vcpus=1, memory_mb=256, disk_gb=1),)
 

@@ -10,8 +10,8 @@ from compute_sim.ironic import Simulation
 from tests.support.browser_tab import Tab, a_tab
 from tests.support.chromium import Chromium, a_chromium, find_chromium
 from tests.support.open_berth import OpenBerth, an_open_berth, lived_in
-from tests.support.served_ironic import a_served_ironic
 from tests.support.servers import installed
+from tests.support.simulated_ironic import a_served_ironic
 
 _HERE = Path(__file__).parent
 

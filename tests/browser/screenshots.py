@@ -9,9 +9,8 @@ from pathlib import Path
 
 from tests.support.browser_tab import a_tab
 from tests.support.chromium import a_chromium
-from tests.support.open_berth import an_open_berth, lived_in
-from tests.support.room_pages import PAGES, SCHEMES, WIDTHS
-from tests.support.served_ironic import a_served_ironic
+from tests.support.open_berth import PAGES, SCHEMES, WIDTHS, an_open_berth, lived_in
+from tests.support.simulated_ironic import a_served_ironic
 
 
 async def make(folder: Path, names: list[str], hosts: int) -> None:

@@ -14,8 +14,7 @@ from compute_sim.ironic import Simulation
 from tests.support.browser_tab import Tab, a_tab
 from tests.support.chromium import Chromium
 from tests.support.envelopes import a_letter
-from tests.support.open_berth import OpenBerth
-from tests.support.room_pages import ACTS, PAGES, SCHEMES, WIDTHS
+from tests.support.open_berth import ACTS, PAGES, SCHEMES, WIDTHS, OpenBerth
 from tests.support.waiting import until
 
 

@@ -20,7 +20,7 @@ from tests.support.buses import Connect
 from tests.support.http_placement import HttpPlacement, a_door
 from tests.support.placement_builders import Wall, a_placement, keeps_its_index
 from tests.support.servers import a_database
-from tests.support.simulated_ironic_api import a_simulated_ironic, client_of
+from tests.support.simulated_ironic import a_simulated_ironic, client_of
 
 EACH_DIALECT = [
     pytest.param("sqlite file", id="file"),

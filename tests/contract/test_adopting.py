@@ -20,8 +20,7 @@ from cell_conductor.audit import Listing
 from cell_conductor.builds import Builds
 from cell_conductor.moves import CellMoves
 from placement_worker import Placement
-from tests.support.cell_moves import a_move
-from tests.support.conductor_builders import an_agent_report
+from tests.support.conductor_builders import a_move, an_agent_report
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, a_report, an_order, on_hosts
 from tests.support.placement_calls import claim, report

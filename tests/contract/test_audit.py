@@ -32,6 +32,7 @@ from bus.reports import Inventory
 from bus.resources import EditRequested, LoadProviders, ProviderLoad, SetAggregates
 from bus.sql.migrations import migrate
 from bus.vocabulary import Allocations
+from tests.support.databases import know, sql
 from tests.support.envelopes import a_letter, an_envelope
 from tests.support.forking import run_berth
 from tests.support.ids import uid
@@ -45,7 +46,6 @@ from tests.support.placement_builders import (
     on_hosts,
 )
 from tests.support.placement_calls import edit_cell
-from tests.support.planted import know, sql
 from tests.support.waiting import in_time, until
 
 NOW = 1_000_000.0

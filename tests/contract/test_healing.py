@@ -45,10 +45,10 @@ from placement_worker import Placement, holdings, trees_of_consumers
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine
 from tests.support.conductor_builders import a_placed, an_agent_report
+from tests.support.databases import know, sql
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_release, a_report, an_order, on_hosts
 from tests.support.placement_calls import claim, report, silent_placement
-from tests.support.planted import know, sql
 from tests.support.waiting import until
 
 WHO = uid(7)

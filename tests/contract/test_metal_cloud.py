@@ -8,7 +8,7 @@ import pytest
 
 from compute_sim.core.faults import Durations
 from compute_sim.ironic import SimPlan
-from tests.support.metal_cloud import MetalCloud, cloud
+from tests.support.metal_agent_world import MetalCloud, cloud
 from tests.support.virtual_time import in_virtual_time
 
 

@@ -26,8 +26,8 @@ from bus.resources import FindAllocations
 from bus.vocabulary import Allocations, Contended
 from placement_worker import Placement, breaches, holdings, retired
 from placement_worker.store import changes
-from tests.support.every_commit import EveryCommit, every_commit
 from tests.support.ids import uid
+from tests.support.midway import EveryCommit, every_commit
 from tests.support.placement_builders import (
     a_claim,
     a_placement,

@@ -33,15 +33,18 @@ from cell_conductor.core.build import holder_consumer
 from cell_conductor.core.events import AttemptLimits
 from cell_conductor.moves import CellMoves
 from cell_conductor.ring import Ring
-from tests.support.cell_moves import a_move, a_move_report, a_steering, in_short
 from tests.support.conductor_builders import (
     CELL,
     Books,
     a_build_order,
     a_delete,
+    a_move,
+    a_move_report,
     a_placed,
     a_selection,
+    a_steering,
     an_agent_report,
+    in_short,
 )
 from tests.support.ids import uid
 

@@ -28,8 +28,8 @@ from scheduler_worker.host_records import HostRecords
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.store import decisions, parked
 from scheduler_worker.store.parked import ParkedRequest
-from tests.support.cell_moves import a_move as a_move_between_cells
 from tests.support.conductor_builders import CELL, Books, a_placed
+from tests.support.conductor_builders import a_move as a_move_between_cells
 from tests.support.ids import uid
 from tests.support.move_builders import a_build_that_stands, a_move
 from tests.support.rule_builders import spaced_source, the_facts

@@ -16,9 +16,8 @@ from bus.resources import FindAllocations
 from bus.vocabulary import Allocations, Contended, Message
 from placement_worker import Placement, breaches
 from placement_worker.store import reshape
-from tests.support.every_commit import EveryCommit, every_commit
 from tests.support.ids import uid
-from tests.support.midway import Gate, begun, under_way, waits
+from tests.support.midway import EveryCommit, Gate, begun, every_commit, under_way, waits
 from tests.support.placement_builders import (
     a_claim,
     a_load,

@@ -18,7 +18,7 @@ from compute_sim.core.drivers import NumaDriver, PhysicalGpu, VgpuDriver
 from compute_sim.machines import Machine
 from tests.support.buses import Connect
 from tests.support.driver_cloud import DriverCloud, a_driver_cloud
-from tests.support.every_commit import EveryCommit, every_commit
+from tests.support.midway import EveryCommit, every_commit
 from tests.support.waiting import until
 
 __all__ = ["every_commit"]

@@ -3,8 +3,7 @@
 import httpx
 import pytest
 
-from tests.support.simulated_ironic import INSTANCE, OTHER
-from tests.support.simulated_ironic_api import ALICE, fault_of, names
+from tests.support.simulated_ironic import ALICE, INSTANCE, OTHER, fault_of, names
 
 # Versions
 

@@ -9,9 +9,11 @@ import pytest
 from compute_sim.core.faults import Durations
 from compute_sim.ironic import IronicExchange, SimPlan, Simulation, enrolled
 from ironic_sync.api import Access, IronicApi, IronicRefused
-from tests.support.simulated_ironic import INSTANCE, NOW, OTHER
-from tests.support.simulated_ironic_api import (
+from tests.support.simulated_ironic import (
     ALICE,
+    INSTANCE,
+    NOW,
+    OTHER,
     client_of,
     fault_of,
     in_state,

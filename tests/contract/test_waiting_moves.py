@@ -31,8 +31,7 @@ from tests.support.move_builders import MOVE
 from tests.support.placement_builders import a_report
 from tests.support.scheduler_builders import METAL, a_request
 from tests.support.virtual_time import in_virtual_time
-from tests.support.waiting_movers import TWO, WaitingMovers, waiting_movers
-from tests.support.waiting_world import ROOM, VM, WaitingWorld
+from tests.support.waiting_world import ROOM, TWO, VM, WaitingMovers, WaitingWorld, waiting_movers
 
 ROOMY = 8
 GROUP = uid(1, "9")

@@ -21,8 +21,8 @@ from ironic_sync.core.known_state import KnownStateRules
 from ironic_sync.core.known_states import KnownStates
 from ironic_sync.following import Following
 from ironic_sync.notifications import Notifications
+from tests.support.belief_world import RecordedMessage, recorded
 from tests.support.ironic_builders import PLACE
-from tests.support.ironic_recordings import RecordedMessage, recorded
 from tests.support.servers import url_of
 from tests.support.waiting import until
 

@@ -32,9 +32,8 @@ from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested
 from bus.requests import Flavor
 from compute_sim import AgentDisk, GuestFile
 from deploy.servers import Postgres, RabbitMQ, find_postgres, private_directory
-from tests.support.berth_processes import Running, running, settled
+from tests.support.berth_processes import Running, in_one_process, joined, running, settled
 from tests.support.next_berth import next_version, workers_of
-from tests.support.one_process import in_one_process, joined
 from tests.support.servers import a_database, crash, installed
 from tests.support.waiting import in_time, until
 

@@ -14,9 +14,8 @@ from bus.rabbit import RabbitTransport
 from bus.sql.database import Database
 from bus.sql.logins import logins
 from deploy.servers import Postgres, RabbitMQ, find_postgres, private_directory
-from tests.support.certificates import Authority
-from tests.support.one_process import in_one_process
-from tests.support.servers import ExternalServer, installed
+from tests.support.berth_processes import in_one_process
+from tests.support.servers import Authority, ExternalServer, installed
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 

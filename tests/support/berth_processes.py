@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -217,3 +217,34 @@ def alive(pid: int) -> bool:
     except FileNotFoundError:
         return not Path("/proc").exists()  # no Linux: then we know no better
     return state not in "ZX"
+
+
+_WITHOUT = ("ironic", "control-room")  # which have no part in a boot
+
+Who = tuple[str, str]  # a worker, and its cell
+
+
+@asynccontextmanager
+async def in_one_process(settings: Settings, workers: Sequence[Who] | None = None) -> AsyncIterator[Bus]:
+    if workers is None:
+        everybody = [(role.worker, role.cell) for role in worker_roles.roles(settings)]
+        workers = [one for one in everybody if one[0] not in _WITHOUT]
+    async with joined(settings, workers), Bus(wiring.transport(settings, "test")) as bus:
+        await ready(bus, settings)
+        yield bus
+
+
+@asynccontextmanager
+async def joined(settings: Settings, workers: Sequence[Who]) -> AsyncIterator[None]:
+    async with asyncio.TaskGroup() as group:
+        serving = [
+            group.create_task(
+                wiring.serve([role], settings, wiring.way_of([role], settings), asyncio.Event())
+            )
+            for role in (worker_roles.Role(*worker) for worker in workers)
+        ]
+        try:
+            yield
+        finally:
+            for task in serving:
+                task.cancel()

@@ -1,10 +1,16 @@
-"""Opens databases of both kinds, and gives tests access to internals of a database."""
+"""Opens databases of both kinds, reads their internals, and writes inconsistent data into a
+berth's SQLite files.
+"""
 
 import sqlite3
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
+from berth.settings import Settings
 from bus.sql.database import Database
+from tests.support.ids import uid
 
 EVERY_WAY = [
     pytest.param("sqlite file", id="file"),
@@ -20,3 +26,16 @@ def inline_connection(database: Database) -> sqlite3.Connection:
     file = database._file
     assert file is not None and file.inline and file.memory is not None
     return file.memory
+
+
+def sql(settings: Settings, store: str, statement: str, *values: object) -> None:
+    with closing(sqlite3.connect(Path(settings.database.state_dir) / f"{store}.db")) as database, database:
+        assert database.execute(statement, values).rowcount > 0
+
+
+def know(settings: Settings, cell: str, number: int, status: str, host: int) -> None:
+    """Have this cell know this build, on this host."""
+    values = (uid(number), 1, status, uid(host, "a"), 1, 1, 0.0, 0.0, "", "[]", "")
+    columns = "id, version, status, root, attempt, generation, deadline, said, placed, story, leftovers"
+    marks = ", ".join("?" for _ in values)
+    sql(settings, f"cell_{cell}", f"INSERT INTO builds ({columns}) VALUES ({marks})", *values)

@@ -37,7 +37,7 @@ from tests.support.buses import Connect, queues_of
 from tests.support.cloud_workers import Make, of_one_cell
 from tests.support.conductor_builders import CELL
 from tests.support.ids import uid
-from tests.support.waiting import in_time, until
+from tests.support.waiting import in_time, receive_all, until
 
 AGENT = "agent1"
 _NUMBERS = count(1)
@@ -143,19 +143,12 @@ class DriverCloud:
         ended = await self.bus.listen(topics.BUILD_ENDED.at(reply_to=""))
         nowhere = await self.bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=""))
 
-        async def of_ended() -> None:
-            while True:
-                said = await ended.get()
-                self.ends[said.build] = said
-
-        async def of_none() -> None:
-            while True:
-                said = await nowhere.get()
-                self.ends.update(dict.fromkeys(said.instances, said))
+        def unplaced(message: BuildUnplaceable) -> None:
+            self.ends.update(dict.fromkeys(message.instances, message))
 
         async with asyncio.TaskGroup() as group:
-            group.create_task(of_ended())
-            group.create_task(of_none())
+            group.create_task(receive_all(ended, lambda end: self.ends.update({end.build: end})))
+            group.create_task(receive_all(nowhere, unplaced))
 
 
 class RestartedAgent:

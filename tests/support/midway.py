@@ -1,14 +1,19 @@
-"""Stops a transaction halfway while others run, and waits for transactions that wait for a lock."""
+"""Placement's transactions: stopped halfway while others run, and checked at every commit."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+import pytest
 from sqlalchemy import text
 
+from bus.replication import PlacementChanged
 from bus.sql.database import Database
+from bus.sql.statement import Statement
+from bus.sql.transaction import Transaction
 from placement_worker import Placement
+from placement_worker.store import changes
 from tests.support.waiting import until
 
 T = TypeVar("T")
@@ -81,3 +86,71 @@ async def waits(placement: Placement, work: "asyncio.Future[Any]") -> None:
         return await count(placement.database, WAITING)
 
     await until(waiting)
+
+
+_OVERSOLD = Statement(
+    "SELECT p.name, c.name AS class, i.used, i.total, i.reserved, i.allocation_ratio AS ratio"
+    " FROM inventories i JOIN resource_providers p ON p.id = i.resource_provider_id"
+    " JOIN resource_classes c ON c.id = i.resource_class_id"
+    " WHERE i.used < 0 OR i.used > (i.total - i.reserved) * i.allocation_ratio"
+)
+_COUNTED = Statement(
+    "SELECT p.name, c.name AS class, i.used, a.allocated FROM inventories i"
+    " JOIN resource_providers p ON p.id = i.resource_provider_id"
+    " JOIN resource_classes c ON c.id = i.resource_class_id"
+    " LEFT JOIN (SELECT resource_provider_id, resource_class_id, CAST(SUM(used) AS bigint) AS allocated"
+    " FROM allocations GROUP BY resource_provider_id, resource_class_id) a"
+    " ON a.resource_provider_id = i.resource_provider_id AND a.resource_class_id = i.resource_class_id"
+    " WHERE i.used <> COALESCE(a.allocated, 0)"
+)
+_OF_NOTHING = Statement(
+    "SELECT c.uuid FROM allocations a LEFT JOIN consumers c ON c.id = a.consumer_id"
+    " LEFT JOIN inventories i ON i.resource_provider_id = a.resource_provider_id"
+    " AND i.resource_class_id = a.resource_class_id WHERE i.used IS NULL"
+)
+_HELD = Statement(
+    "SELECT c.uuid, k.name AS class, CAST(SUM(a.used) AS bigint) AS held FROM allocations a"
+    " JOIN consumers c ON c.id = a.consumer_id JOIN resource_classes k ON k.id = a.resource_class_id"
+    " GROUP BY c.uuid, k.name"
+)
+
+Held = dict[str, dict[str, int]]  # consumer → class → how much in all
+
+
+class EveryCommit:
+    def __init__(self) -> None:
+        self.commits = 0
+        self.broken: list[str] = []
+        self.kept: Held = {}
+
+    async def look(self, tx: Transaction) -> None:
+        self.commits += 1
+        for row in await _OVERSOLD(tx):
+            self.broken.append(f"{row['name']}: {row['used']} {row['class']} used of {tuple(row)[3:]}")
+        for row in await _COUNTED(tx):
+            self.broken.append(f"{row['name']}: {tuple(row)[1:]} counted, allocated")
+        for (uuid,) in await _OF_NOTHING(tx):
+            self.broken.append(f"{uuid} holds what there is no inventory of")
+        if self.kept:
+            held: Held = {}
+            for uuid, name, amount in await _HELD(tx):
+                held.setdefault(uuid, {})[name] = amount
+            self.broken += [
+                f"{uuid} holds {held.get(uuid)}, not {all_of_it}"
+                for uuid, all_of_it in self.kept.items()
+                if held.get(uuid) != all_of_it
+            ]
+
+
+@pytest.fixture
+def every_commit(monkeypatch: pytest.MonkeyPatch) -> EveryCommit:
+    watching = EveryCommit()
+    announce: Callable[..., Any] = changes.announce
+
+    async def announced(tx: Transaction, *given: Any) -> tuple[Sequence[PlacementChanged], int]:
+        done: tuple[Sequence[PlacementChanged], int] = await announce(tx, *given)
+        await watching.look(tx)
+        return done
+
+    monkeypatch.setattr(changes, "announce", announced)
+    return watching

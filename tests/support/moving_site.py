@@ -36,7 +36,7 @@ from bus.moves import (
 from bus.requests import Flavor, Image
 from compute_sim import FaultPlan, MoveFaults
 from tests.support.berth_processes import Running, alive, running
-from tests.support.waiting import DEADLINE, until
+from tests.support.waiting import DEADLINE, receive_all, until
 from tests.support.watched_agents import NOTES, AgentNotes, WatchingSupervisor
 
 CELL = "c1"
@@ -79,20 +79,12 @@ class MovingSite:
         ends = await self.bus.listen(topics.MOVE_ENDED.at())
         refusals = await self.bus.listen(topics.MOVE_REFUSED.at())
 
-        async def hear_builds() -> None:
-            while True:
-                self.builds.setdefault((said := await builds.get()).build, said)
-
-        async def hear_ends() -> None:
-            while True:
-                self.ends[(said := await ends.get()).move].append(said)
-
-        async def hear_refusals() -> None:
-            while True:
-                said = await refusals.get()
-                self.refused[said.move] = said
-
-        return [group.create_task(handle()) for handle in (hear_builds, hear_ends, hear_refusals)]
+        takers = (
+            receive_all(builds, lambda end: self.builds.setdefault(end.build, end)),
+            receive_all(ends, lambda end: self.ends[end.move].append(end)),
+            receive_all(refusals, lambda refusal: self.refused.update({refusal.move: refusal})),
+        )
+        return [group.create_task(taker) for taker in takers]
 
     # What is asked of it
 

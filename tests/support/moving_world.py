@@ -16,13 +16,15 @@ from cell_conductor.core.events import AttemptLimits, CleanedUp, Event, ReleaseA
 from cell_conductor.core.phases import reminder
 from cell_conductor.core.placed_move import postpone_reason
 from cell_conductor.core.step import step
-from tests.support.cell_moves import a_move, a_move_report, a_steering
 from tests.support.conductor_builders import (
     Books,
     a_build_order,
     a_delete,
+    a_move,
+    a_move_report,
     a_placed,
     a_selection,
+    a_steering,
     an_agent_report,
 )
 

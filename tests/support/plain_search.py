@@ -3,8 +3,13 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, product
 
-from bus.queries import FindCandidates
+import msgspec
+
+from bus.queries import CandidatesFound, FindCandidates
 from bus.requests import ResourceGroup
+from bus.vocabulary import Allocations
+from placement_worker.core.index import Index
+from placement_worker.core.search import Fit, page
 from placement_worker.core.trees import ProviderState, Tree
 
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
@@ -164,3 +169,19 @@ def way(taken: Mapping[tuple[str, str], int], mappings: Mapping[str, Iterable[st
         frozenset((uuid, name, amount) for (uuid, name), amount in taken.items()),
         frozenset((suffix, frozenset(uuids)) for suffix, uuids in mappings.items()),
     )
+
+
+def taken(allocations: Allocations) -> dict[tuple[str, str], int]:
+    return {(uuid, name): amount for uuid, asked in allocations.items() for name, amount in asked.items()}
+
+
+def as_way(fit: Fit) -> Way:
+    return way(taken(fit.allocations), fit.mappings)
+
+
+def all_pages(index: Index, query: FindCandidates) -> list[CandidatesFound]:
+    pages = [page(index, query)]
+    while (more := pages[-1].more) is not None:
+        assert len(pages) < 50
+        pages.append(page(index, msgspec.structs.replace(query, after=more)))
+    return pages

@@ -1,6 +1,7 @@
-"""Hosts as rules and weighers see them: one, or a few in a placement that fits in a list."""
+"""Requests as alternatives, and hosts as filters and weighers see them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -8,8 +9,10 @@ from bus.aggregates import Aggregate
 from bus.messages import BuildRequested, HostReported
 from bus.queries import Candidate, FindCandidates
 from bus.reports import HostState
-from bus.requests import ResourceGroup
+from bus.requests import Flavor, ResourceGroup
+from scheduler_worker.core.extra_specs import PciAlias, RequestOptions
 from scheduler_worker.core.host_map import NOBODY
+from scheduler_worker.core.request import alternatives_of
 from scheduler_worker.core.rule import Alternative, HostFacts
 from scheduler_worker.core.view import AllHosts
 from scheduler_worker.hosts import HostBook
@@ -88,3 +91,43 @@ def seen_at_once(facts: Sequence[HostFacts]) -> tuple[AllHosts, list[HostFacts]]
     now, search = book.level(source, 0.0), source.search(ASKED)
     one_by_one = [now.facts(search, int(position)) for position in search.positions]
     return AllHosts(search, now), one_by_one
+
+
+OPTIONS = RequestOptions(
+    pci_aliases={
+        "gpu": PciAlias("CUSTOM_GPU", ("CUSTOM_HBM",)),
+        "nic": PciAlias("CUSTOM_NIC", numa_policy="required"),
+        "fpga": PciAlias("FPGA", numa_policy="socket"),
+    }
+)
+HOSTS = {"host1": (uid(1, "c"),), "host2": (uid(2, "c"),), "rack": (uid(3, "c"), uid(4, "c"))}
+
+
+def named(host: str) -> Sequence[str]:
+    by_root = [root for roots in HOSTS.values() for root in roots if root == host]
+    return by_root or HOSTS.get(host, ())
+
+
+def flavor(specs: Mapping[str, str] | None = None, **figures: int) -> Flavor:
+    known = {"vcpus": 4, "memory_mb": 4096, "disk_gb": 5} | figures
+    return Flavor(name="f", extra_specs=dict(specs or {}), **known)
+
+
+def alternatives(options: RequestOptions = OPTIONS, **request: Any) -> tuple[Alternative, ...]:
+    return alternatives_of(a_request(**request), options, named, HOSTS.keys)
+
+
+def asked(specs: Mapping[str, str], **figures: int) -> FindCandidates:
+    (alternative,) = alternatives(flavor=flavor(specs, **figures))
+    return alternative.question
+
+
+def groups(question: FindCandidates) -> dict[str, str]:
+    """By suffix: `VCPU 4, +REQUIRED, -FORBIDDEN, ONE|OTHER`."""
+    told = {}
+    for group in question.groups:
+        parts = [f"{name} {amount}" for name, amount in group.resources.items()]
+        parts += [f"+{name}" for name in group.required] + [f"-{name}" for name in group.forbidden]
+        parts += ["|".join(some) for some in group.required_any]
+        told[group.suffix] = ", ".join(parts)
+    return told

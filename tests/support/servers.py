@@ -8,6 +8,7 @@ import re
 import secrets
 import shlex
 import shutil
+import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import asyncpg
 import pytest
 from sqlalchemy.engine import make_url
 
-from deploy.servers import BinariesMissing, Postgres, RabbitMQ, find_rabbitmq
+from deploy.servers import BinariesMissing, Certificate, Postgres, RabbitMQ, find_rabbitmq
 
 MEMORY = Path("/dev/shm")
 _ROOM = 6 << 30  # bytes; two brokers and two databases take less than half of it
@@ -118,3 +119,39 @@ def rabbitmqctl_in(directory: Path, broker: RabbitMQ) -> Path:
     control.write_text(f'#!/bin/sh\nexec env -i {known} {command} "$@"\n')
     control.chmod(0o700)
     return control
+
+
+_CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+
+
+class Authority:
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        directory.chmod(0o755)
+        self.file = directory / "ca.pem"
+        self._key = directory / "ca.key"
+        self._signed = 0
+        _openssl(
+            "req", "-x509", *_CURVE, "-days", "2", "-subj", "/CN=An authority of a test",
+            "-addext", "keyUsage=critical,keyCertSign,cRLSign", "-keyout", self._key, "-out", self.file,
+        )  # fmt: skip
+
+    def certificate(self, *names: str) -> Certificate:
+        self._signed += 1
+        place = self._directory / f"server-{self._signed}"
+        made = Certificate(place.with_suffix(".pem"), place.with_suffix(".key"))
+        request, said = place.with_suffix(".csr"), place.with_suffix(".names")
+        said.write_text(f"subjectAltName={','.join(f'DNS:{name}' for name in names)}\n")
+        _openssl("req", "-new", *_CURVE, "-subj", "/CN=server", "-keyout", made.key, "-out", request)
+        _openssl(
+            "x509", "-req", "-in", request, "-CA", self.file, "-CAkey", self._key, "-CAcreateserial",
+            "-days", "2", "-extfile", said, "-out", made.certificate,
+        )  # fmt: skip
+        return made
+
+
+def _openssl(*arguments: object) -> None:
+    command = ["openssl", *map(str, arguments)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr

@@ -1,11 +1,19 @@
-"""A simulated Ironic with one node: actions by name, and its notifications as lines."""
+"""Simulated Ironics: one node that plays actions by name, the API with a client, and one at a
+port of loopback.
+"""
 
 import asyncio
+import json
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx
+
 from bus.clock import Clock
+from bus.http import listen
+from compute_sim.ironic import Simulation, enrolled
 from compute_sim.ironic.api import Api
 from compute_sim.ironic.conductor import Conductor, Emit, Notification, SimPlan
 from compute_sim.ironic.envelope import SentNotification
@@ -138,3 +146,72 @@ def play(acts: str, *, plan: SimPlan | None = None, idle: float = 1.0, **fields:
         return bench
 
     return in_virtual_time(story())
+
+
+NEWEST = {"X-OpenStack-Ironic-API-Version": "1.115"}
+ALICE = "metal00001"
+
+
+@asynccontextmanager
+async def client_of(sim: Simulation, **headers: str) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(app=sim.app)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(sim.run())
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://ironic.test", headers={**NEWEST, **headers}
+        ) as client:
+            yield client
+        task.cancel()
+
+
+def a_simulated_ironic() -> Simulation:
+    nodes = enrolled(25, now=NOW, conductor_groups=("", "rack1"), resource_classes=("baremetal", "gold"))
+    for number, node in enumerate(nodes):
+        node.shard = f"s{number % 3}" if number % 3 else None
+        node.owner = "alice" if number % 5 == 0 else None
+    nodes[3].maintenance = True
+    nodes[4].instance_uuid = INSTANCE
+    nodes[5].provision_state = "manageable"
+    return Simulation(nodes)
+
+
+def fault_of(response: httpx.Response) -> str:
+    """The sentence inside the JSON inside the JSON."""
+    assert list(response.json()) == ["error_message"]
+    fault = json.loads(response.json()["error_message"])
+    assert (fault["faultcode"], fault["debuginfo"]) == ("Client", None)
+    return str(fault["faultstring"])
+
+
+async def read_until(
+    client: httpx.AsyncClient, path: str, check: Callable[[dict[str, Any]], bool]
+) -> dict[str, Any]:
+    async with asyncio.timeout(60):
+        while True:
+            told: dict[str, Any] = (await client.get(path)).json()
+            if check(told):
+                return told
+            await asyncio.sleep(0)  # an application in the same loop answers without giving it a turn
+
+
+async def in_state(client: httpx.AsyncClient, node: str, state: str) -> dict[str, Any]:
+    return await read_until(client, f"/v1/nodes/{node}", lambda told: told["provision_state"] == state)
+
+
+async def names(client: httpx.AsyncClient, query: str) -> list[str]:
+    return [node["name"][-2:] for node in (await client.get(f"/v1/nodes?{query}")).json()["nodes"]]
+
+
+@asynccontextmanager
+async def a_served_ironic() -> AsyncIterator[Simulation]:
+    nodes = enrolled(5, now=Clock().now())
+    nodes[1].maintenance, nodes[1].maintenance_reason = True, "a fan"
+    nodes[2].provision_state, nodes[2].last_error = "clean failed", "no disk"
+    nodes[3].provision_state = "manageable"
+    simulation = Simulation(nodes, listener=listen("127.0.0.1:0"))
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(simulation.run())
+        try:
+            yield simulation
+        finally:
+            running.cancel()

@@ -32,7 +32,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from bus.clock import monotonic
-from tests.support.forked_commands import ForkedCommands
+from tests.support.forking import ForkedCommands
 from tests.support.waiting import DEADLINE
 
 ROOT = Path(__file__).parent.parent.parent

@@ -53,8 +53,7 @@ from cell_conductor.core.events import AttemptLimits
 from cell_conductor.moves import CellMoves
 from placement_worker import Placement
 from scheduler_worker.handovers import Handovers
-from tests.support.cell_moves import a_move_report
-from tests.support.conductor_builders import an_agent_report
+from tests.support.conductor_builders import a_move_report, an_agent_report
 from tests.support.ids import uid
 from tests.support.placement_builders import a_report
 from tests.support.scheduler_builders import a_request

@@ -5,7 +5,11 @@ from collections.abc import Awaitable, Callable
 from inspect import isawaitable
 from typing import TypeVar
 
+from bus.delivery.runner import Listener
+from bus.vocabulary import Message
+
 T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 
 DEADLINE = 60.0  # a machine may be busy: it is only there to end a test that would wait for ever
 
@@ -13,6 +17,12 @@ DEADLINE = 60.0  # a machine may be busy: it is only there to end a test that wo
 async def in_time(thing: Awaitable[T], seconds: float = DEADLINE) -> T:
     async with asyncio.timeout(seconds):
         return await thing
+
+
+async def receive_all(listener: Listener[M], take: Callable[[M], object]) -> None:
+    """Call `take` with each message of a listener, until cancelled."""
+    while True:
+        take(await listener.get())
 
 
 async def until(

@@ -12,8 +12,8 @@ from bus.requests import Flavor, Hints, Image
 from bus.vocabulary import MAX_INT
 from scheduler_worker.core.extra_specs import MAX_NOTES, Unreadable
 from scheduler_worker.core.request import seconds_of
-from tests.support.alternatives import OPTIONS, alternatives, asked, flavor, groups
 from tests.support.ids import uid
+from tests.support.rule_builders import OPTIONS, alternatives, asked, flavor, groups
 from tests.support.scheduler_builders import METAL, SMALL
 
 REST = "VCPU 4, MEMORY_MB 4096, DISK_GB 5"

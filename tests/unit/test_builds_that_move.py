@@ -23,14 +23,17 @@ from cell_conductor.core.move import move_state
 from cell_conductor.core.phases import move_progress, reminder
 from cell_conductor.core.placed_move import postpone_reason
 from cell_conductor.core.step import step
-from tests.support.cell_moves import a_move, a_report_of, a_steering, in_short
 from tests.support.conductor_builders import (
     a_build_order,
     a_delete,
     a_destroy_order,
+    a_move,
     a_placed,
+    a_report_of,
     a_selection,
+    a_steering,
     an_agent_report,
+    in_short,
 )
 
 LIMITS = AttemptLimits(max_attempts=3, build_timeout=100.0, delete_timeout=600.0, cleanup_timeout=5000.0)

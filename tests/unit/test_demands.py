@@ -19,10 +19,9 @@ from scheduler_worker.core.extra_specs import RequestOptions
 from scheduler_worker.core.request import NOBODY, Prefilters, prefilters
 from scheduler_worker.orders import Orders
 from scheduler_worker.placing import Scheduler
-from tests.support.alternatives import alternatives, flavor
 from tests.support.ids import uid
 from tests.support.plain_source import PlainSource
-from tests.support.rule_builders import the_facts
+from tests.support.rule_builders import alternatives, flavor, the_facts
 from tests.support.scheduler_builders import FakePlacement, TurnedClock, a_candidate, a_request
 from tests.support.schedulers import scheduler_of
 

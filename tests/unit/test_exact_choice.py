@@ -31,6 +31,7 @@ from scheduler_worker.core.scale import Pick, replay
 from scheduler_worker.pending_choices import PendingChoice, Promising
 from tests.support.exact_worlds import (
     FilledMemory,
+    PlainChoice,
     PlainRoom,
     a_policy,
     a_source,
@@ -39,7 +40,6 @@ from tests.support.exact_worlds import (
     some_trees,
 )
 from tests.support.ids import uid
-from tests.support.plain_choice import PlainChoice
 from tests.support.provider_trees import state, tree
 from tests.support.ranking_builders import Hall
 from tests.support.scheduler_builders import (

@@ -31,8 +31,8 @@ from scheduler_worker.core.host_map import Uints
 from scheduler_worker.core.ranking_order import AHEAD, FIRST_PAGE, Frontier
 from tests.support.ids import uid
 from tests.support.placement_builders import looking_for
+from tests.support.plain_search import as_way
 from tests.support.provider_trees import a_query, a_world, an_index, state, tree
-from tests.support.search_answers import as_way
 
 
 def a_tree(

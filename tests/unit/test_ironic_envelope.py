@@ -14,8 +14,8 @@ from ironic_sync.core.node import (
     opened,
     seconds,
 )
+from tests.support.belief_world import recorded
 from tests.support.ids import uid
-from tests.support.ironic_recordings import recorded
 
 NODE = uid(1, "c")
 DATA: dict[str, Any] = {

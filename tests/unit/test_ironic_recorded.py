@@ -11,8 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from ironic_sync.core.node import ReceivedNotification
-from tests.support.belief_world import WAYS, NodeWorld, Vary
-from tests.support.ironic_recordings import Recorded, Truth, recorded
+from tests.support.belief_world import WAYS, NodeWorld, Recorded, Truth, Vary, recorded
 
 TRUTH = Truth()
 SEEDS = range(10)

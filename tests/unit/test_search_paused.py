@@ -13,8 +13,8 @@ from placement_worker.core.search import page, page_steps, search, search_steps
 from placement_worker.core.snapshot import Snapshot
 from placement_worker.core.trees import Tree
 from tests.support.ids import uid
+from tests.support.plain_search import as_way
 from tests.support.provider_trees import a_query, a_world, an_index, state, tree
-from tests.support.search_answers import as_way
 
 
 @pytest.fixture(autouse=True)

@@ -22,9 +22,8 @@ from placement_worker.core.snapshot import ReservedAmounts, ReservedSnapshot, Sn
 from placement_worker.core.trees import ProviderState, Tree
 from tests.support.ids import uid
 from tests.support.placement_builders import looking_for
-from tests.support.plain_search import PlainSearch, way
+from tests.support.plain_search import PlainSearch, all_pages, as_way, taken, way
 from tests.support.provider_trees import SHARES, a_query, a_world, an_index, state, tree
-from tests.support.search_answers import all_pages, as_way, taken
 
 A, B = "CUSTOM_A", "CUSTOM_B"
 

@@ -22,7 +22,7 @@ from placement_worker.core.snapshot import Snapshot
 from placement_worker.core.trees import Tree
 from placement_worker.core.ways import AssignmentSearch
 from tests.support.ids import uid
-from tests.support.plain_search import PlainSearch
+from tests.support.plain_search import PlainSearch, all_pages, as_way
 from tests.support.provider_trees import (
     CLASSES,
     SHARES,
@@ -36,7 +36,6 @@ from tests.support.provider_trees import (
     tree,
     with_zones,
 )
-from tests.support.search_answers import all_pages, as_way
 
 
 def wide(number: int, children: int, units: int = 8, **stock: int) -> Tree:

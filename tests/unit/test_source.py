@@ -21,7 +21,7 @@ from placement_worker.core.trees import Tree
 from placement_worker.core.ways import BREATH
 from placement_worker.source import HostSearch, IndexedSource
 from tests.support.ids import uid
-from tests.support.plain_search import PlainSearch, Way, way
+from tests.support.plain_search import PlainSearch, Way, taken, way
 from tests.support.provider_trees import (
     AGGREGATES,
     CLASSES,
@@ -38,7 +38,6 @@ from tests.support.provider_trees import (
     with_zones,
 )
 from tests.support.provider_trees import tree as a_tree
-from tests.support.search_answers import taken
 
 MANY = 100_000
 WORLDS, QUERIES = 60, 10
