@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.fake_ironic import FakeIronic
-from tests.support.followed_ironic import FollowedWorld, SaidByHand, followed
+from tests.support.swept_ironic import FollowedWorld, SaidByHand, followed
 from tests.support.virtual_time import in_virtual_time
 
 

@@ -31,8 +31,8 @@ from ironic_sync.sweep import Sweep
 from placement_worker import Placement, placement_worker
 from tests.support.belief_world import Truth, recorded
 from tests.support.fake_ironic import FakeIronic, fault, node_number
-from tests.support.followed_ironic import SaidByHand
 from tests.support.ironic_builders import PLACE, a_notification
+from tests.support.swept_ironic import SaidByHand
 
 SELECTION = NodeSelection(cell="cell1", agents={"cell1": "cell1-metal"})
 SILENT = {"96-power-mismatch-recovery-silent", "104-allocation-create", "107-allocation-create-2"}

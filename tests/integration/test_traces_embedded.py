@@ -26,7 +26,7 @@ from bus.requests import Flavor
 from bus.resources import FindProviders
 from ironic_sync import FollowedIronic, NodeSelection, ironic_sync
 from tests.support.fake_ironic import FakeIronic, node_number
-from tests.support.followed_ironic import SaidByHand
+from tests.support.swept_ironic import SaidByHand
 from tests.support.waiting import in_time, until
 
 SMALL = Flavor(name="small", vcpus=1, memory_mb=512, disk_gb=1)

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec.structs import replace
+
 from bus.claims import Choice, Claimed, ClaimResult, ConsumerClaim, Held, NothingHeld, Refused
 from bus.decisions import AlsoAsked, Decision, Record
 from bus.errors import NoAnswer, Unroutable
@@ -126,10 +128,7 @@ class MovingPlacement(FakePlacement):
         inventories = {name: Inventory(total=amount) for name, amount in host.capacity.items()}
         if provider.id in self.metal:
             inventories = {"CUSTOM_NODE": Inventory(total=1)}
-        return Provider(
-            **{name: getattr(provider, name) for name in Provider.__struct_fields__}
-            | {"traits": host.traits, "inventories": inventories}
-        )
+        return replace(provider, traits=host.traits, inventories=inventories)
 
     def _claim_one(self, claim: ConsumerClaim, done: list[tuple[str, Choice]]) -> ClaimResult:
         if claim.begins is None:

@@ -6,7 +6,7 @@ Processes may stop before they publish.
 
 import random
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -93,25 +93,16 @@ class PlainCell:
 
     async def hears(self, message: Message) -> Outcome:
         builds, moves = self.builds, self.moves
-        outcomes: Sequence[Outcome]
-        match message:
-            case BuildPlaced():
-                outcomes = await builds.start_many([message])
-            case AgentReported():
-                outcomes = await builds.report_many([message])
-            case BuildDeleteRequested():
-                outcomes = await builds.delete_many([message])
-            case MovePlaced():
-                outcomes = await moves.place_many([message])
-            case MoveReported():
-                outcomes = await moves.move_many([message])
-            case MoveSteered():
-                outcomes = await moves.steer_many([message])
-            case HandoverProgress():
-                outcomes = await moves.hand_over_many([message])
-            case _:
-                raise TypeError(message)
-        return outcomes[0]
+        handlers: dict[type[Message], Callable[..., Awaitable[Sequence[Outcome]]]] = {
+            BuildPlaced: builds.start_many,
+            AgentReported: builds.report_many,
+            BuildDeleteRequested: builds.delete_many,
+            MovePlaced: moves.place_many,
+            MoveReported: moves.move_many,
+            MoveSteered: moves.steer_many,
+            HandoverProgress: moves.hand_over_many,
+        }
+        return (await handlers[type(message)]([message]))[0]
 
     async def timers(self) -> list[Message]:
         return [*await self.builds.time_out(), *await self.builds.resume()]
@@ -316,11 +307,8 @@ class CellsApart:
         return found
 
     async def moves_known(self) -> list[MoveStands]:
-        return [
-            move
-            for name, cell in self.cells.items()
-            for move in (await cell.moves.find(FindMoves(cell=name))).moves
-        ]
+        found = [await cell.moves.find(FindMoves(cell=name)) for name, cell in self.cells.items()]
+        return [move for page in found for move in page.moves]
 
     def ends(self) -> set[tuple[str, str]]:
         return {(message.move, message.end) for message in self.said if isinstance(message, MoveEnded)}
