@@ -17,10 +17,8 @@ from bus.delivery.runner import Bus
 from bus.errors import Retry
 from bus.messages import (
     AgentReported,
-    BuildDeleteRequested,
     BuildEnded,
     BuildOrdered,
-    BuildPlaced,
     DestroyOrdered,
     HostFailed,
 )
@@ -54,6 +52,7 @@ from tests.support.conductor_builders import (
     a_placed,
     a_selection,
     an_agent_report,
+    deliver,
 )
 from tests.support.ids import uid
 from tests.support.move_builders import (
@@ -134,15 +133,7 @@ class ConductedCell:
 
     async def handle(self, event: Message) -> Sequence[Message] | Retry:
         builds = self.conductor()
-        match event:
-            case BuildPlaced():
-                (said,) = await builds.start_many([event])
-            case AgentReported():
-                (said,) = await builds.report_many([event])
-            case BuildDeleteRequested():
-                (said,) = await builds.delete_many([event])
-            case _:
-                raise TypeError(event)
+        said = await deliver(builds, event)
         assert isinstance(said, Retry | Sequence)
         return said
 

@@ -14,7 +14,6 @@ from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import (
     AgentReported,
     BuildDeleted,
-    BuildDeleteRequested,
     BuildEnded,
     BuildOrdered,
     BuildPlaced,
@@ -42,6 +41,7 @@ from tests.support.conductor_builders import (
     a_placed,
     a_selection,
     an_agent_report,
+    deliver,
 )
 
 
@@ -91,15 +91,7 @@ async def placed(builds: Builds, books: Books, *messages: BuildPlaced) -> None:
 async def heard(builds: Builds, *events: Message) -> list[list[Message] | Retry]:
     outcomes = []
     for event in events:
-        match event:
-            case BuildPlaced():
-                (outcome,) = await builds.start_many([event])
-            case AgentReported():
-                (outcome,) = await builds.report_many([event])
-            case BuildDeleteRequested():
-                (outcome,) = await builds.delete_many([event])
-            case _:
-                raise TypeError(event)
+        outcome = await deliver(builds, event)
         outcomes.append(plain(outcome))
     return outcomes
 

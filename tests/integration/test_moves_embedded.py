@@ -3,7 +3,8 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -35,10 +36,11 @@ from tests.support.move_builders import a_move
 from tests.support.waiting import until
 
 HOMES: dict[str, ModuleType] = {
-    "boot": builds, "delete": builds, "drain": draining, "evacuate": draining, "host": hosts,
-    "moves": move_list, "confirm": move_list, "revert": move_list, "abort": move_list, "waiting": instances,
-    "why": why,
+    "adopt": importing, "boot": builds, "delete": builds, "drain": draining, "evacuate": draining,
+    "heal": audit_command, "host": hosts, "instances": instances, "moves": move_list, "confirm": move_list,
+    "revert": move_list, "abort": move_list, "waiting": instances, "why": why,
 }  # fmt: skip
+Opened = Callable[..., AbstractAsyncContextManager["LivingBerth"]]
 
 
 class LivingBerth:
@@ -81,20 +83,94 @@ class LivingBerth:
 
         await until(settled, picture=lambda: audit(self.settings, settled=True))
 
+    # What is held
+
+    async def breaches(self) -> list[str]:
+        return (await audit(self.settings, settled=True)).breaches
+
+    async def held(self, build: str) -> Consumer:
+        [one] = (await self.bus.asker(topics.ALLOCATIONS)(FindAllocations(consumers=(build,)))).consumers
+        return one
+
+    async def loses(self, build: str) -> None:
+        release = ReleaseRequested(consumer=build, generation=(await self.held(build)).generation)
+        assert isinstance((await self.bus.asker(topics.RELEASE)(release)).result, Released)
+
+    async def claims(self, build: str, allocations: Allocations) -> None:
+        now = await self.held(build)
+        claim = ConsumerClaim(
+            consumer=build, generation=now.generation, choices=(Choice(allocations),), project=now.project,
+            user=now.user,
+        )  # fmt: skip
+        answer = await self.bus.asker(topics.CLAIM)(ClaimRequested(claims=(claim,)))
+        assert isinstance(answer.results[0], Claimed), answer
+
+    async def root(self, host: str) -> str:
+        [one] = (await self.bus.asker(topics.PROVIDERS)(FindProviders(name=host))).providers
+        return one.id
+
+    async def where(self, build: str) -> tuple[str, str]:
+        """The cell and the status, of the one row that there is."""
+        rows = [json.loads(line) for line in (await self("instances", "--json")).splitlines()]
+        [row] = [row for row in rows if row["build"] == build]
+        return row["cell"], row["status"]
+
+    async def brings_over(self, on: dict[str, tuple[str, ...]]) -> None:
+        """Consumers, with what they hold of hosts by their names, as from another Placement."""
+        async with PlacementClient(f"http://{self.settings.placement.http}", "admin") as client:
+            here = await client.world(lambda *_: None)
+            ids = {provider.name: provider.id for provider in here.providers.values()}
+            held = {"VCPU": 2, "MEMORY_MB": 512, "DISK_GB": 10}
+            consumers = {
+                id_: ImportedConsumer(id_, "p", "u", "INSTANCE", {ids[host]: held for host in hosts})
+                for id_, hosts in on.items()
+            }
+            there = replace(here, consumers=consumers)
+            done = await Import(there, here, client, lambda *_: None).run(prune=False)
+            assert (done.claimed, done.failed) == (len(on), {})
+
 
 @pytest.fixture
-async def berth(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> AsyncIterator[LivingBerth]:
-    monkeypatch.setenv("BERTH_STATE_DIR", str(tmp_path))
-    monkeypatch.setenv("BERTH_CELLS", "c1")
-    settings = Settings().having(
-        state_dir=str(tmp_path), cells=("c1",), hosts=4, build_time="constant:0.01", heartbeat=0.5
-    )
-    async with embedded(settings) as running:
-        await ready(running.bus, settings)
-        monkeypatch.setattr(wiring, "transport", lambda *_, **__: LocalTransport(running.broker))
-        yield LivingBerth(settings, running.bus, monkeypatch, capsys)
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Opened:
+    """Open an embedded berth, with these settings, for the commands of a test."""
+
+    @asynccontextmanager
+    async def open_berth(*cells: str, **given: Any) -> AsyncIterator[LivingBerth]:
+        monkeypatch.setenv("BERTH_STATE_DIR", str(tmp_path))
+        monkeypatch.setenv("BERTH_CELLS", ",".join(cells))
+        settings = Settings().having(
+            state_dir=str(tmp_path), cells=cells, build_time="constant:0.01", heartbeat=0.5, **given
+        )
+        async with embedded(settings) as running:
+            await ready(running.bus, settings)
+            monkeypatch.setattr(wiring, "transport", lambda *_, **__: LocalTransport(running.broker))
+            yield LivingBerth(settings, running.bus, monkeypatch, capsys)
+
+    return open_berth
+
+
+@pytest.fixture
+async def berth(opened: Opened) -> AsyncIterator[LivingBerth]:
+    async with opened("c1", hosts=4) as berth:
+        yield berth
+
+
+@pytest.fixture
+async def breakable_berth(opened: Opened) -> AsyncIterator[LivingBerth]:
+    async with opened("c1", hosts=2) as berth:
+        yield berth
+
+
+@pytest.fixture
+async def berth_of_two_cells(opened: Opened) -> AsyncIterator[LivingBerth]:
+    async with opened("c1", "c2", hosts=4) as berth:
+        yield berth
+
+
+@pytest.fixture
+async def imported_berth(opened: Opened) -> AsyncIterator[LivingBerth]:
+    async with opened("c1", hosts=3, placement_http=f"127.0.0.1:{free_port()}") as berth:
+        yield berth
 
 
 async def test_an_instance_is_moved_in_every_way_and_deleted(berth: LivingBerth) -> None:
@@ -187,61 +263,8 @@ async def test_a_move_without_a_host_leaves_the_instance(berth: LivingBerth) -> 
     await berth.clean()
 
 
-HEALING_COMMANDS = {"boot": builds, "delete": builds, "heal": audit_command, "move": moves}
-
-
-class BreakableBerth:
-    def __init__(
-        self, bus: Bus, settings: Settings, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        self.bus, self.settings, self._patch, self._capsys = bus, settings, patch, capsys
-
-    async def __call__(self, *words: str, ends: int = 0) -> str:
-        line = CommandLine(words[0], HEALING_COMMANDS[words[0]], self._patch, self._capsys)
-        return await line(*words[1:], ends=ends)
-
-    async def breaches(self) -> list[str]:
-        return (await audit(self.settings, settled=True)).breaches
-
-    async def held(self, build: str) -> Consumer:
-        [one] = (await self.bus.asker(topics.ALLOCATIONS)(FindAllocations(consumers=(build,)))).consumers
-        return one
-
-    async def loses(self, build: str) -> None:
-        release = ReleaseRequested(consumer=build, generation=(await self.held(build)).generation)
-        assert isinstance((await self.bus.asker(topics.RELEASE)(release)).result, Released)
-
-    async def claims(self, build: str, allocations: Allocations) -> None:
-        now = await self.held(build)
-        claim = ConsumerClaim(
-            consumer=build, generation=now.generation, choices=(Choice(allocations),), project=now.project,
-            user=now.user,
-        )  # fmt: skip
-        answer = await self.bus.asker(topics.CLAIM)(ClaimRequested(claims=(claim,)))
-        assert isinstance(answer.results[0], Claimed), answer
-
-    async def root(self, host: str) -> str:
-        [one] = (await self.bus.asker(topics.PROVIDERS)(FindProviders(name=host))).providers
-        return one.id
-
-
-@pytest.fixture
-async def breakable_berth(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> AsyncIterator[BreakableBerth]:
-    monkeypatch.setenv("BERTH_STATE_DIR", str(tmp_path))
-    monkeypatch.setenv("BERTH_CELLS", "c1")
-    settings = Settings().having(
-        state_dir=str(tmp_path), cells=("c1",), hosts=2, build_time="constant:0.01", heartbeat=0.5
-    )
-    async with embedded(settings) as running:
-        await ready(running.bus, settings)
-        monkeypatch.setattr(wiring, "transport", lambda *_, **__: LocalTransport(running.broker))
-        yield BreakableBerth(running.bus, settings, monkeypatch, capsys)
-
-
 async def test_lost_allocations_of_active_builds_are_claimed_again(
-    breakable_berth: BreakableBerth,
+    breakable_berth: LivingBerth,
 ) -> None:
     first, second = "c1-host00001", "c1-host00002"
     booted: list[dict[str, Any]] = [
@@ -280,7 +303,7 @@ async def test_lost_allocations_of_active_builds_are_claimed_again(
 
 
 async def test_lost_allocations_that_do_not_fit_are_listed_with_the_reason(
-    breakable_berth: BreakableBerth,
+    breakable_berth: LivingBerth,
 ) -> None:
     host = "c1-host00001"
     build = str(
@@ -302,57 +325,8 @@ async def test_lost_allocations_that_do_not_fit_are_listed_with_the_reason(
     assert told.startswith("not claimed back (it does not fit: ") and "MEMORY_MB, 0 free" in told
 
 
-TWO_CELL_COMMANDS: dict[str, ModuleType] = {
-    "boot": builds, "delete": builds, "drain": draining, "instances": instances, "moves": move_list,
-    "confirm": move_list, "revert": move_list, "why": why,
-}  # fmt: skip
-
-
-class BerthOfTwoCells:
-    def __init__(
-        self, settings: Settings, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        self.settings, self._patch, self._capsys = settings, patch, capsys
-
-    async def __call__(self, *words: str, ends: int = 0) -> str:
-        line = CommandLine(words[0], TWO_CELL_COMMANDS.get(words[0], moves), self._patch, self._capsys)
-        return await line(*words[1:], ends=ends)
-
-    async def ends(self, *words: str, ends: int = 0) -> dict[str, Any]:
-        told = await self(*words, "--wait", "--json", ends=ends)
-        return dict(json.loads(told.splitlines()[-1]))
-
-    async def where(self, build: str) -> tuple[str, str]:
-        """The cell and the status, of the one row that there is."""
-        rows = [json.loads(line) for line in (await self("instances", "--json")).splitlines()]
-        [row] = [row for row in rows if row["build"] == build]
-        return row["cell"], row["status"]
-
-    async def clean(self) -> None:
-        async def settled() -> bool:
-            found = await audit(self.settings, settled=True)
-            return found.clean and set(found.types) <= {"INSTANCE"}
-
-        await until(settled, picture=lambda: audit(self.settings, settled=True))
-
-
-@pytest.fixture
-async def berth_of_two_cells(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> AsyncIterator[BerthOfTwoCells]:
-    monkeypatch.setenv("BERTH_STATE_DIR", str(tmp_path))
-    monkeypatch.setenv("BERTH_CELLS", "c1,c2")
-    settings = Settings().having(
-        state_dir=str(tmp_path), cells=("c1", "c2"), hosts=4, build_time="constant:0.01", heartbeat=0.5
-    )
-    async with embedded(settings) as running:
-        await ready(running.bus, settings)
-        monkeypatch.setattr(wiring, "transport", lambda *_, **__: LocalTransport(running.broker))
-        yield BerthOfTwoCells(settings, monkeypatch, capsys)
-
-
 async def test_an_instance_moves_to_another_cell_and_back(
-    berth_of_two_cells: BerthOfTwoCells,
+    berth_of_two_cells: LivingBerth,
 ) -> None:
     said = await berth_of_two_cells.ends("boot", "--vcpus", "2", "--image", "debian", "--cell", "c1")
     build, first = said["build"], said["host"]
@@ -385,56 +359,11 @@ async def test_an_instance_moves_to_another_cell_and_back(
     await berth_of_two_cells.clean()
 
 
-ADOPTION_COMMANDS = {
-    "adopt": importing, "delete": builds, "drain": draining, "instances": instances, "move": moves,
-    "why": why,
-}  # fmt: skip
 WEB, DB, TWO_HOSTS = uid(1), uid(2), uid(3)
 
 
-class ImportedBerth:
-    def __init__(
-        self, settings: Settings, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        self.settings, self._patch, self._capsys = settings, patch, capsys
-
-    async def __call__(self, *words: str, ends: int = 0) -> str:
-        line = CommandLine(words[0], ADOPTION_COMMANDS[words[0]], self._patch, self._capsys)
-        return await line(*words[1:], ends=ends)
-
-    async def brings_over(self, on: dict[str, tuple[str, ...]]) -> None:
-        """Consumers, with what they hold of hosts by their names, as from another Placement."""
-        async with PlacementClient(f"http://{self.settings.placement.http}", "admin") as client:
-            here = await client.world(lambda *_: None)
-            ids = {provider.name: provider.id for provider in here.providers.values()}
-            held = {"VCPU": 2, "MEMORY_MB": 512, "DISK_GB": 10}
-            consumers = {
-                id_: ImportedConsumer(id_, "p", "u", "INSTANCE", {ids[host]: held for host in hosts})
-                for id_, hosts in on.items()
-            }
-            there = replace(here, consumers=consumers)
-            done = await Import(there, here, client, lambda *_: None).run(prune=False)
-            assert (done.claimed, done.failed) == (len(on), {})
-
-
-@pytest.fixture
-async def imported_berth(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> AsyncIterator[ImportedBerth]:
-    monkeypatch.setenv("BERTH_STATE_DIR", str(tmp_path))
-    monkeypatch.setenv("BERTH_CELLS", "c1")
-    settings = Settings().having(
-        state_dir=str(tmp_path), cells=("c1",), hosts=3, build_time="constant:0.01", heartbeat=0.5,
-        placement_http=f"127.0.0.1:{free_port()}",
-    )  # fmt: skip
-    async with embedded(settings) as running:
-        await ready(running.bus, settings)
-        monkeypatch.setattr(wiring, "transport", lambda *_, **__: LocalTransport(running.broker))
-        yield ImportedBerth(settings, monkeypatch, capsys)
-
-
 async def test_imported_instances_are_adopted_moved_drained_and_deleted(
-    imported_berth: ImportedBerth, tmp_path: Path
+    imported_berth: LivingBerth, tmp_path: Path
 ) -> None:
     first, second, third = (f"c1-host0000{number}" for number in (1, 2, 3))
     await imported_berth.brings_over({WEB: (first,), DB: (second,), TWO_HOSTS: (first, second)})

@@ -1,6 +1,6 @@
 """Builders for tests of a cell: builds, moves, agents' reports, and a placement with bookkeeping."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal
 
 from bus.agent_builds import sent_allocations
@@ -45,6 +45,8 @@ from bus.moves import (
 )
 from bus.requests import BuildSpec, Flavor
 from bus.vocabulary import Allocations, Message
+from bus.worker import Outcome
+from cell_conductor.builds import Builds
 from tests.support.ids import uid
 
 CELL = "cell1"
@@ -106,6 +108,16 @@ def a_destroy_order(placed: BuildPlaced, attempt: int = 1, at: int | None = None
 
 def a_delete(placed: BuildPlaced, reply_to: str = "") -> BuildDeleteRequested:
     return BuildDeleteRequested(build=placed.build, cell=placed.cell, reply_to=reply_to)
+
+
+async def deliver(builds: Builds, message: Message) -> Outcome:
+    """Return the outcome of one message at a conductor's builds."""
+    handlers: dict[type[Message], Callable[..., Awaitable[Sequence[Outcome]]]] = {
+        BuildPlaced: builds.start_many,
+        AgentReported: builds.report_many,
+        BuildDeleteRequested: builds.delete_many,
+    }
+    return (await handlers[type(message)]([message]))[0]
 
 
 class Books:

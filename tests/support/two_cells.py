@@ -17,7 +17,6 @@ from bus.errors import Poison, Retry
 from bus.messages import (
     AgentReported,
     BuildDeleted,
-    BuildDeleteRequested,
     BuildEnded,
     BuildOrdered,
     BuildPlaced,
@@ -53,7 +52,7 @@ from cell_conductor.core.events import AttemptLimits
 from cell_conductor.moves import CellMoves
 from placement_worker import Placement
 from scheduler_worker.handovers import Handovers
-from tests.support.conductor_builders import a_move_report, an_agent_report
+from tests.support.conductor_builders import a_move_report, an_agent_report, deliver
 from tests.support.ids import uid
 from tests.support.placement_builders import a_report
 from tests.support.scheduler_builders import a_request
@@ -92,17 +91,16 @@ class PlainCell:
         self.listing = Listing(database)
 
     async def hears(self, message: Message) -> Outcome:
-        builds, moves = self.builds, self.moves
+        moves = self.moves
         handlers: dict[type[Message], Callable[..., Awaitable[Sequence[Outcome]]]] = {
-            BuildPlaced: builds.start_many,
-            AgentReported: builds.report_many,
-            BuildDeleteRequested: builds.delete_many,
             MovePlaced: moves.place_many,
             MoveReported: moves.move_many,
             MoveSteered: moves.steer_many,
             HandoverProgress: moves.hand_over_many,
         }
-        return (await handlers[type(message)]([message]))[0]
+        if handle := handlers.get(type(message)):
+            return (await handle([message]))[0]
+        return await deliver(self.builds, message)
 
     async def timers(self) -> list[Message]:
         return [*await self.builds.time_out(), *await self.builds.resume()]
