@@ -64,7 +64,8 @@ def spaced_source(facts: Sequence[HostFacts]) -> PlainSource:
     """Return a placement in which every host fits, and every third position is empty."""
     hosts = [
         Candidate(
-            one.root, one.host, one.cell, one.agent, one.zone, {}, {}, one.free, one.capacity, one.traits,
+            one.root, one.host, one.cell, one.agent, one.zone, {}, {}, dict(one.free), dict(one.capacity),
+            one.traits,
             aggregates=tuple(aggregate.id for aggregate in one.aggregates),
         )
         for one in facts
