@@ -24,7 +24,7 @@ from compute_sim.core.faults import Durations
 from compute_sim.ironic import SimPlan, Simulation, enrolled
 from tests.support.berth_processes import Running, running
 from tests.support.ids import uid
-from tests.support.metal_agent_world import METAL
+from tests.support.scheduler_builders import METAL
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.soak]
