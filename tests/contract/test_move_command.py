@@ -302,7 +302,7 @@ async def test_a_dry_run_shows_destinations_and_requests_nothing(movers: FakeMov
 @pytest.mark.parametrize("of", [B1, uid(1, "e")])
 async def test_an_abort_cancels_a_waiting_move(movers: FakeMovers, berth: Berth, of: str) -> None:
     waits = movers.waits(1, 1)
-    assert await berth("abort", of) == f"{B1} waits no more: it stays as it is\n"
+    assert await berth("abort", of) == f"{B1} does not wait any more: it stays as it is\n"
     assert [cancel.build for cancel in movers.cancelled] == [waits.request]
     with pytest.raises(OperationRefused, match="no move of it is under way"):
         await berth("confirm", of)

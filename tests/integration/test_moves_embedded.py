@@ -238,7 +238,7 @@ async def test_a_waiting_move_is_listed_explained_cancelled_and_started(
     assert (await berth.waits(build)).request == asked.move
     assert f"migrate {asked.move} of {build}: waits for room" in await berth("why", asked.move)
     assert build in await berth("waiting")
-    assert f"{build} waits no more" in await berth("abort", build)
+    assert f"{build} does not wait any more" in await berth("abort", build)
     assert f"migrate {asked.move} of {build}: refused [cancelled]" in await berth("why", asked.move)
 
     following = asyncio.create_task(berth("move", build, "--to", there, "--live", "--wait", "30m"))
