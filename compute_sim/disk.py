@@ -80,8 +80,7 @@ class AgentDisk:
         self.hosted.change(now)
         if state == "running":
             self._record_built(now)
-        if self.file is not None:
-            self.file.add(lines.GuestThere(now, state != "arriving"))
+        self._store(lines.GuestThere(now, state != "arriving"))
         return now
 
     def rename(self, guest: GuestRecord, attempt: int, spec: BuildSpec | None = None) -> GuestRecord:
@@ -89,20 +88,17 @@ class AgentDisk:
         image, properties = image_of(spec) if spec is not None else (guest.image, guest.properties)
         now = replace(guest, attempt=attempt, image=image, properties=properties)
         self._rename(now, guest.attempt)
-        if self.file is not None:
-            self.file.add(lines.GuestRenamed(now, guest.attempt))
+        self._store(lines.GuestRenamed(now, guest.attempt))
         return now
 
     def lose(self, guest: GuestRecord) -> None:
         """Remove a guest that failed and was cleaned up."""
         self.remove(guest.build, range(guest.attempt, guest.attempt + 1))
-        if self.file is not None:
-            self.file.add(lines.GuestGone(guest.build, guest.attempt))
+        self._store(lines.GuestGone(guest.build, guest.attempt))
 
     def phase_over(self, said: MoveReported) -> None:
         self.steps.finished(said)
-        if self.file is not None:
-            self.file.add(_of_fields(lines.MovePhaseSaid, said))
+        self._store(_of_fields(lines.MovePhaseSaid, said))
 
     def remove(self, build: str, attempts: range) -> None:
         for guest in self.hosted.remove(build, attempts):
@@ -124,14 +120,12 @@ class AgentDisk:
         guest = self.guest(outcome.build, outcome.attempt)
         if guest is not None and outcome.outcome == "built":
             self.hosted.change(replace(guest, state="running"))
-        if self.file is not None:
-            self.file.add(*self._lines_of(outcome))
+        self._store(*self._lines_of(outcome))
 
     def destroyed(self, order: DestroyOrdered) -> AgentReported:
         outcome = self.builds.destroyed(order)
         self.remove(order.build, range(order.above + 1, order.attempt + 1))
-        if self.file is not None:
-            self.file.add(lines.OrdersVoid(order.build, order.attempt, order.above))
+        self._store(lines.OrdersVoid(order.build, order.attempt, order.above))
         return outcome
 
     async def settled(self) -> None:
@@ -142,6 +136,10 @@ class AgentDisk:
     def close(self) -> None:
         if self.file is not None:
             self.file.close()
+
+    def _store(self, *added: lines.GuestLine) -> None:
+        if self.file is not None:
+            self.file.add(*added)
 
     def _enter(self, guest: GuestRecord) -> None:
         if self.hosted.add(guest):

@@ -47,9 +47,7 @@ class OrderFailed(Compact, frozen=True, tag=True):
 
 
 class OrdersVoid(Compact, frozen=True, tag=True):
-    """A line of the agent's file: all guests of a build with attempts above `above` and up to this attempt
-    are destroyed.
-    """
+    """A line of the agent's file: guests of a build with attempts in (above, attempt] are destroyed."""
 
     build: str
     attempt: int
@@ -209,7 +207,6 @@ def _line(line: GuestLine) -> bytes:
 
 
 def _read(text: bytes) -> tuple[list[GuestLine], int]:
-    """Return the lines of the file, and the offset of the first incomplete line."""
     found: list[GuestLine] = []
     sound = 0
     while (end := text.find(b"\n", sound)) >= 0:

@@ -35,9 +35,7 @@ class GuestRecord(Compact, frozen=True):
 
     @property
     def consumers(self) -> tuple[str, str]:
-        """Return the consumers that may hold the guest's allocations: its build, and the holder consumer of
-        its attempt.
-        """
+        """Return the consumers that may hold the guest's allocations: its build and its attempt's holder."""
         return self.build, holder_consumer(self.build, self.attempt)
 
     @property

@@ -134,9 +134,7 @@ class HostTrees:
         return {root for root in later if not self._was_applied(root, owners.get(root))}
 
     def misplaced(self) -> list[GuestRecord]:
-        """Return guests with allocations that their host lacks, if placement has the current tree of the
-        host.
-        """
+        """Return guests with allocations that their host lacks, if placement has the host's current tree."""
         found = []
         for root in [root for root in self._to_fit if root in self._stored]:
             tree, guests = self._trees[root], self._disk.hosted.of(root)

@@ -31,9 +31,7 @@ QUIET_SECONDS = 10.0  # placement may be starting too: warn only afterwards
 
 
 class GuestRecovery:
-    """The check which guests are still an agent's own: of all guests after a return, later of the stopped
-    ones.
-    """
+    """Checks which guests are still an agent's own: all after a return, later the stopped ones."""
 
     def __init__(
         self,

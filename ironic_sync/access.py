@@ -142,9 +142,7 @@ class Keystone(httpx.Auth):
         return str(found)
 
     async def _token(self, refused: str = "") -> str:
-        """Return a valid Keystone token. `refused` is a token that Ironic has rejected, whatever its
-        expiry.
-        """
+        """Return a valid token; `refused` is one that Ironic has rejected, whatever its expiry."""
         async with self._one_at_a_time:
             held = self._held
             if held is None or held.auth_token == refused or held.will_expire_soon(SPARE_SECONDS):
@@ -233,7 +231,6 @@ def secrets_of_cloud(name: str) -> set[str]:
 
 
 def _found(variable: str, stem: str, environment: Mapping[str, str]) -> Path | None:
-    """Return the settings file that the environment variable names, or the first in the usual folders."""
     if named := environment.get(variable):
         return Path(named)
     home = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config")

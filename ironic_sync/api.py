@@ -102,9 +102,7 @@ class IronicApi:
         return await self._patiently(self._agreed)
 
     async def node(self, uuid: str, fields: Sequence[str] | None = None) -> Json | None:
-        """Return one Ironic node, by uuid or name, with at least these fields; None if there is no such
-        node.
-        """
+        """Return one Ironic node, by uuid or name, with at least these fields, or None without such node."""
         try:
             return await self._get(f"/v1/nodes/{quote(uuid, safe='')}", fields)
         except IronicRefused as refused:
@@ -150,9 +148,7 @@ class IronicApi:
             behind = [*behind[-1:], *(node["uuid"] for node in page[-MARKERS:])]
 
     async def _page(self, fields: Sequence[str] | None, params: Mapping[str, str], behind: list[str]) -> Json:
-        """Return the page of nodes behind the last of the given nodes that still exists, else the first
-        page.
-        """
+        """Return the page behind the last of the given nodes that still exists, else the first page."""
         path = "/v1/nodes"
         if WITH_ALL.intersection(fields or ()):
             path, fields = "/v1/nodes/detail", None
@@ -166,15 +162,11 @@ class IronicApi:
         return await self._get(path, fields, params)
 
     async def patch_node(self, uuid: str, operations: Sequence[Json]) -> Json:
-        """Apply a JSON patch such as `{"op": "replace", "path": "/instance_uuid", "value": ...}` to a
-        node.
-        """
+        """Apply a JSON patch such as `{"op": "replace", "path": "/name", "value": ...}` to a node."""
         return await self._do("PATCH", f"/v1/nodes/{quote(uuid, safe='')}", list(operations))
 
     async def set_provision_state(self, uuid: str, target: str, **more: Any) -> None:
-        """Start a transition of a node. `target` is a verb: manage, provide, active, deleted. The transition
-        continues afterwards.
-        """
+        """Start a transition of a node. `target` is a verb: manage, provide, active, deleted."""
         await self._do(
             "PUT", f"/v1/nodes/{quote(uuid, safe='')}/states/provision", {"target": target, **more}
         )
@@ -235,7 +227,6 @@ class IronicApi:
         return self._version
 
     async def _agree(self) -> tuple[int, int]:
-        """Determine the API version from any answer of the API."""
         for path in ("/v1", "/"):
             response = await self._send("GET", path)
             theirs = _version_in(response)
@@ -310,7 +301,6 @@ def _read(method: str, response: httpx.Response) -> Json:
 
 
 def _version_in(response: httpx.Response) -> tuple[int, int] | None:
-    """Return the newest API version of the server, from its headers or its description."""
     said = response.headers.get(MAXIMUM)
     if said is None and response.is_success:
         with suppress(msgspec.DecodeError, RecursionError, KeyError, TypeError):

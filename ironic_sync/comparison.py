@@ -11,7 +11,8 @@ from bus.resources import AllocationsFound, FindAllocations, FindProviders, Prov
 from ironic_sync.core.difference import NodeDifference, allowance
 from ironic_sync.core.known_state import KnownStateRules, Moment
 from ironic_sync.following import Publish
-from ironic_sync.survey import PROVIDERS_A_QUESTION, Survey, SurveyedNode, SurveyReads
+from ironic_sync.reader import NodeReads
+from ironic_sync.survey import PROVIDERS_A_QUESTION, Survey, SurveyedNode
 from ironic_sync.sweep import Sweep
 from ironic_sync.worker import FollowedIronic
 
@@ -51,15 +52,13 @@ class NodesRemoved(NamedTuple):
     held_back: int  # deleted nodes, at least so many, that were kept because there were too many
 
 
-def survey_of(ironic: FollowedIronic, api: SurveyReads, find: Find, clock: Clock) -> Survey:
+def survey_of(ironic: FollowedIronic, api: NodeReads, find: Find, clock: Clock) -> Survey:
     """Return a survey for a single use, without following notifications."""
     return Survey(api, find, ironic.selection, _rules(ironic), lambda: Moment(clock.now(), 0))
 
 
 async def diff(survey: Survey, holders: FindHolders | None = None) -> Comparison:
-    """Return the current differences between Ironic and placement; with `holders`, also nodes whose instance
-    differs.
-    """
+    """Return the differences between Ironic and placement; with `holders`, also those of instances."""
     read: dict[str, str | None] = {}
     placed = await survey.placed()
     found = [node async for page in survey.everything(placed, read) for node in page]
@@ -123,7 +122,6 @@ async def _of_instances(
 async def _odd(
     holders: FindHolders, nodes: Iterable[str], instances: Mapping[str, str | None]
 ) -> dict[str, str]:
-    """Return the consumer in placement of each node where Ironic has another instance, or no instance."""
     odd = {}
     for some in portions(nodes, PROVIDERS_A_QUESTION):
         for consumer in (await holders(FindAllocations(providers=some))).consumers:

@@ -5,7 +5,6 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
 
 import msgspec
 
@@ -32,11 +31,7 @@ RECENT_SECONDS = (
 AHEAD_SECONDS = 60.0  # a date further in the future is not trusted
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # seconds between attempts to report to placement
 
-
-class Publish(Protocol):
-    """The type of functions that publish reports and return when the bus has confirmed them."""
-
-    async def __call__(self, *messages: InventoryReported) -> None: ...
+Publish = Callable[..., Awaitable[None]]  # publishes messages, and returns when the bus has confirmed them
 
 
 class Following:
@@ -78,7 +73,9 @@ class Following:
         for body in bodies:
             said = opened(body)
             if isinstance(said, Skipped):
-                self._skip(said)
+                SKIPPED.labels(said.reason).inc()
+                level = logging.WARNING if said.reason == "unreadable" else logging.DEBUG
+                log.log(level, "skipped a message of Ironic's: %s: %s", said.reason, said.why[:500])
                 continue
             step = self._apply_notification(said)
             nodes.add(said.uuid)
@@ -98,9 +95,7 @@ class Following:
         await self.tell([report for report in reports if report is not None])
 
     async def repair(self, seen: Sequence[SurveyedNode]) -> None:
-        """Handle nodes that a sweep found to differ from placement. Returns when all resulting reports are
-        published.
-        """
+        """Report nodes that a sweep found to differ from placement; return when all are published."""
         reports = (
             self._apply_read(node.uuid, node.node, node.began, node.provider, again=True) for node in seen
         )
@@ -110,16 +105,6 @@ class Following:
         """Return whether the last report of a node allowed no instance on it."""
         told = self.beliefs.of(uuid).told
         return told is not None and not is_open(told)
-
-    def reported_elsewhere(self, uuid: str, sequence: int) -> None:
-        """Note that a tool has reported this node to placement."""
-        self.beliefs.reported_elsewhere(uuid, sequence)
-
-    def interrupted(self) -> None:
-        """Forget the last reports of all nodes: notifications may be lost, and another process may have
-        reported nodes.
-        """
-        self.beliefs.forget_told()
 
     def placed(self, providers: Mapping[str, Provider]) -> None:
         """Note the sequences of the reports of these nodes that placement has."""
@@ -179,9 +164,7 @@ class Following:
         return [None] * len(changes)
 
     def _hears(self) -> bool:
-        """Return whether this process receives the notifications, of all processes that follow this
-        Ironic.
-        """
+        """Return whether this process, of all that follow this Ironic, receives the notifications."""
         return self._clock.monotonic() < self._heard_at + RECENT_SECONDS
 
     def _apply_notification(self, said: ReceivedNotification) -> Step | None:
@@ -246,16 +229,9 @@ class Following:
         if at is not None and is_open(report):
             self._opened[uuid] = at
 
-    def _skip(self, skipped: Skipped) -> None:
-        SKIPPED.labels(skipped.reason).inc()
-        level = logging.WARNING if skipped.reason == "unreadable" else logging.DEBUG
-        log.log(level, "skipped a message of Ironic's: %s: %s", skipped.reason, skipped.why[:500])
-
 
 class NotificationTraces:
-    """The trace context of each node, from a notification until its report is published. Empty without
-    tracing.
-    """
+    """The trace of each node, from a notification to its published report; empty without tracing."""
 
     def __init__(self) -> None:
         self._stories: dict[str, StoredContext] = {}
@@ -298,16 +274,12 @@ class NotificationTraces:
         return list(found.items())
 
 
-class PublishNotifiedNodes(Protocol):
-    def __call__(self, *messages: IronicSpoke) -> Awaitable[None]: ...
-
-
 class NotifiedNodes:
     """The nodes named by notifications, published at intervals. Losing some is harmless: pages re-read all
     nodes periodically.
     """
 
-    def __init__(self, say: PublishNotifiedNodes) -> None:
+    def __init__(self, say: Publish) -> None:
         self._say = say
         self._nodes: set[str] = set()
         self._word = RateLimitedPublisher(self._publish_nodes, "that Ironic spoke of nodes")

@@ -31,7 +31,7 @@ NODES_IN_A_ROW = 50  # then other tasks may run
 
 
 class NodeReads(Protocol):
-    """The methods of Ironic's API that the reader uses."""
+    """The methods of Ironic's API that the reader and the survey use."""
 
     def node(self, uuid: str, fields: Sequence[str] | None = None) -> Awaitable[Mapping[str, Any] | None]: ...
 
@@ -118,7 +118,6 @@ class Reader:
                 handle.cancel()
 
     async def _read_singly(self, moment: Callable[[], Moment], take: Take, *, beside: bool) -> None:
-        """Read requested nodes one by one. The parameter lets a reader continue while pages are read."""
         while True:
             uuid = await self._next(beside)
             self._reading.add(uuid)
@@ -133,7 +132,6 @@ class Reader:
                 UNRESOLVED.set(self.unresolved)
 
     async def _read(self, uuid: str, began: Moment, take: Take) -> bool:
-        """Read one node, and return whether it must be read again."""
         started = monotonic()
         try:
             answer = await self._api.node(uuid, self._fields)

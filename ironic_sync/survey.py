@@ -5,7 +5,7 @@ them.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from bus.chunks import portions
 from bus.messages import InventoryReported
@@ -17,6 +17,7 @@ from ironic_sync.core.known_state import KnownStateRules, Moment
 from ironic_sync.core.node import IronicNode, Malformed, Place, from_rest, seconds
 from ironic_sync.core.rule import Invalid, deletion_report, sequence_at
 from ironic_sync.core.selection import NodeSelection
+from ironic_sync.reader import NodeReads
 
 log = logging.getLogger(__name__)
 
@@ -30,18 +31,8 @@ LATE_SECONDS = 2.0  # Ironic's times may be in whole seconds and become visible 
 CHANGED = ("updated_at", "created_at")  # a node that was never updated has no `updated_at`
 
 PARTS: Final = ("inventories", "traits", "aggregates", "owner")
-Raw = dict[str, Any]  # a node as the API returns it
+Raw = Mapping[str, Any]  # a node as the API returns it
 Horizon = Mapping[str, float]  # for each of `CHANGED`, the newest time seen
-
-
-class SurveyReads(Protocol):
-    """The methods of Ironic's API that a survey uses."""
-
-    def nodes(
-        self, *, fields: Sequence[str], limit: int, sort_key: str = "", sort_dir: str = "", **filters: Any
-    ) -> AsyncIterator[list[Raw]]: ...
-
-    async def node(self, uuid: str, fields: Sequence[str] | None = None) -> Raw | None: ...
 
 
 class ReadAll(Exception):
@@ -83,7 +74,7 @@ class Survey:
 
     def __init__(
         self,
-        api: SurveyReads,
+        api: NodeReads,
         find: Ask[FindProviders, ProvidersFound],
         selection: NodeSelection,
         rules: KnownStateRules,
@@ -135,9 +126,7 @@ class Survey:
     async def everything(
         self, placed: Mapping[str, Provider], read: dict[str, str | None]
     ) -> AsyncIterator[list[SurveyedNode]]:
-        """Yield, page by page, the nodes that differ from placement. Fill `read` with every listed node and
-        its instance.
-        """
+        """Yield pages of nodes that differ from placement; fill `read` with all nodes and their instances."""
         pages = self._api.nodes(fields=self._fields, limit=self._page, **self._filters)
         while True:
             began = self._moment()
@@ -148,9 +137,7 @@ class Survey:
             yield await self.judged([(raw, began) for raw in page], placed)
 
     def unread(self, placed: Mapping[str, Provider], read: Collection[str]) -> list[str]:
-        """Return the nodes in placement that a listing left out, except deleted nodes that allocations still
-        hold.
-        """
+        """Return nodes of placement that a listing left out, except deleted nodes with allocations."""
         return [uuid for uuid, provider in placed.items() if uuid not in read and not provider.gone]
 
     async def instances(self, uuids: Iterable[str]) -> dict[str, str | None]:
@@ -216,9 +203,7 @@ class Survey:
         return list(found.values()), reached
 
     async def _newest_first(self, key: str) -> AsyncIterator[tuple[Moment, list[tuple[Raw, float]]]]:
-        """Yield pages of the nodes that have this time field, newest first. Raises ReadAll if nodes without
-        it come first.
-        """
+        """Yield pages of nodes with this time, newest first. Raise ReadAll if nodes without it come first."""
         pages = self._by_time(key, "desc", CHANGES_A_PAGE)
         while True:
             began = self._moment()
@@ -229,7 +214,7 @@ class Survey:
             others_first = any(raw.get(key) is None for raw in page[: len(timed)])
             # no node has the time, or nodes that have it come later
             if not timed and len(page) == CHANGES_A_PAGE:
-                oldest: list[Raw] = await anext(self._by_time(key, "asc", 1), [])
+                oldest: Sequence[Raw] = await anext(self._by_time(key, "asc", 1), [])
                 others_first = any(raw.get(key) is not None for raw in oldest)
             if others_first:  # as on PostgreSQL, where the following pages also miss some nodes
                 raise ReadAll(f"Ironic's database cannot sort by {key}")
@@ -237,7 +222,7 @@ class Survey:
             if len(timed) < len(page):
                 return
 
-    def _by_time(self, key: str, direction: str, limit: int) -> AsyncIterator[list[Raw]]:
+    def _by_time(self, key: str, direction: str, limit: int) -> AsyncIterator[Sequence[Raw]]:
         fields = [*self._fields, *CHANGED]
         return self._api.nodes(fields=fields, limit=limit, sort_key=key, sort_dir=direction, **self._filters)
 
@@ -290,9 +275,7 @@ class Survey:
 
 
 def _is_node(provider: Provider) -> bool:
-    """Return whether a provider was made by ironic_sync. The hosts of other agents must never be removed by a
-    sweep.
-    """
+    """Return whether ironic_sync made a provider: a sweep must never remove hosts of other agents."""
     ours = provider.inventories.keys() - provider.kept_classes
     return (
         provider.id == provider.root == provider.name

@@ -79,9 +79,7 @@ class Sweep:
         await self._look(full=True)
 
     async def lately(self) -> None:
-        """Read and compare the nodes changed since the last round, if Ironic can list them. Raises as `round`
-        does.
-        """
+        """Read and compare the nodes changed since the last round, if Ironic lists them. Raise as `round`."""
         await self._look(full=False, all_if_must=False)
 
     async def _look(self, *, full: bool, all_if_must: bool = True) -> None:
@@ -118,7 +116,6 @@ class Sweep:
         SWEEP_SECONDS.labels("full").observe(monotonic() - began)
 
     async def _lately(self) -> bool:
-        """Compare the nodes changed since the last round. Return False if all nodes must be read instead."""
         if self._horizon is None:
             return True  # this Ironic cannot list them: only full rounds count
         began = monotonic()
@@ -135,9 +132,7 @@ class Sweep:
         return True
 
     async def _unlisted(self, placed: Mapping[str, Provider], read: Collection[str]) -> list[SurveyedNode]:
-        """Return the nodes in placement that the listing left out, without deleted nodes if there are too
-        many.
-        """
+        """Return placement's nodes that a listing left out, without deleted nodes if too many are deleted."""
         there = sum(not provider.gone for provider in placed.values())
         most = allowance(there, self._share)
         unread = self._survey.unread(placed, read)
@@ -155,9 +150,7 @@ class Sweep:
         return [node for node in found if node.node is not None or not self.held_back]
 
     async def _tell_of(self, found: Sequence[SurveyedNode]) -> Counter[str]:
-        """Report the nodes whose differences can be repaired. Return the counts of differences left for
-        operators.
-        """
+        """Report nodes with repairable differences; return the counts of differences left for operators."""
         counts = Counter(difference.what for node in found for difference in node.differences)
         for what, number in counts.items():
             DIFFERENCES.labels(what).inc(number)

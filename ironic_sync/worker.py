@@ -6,7 +6,7 @@ The sequence of a report decides which of two reports of a node placement uses, 
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from bus.clock import Clock
 from bus.errors import Poison
@@ -19,7 +19,7 @@ from ironic_sync.api import WITH_ALL, IronicApi
 from ironic_sync.core.known_state import KnownStateRules
 from ironic_sync.core.rule import Invalid, inventory_of
 from ironic_sync.core.selection import NodeSelection
-from ironic_sync.following import Following, NotifiedNodes
+from ironic_sync.following import Following, NotifiedNodes, Publish
 from ironic_sync.notifications import Notifications
 from ironic_sync.reader import Reader
 from ironic_sync.survey import Survey
@@ -47,15 +47,9 @@ class FollowedIronic:
     share_gone: float = 0.1  # of the nodes; more are not removed in one round
 
 
-class Says(Protocol):
-    """The type of functions that publish messages and return when the bus has confirmed them."""
-
-    async def __call__(self, *messages: InventoryReported | IronicSpoke) -> None: ...
-
-
 def ironic_sync(
     ironic: FollowedIronic | None = None,
-    publish: Says | None = None,
+    publish: Publish | None = None,
     find: Find | None = None,
     *,
     skip_reserve_in_use: bool = False,
@@ -75,7 +69,7 @@ def ironic_sync(
     return _following(ironic, publish, find, clock or Clock())
 
 
-def _following(ironic: FollowedIronic, publish: Says, find: Find | None, clock: Clock) -> Worker:
+def _following(ironic: FollowedIronic, publish: Publish, find: Find | None, clock: Clock) -> Worker:
     rules = KnownStateRules(
         place=ironic.selection.place,
         can_read=ironic.api is not None,
@@ -85,7 +79,7 @@ def _following(ironic: FollowedIronic, publish: Says, find: Find | None, clock: 
     notifications = ironic.notifications
     spoken = NotifiedNodes(publish)
     runs: list[Run] = []
-    after_gap: list[Callable[[], None]] = [lambda: following.interrupted()]
+    after_gap: list[Callable[[], None]] = []
     if ironic.api is None or find is None:
         following = Following(rules, publish, clock, spoken=spoken.of)
     else:
@@ -116,12 +110,13 @@ def _following(ironic: FollowedIronic, publish: Says, find: Find | None, clock: 
             deaf_seconds=ironic.deaf_sweep_seconds,
             hears=None if notifications is None else lambda: notifications.hearing,
         )
-        after_gap.append(schedule.missed)
+        after_gap = [schedule.missed]
         runs = [lambda: reader.run(following.moment, following.found), schedule.run]
     consumes = [_by_tools(ironic.skip_reserve_in_use, following)]
     if notifications is not None:
 
         def interrupted() -> None:
+            following.beliefs.forget_told()
             for tell in after_gap:
                 tell()
 
@@ -147,7 +142,7 @@ def _by_tools(skip_reserve_in_use: bool, following: Following | None) -> Any:
         except Invalid as problem:
             return Poison(str(problem))
         if report is not None and following is not None:
-            following.reported_elsewhere(report.root, report.sequence)
+            following.beliefs.reported_elsewhere(report.root, report.sequence)
         return report
 
     async def sync(nodes: Sequence[NodeChanged]) -> Sequence[InventoryReported | Poison | None]:

@@ -54,9 +54,7 @@ class DeviceBook:
         return self._used.get(provider, _NOTHING)
 
     def misplaced(self, wanted: Allocations) -> bool:
-        """Return whether these allocations name a provider or class that the host lacks, as after a
-        reshape.
-        """
+        """Return whether the host lacks a provider or class of these allocations, as after a reshape."""
         return any(
             provider in self._departed
             or (
@@ -72,9 +70,7 @@ class DeviceBook:
         return any(provider in here or provider in self._departed for provider in allocations)
 
     def refusal(self, guest: GuestKey, wanted: Allocations) -> str:
-        """Return why a guest cannot have these allocations, or an empty string if it can or has them
-        already.
-        """
+        """Return why a guest cannot have these allocations; empty if it can or has them already."""
         if guest in self.held:
             return ""
         for provider, amounts in wanted.items():

@@ -73,9 +73,7 @@ _UNITS = ("KB", "MB", "GB")
 
 
 class NumaDriver(DriverOptions, frozen=True, kw_only=True):
-    """A driver that adds NUMA cells with processors, memory and pages. All figures but the disk are for one
-    cell.
-    """
+    """Adds NUMA cells with processors, memory and pages; all figures but the disk are for one cell."""
 
     cells: Annotated[int, Meta(le=64)] = 2
     vcpus: Count = 12  # shared processors
@@ -156,9 +154,7 @@ class SriovDriver(DriverOptions, frozen=True, kw_only=True):
 
 
 def with_vfs(count: int) -> str:
-    """Return the trait of a physical function with so many virtual functions; a request for the whole
-    function requires it.
-    """
+    """Return the trait that a request for a whole physical function with so many VFs requires."""
     return f"CUSTOM_PF_WITH_{count}_VFS"
 
 
@@ -219,9 +215,7 @@ _DEVICES = (
 
 
 class DeviceDriver(DriverOptions, frozen=True, kw_only=True):
-    """A driver that adds accelerators and other devices, each as a provider: an FPGA, a whole GPU, a
-    dongle.
-    """
+    """Adds accelerators and other devices, each as a provider: an FPGA, a whole GPU, a dongle."""
 
     devices: tuple[HostDevice, ...] = _DEVICES
 
@@ -243,9 +237,7 @@ def build_tree(
     *,
     disabled: bool = False,
 ) -> ProviderTree:
-    """Return the provider tree that the drivers of a host report now, together with content added by
-    operators.
-    """
+    """Return the provider tree of a host: reports of its drivers and content added by operators."""
     tree = ProviderTree(root, host, stored)
     for driver in drivers:
         driver.update_provider_tree(tree, in_use)

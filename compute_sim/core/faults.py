@@ -33,9 +33,7 @@ def draw(*words: object) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """The random duration of builds: constant:s, uniform:from,to, exponential:mean or
-    lognormal:median,sigma.
-    """
+    """Random build times: constant:s, uniform:from,to, exponential:mean or lognormal:median,sigma."""
 
     name: str
     values: tuple[float, ...]
@@ -97,9 +95,7 @@ class MoveFaults:
 
     @staticmethod
     def of_each(share: float, hang: float = 0.0) -> "MoveFaults":
-        """Return the same share for every phase towards the destination; phases of the way back always
-        succeed.
-        """
+        """Return one share for all phases towards the destination; phases of the way back succeed."""
         return MoveFaults(prepare=share, send=share, start=share, rebuild=share, hang=hang)
 
 

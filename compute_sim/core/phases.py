@@ -21,9 +21,7 @@ REMEMBERED = 100_000  # builds
 
 
 def refusal(order: MoveOrdered, here: Mapping[int, GuestState]) -> str:
-    """Return why a phase of a move cannot begin with these guests of its build (by attempt), or an empty
-    string.
-    """
+    """Return why a phase of a move cannot begin with these guests of its build (by attempt), or ""."""
     match order.phase:
         case "prepare":
             return ""

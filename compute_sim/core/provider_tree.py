@@ -53,9 +53,7 @@ class TreeProvider:
 
 
 class ProviderTree:
-    """The provider tree of a host. Providers are added by name; their ids are derived from the root and the
-    name.
-    """
+    """The provider tree of a host. The id of a provider is derived from the root and its name."""
 
     def __init__(self, root: str, name: str, known: Iterable[TreeProvider] = ()) -> None:
         self.root = root

@@ -41,7 +41,7 @@ class NodeAllocations:
     def __init__(self, conductor: Conductor) -> None:
         self._conductor = conductor
         self.known: dict[str, Allocation] = {}
-        conductor.on_forget(self._node_is_free)
+        conductor.forget = lambda node: self.known.pop(node.allocation_uuid or "", None)
 
     def find(self, ident: str) -> Allocation:
         for allocation in self.known.values():
@@ -116,9 +116,6 @@ class NodeAllocations:
         if allocation is not None:
             node.instance_info = {**node.instance_info, "traits": list(allocation.traits)}
         self._conductor.notify("update", "success", node, request, sort="silent")
-
-    def _node_is_free(self, node: SimNode) -> None:
-        self.known.pop(node.allocation_uuid or "", None)
 
     def _notify(
         self, action: Literal["create", "delete"], phase: Phase, allocation: Allocation, request: str

@@ -16,6 +16,7 @@ from compute_sim.ironic import patching
 from compute_sim.ironic.conductor import Conductor
 from compute_sim.ironic.envelope import Action
 from compute_sim.ironic.node import INTERFACES, Json, SimNode
+from compute_sim.ironic.patching import ApiRefusal
 from compute_sim.ironic.power import TARGETS, Power
 from compute_sim.ironic.transitions import Works
 
@@ -45,7 +46,7 @@ class Api:
         unset = [field for field in INTERFACES if fields.get(field) is None]
         with self._asked("create", node.with_changes(dict.fromkeys(unset)), node, request):
             if node.uuid in self._conductor.nodes:
-                raise patching.ApiRefusal(409, f"A node with UUID {node.uuid} already exists.")
+                raise ApiRefusal(409, f"A node with UUID {node.uuid} already exists.")
             self._conductor.check_unique(node)
             self._conductor.enroll([node])
         self._conductor.notify("create", "end", node, request)
@@ -58,7 +59,7 @@ class Api:
             _check_changeable(node, ident)
         for name in names:
             if not patching.good_name(name):
-                raise patching.ApiRefusal(400, f"Node {ident}: Cannot change name to invalid name '{name}'")
+                raise ApiRefusal(400, f"Node {ident}: Cannot change name to invalid name '{name}'")
         changes = patching.patched(node, operations)
         if changes.get("maintenance") is False:
             changes.update(maintenance_reason=None, fault=None)
@@ -85,13 +86,11 @@ class Api:
         with self._asked("delete", last, node, request):
             node = await self._conductor.free(node.uuid)
             if not node.maintenance and node.instance_uuid:
-                raise patching.ApiRefusal(
-                    409, f"Node {node.uuid} is associated with instance {node.instance_uuid}."
-                )
+                raise ApiRefusal(409, f"Node {node.uuid} is associated with instance {node.instance_uuid}.")
             if node.protected:
                 raise _protected(node)
             if not node.maintenance and node.provision_state not in nodes.DELETABLE:
-                raise patching.ApiRefusal(
+                raise ApiRefusal(
                     409,
                     f'Can not delete node "{node.uuid}" while it is in provision state '
                     f'"{node.provision_state}". Valid provision states to perform deletion are: '
@@ -122,20 +121,20 @@ class Api:
         elif isinstance(traits, list):
             traits = _traits(traits)
         else:
-            raise patching.ApiRefusal(400, "The traits of a node are a list of names")
+            raise ApiRefusal(400, "The traits of a node are a list of names")
         # `.end` shows this snapshot too, even if waiting for the lock took long.
         wanted = node.with_changes({"traits": tuple(sorted({*traits}))})
         with self._asked("update", wanted, node, request):
             node = await self._conductor.free(node.uuid)
             if missing is not None and missing not in node.traits:
-                raise patching.ApiRefusal(404, f"Node {node.uuid} doesn't have a trait '{missing}'")
+                raise ApiRefusal(404, f"Node {node.uuid} doesn't have a trait '{missing}'")
             self._conductor.change(node, traits=wanted.traits)
         self._conductor.notify("update", "end", node, request, shown=wanted)
 
     async def provision(self, ident: str, target: str, more: Mapping[str, Any], request: str) -> None:
         node = self._conductor.find(ident)
         if target in ("active", "rebuild") and node.maintenance:
-            raise patching.ApiRefusal(
+            raise ApiRefusal(
                 400,
                 f"The provisioning operation can't be performed on node {node.uuid} because it's in "
                 "maintenance mode.",
@@ -145,15 +144,13 @@ class Api:
         node = await self._conductor.free(node.uuid)
         event = _event(node, target)
         if event == "provide" and node.retired:
-            raise patching.ApiRefusal(
+            raise ApiRefusal(
                 400, f"The providing operation can't be performed on node {node.uuid} because it is retired."
             )
         if event in ("delete", "rebuild") and node.protected:
             raise _protected(node)
         if event == "abort" and node.provision_state == "service failed" and node.maintenance:
-            raise patching.ApiRefusal(
-                409, f'Can not abort service on node "{node.uuid}" while it is in maintenance.'
-            )
+            raise ApiRefusal(409, f'Can not abort service on node "{node.uuid}" while it is in maintenance.')
         if event == "rescue":
             secret = {"rescue_password": more["rescue_password"]}
             node.instance_info = {**node.instance_info, **secret}
@@ -173,7 +170,7 @@ class Api:
         self._conductor.notify(action, "start", node, request, shown=wanted, sort="asked")
         try:
             yield
-        except patching.ApiRefusal:
+        except ApiRefusal:
             self._conductor.notify(action, "error", node, request, shown=wanted, sort="asked")
             raise
 
@@ -190,58 +187,52 @@ def _event(node: SimNode, target: str) -> str:
 def _steps(target: str, more: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     need = _NEEDS.get(target)
     if need is not None and not more.get(need):
-        raise patching.ApiRefusal(
-            400, f'"{need}" is required when setting target provision state to {target}'
-        )
+        raise ApiRefusal(400, f'"{need}" is required when setting target provision state to {target}')
     steps = [step for kind in ("clean", "deploy", "service") for step in more.get(f"{kind}_steps") or ()]
     if not all(isinstance(step, Mapping) for step in steps):
-        raise patching.ApiRefusal(400, "A step is an object with an interface and a step")
+        raise ApiRefusal(400, "A step is an object with an interface and a step")
     return steps
 
 
 def _traits(names: Sequence[object]) -> list[str]:
     for name in names:
         if not patching.good_trait(name, _standard_traits()):
-            raise patching.ApiRefusal(
-                400, f"A trait is a standard one or begins with CUSTOM_: {name!r} is not valid"
-            )
+            raise ApiRefusal(400, f"A trait is a standard one or begins with CUSTOM_: {name!r} is not valid")
     return [str(name) for name in names]
 
 
 def _check_changeable(node: SimNode, ident: str) -> None:
     if node.provision_state == "inspecting":
-        raise patching.ApiRefusal(409, f'Cannot update node "{node.uuid}" while it is in state "inspecting".')
+        raise ApiRefusal(409, f'Cannot update node "{node.uuid}" while it is in state "inspecting".')
     if node.target_provision_state and node.provision_state not in nodes.CHANGEABLE:
-        raise patching.ApiRefusal(
-            409, f"Node {ident} can not be updated while a state transition is in progress."
-        )
+        raise ApiRefusal(409, f"Node {ident} can not be updated while a state transition is in progress.")
 
 
 def _check_flags(node: SimNode, changes: Json) -> None:
     state = node.provision_state
     if changes.get("protected") and state not in ("active", "rescue"):
-        raise patching.ApiRefusal(
+        raise ApiRefusal(
             409,
             f"Node {node.uuid} can only be made protected in provision states 'active' or 'rescue', the "
             f"current state is '{state}'",
         )
     if changes.get("retired") and state == "available":
-        raise patching.ApiRefusal(
+        raise ApiRefusal(
             409,
             f"Node {node.uuid} can not have 'retired' set in provision state 'available', the current state "
             f"is '{state}'",
         )
     for flag in ("protected", "retired"):
         if changes.get(f"{flag}_reason") and not changes.get(flag, getattr(node, flag)):
-            raise patching.ApiRefusal(400, f"The {flag}_reason field can only be set when {flag} is True")
+            raise ApiRefusal(400, f"The {flag}_reason field can only be set when {flag} is True")
 
 
 def _check_instance_and_class(node: SimNode, changes: Json) -> None:
     if changes.get("instance_uuid") and node.instance_uuid:
-        raise patching.ApiRefusal(409, f"Node {node.uuid} is associated with instance {node.instance_uuid}.")
+        raise ApiRefusal(409, f"Node {node.uuid} is associated with instance {node.instance_uuid}.")
     state = node.provision_state
     if "resource_class" in changes and node.resource_class and state not in nodes.NEW_CLASS_IN:
-        raise patching.ApiRefusal(
+        raise ApiRefusal(
             409,
             f"Node {node.uuid} can not have resource_class updated unless it is in one of allowed "
             f"({', '.join(nodes.NEW_CLASS_IN)}) states. Current state is '{state}'.",
@@ -250,7 +241,7 @@ def _check_instance_and_class(node: SimNode, changes: Json) -> None:
 
 def _check_deallocation(node: SimNode) -> None:
     if not node.maintenance and node.provision_state not in nodes.NEW_CLASS_IN:
-        raise patching.ApiRefusal(
+        raise ApiRefusal(
             409,
             f"Node {node.uuid} with an allocation can not have instance_uuid removed unless it is in one of "
             f"allowed ({', '.join(nodes.NEW_CLASS_IN)}) states or in maintenance mode. Current state is "
@@ -258,7 +249,5 @@ def _check_deallocation(node: SimNode) -> None:
         )
 
 
-def _protected(node: SimNode) -> patching.ApiRefusal:
-    return patching.ApiRefusal(
-        403, f"Node {node.uuid} is protected and cannot be undeployed, rebuilt or deleted"
-    )
+def _protected(node: SimNode) -> ApiRefusal:
+    return ApiRefusal(403, f"Node {node.uuid} is protected and cannot be undeployed, rebuilt or deleted")

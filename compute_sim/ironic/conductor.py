@@ -97,7 +97,8 @@ class Conductor:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._stirred = asyncio.Event()
-        self._forgets: list[Callable[[SimNode], None]] = []
+        # called whenever a node or its instance is removed
+        self.forget: Callable[[SimNode], object] = lambda node: None
 
     def find(self, ident: str) -> SimNode:
         """Return the node with this uuid or name."""
@@ -139,14 +140,6 @@ class Conductor:
         self._instances.pop(node.instance_uuid or "", None)
         self.forget(node)
         self.unlock(node)
-
-    def on_forget(self, forget: Callable[[SimNode], None]) -> None:
-        """Call the function whenever a node or its instance is removed."""
-        self._forgets.append(forget)
-
-    def forget(self, node: SimNode) -> None:
-        for handle in self._forgets:
-            handle(node)
 
     def _index(self, node: SimNode) -> None:
         if node.name:

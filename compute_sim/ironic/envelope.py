@@ -114,9 +114,7 @@ class Envelopes:
         self._last = 0  # microseconds
 
     def of(self, told: SentNotification | AllocationNotification) -> list[tuple[str, bytes]]:
-        """Return the routing key and the body of a notification for each topic; all carry the same message
-        id.
-        """
+        """Return the routing key and body of a notification for each topic, all with one message id."""
         self._last = max(self._last + 1, int(self._clock.now() * 1_000_000))
         seconds, micros = divmod(self._last, 1_000_000)
         level = "error" if told.phase == "error" else "info"

@@ -24,9 +24,7 @@ TIMES = frozenset({
 
 
 class SimNode(msgspec.Struct, kw_only=True):
-    """A node of the simulated Ironic. Times are seconds since the epoch; containers are replaced as a
-    whole.
-    """
+    """A simulated node. Times are seconds since the epoch; containers are replaced as a whole."""
 
     uuid: str
     name: str | None = None
@@ -267,9 +265,7 @@ def event_of(target: str, state: str) -> str | None:
 
 
 def move(state: str, event: str, *, working: bool = False, bound_for: str | None = None) -> Move:
-    """Return the state of a node after an event. While work continues on the node (`working`), its target
-    state stays.
-    """
+    """Return the state of a node after an event. While work continues (`working`), its target stays."""
     new = PATHS[state][event]
     target = bound_for if bound_for is not None else _BOUND_FOR.get(new)
     if new in STABLE and not working:

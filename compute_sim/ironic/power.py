@@ -52,9 +52,7 @@ class Power:
         self._conductor.later(self._conductor.plan.sync_every, self._check_power)
 
     def tamper(self, node: SimNode, says: Bmc | None) -> None:
-        """Set the power state that a node's controller reports; without a value it reports what Ironic
-        assumes.
-        """
+        """Set the power state that a node's BMC reports; None: the state that Ironic assumes."""
         if says is not None:
             self._boards[node.uuid] = _Board(says)
             return

@@ -1,4 +1,4 @@
-"""The REST API of the simulated Ironic: what a control plane reads and writes, and fault injection."""
+"""The REST API of the simulated Ironic. Requests under /sim inject failures, power states and storms."""
 
 import base64
 import hmac
@@ -36,10 +36,8 @@ Handler = Callable[[SimRequest], Awaitable[Any]]
 def rest_app(
     conductor: Conductor, works: Works, power: Power, login: tuple[str, str] = ("", "")
 ) -> Starlette:
-    """Return the REST API of the simulated Ironic as a web app. With a user in `login`, requests need that
-    user and password.
-    """
-    nodes, trouble = _Handlers(conductor, works, power), FaultHandlers(conductor, works, power)
+    """Return the REST API as a web app; with a user in `login`, requests need that user and password."""
+    nodes = _Handlers(conductor, works, power)
     api, allocations = nodes.api, nodes.allocations
     token = base64.b64encode(":".join(login).encode()).decode() if login[0] else ""
 
@@ -79,19 +77,17 @@ def rest_app(
                 GET=nodes.allocation,
                 DELETE=lambda call: allocations.delete(call.ident, call.id),
             ),
-            route("/sim/nodes/{ident}/fault", PUT=trouble.fault),
-            route("/sim/nodes/{ident}/bmc", PUT=trouble.bmc),
-            route("/sim/storm", 202, PUT=trouble.storm),
+            route("/sim/nodes/{ident}/fault", PUT=nodes.fault),
+            route("/sim/nodes/{ident}/bmc", PUT=nodes.bmc),
+            route("/sim/storm", 202, PUT=nodes.storm),
         ],
         exception_handlers={HTTPException: _no_such_path},
     )
 
 
 class _Handlers:
-    """Handlers of requests about nodes, allocations and versions."""
-
     def __init__(self, conductor: Conductor, works: Works, power: Power) -> None:
-        self._conductor = conductor
+        self._conductor, self._works, self._power = conductor, works, power
         self.api = Api(conductor, works, power)
         self.allocations = NodeAllocations(conductor)
 
@@ -158,7 +154,7 @@ class _Handlers:
         return views.whole(node, call.minor, call.url)
 
     async def states(self, call: SimRequest) -> Json:
-        return views.states(self._conductor.find(call.ident), call.minor)
+        return views.visible_fields(self._conductor.find(call.ident), views.STATES, call.minor)
 
     async def provision(self, call: SimRequest) -> None:
         more = await call.fields()
@@ -170,11 +166,38 @@ class _Handlers:
             raise not_acceptable()
         await self.api.provision(call.ident, target, more, call.id)
 
+    async def fault(self, call: SimRequest) -> None:
+        """Handle {"work": "clean", "fault": "step"}: the node's next work of that kind fails."""
+        body = await call.fields()
+        work, fault = body.get("work"), body.get("fault")
+        if work not in KINDS or fault not in (*FAULTS, None):
+            raise ApiRefusal(
+                400, f"work is one of {', '.join(KINDS)}; fault is one of {', '.join(FAULTS)} or null"
+            )
+        self._conductor.plan_fault(self._conductor.find(call.ident), work, fault)
+
+    async def bmc(self, call: SimRequest) -> None:
+        """Handle {"says": "unreachable"}: the node's BMC reports this; null: what Ironic assumes."""
+        says = (await call.fields()).get("says")
+        if says not in (*BMC, None):
+            raise ApiRefusal(400, f"says is one of {', '.join(BMC)} or null")
+        self._power.tamper(self._conductor.find(call.ident), says)
+
+    async def storm(self, call: SimRequest) -> Json:
+        """Handle {"target": "provide", "count": 5000}: start this transition on so many nodes together."""
+        body = await call.fields()
+        target, count = text_of(body, "target"), body.get("count")
+        if not isinstance(count, int) or count < 1:
+            raise ApiRefusal(400, "count is how many nodes")
+        return {"nodes": storm(self._conductor, self._works, target, count, call.id)}
+
 
 def _node_json(node: SimNode, fields: tuple[str, ...] | None, detail: bool, call: SimRequest) -> Json:
     if fields is not None:
         return views.some(node, fields, call.minor, call.url)
-    return (views.whole if detail else views.short)(node, call.minor, call.url)
+    if detail:
+        return views.whole(node, call.minor, call.url)
+    return views.some(node, views.SHORT, call.minor, call.url)
 
 
 async def _answer(
@@ -234,40 +257,6 @@ def _version(url: str) -> Json:
     links = [{"href": f"{url}/v1/", "rel": "self"}]
     versions = {"min_version": _LOWEST, "version": _HIGHEST}
     return {"id": "v1", "links": links, "status": "CURRENT", **versions}
-
-
-class FaultHandlers:
-    """Fault injection under /sim: failing works, wrong power states, event storms."""
-
-    def __init__(self, conductor: Conductor, works: Works, power: Power) -> None:
-        self._conductor = conductor
-        self._works = works
-        self._power = power
-
-    async def fault(self, call: SimRequest) -> None:
-        """Handle {"work": "clean", "fault": "step"}: the node's next work of that kind fails."""
-        body = await call.fields()
-        work, fault = body.get("work"), body.get("fault")
-        if work not in KINDS or fault not in (*FAULTS, None):
-            raise ApiRefusal(
-                400, f"work is one of {', '.join(KINDS)}; fault is one of {', '.join(FAULTS)} or null"
-            )
-        self._conductor.plan_fault(self._conductor.find(call.ident), work, fault)
-
-    async def bmc(self, call: SimRequest) -> None:
-        """Handle {"says": "unreachable"}: the node's BMC reports this; null: what Ironic assumes."""
-        says = (await call.fields()).get("says")
-        if says not in (*BMC, None):
-            raise ApiRefusal(400, f"says is one of {', '.join(BMC)} or null")
-        self._power.tamper(self._conductor.find(call.ident), says)
-
-    async def storm(self, call: SimRequest) -> Json:
-        """Handle {"target": "provide", "count": 5000}: start this transition on so many nodes together."""
-        body = await call.fields()
-        target, count = text_of(body, "target"), body.get("count")
-        if not isinstance(count, int) or count < 1:
-            raise ApiRefusal(400, "count is how many nodes")
-        return {"nodes": storm(self._conductor, self._works, target, count, call.id)}
 
 
 def storm(conductor: Conductor, works: Works, target: str, count: int, request: str) -> int:

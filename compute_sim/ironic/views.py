@@ -23,8 +23,8 @@ _SINCE = {
     "boot_mode": 75, "secure_boot": 75, "shard": 82, "parent_node": 83, "firmware_interface": 86,
     "service_step": 87, "disable_power_off": 95, "instance_name": 104, "health": 109,
 }  # fmt: skip
-_SHORT = ("instance_uuid", "maintenance", "power_state", "provision_state", "uuid", "name")
-_STATES = (
+SHORT = ("instance_uuid", "maintenance", "power_state", "provision_state", "uuid", "name", "links")
+STATES = (
     "console_enabled", "last_error", "power_state", "provision_state", "provision_updated_at",
     "target_power_state", "target_provision_state",
 )  # fmt: skip
@@ -92,14 +92,6 @@ def some(node: SimNode, fields: Sequence[str], minor: int, url: str) -> Json:
     if "links" in fields:
         told["links"] = _links(url, f"nodes/{node.uuid}")
     return told
-
-
-def short(node: SimNode, minor: int, url: str) -> Json:
-    return {**visible_fields(node, _SHORT, minor), "links": _links(url, f"nodes/{node.uuid}")}
-
-
-def states(node: SimNode, minor: int) -> Json:
-    return visible_fields(node, _STATES, minor)
 
 
 def fields_of(text: str | None, minor: int) -> tuple[str, ...] | None:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequ
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from typing import Literal, Protocol
 
+from bus.chunks import portions
 from bus.clock import Clock
 from bus.errors import AnswerRefused, Unavailable
 from bus.leases import LeaseAnswered, LeaseAsked, NodesReported, NodesTaken
@@ -132,9 +133,8 @@ class NodeLease:
         self.agent = agent
         self.pool = pool
         self.cell = cell
-        self.changed: Callable[[], None] = lambda: (
-            None
-        )  # called when there is more, or less, that may be done
+        # called when there is more, or less, that may be done
+        self.changed: Callable[[], None] = lambda: None
         self._ask = ask
         self._tell = tell
         self._list_nodes = list_nodes
@@ -193,7 +193,6 @@ class NodeLease:
                 await asyncio.sleep(max(began + pause - self._clock.monotonic(), 0.0))
 
     async def _renew(self) -> bool:
-        """Ask the conductor for the lease once, and return whether the answer has a continuation."""
         if not self._stopping:
             self._seen = self._lent.version
         asked_at, was_good = self._clock.monotonic(), self.good()
@@ -238,12 +237,8 @@ class NodeLease:
 
     async def _tell_all(self, tell: Ask[NodesReported, NodesTaken], roots: Sequence[str]) -> None:
         after = ""
-        for start in range(0, len(roots) or 1, TELL_AT_ONCE):
-            page = tuple(roots[start : start + TELL_AT_ONCE])
-            upto = page[-1] if start + TELL_AT_ONCE < len(roots) else ""
-            await tell(
-                NodesReported(
-                    cell=self.cell, agent=self.agent, pool=self.pool, nodes=page, after=after, upto=upto
-                )
-            )
+        for page in [*portions(roots, TELL_AT_ONCE)] or [()]:
+            upto = page[-1] if page and page[-1] != roots[-1] else ""
+            address = {"cell": self.cell, "agent": self.agent, "pool": self.pool}
+            await tell(NodesReported(**address, nodes=page, after=after, upto=upto))
             after = upto

@@ -53,11 +53,6 @@ class OrderProgress:
         self.begun = 0  # how often a transition was started: repeating it has limits
         self.pause = SHORTEST_PAUSE
 
-    def ordered_anew(self, order: Order, now: float) -> None:
-        """Note that the order was delivered again, possibly with a higher epoch."""
-        if order.epoch > self.order.epoch:
-            self.order, self.came = order, now
-
     def saw(self, node: MetalNode | None, now: float, maintenance_patience: float) -> None:
         """Note the provision state of the order's node at the monotonic time `now`."""
         self._look_at_maintenance(node, now, maintenance_patience)
@@ -93,9 +88,8 @@ class RunningOrders:
     builds: AgentBuilds
     right: NodeAccess = field(default_factory=UnsharedNodes)
     _jobs: dict[Key, OrderProgress] = field(default_factory=dict)
-    _on: defaultdict[str, set[OrderProgress]] = field(
-        default_factory=lambda: defaultdict(set)
-    )  # node → jobs there
+    # node → jobs there
+    _on: defaultdict[str, set[OrderProgress]] = field(default_factory=lambda: defaultdict(set))
     _locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     async def build(self, order: BuildOrdered) -> AgentReported | None:
@@ -161,16 +155,13 @@ class RunningOrders:
                         job.order, said.outcome, cause=said.cause, retry=said.retry, leftover=said.leftover
                     )
             if not self.right.good() and self.clock.monotonic() - job.came > NO_LEASE_SECONDS:
-                raise Retry(
-                    1.0, f"agent {self.agent} has no lease"
-                )  # another process of the same agent may have it
+                # another process of the same agent may have it
+                raise Retry(1.0, f"agent {self.agent} has no lease")
             await self._pause(job)
         raise Retry(1.0, f"{order.host} takes longer than {HOLD_SECONDS:.0f} s")
 
     async def _advance(self, job: OrderProgress) -> steps.Say | None:
-        """Read the node of an order and take all steps that are possible now. Return None if more remains for
-        later.
-        """
+        """Read the node of an order and take all possible steps; return None if more remains for later."""
         order = job.order
         step: Step = steps.Wait("it was not read yet")
         try:
@@ -199,9 +190,7 @@ class RunningOrders:
             return await self._turned_down(job, step, problem)
 
     async def _do(self, step: Step, node: MetalNode, order: Order) -> MetalNode | None:
-        """Take a step on a node, and return the node after it, or None if the step only started a
-        transition.
-        """
+        """Take a step; return the node after it, or None if the step only started a transition."""
         match step:
             case steps.Claim() if isinstance(order, BuildOrdered):
                 patch = metal_node.claim(node, order)
@@ -237,9 +226,7 @@ class RunningOrders:
         return None
 
     async def _elsewhere(self, order: Order) -> steps.Say | None:
-        """Report `destroyed` if a later attempt of the build holds another node: then this order is too
-        late.
-        """
+        """Report `destroyed` if a later attempt of the build holds another node: the order is too late."""
         try:
             async for page in self.api.nodes(fields=FIELDS, instance_uuid=order.build):
                 for other in map(node_of, page):
@@ -254,7 +241,8 @@ class RunningOrders:
         if job is None:
             job = self._jobs[key] = OrderProgress(order, self.clock.monotonic())
             self._on[order.root].add(job)
-        job.ordered_anew(order, self.clock.monotonic())
+        if order.epoch > job.order.epoch:
+            job.order, job.came = order, self.clock.monotonic()
         job.turn += 1
         job.woken.set()
         return job

@@ -7,7 +7,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-from bus.agent_builds import REMEMBERED, AgentBuilds, report
+from bus.agent_builds import AgentBuilds, report
+from bus.chunks import portions
 from bus.clock import Clock, ReportSequence
 from bus.messages import AgentReported, HostReported
 from bus.reports import HostState
@@ -30,9 +31,8 @@ LEASE_SECONDS, LEASE_LOOKS = 3.0, 30  # how long a heartbeat waits for a lease, 
 _NOBODY = "00000000-0000-0000-0000-000000000000"
 
 OnNode = Callable[[str], None]
-NotificationSource = Callable[
-    [OnNode], Coroutine[Any, Any, None]
-]  # while it runs, it passes on the nodes of notifications
+# while it runs, it passes on the nodes of notifications
+NotificationSource = Callable[[OnNode], Coroutine[Any, Any, None]]
 
 
 def notification_source(notifications: Notifications) -> NotificationSource:
@@ -50,8 +50,6 @@ def notification_source(notifications: Notifications) -> NotificationSource:
 
 
 class _Heartbeats:
-    """The heartbeats of a bare-metal agent, and its reports of builds in progress."""
-
     def __init__(
         self, agent: str, cell: str, orders: RunningOrders, period: float, patience: float, pool: str
     ) -> None:
@@ -74,7 +72,7 @@ class _Heartbeats:
             return []
         await self._orders.api.node(_NOBODY, ("uuid",))
         building = Counter(job.order.root for job in self._orders.building())
-        hosts = {job.order.root: job.order.host for job in self._orders.building()}
+        names = {job.order.root: job.order.host for job in self._orders.building()}
         states = [
             HostState(
                 root=root,
@@ -86,9 +84,9 @@ class _Heartbeats:
                 hypervisor_version=1,
                 vm_modes=("hvm",),
             )
-            for root, host in (self._told | hosts).items()
+            for root, host in (self._told | names).items()
         ]
-        self._told = hosts
+        self._told = names
         sequence = self._sequence.next()
         return [
             HostReported(
@@ -98,9 +96,9 @@ class _Heartbeats:
                 run=self._run,
                 period=self._period,
                 partial=True,
-                hosts=tuple(states[start : start + HOSTS_IN_A_REPORT]),
+                hosts=hosts,
             )
-            for start in range(0, len(states) or 1, HOSTS_IN_A_REPORT)
+            for hosts in [*portions(states, HOSTS_IN_A_REPORT)] or [()]
         ]
 
     async def _may_act(self) -> bool:
@@ -129,7 +127,6 @@ def metal_agent(
     maintenance_patience: float = 300.0,
     concurrency: int = 5000,
     clock: Clock | None = None,
-    remembered: int = REMEMBERED,
     lease: NodeLease | None = None,
 ) -> Worker:
     """Return the worker of an agent on Ironic's nodes; with a lease it shares them with other agents of its
@@ -144,7 +141,7 @@ def metal_agent(
         LONGEST_PAUSE if news is None else LONGEST_PAUSE_WITH_NEWS,
         maintenance_patience,
         clock or Clock(),
-        AgentBuilds(remembered),
+        AgentBuilds(),
         lease or UnsharedNodes(),
     )
     tidings = _Heartbeats(agent, cell, orders, period, patience, lease.pool if lease else agent)
@@ -154,21 +151,12 @@ def metal_agent(
     if lease is not None:
         lease.changed = orders.check_all
         runs.append(lease.run)
+    address = {"cell": cell, "agent": agent}
     return Worker(
         f"agent.{cell}.{agent}",
         consumes=[
-            on(
-                AGENT_BUILD.at(cell=cell, agent=agent),
-                orders.build,
-                emits=[AGENT_REPORT],
-                concurrency=concurrency,
-            ),
-            on(
-                AGENT_DESTROY.at(cell=cell, agent=agent),
-                orders.destroy,
-                emits=[AGENT_REPORT],
-                concurrency=concurrency,
-            ),
+            on(AGENT_BUILD.at(**address), orders.build, emits=[AGENT_REPORT], concurrency=concurrency),
+            on(AGENT_DESTROY.at(**address), orders.destroy, emits=[AGENT_REPORT], concurrency=concurrency),
         ],
         timers=[
             every(period, tidings.beat, emits=[HOST_REPORTED], at_once=True),

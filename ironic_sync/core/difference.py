@@ -32,9 +32,7 @@ class NodeDifference(msgspec.Struct, frozen=True):
 
     @property
     def stays(self) -> bool:
-        """Return whether an operator must remove the difference. A sweep repairs all others, and removes
-        deleted nodes with care.
-        """
+        """Return whether an operator must remove the difference; a sweep repairs all others."""
         return self.what in WAITING or self.what == "instance"
 
     def __str__(self) -> str:
@@ -120,7 +118,5 @@ def _unequal(theirs: Sequence[str], ours: Sequence[str], kept: Sequence[str]) ->
 
 
 def allowance(of: int, share: float) -> int:
-    """Return how many of `of` nodes may disappear in one sweep without suspicion of a mistake. A few always
-    may.
-    """
+    """Return how many of `of` nodes may disappear in one sweep without suspicion; a few always may."""
     return max(FEW, int(share * of))

@@ -79,9 +79,7 @@ class KnownState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step(NamedTuple):
-    """The result of applying a notification or a read to the known state of a node: the new state, and
-    possibly a report to send or a node to read.
-    """
+    """The new known state of a node, and possibly a report to send or the need of a read."""
 
     belief: KnownState
     outcome: Outcome
@@ -165,7 +163,6 @@ def _seen(
     behind: bool,
     doubt: bool,
 ) -> Step:
-    """Store the new state of a node, and report the node if its provider differs."""
     if rules.only_reads_place and not node.whole:
         return Step(belief, "read", read=rules.can_read)
     place = rules.place(node)
@@ -197,9 +194,7 @@ def _seen(
 
 
 def _merged(belief: KnownState, event: str, new: IronicNode) -> IronicNode:
-    """Return the node in the `.end` notification of an API call, without the fields that may be older than
-    the known state.
-    """
+    """Return an API call's `.end` node without fields that may be older than the known state."""
     old, age = belief.node, _age(belief, new)
     if old is None or age == "newer":
         return new
@@ -218,9 +213,7 @@ def _merged(belief: KnownState, event: str, new: IronicNode) -> IronicNode:
 
 
 def _age(belief: KnownState, node: IronicNode) -> Literal["older", "same", "newer"]:
-    """Compare the version of a notification's node with the known state: older, same or newer; `same`
-    includes unknown.
-    """
+    """Return whether a notification's node is older or newer than the known state; else or unknown: same."""
     version = node.updated_at or 0.0
     if belief.version is None or version == belief.version:
         return "same"
@@ -287,9 +280,7 @@ def _same(told: InventoryReported, before: InventoryReported | None) -> bool:
 
 
 def _last_place(belief: KnownState, rules: KnownStateRules) -> Place | None:
-    """Return the cell and agent under which placement has the node as far as we know, or None if it has no
-    such node.
-    """
+    """Return the cell and agent under which placement should have the node, or None."""
     if belief.told is not None:
         return None if belief.told.gone else _place_of(belief.told)
     return None if belief.node is None else rules.place(belief.node)

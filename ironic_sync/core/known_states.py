@@ -52,9 +52,7 @@ class KnownStates:
         return self._keep(uuid, step)
 
     def reported_elsewhere(self, uuid: str, sequence: int) -> None:
-        """Forget the last report of a node, because another process has reported the node to placement
-        since.
-        """
+        """Forget the last report of a node: another process has reported it to placement since."""
         if uuid in self._of:
             before = self._of[uuid]
             self._of[uuid] = replace(before, told=None, sequence=max(before.sequence, sequence))
@@ -86,9 +84,7 @@ class KnownStates:
         return told
 
     def forget_told(self) -> None:
-        """Forget the last reports of all nodes: other processes may have reported any node, so the next
-        change is always sent.
-        """
+        """Forget the last reports: other processes may have sent newer ones, so the next change is sent."""
         self._of = {uuid: replace(belief, told=None) for uuid, belief in self._of.items()}
 
     def _keep(self, uuid: str, step: Step) -> Step:

@@ -6,7 +6,7 @@ import calendar
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import Meta
@@ -143,26 +143,15 @@ Reason = Literal["not a node", "unknown event", "unreadable"]
 
 NODE = "baremetal.node."
 ALLOCATION = "baremetal.allocation."
-EVENTS = frozenset(
-    {
-        "create",
-        "update",
-        "delete",
-        "maintenance_set",
-        "provision_set",
-        "power_set",
-        "power_state_corrected",
-        "console_set",
-        "console_restore",
-    }
-)
-_PHASES: frozenset[str] = frozenset({"start", "end", "error", "success"})
+EVENTS = frozenset({
+    "create", "update", "delete", "maintenance_set", "provision_set", "power_set", "power_state_corrected",
+    "console_set", "console_restore",
+})  # fmt: skip
+_PHASES: tuple[str, ...] = get_args(Phase)
 
 
 class ReceivedNotification(msgspec.Struct, frozen=True, kw_only=True):
-    """A notification of Ironic about a node. Without `node` it only hints that this node, or some node, has
-    changed.
-    """
+    """A notification about a node; without `node` only a hint that this, or some, node changed."""
 
     event: str  # one of EVENTS, or "allocation"
     phase: Phase
@@ -181,9 +170,7 @@ class Skipped(msgspec.Struct, frozen=True):
 
 
 def opened(body: bytes) -> ReceivedNotification | Skipped:
-    """Return a message of Ironic's exchange as a notification, or as skipped. Never raises, whatever was
-    published there.
-    """
+    """Return a message of Ironic's exchange as a notification or as skipped; never raises."""
     try:
         message = msgspec.json.decode(body)
         if isinstance(message, dict) and "oslo.message" in message:

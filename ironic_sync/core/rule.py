@@ -56,9 +56,7 @@ def sequence_at(at: float) -> int:
 def report(
     node: IronicNode, place: Place, sequence: int, *, skip_reserve_in_use: bool = False
 ) -> InventoryReported | None:
-    """Return the report of a node's provider, or None if the node has no class and placement should keep what
-    it has.
-    """
+    """Return the report of a node's provider; None without a class: placement keeps what it has."""
     for trait in node.traits:
         if not _TRAIT_NAME.fullmatch(trait):
             raise Invalid(f"traits: {trait!r} is not the name of a trait")

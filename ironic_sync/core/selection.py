@@ -57,17 +57,13 @@ class NodeSelection:
         return bool(self.shards) or "shard" in self._keys()
 
     def fields(self) -> tuple[str, ...]:
-        """Return the fields of nodes that a listing must ask for. Properties are large and left out unless a
-        key needs them.
-        """
+        """Return the fields that a listing must ask for; properties are large and only read for a key."""
         wanted = {key.partition(".")[0] for key in self._keys()}
         left_out = set(_PROPERTIES) - wanted
         return tuple(name for name in FIELDS if name not in left_out)
 
     def filters(self) -> dict[str, str | tuple[str, ...]]:
-        """Return the filters of this selection that Ironic can apply to a listing: one value of each, and
-        several shards.
-        """
+        """Return the filters that Ironic can apply to a listing: one value of each, and several shards."""
         asked: dict[str, str | tuple[str, ...]] = {}
         if len(self.conductor_groups) == 1:
             group = self.conductor_groups[0]
@@ -126,14 +122,11 @@ class NodeSelection:
 
 @lru_cache(maxsize=10_000)
 def aggregate(key: str, value: str) -> str:
-    """Return the aggregate id for nodes with this value of `key`. The id is derived, so it is always the
-    same.
-    """
+    """Return the aggregate id for nodes with this value of `key`, always the same."""
     return str(uuid.uuid5(_NAMESPACE, f"{key}={value}"))
 
 
 def _value(node: IronicNode, key: str) -> str:
-    """Return a node's value of a key, or an empty string if it is missing or cannot be a name."""
     kind, _, name = key.partition(".")
     value = getattr(node, kind, None) if not name else getattr(node, kind).get(name)
     if isinstance(value, bool) or not isinstance(value, str | int):

@@ -98,9 +98,7 @@ def classes_of(flavor: Flavor) -> list[str]:
 
 
 def claim(node: MetalNode, order: BuildOrdered) -> list[Json]:
-    """Return the patch that reserves a node for a build. Ironic refuses it if the node has an instance by
-    then.
-    """
+    """Return the patch that reserves a node for a build; Ironic refuses it if the node has an instance."""
     info = {**instance_info(order.spec), ATTEMPT: order.attempt}
     return [
         {"op": "add", "path": "/instance_uuid", "value": order.build},
@@ -144,9 +142,7 @@ def instance_info(spec: BuildSpec) -> Json:
 
 
 def image_lacking(node: MetalNode, spec: BuildSpec) -> str:
-    """Return the image properties that the node's deploy interface needs and the build lacks, or an empty
-    string.
-    """
+    """Return which image properties the node's deploy interface needs and the build lacks, or ""."""
     if node.deploy_interface not in _NEEDED:
         return ""
     ways, what = _NEEDED[node.deploy_interface]

@@ -48,9 +48,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Undeploy:
-    """The step that lets Ironic tear a node down; the reservation ends afterwards, and the node is
-    cleaned.
-    """
+    """The step that lets Ironic tear a node down, end its reservation and clean it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +146,6 @@ def _not_torn_down(node: MetalNode, order: Order) -> bool:
 
 
 def _clear(node: MetalNode) -> Step:
-    """Return the step that releases the node."""
     state = node.provision_state
     if state in UNDEPLOYABLE:
         return Undeploy()
@@ -158,7 +155,6 @@ def _clear(node: MetalNode) -> Step:
 
 
 def _unusable(node: MetalNode, flavor: Flavor) -> str:
-    """Return why nothing can be deployed on an unreserved node, or an empty string."""
     if node.instance_uuid is not None:
         return f"the node is taken: it has the instance {node.instance_uuid}"
     if node.maintenance:
@@ -172,7 +168,6 @@ def _unusable(node: MetalNode, flavor: Flavor) -> str:
 
 
 def _broken(node: MetalNode) -> str:
-    """Return why the deployment on a reserved node has failed or cannot start, or an empty string."""
     state = node.provision_state
     if state in FREE:
         if node.maintenance:
@@ -184,7 +179,6 @@ def _broken(node: MetalNode) -> str:
 
 
 def _class_of(node: MetalNode) -> str:
-    """Return the node's resource class in placement, or an empty string."""
     try:
         return class_of(node.resource_class or "")
     except Invalid:
