@@ -211,7 +211,7 @@ async def test_a_reader_sees_no_buttons(tab: Tab, berth: OpenBerth) -> None:
     await tab.open(f"/bus/letter?id={berth.named['letter']}")
     assert await tab.number_of(PRESSED) == 0
     await tab.open("/bus/dead")
-    await tab.sees("sign in with a token of the operator or admin role act")
+    await tab.sees("sign in with a token of the operator or admin role")
     assert await tab.number_of(PRESSED) == 0
 
 

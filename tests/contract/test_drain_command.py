@@ -276,7 +276,7 @@ async def test_json_output_of_a_drain_has_the_same_content(cloud: HostsToEmpty, 
         (["drain", "--cell", "c7"], BadSetting, "--cell 'c7': cells are c1"),
         (["drain", "host-1", "--to-cell", "c7"], BadSetting, "--to-cell 'c7': cells are c1"),
         (["evacuate", "host-1", "--to-cell", "c7"], BadSetting, "--to-cell 'c7': cells are c1"),
-        (["drain", "host-1", "--because", "two words"], BadSetting, "--because 'two words': one word"),
+        (["drain", "host-1", "--because", "two words"], BadSetting, "--because 'two words': a name"),
         (["evacuate", "host-7"], OperationRefused, "there is no host 'host-7'"),
     ],
 )

@@ -183,7 +183,7 @@ WRONG: list[tuple[tuple[str, ...], type[Exception], str]] = [
     (("disable", "host-1", "--agent", "agent-1"), BadSetting, "say which"),
     (("disable", "nobody"), OperationRefused, "there is no host 'nobody'; `berth host list` lists them"),
     (("enable", "--agent", "nobody"), OperationRefused, "no host is reported by an agent 'nobody'"),
-    (("disable", "host-1", "--because", "a b"), BadSetting, "--because 'a b': one word"),
+    (("disable", "host-1", "--because", "a b"), BadSetting, "--because 'a b': a name"),
     (("show", "host-2_numa0"), OperationRefused, "there is no host 'host-2_numa0'"),
 ]
 

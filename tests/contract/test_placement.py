@@ -463,7 +463,7 @@ async def test_a_feed_from_a_pruned_or_future_number_is_refused(
         await report(placement, a_report(number))
     await tell_all(placement)
     await placement.log.trim()
-    with pytest.raises(Forgotten, match=f"from {after + 1} on|{after} was told"):
+    with pytest.raises(Forgotten, match=f"from {after + 1} on|{after} was expected"):
         await anext(placement.memory.feed(after))
 
 
