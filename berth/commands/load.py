@@ -173,7 +173,7 @@ async def demo(settings: Settings, plan: LoadPlan, stay: bool, say: Console) -> 
                 return code
         code = _told(result, metal, await audit_databases(settings, settled=True), say)
     say.print(
-        f"to inspect it: make demo ARGS=--stay keeps it running, with its control room {room}", markup=False
+        f"to inspect it: make demo ARGS=--stay keeps it running, and its control room {room}", markup=False
     )
     return code
 

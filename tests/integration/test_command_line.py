@@ -107,7 +107,7 @@ def test_the_demo_boots_builds_and_audits(user: User) -> None:
         "  custom classes: CUSTOM_BAREMETAL 1 of 2 used",
     ]
     assert re.fullmatch(
-        r"to inspect it: make demo ARGS=--stay keeps it running, with its control room is at http://127.0.0.1:\d+/",
+        r"to inspect it: make demo ARGS=--stay keeps it running, and its control room is at http://127.0.0.1:\d+/",
         lines[-1],
     )
     assert list(user.directory.iterdir()) == []  # it leaves nothing behind
