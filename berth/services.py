@@ -23,7 +23,7 @@ from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.local import LocalBroker, LocalTransport
 from bus.local.journal import Journal
-from bus.local.socket_server import SocketServer
+from bus.local.socket_transport import SocketServer
 from bus.protocol import Transport
 from bus.worker import central_queues
 
@@ -66,8 +66,7 @@ async def serving_metrics(port: int, host: str = "127.0.0.1") -> AsyncIterator[N
         return
     from berth import __version__
     from berth.meters import INFO
-    from bus.delivery.metrics_app import metrics_app  # loaded only if metrics are served
-    from bus.http import listen, serve
+    from bus.http import listen, metrics_app, serve  # loaded only if metrics are served
 
     INFO.labels(__version__).set(1)
     async with asyncio.TaskGroup() as group:

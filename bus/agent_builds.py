@@ -53,9 +53,7 @@ class AgentBuilds:
         self._void: _Memory[tuple[Span, ...]] = _Memory(remembered)  # disjoint, lowest first
 
     def ordered(self, order: BuildOrdered) -> AgentReported | Literal["start", "running"]:
-        """Return "start" for a new attempt, "running" for a running one, or the report to repeat for a
-        finished one.
-        """
+        """Return "start" for a new attempt, "running", or the report to repeat for a finished attempt."""
         if self.is_void(order.build, order.attempt):
             return report(order, "destroyed")
         key = order.build, order.attempt
@@ -104,9 +102,7 @@ class AgentBuilds:
         return report(order, "destroyed")
 
     def void(self, build: str, attempt: int, above: int = 0) -> None:
-        """Mark attempts of a build as void: the attempts after number `above`, up to and including this
-        attempt.
-        """
+        """Mark attempts of a build as void: after number `above`, up to and including `attempt`."""
         if above >= attempt:
             return
         self._void.put(build, _joined((*self._void.get(build, ()), (above, attempt))))
@@ -115,9 +111,7 @@ class AgentBuilds:
             self._finished.put(build, tuple(o for o in outcomes if not above < o.attempt <= attempt))
 
     def known(self) -> tuple[list[AgentReported], dict[str, tuple[Span, ...]]]:
-        """Return the outcomes of all attempts, and the void attempts of each build, to be stored by the
-        agent.
-        """
+        """Return the outcomes of all attempts, and the void attempts of each build, to be stored."""
         finished = [outcome for outcomes in self._finished.values() for outcome in outcomes]
         return finished, dict(self._void.items())
 
@@ -171,9 +165,7 @@ def sent_allocations(root: str, spec: BuildSpec, given: Allocations) -> Allocati
 
 
 def allocations_of(order: BuildOrdered | MoveOrdered) -> Allocations:
-    """Return the allocations of a build on a host by provider, derived from its flavor if the order has
-    none.
-    """
+    """Return the allocations in an order by provider; an order without them has its flavor's amounts."""
     if order.allocations:
         return order.allocations
     figures = _figures(order.spec.flavor)

@@ -1,7 +1,4 @@
-"""Aggregates, and queries and edits of them in placement.
-
-The members of an aggregate are the providers that have it, as the Placement API sets them.
-"""
+"""Queries and edits of aggregates in placement. Its members are the providers that list an aggregate."""
 
 from typing import Annotated, Final
 
@@ -87,9 +84,7 @@ AggregateEdit = MakeAggregate | ChangeAggregate | DropAggregate
 
 
 class AggregateEdited(Tagged, frozen=True, kw_only=True):
-    """The reply to a successful edit of an aggregate: the aggregate after the edit, or `gone` if it was
-    deleted.
-    """
+    """The reply to a successful edit of an aggregate: its state afterwards, `gone` if it was deleted."""
 
     aggregate: Aggregate
     made: bool = False
@@ -112,9 +107,7 @@ class TwoZones(Tagged, frozen=True, kw_only=True):
 
 
 class ZoneInUse(Tagged, frozen=True, kw_only=True):
-    """The refusal of an edit of an aggregate that would change the availability zone of hosts with
-    instances.
-    """
+    """The refusal of an edit of an aggregate that would change the zone of hosts with instances."""
 
     hosts: LongList[Text]  # some of them
     count: Whole
@@ -163,9 +156,7 @@ def refusal_reason(refusal: AggregateRefusal) -> str:
 
 
 class FindAggregates(Message, frozen=True, kw_only=True):
-    """A query for aggregates in the order of their ids. All given conditions must hold; without conditions,
-    all aggregates match.
-    """
+    """A query for aggregates that meet all given conditions (empty: all aggregates), by id."""
 
     ids: LongList[Id] = ()
     name: Text = ""

@@ -1,7 +1,7 @@
-"""The interface of placement's index for schedulers: a search over all hosts at once.
+"""The interface of placement's index for schedulers, implemented by the index and by replicas in other
+processes.
 
-Placement implements it, for its own index and for a replica in another process. Hosts have positions in
-arrays, so filters and weighers work on all hosts together.
+Hosts have positions in arrays, so filters and weighers work on all hosts together.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -61,16 +61,10 @@ class CandidateSearch(Protocol):
 
     @property
     def positions(self) -> Ints:
-        """Return the positions of the hosts that fit according to the arrays; for hosts with nested providers
-        `ways` decides.
-        """
-        ...
+        """Return the positions of the hosts that fit; for hosts with nested providers `ways` decides."""
 
     def any_of(self, resource_class: str) -> bool:
-        """Return whether any provider has an inventory of this resource class. If not, `free` and `capacity`
-        are 0 for all hosts.
-        """
-        ...
+        """Return whether any provider has an inventory of the class; if not, `free` and `capacity` are 0."""
 
     def free(self, resource_class: str) -> Floats: ...
 
@@ -84,21 +78,15 @@ class CandidateSearch(Protocol):
 
     def amounts(self, position: int) -> tuple[Mapping[str, int], Mapping[str, int]]:
         """Return the free amount and the capacity of each resource class in the provider tree of one host."""
-        ...
 
     def ways(self, position: int, most: int) -> Sequence[Candidate]:
         """Return at most this many complete sets of allocations by which the request fits on one host now."""
-        ...
 
     def removals(self) -> Sequence[Removal]:
         """Return how many hosts each constraint of the query removed."""
-        ...
 
     def nearest(self, roots: Collection[str] = (), most: int = 5) -> Sequence[NearMiss]:
-        """Return what each of the given hosts lacks for the query; without hosts, return the closest hosts if
-        no host fits.
-        """
-        ...
+        """Return what the given hosts lack; without hosts, what the closest hosts lack if no host fits."""
 
 
 class CandidateSource(Protocol):
@@ -107,25 +95,17 @@ class CandidateSource(Protocol):
     @property
     def seen(self) -> int:
         """Return the number of the last change of placement that this index includes."""
-        ...
 
     async def fresh(self) -> None:
-        """Wait until the index includes every change that was committed before this call; this costs one
-        short query.
-        """
-        ...
+        """Wait until the index includes every change committed before this call, by one short query."""
 
     @property
     def layout(self) -> int:
-        """Return a counter that grows whenever a host is added, is removed, or changes its position, name,
-        cell or agent.
-        """
-        ...
+        """Return a counter that grows when a host is added or removed, or its position or name changes."""
 
     @property
     def size(self) -> int:
         """Return the number of positions in the arrays of hosts; some positions may be empty."""
-        ...
 
     @property
     def aggregates(self) -> Mapping[str, Aggregate]: ...
@@ -133,13 +113,11 @@ class CandidateSource(Protocol):
     @property
     def cells(self) -> Mapping[str, RegisteredCell]:
         """Return the cells that operators have described or disabled."""
-        ...
 
     def position(self, root: str) -> int | None: ...
 
     def named(self, host: str) -> Sequence[str]:
         """Return the root providers with this host name or this id."""
-        ...
 
     def hosts(self) -> Sequence[PlacedHost]: ...
 
@@ -148,39 +126,24 @@ class CandidateSource(Protocol):
 
         `empty` treats all hosts as unused; the amounts in `free` are not changed by it.
         """
-        ...
 
     def free(self, root: str) -> Mapping[str, int]:
-        """Return the free amounts of each resource class in the provider tree of a host, without subtracting
-        reservations; empty for an unknown root.
-        """
-        ...
+        """Return the free amounts by resource class on a host, ignoring reservations; empty if unknown."""
 
     def having(self, resource_class: str, amount: int) -> int:
         """Return the number of providers with at least this free amount of a resource class."""
-        ...
 
     @property
     def sharing(self) -> Mapping[str, Collection[str]]:
-        """Return the hosts whose provider trees share resources with other hosts, with the shared resource
-        classes.
-        """
-        ...
+        """Return the hosts whose trees share resources with other hosts, with the shared resource classes."""
 
     def reserve(self, allocations: Allocations) -> None:
-        """Reserve allocations until they are withdrawn: they count as used in searches of this scheduler
-        only.
-        """
-        ...
+        """Count allocations as used in searches of this scheduler until they are withdrawn."""
 
     def withdraw(self, allocations: Allocations) -> None: ...
 
     def watch(self, heard: Heard) -> None:
         """Call `heard` after every change of placement, with the changed roots, aggregates and cells."""
-        ...
 
     def watch_for_more(self, heard: Heard) -> None:
-        """Call `heard` after every change of placement that may help a waiting request: more free capacity,
-        or changed traits, inventories or aggregates.
-        """
-        ...
+        """Call `heard` after changes that may help a waiting request: free capacity, traits, inventories."""

@@ -1,7 +1,4 @@
-"""Queries and edits of cells in placement.
-
-A cell that was never registered is enabled: its hosts are candidates as soon as they are reported.
-"""
+"""Queries and edits of cells in placement. A cell that was never registered is enabled."""
 
 from typing import Annotated
 
@@ -44,9 +41,7 @@ NewCell = Annotated[  # no leading -: `reply.-c1.` begins reply addresses outsid
 
 
 class RegisterCell(Tagged, frozen=True, kw_only=True):
-    """Register a cell or change its registration. Omitted fields keep their values; repeating the edit
-    changes nothing.
-    """
+    """Register a cell or change its registration. Omitted fields keep their values; repeats are harmless."""
 
     cell: NewCell
     enabled: bool | None = None  # None: unchanged; a new cell is enabled
@@ -54,9 +49,7 @@ class RegisterCell(Tagged, frozen=True, kw_only=True):
 
 
 class DropCell(Tagged, frozen=True, kw_only=True):
-    """Delete a cell with its hosts. With `force` also if hosts have instances: their allocations stay until
-    released.
-    """
+    """Delete a cell with its hosts; with `force` also if instances have allocations, which stay."""
 
     cell: Word
     force: bool = False
@@ -76,9 +69,7 @@ class CellEdited(Tagged, frozen=True, kw_only=True):
 
 
 class CellInUse(Tagged, frozen=True, kw_only=True):
-    """The refusal to delete a cell that still has instances, or whose agents report hosts. The cell stays
-    disabled.
-    """
+    """The refusal to delete a cell with instances, or whose agents report hosts. The cell stays disabled."""
 
     cell: Text
     instances: Whole  # consumers with allocations on its hosts
@@ -110,9 +101,8 @@ class CellsFound(Message, frozen=True, kw_only=True):
     seen: Ordinal  # number of the last change included
     cells: LongList[RegisteredCell]  # by name
     hosts: LargeMap[Text, Whole] = field(default_factory=dict)  # cell → number of hosts, if any
-    instances: LargeMap[Text, Whole] = field(
-        default_factory=dict
-    )  # cell → number of consumers with allocations
+    # cell → number of consumers with allocations
+    instances: LargeMap[Text, Whole] = field(default_factory=dict)
 
 
 class CellEditRequested(Message, frozen=True, kw_only=True):

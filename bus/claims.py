@@ -31,16 +31,12 @@ KEEPERS = (CLEANUP, MIGRATION)
 
 
 def holder_consumer(build: str, attempt: int) -> str:
-    """Return the id of the holder consumer that keeps the resources of a guest which an attempt of this build
-    may have left on its host.
-    """
+    """Return the id of the holder consumer for the resources that an attempt of a build may have left."""
     return str(uuid5(UUID(build), f"what is left of attempt {attempt}"))
 
 
 class Choice(Compact, frozen=True):
-    """Allocations that would satisfy a claim, with the shape of each provider when they were chosen. Empty
-    allocations release everything.
-    """
+    """Allocations that would satisfy a claim (empty: release all), with each provider's shape when chosen."""
 
     allocations: Allocations
     shapes: Shapes = field(default_factory=dict)
@@ -64,9 +60,8 @@ class ConsumerClaim(Value, frozen=True, kw_only=True):
     # None: keep its type (clients of the API before 1.38)
     type: Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}" + END)] | None = "INSTANCE"
     keep: Id | None = None
-    client: bool = (
-        False  # claimed by a client of the Placement API, for a consumer without a record in any cell
-    )
+    # claimed by a client of the Placement API, for a consumer without a record in any cell
+    client: bool = False
     # The server group to join, whose policy is judged with the claim; None: unchanged.
     group: Id | None = None
     # Id of a move that begins with this claim, at most once: the claim retires the id. The holder consumer
@@ -102,9 +97,7 @@ class Full(Tagged, frozen=True, kw_only=True):
 
 
 class Moved(Tagged, frozen=True, kw_only=True):
-    """The reason of a refused claim: the provider's inventory, traits, aggregates or tree changed since the
-    choice was made. Choose again.
-    """
+    """The reason of a refused claim: the provider has changed since the choice was made. Choose again."""
 
     provider: Text
 
@@ -142,9 +135,7 @@ class NoGroup(Tagged, frozen=True, kw_only=True):
 
 
 class NothingHeld(Tagged, frozen=True, kw_only=True):
-    """The reason of a refused claim: the consumer whose allocations it takes over holds none. Another try
-    cannot succeed.
-    """
+    """The final reason of a refused claim: the consumer that it takes over has no allocations."""
 
     consumer: Text
 
@@ -153,9 +144,7 @@ class NothingHeld(Tagged, frozen=True, kw_only=True):
 
 
 class OutsideCell(Tagged, frozen=True, kw_only=True):
-    """The reason of a refused claim: a cell asked for resources of another cell. Another try cannot
-    succeed.
-    """
+    """The final reason of a refused claim: a cell asked for resources of another cell."""
 
     why: Cause
 
@@ -179,9 +168,7 @@ class Claimed(Tagged, frozen=True, kw_only=True):
 
 
 class Held(Tagged, frozen=True, kw_only=True):
-    """The result of a claim or release whose consumer has another generation than expected, with the current
-    allocations of the consumer.
-    """
+    """The result of a claim or release with an outdated generation: the consumer's current allocations."""
 
     generation: Whole
     allocations: Allocations
@@ -189,9 +176,7 @@ class Held(Tagged, frozen=True, kw_only=True):
 
 
 class Retired(Tagged, frozen=True, kw_only=True):
-    """The result of a claim for a retired consumer: its build has ended, and it can never hold allocations
-    again.
-    """
+    """The result of a claim for a retired consumer: its build has ended, and it stays unusable."""
 
     why: Cause
     unplaceable: bool = False  # no host was found for it

@@ -27,8 +27,7 @@ from bus.resources import Consumer, FindUsages, UsagesFound
 from bus.vocabulary import END, Cause, Id, KeystoneId, LongList, Message, ShortList, Value
 
 ClientName = Annotated[
-    str,
-    Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,31}" + END, description="at most 32 letters, digits and -"),
+    str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,31}" + END, description="at most 32 letters, digits and -")
 ]
 
 
@@ -75,9 +74,7 @@ class ClientRequested(Message, frozen=True, kw_only=True):
 
 
 class ClientAsked(Message, frozen=True, kw_only=True):
-    """A query of a client, which one field describes while the others are empty. The answer leaves out data
-    of other projects.
-    """
+    """A query of a client, described by exactly one field. The answer leaves out data of other projects."""
 
     client: ClientName
     builds: FindBuilds | None = None
@@ -92,9 +89,7 @@ class ClientAsked(Message, frozen=True, kw_only=True):
 
 
 class ClientAnswered(Message, frozen=True, kw_only=True):
-    """The answer to a query of a client, in the field with the name of the query's field; or in `refused` the
-    reason of a refusal.
-    """
+    """The answer to a query of a client, in the field of the query's name, or the reason in `refused`."""
 
     refused: Cause = ""
     builds: BuildsFound | None = None

@@ -57,9 +57,7 @@ SOONEST = 0.1  # seconds between two messages
 
 
 class RateLimitedPublisher:
-    """A publisher of messages at most ten times a second. While the bus is unreachable, messages are
-    dropped.
-    """
+    """A publisher of at most ten messages a second. While the bus is unreachable, messages are dropped."""
 
     def __init__(self, say: Callable[[], Awaitable[None]], what: str) -> None:
         self._say = say

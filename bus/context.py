@@ -33,14 +33,10 @@ class Tracer(Protocol):
     """The interface of a tracer: creates spans and exports them."""
 
     def handling(self, worker: str, row: str, envelope: Envelope) -> Span | None:
-        """Return a span for the handling of a message. The span is a child of the message's traceparent and
-        replaces it.
-        """
+        """Return a span for the handling of a message, a child of its traceparent, which it replaces."""
 
     def asking(self, query: str, causes: Sequence[Envelope]) -> tuple[Span, str] | None:
-        """Return a span for a query with its traceparent; the span is a child of the first cause and linked
-        with the other causes.
-        """
+        """Return a query's span and traceparent: a child of the first cause, linked with all causes."""
 
     def beginning(self, type_: str) -> str:
         """Return the traceparent of a new root span for the first message of a trace."""
@@ -77,9 +73,7 @@ NO_STORY = StoredContext()
 
 @contextmanager
 def handling(envelopes: Iterable[tuple[Envelope, Message]]) -> Iterator[None]:
-    """Set the messages that are handled within the block: messages published there become their
-    consequences.
-    """
+    """Make messages that are published within the block consequences of the messages that are handled."""
     arrived = {id(message): envelope for envelope, message in envelopes}
     alone = next(iter(arrived.values())) if len(arrived) == 1 else None
     tokens = current.set(alone), _arrived.set(arrived)
@@ -91,9 +85,7 @@ def handling(envelopes: Iterable[tuple[Envelope, Message]]) -> Iterator[None]:
 
 
 def envelopes_handled() -> Sequence[Envelope]:
-    """Return the envelopes of the messages that are handled now, or the envelope of the message whose stored
-    context was resumed.
-    """
+    """Return the envelopes of the messages that are handled now, or of the message that was resumed."""
     alone = current.get()
     return (alone,) if alone is not None else tuple(_arrived.get({}).values())
 
@@ -108,9 +100,7 @@ def story_of(message: Message) -> StoredContext:
 
 @contextmanager
 def resumed(story: StoredContext) -> Iterator[None]:
-    """Treat messages that are published within the block as consequences of the message with this stored
-    context.
-    """
+    """Make messages that are published within the block consequences of the message with this context."""
     if story == NO_STORY:
         yield
         return
@@ -132,9 +122,7 @@ def resumed(story: StoredContext) -> Iterator[None]:
 def follow(
     message: Message, key: str, clock: Clock, *, framed: bool = True, cause: Envelope | None = None
 ) -> Envelope:
-    """Return an envelope for a message as a consequence of `cause`, or of the message that is being handled
-    now.
-    """
+    """Return an envelope for a message as a consequence of `cause`, or of the message handled now."""
     cause = cause or current.get()
     if cause is None:
         correlation, causation = "", ""
@@ -154,9 +142,7 @@ def follow(
 
 
 def _passed_on(cause: Envelope | None, type_: str, clock: Clock) -> str:
-    """Return the traceparent for the next message: from the current span of the tracer, else a generated
-    one.
-    """
+    """Return the traceparent for the next message: of the tracer's current span, else a generated one."""
     parent = cause.traceparent if cause else ""
     if (tracer := current_tracer()) is None:
         return _child(parent, clock)

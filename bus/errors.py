@@ -1,7 +1,5 @@
-"""Exceptions of the bus. A handler raises one, or returns it in a list, to decide what happens to its
-message.
-
-`bus.delivery.verdicts` maps each to its consequence.
+"""Exceptions of the bus, raised or returned by handlers: `bus.delivery.verdicts` maps each to its
+consequence.
 """
 
 import msgspec
@@ -58,6 +56,4 @@ class Undecodable(ValueError):
 
 
 class MigrationsBroken(Exception):
-    """The migrations are no linear sequence, or the database is at an unknown revision; the text says
-    which.
-    """
+    """The migrations are not linear, or the database is at an unknown revision; the text says which."""

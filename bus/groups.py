@@ -28,18 +28,15 @@ GroupPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-a
 
 
 class ServerGroup(Value, frozen=True, kw_only=True):
-    """A server group: instances to place on the same host or on different hosts. Placement judges the policy
-    with every claim.
-    """
+    """A server group: instances to place on the same or on different hosts, judged with every claim."""
 
     id: Id
     name: Name
     policy: GroupPolicy
     max_per_host: Amount = 1  # anti-affinity
     project: KeystoneId = UNSAID_ID
-    members: LargeMap[Text, LongList[Text]] = field(
-        default_factory=dict
-    )  # consumer → roots with its allocations
+    # consumer → roots with its allocations
+    members: LargeMap[Text, LongList[Text]] = field(default_factory=dict)
     # holder consumer of a former member → roots where its guest may still be
     left: LargeMap[Text, LongList[Text]] = field(default_factory=dict)
 
@@ -48,9 +45,7 @@ class ServerGroup(Value, frozen=True, kw_only=True):
 
 
 class MakeGroup(Tagged, frozen=True, kw_only=True):
-    """Create a server group with an id chosen by the client; repeating the edit changes nothing. Names are
-    unique in a project.
-    """
+    """Create a server group, named uniquely in its project; repeating the edit changes nothing."""
 
     group: Id
     name: Name
@@ -84,9 +79,7 @@ GroupResult = GroupEdited | Taken | InUse | Contended
 
 
 class FindGroups(Message, frozen=True, kw_only=True):
-    """A query for server groups with their members and hosts. All given conditions must hold; without
-    conditions, all groups match.
-    """
+    """A query for server groups, with members and hosts; empty conditions match all groups."""
 
     ids: LongList[Id] = ()
     project: Text = ""

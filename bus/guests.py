@@ -1,7 +1,4 @@
-"""Messages about guests that already exist: adoption by a cell, and the list of an agent's guests.
-
-The list comes from the agent's own records, so it can be compared with those of placement and the cell.
-"""
+"""Messages about guests that already exist: adoption by a cell, and the list of an agent's guests."""
 
 from typing import Annotated, Literal
 
@@ -44,9 +41,7 @@ class ReportedGuest(Compact, frozen=True):
 
 
 class GuestsAsked(Message, frozen=True, kw_only=True):
-    """A query to an agent for the guests of the given builds; without builds, for a page of all builds with
-    guests.
-    """
+    """A query to an agent for the guests of the given builds, or for a page of all builds with guests."""
 
     cell: Word
     agent: Word
@@ -56,9 +51,7 @@ class GuestsAsked(Message, frozen=True, kw_only=True):
 
 
 class GuestsReported(Message, frozen=True, kw_only=True):
-    """The answer of an agent to GuestsAsked: all guests of the given builds, or a page of builds without
-    guest details.
-    """
+    """The answer of an agent to GuestsAsked: guests of the given builds, or a page of builds only."""
 
     cell: Word
     agent: Word

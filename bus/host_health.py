@@ -74,9 +74,7 @@ class HostHealth(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class FindHostHealth(Message, frozen=True, kw_only=True):
-    """A query for the hosts that are down, unknown, or disabled by their agents. Other hosts in placement are
-    up.
-    """
+    """A query for hosts that are down, unknown, or disabled by agents. Other hosts of placement are up."""
 
     roots: ShortList[Id] = ()  # empty: all of them
     after: Text = ""  # only roots after this one, in order
@@ -190,22 +188,18 @@ def closed_by(
     marked = DISABLED in traits
     by_operator = causes or (marked and (enabled if kept is None else DISABLED in kept))
     by_agent = not enabled or (marked and kept is not None and DISABLED not in kept)
-    return [
-        *(
-            [f"disabled by an operator{_because(cause for cause in causes if cause != UNNAMED)}"]
-            if by_operator
-            else []
-        ),
-        *([f"disabled by its agent{_because(filter(None, [why_disabled]))}"] if by_agent else []),
-    ]
+    reasons = []
+    if by_operator:
+        reasons.append(f"disabled by an operator{_because(cause for cause in causes if cause != UNNAMED)}")
+    if by_agent:
+        reasons.append(f"disabled by its agent{_because(filter(None, [why_disabled]))}")
+    return reasons
 
 
 def marked(
     traits: Collection[str], kept: Collection[str] | None = None, *, deleted: bool = False
 ) -> list[str]:
-    """Return the reasons why a host gets no new instances, as far as the traits of its root provider state
-    them.
-    """
+    """Return the reasons in the traits of a host's root provider why the host gets no new instances."""
     return [
         *(["deleted: its owner reports so"] if deleted else []),
         *([FORCED] if FORCED_DOWN in traits else []),

@@ -1,7 +1,5 @@
-"""The HTTP server of every worker: uvicorn in the worker's event loop, with limits.
-
-uvicorn has no limit for connections that send nothing, requests that never end and responses that are not
-read. This module adds timeouts for them, and limits the number of connections.
+"""The HTTP server of every worker, with metrics and health: uvicorn in its event loop, with limits that
+uvicorn lacks: for idle connections, endless requests, unread responses, and the number of connections.
 """
 
 import asyncio
@@ -11,12 +9,16 @@ import socket
 import sys
 from asyncio import TimerHandle
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
 
 import uvicorn
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
@@ -41,9 +43,7 @@ class HttpLimits:
 
 
 def listen(address: str) -> socket.socket:
-    """Return a socket that listens at HOST:PORT; port 0 selects a free one. Early connections wait in its
-    backlog.
-    """
+    """Return a socket that listens at HOST:PORT (0: a free port). Early connections wait in its backlog."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
         raise ValueError(f"{address!r} is not an address: HOST:PORT, such as 127.0.0.1:8778")
@@ -108,9 +108,7 @@ def _within_open_files(limits: HttpLimits) -> HttpLimits:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return limits
-    return HttpLimits(
-        idle=limits.idle, slow=limits.slow, connections=max(1, min(limits.connections, files // 2))
-    )
+    return replace(limits, connections=max(1, min(limits.connections, files // 2)))
 
 
 class _Config(uvicorn.Config):
@@ -125,7 +123,7 @@ class _Server(uvicorn.Server):
 
 
 class _TooLong(Exception):
-    """The URL of a request exceeds the limit of the parser."""
+    pass
 
 
 class _Connection(HttpToolsProtocol):
@@ -297,9 +295,7 @@ class _Connection(HttpToolsProtocol):
         self.pipeline.clear()
 
     def _close(self) -> None:
-        """Close the connection after the client has read the response, or has read nothing for `slow`
-        seconds.
-        """
+        """Close the connection when the client has read the response, or reads nothing for `slow` seconds."""
         self.transport.close()
         self._watch_reader()
 
@@ -321,3 +317,16 @@ class _Connection(HttpToolsProtocol):
         head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self.transport.write(f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{head}\r\n".encode() + body)
         self._close()
+
+
+def metrics_app() -> Starlette:
+    """Return the web app with /metrics for Prometheus, also at /, and /healthz: the process lives."""
+    return Starlette(routes=[Route("/metrics", _metrics), Route("/", _metrics), Route("/healthz", _alive)])
+
+
+async def _metrics(request: Request) -> Response:
+    return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+
+async def _alive(request: Request) -> Response:
+    return JSONResponse({"status": "alive"})

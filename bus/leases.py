@@ -20,13 +20,11 @@ class LeaseAsked(Message, frozen=True, kw_only=True):
     cell: Word
     agent: Word
     pool: Word  # agent name in selections, shared by all agents of the pool
-    run: Annotated[
-        str, Meta(max_length=64)
-    ]  # identifies a run of the agent: two with one name never act at the same time
+    # identifies a run of the agent: two with one name never act at the same time
+    run: Annotated[str, Meta(max_length=64)]
     epoch: Ordinal = 0  # of its current lease; 0: no lease
-    seen: Ordinal = (
-        0  # version of node assignments that the agent applies: it has stopped acting on nodes it lost
-    )
+    # version of node assignments that the agent applies: it has stopped acting on nodes it lost
+    seen: Ordinal = 0
     leaves: bool = False  # the agent stops: its lease ends
 
 
@@ -43,9 +41,7 @@ class LeaseAnswered(Message, frozen=True, kw_only=True):
 
 
 class NodesReported(Message, frozen=True, kw_only=True):
-    """A report of all nodes whose ids lie after `after`, up to and including `upto`: other nodes in that
-    range were deleted.
-    """
+    """A report of all nodes with ids after `after` up to `upto`: other nodes in that range were deleted."""
 
     cell: Word
     agent: Word

@@ -18,9 +18,7 @@ _SECRET_NAME = re.compile(r"pass(?!file)|pwd|secret|token", re.IGNORECASE)
 
 
 def masked(value: Any) -> Any:
-    """Return the value of a setting, or a URL, with stars in place of passwords; in doubt, a value counts as
-    a password.
-    """
+    """Return a setting or a URL with stars in place of passwords, and of values that may be passwords."""
     if isinstance(value, str):
         return _without_secret_parameters(_without_password(value))
     if isinstance(value, dict):
@@ -66,9 +64,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def distrusted(problem: BaseException) -> str:
-    """Return why the certificate of a server was rejected, or an empty string if a connection failed for
-    another reason.
-    """
+    """Return why the certificate of a server was rejected; empty if a connection failed otherwise."""
     found: BaseException | None = problem
     seen = set[int]()  # the cause of a cause may be the problem again
     while found is not None and id(found) not in seen:

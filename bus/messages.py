@@ -1,7 +1,4 @@
-"""All published messages, grouped by flow. Messages of queries are in the modules of their subject.
-
-Each message is a frozen struct. New fields get defaults; fields are never renamed.
-"""
+"""All published messages, grouped by flow. New fields get defaults; fields are never renamed."""
 
 from typing import Annotated, Literal
 
@@ -76,9 +73,8 @@ class BuildRequested(Message, frozen=True, kw_only=True):
     metadata: Properties = field(default_factory=dict)
     reply_to: ReplyTo = ""
     hints: Hints = Hints()
-    or_else: Annotated[
-        tuple[Flavor, ...], Meta(max_length=8)
-    ] = ()  # alternative flavors, tried in order if the first fits no host
+    # alternative flavors, tried in order if the first fits no host
+    or_else: Annotated[tuple[Flavor, ...], Meta(max_length=8)] = ()
     not_aggregates: ShortList[Id] = ()
     forced_host: Text = ""  # this host, by name or root, whatever the filters decide
     wanted_host: Text = ""  # only this host
@@ -102,9 +98,7 @@ class Selection(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class BuildPlaced(Message, frozen=True, kw_only=True):
-    """The allocations of this build on a host are claimed. The alternates, in the same cell, are not
-    claimed.
-    """
+    """The allocations of this build on a host are claimed. Alternates in the same cell are not claimed."""
 
     build: Id
     request: Id
@@ -171,9 +165,7 @@ class BuildDeleted(Message, frozen=True, kw_only=True):
 
 
 class BuildReshaped(Message, frozen=True, kw_only=True):
-    """The host of an instance was reshaped, so its allocations are now on other providers. The claim stays
-    the same.
-    """
+    """The host of an instance was reshaped, which moved its allocations. The claim stays the same."""
 
     build: Id
     cell: Word
@@ -196,9 +188,7 @@ class BuildCancelRequested(Message, frozen=True, kw_only=True):
 
 
 class BuildCancelled(Message, frozen=True, kw_only=True):
-    """The outcome of a BuildCancelRequested. For a build that waited, `build.unplaceable` is published as
-    well.
-    """
+    """The outcome of a BuildCancelRequested; a build that waited gets `build.unplaceable` too."""
 
     build: Id  # the id in the request
     waited: bool = True  # False: it did not wait for a host
@@ -213,9 +203,7 @@ class BuildCancelled(Message, frozen=True, kw_only=True):
 
 
 class BuildOrdered(Message, frozen=True, kw_only=True, omit_defaults=True):
-    """Create a guest of this build on a host, with the providers. See `bus.agent_builds` for fields that an
-    order may leave out.
-    """
+    """Create a guest of this build on a host. An order may leave out fields: see `bus.agent_builds`."""
 
     build: Id
     attempt: Amount  # the agent ignores orders of attempts that it has deleted, and lower ones
@@ -263,9 +251,7 @@ class AgentReported(Message, frozen=True, kw_only=True):
 
 
 class InventoryReported(Message, frozen=True, kw_only=True):
-    """A report of a whole provider tree by its owner. The report with the highest sequence of a root is
-    valid; others are ignored.
-    """
+    """A report of a whole provider tree by its owner. Per root, the highest sequence is valid."""
 
     root: Id
     host: Name
@@ -284,9 +270,8 @@ class HostReported(Message, frozen=True, kw_only=True):
     cell: Word
     agent: Word
     sequence: Ordinal  # the highest of one run of the agent is valid
-    run: Annotated[str, Meta(max_length=64)] = (
-        ""  # identifies a run of the agent; each run counts its own sequence
-    )
+    # identifies a run of the agent; each run counts its own sequence
+    run: Annotated[str, Meta(max_length=64)] = ""
     period: Seconds = 10.0  # seconds until the next heartbeat
     # True: the agent reports some hosts only, such as those that build, and all others are up while it is.
     # False: a host without a heartbeat is down, even if its agent reports other hosts.
@@ -318,17 +303,13 @@ MOST_SPOKEN = 1000
 
 
 class IronicSpoke(Message, frozen=True, kw_only=True):
-    """Ironic published events about the nodes: a hint to refresh pages, which may be delivered twice or not
-    at all.
-    """
+    """A hint to refresh pages of Ironic nodes, which may be delivered twice or not at all."""
 
     nodes: Annotated[tuple[Id, ...], Meta(max_length=MOST_SPOKEN)] = ()  # empty: too many to list
 
 
 class NodeChanged(Message, frozen=True, kw_only=True):
-    """A state change of an Ironic node, from a tool or the simulator. The message with the latest `at` is
-    valid.
-    """
+    """A state change of an Ironic node, from a tool or the simulator. The latest `at` is valid."""
 
     event: Word
     node: Id

@@ -1,8 +1,7 @@
 """Moves of existing instances: requests, placements, orders by phase, and reports.
 
 A scheduler begins a move with one claim: the build's consumer gets the destination, and its former
-allocations go to a holder consumer of type MIGRATION (`bus.claims.holder_consumer`). The conductor of the
-cell does the rest.
+allocations go to a holder consumer (`bus.claims.holder_consumer`). The cell's conductor does the rest.
 """
 
 from typing import Annotated, Literal
@@ -66,9 +65,7 @@ class MoveRequested(Message, frozen=True, kw_only=True):
 
 
 class MovePlaced(Message, frozen=True, kw_only=True):
-    """The destination of a move is claimed, and its cell carries it out. The alternates are in the same cell
-    and not claimed.
-    """
+    """The destination of a move is claimed. The alternates are in the same cell and not claimed."""
 
     move: Id
     build: Id
@@ -92,9 +89,7 @@ class MovePlaced(Message, frozen=True, kw_only=True):
 
 
 class MoveRefused(Message, frozen=True, kw_only=True):
-    """The move is refused: no host was found, or the instance's state does not allow it. Nothing was
-    changed.
-    """
+    """The move is refused, and nothing was changed: no host was found, or the state does not allow it."""
 
     move: Id
     build: Id
@@ -160,9 +155,7 @@ class MoveSteered(Message, frozen=True, kw_only=True):
 
 
 class HandoverProgress(Message, frozen=True, kw_only=True):
-    """For the source cell of a move between cells: hand the instance over, or the outcome in the other
-    cell.
-    """
+    """For the source cell of a move between cells: hand the instance over, or the other cell's outcome."""
 
     move: Id
     build: Id

@@ -42,9 +42,7 @@ class NameEdited(Tagged, frozen=True, kw_only=True):
 
 
 class Standard(Tagged, frozen=True, kw_only=True):
-    """The refusal of an edit of a standard resource class or trait, or of a name without the prefix
-    CUSTOM_.
-    """
+    """The refusal of an edit of a standard name, or of a name without the prefix CUSTOM_."""
 
     name: Text
 

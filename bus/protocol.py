@@ -1,6 +1,7 @@
 """Envelopes, and the interface of a broker, independent of which broker carries the messages."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Annotated, Protocol, TypeVar
 
@@ -16,9 +17,7 @@ MAX_MESSAGE_BYTES = 1024 * 1024
 MAX_FRAME_BYTES = 256 * 1024
 MAX_FRAME_ENVELOPES = 256
 MAX_PAGE_BYTES = 8 * 1024 * 1024  # of a page of dead letters
-MAX_IN_HAND_BYTES = (
-    16 * 1024 * 1024
-)  # unsettled, of one reader; decoded messages take several times as much memory
+MAX_IN_HAND_BYTES = 16 * 1024 * 1024  # unsettled, of one reader; decoded messages take several times as much
 MAX_COUNT = 2**31 - 1  # of tries: the largest 32-bit number
 MAX_TIME = 2.0**32  # seconds since the epoch, limited by AMQP: the year 2106
 
@@ -93,9 +92,7 @@ class Delivery(Protocol):
 
 
 class Inbox(Protocol):
-    """A reader of a queue. It hands out nothing while `prefetch` envelopes or MAX_IN_HAND_BYTES are
-    unsettled.
-    """
+    """A reader of a queue, which pauses while `prefetch` envelopes or MAX_IN_HAND_BYTES are unsettled."""
 
     async def get(self) -> Delivery: ...
 
@@ -138,6 +135,19 @@ class BusDepths:
     delayed: int  # messages that wait for their delay to pass
 
 
+async def page_of(letters: AsyncGenerator[DeadLetter, None], limit: int) -> list[DeadLetter]:
+    """Return the first dead letters: at most `limit`, and no more than MAX_PAGE_BYTES."""
+    page: list[DeadLetter] = []
+    size = 0
+    async with aclosing(letters):
+        async for letter in letters:
+            size += len(letter.body)
+            if len(page) == limit or (page and size > MAX_PAGE_BYTES):
+                break
+            page.append(letter)
+    return page
+
+
 class Transport(Protocol):
     """The interface of a broker. When a call returns, its effect is durable."""
 
@@ -149,9 +159,7 @@ class Transport(Protocol):
         """Create the queues with their bindings, now and after every reconnect."""
 
     async def publish(self, envelopes: Sequence[Envelope], *, expected: Sequence[bool]) -> None:
-        """Publish envelopes to every queue bound to their routing keys. Raise Unroutable if an expected
-        envelope matches no queue.
-        """
+        """Publish envelopes by their keys. Raise Unroutable if no queue is bound for an expected one."""
 
     async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
         """Send an envelope to one queue by the queue's name. If the queue does not exist, raise Unroutable if
@@ -159,9 +167,7 @@ class Transport(Protocol):
         """
 
     async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
-        """Send an envelope to one queue after so many seconds (rounded up by some brokers), with its routing
-        key unchanged.
-        """
+        """Send an envelope to a queue after so many seconds, or some more, with its key unchanged."""
 
     async def store_dead_letter(self, letter: DeadLetter) -> None:
         pass
@@ -169,9 +175,7 @@ class Transport(Protocol):
     async def consume(self, queue: QueueSpec, prefetch: int) -> Inbox: ...
 
     async def waiting(self, queue: str) -> int:
-        """Return how many messages of a queue are not delivered to a reader. On AMQP, a frame counts as one
-        message.
-        """
+        """Return how many messages of a queue no reader holds. On AMQP, a frame counts as one message."""
 
     async def depths(self, queues: Sequence[str]) -> BusDepths:
         """Return the depths of the given queues that exist. Nothing is changed on the broker."""
@@ -197,8 +201,6 @@ class Transport(Protocol):
 
 
 class Ask(Protocol[A, R]):
-    """The type of functions that send a query and return its answer. `Bus.asker` returns one; tests may use
-    any coroutine function.
-    """
+    """The type of functions that send a query and return its answer, such as `Bus.asker` returns."""
 
     def __call__(self, question: A, /) -> Awaitable[R]: ...

@@ -1,8 +1,5 @@
-"""Queries about candidates (placement), decisions and waiting requests (schedulers), builds and instances
-(cells).
-
-Other queries are in the module of their subject: `claims`, `resources`, `names`, `groups`, `aggregates`,
-`cells`, `leases`, `moves`, and `replication`.
+"""Queries about candidates, decisions, waiting requests, builds and instances. Other queries are in the
+module of their subject.
 """
 
 from typing import Annotated, Literal
@@ -92,9 +89,8 @@ class FindCandidates(Message, frozen=True, kw_only=True):
     after: Ordinal = 0
     seed: Text = ""  # searches with different seeds start at different hosts
     group_policy: Literal["none", "isolate"] = "none"  # isolate: groups with a suffix never share a provider
-    same_subtree: ShortList[
-        ShortList[Text]
-    ] = ()  # sets of suffixes; one of their providers is an ancestor of all
+    # sets of suffixes; one of their providers is an ancestor of all
+    same_subtree: ShortList[ShortList[Text]] = ()
     root_required: ShortList[TraitName] = ()
     root_forbidden: ShortList[TraitName] = ()
     nested: bool = True  # False: never two providers of one tree, as in the API before 1.29
@@ -247,9 +243,7 @@ class WhatIfAnswered(Message, frozen=True, kw_only=True):
 
 
 class WhatIfMoves(Message, frozen=True, kw_only=True):
-    """A query for the decisions about moves if they were made now, each after the moves before it. Nothing is
-    claimed or begun.
-    """
+    """A query for the decisions about moves if made now, each after the previous; nothing is claimed."""
 
     moves: Annotated[tuple[MoveRequested, ...], Meta(min_length=1, max_length=100)]
     closed: Annotated[tuple[Id, ...], Meta(max_length=10_000)] = ()  # hosts to exclude as destinations
@@ -317,9 +311,7 @@ class Instance(Value, frozen=True, kw_only=True):
 
 
 class FindInstances(Message, frozen=True, kw_only=True):
-    """A query for a page of instances of this cell, in the order of their ids. All given conditions must
-    hold.
-    """
+    """A query for a page of a cell's instances that meet all given conditions, in the order of their ids."""
 
     cell: Word
     project: Annotated[str, Meta(max_length=255)] = ""  # empty: all projects

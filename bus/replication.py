@@ -1,7 +1,6 @@
 """How replicas follow placement: numbered changes on the bus, and queries for missed changes and whole trees.
 
-A list of thousands of trees repeats inventories, traits and aggregates, because most hosts are alike. Trees
-refer to tables of these by position.
+Trees refer by position to tables of inventories, traits and aggregates, because most hosts are alike.
 """
 
 from typing import Annotated
@@ -29,9 +28,7 @@ class KnownInventory(Compact, frozen=True):
 
 
 class KnownProvider(Compact, frozen=True):
-    """A provider in a list of trees; `stock`, `traits` and `aggregates` are positions in the tables of its
-    `KnownTrees`.
-    """
+    """A provider in `KnownTrees`; `stock`, `traits` and `aggregates` are positions in its tables."""
 
     id: Text
     name: Text
@@ -67,9 +64,7 @@ class KnownTrees(Value, frozen=True, kw_only=True):
 
 
 class ProviderChange(Compact, frozen=True):
-    """The state of a provider after a commit: only its usage changed, unless it is marked `reshaped`, or
-    `gone` (deleted).
-    """
+    """The state of a provider after a commit: only its usage changed, except if `reshaped` or `gone`."""
 
     provider: Text
     root: Text
@@ -81,9 +76,7 @@ class ProviderChange(Compact, frozen=True):
 
 
 class PlacementChanged(Message, frozen=True, kw_only=True):
-    """One commit of placement. The numbers of commits have no gaps: a replica that misses one queries the
-    missed changes.
-    """
+    """One commit of placement, numbered without gaps: a replica that misses a number queries it."""
 
     number: Ordinal
     changes: LongList[ProviderChange]
@@ -100,9 +93,7 @@ class FindChanges(Message, frozen=True, kw_only=True):
 
 
 class ChangesFound(Message, frozen=True, kw_only=True):
-    """Changes of placement in the order of their commits. A replica that needs a change before `oldest` must
-    reload all trees.
-    """
+    """Changes of placement in commit order. A replica that needs one before `oldest` reloads all trees."""
 
     changes: LongList[PlacementChanged]
     oldest: Ordinal  # number of the oldest stored change; 0: none is stored

@@ -75,9 +75,7 @@ class InventoryMove(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GuestPlace(Compact, frozen=True):
-    """The allocations of a guest as its agent reports them in a reshape; they replace those of its consumer
-    that move.
-    """
+    """The allocations of a guest as its agent reports them in a reshape; they replace its consumer's."""
 
     build: Id
     attempt: Amount  # the clean-up of this attempt, if the build is on another host now
@@ -85,9 +83,7 @@ class GuestPlace(Compact, frozen=True):
 
 
 class Reshaping(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """The effects of a reported reshape on allocations: the places of guests, and the moves of other
-    allocations.
-    """
+    """The effects of a reshape on allocations: the places of guests, and moves of other allocations."""
 
     moves: Annotated[tuple[InventoryMove, ...], Meta(min_length=1, max_length=LONG)]
     guests: LongList[GuestPlace] = ()

@@ -88,9 +88,7 @@ class MakeProvider(Tagged, frozen=True, kw_only=True):
 
 
 class ChangeProvider(Tagged, frozen=True, kw_only=True):
-    """An edit that renames a provider and, if a parent is given, moves it with its descendants there (None:
-    it becomes a root).
-    """
+    """An edit that renames a provider, and moves it with its descendants to a given parent (None: root)."""
 
     provider: Id
     name: Name
@@ -109,9 +107,7 @@ class SetInventories(Tagged, frozen=True, kw_only=True):
 
 
 class AddInventory(Tagged, frozen=True, kw_only=True):
-    """An edit that adds the inventory of one class; it is refused as Taken if the provider has one of this
-    class.
-    """
+    """An edit that adds the inventory of one class, refused as Taken if the provider has this class."""
 
     provider: Id
     resource_class: ClassName
@@ -141,9 +137,7 @@ class SetTraits(Tagged, frozen=True, kw_only=True):
 
 
 class SetAggregates(Tagged, frozen=True, kw_only=True):
-    """An edit that replaces the aggregates of a provider. A given `generation` is compared and then always
-    grows; without it, neither.
-    """
+    """An edit that replaces the aggregates of a provider; a given `generation` is compared and grows."""
 
     provider: Id
     aggregates: ShortList[Id]

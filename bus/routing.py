@@ -87,9 +87,7 @@ class Query(Generic[A, R]):
         return "{" in self.name
 
     def cell(self, question: Message) -> str:
-        """Return the cell that sends or answers a question, or the client that sends it; empty if there is
-        neither.
-        """
+        """Return the cell that sends or answers a question, or its client; empty if neither exists."""
         field = "client" if self.of_client else "cell"
         return str(getattr(question, field, "")) if self.narrowed else ""
 
@@ -106,7 +104,6 @@ class Query(Generic[A, R]):
 
 
 def _filled(parts: list[str], message: Message) -> str:
-    """Return a routing key with the fields of the message filled in."""
     if len(parts) == 1:
         return parts[0]
     if len(parts) == 3:

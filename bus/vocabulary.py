@@ -20,8 +20,7 @@ K = TypeVar("K")
 END = r"$(?!\n)"  # end of text: $ alone accepts a trailing newline
 
 Id = Annotated[
-    str,
-    Meta(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}" + END, description="a lower-case UUID"),
+    str, Meta(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}" + END, description="a lower-case UUID")
 ]
 Word = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}" + END, description="a name: letters, digits, _ and -")
@@ -72,9 +71,7 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Compact(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A value that is encoded as an array, because hundreds of it are in one message: fields may only be
-    appended.
-    """
+    """A value encoded as an array, for messages with hundreds of it: fields may only be appended."""
 
 
 class Tagged(Value, frozen=True, kw_only=True, tag_field="is", tag=True):
@@ -109,6 +106,4 @@ class InUse(Tagged, frozen=True, kw_only=True):
 
 
 class Contended(Tagged, frozen=True, kw_only=True):
-    """The refusal of an edit in placement that lost races with other writers too often. Nothing was changed;
-    try again.
-    """
+    """The refusal of an edit in placement that lost too many races: nothing was changed; try again."""

@@ -1,13 +1,12 @@
 """A worker is a table of what it consumes, answers, asks and may emit. It has no access to the bus itself.
 
-Handlers take a message and return the messages to emit. `on` rejects a handler whose return type names
-messages that `emits` does not declare; the runner rejects undeclared messages at run time.
+`on` rejects a handler whose return type names undeclared messages; the runner rejects them at run time.
 """
 
 import types
 import typing
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar, Union
 
 from bus.errors import Poison, Retry
@@ -30,9 +29,7 @@ class Undeclared(TypeError):
 
 @dataclass(frozen=True)
 class On:
-    """A row of a worker's table that consumes a topic: the topic, its handler, and the messages that the
-    handler may emit.
-    """
+    """A row of a worker's table that consumes a topic, with the messages that its handler may emit."""
 
     address: Address[Any]
     handler: Callable[[Any], Awaitable[Any]]
@@ -53,9 +50,7 @@ class On:
         return self.address.topic.message
 
     def queue(self, worker: str, replica: str) -> QueueSpec:
-        """Return the queue of this row: one per worker and topic, shared by all replicas of the worker unless
-        `private`.
-        """
+        """Return the queue of this row: one per worker and topic, shared by all replicas unless `private`."""
         name = f"{worker}:{self.address.key}"
         if self.private:
             return QueueSpec(f"{name}:{replica}", (self.address.key,), durable=False)
@@ -114,15 +109,12 @@ class Worker:
     # background tasks that add and remove rows at run time; such rows emit nothing
     widens: Sequence[Callable[[Widen], Coroutine[Any, Any, None]]] = ()
     stops: Sequence[Callable[[], Awaitable[None]]] = ()  # called after everything has drained
-    announces: frozenset[type[Message]] = field(
-        default_factory=frozenset
-    )  # messages that its background tasks publish
+    announces: frozenset[type[Message]] = frozenset()  # messages that its background tasks publish
 
     @property
     def emits(self) -> frozenset[type[Message]]:
-        heard = [row.emits for row in self.consumes]
-        timed = [row.emits for row in self.timers]
-        return self.announces.union(*heard, *timed)
+        consumed = (row.emits for row in self.consumes)
+        return self.announces.union(*consumed, *(row.emits for row in self.timers))
 
     def queue_of(self, row: "On | Answers", replica: str = "") -> QueueSpec:
         """Return the queue that this row reads."""
@@ -148,9 +140,7 @@ def asks_as(worker: str) -> str:
 
 
 def cell_of(queue: str) -> str:
-    """Return the cell whose workers read the queue of this name, or an empty string for a queue of no
-    cell.
-    """
+    """Return the cell whose workers read the queue of this name; empty for a queue of no cell."""
     reader, _, key = queue.partition(":")
     if reader == "ask":
         asked = key.split(".")
@@ -222,9 +212,7 @@ def on_many(
 def answers(
     query: Query[A, R], handler: Callable[[A], Awaitable[R]], *, concurrency: int = 64, **of: str
 ) -> Answers:
-    """Return a row that answers a query, one question at a time; `of` names the cell, if each cell has its
-    own routing key.
-    """
+    """Return a row that answers questions one at a time; `of` names the cell if each has its own key."""
     return Answers(query, handler, None, concurrency, key=query.at(**of), cell=of.get("cell", ""))
 
 

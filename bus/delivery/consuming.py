@@ -5,13 +5,12 @@ handlers return the answer or raise the refusal.
 import logging
 from collections.abc import Sequence
 
-from bus.clock import Clock
 from bus.context import envelope_of, follow
 from bus.delivery.settling import Made, ServedRow
-from bus.delivery.suspects import Suspects
+from bus.delivery.suspects import Process, Suspects
 from bus.delivery.verdicts import refusal_of
 from bus.errors import Undecodable, Unroutable
-from bus.protocol import Envelope, Transport
+from bus.protocol import Envelope
 from bus.topics import TOPIC_OF
 from bus.vocabulary import Message
 from bus.worker import Answers, On, Undeclared, Worker, messages_of, reply_prefix
@@ -20,15 +19,13 @@ Emit = tuple[Envelope | None, Message]  # its cause (None for a timer), and the 
 
 
 class Emitter:
-    def __init__(self, worker: str, transport: Transport, clock: Clock) -> None:
+    def __init__(self, worker: str, process: Process) -> None:
         self.worker = worker
-        self._transport = transport
-        self._clock = clock
+        self._transport = process.transport
+        self._clock = process.clock
 
     async def emit(self, made: Sequence[Emit], declared: frozenset[type[Message]]) -> None:
-        """Publish the messages and wait for the broker's confirms; refuse a message type that the row does
-        not declare.
-        """
+        """Publish messages and wait for the broker's confirms; refuse types that the row does not declare."""
         if not made:
             return
         envelopes, expected = [], []
@@ -46,64 +43,43 @@ log = logging.getLogger(__name__)
 
 
 class ConsumedRow(ServedRow):
-    def __init__(
-        self,
-        row: On,
-        worker: Worker,
-        replica: str,
-        transport: Transport,
-        clock: Clock,
-        suspects: Suspects,
-        emitter: Emitter,
-    ) -> None:
-        super().__init__(row, worker, replica, transport, clock, suspects)
-        self._emits = row.emits
-        self._unheard = row.unheard
-        self._unheard_after = row.unheard_after
-        self._emitter = emitter
-        self._topic = row.address.topic
+    row: On
+
+    def __init__(self, row: On, worker: Worker, process: Process, suspects: Suspects) -> None:
+        super().__init__(row, worker, process, suspects)
+        self._emitter = Emitter(worker.name, process)
 
     def _key_of(self, message: Message) -> str:
-        return self._topic.key(message)
+        return self.row.address.topic.key(message)
 
     async def _publish(self, made: Made) -> None:
         try:
-            await self._emitter.emit(made, self._emits)
+            await self._emitter.emit(made, self.row.emits)
         except Unroutable:
             cause = made[0][0]
             of_several = any(envelope is not cause for envelope, _ in made)
-            if self._unheard is None or of_several or cause.attempt < self._unheard_after:
+            if self.row.unheard is None or of_several or cause.attempt < self.row.unheard_after:
                 raise
             for _, message in made:
                 await self._publish_or_undo(cause, message)
 
     async def _publish_or_undo(self, cause: Envelope, message: Message) -> None:
-        """Publish a handler's message. If it stays without a consumer, let the worker undo its work, and
-        publish the messages about that.
-        """
-        assert self._unheard is not None
+        """Publish a message; without a consumer, publish what the worker returns after undoing its work."""
+        assert self.row.unheard is not None
         try:
-            await self._emitter.emit([(cause, message)], self._emits)
+            await self._emitter.emit([(cause, message)], self.row.emits)
         except Unroutable as nobody:
             log.warning("%s: given up: %s", self.queue.name, nobody)
-            instead = messages_of(await self._unheard(message))
-            await self._emitter.emit([(cause, one) for one in instead], self._emits)
+            instead = messages_of(await self.row.unheard(message))
+            await self._emitter.emit([(cause, one) for one in instead], self.row.emits)
 
     async def _refuse(self, envelope: Envelope, why: str, *, again: bool = False) -> bool:
         return False  # a message expects no reply, whatever its reply address
 
 
 class AnsweredRow(ServedRow):
-    def __init__(
-        self,
-        row: Answers,
-        worker: Worker,
-        replica: str,
-        transport: Transport,
-        clock: Clock,
-        suspects: Suspects,
-    ) -> None:
-        super().__init__(row, worker, replica, transport, clock, suspects)
+    def __init__(self, row: Answers, worker: Worker, process: Process, suspects: Suspects) -> None:
+        super().__init__(row, worker, process, suspects)
         self._query = row.query
         self._replies = reply_prefix(row.query, row.cell)
 
@@ -117,9 +93,7 @@ class AnsweredRow(ServedRow):
             raise Undecodable(f"answers to this question go to {replies}…, not to {envelope.reply_to}")
 
     def _may_answer(self, envelope: Envelope) -> bool:
-        """Return whether the reply address belongs to this query: the worker's permissions must not be usable
-        for other keys.
-        """
+        """Return whether the reply address belongs to this query: permissions reach other keys too."""
         return not envelope.reply_to or envelope.reply_to.startswith(self._replies_to(envelope))
 
     def _replies_to(self, envelope: Envelope) -> str:

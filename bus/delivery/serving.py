@@ -6,15 +6,14 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from bus.clock import Clock
 from bus.delivery.consuming import AnsweredRow, ConsumedRow, Emit, Emitter
 from bus.delivery.settling import HANDLING_SECONDS, ServedRow
-from bus.delivery.suspects import Suspects
+from bus.delivery.suspects import Process, Suspects
 from bus.errors import Unavailable, Unroutable
-from bus.protocol import Delivery, Inbox, Transport
+from bus.protocol import Delivery, Inbox
 from bus.worker import Answers, Every, Narrow, On, Worker, messages_of, query_queue
 
 MAX_PREFETCH = 20_000
@@ -50,9 +49,7 @@ class QueueReader:
         await self._inbox.stop()
 
     async def drained(self, seconds: float) -> None:
-        """Wait for the messages in hand for at most this many seconds; then put the others back into their
-        queue.
-        """
+        """Wait at most so many seconds for the messages in hand; then put the rest back into their queue."""
         if self._busy:
             _, late = await asyncio.wait(self._busy, timeout=seconds)
             for task in [busy for busy in self._busy if busy in late]:
@@ -72,7 +69,6 @@ class QueueReader:
             task.add_done_callback(self._finished)
 
     async def _next(self) -> list[Delivery]:
-        """Wait for a delivery, and return it with the deliveries that are queued behind it."""
         deliveries = [await self._inbox.get()]
         if self._linger and self._company > 1.5:
             try:
@@ -120,8 +116,8 @@ class Timer:
         self._emitter = emitter
 
     async def run(self) -> None:
-        """Call the handler of the timer periodically until cancelled. A failure is logged; the next call
-        repeats the work.
+        """Call the timer's handler periodically until cancelled; after a failure, the next call repeats
+        it.
         """
         if not self._row.at_once:
             await asyncio.sleep(self._row.seconds)
@@ -168,18 +164,6 @@ class Timer:
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Process:
-    """The transport, the clock and the stop event that all workers of a process share."""
-
-    transport: Transport
-    clock: Clock
-    replica: str
-    stopping: asyncio.Event
-    drain: float  # seconds for messages in hand after `stopping` is set
-    turns: asyncio.Lock  # held by the worker that handles suspects
-
-
 async def serve(worker: Worker, process: Process) -> None:
     """Serve the worker's table until the process stops, and complete the messages in hand."""
     serving = _Serving(worker, process)
@@ -194,37 +178,23 @@ async def serve(worker: Worker, process: Process) -> None:
 
 
 class _Serving:
-    """One worker's rows, and the readers of their queues."""
-
     _group: asyncio.TaskGroup
 
     def __init__(self, worker: Worker, process: Process) -> None:
         self._worker = worker
         self._process = process
-        self._suspects = Suspects(worker.name, process.transport, process.clock, process.turns)
-        self._emitter = Emitter(worker.name, process.transport, process.clock)
+        self._suspects = Suspects(worker.name, process)
+        self._emitter = Emitter(worker.name, process)
         self._rows = [*map(self._served, worker.consumes), *map(self._served, worker.answers)]
         self._redelivers = bool(worker.widens) or any(row.queue.durable for row in self._rows)
         self._readers: dict[QueueReader, None] = {}
 
     def _served(self, row: On | Answers) -> ServedRow:
-        process = self._process
         if isinstance(row, On):
-            return ConsumedRow(
-                row,
-                self._worker,
-                process.replica,
-                process.transport,
-                process.clock,
-                self._suspects,
-                self._emitter,
-            )
-        return AnsweredRow(
-            row, self._worker, process.replica, process.transport, process.clock, self._suspects
-        )
+            return ConsumedRow(row, self._worker, self._process, self._suspects)
+        return AnsweredRow(row, self._worker, self._process, self._suspects)
 
     async def declare(self) -> None:
-        """Declare the worker's queues and run its start functions."""
         await self._process.transport.declare(
             *(row.queue for row in self._rows),
             *((self._suspects.queue,) if self._redelivers else ()),
@@ -264,7 +234,6 @@ class _Serving:
         return readers
 
     async def _widen(self, more: Sequence[On | Answers]) -> Narrow:
-        """Serve further rows; return a function that ends them."""
         rows = [self._served(row) for row in more]
         await self._process.transport.declare(*(row.queue for row in rows))
         readers = await self._read(rows)
@@ -273,9 +242,8 @@ class _Serving:
             for reader in readers:
                 self._readers.pop(reader, None)
                 self._suspects.rows.pop(reader.served.queue.name, None)
-            await asyncio.shield(
-                self._group.create_task(self._end(readers))
-            )  # also if we are stopped meanwhile
+            ending = self._group.create_task(self._end(readers))
+            await asyncio.shield(ending)  # also if we are stopped meanwhile
 
         return narrow
 

@@ -1,7 +1,5 @@
-"""A row of a worker's table at work: decodes deliveries, calls the handler, settles each by what came of it.
-
-When a handler returns, what it returned is published and confirmed, and then its message is acked: duplicates
-are possible, losses are not. When it raises, `bus.delivery.verdicts` decides.
+"""A row of a worker's table at work. What a handler returned is published and confirmed before its message is
+acknowledged: duplicates are possible, losses are not. If it raises, `bus.delivery.verdicts` decides.
 """
 
 import asyncio
@@ -13,13 +11,12 @@ from typing import Any
 import msgspec
 from prometheus_client import Counter, Histogram
 
-from bus.clock import Clock
 from bus.codec import decode
 from bus.context import current_tracer, handling
-from bus.delivery.suspects import Suspects
+from bus.delivery.suspects import Process, Suspects
 from bus.delivery.verdicts import Again, Dead, letter_of, verdict
 from bus.errors import Unavailable, Undecodable
-from bus.protocol import Delivery, Envelope, Transport
+from bus.protocol import Delivery, Envelope
 from bus.routing import matches
 from bus.vocabulary import Message
 from bus.worker import Answers, On, Worker, messages_of
@@ -40,27 +37,17 @@ Made = Sequence[tuple[Envelope, Message]]
 
 
 class ServedRow(ABC):
-    """A row of a worker's table in service. Subclasses publish the results of its handler and send
-    refusals.
-    """
+    """A row of a worker's table in service. Subclasses publish the handler's results and send refusals."""
 
-    def __init__(
-        self,
-        row: On | Answers,
-        worker: Worker,
-        replica: str,
-        transport: Transport,
-        clock: Clock,
-        suspects: Suspects,
-    ) -> None:
+    def __init__(self, row: On | Answers, worker: Worker, process: Process, suspects: Suspects) -> None:
         self.row = row
         self._suspects = suspects
-        self.queue = worker.queue_of(row, replica)
+        self.queue = worker.queue_of(row, process.replica)
         self.labels = (worker.name, row.name)
         self._by_name = self.queue.name.replace("*", "+")  # as brokers write it
         (self._hears,) = self.queue.keys
-        self._transport = transport
-        self._clock = clock
+        self._transport = process.transport
+        self._clock = process.clock
         self._count = {
             outcome: HANDLED.labels(*self.labels, outcome) for outcome in ("done", "retry", "dead", "fault")
         }
@@ -71,7 +58,7 @@ class ServedRow(ABC):
 
     @abstractmethod
     async def _publish(self, made: Made) -> None:
-        """Publish the messages that the handler returned."""
+        pass
 
     @abstractmethod
     async def _refuse(self, envelope: Envelope, why: str, *, again: bool = False) -> bool:
@@ -118,9 +105,7 @@ class ServedRow(ABC):
         return message
 
     def _check(self, envelope: Envelope, message: Message) -> None:
-        """Raise Undecodable unless the message agrees with its key, which is all that the broker's
-        permissions verify.
-        """
+        """Raise Undecodable unless the message agrees with its key: the broker verifies only keys."""
         key = envelope.key
         expected = self._key_of(message)
         if key == self._by_name:
@@ -129,7 +114,6 @@ class ServedRow(ABC):
             raise Undecodable(f"it came by the key {key}, and is a message of {expected}")
 
     async def _settle(self, readable: Readable) -> None:
-        """Handle messages together, and settle each of their deliveries."""
         if (tracer := current_tracer()) is None:
             await self._handle_together(readable)
             return
@@ -232,16 +216,13 @@ class ServedRow(ABC):
 
 
 def _about(delivery: Delivery) -> Mapping[str, Sequence[Envelope]]:
-    """Return the envelopes of the messages that a log line is about."""
     return {"envelopes": (delivery.envelope,)}
 
 
 def _sorted(
     readable: Readable, outcomes: Sequence[Any]
 ) -> tuple[list[tuple[Envelope, Message]], list[tuple[Delivery, Exception | None]]]:
-    """Return the messages to publish, and for each delivery the exception that prevents its acknowledgement,
-    if any.
-    """
+    """Return the messages to publish, and each delivery with the exception that forbids its ack, if any."""
     made: list[tuple[Envelope, Message]] = []
     fates: list[tuple[Delivery, Exception | None]] = []
     for (delivery, _), outcome in zip(readable, outcomes, strict=True):

@@ -1,21 +1,18 @@
 """Handles redelivered messages one at a time, to find a message that ends its process and set it aside.
 
-A broker redelivers a message whether its reader died, shut down or lost its connection, together with all
-others that this reader held. So every redelivered message (a suspect) moves to the suspects' queue of its
-worker. That queue is read with a prefetch of one, and by one reader of a process at a time. A message that
-is redelivered from there was the only suspect in its process when that ended: one strike. At MAX_STRIKES it
-becomes a dead letter. With the first end, when it was handled among others, that makes three.
+A broker redelivers all messages of a reader that ended. Each (a suspect) moves to the suspects' queue of its
+worker, which is read with a prefetch of one, and by one reader of a process at a time. A message that is
+redelivered from there was the only suspect in its process: one strike. At MAX_STRIKES it becomes a dead
+letter.
 
-A handler may take long: an agent's order is settled when its work has ended. So after ALONE_SECONDS the
-handler is cancelled, as at a stop, and the message returns to the queue it came from.
-
-First deliveries cost nothing more, and suspects do not delay them.
+A handler may take long, so after ALONE_SECONDS it is cancelled, and the message returns to its queue.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -35,6 +32,18 @@ _PUT_BACK_SECONDS = 5.0
 _FAILED_PAUSE = 1.0  # seconds before the next try, after the broker has failed
 
 
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """The transport, the clock and the stop event that all workers of a process share."""
+
+    transport: Transport
+    clock: Clock
+    replica: str
+    stopping: asyncio.Event
+    drain: float  # seconds for messages in hand after `stopping` is set
+    turns: asyncio.Lock  # held by the worker that handles suspects
+
+
 class SuspectRow(Protocol):
     """A row of a worker's table, seen from a suspect that was delivered to the row's queue."""
 
@@ -48,12 +57,12 @@ class SuspectRow(Protocol):
 class Suspects:
     """The suspects of one worker: takes redelivered messages from its rows, and handles each alone."""
 
-    def __init__(self, worker: str, transport: Transport, clock: Clock, turns: asyncio.Lock) -> None:
+    def __init__(self, worker: str, process: Process) -> None:
         self.queue = suspects_queue(worker)
         self.rows: dict[str, SuspectRow] = {}  # by the name of their queue
-        self._transport = transport
-        self._clock = clock
-        self._turns = turns  # shared by all workers of a process
+        self._transport = process.transport
+        self._clock = process.clock
+        self._turns = process.turns
         self._arrived = asyncio.Event()
         self._stopping = False
         self._inbox: Inbox | None = None
@@ -92,7 +101,6 @@ class Suspects:
                     await self._arrived.wait()
 
     async def _read(self) -> None:
-        """Handle suspects until the queue is empty."""
         self._inbox = inbox = await self._transport.consume(self.queue, 1)
         try:
             while not self._stopping:
@@ -146,9 +154,7 @@ class Suspects:
             await self._put_back(self._move(delivery, self.queue.name))
 
     async def _put_back(self, moving: Awaitable[None]) -> None:
-        """Move a message back to its queue. If the broker does not answer, the message stays unsettled and is
-        redelivered.
-        """
+        """Move a message back to its queue; without a reply it stays unsettled and is redelivered."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_PUT_BACK_SECONDS):
                 await moving

@@ -1,9 +1,5 @@
-"""The fate of a message whose handler raised an exception, by the exception and the number of tries, and dead
-letters and refusals for messages that cannot be handled.
-
-`Retry` has its delay. `Poison`, and errors that no repetition would change, make a dead letter. Missing
-services are awaited without a limit, missing consumers for some minutes. Any other exception is a defect:
-five more tries, then a dead letter.
+"""The fate of a message whose handler raised an exception, by the exception and the number of tries: missing
+services are awaited without a limit, missing consumers for some minutes. Unexpected exceptions are defects.
 """
 
 import traceback
@@ -81,9 +77,7 @@ def letter_of(envelope: Envelope, queue: str, reason: str, trace: str, now: floa
 
 
 def refusal_of(question: Envelope, why: str, clock: Clock, *, again: bool) -> Envelope:
-    """Return the refusal of a query as an envelope for its requester; with `again`, the requester should
-    repeat the query.
-    """
+    """Return the refusal of a query as an envelope; `again` lets its requester repeat the query."""
     return Envelope(
         id=clock.uuid(),
         type="",

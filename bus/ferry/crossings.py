@@ -1,8 +1,7 @@
 """The messages that cross the border of a cell, with their direction, derived from the workers' tables.
 
-A topic that is published on one side and consumed on the other crosses the border; so does a query that is
-asked on one side and answered on the other, and its reply crosses back. Nothing crosses in both directions,
-so no message circulates. Each crossing key contains the cell, so cells do not receive each other's messages.
+A topic crosses that is published on one side and consumed on the other; so do queries, with replies. No
+message crosses in both directions, and each crossing key contains the cell.
 """
 
 import re

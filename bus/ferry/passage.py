@@ -1,9 +1,7 @@
 """The ferry of one cell, which runs a crossing for each queue of messages that leave or enter the cell.
-A crossing consumes its queue, publishes at the other broker, then acknowledges.
 
-Messages are published in order, and a failing message delays everything behind it in the same queue. A
-message is acknowledged after the other broker's confirm, so it may arrive twice, with the same id, like any
-message.
+Messages are published in order at the other broker and acknowledged after its confirm, so they may arrive
+twice.
 """
 
 import asyncio
@@ -37,9 +35,7 @@ Loaded = Sequence[tuple[Delivery, Envelope]]
 
 
 class Passage:
-    """One crossing in service: reads a queue of the broker `here`, where messages are published, and forwards
-    them to `there`.
-    """
+    """One crossing in service: reads a queue of the broker `here`, and forwards its messages to `there`."""
 
     def __init__(
         self,
@@ -137,9 +133,7 @@ class Passage:
         return now - self._unheard[1] >= self._unheard_seconds
 
     async def _refuse_unroutable(self, question: Envelope, why: str) -> bool:
-        """Refuse a query without a consumer immediately, so that the requester can repeat it. Return False
-        for other messages.
-        """
+        """Refuse a query without a consumer immediately, to be repeated. Return False for other messages."""
         if not self.crossing.asked:
             return False
         if question.reply_to.startswith(self.crossing.replies):
@@ -168,7 +162,6 @@ class Passage:
 
 
 async def _next(inbox: Inbox) -> list[Delivery]:
-    """Wait for a delivery, and return it with the deliveries that are queued behind it."""
     deliveries = [await inbox.get()]
     while len(deliveries) < TOGETHER:
         more = inbox.get_nowait()
@@ -189,9 +182,7 @@ def ferry(
     look_seconds: float = LOOK_SECONDS,
     unheard_seconds: float = UNHEARD_SECONDS,
 ) -> Worker:
-    """Return the ferry's worker, to be served on a bus of the central broker. `own` is the cell's broker; it
-    is opened when it becomes available.
-    """
+    """Return the ferry's worker for a bus of the central broker; it opens the cell's broker `own`."""
     (cell,) = {crossing.cell for crossing in crossings}
     into = [Passage(one, middle, own, clock, unheard_seconds) for one in crossings if one.way is Way.IN]
     out = [Passage(one, own, middle, clock, unheard_seconds) for one in crossings if one.way is Way.OUT]

@@ -1,8 +1,6 @@
-"""The in-process broker of the embedded default and of the simulation.
+"""The in-process broker of the embedded default and of the simulation, which behaves as RabbitMQ does.
 
-It behaves as RabbitMQ does: messages are bytes, `publish` calls no handler, consumers of a queue compete,
-unacknowledged messages are redelivered, keys match as in AMQP. With a source of chance it reorders and
-duplicates messages, the same way for the same seed. With a journal no message is lost when the process dies.
+With a source of chance it reorders and duplicates messages, the same way for the same seed.
 """
 
 import asyncio
@@ -137,9 +135,7 @@ class LocalBroker:
             self._journal.remove(item.row)
 
     def delivered(self, queue: LocalQueue, item: QueuedItem, *, back: bool = False) -> None:
-        """Note in the journal, if the queue requires it, that a reader has received this message or put it
-        `back`.
-        """
+        """Note in the journal that a reader received this message, or put it `back`, if the queue says so."""
         if self._journal is not None and queue.spec.notes_readers and item.row:
             self._journal.note(item.row, item.crashes + (not back))
 

@@ -1,7 +1,5 @@
-"""The journal of the in-process broker: queues, messages and dead letters in one SQLite file.
-
-Concurrent additions are committed together, off the event loop. A removal that is lost in a crash only
-causes a redelivery.
+"""The journal of the in-process broker: queues, messages and dead letters in one SQLite file. Additions are
+committed together, off the event loop. A removal that is lost in a crash only causes a redelivery.
 """
 
 import asyncio
@@ -73,9 +71,7 @@ class Journal:
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
 
     def restore(self, now: float) -> tuple[list[StoredEnvelope], list[DeadLetter]]:
-        """Return all stored messages, oldest first, and the dead letters; unreadable entries become dead
-        letters.
-        """
+        """Return the stored messages, oldest first, and the dead letters, with unreadable entries."""
         letters = [
             _letter(str(id_), data)
             for id_, data in self._file.execute("SELECT id, letter FROM dead ORDER BY rowid")
@@ -113,9 +109,7 @@ class Journal:
         self._pending.append(("INSERT OR REPLACE INTO queues VALUES (?, ?)", (spec.name, data)))
 
     def add(self, queue: str, envelope: Envelope, due: float, delivered: int | None = None) -> int:
-        """Store the envelope. `delivered` is the number of deliveries so far, or None if they are not
-        counted.
-        """
+        """Store the envelope. `delivered` is its number of deliveries, or None if they are not counted."""
         row = next(self._rows)
         data = msgspec.json.encode(envelope)
         self._pending.append(("INSERT INTO kept VALUES (?, ?, ?, ?, ?)", (row, queue, data, due, delivered)))

@@ -13,7 +13,6 @@ from bus.errors import Unroutable
 from bus.local.broker import LocalBroker, LocalQueue, QueuedItem
 from bus.protocol import (
     MAX_IN_HAND_BYTES,
-    MAX_PAGE_BYTES,
     BusDepths,
     DeadLetter,
     Delivery,
@@ -21,6 +20,7 @@ from bus.protocol import (
     Inbox,
     QueueDepth,
     QueueSpec,
+    page_of,
 )
 
 
@@ -64,9 +64,7 @@ class _LocalInbox:
         return True
 
     def settle(self, delivery: _LocalDelivery) -> bool:
-        """Settle the delivery; return False if the connection was closed before, which requeued its
-        messages.
-        """
+        """Settle the delivery; return False if the connection was closed before, which requeued it."""
         known = delivery in self._unsettled
         if known:
             self._forget(delivery)
@@ -90,32 +88,27 @@ class _LocalInbox:
         return self._ready.popleft() if self._ready else None
 
     async def stop(self) -> None:
-        self._leave()
-        while self._ready:
-            delivery = self._ready.pop()
+        self._end(tuple(self._ready))
+
+    def abandon(self) -> None:
+        for delivery in self._unsettled:
+            delivery.item.crashes += 1
+        self._end(tuple(self._unsettled))
+
+    def _end(self, deliveries: Sequence[_LocalDelivery]) -> None:
+        """Leave the queue, and put back deliveries, the first of them in front."""
+        if self in self.queue.readers:
+            self.queue.readers.remove(self)
+        for delivery in reversed(deliveries):
             self._forget(delivery)
             self.broker.delivered(self.queue, delivery.item, back=True)
             self.queue.items.appendleft(delivery.item)
-        self.queue.wake()
-
-    def abandon(self) -> None:
-        self._leave()
-        for delivery in reversed(self._unsettled):
-            delivery.item.crashes += 1
-            self.broker.delivered(self.queue, delivery.item, back=True)
-            self.queue.items.appendleft(delivery.item)
-        self._unsettled.clear()
-        self._bytes = 0
         self._ready.clear()
         self.queue.wake()
 
     def _forget(self, delivery: _LocalDelivery) -> None:
         del self._unsettled[delivery]
         self._bytes -= len(delivery.envelope.body)
-
-    def _leave(self) -> None:
-        if self in self.queue.readers:
-            self.queue.readers.remove(self)
 
 
 class LocalTransport:
@@ -197,14 +190,7 @@ class LocalTransport:
     async def dead_letters(
         self, limit: int = 1000, *, after: str = "", beginning: str = ""
     ) -> list[DeadLetter]:
-        page: list[DeadLetter] = []
-        size = 0
-        for letter in self.broker.dead_behind(after, beginning):
-            size += len(letter.body)
-            if len(page) == limit or (page and size > MAX_PAGE_BYTES):
-                break
-            page.append(letter)
-        return page
+        return await page_of(self.each_dead_letter(after=after, beginning=beginning), limit)
 
     async def each_dead_letter(
         self, *, after: str = "", beginning: str = ""

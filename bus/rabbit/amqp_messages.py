@@ -24,9 +24,7 @@ _STRANGERS = uuid.UUID("6b8a3c52-51c5-5d0e-9f0b-5f6f2c0f5d3e")
 
 
 def properties_of(envelope: Envelope, key: str, user: str | None = None) -> Any:
-    """Return the AMQP properties of an envelope that travels alone to this key or queue. `user` is the
-    publisher's user name.
-    """
+    """Return the AMQP properties of an envelope that this user publishes alone to this key or queue."""
     headers: dict[str, Any] = {}
     if envelope.key != key:
         headers["key"] = _short(envelope.key)
@@ -98,9 +96,7 @@ def open_message(
 
 
 def crashes(message: Arrived) -> int:
-    """Return how often an AMQP message was delivered without being settled, as far as the broker reports
-    it.
-    """
+    """Return how often an AMQP message was delivered without being settled, as the broker reports it."""
     counted = message.headers.get("x-delivery-count")
     if counted is None:
         return 1 if message.redelivered else 0
@@ -134,9 +130,7 @@ def _alone(message: Arrived, key: str, names_key: bool) -> Envelope:
 
 
 def _id_for_stranger(message: Arrived) -> str:
-    """Return an id for an AMQP message without an id, derived from its content, so that redeliveries have the
-    same id.
-    """
+    """Return an id derived from the content of an AMQP message without an id: the same at redelivery."""
     content = f"{message.key}|{message.correlation}|{message.timestamp}|{message.body.hex()}"
     return str(uuid.uuid5(_STRANGERS, content))
 

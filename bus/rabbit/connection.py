@@ -51,9 +51,7 @@ class RequestRefused(Exception):
 
 @contextmanager
 def telling_refusals() -> Iterator[None]:
-    """Raise RequestRefused for a refused request within the block; errors in BROKEN, which end a channel,
-    pass through.
-    """
+    """Raise RequestRefused for a refused request within the block; errors in BROKEN pass through."""
     try:
         yield
     except ChannelClosed as closed:
@@ -88,9 +86,7 @@ def refusal(closed: ChannelClosed) -> Exception:
 
 
 def broker_url(url: str, name: str) -> str:
-    """Return the checked URL with defaults for connection name and heartbeat. Errors never contain the
-    URL.
-    """
+    """Return the checked URL with defaults for connection name and heartbeat. Errors do not quote it."""
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("amqp", "amqps") and bool(parts.hostname) and parts.port != 0

@@ -126,9 +126,7 @@ class RabbitInbox:
                 reading.hand_out().requeue()
 
     async def _all_back(self) -> None:
-        """Wait until requeued messages have arrived in their queue; after a lost connection they are
-        redelivered anyway.
-        """
+        """Wait until requeued messages are in their queue; a lost connection redelivers them anyway."""
         if self._going_back:
             await asyncio.wait(self._going_back, timeout=5.0)
 
@@ -224,9 +222,7 @@ class RabbitInbox:
         return False
 
     async def _tune(self, reading: Reading) -> None:
-        """Set the prefetch count: it is given in envelopes, but the broker counts AMQP messages with one or
-        hundreds of envelopes.
-        """
+        """Set the prefetch count anew: AMQP counts messages, which hold one envelope or hundreds."""
         async with self._steering:
             if not self._stopping and not reading.over and not self._fits(reading.in_advance):
                 await self._consume(reading, self._wanted())
@@ -236,7 +232,5 @@ class RabbitInbox:
         return min(wanted, _AT_MOST, max(int(MAX_IN_HAND_BYTES / self._bytes), 1))
 
     def _fits(self, in_advance: int) -> bool:
-        """Return whether the prefetch count is within a factor of four of this one: the number of envelopes
-        per AMQP message varies.
-        """
+        """Return whether the prefetch count is within a factor of four of this one, as frame sizes vary."""
         return in_advance / 4 <= self._wanted() <= in_advance * 4

@@ -6,10 +6,11 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
+from functools import partial
 
 from bus.clock import Backoff
 from bus.errors import BrokerRefused, NoSuchLetter, Unavailable, Unroutable
-from bus.protocol import MAX_PAGE_BYTES, DeadLetter, Envelope
+from bus.protocol import DeadLetter, Envelope
 from bus.rabbit.amqp_messages import letter_id, letter_in, open_message, properties_of_letter
 from bus.rabbit.connection import BROKEN, cancelled_by_us
 from bus.rabbit.reconnecting import Link
@@ -41,24 +42,7 @@ class DeadLetterQueue:
             properties_of_letter(dead, self._link.user),
             mandatory=True,
         )
-        await self._link.declare_dead()
-        try:
-            await self._link.post(post)
-        except Unroutable:  # the queue was deleted meanwhile
-            self._link.forget()
-            await self._link.declare_dead()
-            await self._link.post(post)
-
-    async def page(self, limit: int, after: str, beginning: str) -> list[DeadLetter]:
-        page: list[DeadLetter] = []
-        size = 0
-        async with aclosing(self.each(after, beginning)) as letters:
-            async for letter in letters:
-                size += len(letter.body)
-                if len(page) == limit or (page and size > MAX_PAGE_BYTES):
-                    break
-                page.append(letter)
-        return page
+        await self._link.insist_on_queue(self._link.declare_dead, partial(self._link.post, post))
 
     async def each(self, after: str, beginning: str) -> AsyncGenerator[DeadLetter, None]:
         """Yield the dead letters; after a reconnect, continue after the last one."""
@@ -121,9 +105,7 @@ class DeadLetterQueue:
 
 
 class _Walk:
-    """A pass through the dead-letter queue, oldest first. Messages that are not removed go back to their
-    position.
-    """
+    """A pass through the dead-letter queue, oldest first. Messages keep their position if not removed."""
 
     def __init__(self, session: Session, name: str) -> None:
         self._session = session
@@ -147,9 +129,7 @@ class _Walk:
                 raise
 
     async def letters(self) -> AsyncGenerator[Arrived]:
-        """Yield each dead letter once. Only a few are fetched together, because their bodies must fit into
-        memory.
-        """
+        """Yield each dead letter once, fetching a few together, because their bodies must fit into memory."""
         left, size = await self._channel.ready(self._name), _AT_FIRST
         while True:
             fetched = await (self._fetch(min(size, left)) if left > 0 else self._next_letters())
@@ -166,9 +146,7 @@ class _Walk:
         del self._held[message.tag]
 
     async def _fetch(self, count: int) -> list[Arrived]:
-        """Return the next messages of the dead-letter queue. Unsettled messages stay with this channel when
-        its consumer is cancelled.
-        """
+        """Return the next dead letters; this channel keeps them unsettled after its consumer is cancelled."""
         fetched: list[Arrived] = []
         enough = asyncio.Event()
 
@@ -188,9 +166,7 @@ class _Walk:
         return fetched or await self._next_letters()
 
     async def _next_letters(self) -> list[Arrived]:
-        """Return the next dead letter, if the queue has one: it is read after all letters that were
-        requeued.
-        """
+        """Return the next dead letter, if any: it is read after all letters that were requeued."""
         message = await self._channel.get(self._name)
         if message is None:
             return []

@@ -1,8 +1,6 @@
-"""Deliveries of one channel: AMQP messages unpacked into envelopes, each settled separately.
-
-An AMQP message is acknowledged when all its envelopes are settled. A requeued envelope of a frame is sent to
-the queue again, alone; a single message is refused with requeue. A message from a queue that was deleted
-meanwhile is in no queue any more: it is sent too, into the queue after it is declared again.
+"""Deliveries of one channel: AMQP messages unpacked into envelopes, each settled separately. An AMQP message
+is acknowledged when all its envelopes are settled; a requeued envelope of a frame is sent to the queue
+again.
 """
 
 import asyncio
@@ -23,9 +21,7 @@ SendBack = Callable[["Parcel", Sequence[Envelope]], None]
 
 
 class Reading:
-    """The state of reading over one channel: a message can be settled only over the channel that delivered
-    it.
-    """
+    """The state of reading over one channel, which alone can settle the messages that it delivered."""
 
     def __init__(self, channel: BulkChannel) -> None:
         self.channel = channel
@@ -143,9 +139,7 @@ class Parcel:
 
 
 class RabbitDelivery:
-    """An envelope handed to a reader. After a lost connection settling has no effect: the message is
-    redelivered.
-    """
+    """An envelope handed to a reader. After a lost connection it cannot be settled, and is redelivered."""
 
     __slots__ = ("_alone", "_open", "_parcel", "crashes", "envelope", "problem")
 

@@ -1,7 +1,4 @@
-"""Foreign exchanges, such as Ironic's: consuming from them, and publishing like their owner.
-
-The only part of this package that workers may import.
-"""
+"""Foreign exchanges, such as Ironic's: the only part of this package that workers may import."""
 
 import asyncio
 import logging
@@ -149,9 +146,7 @@ class ForeignListener:
         return ear
 
     async def _bind(self, connection: AbstractConnection) -> bool:
-        """Bind the queue by its routing keys, and remove all other bindings. Return whether the exchange
-        exists.
-        """
+        """Bind the queue by its routing keys. Return whether the exchange exists."""
         if self._binding is None or self._binding.is_closed:
             self._binding = await open_channel(connection, confirms=False)
         try:
@@ -196,9 +191,7 @@ class _Ear:
         self._wake.set()
 
     async def next(self, until: float) -> tuple[list[bytes], int]:
-        """Return the oldest messages and their last delivery tag, or an empty list if no message arrives
-        until the given time.
-        """
+        """Return the oldest messages and their last delivery tag; empty if no message arrives in time."""
         if not self._messages and not self._over:
             self._wake.clear()
             with suppress(TimeoutError):
@@ -208,7 +201,6 @@ class _Ear:
         return [bytes(message.body) for message in taken], taken[-1].tag if taken else 0
 
     def is_safe(self, tag: int) -> None:
-        """Acknowledge messages up to this tag."""
         self._safe, self._tell_at = tag, min(self._tell_at, self._now() + SETTLE_SECONDS)
 
     async def settle_due(self) -> None:
@@ -264,9 +256,7 @@ class ForeignPublisher:
         await self._opened()
 
     async def publish(self, messages: Sequence[tuple[str, bytes]]) -> None:
-        """Publish each message body under its routing key, in this order, and wait for the broker's confirms
-        if it sends them.
-        """
+        """Publish each body under its routing key, in this order, and wait for confirms if there are any."""
         channel = await self._opened()
         sending = [channel.publish(self._post(key, body)) for key, body in messages]
         problems: list[BaseException | None] = []

@@ -1,6 +1,4 @@
-"""Inspects a RabbitMQ (version, acceptance of messages, queues), and deletes queues of removed cells and
-clients.
-"""
+"""Inspects a RabbitMQ, and deletes queues of removed cells and clients."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -103,9 +101,7 @@ _AGAIN_SECONDS = 0.2
 
 
 async def delete_queues(url: str, names: Iterable[str], *, unread_within: float = 0.0) -> list[str]:
-    """Delete queues with their messages; with a time, only after their consumers have left within it. Return
-    the names of the remaining queues.
-    """
+    """Delete queues, with a time only after their consumers have left; return the remaining names."""
     stay: list[str] = []
     connection = await dial(broker_url(url, "berth cell"))
     until = asyncio.get_running_loop().time() + unread_within
@@ -123,9 +119,7 @@ async def delete_queues(url: str, names: Iterable[str], *, unread_within: float 
 
 
 async def _deleted(connection: AbstractConnection, name: str, *, only_unread: bool) -> bool:
-    """Return whether a queue is deleted; a missing queue counts as deleted. A refusal closes the channel, so
-    each queue has its own.
-    """
+    """Return whether a queue is deleted or missing, over a channel that a refusal would close."""
     channel = await open_channel(connection, confirms=False)
     try:
         async with answered():

@@ -1,8 +1,5 @@
-"""Permissions of RabbitMQ users, derived from workers' tables.
-
-RabbitMQ checks names of queues and exchanges by three patterns (configure, write, read), and routing keys by
-two for each exchange (write: to publish; read: to bind a queue). No pattern permits a wildcard that its
-binding lacks. Consumers check the rest: `bus.rabbit.deliveries`.
+"""Permissions of RabbitMQ users, derived from workers' tables: patterns of names (configure, write, read) and
+of routing keys (write: to publish; read: to bind). No pattern permits a wildcard that its binding lacks.
 """
 
 import re
@@ -47,9 +44,7 @@ class Permissions:
 
 @dataclass(frozen=True)
 class UserLimits:
-    """Limits of one RabbitMQ user. RabbitMQ cannot limit the number of its queues; permissions limit their
-    names.
-    """
+    """Limits of one RabbitMQ user. The number of its queues is limited by permissions for names."""
 
     connections: int
     channels: int
@@ -245,9 +240,7 @@ def of_ferry(crossings: Sequence[Crossing], *, own: bool = False, exchange: str 
 
 
 def of_client(name: str, exchange: str = "berth") -> Permissions:
-    """Return the permissions of a client: one key to publish, one to ask, its results, and a hundred
-    queues.
-    """
+    """Return the permissions of a client: one key to publish, one to ask, its results, a hundred queues."""
     names = BrokerNames(exchange)
     below = rf"client\.{re.escape(name)}\.[A-Za-z0-9._-]+"
     queues = _named(names, [rf"client\.{re.escape(name)}\.[0-9]{{1,2}}"])

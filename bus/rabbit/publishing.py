@@ -1,7 +1,5 @@
-"""Publishing: what already waits for one routing key goes out together, in one AMQP message, confirmed.
-
-Nothing waits when a key is idle. While a few AMQP messages of a key are unconfirmed, what is published to it
-meanwhile gathers, and the next confirm sends it as one frame: the broker's own pace makes the batches.
+"""Publishing: while an AMQP message of a routing key is unconfirmed, further messages of that key gather, and
+the confirm sends them as one frame. Nothing waits when a key is idle.
 """
 
 import asyncio
@@ -103,9 +101,7 @@ class Publisher:
         self._queues.clear()
 
     def _schedule_send(self, queue: _Queue) -> None:
-        """Send the waiting envelopes at the end of the event loop's iteration, together with all others of
-        this iteration.
-        """
+        """Send waiting envelopes at the end of the event loop's iteration, together with the rest of it."""
         if not self._stirred:
             asyncio.get_running_loop().call_soon(self._dispatch)
         self._stirred[queue] = None

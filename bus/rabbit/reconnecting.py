@@ -2,8 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from prometheus_client import Counter, Gauge
@@ -22,7 +21,7 @@ from bus.rabbit.connection import (
     user_of,
 )
 from bus.rabbit.session import Session
-from bus.rabbit.topology import DELAYS, BrokerNames, Declared, ExchangeMissing, Topology, delay_for
+from bus.rabbit.topology import BrokerNames, Declared, ExchangeMissing, Topology
 from bus.rabbit.underlay import ended, hang_up
 from bus.rabbit.wire import NoQueueBound, NotTaken, Post
 
@@ -38,14 +37,8 @@ _RESTORING = 60.0  # for declaring everything again: a queue without a leader an
 _NACKS = 8  # a broker that refuses a message so often, with growing pauses, is unavailable
 
 
-async def _declare(spec: QueueSpec, session: Session) -> None:
-    await session.topology.queue(spec)
-
-
 class Link:
-    """Keeps a session with the broker open, repeats all declarations in each new session, and runs actions in
-    the current one.
-    """
+    """The session with the broker: opened again and again, with all declarations, to run actions in it."""
 
     def __init__(
         self,
@@ -55,8 +48,7 @@ class Link:
         quorum: bool,
         look_seconds: float,
         clock: Clock,
-        keeps: bool = False,
-        central: Sequence[QueueSpec] = (),
+        declared: Declared,
     ) -> None:
         self.names = names
         self.clock = clock
@@ -65,9 +57,7 @@ class Link:
         self._url = url
         self._quorum = quorum
         self._look_seconds = look_seconds
-        self._declared = Declared(central=tuple(central))
-        if keeps:
-            self._declared.delays, self._declared.dead = {delay_for(s) for s in DELAYS}, True
+        self._declared = declared
         self._session: Session | None = None
         self._changed = asyncio.Event()  # set when a session begins or the link ends
         self.closed = True
@@ -76,9 +66,7 @@ class Link:
         self._life: asyncio.Task[None] | None = None
 
     async def open(self, patience: float) -> None:
-        """Connect to the broker within so many seconds; from then on, reconnect whenever the connection
-        breaks.
-        """
+        """Connect to the broker within so many seconds; reconnect whenever the connection breaks later."""
         session = await self._first(patience)
         self.closed = False
         started = asyncio.Event()
@@ -163,15 +151,26 @@ class Link:
         self.spawn(do())
         return await outcome
 
-    def forget(self) -> None:
-        """Declare the objects again when they are needed, because one was deleted."""
-        if self._session is not None:
-            self._session.topology.forget()
+    async def insist_on_queue(
+        self, declare: Callable[[], Awaitable[None]], publish: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Declare a queue and publish to it, and do both again if the queue was deleted meanwhile."""
+        await declare()
+        try:
+            await publish()
+        except Unroutable:
+            if self._session is not None:
+                self._session.topology.forget()
+            await declare()
+            await publish()
 
     async def declare(self, *specs: QueueSpec) -> None:
+        async def declare_next(session: Session) -> None:
+            await session.topology.queue(spec)
+
         for spec in specs:
             self._declared.queues[spec.name] = spec
-            await self.insist(partial(_declare, spec))
+            await self.insist(declare_next)
 
     def undeclare(self, spec: QueueSpec) -> None:
         """Remove the queue from the declarations that a reconnect repeats."""
@@ -186,9 +185,7 @@ class Link:
         await self.insist(lambda session: session.topology.dead())
 
     async def post(self, post: Post) -> None:
-        """Publish a message and wait for its confirm; repeat it after each reconnect until it is
-        confirmed.
-        """
+        """Publish a message, again after each reconnect, until the broker has confirmed it."""
         apart = False
         nacks = 0
         backoff = Backoff(self.clock)

@@ -128,9 +128,7 @@ class Session:
             await asyncio.sleep(2 * self._look_seconds)
 
     def missed(self, mended: int) -> None:
-        """Count a missing exchange; `mended` is how often exchanges had been repaired when the message was
-        published.
-        """
+        """Count a missing exchange; `mended` is the number of repairs when the message was published."""
         if mended == self.mended:
             self.whole.clear()
             self._missed.set()

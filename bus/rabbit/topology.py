@@ -55,9 +55,7 @@ class BrokerNames:
         return name if self.exchange == "berth" else f"{self.exchange}:{name}"
 
     def key_for_reader(self, exchange: str, key: str) -> str:
-        """Return the routing key of an envelope for its reader: that of its publication, or the name of the
-        queue that it was sent to.
-        """
+        """Return an envelope's routing key for its reader: of its publication, or the queue's name."""
         if exchange not in (self.queues, self.delay):
             return key
         return self.plain(key.partition(".")[2])
@@ -115,9 +113,7 @@ class ExchangeMissing(Exception):
 
 
 class Topology:
-    """Declares exchanges and queues over one connection. A refusal closes a channel, so it opens another one
-    as needed.
-    """
+    """Declares exchanges and queues over one connection, over a new channel after each refusal."""
 
     def __init__(self, connection: AbstractConnection, names: BrokerNames, quorum: bool) -> None:
         self.names = names
@@ -155,9 +151,7 @@ class Topology:
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Complete the declaration in progress, and begin none within the block: a connection that is closed
-        during a declaration logs a warning.
-        """
+        """Let no declaration run within the block: closing a connection during one logs a warning."""
         acquired = False
         with suppress(TimeoutError):
             async with asyncio.timeout(_PAUSE_SECONDS):
@@ -183,14 +177,8 @@ class Topology:
             await self._bind(name, self.names.exchange, key)
         await self._bind(name, self.names.queues, f"*.{name}")
 
-    async def waiting(self, name: str) -> int:
-        """Return the number of messages in the queue that no consumer holds."""
-        async with self._one_at_a_time:
-            found = await self._ask(lambda channel: channel.get_queue(name))
-        return found.declaration_result.message_count or 0
-
     async def depth(self, name: str) -> tuple[int, int]:
-        """Return the number of waiting messages, and of consumers."""
+        """Return the number of messages that no consumer holds, and of consumers."""
         async with self._one_at_a_time:
             found = (await self._ask(lambda channel: channel.get_queue(name))).declaration_result
         return found.message_count or 0, found.consumer_count or 0
@@ -214,7 +202,7 @@ class Topology:
             if await self._dead():
                 await self._unrouted()
                 await self._bind(names.unrouted, names.dead, key)
-                await self._unbind(names.dead, names.dead, key)  # as earlier releases bound it
+                await self._bind(names.dead, names.dead, key, remove=True)  # as earlier releases bound it
             await self._exchange(names.delay)
             if await self._durable(name, arguments):
                 await self._bind(name, names.delay, key)
@@ -295,9 +283,8 @@ class Topology:
         return True
 
     async def _private(self, name: str) -> None:
-        arguments: dict[str, Any] = {
-            "x-queue-type": "classic"
-        }  # also where the virtual host's default is quorum
+        # also where the virtual host's default is quorum
+        arguments: dict[str, Any] = {"x-queue-type": "classic"}
         try:
             await self._ask(
                 lambda channel: channel.declare_queue(
@@ -309,27 +296,20 @@ class Topology:
                 raise BrokerRefused(f"the private queue {name} cannot be made: {refused}") from None
             raise
 
-    async def _bind(self, queue: str, exchange: str, key: str) -> None:
+    async def _bind(self, queue: str, exchange: str, key: str, *, remove: bool = False) -> None:
+        async def change(channel: AbstractChannel) -> None:
+            found = await channel.get_queue(queue, ensure=False)
+            await (found.unbind if remove else found.bind)(exchange, key)
+
         try:
-            await self._ask(lambda channel: _bind(channel, queue, exchange, key))
+            await self._ask(change)
         except RequestRefused as refused:
             if "no exchange" in str(refused):
                 raise ExchangeMissing(str(refused)) from None
             raise BrokerRefused(f"the queue {queue} cannot bind {key}: {refused}") from None
-
-    async def _unbind(self, queue: str, exchange: str, key: str) -> None:
-        await self._ask(lambda channel: _unbind(channel, queue, exchange, key))
 
     async def _ask(self, request: Callable[[AbstractChannel], Awaitable[T]]) -> T:
         if self._channel is None or self._channel.is_closed:
             self._channel = await open_channel(self._connection, confirms=False)
         async with answered():
             return await request(self._channel)
-
-
-async def _bind(channel: AbstractChannel, queue: str, exchange: str, key: str) -> None:
-    await (await channel.get_queue(queue, ensure=False)).bind(exchange, key)
-
-
-async def _unbind(channel: AbstractChannel, queue: str, exchange: str, key: str) -> None:
-    await (await channel.get_queue(queue, ensure=False)).unbind(exchange, key)

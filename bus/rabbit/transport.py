@@ -6,15 +6,14 @@ from functools import partial
 import msgspec
 
 from bus.clock import Clock
-from bus.errors import Unroutable
-from bus.protocol import BusDepths, DeadLetter, Envelope, Inbox, QueueDepth, QueueSpec
+from bus.protocol import BusDepths, DeadLetter, Envelope, Inbox, QueueDepth, QueueSpec, page_of
 from bus.rabbit.connection import RequestRefused, broker_url
 from bus.rabbit.consuming import RabbitInbox
 from bus.rabbit.dead_letters import DeadLetterQueue, UnroutedMessages
 from bus.rabbit.publishing import Publisher
 from bus.rabbit.reconnecting import Link
 from bus.rabbit.session import Session
-from bus.rabbit.topology import DELAYS, BrokerNames, delay_for
+from bus.rabbit.topology import DELAYS, BrokerNames, Declared, delay_for
 
 
 class RabbitTransport:
@@ -36,14 +35,16 @@ class RabbitTransport:
     ) -> None:
         self._names = BrokerNames(exchange)
         self._patience = patience
+        declared = Declared(central=tuple(central), dead=keeps)
+        if keeps:
+            declared.delays = {delay_for(seconds) for seconds in DELAYS}
         self._link = Link(
             broker_url(url, name),
             self._names,
             quorum=quorum,
             look_seconds=look_seconds,
-            keeps=keeps,
-            central=central,
             clock=clock or Clock(),
+            declared=declared,
         )
         self._publisher = Publisher(self._link, coalesce=coalesce)
         self._dead = DeadLetterQueue(self._link)
@@ -87,13 +88,10 @@ class RabbitTransport:
             return
         milliseconds = delay_for(seconds)
         delayed = [(self._names.address(queue, milliseconds), envelope, True)]
-        await self._link.declare_delay(milliseconds)
-        try:
-            await self._publisher.send(self._names.delay, delayed)
-        except Unroutable:  # the delay queue was deleted meanwhile
-            self._link.forget()
-            await self._link.declare_delay(milliseconds)
-            await self._publisher.send(self._names.delay, delayed)
+        await self._link.insist_on_queue(
+            partial(self._link.declare_delay, milliseconds),
+            partial(self._publisher.send, self._names.delay, delayed),
+        )
 
     async def store_dead_letter(self, letter: DeadLetter) -> None:
         await self._dead.store_dead_letter(letter)
@@ -101,9 +99,8 @@ class RabbitTransport:
     async def waiting(self, queue: str) -> int:
         """Return the number of AMQP messages in the queue that no consumer holds; a frame counts as one."""
         name = self._names.queue(queue)
-        return await self._link.undisturbed(
-            lambda: self._link.insist(lambda session: session.topology.waiting(name))
-        )
+        depth = partial(self._link.insist, lambda session: session.topology.depth(name))
+        return (await self._link.undisturbed(depth))[0]
 
     async def consume(self, queue: QueueSpec, prefetch: int) -> Inbox:
         inbox = RabbitInbox(self._link, queue, prefetch, self._put_back)
@@ -124,7 +121,7 @@ class RabbitTransport:
     async def dead_letters(
         self, limit: int = 1000, *, after: str = "", beginning: str = ""
     ) -> list[DeadLetter]:
-        return await self._dead.page(limit, after, beginning)
+        return await page_of(self._dead.each(after, beginning), limit)
 
     def each_dead_letter(self, *, after: str = "", beginning: str = "") -> AsyncGenerator[DeadLetter, None]:
         return self._dead.each(after, beginning)

@@ -1,8 +1,7 @@
 """Encodes and decodes the frames that every message needs as bytes: publish, confirm, deliver, acknowledge.
 
-aio-pika makes an object of each frame and passes it through queues and tasks, which took half of a
-conductor's processor time for single messages. The frames here go directly between the socket and their
-channel; all other frames are aio-pika's: it opens, declares, consumes, cancels and closes.
+aio-pika's objects and queues for them take half of a conductor's processor time. All other frames are
+aio-pika's.
 """
 
 import asyncio
@@ -87,9 +86,7 @@ class NotTaken(Exception):
 
 
 class Wire(asyncio.StreamReader):
-    """The incoming frames of one connection: some go directly to their channel, others are read by
-    aio-pika.
-    """
+    """The incoming frames of one connection: some go directly to their channel, the rest to aio-pika."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(limit=1024 * 1024, loop=loop)

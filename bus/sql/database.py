@@ -110,50 +110,25 @@ class Database:
         self._moved_on = False
         self.name: Final = masked(self._engine.url.set(query={}).render_as_string(hide_password=False))
 
-    @asynccontextmanager
-    async def read(self) -> AsyncIterator[Transaction]:
+    def read(self) -> AbstractAsyncContextManager[Transaction]:
         """Yield one consistent view of committed data; a write is an error, or rolled back."""
-        async with self._if_it_moves_on(), self._reading:
-            tx = await self._open(self._begin_read)
-            try:
-                yield tx
-            finally:
-                await tx.give_back()
+        return self._transaction(self._begin_read, self._reading)
 
-    @asynccontextmanager
-    async def read_single(self) -> AsyncIterator[Transaction]:
+    def read_single(self) -> AbstractAsyncContextManager[Transaction]:
         """Yield a transaction for a single reading statement, in one round trip."""
-        async with self._if_it_moves_on(), self._reading:
-            tx = await self._open("")
-            try:
-                yield tx
-            finally:
-                await tx.give_back()
+        return self._transaction("", self._reading)
 
-    @asynccontextmanager
-    async def write(self) -> AsyncIterator[Transaction]:
+    def write(self) -> AbstractAsyncContextManager[Transaction]:
         """Yield a transaction. It commits on leaving, and rolls back on an exception and when cancelled."""
-        async with self._if_it_moves_on(), self._writing:
-            tx = await self._open(self._begin_write)
-            try:
-                yield tx
-                await tx.commit()
-            finally:
-                await tx.give_back()
+        return self._transaction(self._begin_write, self._writing, commit=True)
 
     async def write_single(self, statement: BoundStatement) -> Sequence[Any]:
-        """Execute one writing statement as a transaction and return its rows. PostgreSQL commits it with the
-        answer: one round trip instead of three.
-        """
+        """Execute one writing statement as a transaction, in one round trip, and return its rows."""
         if self.dialect == "sqlite":  # there is no trip, and writers take turns
             async with self.write() as tx:
                 return await statement(tx)
-        async with self._if_it_moves_on():
-            tx = await self._open("")
-            try:
-                return await statement(tx)
-            finally:
-                await tx.give_back()
+        async with self._transaction("", self._writing) as tx:  # PostgreSQL commits with the answer
+            return await statement(tx)
 
     @asynccontextmanager
     async def unhurried(self) -> "AsyncIterator[Database]":
@@ -173,10 +148,21 @@ class Database:
             self._file.close()
 
     @asynccontextmanager
-    async def _if_it_moves_on(self) -> AsyncIterator[None]:
-        """Stop the process if a newer version of berth has changed the schema that a statement needs."""
+    async def _transaction(
+        self, begin: str, lock: AbstractAsyncContextManager[None], *, commit: bool = False
+    ) -> AsyncIterator[Transaction]:
+        """Yield a transaction under a lock; stop the process if a newer berth has changed the schema."""
         try:
-            yield
+            async with lock:
+                tx = await self._connected()
+                try:
+                    if begin:
+                        await tx.begin(begin)
+                    yield tx
+                    if commit:
+                        await tx.commit()
+                finally:
+                    await tx.give_back()
         except Exception as error:
             if self.revision is None or not misses_something(error) or not await self._has_moved_on():
                 raise
@@ -187,22 +173,12 @@ class Database:
 
     async def _has_moved_on(self) -> bool:
         async with self._reading:
-            tx = await self._open("")
+            tx = await self._connected()
             try:
                 rows = await tx.fetch("SELECT version_num FROM alembic_version", [])
             finally:
                 await tx.give_back()
         return [row["version_num"] for row in rows] != [self.revision]
-
-    async def _open(self, begin: str) -> Transaction:
-        tx = await self._connected()
-        try:
-            if begin:
-                await tx.begin(begin)
-        except BaseException:
-            await tx.give_back()
-            raise
-        return tx
 
     async def _connected(self) -> Transaction:
         try:
@@ -218,9 +194,7 @@ class Database:
 
 
 class _FifoLock(AbstractAsyncContextManager[None]):
-    """A lock that tasks get in the order of their requests. A task that requests it again while it holds it
-    waits forever.
-    """
+    """A lock that tasks get in the order of their requests; a second request of its holder is an error."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()

@@ -1,8 +1,5 @@
-"""The meaning of database errors (a lost race, an unreachable database, a violated constraint, a defect), and
-the repetition of work that lost a race.
-
-For PostgreSQL the longest listed prefix of the SQLSTATE counts, for SQLite the result code. Unlisted errors
-are defects: an invalid statement, or a value that does not fit.
+"""The meaning of database errors, and the repetition of work that lost a race. For PostgreSQL the longest
+listed prefix of the SQLSTATE counts, for SQLite the result code. Unlisted errors are defects.
 """
 
 import sqlite3
@@ -114,9 +111,7 @@ def misses_something(error: BaseException) -> bool:
 
 
 def explained(error: Exception, database: str) -> Exception:
-    """Return the error for callers: Conflict, Unavailable, IntegrityError, or the error itself if it is a
-    defect.
-    """
+    """Return the error for callers: Conflict, Unavailable, IntegrityError, or a defect's error itself."""
     match meaning(error):
         case Meaning.RACE:
             return Conflict(f"{database}: {reason(error)}")

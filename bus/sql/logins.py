@@ -1,6 +1,5 @@
-"""PostgreSQL logins with one database each.
-
-Passwords are sent as verifiers, so the server can neither see nor log them.
+"""PostgreSQL logins with one database each. Passwords are sent as verifiers, which no server can use or
+log.
 """
 
 import base64

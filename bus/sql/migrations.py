@@ -46,9 +46,7 @@ _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDict
 
 
 async def migrate(database: Database, package: str) -> list[str]:
-    """Apply the missing migrations, all or none, and return their names. Concurrent processes wait for each
-    other.
-    """
+    """Apply the missing migrations, all or none, and return their names; concurrent processes queue."""
     with as_file(files(package) / "migrations") as folder:
         names = _names(folder)
         database.revision = await current(database, package)

@@ -1,7 +1,5 @@
-"""PostgreSQL for `bus/sql/database.py`: SQLAlchemy pools the connections, and the driver executes statements
-directly.
-
-SQLAlchemy begins no transactions here: its work per statement takes five times as long as the driver's.
+"""PostgreSQL: SQLAlchemy pools the connections, and the driver executes statements, in a fifth of the
+time.
 """
 
 import ssl
@@ -146,8 +144,7 @@ class PostgresPool:
         """Note errors raised inside SQLAlchemy, which reports a time-out as a cancellation."""
         driver = getattr(context.connection and context.connection.connection, "driver_connection", None)
         original = context.original_exception
-        error = (
-            original.__cause__ if isinstance(original.__cause__, FAILURES) else original
-        )  # as the driver has it
+        driver_error = isinstance(original.__cause__, FAILURES)
+        error = original.__cause__ if driver_error else original
         if driver is not None and isinstance(error, Exception) and self.broken(driver, error):
             context.is_disconnect = True

@@ -1,8 +1,4 @@
-"""SQLite for SQLAlchemy's aiosqlite dialect: one thread hop per statement, or none inline.
-
-The dialect sees objects like aiosqlite's connection and cursor. aiosqlite itself hops for every cursor,
-execute, fetch and close; here a statement with its rows is one hop.
-"""
+"""SQLite for SQLAlchemy's aiosqlite dialect: one thread hop per statement with its rows, or none inline."""
 
 import asyncio
 import sqlite3
@@ -37,11 +33,7 @@ BUSY_SECONDS = 10.0
 BUSY_SLEEP = 0.002
 
 # A file is durable: a committed transaction survives the power going, on macOS too (fullfsync).
-_FILE = (
-    "PRAGMA journal_mode = WAL",
-    "PRAGMA synchronous = FULL",
-    "PRAGMA fullfsync = ON",
-)
+_FILE = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", "PRAGMA fullfsync = ON")
 _ALWAYS = ("PRAGMA foreign_keys = ON", "PRAGMA temp_store = MEMORY")
 
 
@@ -170,9 +162,7 @@ class Connection:
 
 
 class Cursor:
-    """The replacement of aiosqlite's cursor that SQLAlchemy's dialect uses: it executes and fetches in one
-    step.
-    """
+    """The replacement of aiosqlite's cursor for SQLAlchemy's dialect: it executes and fetches in one step."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -35,9 +35,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Rows:
-    """A table of given rows inside a statement: the fragment for a FROM (as a string), and its parameters
-    for a list of tuples.
-    """
+    """A table of given rows inside a statement: the fragment for FROM (as a string) and its parameters."""
 
     def __init__(self, dialect: Literal["postgresql", "sqlite"], name: str, columns: dict[str, Any]) -> None:
         unknown = [str(kind) for kind in columns.values() if kind not in _POSTGRESQL]
@@ -100,9 +98,7 @@ def _rows(dialect: Literal["postgresql", "sqlite"], name: str, columns: tuple[tu
 
 
 def rows(dialect: Literal["postgresql", "sqlite"], name: str, **columns: Any) -> Rows:
-    """Return a table of given rows with this name and these columns, each an int, float, str, bool or Json.
-    The result is cached.
-    """
+    """Return a cached table of given rows, whose columns are int, float, str, bool or Json."""
     return _rows(dialect, name, tuple(columns.items()))
 
 
@@ -113,8 +109,6 @@ _NAMED = re.compile(r"(?<![:\w]):(\w+)")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Made:
-    """A statement prepared for one of the two databases, over one row or a list of rows."""
-
     n: Rows | None
     single: bool
     sql: str
@@ -128,9 +122,7 @@ class _Made:
 
 
 class Statement:
-    """An SQL statement, called with a transaction and its parameters; `columns` are the columns of the table
-    of given rows.
-    """
+    """An SQL statement, called with a transaction and parameters; `columns` are of its given rows."""
 
     def __init__(self, sql: str, **columns: Any) -> None:
         self._sql = sql
@@ -141,7 +133,6 @@ class Statement:
     async def __call__(
         self, tx: Transaction, values: Iterable[Sequence[Any]] = (), **params: Any
     ) -> Sequence[Any]:
-        """Execute the statement and return its rows."""
         return await self.of(values, **params)(tx)
 
     def of(self, values: Iterable[Sequence[Any]] = (), **params: Any) -> "BoundStatement":
@@ -213,9 +204,7 @@ def _numbered(sql: str, names: Sequence[str], first: int, mark: str) -> str:
 
 
 def _joined(made: Sequence[_Made]) -> str:
-    """Return one statement that executes all of these, each exactly once, whichever of their rows are
-    read.
-    """
+    """Return one statement that executes each of the given statements once, whatever rows are read."""
     *others, leading = made
     first, parts = 1, ""
     for position, statement in enumerate(others):

@@ -49,9 +49,7 @@ class Transaction(ABC):
         """
 
     def after_commit(self, callback: Callable[[], None]) -> None:
-        """Register a function to call when the transaction has committed, before the next writer begins
-        (SQLite).
-        """
+        """Register a function to call after the commit, before the next writer begins (SQLite)."""
         self._after_commit.append(callback)
 
     def _explained(self, error: Exception) -> Exception:
