@@ -11,8 +11,7 @@ from typing import Protocol
 import msgspec
 
 from bus.clock import Clock
-from bus.codec import encode
-from bus.protocol import Envelope
+from bus.protocol import Envelope, encode
 from bus.topics import TOPIC_OF
 from bus.vocabulary import Message
 

@@ -13,7 +13,7 @@ from bus.moves import MoveEnded, MovePlaced
 from bus.sql.database import Database
 from bus.sql.failures import Conflict, retrying
 from bus.vocabulary import Message
-from cell_conductor import moves_store, store
+from cell_conductor import store
 from cell_conductor.core.build import Build, Effects
 from cell_conductor.core.events import AttemptLimits, Event
 from cell_conductor.core.move import BuildMove, end_messages, never_begun
@@ -96,7 +96,7 @@ class EventApplier:
             known = await store.load(tx, events)
             own = {build.move.id for build in known.values() if build.move is not None}
             begun = {move.move for event in events.values() if (move := placed_by(event)) is not None}
-            over = await moves_store.ended(tx, begun - own)
+            over = await store.ended_moves(tx, begun - own)
             for id_, event in events.items():
                 before = known.get(id_)
                 placed = placed_by(event)
@@ -126,7 +126,7 @@ class EventApplier:
                 raise Conflict("a build that was unknown has just been placed")
             if changed:
                 await store.save(tx, changed, now)
-            await moves_store.save(tx, moved)
+            await store.save_moves(tx, moved)
         self.cache([*new, *map(_as_stored, changed)])
         return applied
 

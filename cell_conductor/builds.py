@@ -26,7 +26,7 @@ from bus.sql.failures import retrying
 from bus.sql.statement import Statement
 from bus.vocabulary import Message
 from bus.worker import Outcome
-from cell_conductor import moves_store, store
+from cell_conductor import store
 from cell_conductor.applying import EventApplier, count_ends
 from cell_conductor.core.build import Build, Effects, overdue, stands, undone
 from cell_conductor.core.events import AttemptLimits, CleanedUp, Event, ReleaseAnswer, Stalled, SwapAnswered
@@ -186,7 +186,7 @@ class Builds:
         """Delete builds and moves that ended long ago and hold nothing."""
         self._applier.cached.clear()  # a build that is placed again after pruning starts at version 0 again
         before = self.clock.now() - KEEP
-        for prune in (store.PRUNE, moves_store.PRUNE):
+        for prune in (store.PRUNE, store.PRUNE_MOVES):
             pruned = PRUNE_PAGE
             while pruned == PRUNE_PAGE:
                 async with self.database.write() as tx:

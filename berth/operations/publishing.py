@@ -9,7 +9,7 @@ from itertools import count
 from typing import TYPE_CHECKING, TypeVar
 
 from berth.settings import BadSetting
-from bus import codec, topics
+from bus import protocol, topics
 from bus.errors import OperationRefused, TooBig, Undecodable, Unroutable
 from bus.vocabulary import Message
 
@@ -48,7 +48,7 @@ T = TypeVar("T")
 def checked(message: M) -> M:
     """Return a message as its consumers decode it. Raise BadSetting for an invalid field."""
     try:
-        return codec.decode(type(message), codec.encode(message))
+        return protocol.decode(type(message), protocol.encode(message))
     except (Undecodable, TooBig) as problem:
         raise BadSetting(str(problem)) from None
 

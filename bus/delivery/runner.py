@@ -8,12 +8,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence, Set
 from typing import Any, Generic, Self, TypeVar
 
 from bus.clock import Clock
-from bus.codec import decode
 from bus.context import current_tracer, envelope_of, envelopes_handled, follow
 from bus.delivery.serving import serve
 from bus.delivery.suspects import Process
 from bus.errors import AnswerRefused, NoAnswer, Unavailable, Undecodable, Unroutable
-from bus.protocol import Ask, Envelope, Inbox, QueueSpec, Transport
+from bus.protocol import Ask, Envelope, Inbox, QueueSpec, Transport, decode
 from bus.routing import Address, Query
 from bus.topics import TOPIC_OF
 from bus.vocabulary import Message

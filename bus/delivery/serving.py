@@ -9,8 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from bus.clock import Clock
-from bus.delivery.consuming import AnsweredRow, ConsumedRow, Emit, Emitter
-from bus.delivery.settling import HANDLING_SECONDS, ServedRow
+from bus.delivery.settling import HANDLING_SECONDS, AnsweredRow, ConsumedRow, Emit, Emitter, ServedRow
 from bus.delivery.suspects import Process, Suspects
 from bus.errors import Unavailable, Unroutable
 from bus.protocol import Delivery, Inbox

@@ -11,9 +11,8 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from bus.codec import decode
 from bus.errors import Undecodable
-from bus.protocol import Envelope, QueueSpec
+from bus.protocol import Envelope, QueueSpec, decode
 from bus.routing import ANYONE, Query, Topic, matches
 from bus.topics import QUERIES, TOPICS
 from bus.worker import Worker, cell_of, reply_prefix

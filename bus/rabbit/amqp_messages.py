@@ -9,9 +9,16 @@ from typing import Any
 
 import msgspec
 
-from bus.codec import FRAME_TYPE, decode_frame
 from bus.errors import Undecodable
-from bus.protocol import MAX_COUNT, MAX_MESSAGE_BYTES, MAX_TIME, DeadLetter, Envelope
+from bus.protocol import (
+    FRAME_TYPE,
+    MAX_COUNT,
+    MAX_MESSAGE_BYTES,
+    MAX_TIME,
+    DeadLetter,
+    Envelope,
+    decode_frame,
+)
 from bus.rabbit.topology import LETTER, BrokerNames
 from bus.rabbit.wire import PERSISTENT, Arrived, Properties
 from bus.worker import cell_of

@@ -7,9 +7,8 @@ import itertools
 from collections import deque
 from collections.abc import Iterable
 
-from bus.codec import encode_frame
 from bus.errors import Unavailable
-from bus.protocol import MAX_FRAME_BYTES, MAX_FRAME_ENVELOPES, Envelope
+from bus.protocol import MAX_FRAME_BYTES, MAX_FRAME_ENVELOPES, Envelope, encode_frame
 from bus.rabbit.amqp_messages import properties_of, properties_of_frame
 from bus.rabbit.reconnecting import Link
 from bus.rabbit.wire import Post

@@ -15,8 +15,8 @@ from jsonschema.exceptions import ValidationError, best_match
 from jsonschema.validators import extend
 from msgspec import UNSET, Meta, UnsetType
 
-from bus.codec import holds_zero
 from bus.errors import NOT_JSON
+from bus.protocol import holds_zero
 from bus.vocabulary import MAX_RATIO
 from placement_worker.http.errors import bad_request
 

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from bus.codec import decode, decode_frame, encode
 from bus.errors import Undecodable
+from bus.protocol import decode, decode_frame, encode
 from bus.topics import QUERIES, TOPICS
 from bus.vocabulary import LONG, MAX_ORDINAL, Message
 

@@ -15,12 +15,19 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from bus import topics
 from bus.clock import Clock
-from bus.codec import encode_frame
 from bus.context import envelope_of
 from bus.delivery.runner import Bus
 from bus.errors import BrokerRefused, Unavailable
 from bus.messages import BuildRequested, HostFailed
-from bus.protocol import MAX_FRAME_ENVELOPES, MAX_MESSAGE_BYTES, DeadLetter, Delivery, Envelope, QueueSpec
+from bus.protocol import (
+    MAX_FRAME_ENVELOPES,
+    MAX_MESSAGE_BYTES,
+    DeadLetter,
+    Delivery,
+    Envelope,
+    QueueSpec,
+    encode_frame,
+)
 from bus.rabbit import RabbitTransport
 from bus.rabbit.consuming import RabbitInbox
 from bus.requests import Flavor

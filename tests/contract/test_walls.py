@@ -23,13 +23,12 @@ from bus.claims import (
     Retired,
     holder_consumer,
 )
-from bus.codec import encode
 from bus.context import envelope_of, follow
 from bus.delivery.runner import Bus
 from bus.errors import NoAnswer
 from bus.messages import BuildDeleted, BuildDeleteRequested, HostFailed, InventoryReported
 from bus.moves import SHELVED
-from bus.protocol import Envelope, QueueSpec
+from bus.protocol import Envelope, QueueSpec, encode
 from bus.queries import BuildsFound, FindBuilds
 from bus.reports import Inventory
 from bus.resources import FindProviders, OwnerEditRequested, OwnerGiven, ProvidersFound

@@ -27,10 +27,10 @@ from berth.services import Supervisor
 from berth.settings import Settings
 from bus import topics
 from bus.clock import monotonic
-from bus.codec import encode
 from bus.delivery.runner import Bus, Listener
 from bus.ferry.crossings import Way
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested
+from bus.protocol import encode
 from bus.queries import FindBuilds, FindWaiting
 from bus.rabbit import RabbitTransport, permissions
 from bus.requests import Flavor

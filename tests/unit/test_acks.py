@@ -13,7 +13,6 @@ import pytest
 
 from bus import topics
 from bus.clock import Clock
-from bus.codec import decode_frame, encode_frame
 from bus.context import envelope_of
 from bus.delivery import suspects
 from bus.delivery.runner import Bus
@@ -31,7 +30,7 @@ from bus.errors import (
 )
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildCancelRequested, BuildDeleteRequested
-from bus.protocol import MAX_COUNT, Envelope
+from bus.protocol import MAX_COUNT, Envelope, decode_frame, encode_frame
 from bus.rabbit import deliveries
 from bus.rabbit.deliveries import ACKS_WAIT, Parcel, Reading
 from bus.worker import Outcome, Worker, on_many, suspects_queue

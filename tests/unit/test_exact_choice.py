@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from berth.loadtest import mixed
-from bus import codec
+from bus import protocol
 from bus.claims import ClaimAnswered, ClaimRequested
 from bus.decisions import Record, RecordedHost, RecordedScale
 from bus.messages import BuildPlaced, BuildRequested, HostFailed, HostReported
@@ -357,7 +357,7 @@ async def placed_by(load: MixedLoad) -> list[BuildPlaced]:
         time.now += 1.0
         for verdict in await scheduler.place_many(batch):
             assert isinstance(verdict, Sequence), verdict
-            placed += [codec.decode(BuildPlaced, codec.encode(answer)) for answer in verdict]
+            placed += [protocol.decode(BuildPlaced, protocol.encode(answer)) for answer in verdict]
     return placed
 
 

@@ -16,9 +16,8 @@ from msgspec.structs import replace
 from bus.aggregates import Aggregate
 from bus.candidates import Ints
 from bus.cells import RegisteredCell
-from bus.codec import encode
 from bus.decisions import NearMiss, Removal
-from bus.protocol import MAX_MESSAGE_BYTES
+from bus.protocol import MAX_MESSAGE_BYTES, encode
 from bus.queries import CandidatesFound, FindCandidates
 from bus.replication import ChangesFound, KnownTree, KnownTrees, PlacementChanged, ProviderChange
 from bus.reports import Inventory

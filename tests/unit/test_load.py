@@ -336,7 +336,7 @@ def test_samples_belong_to_the_innermost_function_of_ours() -> None:
     assert samples["package"] == {"bus": 3, "bus/delivery": 2, "event loop": 5}
     assert samples["whose code"] == {"python: decoder": 3, "python: selectors": 2, "uvloop": 5}
     assert samples["function"] == {
-        "decode (bus/codec.py:3)": 3,
+        "decode (bus/protocol.py:3)": 3,
         "run (bus/delivery/runner.py:1)": 2,
         "event loop": 5,
     }

@@ -19,10 +19,9 @@ from berth.importing.bring_over_aggregates import read as read_aggregates
 from berth.operations.adoptable import old_servers
 from berth.operations.boot_options import flavor_instead
 from berth.settings import BadSetting
-from bus.codec import decode, decode_frame
 from bus.errors import Undecodable
 from bus.messages import BuildRequested
-from bus.protocol import MAX_COUNT, MAX_TIME, DeadLetter, Envelope
+from bus.protocol import MAX_COUNT, MAX_TIME, DeadLetter, Envelope, decode, decode_frame
 from bus.rabbit.amqp_messages import letter_in, open_message, properties_of, properties_of_letter
 from bus.rabbit.topology import BrokerNames
 from bus.rabbit.wire import Arrived, FramesOfChannel, NoQueueBound, NotTaken, Post, Properties, Wire
