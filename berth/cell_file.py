@@ -26,9 +26,7 @@ class CellFile:
 
 
 def read_cell_file(path: Path, cell: str) -> CellFile | None:
-    """Return the secrets in a cell's file; None without a file. Raise BadSetting for a file of other
-    cells.
-    """
+    """Return the secrets in a cell's file, None without a file. Raise BadSetting for another cell's file."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

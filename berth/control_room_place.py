@@ -30,9 +30,7 @@ def room_url(settings: Settings) -> str:
 
 
 async def where_the_room_is(settings: Settings, stopping: asyncio.Event | None = None) -> str:
-    """Return a sentence with the control room's address once it listens, or that it does not listen in
-    time.
-    """
+    """Return a sentence with the control room's address when it listens, or that it does not in time."""
     url = room_url(settings)
     if not url:
         return ""

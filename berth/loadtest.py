@@ -1,6 +1,4 @@
-"""Concurrent boots followed to their ends, as `berth demo` and `berth load` run them; their latencies as
-SVG.
-"""
+"""Concurrent boots followed to their ends, for `berth demo` and `berth load`; their latencies as SVG."""
 
 import asyncio
 import random

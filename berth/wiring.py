@@ -103,9 +103,7 @@ def stores(settings: Settings) -> dict[worker_roles.Role, str]:
 async def workers(
     role: worker_roles.Role, settings: Settings, bus: Bus, shared: SharedMemory | None = None
 ) -> AsyncIterator[Sequence[Worker]]:
-    """Migrate a role's database and yield its workers; `shared` is for roles in one process with
-    placement.
-    """
+    """Migrate a role's database and yield its workers; `shared` is placement's index in this process."""
     if role.worker == "ferry":
         from bus.ferry.passage import ferry
         from bus.rabbit import RabbitTransport

@@ -98,9 +98,7 @@ def judged(seen: BerthSeen) -> list[Finding]:
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
-    """Return the exit code of `berth doctor`: 0 without problems, 1 with warnings, 2 if something is
-    broken.
-    """
+    """Return the exit code of `berth doctor`: 0 without problems, 1 with warnings, 2 with broken parts."""
     levels = {finding.level for finding in findings}
     return 2 if "broken" in levels else 1 if "warning" in levels else 0
 

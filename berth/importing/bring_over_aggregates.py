@@ -61,14 +61,14 @@ def read(text: bytes) -> list[NovaAggregate]:
 
 
 def _one(row: Mapping[str, Any], number: int) -> NovaAggregate:
-    said = {str(key).lower().replace(" ", "_"): value for key, value in row.items()}
-    name = said.get("name")
+    fields = {str(key).lower().replace(" ", "_"): value for key, value in row.items()}
+    name = fields.get("name")
     if not isinstance(name, str) or not name:
         raise NoAggregates(f"number {number} has no name; {HOW}")
-    metadata = _metadata(said.get("properties", said.get("metadata")), name)
-    if zone := said.get("availability_zone"):
+    metadata = _metadata(fields.get("properties", fields.get("metadata")), name)
+    if zone := fields.get("availability_zone"):
         metadata[ZONE] = str(zone)
-    return NovaAggregate(name, str(said.get("uuid") or ""), metadata, _hosts(said.get("hosts"), name))
+    return NovaAggregate(name, str(fields.get("uuid") or ""), metadata, _hosts(fields.get("hosts"), name))
 
 
 def _metadata(given: Any, name: str) -> dict[str, str]:
@@ -85,10 +85,10 @@ def _hosts(given: Any, name: str) -> list[str] | None:
     if given is None:
         return None
     if isinstance(given, str):
-        given = [one.strip() for one in given.split(",")]
+        given = [host.strip() for host in given.split(",")]
     if not isinstance(given, list):
         raise NoAggregates(f"{name!r}: its hosts are no list; {HOW}")
-    return [str(one) for one in given if one]
+    return [str(host) for host in given if host]
 
 
 HOSTS_AT_ONCE = 500  # in one edit
@@ -119,9 +119,8 @@ class BringOver:
         for aggregate in wanted:
             match = self._match(aggregate, nameless)
             if dry_run:
-                yield Brought(
-                    aggregate.name, match or "", "would be made" if match is None else f"is {match}"
-                )
+                did = "would be made" if match is None else f"is {match}"
+                yield Brought(aggregate.name, match or "", did)
                 continue
             nameless.pop(match or "", None)
             yield await self._bring(aggregate, match)
@@ -139,46 +138,38 @@ class BringOver:
         return {each.host or each.name for each in await hosts_inside(self._bus, id_)}
 
     async def _bring(self, aggregate: NovaAggregate, match: str | None) -> Brought:
-        id_ = match or aggregate.uuid or Clock().uuid()
+        id_, name = match or aggregate.uuid or Clock().uuid(), aggregate.name
+        metadata, force = {**aggregate.metadata}, self._force
         ours = self._there.get(id_)
-        metadata = dict(aggregate.metadata)
-        if ours is None or not ours.name:
-            first: AggregateEdit = MakeAggregate(
-                aggregate=id_, name=aggregate.name, metadata=metadata, force=self._force
-            )
-        else:
+        edit: AggregateEdit = MakeAggregate(aggregate=id_, name=name, metadata=metadata, force=force)
+        if ours is not None and ours.name:
             unset = tuple(key for key in ours.metadata if key not in metadata)
-            first = ChangeAggregate(
-                aggregate=id_, name=aggregate.name, set=metadata, unset=unset, force=self._force
-            )
-        said = await self._edit(first)
-        if not isinstance(said, AggregateEdited):
-            return Brought(
-                aggregate.name, id_, "could not be", failed=(f"{aggregate.name}: {refusal_reason(said)}",)
-            )
+            edit = ChangeAggregate(aggregate=id_, name=name, set=metadata, unset=unset, force=force)
+        edited = await self._edit(edit)
+        if not isinstance(edited, AggregateEdited):
+            return Brought(name, id_, "could not be", failed=(f"{name}: {refusal_reason(edited)}",))
         trouble: list[str] = []
         added = 0
         for part in portions(aggregate.hosts or (), HOSTS_AT_ONCE):
             added += await self._put_in(id_, part, trouble)
-        did = "made" if said.made else "changed" if said.number or added else "is so already"
+        did = "made" if edited.made else "changed" if edited.number or added else "is so already"
         put_in = f", {added:,} host{'' if added == 1 else 's'} put in" if added else ""
-        notes = (
-            *said.warnings,
-            *(["the file does not say which hosts are in it"] if aggregate.hosts is None else []),
-        )
-        return Brought(aggregate.name, id_, f"{did}{put_in}", notes, tuple(trouble))
+        notes = edited.warnings
+        if aggregate.hosts is None:
+            notes = (*notes, "the file does not say which hosts are in it")
+        return Brought(name, id_, f"{did}{put_in}", notes, tuple(trouble))
 
     async def _put_in(self, id_: str, hosts: Sequence[str], trouble: list[str]) -> int:
         """Add hosts to an aggregate; one that cannot be added does not stop the others."""
-        said = await self._edit(ChangeAggregate(aggregate=id_, add=tuple(hosts), force=self._force))
-        if isinstance(said, Missing) and said.what == "host":
-            trouble.append(refusal_reason(said))
-            hosts = [host for host in hosts if host not in said.names]
-            said = await self._edit(ChangeAggregate(aggregate=id_, add=tuple(hosts), force=self._force))
-        if isinstance(said, AggregateEdited):
-            return len(said.added)
+        result = await self._edit(ChangeAggregate(aggregate=id_, add=tuple(hosts), force=self._force))
+        if isinstance(result, Missing) and result.what == "host":
+            trouble.append(refusal_reason(result))
+            hosts = [host for host in hosts if host not in result.names]
+            result = await self._edit(ChangeAggregate(aggregate=id_, add=tuple(hosts), force=self._force))
+        if isinstance(result, AggregateEdited):
+            return len(result.added)
         if len(hosts) == 1:
-            trouble.append(refusal_reason(said))
+            trouble.append(refusal_reason(result))
             return 0
         return sum([await self._put_in(id_, [host], trouble) for host in hosts])
 

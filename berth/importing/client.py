@@ -3,7 +3,8 @@
 import asyncio
 import ssl
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
+from itertools import count
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -148,11 +149,11 @@ class PlacementClient:
         """Return a provider and its consumers, or None if it was deleted in the meantime."""
         parts = {}
         for part in ("inventories", "traits", "aggregates", "allocations"):
-            if (told := await self._find(f"/resource_providers/{entry['uuid']}/{part}")) is None:
+            if (found := await self._find(f"/resource_providers/{entry['uuid']}/{part}")) is None:
                 return None
-            parts[part] = told[part]
+            parts[part] = found[part]
         parent = entry["parent_provider_uuid"]
-        found = ImportedProvider(
+        provider = ImportedProvider(
             id=same(entry["uuid"]),
             name=entry["name"],
             parent=same(parent) if parent else None,
@@ -160,7 +161,7 @@ class PlacementClient:
             traits=frozenset(parts["traits"]),
             aggregates=frozenset(map(same, parts["aggregates"])),
         )
-        return found, list(parts["allocations"])
+        return provider, list(parts["allocations"])
 
     async def consumer(self, id_: str) -> ImportedConsumer | None:
         """Return a consumer, or None if it has no allocations."""
@@ -195,16 +196,13 @@ async def each(
     items: Iterable[T], work: Callable[[T], Awaitable[None]], what: str, progress: Progress
 ) -> None:
     """Run a coroutine for each item, a limited number in parallel."""
-    waiting: Sequence[T] = list(items)
-    ahead = iter(waiting)
-    done = 0
+    waiting = list(items)
+    ahead, done = iter(waiting), count(1)  # shared by the workers
 
     async def worker() -> None:
-        nonlocal done
         for item in ahead:
             await work(item)
-            done += 1
-            progress(what, done, len(waiting))
+            progress(what, next(done), len(waiting))
 
     progress(what, 0, len(waiting))
     async with asyncio.TaskGroup() as group:

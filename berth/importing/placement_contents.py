@@ -81,15 +81,10 @@ class ContentsDifference:
 
 def differences(theirs: PlacementContents, ours: PlacementContents) -> list[ContentsDifference]:
     """Return what must change in `ours` to equal `theirs`; additional names in `ours` are no difference."""
-    return [
-        *(
-            ContentsDifference("class", name, "missing here")
-            for name in sorted(theirs.classes - ours.classes)
-        ),
-        *(ContentsDifference("trait", name, "missing here") for name in sorted(theirs.traits - ours.traits)),
-        *_of_providers(theirs, ours),
-        *_of_consumers(theirs, ours),
-    ]
+    names = [("class", name) for name in sorted(theirs.classes - ours.classes)]
+    names += [("trait", name) for name in sorted(theirs.traits - ours.traits)]
+    missing = [ContentsDifference(what, name, "missing here") for what, name in names]
+    return [*missing, *_of_providers(theirs, ours), *_of_consumers(theirs, ours)]
 
 
 def unimportable(theirs: PlacementContents, ours: PlacementContents, prune: bool) -> dict[str, str]:
@@ -100,18 +95,12 @@ def unimportable(theirs: PlacementContents, ours: PlacementContents, prune: bool
     """
     if prune:
         return {}
-    names = {
-        provider.name: provider.id
-        for provider in ours.providers.values()
-        if provider.id not in theirs.providers
-    }
-    trees = {
-        theirs.root_of(
-            provider.id
-        ): f"{provider.name!r} is the name of provider {names[provider.name]}, which is only here"
-        for provider in theirs.providers.values()
-        if provider.name in names
-    }
+    names = {ours.providers[id_].name: id_ for id_ in ours.providers.keys() - theirs.providers.keys()}
+    trees = {}
+    for id_, imported in theirs.providers.items():
+        if (owner := names.get(imported.name)) is not None:
+            why = f"{imported.name!r} is the name of provider {owner}, which is only here"
+            trees[theirs.root_of(id_)] = why
     refused = {id_: trees[root] for id_ in theirs.providers if (root := theirs.root_of(id_)) in trees}
     missing = refused.keys() - ours.providers.keys()
     for consumer in theirs.consumers.values():
@@ -126,12 +115,11 @@ def _of_providers(theirs: PlacementContents, ours: PlacementContents) -> Iterato
         if that is None:
             yield ContentsDifference("provider", id_, f"{this.name!r} is missing here")
         else:
-            for said in _parts(this, that):
-                yield ContentsDifference("provider", id_, f"{this.name!r}: {said}")
+            for part in _parts(this, that):
+                yield ContentsDifference("provider", id_, f"{this.name!r}: {part}")
     for id_ in ours.providers.keys() - theirs.providers.keys():
-        yield ContentsDifference(
-            "provider", id_, f"{ours.providers[id_].name!r} is only here", ours_alone=True
-        )
+        says = f"{ours.providers[id_].name!r} is only here"
+        yield ContentsDifference("provider", id_, says, ours_alone=True)
 
 
 def _parts(this: ImportedProvider, that: ImportedProvider) -> Iterator[str]:
@@ -145,12 +133,10 @@ def _parts(this: ImportedProvider, that: ImportedProvider) -> Iterator[str]:
             yield f"inventory of {class_} is {'missing' if here is None else 'only'} here"
         elif there != here:
             yield f"inventory of {class_} has {_unlike(here, there)} here, not {_unlike(there, here)}"
-    for kind, there_, here_ in (
-        ("trait", this.traits, that.traits),
-        ("aggregate", this.aggregates, that.aggregates),
-    ):
-        for name in sorted(there_ ^ here_):
-            yield f"{kind} {name} is {'missing' if name in there_ else 'only'} here"
+    names = {"trait": (this.traits, that.traits), "aggregate": (this.aggregates, that.aggregates)}
+    for kind, (theirs, ours) in names.items():
+        for name in sorted(theirs ^ ours):
+            yield f"{kind} {name} is {'missing' if name in theirs else 'only'} here"
 
 
 def _unlike(inventory: Inventory, other: Inventory) -> str:

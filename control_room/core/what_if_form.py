@@ -256,9 +256,8 @@ def _flavor(text: str) -> PlannedFlavor:
     parts, rest = _times(text, MOST_PARTS)
     terms = _Terms(rest)
     if not terms.amounts or terms.zone:
-        raise ValueError(
-            f"{text!r}: a flavor is CLASS:AMOUNT,... and traits, such as 3xVCPU:2,MEMORY_MB:4096"
-        )
+        such_as = "CLASS:AMOUNT,... and traits, such as 3xVCPU:2,MEMORY_MB:4096"
+        raise ValueError(f"{text!r}: a flavor is {such_as}")
     traits, forbidden = frozenset(terms.traits), frozenset(terms.forbidden)
     return PlannedFlavor(name=rest, amounts=terms.amounts, required=traits, forbidden=forbidden, parts=parts)
 
@@ -272,9 +271,8 @@ def _added(text: str) -> AddedHosts:
         return AddedHosts(number=number, name=rest, like=like, amounts={})
     terms = _Terms(rest)
     if not terms.amounts or terms.forbidden:
-        raise ValueError(
-            f"{text!r}: hosts are 10xlike:HOST, or 10xCLASS:AMOUNT,... with traits and zone=NAME"
-        )
+        such_as = "10xlike:HOST, or 10xCLASS:AMOUNT,... with traits and zone=NAME"
+        raise ValueError(f"{text!r}: hosts are {such_as}")
     traits = frozenset(terms.traits)
     return AddedHosts(number=number, name=rest, amounts=terms.amounts, traits=traits, zone=terms.zone)
 
@@ -300,17 +298,14 @@ class _Terms:
         if len(words) > MOST_WORDS:
             raise ValueError(f"{text[:60]!r}…: {MOST_WORDS} classes and traits at most")
         for word in words:
-            self._add(word)
-
-    def _add(self, word: str) -> None:
-        name, colon, amount = (part.strip() for part in word.partition(":"))
-        if word.startswith("zone="):
-            self.zone = word.removeprefix("zone=")
-        elif not _NAME.fullmatch(name.removeprefix("!")):
-            raise ValueError(f"{word!r}: CLASS:AMOUNT or a trait, of A to Z, 0 to 9 and _")
-        elif not colon:
-            (self.forbidden if name.startswith("!") else self.traits).add(name.removeprefix("!"))
-        elif not (AMOUNT.fullmatch(amount) and 0 < int(amount) <= _MOST_AMOUNT):
-            raise ValueError(f"{word!r}: the amount is a whole number from 1 to {_MOST_AMOUNT:,}")
-        else:
-            self.amounts[name] = int(amount)
+            name, colon, amount = (part.strip() for part in word.partition(":"))
+            if word.startswith("zone="):
+                self.zone = word.removeprefix("zone=")
+            elif not _NAME.fullmatch(name.removeprefix("!")):
+                raise ValueError(f"{word!r}: CLASS:AMOUNT or a trait, of A to Z, 0 to 9 and _")
+            elif not colon:
+                (self.forbidden if name.startswith("!") else self.traits).add(name.removeprefix("!"))
+            elif not (AMOUNT.fullmatch(amount) and 0 < int(amount) <= _MOST_AMOUNT):
+                raise ValueError(f"{word!r}: the amount is a whole number from 1 to {_MOST_AMOUNT:,}")
+            else:
+                self.amounts[name] = int(amount)

@@ -15,6 +15,7 @@ from bus.errors import NOT_JSON, BrokerRefused, NoSuchLetter, Unavailable
 from bus.masking import printable
 from bus.protocol import DeadLetter
 from control_room.bus_load import BusLoad, bus_load
+from control_room.core.now import Reply
 from control_room.core.words import several
 from control_room.pages.frame import PageContext, PageGroup, PageRefused, PageUpdates, Renderer, soon, user_of
 from control_room.shared_data import SharedData
@@ -209,18 +210,12 @@ SECONDS = 2.0
 _COUNT_TIMES = 10.0  # a tenth of the time at most is spent counting: many queues are counted less often
 
 
-@dataclass(frozen=True)
-class Counted:
-    load: BusLoad | None = None
-    problem: str = ""
-
-
 class BusPages(PageGroup):
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)
         self._updates = PageUpdates(SECONDS)
         self._loads = SharedData(context.tasks, self._count, seconds=SECONDS * 0.9, times=_COUNT_TIMES)
-        self._last = Counted()
+        self._last: Reply[BusLoad] = Reply("the bus")
 
     async def page(self, request: Request) -> Response:
         topic = request.query_params.get("topic", "")
@@ -236,25 +231,25 @@ class BusPages(PageGroup):
 
         return self._updates.stream(request, part)
 
-    def _part(self, topic: str, counted: Counted) -> str:
+    def _part(self, topic: str, counted: Reply[BusLoad]) -> str:
         return self._renderer.part(
             "bus_part.html",
-            bus=counted.load,
+            bus=counted.answer,
             problem=counted.problem,
-            topic=counted.load.topic(topic) if counted.load else None,
+            topic=counted.answer.topic(topic) if counted.answer else None,
             elsewhere=self._context.operations.bus.elsewhere,
         )
 
-    async def _counted(self) -> Counted:
+    async def _counted(self) -> Reply[BusLoad]:
         return await self._loads.get(tuple(await self._context.status.cells()))
 
-    async def _count(self, cells: tuple[str, ...]) -> Counted:
+    async def _count(self, cells: tuple[str, ...]) -> Reply[BusLoad]:
         context, operations = self._context, self._context.operations.bus
         agents = context.events.heartbeats.agents(context.clock.now())
         try:
             queues = await operations.queues(cells, [(agent.cell, agent.agent) for agent in agents])
             depths = await operations.transport.depths([queue.name for queue in queues])
-            self._last = Counted(bus_load(queues, depths))
+            self._last = Reply("the bus", bus_load(queues, depths))
         except (Unavailable, BrokerRefused) as problem:
-            self._last = Counted(self._last.load, str(problem))
+            self._last = Reply("the bus", self._last.answer, str(problem))
         return self._last

@@ -190,9 +190,7 @@ class AccessMiddleware:
             raise PageRefused(401 if session.visitor is None else 403, "Sign in", "")
 
     def _is_allowed_name(self, host: str) -> bool:
-        """Return whether this name is ours: with any name allowed, a site that resolves to us could read
-        pages.
-        """
+        """Return whether this name is ours; otherwise a site that resolves to us could read pages."""
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         if name in ("localhost", *self._context.access.names):
             return True

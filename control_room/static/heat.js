@@ -10,7 +10,7 @@
     ["heat-class", "heat-flavor", "heat-find", "heat-size", "heat-form", "heat-count"].map(get);
   const strips = new Map(); // number → canvas
   let data = null, rows = [], places = [], at = -1, colours = {}, closed = new Set();
-  let asked = 0, reading = false, again = false, pending = false, chosen = false, source = null, drawnFor = "";
+  let reading = false, again = false, pending = false, chosen = false, drawnFor = "";
 
   function readColours() {
     const drawn = getComputedStyle(mark);
@@ -256,14 +256,13 @@
   async function read() {
     if (reading) { again = true; return; }
     reading = true;
-    const mine = ++asked, wanted = flavor.value;
+    const wanted = flavor.value;
     const query = new URLSearchParams({ flavor: wanted });
     if (data && data.asked === wanted) { query.set("layout", data.layout); query.set("since", data.number); }
     try {
       const response = await fetch("/hosts.json?" + query);
       if (response.status === 401 || response.status === 403) { report("Your session has ended: load the page again to sign in."); return; }
       const answer = await response.json();
-      if (mine !== asked) return;
       report(answer.problem || "");
       if (!answer.problem) take(answer, wanted);
       else if (!data) state.textContent = "No hosts are known yet.";
@@ -301,16 +300,6 @@
     whole ? lay() : repaint(moved);
   }
 
-  // An event reports changes; a hidden tab receives none.
-  function listen() {
-    if (document.hidden) { source?.close(); source = null; return; }
-    if (source) return;
-    read();
-    source = new EventSource("/hosts/events");
-    source.addEventListener("part", read);
-    source.addEventListener("error", () => { if (source?.readyState === EventSource.CLOSED) source = null; });
-  }
-
   box.addEventListener("scroll", show, { passive: true });
   box.addEventListener("pointermove", (event) => { const host = under(event); if (host >= 0) describe(host); });
   box.addEventListener("pointerdown", (event) => describe(under(event)));
@@ -332,9 +321,8 @@
     if (now !== drawnFor) { drawnFor = now; lay(); }
   }).observe(document.documentElement);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readColours(); paint(); });
-  document.addEventListener("visibilitychange", listen);
-  window.addEventListener("pagehide", () => { source?.close(); source = null; });
+  get("heat-live").addEventListener("part", read); // hosts have changed
   readColours();
-  listen();
-  setInterval(() => { if (!document.hidden) { read(); listen(); } }, EVERY);
+  read();
+  setInterval(() => { if (!document.hidden) read(); }, EVERY);
 })();

@@ -40,6 +40,7 @@
     source.addEventListener("part", (event) => {
       stale.hidden = true;
       put(part.place, event.data);
+      part.place.dispatchEvent(new Event("part"));
     });
     source.addEventListener("signed-out", () => { // the session has ended
       source.close();
