@@ -21,7 +21,6 @@ from bus.claims import (
 )
 from bus.clock import Clock
 from bus.moves import BEGUN, SHELVED
-from bus.reports import Inventory
 from bus.resources import FindAllocations
 from bus.vocabulary import Allocations, Contended
 from placement_worker import Placement, breaches, holdings, retired
@@ -158,22 +157,6 @@ async def test_a_move_begun_and_cancelled_concurrently_does_one_of_both(
     assert won  # on a quick machine either may win every time
 
 
-async def test_one_of_two_processes_that_begin_a_move_succeeds(placement: Placement, url: str) -> None:
-    async with a_placement(url, Clock(chance=random.Random(1))) as other:
-        generation = 1
-        for position in range(20):
-            move = 1000 + position
-            results = await asyncio.gather(
-                claim(placement, moves(1, 2, 3, move=move, generation=generation)),
-                claim(other, moves(3, 2, 1, move=move, generation=generation)),
-            )
-            [done] = [one for [one] in results if isinstance(one, Claimed)]
-            assert [one for [one] in results if one is not done] == [BEGAN]
-            generation = done.generation
-            await release(placement, KEEP, None, fenced=False)
-    await placement.memory.fresh()
-
-
 # Taken over again
 
 
@@ -192,51 +175,6 @@ async def test_on_the_way_back_the_instance_holds_its_former_allocations(placeme
     assert await claim(placement, is_returning(keep=LEFT)) == [again]
     assert isinstance(await release(placement, LEFT, None, fenced=False), Released)
     assert placement.memory.index.rows[H2].free == {"VCPU": 8}
-
-
-async def test_the_way_back_needs_no_free_capacity(placement: Placement) -> None:
-    await claim(placement, moves())
-    shut = a_report(1, sequence=2, inventories={"MEMORY_MB": Inventory(total=8), "VCPU": Inventory(total=1)})
-    assert await placement.reports.report_many([shut]) == [None]
-    [done] = await claim(placement, is_returning())
-    assert isinstance(done, Claimed)
-    assert (await held(placement))[BUILD][0] == on_hosts(1, **FIVE)
-
-
-def resized(vcpus: int, generation: int) -> ClaimRequested:
-    bigger = a_claim(
-        BUILD, on_hosts(1, VCPU=vcpus), generation=generation, keep=KEEP, begins=MOVE, project="mine"
-    )
-    return an_order(bigger)
-
-
-@pytest.mark.parametrize(
-    ("ends", "has", "free"), [("confirmed", 5, 3), ("reverted", 3, 5)], ids=["confirmed", "reverted"]
-)
-async def test_both_sizes_are_held_until_a_resize_is_confirmed_or_reverted(
-    placement: Placement, ends: str, has: int, free: int
-) -> None:
-    await claim(placement, an_order(a_claim(BUILD, on_hosts(1, VCPU=3), generation=1, project="mine")))
-    assert [type(one) for one in await claim(placement, resized(5, 2))] == [Claimed]
-    assert {one: what for one, (what, _, _) in (await held(placement)).items()} == {
-        BUILD: on_hosts(1, VCPU=5),
-        KEEP: on_hosts(1, VCPU=3),
-    }
-    [other] = await claim(placement, an_order(a_claim(2, on_hosts(1))))
-    assert isinstance(other, Refused)
-    if ends == "confirmed":
-        assert isinstance(await release(placement, KEEP, None, fenced=False), Released)
-    else:
-        assert isinstance((await claim(placement, is_returning(generation=3)))[0], Claimed)
-    assert {one: what for one, (what, _, _) in (await held(placement)).items()} == {
-        BUILD: on_hosts(1, VCPU=has)
-    }
-    [other] = await claim(placement, an_order(a_claim(2, on_hosts(1, VCPU=free))))
-    assert isinstance(other, Claimed)
-    assert await breaches(placement.database) == []
-
-
-# Within a cell
 
 
 async def test_a_cell_takes_over_for_its_builds_and_begins_nothing(placement: Placement) -> None:
@@ -259,12 +197,6 @@ async def test_a_cell_takes_over_for_its_builds_and_begins_nothing(placement: Pl
     assert isinstance(await asked(an_order(replace(back, take_over=kept)), "c2"), Refused)
     assert isinstance(await asked(an_order(replace(back, take_over=kept, keep=left))), Claimed)
     assert set(await holdings(placement.database)) == {uid(BUILD), left}
-
-
-# In a server group
-
-
-# Behind the other door
 
 
 # Whatever comes

@@ -5,8 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,11 +18,10 @@ from berth.operations.boot_options import BootOptions, boot_request
 from berth.operations.host_states import forcing_down, host_named
 from berth.services import embedded
 from berth.settings import Settings
-from berth.worker_roles import Role, roles
+from berth.worker_roles import Role
 from bus import topics
 from bus.clock import monotonic
 from bus.delivery.runner import Bus, Listener
-from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildEnded, BuildRequested, HostReported
 from bus.queries import WhatIf
 from bus.replication import PlacementChanged
@@ -56,7 +53,6 @@ class BerthWithAgents:
 
     settings: Settings
     bus: Bus
-    kill_schedulers: Callable[[], Awaitable[None]]  # and starts one again
     sequence: int = 0
 
     async def report_hosts(self) -> None:
@@ -110,49 +106,6 @@ def a_boot() -> BuildRequested:
     return boot_request(BootOptions(vcpus=1, memory_mb=512, disk_gb=1))
 
 
-@asynccontextmanager
-async def as_processes(settings: Settings) -> AsyncIterator[BerthWithAgents]:
-    async with running(settings) as berth, another(settings, "scheduler") as second:
-
-        async def kill() -> None:
-            second.send_signal(signal.SIGKILL)
-            await second.wait()
-            await berth.kill("scheduler")
-
-        yield BerthWithAgents(settings, berth.bus, kill)
-
-
-@asynccontextmanager
-async def embedded_cloud(settings: Settings) -> AsyncIterator[BerthWithAgents]:
-    """All workers in this process. The task of the scheduler is cancelled, and writes nothing then."""
-    broker, lives = LocalBroker(), dict[str, asyncio.Task[None]]()
-    async with asyncio.TaskGroup() as group, Bus(LocalTransport(broker)) as bus:
-
-        def start(role: Role) -> None:
-            life = wiring.serve([role], settings, LocalTransport(broker), asyncio.Event())
-            lives[role.worker] = group.create_task(life)
-
-        async def kill() -> None:
-            lives["scheduler"].cancel()
-            await asyncio.wait([lives["scheduler"]])
-            start(Role("scheduler"))
-
-        for role in roles(settings):
-            start(role)
-        await ready(bus, settings)
-        yield BerthWithAgents(settings, bus, kill)
-        for life in lives.values():
-            life.cancel()
-
-
-async def no_build_goes_there(cloud: BerthWithAgents) -> None:
-    await cloud.report_hosts()
-    await until(cloud.refused, "the dead host is down, the others are closed")
-    ended = await cloud.bus.listen(topics.BUILD_ENDED.at())
-    await cloud.kill_schedulers()
-    assert await cloud.hosts_of_builds(ended) <= {"c1-host00001", "c1-host00002"}
-
-
 @pytest.mark.services
 @pytest.mark.slow
 async def test_no_build_goes_to_a_refused_host_after_both_schedulers_were_killed(
@@ -162,16 +115,19 @@ async def test_no_build_goes_to_a_refused_host_after_both_schedulers_were_killed
         amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=("c1",), hosts=2,
         build_time="constant:0", heartbeat=1.0,
     )  # fmt: skip
-    async with as_processes(settings) as cloud:
-        await in_time(no_build_goes_there(cloud), DEADLINE)
-
-
-async def test_no_build_goes_to_a_refused_host_after_an_embedded_scheduler_ended(tmp_path: Path) -> None:
-    settings = Settings().having(
-        cells=("c1",), hosts=2, state_dir=str(tmp_path), build_time="constant:0", heartbeat=1.0
-    )
-    async with embedded_cloud(settings) as cloud:
-        await in_time(no_build_goes_there(cloud), DEADLINE)
+    async with (
+        asyncio.timeout(DEADLINE),
+        running(settings) as berth,
+        another(settings, "scheduler") as second,
+    ):
+        cloud = BerthWithAgents(settings, berth.bus)
+        await cloud.report_hosts()
+        await until(cloud.refused, "the dead host is down, the others are closed")
+        ended = await cloud.bus.listen(topics.BUILD_ENDED.at())
+        second.send_signal(signal.SIGKILL)
+        await second.wait()
+        await berth.kill("scheduler")  # it starts again
+        assert await cloud.hosts_of_builds(ended) <= {"c1-host00001", "c1-host00002"}
 
 
 RELAY_DEADLINE = 60.0

@@ -27,7 +27,7 @@ from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim, Released,
 from bus.delivery.runner import Bus
 from bus.local import LocalTransport
 from bus.queries import FindWaiting, WaitingRequest
-from bus.resources import Consumer, FindAllocations, FindProviders
+from bus.resources import Consumer, FindAllocations, FindProviders, Provider
 from bus.vocabulary import Allocations
 from deploy.servers import free_port
 from tests.support.command_line import CommandLine
@@ -96,18 +96,18 @@ class LivingBerth:
         release = ReleaseRequested(consumer=build, generation=(await self.held(build)).generation)
         assert isinstance((await self.bus.asker(topics.RELEASE)(release)).result, Released)
 
-    async def claims(self, build: str, allocations: Allocations) -> None:
-        now = await self.held(build)
+    async def claims(self, consumer: str, allocations: Allocations) -> None:
+        found = (await self.bus.asker(topics.ALLOCATIONS)(FindAllocations(consumers=(consumer,)))).consumers
         claim = ConsumerClaim(
-            consumer=build, generation=now.generation, choices=(Choice(allocations),), project=now.project,
-            user=now.user,
+            consumer=consumer, generation=found[0].generation if found else None,
+            choices=(Choice(allocations),), project="p", user="u",
         )  # fmt: skip
         answer = await self.bus.asker(topics.CLAIM)(ClaimRequested(claims=(claim,)))
         assert isinstance(answer.results[0], Claimed), answer
 
-    async def root(self, host: str) -> str:
-        [one] = (await self.bus.asker(topics.PROVIDERS)(FindProviders(name=host))).providers
-        return one.id
+    async def provider(self, host: str) -> Provider:
+        [provider] = (await self.bus.asker(topics.PROVIDERS)(FindProviders(name=host))).providers
+        return provider
 
     async def where(self, build: str) -> tuple[str, str]:
         """The cell and the status, of the one row that there is."""
@@ -152,24 +152,6 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 @pytest.fixture
 async def berth(opened: Opened) -> AsyncIterator[LivingBerth]:
     async with opened("c1", hosts=4) as berth:
-        yield berth
-
-
-@pytest.fixture
-async def breakable_berth(opened: Opened) -> AsyncIterator[LivingBerth]:
-    async with opened("c1", hosts=2) as berth:
-        yield berth
-
-
-@pytest.fixture
-async def berth_of_two_cells(opened: Opened) -> AsyncIterator[LivingBerth]:
-    async with opened("c1", "c2", hosts=4) as berth:
-        yield berth
-
-
-@pytest.fixture
-async def imported_berth(opened: Opened) -> AsyncIterator[LivingBerth]:
-    async with opened("c1", hosts=3, placement_http=f"127.0.0.1:{free_port()}") as berth:
         yield berth
 
 
@@ -263,136 +245,108 @@ async def test_a_move_without_a_host_leaves_the_instance(berth: LivingBerth) -> 
     await berth.clean()
 
 
-async def test_lost_allocations_of_active_builds_are_claimed_again(
-    breakable_berth: LivingBerth,
-) -> None:
+async def test_lost_allocations_of_active_builds_are_claimed_again(berth: LivingBerth) -> None:
     first, second = "c1-host00001", "c1-host00002"
-    booted: list[dict[str, Any]] = [
-        json.loads((await breakable_berth("boot", "--host", first, "--wait", "--json")).splitlines()[-1])
-        for _ in range(4)
-    ]
-    lost, elsewhere, bigger, behind = (str(one["build"]) for one in booted)
-    before = {
-        build: (await breakable_berth.held(build)).allocations for build in (lost, elsewhere, bigger, behind)
-    }
+    lost, elsewhere, bigger, behind = [(await berth.boot("--host", first))[0] for _ in range(4)]
+    before = {build: (await berth.held(build)).allocations for build in (lost, elsewhere, bigger, behind)}
     [(root, amounts)] = before[lost].items()
-    await breakable_berth.loses(lost)
-    await breakable_berth.claims(elsewhere, {await breakable_berth.root(second): amounts})
-    await breakable_berth.claims(bigger, {root: {**amounts, "VCPU": amounts["VCPU"] + 3}})
-    await breakable_berth.claims(behind, before[behind])
-    assert len(await breakable_berth.breaches()) == 4
+    await berth.loses(lost)
+    await berth.claims(elsewhere, {(await berth.provider(second)).id: amounts})
+    await berth.claims(bigger, {root: {**amounts, "VCPU": amounts["VCPU"] + 3}})
+    await berth.claims(behind, before[behind])
 
-    shown = (await breakable_berth("heal", ends=1)).splitlines()
+    shown = (await berth("heal", ends=1)).splitlines()
     assert Counter(line.partition(":")[0] for line in shown) == {
         "would be claimed back": 2,
         "would be claimed again": 1,
         "would be reported to its cell": 1,
         "`berth heal --yes` repairs confirmed differences": 1,
     }
-    assert len(await breakable_berth.breaches()) == 4
+    assert len(await berth.breaches()) == 4
 
-    await breakable_berth("heal", "--yes")
-    assert await breakable_berth.breaches() == []
-    assert {build: (await breakable_berth.held(build)).allocations for build in before} == before
-    assert await breakable_berth("heal", "--yes") == "nothing is wrong\n"
-
-    for build in before:
-        moved = json.loads((await breakable_berth("move", build, "--wait", "--json")).splitlines()[-1])
-        assert (moved["end"], moved["host"]) == ("done", second), moved
-        assert "deleted" in await breakable_berth("delete", build, "--wait")
+    await berth("heal", "--yes")
+    assert await berth.breaches() == []
+    assert {build: (await berth.held(build)).allocations for build in before} == before
+    assert await berth("heal", "--yes") == "nothing is wrong\n"
 
 
-async def test_lost_allocations_that_do_not_fit_are_listed_with_the_reason(
-    breakable_berth: LivingBerth,
-) -> None:
-    host = "c1-host00001"
-    build = str(
-        json.loads((await breakable_berth("boot", "--host", host, "--wait", "--json")).splitlines()[-1])[
-            "build"
-        ]
-    )
-    [(root, _)] = (await breakable_berth.held(build)).allocations.items()
-    [provider] = (await breakable_berth.bus.asker(topics.PROVIDERS)(FindProviders(ids=(root,)))).providers
+async def test_lost_allocations_that_do_not_fit_are_listed_with_the_reason(berth: LivingBerth) -> None:
+    build, host = await berth.boot()
+    await berth.loses(build)
+    provider = await berth.provider(host)
     memory = provider.inventories["MEMORY_MB"]
-    await breakable_berth.loses(build)
-    everything = ConsumerClaim(
-        consumer="00000000-0000-4000-8000-000000000001", generation=None,
-        choices=(Choice({root: {"MEMORY_MB": memory.total - memory.reserved}}),), client=True,
-    )  # fmt: skip
-    answer = await breakable_berth.bus.asker(topics.CLAIM)(ClaimRequested(claims=(everything,)))
-    assert isinstance(answer.results[0], Claimed), answer
-    told = await breakable_berth("heal", "--yes", ends=1)
-    assert told.startswith("not claimed back (it does not fit: ") and "MEMORY_MB, 0 free" in told
+    await berth.claims(uid(4), {provider.id: {"MEMORY_MB": memory.total - memory.reserved}})
+    report = await berth("heal", "--yes", ends=1)
+    assert "not claimed back (it does not fit: " in report and "MEMORY_MB, 0 free" in report
 
 
-async def test_an_instance_moves_to_another_cell_and_back(
-    berth_of_two_cells: LivingBerth,
-) -> None:
-    said = await berth_of_two_cells.ends("boot", "--vcpus", "2", "--image", "debian", "--cell", "c1")
+async def test_an_instance_moves_to_another_cell_and_back(opened: Opened) -> None:
+    async with opened("c1", "c2", hosts=4) as berth:
+        await moved_between_cells(berth)
+
+
+async def moved_between_cells(berth: LivingBerth) -> None:
+    said = await berth.ends("boot", "--vcpus", "2", "--image", "debian", "--cell", "c1")
     build, first = said["build"], said["host"]
-    there = await berth_of_two_cells.ends("move", build, "--to-cell", "c2")
-    assert (there["end"], await berth_of_two_cells.where(build)) == ("done", ("c2", "active"))
-    assert there["host"] in await berth_of_two_cells("why", build)
-    [shown] = [
-        json.loads(line)
-        for line in (await berth_of_two_cells("moves", "list", "--all", "--json")).splitlines()
-    ]
+    there = await berth.ends("move", build, "--to-cell", "c2")
+    assert (there["end"], await berth.where(build)) == ("done", ("c2", "active"))
+    assert there["host"] in await berth("why", build)
+    shown = json.loads(await berth("moves", "list", "--all", "--json"))
     assert (shown["cell"], shown["phase"], shown["at"]) == ("c2", "done", there["host"])
-    await berth_of_two_cells.clean()
+    await berth.clean()
 
-    back = await berth_of_two_cells.ends("resize", build, "--vcpus", "3", "--to", first)  # which is in c1
-    assert (back["end"], back["host"], await berth_of_two_cells.where(build)) == (
-        "verifying",
-        first,
-        ("c1", "verifying"),
-    )
-    reverted = await berth_of_two_cells.ends("revert", build)
+    back = await berth.ends("resize", build, "--vcpus", "3", "--to", first)  # which is in c1
+    assert (back["end"], back["host"]) == ("verifying", first)
+    assert await berth.where(build) == ("c1", "verifying")
+    reverted = await berth.ends("revert", build)
     assert (reverted["end"], reverted["host"]) == ("reverted", there["host"])
-    assert await berth_of_two_cells.where(build) == ("c2", "active")
+    assert await berth.where(build) == ("c2", "active")
 
-    await berth_of_two_cells("drain", "--cell", "c2", "--to-cell", "c1")
-    assert await berth_of_two_cells.where(build) == ("c1", "active")
-    await berth_of_two_cells.ends("shelve", build)
-    awake = await berth_of_two_cells.ends("unshelve", build, "--to-cell", "c2", ends=1)
+    await berth("drain", "--cell", "c2", "--to-cell", "c1")
+    assert await berth.where(build) == ("c1", "active")
+    await berth.ends("shelve", build)
+    awake = await berth.ends("unshelve", build, "--to-cell", "c2", ends=1)
     assert awake["end"] == "refused"  # its hosts are closed since they were drained
-    assert "deleted" in await berth_of_two_cells("delete", build, "--wait")
-    await berth_of_two_cells.clean()
+    assert "deleted" in await berth("delete", build, "--wait")
+    await berth.clean()
 
 
 WEB, DB, TWO_HOSTS = uid(1), uid(2), uid(3)
 
 
 async def test_imported_instances_are_adopted_moved_drained_and_deleted(
-    imported_berth: LivingBerth, tmp_path: Path
+    opened: Opened, tmp_path: Path
 ) -> None:
+    async with opened("c1", hosts=3, placement_http=f"127.0.0.1:{free_port()}") as berth:
+        await adopted(berth, tmp_path / "servers.csv")
+
+
+async def adopted(berth: LivingBerth, file: Path) -> None:
     first, second, third = (f"c1-host0000{number}" for number in (1, 2, 3))
-    await imported_berth.brings_over({WEB: (first,), DB: (second,), TWO_HOSTS: (first, second)})
-    file = tmp_path / "servers.csv"
+    await berth.brings_over({WEB: (first,), DB: (second,), TWO_HOSTS: (first, second)})
     file.write_text(f"ID,Name,Host,Flavor\n{WEB},web,{first},m1.small\n{DB},db,{second},m1.small\n")
 
-    shown = await imported_berth("adopt", "--all", "--from", str(file), ends=1)
+    shown = await berth("adopt", "--all", "--from", str(file), ends=1)
     assert f"would be adopted: {WEB} web on {first} in cell c1 (10 DISK_GB, 512 MEMORY_MB, 2 VCPU)" in shown
     assert f"for you to judge: {TWO_HOSTS}: it holds something of 2 hosts" in shown
-    assert (await audit(imported_berth.settings)).builds == {}
+    assert (await audit(berth.settings)).builds == {}
 
-    told = json.loads(await imported_berth("adopt", "--all", "--from", str(file), "--yes", "--json", ends=1))
+    told = json.loads(await berth("adopt", "--all", "--from", str(file), "--yes", "--json", ends=1))
     assert {one["build"] for one in told["adopted"]} == {WEB, DB}
     assert [*told["listed"]] == [TWO_HOSTS]
-    again = json.loads(await imported_berth("adopt", WEB, "--yes", "--json"))
+    again = json.loads(await berth("adopt", WEB, "--yes", "--json"))
     assert (again["adopted"], [*again["known"]]) == ([], [WEB])
-    assert "web" in await imported_berth("instances", "--host", first)
-    assert "it was there before berth, and was adopted" in await imported_berth("why", WEB)
+    assert "web" in await berth("instances", "--host", first)
+    assert "it was there before berth, and was adopted" in await berth("why", WEB)
 
-    moved = json.loads(
-        (await imported_berth("move", WEB, "--to", third, "--wait", "--json")).splitlines()[-1]
-    )
+    moved = await berth.ends("move", WEB, "--to", third)
     assert (moved["end"], moved["host"]) == ("done", third)
-    assert "1 moved, none stays" in await imported_berth("drain", second)
+    assert "1 moved, none stays" in await berth("drain", second)
     for build in (WEB, DB):
-        assert "deleted" in await imported_berth("delete", build, "--wait")
+        assert "deleted" in await berth("delete", build, "--wait")
 
     async def clean() -> bool:
-        found = await audit(imported_berth.settings, settled=True)
+        found = await audit(berth.settings, settled=True)
         return found.clean and found.types == {"INSTANCE": 1} and found.others == 1
 
-    await until(clean, picture=lambda: audit(imported_berth.settings, settled=True))
+    await until(clean, picture=lambda: audit(berth.settings, settled=True))

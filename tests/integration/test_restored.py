@@ -324,21 +324,6 @@ async def until_under_way(load: Load, trouble: Trouble, berth: Running) -> None:
     await trouble(berth)
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("victim", ["placement", "scheduler", "conductor.c1", "compute.c1", "ironic"])
-async def test_a_worker_killed_at_any_moment_costs_no_build(settings: Settings, victim: str) -> None:
-    chance = random.Random(victim)
-    kills = 3
-
-    async def trouble(berth: Running) -> None:
-        for _ in range(kills):
-            await berth.kill(victim)
-            await asyncio.sleep(chance.uniform(0.7, 2.5))
-
-    _, berth = await load_through(settings, trouble)
-    assert berth.starts()[victim] == 1 + kills
-
-
 @pytest.mark.parametrize("together", [pytest.param(1, marks=pytest.mark.soak), 2])
 async def test_random_kills_of_any_process_lose_nothing(settings: Settings, together: int) -> None:
     settings = settings.having(cells_a_process=together)

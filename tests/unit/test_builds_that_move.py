@@ -729,6 +729,13 @@ def test_the_source_of_a_move_is_cleaned_up_like_a_leftover() -> None:
     assert came(*moved, late_leftover(moved, 5000.0))[1] == ["active", "destroy 1 at host0", "free 1"]
 
 
+def test_hosts_of_earlier_moves_are_forgotten() -> None:
+    moved = [*SENT, done("start", 3), agent_says(1, 0, "destroyed")]
+    freed = CleanedUp(holder_consumer(PLACED.build, 1), Released())
+    again = a_move(number=2, hosts=(7,), attempt=2, generation=3)
+    assert [host.host for host in after(*moved, freed, again).moved] == ["host5", "host7"]
+
+
 def late_leftover(moved: list[Dated], now: float) -> tuple[float, Event]:
     return now, agent_says(after(*moved).attempt, 5, "overdue")
 

@@ -11,10 +11,8 @@ from bus.moves import (
     SHELVED,
     HandoverProgress,
     HandoverReported,
-    MoveKind,
     MovePlaced,
     MoveReported,
-    Steering,
 )
 from bus.requests import BuildSpec, Flavor
 from bus.vocabulary import Message
@@ -30,7 +28,6 @@ from scheduler_worker.core.move_state import (
 )
 from tests.support.ids import uid
 from tests.support.moving_agent import DESTINATION, SOURCE, an_order
-from tests.support.moving_world import MovingWorld, a_deletion, an_old_report, steerings
 
 PREPARE, START = an_order("prepare", 1, 2, DESTINATION), an_order("start", 3, 2, DESTINATION)
 SEND, LIVE = an_order("send", 2, 1), an_order("send", 2, 1, kind="live")
@@ -288,45 +285,3 @@ def test_undoing_a_handover_takes_the_allocations_back() -> None:
     assert undoing(shelved.placed, 7).take_over is None
     assert holding_nothing(shelved, deleted=False).retire == SHELVED
     assert holding_nothing(shelved, deleted=True).retire == "deleted"
-
-
-KINDS: tuple[MoveKind, ...] = ("migrate", "resize", "live", "evacuate", "shelve", "rebuild")
-STEERINGS: tuple[tuple[Steering, ...], ...] = ((), ("abort",), ("revert",), ("confirm",), ("force", "abort"))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("faults", [0.0, 0.3, 0.7])
-def test_a_random_move_ends_once_in_a_consistent_state(kind: MoveKind, faults: float) -> None:
-    for seed in range(60):
-        world = MovingWorld(seed, kind, faults)
-        placed = world.place(verify=seed % 3 == 0)
-        if kind != "evacuate":
-            world.waiting.append(an_old_report(world.known))
-        world.waiting += steerings(placed, *STEERINGS[seed % len(STEERINGS)])
-        if seed % 4 == 3:
-            world.waiting.append(a_deletion())
-        world.run(3000)
-        world.check_the_end()
-        if world.known.status == "verifying":
-            world.waiting += steerings(placed, world.chance.choice(["confirm", "revert"]))
-            world.run(3000)
-            world.check_the_end()
-        if seed % 4 == 3:
-            assert world.deleted
-            assert world.known.status == "deleted"
-
-
-@pytest.mark.parametrize("faults", [0.0, 0.5])
-def test_an_instance_moves_again_and_again(faults: float) -> None:
-    for seed in range(60):
-        world = MovingWorld(seed, "migrate", faults)
-        for _ in range(6):
-            kinds = ("unshelve",) if world.known.status == "shelved" else KINDS
-            world.kind = world.chance.choice(kinds)
-            before = world.known
-            placed = world.place()
-            world.waiting += [an_old_report(before)] if world.kind in ("migrate", "resize", "live") else []
-            world.waiting += steerings(placed, *STEERINGS[seed % len(STEERINGS)])
-            world.run(3000)
-            world.check_the_end()
-            assert len(world.known.moved) <= 5, "hosts of old moves are not forgotten"
