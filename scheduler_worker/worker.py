@@ -61,7 +61,7 @@ CLIENT_RESULTS = [
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerNeeds:
-    """What a scheduler is made from: queries, database, index and settings. It starts after `loaded`."""
+    """The queries, database, index and settings that a scheduler needs; it starts after `loaded`."""
 
     source: CandidateSource
     placement: PlacementQueries
