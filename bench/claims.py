@@ -44,7 +44,7 @@ ROOM = {
 
 
 async def fleet(placement: Placement, hosts: int) -> list[tuple[str, int]]:
-    """Create so many hosts; return each root with its shape."""
+    """Report so many hosts; gives each root and its shape."""
     reports = [
         InventoryReported(
             root=(root := placement.clock.uuid()),

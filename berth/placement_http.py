@@ -1,4 +1,4 @@
-"""Placement's HTTP API, as the settings describe it. Imported only if it is served: it loads slowly."""
+"""Placement over HTTP according to the settings. Imported only if it is served, because it loads slowly."""
 
 import sys
 from collections.abc import Callable, Coroutine

@@ -47,14 +47,14 @@ class SharedMemory:
         await self._memory.loaded()
 
     async def fresh(self) -> None:
-        """Read commits of other processes, so that placement's index in this process is up to date."""
+        """Bring the index up to date with commits of other processes."""
         await self.loaded()
         assert self._memory is not None
         await self._memory.fresh()
 
 
 class SearchPlace(NamedTuple):
-    """A scheduler's access to placement: its source of candidates, and the workers that keep it current."""
+    """The source of candidates for one scheduler, with the workers that maintain it."""
 
     source: CandidateSource
     loaded: Callable[[], Awaitable[None]]

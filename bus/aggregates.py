@@ -1,4 +1,4 @@
-"""Aggregates (groups of hosts with metadata): queries, and edits that operators request, in placement."""
+"""Queries and edits of aggregates in placement. Its members are the providers that list an aggregate."""
 
 from typing import Annotated, Final
 

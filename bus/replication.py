@@ -64,9 +64,7 @@ class KnownTrees(Value, frozen=True, kw_only=True):
 
 
 class ProviderChange(Compact, frozen=True):
-    """The state of a provider after a commit: only its usage changed, except if `reshaped` or `gone`
-    (deleted).
-    """
+    """The state of a provider after a commit: only its usage changed, except if `reshaped` or `gone`."""
 
     provider: Text
     root: Text

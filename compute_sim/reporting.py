@@ -34,10 +34,9 @@ FIRST_GAP = 10.0  # first interval between announcements, doubled each time: pla
 
 
 class HostReports:
-    """The reports of one agent's hosts; none is sent during a simulated power failure.
+    """The reports of one agent's hosts, sent while there is power.
 
-    If the agent can query placement, it reports periodically what differs there; otherwise it reports
-    everything.
+    If placement can be asked, differences are reported periodically; else everything is.
     """
 
     def __init__(
@@ -73,13 +72,13 @@ class HostReports:
 
     @property
     def beat_every(self) -> float:
-        """Return the seconds between heartbeats; each covers some of the hosts, so that no heartbeat is
-        large.
+        """Return the seconds between heartbeats; each has a part of the hosts, because a long one would
+        block a scheduler.
         """
         return self.period / max(1, len(self._shares))
 
     async def beat(self) -> Sequence[HostReported]:
-        """Return heartbeats for some hosts in turn, or for all after an absence, if the agent is ready."""
+        """Return heartbeats of some hosts in turn, or of all after an absence, if the agent is ready."""
         if not self._does.ready or not self._shares:
             return []
         if self._told_while != (away := self._does.absences):
@@ -100,7 +99,7 @@ class HostReports:
         ]
 
     async def announce(self) -> Sequence[InventoryReported | NodeChanged]:
-        """Return some of the due inventory reports: changed trees, and trees that differ in placement."""
+        """Return some of the inventory reports that are due: changes, and differences found in placement."""
         if not self._does.ready:
             return []
         now = self.clock.monotonic()

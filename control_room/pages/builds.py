@@ -154,7 +154,7 @@ _DEEPEST = 1_000_000
 
 @dataclass(frozen=True)
 class WaitingQuery:
-    """The parameters of the list of waiting requests: a project, empty for all, and how many to skip."""
+    """The project, empty for all, and how many requests are skipped."""
 
     project: str
     after: int

@@ -23,9 +23,7 @@ Standing = Literal["ours", "not yet", "over"]
 
 
 class LeasedNodes:
-    """The bare-metal nodes that the agent has leased; none before the first answer. All times are
-    monotonic.
-    """
+    """The nodes that the agent has leased; empty before the first answer. All times are monotonic."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -64,10 +62,11 @@ class LeasedNodes:
         return now < self.until
 
     def standing(self, root: str, epoch: int, since: float, now: float) -> Standing:
-        """Return whether an order may be executed, by its epoch and the time of its arrival.
+        """Return whether an order may be executed, by its epoch and the time of its arrival. Epoch 0: its
+        sender knew of no lease.
 
-        Epoch 0 means that its sender knew of no lease. An order is sent after its node was leased, so an
-        answer to a question asked after the order arrived includes that lease.
+        An order is sent after its node was leased: an answer to a question asked after the order arrived is
+        never older.
         """
         if not self.good(now):
             return "not yet"
@@ -91,22 +90,22 @@ ListNodes = Callable[[], Awaitable[Sequence[str]]]  # lists the nodes of our poo
 
 
 class NotLeased(Unavailable):
-    """The error that the agent may not act on this node, now or any more."""
+    """The agent may not act on this node, now or any more."""
 
 
 class NodeAccess(Protocol):
-    """Decides whether an agent may act on a node, by an order's epoch and arrival time."""
+    """Decides whether an agent may act on a node for an order with this epoch and arrival time."""
 
     def standing(self, root: str, epoch: int, since: float) -> Standing: ...
 
     def writing(self, root: str, epoch: int) -> AbstractAsyncContextManager[None]:
-        """Wrap every write to Ironic. Raise NotLeased before the write, or if the lease ends during it."""
+        """Wrap every write to Ironic. Raises NotLeased before the write, or if the lease ends meanwhile."""
 
     def good(self) -> bool: ...
 
 
 class UnsharedNodes:
-    """Access to all nodes of a cell, for an agent that shares them with no other agent."""
+    """The right of an agent with nodes of its cell that no other agent shares."""
 
     def standing(self, root: str, epoch: int, since: float) -> Standing:
         return "ours"
@@ -119,7 +118,7 @@ class UnsharedNodes:
 
 
 class NodeLease:
-    """Access to the nodes for which an agent has a lease, in a pool of agents that share nodes."""
+    """The right of an agent that shares a pool of nodes with other agents."""
 
     def __init__(
         self,

@@ -1,6 +1,5 @@
-"""Finds changes of a request that would make it fit, with a limited number of searches.
-
-One demand is relaxed at a time; if that does not suffice, two together.
+"""Finds changes of a request that would make it fit, with a limited number of searches: one demand is relaxed
+at a time; if that does not suffice, two together.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,7 +33,7 @@ _STATES = {"up": "down", "enabled": "disabled"}  # of hosts that a filter reject
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The number of hosts that a changed request would fit: exact, or a lower bound."""
+    """The number of hosts that a changed request would fit: exact, or at least so many."""
 
     hosts: int
     more: bool = False
@@ -55,7 +54,7 @@ class Helps:
 
 @dataclass(frozen=True, slots=True)
 class Relaxed:
-    """A flavor alternative with one of its requirements removed."""
+    """An alternative with one requirement removed."""
 
     alternative: Alternative
     what: str  # "without zone a"
@@ -65,7 +64,7 @@ class Relaxed:
 
 @dataclass(frozen=True, slots=True)
 class Lessened:
-    """A flavor alternative without one resource class of a group, to find how much of it is free."""
+    """An alternative without one resource class of a group, to find how much of the class is free."""
 
     alternative: Alternative
     of: Alternative  # with it
@@ -87,7 +86,7 @@ class Lessened:
 
 
 class Tally:
-    """Counts the hosts that changed requests would fit, until a limit of searches or time is reached."""
+    """Counts hosts that would fit `needed` instances, until the searches or the time are used up."""
 
     def __init__(self, seed: str, searches: int, late: Late = lambda: False, *, needed: int = 1) -> None:
         self.left = searches
@@ -113,7 +112,7 @@ class Tally:
             return None
 
     def by_less(self, less: Lessened, choosing: Choosing) -> Helps | None:
-        """Return the largest smaller amount of a class with which hosts would fit, and their number."""
+        """Return the largest smaller amount of a resource class that would fit, with the number of hosts."""
         without = _something(less)
         ranking = self.ranking(without, choosing)
         if ranking is None:
@@ -152,7 +151,7 @@ def _instances(alternative: Alternative, way: Candidate) -> int:
 
 
 def _something(less: Lessened) -> Alternative:
-    """Return the alternative without the resource class, or with 1 of it if nothing else is requested."""
+    """Return the alternative without the resource class, or with 1 if it would request nothing else."""
     asks = any(group.resources for group in less.alternative.question.groups)
     return less.alternative if asks else less.with_amount(1)
 
@@ -186,7 +185,7 @@ def paired(alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterat
 
 
 def _changes(alternative: Alternative, choosing: Choosing) -> Iterator[tuple[Relaxed, Choosing]]:
-    """Yield a flavor alternative without each of its requirements, then without each filter."""
+    """Yield the alternative without each of its requirements, then without each filter."""
     for easier in relaxed(alternative):
         yield easier, choosing
     for rule in choosing.policy.rules:
@@ -197,7 +196,7 @@ def _changes(alternative: Alternative, choosing: Choosing) -> Iterator[tuple[Rel
 
 
 def _both_less(alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
-    """Yield pairs of smaller amounts of two classes: the first as needed, the second as is free."""
+    """Yield pairs of smaller amounts: the first as far as necessary, then the second to what is free."""
     for index, first in enumerate(lessened(alternative)):
         for second in list(lessened(first.alternative))[index:]:
             if tally.spent:
@@ -251,7 +250,7 @@ def _sentence(easier: Relaxed, found: Found, needed: int) -> str:
 
 
 def lessened(alternative: Alternative) -> Iterator[Lessened]:
-    """Yield a flavor alternative without each of its resource classes in turn."""
+    """Yield the alternative without each of its resource classes in turn."""
     for index, group in enumerate(alternative.question.groups):
         for name, asked in group.resources.items():
             left = {one: amount for one, amount in group.resources.items() if one != name}
@@ -259,7 +258,7 @@ def lessened(alternative: Alternative) -> Iterator[Lessened]:
 
 
 def relaxed(alternative: Alternative) -> Iterator[Relaxed]:
-    """Yield a flavor alternative without each of its requirements other than amounts, in turn."""
+    """Yield the alternative without each of its other requirements in turn."""
     yield from _elsewhere(alternative)
     yield from _otherwise(alternative)
     if alternative.group is not None:

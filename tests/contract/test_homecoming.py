@@ -42,74 +42,54 @@ from tests.support.virtual_time import in_virtual_time
 OLD_PROVIDER = uid(9, "d")  # which the source had when its guest came, and has not now
 
 
+Guests = dict[int, tuple[str, str]]
+
+
+def recovery(agent: MovingAgent, placement: SmallPlacement, **options: bool) -> GuestRecovery:
+    clock = Clock(monotonic=asyncio.get_running_loop().time)
+    return GuestRecovery(agent.does, "c1", clock, placement.providers, **options)
+
+
 async def back_from_the_dead(
-    placement: SmallPlacement, disk: AgentDisk | None = None
+    placement: SmallPlacement, disk: AgentDisk | None = None, **options: bool
 ) -> tuple[MovingAgent, GuestRecovery]:
     if disk is None:
         disk = (await MovingAgent().build()).disk
     disk.lose_power()
     agent = MovingAgent(disk, ask=placement.allocations)
-    loop = asyncio.get_running_loop()
-    clock = Clock(monotonic=loop.time)
-    return agent, GuestRecovery(agent.does, "c1", clock, placement.providers)
+    return agent, recovery(agent, placement, **options)
+
+
+RUNS, WAITS = {1: ("source", "running")}, {1: ("source", "(running)")}
 
 
 @pytest.mark.parametrize(
-    ("build_on", "kept", "guests", "said"),
+    ("build_on", "kept", "guests", "spared"),
     [
-        (SOURCE, "", {1: ("source", "running")}, []),
-        (OLD_PROVIDER, "", {1: ("source", "running")}, []),
-        (DESTINATION, "MIGRATION", {1: ("source", "(running)")}, []),
-        (SOURCE, "MIGRATION", {1: ("source", "(running)")}, []),
-        (DESTINATION, "CLEANUP", {}, [("destroyed", 1)]),
-        (DESTINATION, "", {}, [("destroyed", 1)]),
-        ("", "", {}, [("destroyed", 1)]),
-        (uid(8, "d"), "", {}, [("destroyed", 1)]),
+        (SOURCE, "", RUNS, RUNS),
+        (OLD_PROVIDER, "", RUNS, RUNS),
+        (DESTINATION, "MIGRATION", WAITS, WAITS),
+        (SOURCE, "MIGRATION", WAITS, WAITS),
+        (DESTINATION, "CLEANUP", {}, {}),
+        (DESTINATION, "", {}, WAITS),  # placement may be of an earlier day
+        ("", "", {}, WAITS),
+        (uid(8, "d"), "", {}, WAITS),
     ],
 )
+@pytest.mark.parametrize("spares", [False, True], ids=["", "restored, unknown guests are kept"])
 @in_virtual_time
 async def test_a_returning_agent_destroys_guests_that_placement_has_elsewhere(
-    build_on: str, kept: str, guests: dict[int, tuple[str, str]], said: list[tuple[str, int]]
+    build_on: str, kept: str, guests: Guests, spared: Guests, spares: bool
 ) -> None:
-    placement = SmallPlacement()
-    if build_on:
-        placement.build_on(build_on)
-    if kept:
-        placement.kept_on(SOURCE, 1, kept)
-    agent, home = await back_from_the_dead(placement)
+    agent, home = await back_from_the_dead(SmallPlacement(build_on, kept), spares=spares)
     assert agent.disk.running() == [] and not agent.does.ready
-    assert [(report.outcome, report.attempt) for report in await home.check()] == said
-    assert agent.guests() == guests
-    assert agent.does.ready
-    if said:  # a late order of it is void
+    reports = await home.check()
+    expected = spared if spares else guests
+    assert (agent.guests(), agent.does.ready) == (expected, True)
+    assert [(report.outcome, report.attempt) for report in reports] == [("destroyed", 1)] * (not expected)
+    if not expected:  # a late order of it is void
         again = await agent.does.build(a_build())
         assert again is not None and again.outcome == "destroyed"
-
-
-@pytest.mark.parametrize(
-    ("build_on", "kept", "guests"),
-    [
-        ("", "", {1: ("source", "(running)")}),  # placement may be of an earlier day
-        (DESTINATION, "", {1: ("source", "(running)")}),
-        (DESTINATION, "CLEANUP", {}),  # that is certain
-        (SOURCE, "", {1: ("source", "running")}),
-    ],
-)
-@in_virtual_time
-async def test_unknown_guests_can_be_kept_stopped_after_a_restore(
-    build_on: str, kept: str, guests: dict[int, tuple[str, str]]
-) -> None:
-    placement = SmallPlacement()
-    if build_on:
-        placement.build_on(build_on)
-    if kept:
-        placement.kept_on(SOURCE, 1, kept)
-    agent, _ = await back_from_the_dead(placement)
-    clock = Clock(monotonic=asyncio.get_running_loop().time)
-    home = GuestRecovery(agent.does, "c1", clock, placement.providers, spares=True)
-    await home.check()
-    assert agent.guests() == guests
-    assert agent.does.ready
 
 
 @in_virtual_time
@@ -133,8 +113,7 @@ async def test_an_agent_lists_its_guests_in_pages(monkeypatch: pytest.MonkeyPatc
 
 @in_virtual_time
 async def test_guests_and_orders_wait_for_placements_answer_except_destroys() -> None:
-    placement = SmallPlacement()
-    placement.build_on(SOURCE)
+    placement = SmallPlacement(SOURCE)
     placement.away = Unavailable("placement is away")
     agent, home = await back_from_the_dead(placement)
     building = asyncio.create_task(agent.does.build(a_build(build=uid(2, "b"))))
@@ -154,9 +133,7 @@ async def test_guests_and_orders_wait_for_placements_answer_except_destroys() ->
 
 @in_virtual_time
 async def test_a_guest_whose_source_is_held_by_a_migration_waits() -> None:
-    placement = SmallPlacement()
-    placement.build_on(DESTINATION)
-    placement.kept_on(SOURCE, 1, "MIGRATION")
+    placement = SmallPlacement(DESTINATION, "MIGRATION")
     agent, home = await back_from_the_dead(placement)
     await home.check()
     assert agent.guests() == {1: ("source", "(running)")}
@@ -167,48 +144,32 @@ async def test_a_guest_whose_source_is_held_by_a_migration_waits() -> None:
     assert agent.guests() == {3: ("source", "running")}
 
 
-@in_virtual_time
-async def test_a_rebuilt_guest_in_a_move_waits() -> None:
-    """Its room is kept by the number it had then."""
-    placement = SmallPlacement()
-    placement.build_on(DESTINATION)
-    placement.kept_on(SOURCE, 1, "MIGRATION")
-    disk = (await MovingAgent().build()).disk
-    guest = disk.guest(BUILD, 1)
-    assert guest is not None
-    disk.rename(guest, 2)
-    agent, home = await back_from_the_dead(placement, disk)
-    assert await home.check() == []
-    assert agent.guests() == {2: ("source", "(running)")}
-
-
 @pytest.mark.parametrize(
-    ("kept", "beside", "left"),
-    [("MIGRATION", 0, [1]), ("CLEANUP", 0, []), ("MIGRATION", 2, [2]), ("MIGRATION", 3, [3])],
+    ("holder", "attempts", "left"),
+    [
+        (("MIGRATION", 1), [2], [2]),  # rebuilt in the move
+        (("MIGRATION", 3), [1], [1]),
+        (("CLEANUP", 3), [1], []),
+        (("MIGRATION", 3), [1, 2], [2]),
+        (("MIGRATION", 3), [1, 3], [3]),
+    ],
 )
 @in_virtual_time
-async def test_a_guest_with_an_outdated_attempt_waits_during_a_move(
-    kept: str, beside: int, left: list[int]
+async def test_a_guest_with_another_attempt_than_its_holder_waits_during_a_move(
+    holder: tuple[str, int], attempts: list[int], left: list[int]
 ) -> None:
-    placement = SmallPlacement()
-    placement.build_on(DESTINATION)
-    placement.kept_on(SOURCE, 3, kept)
-    disk = (await MovingAgent().build()).disk
-    if beside:
-        guest = disk.guest(BUILD, 1)
-        assert guest is not None
-        disk.begin(a_build(attempt=beside))
-    agent, home = await back_from_the_dead(placement, disk)
-    said = await home.check()
-    assert sorted(agent.guests()) == left
-    assert [report.attempt for report in said] == [1] * (left != [1])
+    disk = AgentDisk()
+    for attempt in attempts:
+        disk.begin(a_build(attempt))
+    agent, home = await back_from_the_dead(SmallPlacement(DESTINATION, *holder), disk)
+    reports = await home.check()
+    assert sorted(agent.guests()) == left and agent.disk.running() == []
+    assert [report.attempt for report in reports] == [attempt for attempt in attempts if attempt not in left]
 
 
 @in_virtual_time
 async def test_a_guest_resumes_when_its_move_was_reverted() -> None:
-    placement = SmallPlacement()
-    placement.build_on(DESTINATION)
-    placement.kept_on(SOURCE, 1, "MIGRATION")
+    placement = SmallPlacement(DESTINATION, "MIGRATION")
     agent, home = await back_from_the_dead(placement)
     await home.check()
     placement.held.clear()
@@ -221,8 +182,7 @@ async def test_a_guest_resumes_when_its_move_was_reverted() -> None:
 
 @in_virtual_time
 async def test_a_destroy_does_not_wait_for_placements_answer() -> None:
-    placement = SmallPlacement()
-    placement.build_on(SOURCE)
+    placement = SmallPlacement(SOURCE)
     agent, home = await back_from_the_dead(placement)
     asked = placement.allocations
 
@@ -238,8 +198,7 @@ async def test_a_destroy_does_not_wait_for_placements_answer() -> None:
 
 @in_virtual_time
 async def test_after_each_loss_of_power_it_asks_again() -> None:
-    placement = SmallPlacement()
-    placement.build_on(SOURCE)
+    placement = SmallPlacement(SOURCE)
     agent, home = await back_from_the_dead(placement)
     await home.check()
     assert agent.guests() == {1: ("source", "running")}
@@ -257,8 +216,7 @@ async def test_a_returning_agent_reports_nothing_before_placements_answer(tmp_pa
     first = AgentDisk(file=GuestFile(tmp_path / "a1.guests"))
     await MovingAgent(first).build()
     first.close()
-    placement = SmallPlacement()
-    placement.build_on(DESTINATION)
+    placement = SmallPlacement(DESTINATION)
     placement.away = Unavailable("placement is away")
     disk = AgentDisk(file=GuestFile(tmp_path / "a1.guests"))
     assert len(disk.all_guests) == 1 and disk.running() == []
@@ -301,8 +259,7 @@ async def at_work(
     placement.build_on(SOURCE)
     agent = MovingAgent((await MovingAgent().build()).disk, faults, ask=placement.allocations)
     agent.does.absent_after = 5.0
-    loop = asyncio.get_running_loop()
-    home = GuestRecovery(agent.does, "c1", Clock(monotonic=loop.time), placement.providers)
+    home = recovery(agent, placement)
     await home.check()
     assert agent.does.ready
     return agent, home
@@ -328,7 +285,7 @@ async def test_a_paused_agent_asks_placement_again_before_it_continues(
         assert agent.does.ready and agent.guests() == {1: ("source", "running")}
     placement.build_on(build_on)
     if kept:
-        placement.kept_on(SOURCE, 1, kept)
+        placement.kept_on_source(kept)
     await asyncio.sleep(STOOD_STILL)
     assert not agent.does.ready and agent.disk.running() == []
     assert [report.outcome for report in await home.check()] == said

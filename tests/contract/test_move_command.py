@@ -14,7 +14,7 @@ from berth.settings import BadSetting
 from bus.decisions import Decision, Removal
 from bus.errors import OperationRefused
 from bus.local import LocalBroker, LocalTransport
-from bus.moves import MoveEnded, MoveProgress, MoveRequested, MoveSteered, PhaseOver
+from bus.moves import MoveRequested, PhaseOver
 from bus.queries import WhatIfAnswered
 from bus.requests import Image
 from bus.vocabulary import Message
@@ -32,6 +32,7 @@ async def movers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeMovers]:
     broker, fake = LocalBroker(), FakeMovers()
     fake.have(an_instance_there(1, 1), an_instance_there(2, 2, image=Image(name="debian")))
     monkeypatch.setattr(wiring, "transport", lambda *_, **__: LocalTransport(broker))
+    monkeypatch.setattr(following, "LOOK_SECONDS", 0.01)
     monkeypatch.setenv("BERTH_CELLS", "c1")
     async with serving(lambda: LocalTransport(broker), fake.worker()):
         yield fake
@@ -40,13 +41,7 @@ async def movers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeMovers]:
 @pytest.fixture
 def berth(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Berth:
     """`berth("move", ...)`, whichever file the command is in."""
-    homes = {
-        "confirm": move_list,
-        "revert": move_list,
-        "abort": move_list,
-        "force": move_list,
-        "moves": move_list,
-    }
+    homes = dict.fromkeys(("confirm", "revert", "abort", "force", "moves"), move_list)
 
     async def command(word: str, *words: str, ends: int = 0) -> str:
         line = CommandLine(word, homes.get(word, moves), monkeypatch, capsys)
@@ -212,10 +207,7 @@ async def test_one_refused_move_of_several_fails_the_command(movers: FakeMovers,
     assert f"{B1} moved to host-9" in told and f"{B2} refused" in told
 
 
-async def test_a_lost_end_is_read_from_the_cell(
-    movers: FakeMovers, berth: Berth, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(following, "LOOK_SECONDS", 0.01)
+async def test_a_lost_end_is_read_from_the_cell(movers: FakeMovers, berth: Berth) -> None:
 
     def lost(asked: MoveRequested) -> list[Message]:
         movers.keeps(1, 1, "done", move=asked.move, ended=1001.0)
@@ -229,9 +221,8 @@ async def test_a_lost_end_is_read_from_the_cell(
     ("phase", "host", "says"), [("send", 9, "leaves for host-9"), ("resume", 1, "goes on, on host-1")]
 )
 async def test_a_phase_that_is_received_and_read_is_printed_once(
-    movers: FakeMovers, berth: Berth, monkeypatch: pytest.MonkeyPatch, phase: str, host: int, says: str
+    movers: FakeMovers, berth: Berth, phase: str, host: int, says: str
 ) -> None:
-    monkeypatch.setattr(following, "LOOK_SECONDS", 0.01)
 
     def begins(asked: MoveRequested) -> list[Message]:
         movers.keeps(1, 1, phase, move=asked.move)
@@ -247,7 +238,6 @@ async def test_a_phase_that_is_received_and_read_is_printed_once(
 async def test_a_refusal_that_was_lost_is_asked_for_again(
     movers: FakeMovers, berth: Berth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(following, "AGAIN_SECONDS", 0.0)
     movers.doing = lambda asked: [movers.refused(asked)] if len(movers.asked) > 1 else []
     await berth("move", B1, "--wait", ends=1)
@@ -263,7 +253,6 @@ async def test_at_the_timeout_the_moves_under_way_are_named(movers: FakeMovers, 
 async def test_a_waiting_move_prints_its_missing_resources_once(
     movers: FakeMovers, berth: Berth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(following, "AGAIN_SECONDS", 0.0)
     movers.doing = lambda asked: []
 
@@ -314,9 +303,7 @@ async def test_a_move_that_begins_during_its_cancellation_is_aborted(
     movers.waits(1, 1)
     movers.cancels, movers.begun = False, [movers.keeps(1, 1, "prepare")]
     movers.moves.clear()
-    movers.steering = lambda said: [
-        MoveProgress(move=said.move, build=said.build, cell="c1", phase="abort", reply_to=said.reply_to)
-    ]
+    movers.steering = lambda steered: [movers.told(steered, "abort")]
     told = await berth("abort", B1)
     assert f"{B1}: abort is said" in told
     assert [move.to for move in movers.steered] == ["abort"]
@@ -326,15 +313,7 @@ async def test_a_move_that_begins_during_its_cancellation_is_aborted(
 async def test_a_command_steers_the_move_of_a_build(movers: FakeMovers, berth: Berth, of: str) -> None:
     stands = movers.keeps(1, 1, "verify")
 
-    def confirmed(said: MoveSteered) -> list[Message]:
-        movers.moves.clear()
-        ended = MoveEnded(
-            move=said.move, build=said.build, kind="resize", cell="c1", end="done", host="host-9",
-            reply_to=said.reply_to,
-        )  # fmt: skip
-        return [ended]
-
-    movers.steering = confirmed
+    movers.steering = lambda steered: [movers.ended(steered, kind="resize")]
     assert await berth("confirm", of, "--wait") == f"{B1} resized, on host-9\n"
     (said,) = movers.steered
     assert (said.move, said.to, said.cell) == (stands.move, "confirm", "c1")
@@ -342,12 +321,7 @@ async def test_a_command_steers_the_move_of_a_build(movers: FakeMovers, berth: B
 
 async def test_a_late_command_is_refused_with_the_reason(movers: FakeMovers, berth: Berth) -> None:
     movers.keeps(1, 1, "start")
-    movers.steering = lambda said: [
-        MoveProgress(
-            move=said.move, build=said.build, cell="c1", phase="start", refused="it is started there already",
-            reply_to=said.reply_to,
-        )
-    ]  # fmt: skip
+    movers.steering = lambda steered: [movers.told(steered, "start", refused="it is started there already")]
     assert await berth("abort", B1, ends=1) == f"{B1}: it is started there already\n"
 
 

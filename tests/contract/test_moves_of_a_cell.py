@@ -42,7 +42,6 @@ from tests.support.conductor_builders import (
     a_move_report,
     a_placed,
     a_selection,
-    a_steering,
     an_agent_report,
     in_short,
 )
@@ -224,42 +223,6 @@ async def test_a_silent_phase_times_out(everywhere: MovingCell) -> None:
     assert cell.books.held[holder_consumer(ONE.build, 2)][1] == a_selection(5).choice.allocations
 
 
-async def test_a_move_to_be_confirmed_has_no_time_limit(everywhere: MovingCell) -> None:
-    cell = everywhere
-    placed = cell.claimed(replace(MOVE, verify=True))
-    await to_the_end(cell, placed, twice=False)
-    cell.now += 1e6
-    assert (await cell.stands()).status == "verifying"
-    assert await cell.builds.time_out() == [] == await cell.builds.resume()
-    said = await to_the_end(cell, a_steering(placed, "revert"), twice=True)
-    assert {in_short(message) for message in said} == {"ended reverted at host0"}
-    assert set(cell.books.held) == {ONE.build}
-
-
-@pytest.mark.parametrize("phases", range(4))
-async def test_a_delete_wins_in_every_phase_and_nothing_stays_held(cell: MovingCell, phases: int) -> None:
-    placed = cell.claimed(replace(MOVE, verify=True))
-    said = await cell.came_of(placed)
-    for _ in range(phases):
-        said = await cell.done(next(message for message in said if isinstance(message, MoveOrdered)))
-    said = await to_the_end(cell, a_delete(ONE), twice=phases % 2 == 1)
-    assert {in_short(message) for message in said} == {"ended deleted", "BuildDeleted"}
-    assert cell.books.held == {}
-
-
-async def test_a_shelved_instance_holds_nothing_and_comes_back_elsewhere(cell: MovingCell) -> None:
-    said = await to_the_end(cell, a_move("shelve"), twice=True)
-    assert {in_short(message) for message in said} == {"ended done"}
-    assert cell.books.held == {} and (await cell.stands()).status == "shelved"
-    listed = await Listing(cell.database).find(FindInstances(cell=CELL, statuses=("shelved",)))
-    assert [instance.build for instance in listed.instances] == [ONE.build]
-    generation = cell.books.begin(ONE.build, a_selection(5).choice.allocations, None)
-    unshelve = replace(a_move("unshelve", number=2), generation=generation)
-    (_, order) = await cell.came_of(unshelve)
-    (end,) = await cell.came_of(replace(an_agent_report(order, "built")))  # type: ignore[arg-type]
-    assert in_short(end) == "ended done at host5" and (await cell.stands()).status == "active"
-
-
 async def test_a_list_has_the_host_where_the_guest_is(everywhere: MovingCell) -> None:
     cell = everywhere
     listing = Listing(cell.database)
@@ -335,18 +298,6 @@ async def test_a_move_ended_by_another_conductor_ends_only_once(
     await cell.ordered(cell.claimed(replace(MOVE, attempt=2)))
     assert await cell.builds.handle([(ONE.build, rebuild)]) == [[end]]
     assert (await cell.stands()).status == "moving"
-
-
-async def test_one_move_at_a_time(cell: MovingCell) -> None:
-    await cell.ordered(cell.claimed())
-    shelve = a_move("shelve", number=2)
-    (refused,) = await cell.came_of(shelve)
-    assert in_short(refused) == "ended error"
-    other = a_move(number=3)
-    assert isinstance(await cell.hears(other), Retry)
-    await to_the_end(cell, a_delete(ONE), twice=False)
-    assert short(await cell.came_of(shelve)) == ["ended error"]
-    assert short(await cell.came_of(other)) == ["destroy 1 at host5", "ended deleted"]
 
 
 async def test_an_instance_on_a_node_that_agents_share_does_not_move(cell: MovingCell) -> None:

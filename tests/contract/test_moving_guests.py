@@ -247,7 +247,8 @@ async def test_phases_count_as_orders_until_the_power_fails() -> None:
 
 @in_virtual_time
 async def test_a_heart_beat_counts_the_guests_that_are_there_and_the_work_on_them() -> None:
-    agent = await MovingAgent().build(replace(a_build(), spec=replace(a_spec(), image=Image(name="debian"))))
+    image = Image(name="debian", properties={"hw_disk_bus": "scsi"})
+    agent = await MovingAgent().build(replace(a_build(), spec=replace(a_spec(), image=image)))
     hosts = list(agent.trees._hosts.values())
     news = HostReports(
         SimAgent("a1", "c1", tuple(hosts)), agent.does, agent.trees, SimOptions(period=1.0), Clock(), None
@@ -257,6 +258,12 @@ async def test_a_heart_beat_counts_the_guests_that_are_there_and_the_work_on_the
         ((beat),) = await news.beat()
         return [(host.instances, host.building, host.images) for host in beat.hosts]
 
+    ((beat),) = await news.beat()
+    state = beat.hosts[0]
+    assert state.image_properties == {"hw_disk_bus=scsi": 1} and state.metrics["temperature"] > 22
+    assert (state.architecture, state.hypervisor, state.vm_modes) == ("x86_64", "QEMU", ("hvm",))
+    assert (state.ip, state.hypervisor_version) == (hosts[0].ip, 8_002_000)
+    assert state.capabilities == {"cpu_info:arch": "x86_64"}
     agent.does.faults = SLOW
     preparing = asyncio.create_task(agent.move(replace(PREPARE, spec=a_spec(1, "debian"))))
     await asyncio.sleep(1.0)

@@ -284,20 +284,6 @@ async def test_a_boot_that_is_read_again_builds_nothing_in_the_old_cell(world: C
     assert await settled(world, build) == ("c2", "active")
 
 
-async def test_a_cell_reports_only_its_own_half_of_a_move(world: CellsApart) -> None:
-    build = await world.boot()
-    await world.until(a_move(build), MoveOrdered, "c1")
-    for half in ("leaving", "arriving"):
-        for outcome in ("ready", "arrived", "back", "deleted", "failed"):
-            other = "c2" if half == "leaving" else "c1"
-            lie = HandoverReported(move=MOVE, build=build, cell=other, half=half, outcome=outcome)
-            assert await world.handovers.handle(lie) == ()
-    early = HandoverReported(move=MOVE, build=build, cell="c2", half="arriving", outcome="arrived")
-    assert await world.handovers.handle(early) == ()
-    await world.comes_to()
-    assert await settled(world, build) == ("c2", "active")
-
-
 @pytest.mark.parametrize("say", ["done", "back", "deleted"])
 async def test_lost_messages_after_an_end_are_repeated(world: CellsApart, say: str) -> None:
     build = await world.boot()

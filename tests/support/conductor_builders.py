@@ -25,10 +25,13 @@ from bus.claims import (
 from bus.errors import Unavailable
 from bus.messages import (
     AgentReported,
+    BuildDeleted,
     BuildDeleteRequested,
+    BuildEnded,
     BuildOrdered,
     BuildPlaced,
     DestroyOrdered,
+    HostFailed,
     Selection,
 )
 from bus.moves import (
@@ -263,7 +266,7 @@ def a_steering(placed: MovePlaced, to: Steering, reply_to: str = "") -> MoveStee
 
 
 def in_short(effect: Message) -> str:
-    """An effect of a build that may move, for people to read."""
+    """Return an effect of a build in short, for tables."""
     match effect:
         case MoveOrdered():
             was = f" (was {effect.was})" if effect.was else ""
@@ -290,10 +293,14 @@ def in_short(effect: Message) -> str:
             return f"release {effect.generation}{retired}{kept}"
         case ReleaseRequested():
             return f"free {_kept(effect.consumer, uid(1, 'b'))}"
+        case BuildEnded():
+            return f"end {effect.status}"
+        case BuildDeleted():
+            return "deleted"
+        case HostFailed():
+            return f"{effect.host} failed: {effect.cause}{'' if effect.ours else ', not its fault'}"
         case _:
-            return (
-                getattr(effect, "outcome", None) or getattr(effect, "status", None) or type(effect).__name__
-            )
+            return getattr(effect, "outcome", None) or type(effect).__name__
 
 
 def _kept(consumer: str | None, build: str) -> int:

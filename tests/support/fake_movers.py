@@ -10,7 +10,9 @@ from bus.claims import Choice
 from bus.messages import BuildCancelled, BuildCancelRequested, BuildPlaced, Selection
 from bus.moves import (
     FindMoves,
+    MoveEnd,
     MoveEnded,
+    MoveKind,
     MoveProgress,
     MoveRefused,
     MoveRequested,
@@ -151,19 +153,23 @@ class FakeMovers:
         self.builds[asked.build] = an_instance_there(int(asked.build[-12:]), number)
         return [self.told(asked, "prepare", number), self.ended(asked, host=f"host-{number}")]
 
-    def told(self, asked: MoveRequested, phase: str, host: int = 9, percent: int = 0) -> MoveProgress:
+    def told(
+        self, of: MoveRequested | MoveSteered, phase: str, host: int = 9, percent: int = 0, refused: str = ""
+    ) -> MoveProgress:
         return MoveProgress(
-            move=asked.move, build=asked.build, cell="c1", phase=phase, host=f"host-{host}", percent=percent,
-            reply_to=asked.reply_to,
+            move=of.move, build=of.build, cell="c1", phase=phase, host=f"host-{host}", percent=percent,
+            refused=refused, reply_to=of.reply_to,
         )  # fmt: skip
 
     def ended(
-        self, asked: MoveRequested, end: str = "done", host: str = "host-9", reason: str = ""
-    ) -> MoveEnded:
+        self, of: MoveRequested | MoveSteered, end: MoveEnd = "done", host: str = "host-9", reason: str = "",
+        kind: MoveKind = "migrate",
+    ) -> MoveEnded:  # fmt: skip
+        kind = of.kind if isinstance(of, MoveRequested) else kind
         failed = (PhaseOver("start", "host-9", "failed", "no boot disk", 1.0, 2.0),) if reason else ()
         return MoveEnded(
-            move=asked.move, build=asked.build, kind=asked.kind, cell="c1", end=end,  # type: ignore[arg-type]
-            host=host, reason=reason, phases=failed, reply_to=asked.reply_to,
+            move=of.move, build=of.build, kind=kind, cell="c1", end=end, host=host, reason=reason,
+            phases=failed, reply_to=of.reply_to,
         )  # fmt: skip
 
     def refused(self, asked: MoveRequested, code: str = "no_host") -> MoveRefused:

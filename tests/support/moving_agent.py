@@ -91,17 +91,22 @@ def told(said: MoveReported | None) -> str:
 
 
 class SmallPlacement:
-    def __init__(self) -> None:
+    """Allocations of builds, and of the holders of attempts that they left on the source."""
+
+    def __init__(self, build_on: str = "", kept: str = "", attempt: int = 1) -> None:
         self.held: dict[str, tuple[str, str]] = {}  # consumer → provider, type
         self.away: Exception | None = None
-        self.roots = dict.fromkeys((SOURCE, DESTINATION))
         self.asked = 0
+        if build_on:
+            self.build_on(build_on)
+        if kept:
+            self.kept_on_source(kept, attempt)
 
     def build_on(self, root: str, build: str = BUILD) -> None:
         self.held[build] = root, "INSTANCE"
 
-    def kept_on(self, root: str, attempt: int, type_: str) -> None:
-        self.held[holder_consumer(BUILD, attempt)] = root, type_
+    def kept_on_source(self, type_: str, attempt: int = 1) -> None:
+        self.held[holder_consumer(BUILD, attempt)] = SOURCE, type_
 
     async def allocations(self, question: FindAllocations) -> AllocationsFound:
         self.asked += 1

@@ -53,14 +53,12 @@ FLAVOR = Flavor(name="small", vcpus=1, memory_mb=64, disk_gb=1)
 FAILING = 0.1  # of each phase; tests choose ids of moves that fail where they are to
 
 
-def moving_settings(amqp_url: str, database_url: str, bus_name: str, seconds: float, **more: Any) -> Settings:
-    given: dict[str, Any] = {
-        "cells": (CELL,), "hosts": 6, "agents_per_cell": 2, "build_timeout": 60.0, "move_fail": FAILING,
-        "build_time": f"constant:{seconds}", "move_time": f"constant:{seconds}",
-    }  # fmt: skip
+def moving_settings(amqp_url: str, database_url: str, bus_name: str, seconds: float) -> Settings:
     return Settings().having(
-        amqp_url=amqp_url, database_url=database_url, exchange=bus_name, **(given | more)
-    )
+        amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=(CELL,), hosts=6,
+        agents_per_cell=2, build_timeout=60.0, move_fail=FAILING, build_time=f"constant:{seconds}",
+        move_time=f"constant:{seconds}",
+    )  # fmt: skip
 
 
 class MovingSite:

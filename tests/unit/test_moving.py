@@ -67,17 +67,12 @@ def holder(number: int, held: Allocations, **more: Any) -> TreeHolder:
 
 
 def used_by(*holders: TreeHolder, tree: Tree = FLAT) -> Tree:
-    used = {one.uuid: dict(one.used) for one in tree.providers}
+    used = {state.uuid: dict(state.used) for state in tree.providers}
     for holder in holders:
         for provider, resources in holder.held.items():
             for name, amount in resources.items():
                 used[provider][name] += amount
-    providers = tuple(_with_used(one, used[one.uuid]) for one in tree.providers)
-    return Tree(tree.root, tree.host, tree.cell, tree.agent, tree.zone, tree.sequence, False, providers)
-
-
-def _with_used(state: ProviderState, used: dict[str, int]) -> ProviderState:
-    return with_(state, used=used)
+    return with_(tree, providers=tuple(with_(state, used=used[state.uuid]) for state in tree.providers))
 
 
 def at(cell: int, vcpus: int, memory: int = 0) -> Allocations:
@@ -340,15 +335,13 @@ BUILT = an_agent_report(FIRST, "built")
 SWAPPED = SwapAnswered(1, Claimed(choice=0, generation=2, number=5))
 
 
-def told(generation: int = 1, number: int = 9, root: str = ON_HOST0, **to: Any) -> BuildReshaped:
+def told(
+    generation: int = 1, number: int = 9, root: str = ON_HOST0, allocations: Allocations = NUMA
+) -> BuildReshaped:
     return BuildReshaped(
-        build=PLACED.build,
-        cell=PLACED.cell,
-        root=root,
-        generation=generation,
-        number=number,
-        allocations=to.get("allocations", NUMA),
-    )
+        build=PLACED.build, cell=PLACED.cell, root=root, generation=generation, number=number,
+        allocations=allocations,
+    )  # fmt: skip
 
 
 def after(*events: Event, build: Build | None = None) -> tuple[Build, tuple[Message, ...]]:
@@ -394,13 +387,8 @@ def test_a_reshaped_build_has_the_new_allocations(events: list[Event], then: lis
 def test_an_outdated_reshape_changes_nothing() -> None:
     build, _ = after(PLACED, told())
     assert after(told(), build=build)[0] is build
-    gone, _ = after(
-        PLACED,
-        BUILT,
-        a_delete(PLACED),
-        an_agent_report(FIRST, "destroyed"),
-        ReleaseAnswer("deleting", Released()),
-    )
+    destroyed, released = an_agent_report(FIRST, "destroyed"), ReleaseAnswer("deleting", Released())
+    gone, _ = after(PLACED, BUILT, a_delete(PLACED), destroyed, released)
     assert after(told(), build=gone)[0] is gone
     never, _ = after(a_delete(PLACED))
     assert after(told(), build=never)[0] is never
@@ -585,45 +573,34 @@ def a_told_provider(
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("holds", "providers", "root"),
-    [
-        pytest.param([HELD_ROOT], [a_told_provider(HELD_ROOT)], HELD_ROOT, id="a flat host"),
-        pytest.param(
-            [CHILD, OTHER_ROOT],
-            [a_told_provider(CHILD, HELD_ROOT), a_told_provider(OTHER_ROOT, HELD_ROOT)],
-            HELD_ROOT,
-            id="children only",
-        ),
-        pytest.param(
-            [HELD_ROOT, CHILD],
-            [a_told_provider(HELD_ROOT), a_told_provider(CHILD, HELD_ROOT)],
-            HELD_ROOT,
-            id="root and child",
-        ),
-        pytest.param(
-            [SHARED_POOL, HELD_ROOT],
-            [a_told_provider(SHARED_POOL, agent=""), a_told_provider(HELD_ROOT)],
-            HELD_ROOT,
-            id="a pool of the operator's",
-        ),
-        pytest.param(
-            [SHARED_POOL, CHILD],
-            [a_told_provider(SHARED_POOL, traits=(SHARES,)), a_told_provider(CHILD, HELD_ROOT)],
-            HELD_ROOT,
-            id="a pool of an agent's",
-        ),
-        pytest.param(
-            [HELD_ROOT],
-            [a_told_provider(HELD_ROOT, traits=(SHARES,))],
-            HELD_ROOT,
-            id="a host that lends its own",
-        ),
-        pytest.param([HELD_ROOT], [a_told_provider(HELD_ROOT, agent="")], None, id="reported by nobody"),
-        pytest.param([HELD_ROOT], [], None, id="unknown"),
-        pytest.param([], [], None, id="nothing"),
-    ],
-)
+PLACES: dict[str, tuple[list[str], list[Provider], str | None]] = {
+    "a flat host": ([HELD_ROOT], [a_told_provider(HELD_ROOT)], HELD_ROOT),
+    "children only": (
+        [CHILD, OTHER_ROOT],
+        [a_told_provider(CHILD, HELD_ROOT), a_told_provider(OTHER_ROOT, HELD_ROOT)],
+        HELD_ROOT,
+    ),
+    "root and child": (
+        [HELD_ROOT, CHILD], [a_told_provider(HELD_ROOT), a_told_provider(CHILD, HELD_ROOT)], HELD_ROOT
+    ),
+    "a pool of the operator's": (
+        [SHARED_POOL, HELD_ROOT],
+        [a_told_provider(SHARED_POOL, agent=""), a_told_provider(HELD_ROOT)],
+        HELD_ROOT,
+    ),
+    "a pool of an agent's": (
+        [SHARED_POOL, CHILD],
+        [a_told_provider(SHARED_POOL, traits=(SHARES,)), a_told_provider(CHILD, HELD_ROOT)],
+        HELD_ROOT,
+    ),
+    "a host that lends its own": ([HELD_ROOT], [a_told_provider(HELD_ROOT, traits=(SHARES,))], HELD_ROOT),
+    "reported by nobody": ([HELD_ROOT], [a_told_provider(HELD_ROOT, agent="")], None),
+    "unknown": ([HELD_ROOT], [], None),
+    "nothing": ([], [], None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("holds", "providers", "root"), PLACES.values(), ids=PLACES)
 def test_place_of(holds: list[str], providers: list[Provider], root: str | None) -> None:
     held = Held(generation=3, allocations={one: {"VCPU": 1} for one in holds})
     place = place_of(held, {provider.id: provider for provider in providers})
