@@ -1,7 +1,7 @@
-"""Requests that came while every worker was down: how fast they are worked off, and with how much memory.
+"""Measures how fast requests are handled that arrived while every worker was down, and the memory used.
 
-A berth is up once, so that its hosts and queues are there, and is ended. The requests are published to the
-broker alone, which keeps them; then the berth comes up again, and all of them have to end.
+A berth is started once, so that its hosts and queues exist, and stopped. Requests are published to the
+broker, which stores them; then the berth starts again and all requests must end.
 """
 
 import asyncio

@@ -93,9 +93,7 @@ def _print_samples(kept: Path, kind: str, milliseconds: float, top: int) -> None
 
 
 def summed(raws: list[str], here: str) -> dict[str, Counter[str]]:
-    """Return the samples by package, by owner of the running code, and by function of berth. A line is a
-    stack and its count.
-    """
+    """Return the samples by package, owner of the running code, and function, from lines of stacks."""
     packages: Counter[str] = Counter()
     below: Counter[str] = Counter()
     functions: Counter[str] = Counter()

@@ -111,13 +111,13 @@ def measure(hosts: int) -> dict[str, float]:
 
 
 class HeldIndex:
-    """An index as a memory has it, for a source."""
+    """An index for a source of candidates, as placement's memory would have it."""
 
     def __init__(self, index: Index) -> None:
         self.index = index
 
     def watch(self, heard: Heard) -> None:
-        """Do nothing: this index does not change."""
+        """Do nothing, because this index does not change."""
 
     async def fresh(self) -> None: ...
 

@@ -22,7 +22,7 @@ _LETTER = 6.2  # pixels of one, at the size of numbers in bars
 
 
 class BootBar(NamedTuple):
-    """One of the bars: which load, whether it is of this run, its parts in milliseconds, and its boots/s."""
+    """A bar of the chart: its load, whether it is of this run, its parts in milliseconds, and its boots/s."""
 
     load: str
     now: bool
@@ -31,7 +31,7 @@ class BootBar(NamedTuple):
 
 
 def boot_bars(run: BenchRun, before: BenchRun | None) -> list[BootBar]:
-    """Return a bar for each load of the run; the bar of the previous run stands above it."""
+    """Return a bar for each load of the run, each below the bar of the previous run."""
     bars = []
     for bench, words in _WHICH.items():
         for recorded, now in ((before, False), (run, True)):
@@ -79,9 +79,7 @@ def chart_svg(run: BenchRun, before: BenchRun | None) -> str:
 
 
 def _cost(bar: BootBar, top: float, scale: float) -> list[str]:
-    """Return the parts of the cost next to one another, with their numbers where they fit, followed by the
-    sum.
-    """
+    """Return the parts of the processor time next to one another, followed by the sum."""
     drawn, left = [], float(_LEFT)
     pale = "" if bar.now else ' opacity=".55"'
     for name, spent in bar.parts.items():

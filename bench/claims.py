@@ -44,7 +44,7 @@ ROOM = {
 
 
 async def fleet(placement: Placement, hosts: int) -> list[tuple[str, int]]:
-    """Report so many hosts; gives each root and its shape."""
+    """Create so many hosts; return each root with its shape."""
     reports = [
         InventoryReported(
             root=(root := placement.clock.uuid()),

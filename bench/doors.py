@@ -81,7 +81,7 @@ async def claims(bus: Bus, fleet: Sequence[FlatHost], seconds: float) -> float:
 
 
 async def _answering(bus: Bus) -> None:
-    """Wait until placement answers."""
+    """Wait until placement answers queries."""
     until = monotonic() + _PATIENCE
     ask = bus.asker(topics.CHANGES, timeout=5.0)
     while True:

@@ -87,7 +87,7 @@ def _berth(environment: dict[str, str], *words: str) -> str:
 
 
 async def _boots(settings: Settings, rate: float, over: Callable[[], bool]) -> list[Boot]:
-    """Publish boots at this rate until `over` returns true, and return them with their ends."""
+    """Publish boots at this rate until `over()` is true; return them with the times of their ends."""
     found: list[Boot] = []
     async with Bus(wiring.transport(settings, "bench")) as bus:
         while not over():

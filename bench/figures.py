@@ -16,7 +16,7 @@ Better = Literal["up", "down"]
 
 
 class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One number, and whether more of it is better."""
+    """A measured number, and whether more of it is better."""
 
     name: str
     value: float
@@ -26,7 +26,7 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Yardstick(msgspec.Struct, frozen=True):
-    """Runs of the fixed loop in a second of real time, and in a second of processor time."""
+    """How often a fixed loop runs per second of real time, and per second of processor time."""
 
     clock: float
     processor: float
@@ -52,7 +52,7 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BenchRun(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a run has found, as it is kept."""
+    """All results of a run, as they are stored in a file."""
 
     at: str
     commit: str
@@ -67,7 +67,7 @@ class BenchRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Compared(NamedTuple):
-    """A figure and its previous value."""
+    """A figure with its value in the previous run."""
 
     bench: str
     figure: Figure
@@ -103,7 +103,7 @@ def _ratio(figure: Figure, now: Measured, was: Figure, then: Measured) -> float 
 
 
 def _normal(figure: Figure, yardstick: Yardstick) -> float:
-    """Return the value on a machine that runs the yardstick's loop once per second."""
+    """Return the value as it would be on a machine that runs the yardstick's loop once per second."""
     if not figure.scales:
         return figure.value
     speed = yardstick.clock if figure.scales == "clock" else yardstick.processor

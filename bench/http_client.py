@@ -1,4 +1,4 @@
-"""A client that costs next to nothing: one connection, one request at a time, nothing parsed but lengths."""
+"""A minimal HTTP client for measurements: one connection, one request at a time, only lengths are parsed."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ _TIMEOUT = 60.0
 
 
 class Answered(asyncio.Protocol):
-    """Collects one answer after the other; the future of each is set when it is whole."""
+    """Collects responses one after the other; the future of each is set when it is complete."""
 
     def __init__(self) -> None:
         self.buffer = bytearray()
@@ -48,7 +48,7 @@ class Answered(asyncio.Protocol):
 
 
 class LoopbackClient:
-    """Keeps its connection as long as the server does. Loopback only."""
+    """An HTTP client that keeps its connection open. Loopback only."""
 
     def __init__(self, base_url: str, headers: Mapping[str, str]) -> None:
         url = urlsplit(base_url)

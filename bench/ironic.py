@@ -96,7 +96,7 @@ class Watch:
                     group.create_task(self._poll(root))
 
     async def _poll(self, root: str) -> None:
-        """Query placement until the node is offered or Ironic has closed it."""
+        """Query placement until the node is a candidate, or until Ironic has made it unavailable."""
         while (at := self._opening.get(root)) is not None:
             group = ResourceGroup(resources={"CUSTOM_BAREMETAL": 1}, in_tree=root)
             if (await self.ask(FindCandidates(groups=(group,), limit=1))).candidates:
@@ -137,7 +137,7 @@ class Watch:
 
 @dataclass(frozen=True)
 class SteadyNews:
-    """Events at a steady rate: the milliseconds until nodes were claimable."""
+    """The result of a steady rate of events: milliseconds until nodes were claimable."""
 
     rate: float
     seconds: float
@@ -226,7 +226,7 @@ async def _has(watch: Watch, count: int, resource_class: str = "CUSTOM_BAREMETAL
 
 
 async def _next_build(watch: Watch, api: IronicApi) -> str:
-    """Publish the next build once its node is free: each node is the only one of its class."""
+    """Publish a build for a node as soon as the node is free: each node is the only one of its class."""
     ended = await watch.bus.listen(topics.BUILD_ENDED.at())
     lost = await watch.bus.listen(topics.BUILD_UNPLACEABLE.at())
     await watch.until(lambda: _most(watch, 1.0), "the nodes are known")

@@ -39,7 +39,7 @@ VIRTUAL_ROLES = ("conductor of c2", "agent of c2")
 
 
 class Site(msgspec.Struct, frozen=True, kw_only=True):
-    """Where everything is, and what the simulated Ironic has."""
+    """The addresses of all parts of a benchmark with Ironic, and the size of the simulated Ironic."""
 
     amqp_url: str
     database_url: str

@@ -31,12 +31,12 @@ _STOPPED_WITHIN = 60.0
 
 
 class NotClean(Exception):
-    """The load was not completed, so the figures mean nothing."""
+    """The error that a load was not completed, so that its figures mean nothing."""
 
 
 @dataclass(frozen=True)
 class LoadedBoots:
-    """A load and its price."""
+    """A load of boots with its processor time."""
 
     outcome: LoadOutcome
     cost: defaultdict[str, float]  # milliseconds of processor a boot, by kind of process
@@ -52,7 +52,7 @@ class LoadedBoots:
 
 @dataclass(frozen=True)
 class BenchBerth:
-    """Where a berth is that can be loaded."""
+    """The addresses and settings of a berth under load."""
 
     environment: dict[str, str]
     settings: Settings
@@ -93,7 +93,7 @@ def a_berth(hosts: int, cells: int = 4, **more: object) -> Iterator[BenchBerth]:
 
 
 def berth_on(amqp_url: str, database_url: str, hosts: int, cells: int = 4, **more: object) -> BenchBerth:
-    """Return a berth on the servers that is not started yet."""
+    """Return a berth that uses these servers, not started yet."""
     environment = of_berth(amqp_url, database_url, cells, hosts, **more)
     names = tuple(environment["BERTH_CELLS"].split(","))
     settings = Settings().having(amqp_url=amqp_url, database_url=database_url)
@@ -103,7 +103,7 @@ def berth_on(amqp_url: str, database_url: str, hosts: int, cells: int = 4, **mor
 
 @contextmanager
 def a_worker(environment: dict[str, str], *words: str) -> Iterator[None]:
-    """Run one more worker, with arguments of `berth run`."""
+    """Run an additional worker, with arguments of `berth run`."""
     process = subprocess.Popen(
         [sys.executable, "-m", "berth", "run", *words], env=environment, stderr=subprocess.DEVNULL
     )

@@ -1,4 +1,4 @@
-"""The machine of a run: what it is, and how quick it is at the moment."""
+"""The machine of a benchmark run: its hardware, and its speed at the moment."""
 
 import json
 import os

@@ -26,7 +26,7 @@ FRONT = "build.requested"  # the queue that may grow without end is named by it
 
 @dataclass(frozen=True)
 class RateSizes:
-    """Sizes of the measurement."""
+    """The number of boots, and the rates, of the measurement."""
 
     hosts: int = 10_000
     peak: int = 4000  # boots, to find it

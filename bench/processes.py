@@ -1,4 +1,4 @@
-"""Our processes as the system has them: what each kind has used of the processor, and its memory."""
+"""The processes of a benchmark as the system reports them: processor time by type, and memory."""
 
 import os
 from collections import defaultdict
@@ -23,7 +23,7 @@ def share_of(before: ProcessorTime, after: ProcessorTime, boots: int) -> default
 
 
 def in_all(cost: Mapping[str, float]) -> float:
-    """Return the sum over all processes of berth and its servers."""
+    """Return the sum of the processor time of all processes of berth and its servers."""
     return sum(spent for name, spent in cost.items() if name not in BESIDE)
 
 

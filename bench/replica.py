@@ -43,7 +43,7 @@ UUID = "lpad(to_hex(n), 8, '0') || '-0000-4000-8000-' || lpad(to_hex(n), 12, '0'
 
 
 async def fill(url: str, hosts: int) -> None:
-    """Write the hosts as reports would have."""
+    """Write hosts into placement's database as reports would."""
     database = Database(url, namespace="placement")
     await migrate(database, "placement_worker")
     await Placement(database, Clock()).start()
@@ -140,13 +140,13 @@ def transport(url: str) -> RabbitTransport:
 
 
 async def answering(url: str) -> None:
-    """Wait until placement answers."""
+    """Wait until placement answers queries."""
     async with Bus(transport(url)) as bus:
         await bus.asker(topics.CHANGES, timeout=120.0)(FindChanges(after=0))
 
 
 async def claim(url: str, hosts: int, claims: int) -> int:
-    """Take something of many hosts; the number of the last change."""
+    """Claim resources on many hosts; return the number of the last change."""
     last = 0
     async with Bus(transport(url)) as bus:
         ask = bus.asker_of_many(topics.CLAIM, timeout=60.0)

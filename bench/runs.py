@@ -1,4 +1,4 @@
-"""Files of runs: each run in a file, and the recorded run in the repository."""
+"""Stored results of benchmark runs: a file for each run, and the recorded run in the repository."""
 
 import re
 import subprocess

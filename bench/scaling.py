@@ -21,7 +21,7 @@ CELLS = 4
 
 @dataclass(frozen=True)
 class Variant:
-    """The difference to the usual berth."""
+    """A configuration to measure, as the difference to the usual one."""
 
     name: str
     cells: int = CELLS
@@ -55,7 +55,7 @@ KINDS: dict[str, Sequence[Variant]] = {
 
 
 def measured(variant: Variant, boots: int, hosts: int, mix: int) -> LoadedBoots:
-    """Measure a load after a first one that is not counted."""
+    """Measure a load of boots after a first load that is not counted."""
     with ExitStack() as stack:
         berth = stack.enter_context(a_berth(hosts, variant.cells, fail=0.1, **variant.settings))
         for worker in variant.beside:

@@ -46,7 +46,7 @@ class Management:
         self.by = f"the management API at {self._url}"  # for messages
 
     async def there(self) -> bool:
-        """Return whether the management API answers."""
+        """Return whether RabbitMQ's management API answers."""
         try:
             async with httpx.AsyncClient(timeout=_LOOK_SECONDS) as http:
                 found = await http.get(f"{self._url}/api/whoami", auth=self._auth)
@@ -58,7 +58,7 @@ class Management:
         return {user["name"] for user in await self._call("GET", "users")}
 
     async def take(self, definitions: Mapping[str, Any]) -> None:
-        """Create or change the users, permissions and policies of a definitions document."""
+        """Create or change the users, permissions and policies in RabbitMQ's format of definitions."""
         await self._call("POST", "definitions", definitions)
 
     async def drop(self, user: str, *policies: str) -> None:

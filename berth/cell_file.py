@@ -67,7 +67,7 @@ def write_secret(path: Path, text: str) -> None:
 
 
 def as_user(url: str, user: str, password: str, path: str | None = None) -> str:
-    """Return the URL with another user and password, and another path if one is given."""
+    """Return a service's URL with another user and password, and with another path if one is given."""
     parts = urlsplit(url)
     at = parts.netloc.rpartition("@")[2]
     known = f"{quote(user, safe='')}:{quote(password, safe='')}@{at}"
@@ -79,13 +79,13 @@ def vhost_of(amqp_url: str) -> str:
 
 
 def password_of(url: str, user: str) -> str:
-    """Return the password in a URL; empty if the URL is of another user."""
+    """Return the password in a URL; empty if the URL names another user."""
     parts = urlsplit(url)
     return unquote(parts.password or "") if unquote(parts.username or "") == user else ""
 
 
 def _with(text: str, name: str, value: Any) -> str:
-    """Return a settings file with this setting before the first table header, where it is in no table."""
+    """Return the text of a settings file with this setting added before the first table header."""
     there = re.compile(rf"^{name}\s*=.*$", re.MULTILINE)
     if there.search(text):
         return there.sub(lambda _: _line(name, value).rstrip(), text, count=1)

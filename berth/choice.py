@@ -1,4 +1,4 @@
-"""The scheduler according to the settings: filters and weighers by name, and how requests are read."""
+"""The scheduler's configuration from the settings: filters and weighers, and how requests are read."""
 
 import importlib
 import re
@@ -12,7 +12,7 @@ Refuse = Callable[[str, str], None]  # the name of a setting, and what is wrong 
 
 
 def policy(settings: Settings) -> ChoicePolicy:
-    """Return the scheduler's filters and weighers of the settings, or raise BadSetting."""
+    """Return the filters and weighers that the settings enable, or raise BadSetting."""
 
     def refuse(name: str, why: str) -> NoReturn:
         raise BadSetting(f"{name} = {by_name(settings)[name]!r}: {why}")
@@ -21,7 +21,7 @@ def policy(settings: Settings) -> ChoicePolicy:
 
 
 def chosen(settings: Settings, refuse: Refuse) -> ChoicePolicy:
-    """Return the filters and weighers of the settings; call `refuse` with the name of a wrong setting."""
+    """Return the enabled filters and weighers; call `refuse` with the name of a wrong setting."""
     wanted = settings.scheduler
     own: dict[str, Callable[..., Any]] = {}
     for name, functions in (("scheduler_filters", wanted.filters), ("scheduler_weighers", wanted.weighers)):
@@ -52,7 +52,7 @@ def chosen(settings: Settings, refuse: Refuse) -> ChoicePolicy:
 
 
 def rule_options(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Return the options of filters and weighers; classes of `pci_aliases` are the devices by default."""
+    """Return the options of filters and weighers; `pci` weighs the devices of `pci_aliases` by default."""
     said = {name: dict(options) for name, options in settings.scheduler.rules.items()}
     aliases = [words.split()[0] for words in settings.requests.pci_aliases.values() if words.split()]
     if aliases:

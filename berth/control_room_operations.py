@@ -81,7 +81,7 @@ class ControlRoomActions:
 
 @contextmanager
 def operations_refused() -> Iterator[None]:
-    """Raise every refusal, wrong option and missing answer as OperationRefused."""
+    """Convert every refusal, wrong option and missing answer within the block to OperationRefused."""
     try:
         yield
     except _TROUBLE as problem:
@@ -111,7 +111,7 @@ class _RunningDrain:
 
 @asynccontextmanager
 async def drains_here(bus: Bus) -> AsyncIterator["ControlRoomDrains"]:
-    """Yield the drains of this process; leaving the block stops them."""
+    """Yield the drains that run in this process; they are stopped when the block ends."""
     async with asyncio.TaskGroup() as group:
         drains = ControlRoomDrains(bus, group)
         try:

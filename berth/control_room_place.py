@@ -11,7 +11,7 @@ _LOOKS, _GAP = 100, 0.1  # ten seconds
 
 
 def with_a_room(settings: Settings) -> Settings:
-    """Return the settings with an address for the control room that no other berth takes meanwhile."""
+    """Return the settings with an address for the control room that is reserved for this process."""
     place = f"127.0.0.1:{PORT}" if settings.control_room.http == "auto" else settings.control_room.http
     host, _, port = place.rpartition(":")
     if settings.control_room.http == "auto" and not _reserve(host, PORT):
@@ -49,7 +49,7 @@ async def where_the_room_is(settings: Settings, stopping: asyncio.Event | None =
 
 
 async def saying_where(settings: Settings, say: Callable[[str], None], work: Awaitable[int]) -> int:
-    """Run a coroutine, and print the control room's address when it listens."""
+    """Run a coroutine, and print the control room's address as soon as it listens."""
 
     async def tell() -> None:
         if where := await where_the_room_is(settings):

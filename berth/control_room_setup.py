@@ -75,7 +75,7 @@ SHOW, ACT = "berth:control_room:show", "berth:control_room:act"
 
 
 def operators_page(settings: Settings, bus: Bus, queues_of: QueuesOf, agent_queues: AgentQueues) -> Worker:
-    """Return the worker of the control room; wiring gives it the tables of all workers."""
+    """Return the control room as a worker; `berth.wiring` passes it the tables of all workers."""
     events = Events(bus.clock)
 
     async def serve() -> None:

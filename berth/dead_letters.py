@@ -13,7 +13,7 @@ from bus.worker import cell_of
 async def replay(
     transport: Transport, clock: Clock, ids: Collection[str] | None, stays: Callable[[str], None]
 ) -> int:
-    """Send dead letters to the queues they failed in, then delete them; call `stays` for each that stays."""
+    """Send dead letters to the queues in which they failed, then delete them; call `stays` for the rest."""
 
     async def rescue(letter: DeadLetter) -> bool:
         if letter.cell and cell_of(letter.queue) != letter.cell:

@@ -1,4 +1,6 @@
-"""Ironic according to the settings. Imported only if it is configured, because HTTP clients load slowly."""
+"""Ironic, as the settings describe it; imported only if it is configured, because HTTP clients load
+slowly.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -113,7 +115,7 @@ def _selected(selection: Iterable[str]) -> dict[str, Any]:
 
 
 def _cells(nodes: IronicNodeSettings) -> dict[str, Any]:
-    """Return the mapping of nodes to cells without its default, which is `Settings.metal_cell`."""
+    """Return the settings' mapping of Ironic nodes to cells, without its default."""
     return {
         "cell_by": nodes.cell_by,
         "cells": {value: cell for value, cell in nodes.cells.items() if value != "*"},
@@ -159,7 +161,7 @@ def sync(settings: Settings, bus: Bus) -> Worker:
 
 
 def agent_of(cell: str) -> str:
-    """Return the name under which selections of nodes know berth's own agents for a cell."""
+    """Return the agent name of a cell's Ironic nodes if berth's own agents deploy on them."""
     return AGENT.format(cell=cell)
 
 

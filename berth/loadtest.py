@@ -24,7 +24,7 @@ MOST_MIXED = 1000
 
 
 def mixed(flavors: int) -> tuple[Flavor, ...]:
-    """Return this number of different flavors: 1 to 8 VCPUs, 512 MB to 4 GB for each VCPU, some disk."""
+    """Return this many different flavors: 1 to 8 VCPUs, 512 MB to 4 GB for each VCPU, some disk."""
     made = []
     for index in range(flavors):
         size, turn = index % 4, index // 4
@@ -164,7 +164,7 @@ class Load:
         return LoadOutcome(self.boots, seconds)
 
     async def _ask(self) -> None:
-        """Publish the requests of the load, by a rate or with a limited number in progress."""
+        """Publish the build requests of the load, at a rate or with a limited number in progress."""
         while (left := self.plan.boots - len(self.boots)) > 0:
             if self.plan.rate:
                 due = int(self.plan.rate * self.now()) + 1 - len(self.boots)

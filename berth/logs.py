@@ -26,7 +26,7 @@ _KINDS = ("request", "build", "move")
 
 
 class _Body(msgspec.Struct):
-    """The fields with ids that messages may have."""
+    """The fields of messages that contain ids."""
 
     request: Any = None
     build: Any = None
@@ -50,7 +50,7 @@ def begin(settings: Settings, process: str = "") -> None:
 
 
 def this_is(process: str) -> None:
-    """Set the name of this process in its log lines."""
+    """Set the process name that its log lines show."""
     for handler in logging.root.handlers:
         if isinstance(handler.formatter, _Lines):
             handler.formatter.process = process

@@ -1,4 +1,4 @@
-"""Placement over HTTP according to the settings. Imported only if it is served, because it loads slowly."""
+"""Placement's HTTP API, as the settings describe it. Imported only if it is served: it loads slowly."""
 
 import sys
 from collections.abc import Callable, Coroutine

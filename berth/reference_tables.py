@@ -265,7 +265,7 @@ def settings_markdown() -> str:
 
 
 def _titles() -> Mapping[str, str]:
-    """Return the first sentence of each group's docstring, by the path of the group (as in GROUP_OF)."""
+    """Return for each group of settings the first sentence of its docstring."""
     found = dict[str, str]()
 
     def below(kind: type[SettingsGroup], path: tuple[str, ...]) -> None:
@@ -280,7 +280,7 @@ def _titles() -> Mapping[str, str]:
 
 
 def _words() -> Mapping[str, str]:
-    """Return the comment in the source for each setting."""
+    """Return for each setting the comment that describes it in the source."""
     source = inspect.getsource(settings_module)
     notes = {
         token.start[0]: (token.string.lstrip("# "), token.line.strip().startswith("#"))

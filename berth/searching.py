@@ -47,14 +47,14 @@ class SharedMemory:
         await self._memory.loaded()
 
     async def fresh(self) -> None:
-        """Bring the index up to date with commits of other processes."""
+        """Read commits of other processes, so that placement's index in this process is up to date."""
         await self.loaded()
         assert self._memory is not None
         await self._memory.fresh()
 
 
 class SearchPlace(NamedTuple):
-    """The source of candidates for one scheduler, with the workers that maintain it."""
+    """A scheduler's access to placement: its source of candidates, and the workers that keep it current."""
 
     source: CandidateSource
     loaded: Callable[[], Awaitable[None]]

@@ -78,10 +78,7 @@ async def serving_metrics(port: int, host: str = "127.0.0.1") -> AsyncIterator[N
 
 
 def settle_in() -> None:
-    """Prepare memory for a process that has loaded its code and now only works.
-
-    Collecting loaded modules as garbage would cost a busy worker a sixth of its time.
-    """
+    """Exclude loaded code from garbage collection, which would cost a busy worker a sixth of its time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
@@ -89,9 +86,10 @@ def settle_in() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Keep freed memory in the process: arrays over all hosts are allocated and freed with each batch.
+    """Keep freed memory in the process instead of returning it to the system.
 
-    Faulting it in again page by page would cost 5 % of the time of a scheduler's decision.
+    Arrays over all hosts are allocated and freed with each batch; new memory pages for them would cost 5 %
+    of the time of a scheduler's decision.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:  # glibc's
@@ -250,7 +248,7 @@ async def embedded(settings: Settings, *, open_socket: bool = False) -> AsyncIte
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Lock the state directory itself until this process ends, so that only one berth uses it."""
+    """Lock the state directory until this process ends, so that one berth at a time uses it."""
     opened = os.open(directory, os.O_RDONLY)
     try:
         try:

@@ -53,7 +53,7 @@ def agents(settings: Settings) -> list[SimAgent]:
 
 
 def at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack | None) -> list[Worker]:
-    """Return the simulated agents of a cell, or the named one; with `disks`, each keeps a file."""
+    """Return the simulated agents of a cell, or the named one; with `disks` they store their state."""
     compute = settings.compute
     options = SimOptions(
         faults=_faults(compute),

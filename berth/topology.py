@@ -39,7 +39,7 @@ COLUMNS = ("topic or query", "message", "says", "from", "to", "wall")
 
 
 def table(workers: Sequence[Worker]) -> list[tuple[str, str, str, str, str, str]]:
-    """Return a row of COLUMNS for each topic and query; `wall` is the direction across a cell's border."""
+    """Return a row for each topic and query; `wall` is the direction in which it crosses a cell's border."""
     (cell,) = {cell_of(f"{worker.name}:") for worker in workers} - {""}
     way = {of: way.value for of, way in ways(cell, workers).items()}
     rows = [
@@ -153,7 +153,7 @@ def _identifier(name: str) -> str:
 
 
 def _kind(worker: Worker) -> str:
-    """Return the type of a worker by its name: conductor.c1 and conductor.c2 are of one type."""
+    """Return the type of a worker from its name: conductor.c1 and conductor.c2 have the same type."""
     return worker.name.split(".")[0]
 
 
@@ -239,7 +239,7 @@ def _type(one: Mapping[str, Any]) -> str:
 
 
 def _bounds(one: Mapping[str, Any]) -> str:
-    """Return the limits of a field to follow `text`, or in brackets for a field with several values."""
+    """Return the limits of a field as text, to follow `text`."""
     names = ("imum", "Length", "Items", "Properties")
     least = next((one[f"min{name}"] for name in names if f"min{name}" in one), None)
     most = next((one[f"max{name}"] for name in names if f"max{name}" in one), None)

@@ -53,7 +53,7 @@ def begin(environment: Mapping[str, str] = os.environ) -> None:
 
 
 class SpansOf:
-    """The spans that an OpenTelemetry provider creates for berth."""
+    """Creates berth's tracing spans with an OpenTelemetry provider."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._api: Any = importlib.import_module("opentelemetry.trace")

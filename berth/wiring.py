@@ -1,6 +1,6 @@
-"""The workers according to the settings: the only module that imports all of them.
+"""Assembles the workers that the settings name: the only module that imports all of them.
 
-A worker's code is imported where it is used: a client's command starts in half the time.
+A worker's code is imported where it is used, so that a client's command starts in half the time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PACKAGES = {  # roles with a store
 
 
 def alone() -> Transport:
-    """Return an in-process bus for a process without other workers."""
+    """Return an in-process bus for a process that runs no worker."""
     return LocalTransport(LocalBroker())
 
 
@@ -49,7 +49,7 @@ def transport(settings: Settings, name: str, cell: str = "") -> Transport:
 
 
 def way_of(together: Sequence[worker_roles.Role], settings: Settings) -> Transport:
-    """Return the transport for a process with one worker, or with the same worker for several cells."""
+    """Return the broker connection for a process with one worker, or with one for each of several cells."""
     first = together[0]
     return transport(settings, worker_roles.name_of(together), "" if first.worker == "ferry" else first.cell)
 
@@ -79,7 +79,7 @@ def database(settings: Settings, role: worker_roles.Role) -> Database:
 
 
 async def ever_made(settings: Settings, role: worker_roles.Role) -> bool:
-    """Return whether this role's database was ever migrated. Asking creates no file."""
+    """Return whether a worker's database was ever migrated. Asking creates no file."""
     from bus.sql.migrations import current
 
     url = settings.database_for(store_of(role))
@@ -95,7 +95,7 @@ async def ever_made(settings: Settings, role: worker_roles.Role) -> bool:
 
 
 def stores(settings: Settings) -> dict[worker_roles.Role, str]:
-    """Return every role with a database, and the package with its migrations."""
+    """Return every worker that has a database, with the package of its migrations."""
     return {role: _PACKAGES[role.worker] for role in worker_roles.roles(settings) if role.worker in _PACKAGES}
 
 
@@ -150,7 +150,7 @@ async def serve(
 
 
 def _asks_as(role: worker_roles.Role, settings: Settings) -> str:
-    """Return the name by which the permissions of a cell's user know this process; "" outside of cells."""
+    """Return the name that begins this process's reply queues, for its permissions; "" outside of cells."""
     if role.worker == "conductor":
         return asks_as(str(role))
     if role.worker not in ("compute", "metal"):
@@ -215,7 +215,7 @@ def all_workers_without_a_bus(cell: str = "c1") -> list[Worker]:
 
 
 def _tables(settings: Settings) -> dict[worker_roles.Role, list[Worker]]:
-    """Return the workers by role; a ferry has no table, as it forwards messages of other workers."""
+    """Return the workers by role, to read their tables; a ferry has none, as it forwards others' messages."""
     from bus.sql.database import Database
 
     bus, nowhere = Bus(alone()), Database("sqlite+aiosqlite://")

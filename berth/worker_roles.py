@@ -1,4 +1,4 @@
-"""The workers of the settings by role: which share a process, and in which order they end."""
+"""The workers that the settings name, by role: which share a process, and in which order they stop."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Role:
 
 
 def role(worker: str, cell: str, settings: Settings, agent: str = "") -> Role:
-    """Return the named role, or raise BadSetting with what is wrong with it."""
+    """Return the role with this name; raise BadSetting if it is wrong."""
     if worker not in WORKERS:
         known = ", ".join(WORKERS)
         raise BadSetting(f"there is no worker {worker!r}; there are: {known}")
@@ -111,7 +111,7 @@ def roles(settings: Settings) -> list[Role]:
 
 
 def processes(settings: Settings) -> list[tuple[Role, ...]]:
-    """Return which roles share a process under `berth up`: conductors of several cells, and their agents."""
+    """Return which workers share a process under `berth up`, such as conductors of several cells."""
     several = settings.process.cells_a_process
     found: list[list[Role]] = []
     open_: dict[tuple[str, str], list[Role]] = {}
@@ -128,7 +128,7 @@ def processes(settings: Settings) -> list[tuple[Role, ...]]:
 
 
 def ending(settings: Settings) -> list[list[Role]]:
-    """Return the order of stopping: workers that ask before those that answer, so that no query waits."""
+    """Return the order in which workers stop: those that ask before those that answer, so no query waits."""
     stages = (
         ("control-room",),
         ("scheduler", "compute", "metal", "ironic"),

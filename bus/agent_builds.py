@@ -75,7 +75,7 @@ class AgentBuilds:
         self._finished.put(outcome.build, tuple(others))
 
     def known_to_be(self, order: BuildOrdered) -> bool:
-        """Return whether the attempt was ordered before or is void."""
+        """Return whether this build attempt was ordered before or is void."""
         key = order.build, order.attempt
         void = self.is_void(order.build, order.attempt)
         return void or key in self.running or self.outcome(key) is not None
@@ -111,12 +111,14 @@ class AgentBuilds:
             self._finished.put(build, tuple(o for o in outcomes if not above < o.attempt <= attempt))
 
     def known(self) -> tuple[list[AgentReported], dict[str, tuple[Span, ...]]]:
-        """Return the outcomes of all attempts, and the void attempts of each build, to be stored."""
+        """Return the outcomes of all attempts, and the void attempts of each build, for the agent's
+        storage.
+        """
         finished = [outcome for outcomes in self._finished.values() for outcome in outcomes]
         return finished, dict(self._void.items())
 
     def running_upto(self, order: DestroyOrdered) -> list[Key]:
-        """Return the running attempts that a destroy order covers."""
+        """Return the running attempts that a destroy order covers: up to its attempt."""
         build, above, highest = order.build, order.above, order.attempt
         if highest - above < len(self.running):
             return [
@@ -143,7 +145,7 @@ def report(
     leftover: bool = False,
     cause: str = "",
 ) -> AgentReported:
-    """Return an agent's report about this order."""
+    """Return an agent's report of the outcome of this order."""
     return AgentReported(
         build=order.build,
         attempt=order.attempt,

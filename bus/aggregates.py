@@ -1,4 +1,4 @@
-"""Queries and edits of aggregates in placement. Its members are the providers that list an aggregate."""
+"""Aggregates (groups of hosts with metadata): queries, and edits that operators request, in placement."""
 
 from typing import Annotated, Final
 

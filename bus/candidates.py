@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.floating[Any]]
 
 
 class SenselessQuery(ValueError):
-    """A query for candidates is not valid; the text names the wrong field and the reason."""
+    """A query for candidates that is not valid; the text names the wrong field and the reason."""
 
 
 Heard = Callable[[Sequence[str], Sequence[str]], None]  # changed roots; changed aggregates and cells
@@ -64,7 +64,7 @@ class CandidateSearch(Protocol):
         """Return the positions of the hosts that fit; for hosts with nested providers `ways` decides."""
 
     def any_of(self, resource_class: str) -> bool:
-        """Return whether any provider has an inventory of the class; if not, `free` and `capacity` are 0."""
+        """Return whether any provider has an inventory of the class; else `free` and `capacity` are 0."""
 
     def free(self, resource_class: str) -> Floats: ...
 
@@ -86,7 +86,7 @@ class CandidateSearch(Protocol):
         """Return how many hosts each constraint of the query removed."""
 
     def nearest(self, roots: Collection[str] = (), most: int = 5) -> Sequence[NearMiss]:
-        """Return what the given hosts lack; without hosts, what the closest hosts lack if no host fits."""
+        """Return what the given hosts lack for the query, or without hosts what the closest hosts lack."""
 
 
 class CandidateSource(Protocol):
@@ -97,11 +97,11 @@ class CandidateSource(Protocol):
         """Return the number of the last change of placement that this index includes."""
 
     async def fresh(self) -> None:
-        """Wait until the index includes every change committed before this call, by one short query."""
+        """Wait until the index includes every change that was committed before this call."""
 
     @property
     def layout(self) -> int:
-        """Return a counter that grows when a host is added or removed, or its position or name changes."""
+        """Return a counter of changes to the list of hosts: added, removed, renamed or moved hosts."""
 
     @property
     def size(self) -> int:
@@ -117,7 +117,7 @@ class CandidateSource(Protocol):
     def position(self, root: str) -> int | None: ...
 
     def named(self, host: str) -> Sequence[str]:
-        """Return the root providers with this host name or this id."""
+        """Return the root providers with this host name or this uuid."""
 
     def hosts(self) -> Sequence[PlacedHost]: ...
 
@@ -135,10 +135,10 @@ class CandidateSource(Protocol):
 
     @property
     def sharing(self) -> Mapping[str, Collection[str]]:
-        """Return the hosts whose trees share resources with other hosts, with the shared resource classes."""
+        """Return the hosts that use providers shared with other hosts, each with the shared classes."""
 
     def reserve(self, allocations: Allocations) -> None:
-        """Count allocations as used in searches of this scheduler until they are withdrawn."""
+        """Count allocations as used in this scheduler's searches until they are withdrawn."""
 
     def withdraw(self, allocations: Allocations) -> None: ...
 

@@ -31,7 +31,7 @@ KEEPERS = (CLEANUP, MIGRATION)
 
 
 def holder_consumer(build: str, attempt: int) -> str:
-    """Return the id of the holder consumer for the resources that an attempt of a build may have left."""
+    """Return the id of the holder consumer for a guest that an attempt of a build may have left behind."""
     return str(uuid5(UUID(build), f"what is left of attempt {attempt}"))
 
 
@@ -135,7 +135,7 @@ class NoGroup(Tagged, frozen=True, kw_only=True):
 
 
 class NothingHeld(Tagged, frozen=True, kw_only=True):
-    """The final reason of a refused claim: the consumer that it takes over has no allocations."""
+    """The final reason of a refused claim: the consumer whose allocations it takes over has none."""
 
     consumer: Text
 
@@ -168,7 +168,7 @@ class Claimed(Tagged, frozen=True, kw_only=True):
 
 
 class Held(Tagged, frozen=True, kw_only=True):
-    """The result of a claim or release with an outdated generation: the consumer's current allocations."""
+    """The result of a claim or release with an outdated generation: the consumer's present allocations."""
 
     generation: Whole
     allocations: Allocations
@@ -176,7 +176,9 @@ class Held(Tagged, frozen=True, kw_only=True):
 
 
 class Retired(Tagged, frozen=True, kw_only=True):
-    """The result of a claim for a retired consumer: its build has ended, and it stays unusable."""
+    """The result of a claim for a retired consumer: its build has ended, so it can hold no resources
+    again.
+    """
 
     why: Cause
     unplaceable: bool = False  # no host was found for it

@@ -74,7 +74,7 @@ class ClientRequested(Message, frozen=True, kw_only=True):
 
 
 class ClientAsked(Message, frozen=True, kw_only=True):
-    """A query of a client, described by exactly one field. The answer leaves out data of other projects."""
+    """A client's query, described by exactly one field. The answer has data of the client's projects only."""
 
     client: ClientName
     builds: FindBuilds | None = None

@@ -40,7 +40,7 @@ _LONGEST_PAUSE = 5.0
 
 
 class Backoff:
-    """Pauses that grow from 0.1 s to 5 s, each shortened at random so that clients do not retry in step."""
+    """Pauses between retries: from 0.1 s growing to 5 s, shortened at random so that retries are spread."""
 
     def __init__(self, clock: Clock) -> None:
         self._chance = clock.chance
@@ -68,7 +68,7 @@ class RateLimitedPublisher:
         self._due.set()
 
     async def run(self) -> None:
-        """Publish a message whenever `due` was called, until cancelled."""
+        """Publish a message after each call of `due`, until cancelled."""
         while True:
             await self._due.wait()
             self._due.clear()
@@ -80,7 +80,7 @@ class RateLimitedPublisher:
 
 
 class ReportSequence:
-    """A source of increasing numbers, which follow the wall clock in microseconds while it moves forward."""
+    """A source of sequence numbers of reports: increasing, near the wall clock in microseconds."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -91,5 +91,5 @@ class ReportSequence:
         return self._last
 
     def follow(self, told: int) -> None:
-        """Continue after this number, which an earlier run of the process used while its clock was ahead."""
+        """Continue after this sequence number of an earlier run of the process, whose clock was ahead."""
         self._last = max(self._last, told)

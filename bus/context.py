@@ -32,10 +32,10 @@ class Tracer(Protocol):
     """The interface of a tracer: creates spans and exports them."""
 
     def handling(self, worker: str, row: str, envelope: Envelope) -> Span | None:
-        """Return a span for the handling of a message, a child of its traceparent, which it replaces."""
+        """Return a tracing span for handling a message: the parent of what its handler publishes."""
 
     def asking(self, query: str, causes: Sequence[Envelope]) -> tuple[Span, str] | None:
-        """Return a query's span and traceparent: a child of the first cause, linked with all causes."""
+        """Return the span and traceparent of a query: child of the first causing message, linked with all."""
 
     def beginning(self, type_: str) -> str:
         """Return the traceparent of a new root span for the first message of a trace."""
@@ -60,7 +60,7 @@ _arrived: ContextVar[Mapping[int, Envelope]] = ContextVar("berth_arrived_envelop
 
 
 class StoredContext(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The part of an envelope to store with work that continues after the message was settled."""
+    """The tracing data of a message, stored with work that continues after the message was acknowledged."""
 
     id: str = ""
     correlation: str = ""
@@ -72,7 +72,7 @@ NO_STORY = StoredContext()
 
 @contextmanager
 def handling(envelopes: Iterable[tuple[Envelope, Message]]) -> Iterator[None]:
-    """Make messages that are published within the block consequences of the messages that are handled."""
+    """Mark messages that are published within the block as caused by the messages that are handled."""
     arrived = {id(message): envelope for envelope, message in envelopes}
     alone = next(iter(arrived.values())) if len(arrived) == 1 else None
     tokens = current.set(alone), _arrived.set(arrived)
@@ -84,7 +84,7 @@ def handling(envelopes: Iterable[tuple[Envelope, Message]]) -> Iterator[None]:
 
 
 def envelopes_handled() -> Sequence[Envelope]:
-    """Return the envelopes of the messages that are handled now, or of the message that was resumed."""
+    """Return the envelopes of the messages that the current task handles, or resumes."""
     alone = current.get()
     return (alone,) if alone is not None else tuple(_arrived.get({}).values())
 
@@ -99,7 +99,7 @@ def story_of(message: Message) -> StoredContext:
 
 @contextmanager
 def resumed(story: StoredContext) -> Iterator[None]:
-    """Make messages that are published within the block consequences of the message with this context."""
+    """Mark messages published within the block as caused by the message whose context was stored."""
     if story == NO_STORY:
         yield
         return
@@ -141,7 +141,7 @@ def follow(
 
 
 def _passed_on(cause: Envelope | None, type_: str, clock: Clock) -> str:
-    """Return the traceparent for the next message: of the tracer's current span, else a generated one."""
+    """Return the traceparent for the next message: from the tracer's current span, else a new one."""
     parent = cause.traceparent if cause else ""
     if (tracer := current_tracer()) is None:
         return _child(parent, clock)

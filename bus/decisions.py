@@ -30,7 +30,7 @@ class NearMiss(Value, frozen=True, kw_only=True):
 
 
 class RecordedScale(Compact, frozen=True):
-    """The scale of one weigher: lowest and highest value of all hosts that fit, and its multiplier."""
+    """The scale of one weigher in a decision: lowest and highest value of fitting hosts, and multiplier."""
 
     weigher: Text
     multiplier: Number
@@ -55,7 +55,7 @@ class RecordedHost(Compact, frozen=True):
 
 
 class AlsoAsked(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """Demands of a request on its host, in addition to its flavor and image."""
+    """Demands on the host in addition to flavor and image, such as zone, group and hints."""
 
     zone: Zone = ""
     cell: Text = ""

@@ -10,9 +10,8 @@ from bus.vocabulary import Allocations, Cause, Compact, Id, LongList, Message, O
 
 
 class BuildAdoptRequested(Message, frozen=True, kw_only=True):
-    """Take over an instance that already runs and has allocations in placement, as a build of this cell.
-
-    The cell checks the allocations with placement. For a build that the cell has already, it updates them.
+    """Make a cell responsible for an instance that already runs and has allocations in placement. The cell
+    compares the allocations with placement's. For a build that the cell has already, it updates them.
     """
 
     build: Id  # also the consumer

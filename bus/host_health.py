@@ -32,7 +32,7 @@ DRAIN = f"{HELD}DRAIN"  # the cause while a host is drained
 
 
 def causes_in(traits: Iterable[str]) -> list[str]:
-    """Return the causes for which operators disabled a host with the traits, in alphabetical order."""
+    """Return the causes for which operators disabled a host, decoded from its traits, sorted."""
     return sorted(trait.removeprefix(HELD).lower() for trait in traits if trait.startswith(HELD))
 
 
@@ -69,7 +69,7 @@ class HostHealth(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def recorded(self) -> bool:
-        """Return whether the state must be stored: after a restart no build may go to this host."""
+        """Return whether the state must be stored, so that a restarted scheduler avoids this host."""
         return self.availability == "down" or not self.enabled or self.forced_down
 
 
@@ -133,7 +133,7 @@ def standing(
 
 
 def condition(traits: Collection[str], health: HostHealth | None) -> Condition:
-    """Return the state of a host without reasons, which take longer to find (see `standing`)."""
+    """Return the state of a host (up, down, disabled, ...) without the reasons."""
     if FORCED_DOWN in traits or (
         health is not None and (health.availability == "down" or health.forced_down)
     ):
@@ -153,7 +153,7 @@ def not_up(states: Mapping[str, int]) -> str:
 
 
 def unanswered(root: Provider) -> HostHealth:
-    """Return the health of a host when no scheduler answers."""
+    """Return the health that is assumed for a host when no scheduler answers."""
     return HostHealth(
         root=root.id,
         host=root.host,

@@ -201,7 +201,7 @@ class _Connection(HttpToolsProtocol):
                 self._refuse(431, f"The headers of a request may have {HEAD_BYTES} bytes.")
 
     def _grow_impatient(self) -> None:
-        """Refuse the request at its deadline, unless it arrives fast enough or the server does not read."""
+        """Refuse a request that is incomplete at its deadline, which fast uploads extend."""
         now = self.loop.time()
         if self.flow.read_paused or self._is_responding():
             self._since, self._said = now, 0

@@ -84,11 +84,9 @@ class AgentsFound(Message, frozen=True, kw_only=True):
 
 
 class AgentEditRequested(Message, frozen=True, kw_only=True):
-    """Enable or disable an agent, or move its nodes.
-
-    `disable`: the agent gets no more free nodes, and its free nodes go to others. `rehome`: all its nodes,
-    or those listed, go to other agents together with their instances, as soon as it certainly does not act
-    on them any more.
+    """An operator's request about a bare-metal agent. `disable`: the agent gets no more free nodes, and its
+    free nodes go to other agents. `enable` undoes that. `rehome`: all its nodes, or the listed ones, go to
+    other agents with their instances, as soon as the agent certainly acts on them no more.
     """
 
     cell: Word

@@ -98,7 +98,7 @@ class Selection(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class BuildPlaced(Message, frozen=True, kw_only=True):
-    """The allocations of this build on a host are claimed. Alternates in the same cell are not claimed."""
+    """A host is claimed for this build, which its cell must now run; alternates are not claimed."""
 
     build: Id
     request: Id
@@ -165,7 +165,7 @@ class BuildDeleted(Message, frozen=True, kw_only=True):
 
 
 class BuildReshaped(Message, frozen=True, kw_only=True):
-    """The host of an instance was reshaped, which moved its allocations. The claim stays the same."""
+    """A reshape of the host's provider tree moved an instance's allocations; their amounts are the same."""
 
     build: Id
     cell: Word
@@ -177,7 +177,7 @@ class BuildReshaped(Message, frozen=True, kw_only=True):
 
 
 class BuildCancelRequested(Message, frozen=True, kw_only=True):
-    """Stop waiting for a host, for a build or for all builds of a request."""
+    """Stop searching a host for a build, or for all builds of a request that waits."""
 
     build: Id  # id of the build, or of a request
     reply_to: ReplyTo = ""
@@ -220,7 +220,7 @@ class BuildOrdered(Message, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DestroyOrdered(Message, frozen=True, kw_only=True):
-    """Delete all guests of this build on a host, up to and including the guest of this attempt."""
+    """Delete the guests that attempts of this build made on a host, up to and including this attempt."""
 
     build: Id
     attempt: Amount
@@ -287,7 +287,7 @@ class SchedulerAlive(Message, frozen=True, kw_only=True):
 
 
 class HostFailed(Message, frozen=True, kw_only=True):
-    """An attempt on this host failed: a hint for schedulers, which may be delivered twice or not at all."""
+    """A build attempt on this host failed: a hint for schedulers, which may arrive twice or not at all."""
 
     root: Id
     host: Text
@@ -303,7 +303,7 @@ MOST_SPOKEN = 1000
 
 
 class IronicSpoke(Message, frozen=True, kw_only=True):
-    """A hint to refresh pages of Ironic nodes, which may be delivered twice or not at all."""
+    """A hint that Ironic nodes changed, to refresh pages; it may be delivered twice or not at all."""
 
     nodes: Annotated[tuple[Id, ...], Meta(max_length=MOST_SPOKEN)] = ()  # empty: too many to list
 

@@ -142,7 +142,7 @@ class MoveEnded(Message, frozen=True, kw_only=True):
 
 
 class MoveSteered(Message, frozen=True, kw_only=True):
-    """Confirm or revert a move that waits for it, abort one, or force its live migration to finish."""
+    """An operator's order about a move: confirm or revert it, abort it, or force a live migration to end."""
 
     move: Id
     build: Id
@@ -155,7 +155,7 @@ class MoveSteered(Message, frozen=True, kw_only=True):
 
 
 class HandoverProgress(Message, frozen=True, kw_only=True):
-    """For the source cell of a move between cells: hand the instance over, or the other cell's outcome."""
+    """To the source cell of a move between cells: hand the instance over, or the other cell's outcome."""
 
     move: Id
     build: Id
@@ -181,7 +181,7 @@ class HandoverProgress(Message, frozen=True, kw_only=True):
 
 
 class HandoverReported(Message, frozen=True, kw_only=True):
-    """The state of one side of a move between cells. It is published again until it is answered."""
+    """The state of a cell's side of a move between cells; published again until the other side answers."""
 
     move: Id
     build: Id

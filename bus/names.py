@@ -8,7 +8,7 @@ NameKind = Literal["resource class", "trait"]
 
 
 class Named(Value, frozen=True, kw_only=True):
-    """A resource class or trait."""
+    """A resource class or trait with its number."""
 
     name: Text
     updated: Number = 0.0

@@ -138,7 +138,7 @@ class BusDepths:
 
 
 async def page_of(letters: AsyncGenerator[DeadLetter, None], limit: int) -> list[DeadLetter]:
-    """Return the first dead letters: at most `limit`, and no more than MAX_PAGE_BYTES."""
+    """Return the first of the dead letters: at most `limit`, and at most MAX_PAGE_BYTES in total."""
     page: list[DeadLetter] = []
     size = 0
     async with aclosing(letters):
@@ -177,7 +177,7 @@ class Transport(Protocol):
     async def consume(self, queue: QueueSpec, prefetch: int) -> Inbox: ...
 
     async def waiting(self, queue: str) -> int:
-        """Return how many messages of a queue no reader holds. On AMQP, a frame counts as one message."""
+        """Return how many messages of a queue are undelivered; messages in one AMQP message count as one."""
 
     async def depths(self, queues: Sequence[str]) -> BusDepths:
         """Return the depths of the given queues that exist. Nothing is changed on the broker."""
@@ -197,8 +197,8 @@ class Transport(Protocol):
     async def remove_dead_letters(
         self, ids: Collection[str] | None, rescue: Callable[[DeadLetter], Awaitable[bool]] | None = None
     ) -> int:
-        """Remove the given dead letters, or all, and return their number. Each is removed after `rescue` has
-        returned True for it; otherwise it stays.
+        """Remove the given dead letters, or all, and return their number. `rescue` is called for each first,
+        and the letter stays unless it returns True.
         """
 
 

@@ -191,7 +191,7 @@ class DecisionFound(Message, frozen=True, kw_only=True):
 
 
 class PlacedThere(Value, frozen=True, kw_only=True):
-    """The number of instances of a what-if question that would go to one host."""
+    """In the answer to a what-if question: a host, and how many of the instances it would get."""
 
     root: Id
     host: Text
@@ -252,9 +252,8 @@ class WhatIfMoves(Message, frozen=True, kw_only=True):
 
 class WhatIfMovesAnswered(Message, frozen=True, kw_only=True):
     """The answer to WhatIfMoves, with one answer for each move. With `refusal`, no host was searched;
-    `decision.code` has the reason.
-
-    Of the moves with a destination only the first has its decision.
+    `decision.code` has the reason. To keep the answer small, only the first move that has a destination
+    carries its decision.
     """
 
     answers: LongList[WhatIfAnswered]

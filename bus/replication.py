@@ -64,7 +64,9 @@ class KnownTrees(Value, frozen=True, kw_only=True):
 
 
 class ProviderChange(Compact, frozen=True):
-    """The state of a provider after a commit: only its usage changed, except if `reshaped` or `gone`."""
+    """The state of a provider after a commit: only its usage changed, except if `reshaped` or `gone`
+    (deleted).
+    """
 
     provider: Text
     root: Text

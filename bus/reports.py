@@ -83,7 +83,7 @@ class GuestPlace(Compact, frozen=True):
 
 
 class Reshaping(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """The effects of a reshape on allocations: the places of guests, and moves of other allocations."""
+    """The effects of a reshape (inventory that moves within a provider tree) on allocations."""
 
     moves: Annotated[tuple[InventoryMove, ...], Meta(min_length=1, max_length=LONG)]
     guests: LongList[GuestPlace] = ()

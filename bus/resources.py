@@ -176,7 +176,7 @@ class Edited(Tagged, frozen=True, kw_only=True):
 
 
 class Stale(Tagged, frozen=True, kw_only=True):
-    """The refusal of an edit whose generation is not that of the provider."""
+    """The refusal of an edit of a provider because its generation is outdated."""
 
     provider: Text
     actual: Whole
@@ -278,10 +278,8 @@ class EditAnswered(Message, frozen=True, kw_only=True):
 
 
 class OwnerEditRequested(Message, frozen=True, kw_only=True):
-    """Assign a root provider to a cell, whatever its present owner. Its next report is accepted whatever its
-    sequence.
-
-    This undoes a report that should not have been accepted.
+    """Assign a root provider to a cell, whatever cell and agent own it now. The next report about it is
+    accepted whatever its sequence number. This corrects a report that was accepted by mistake.
     """
 
     root: Id

@@ -43,7 +43,7 @@ class Topic(Generic[M]):
         return _FIELD.split(self.pattern)
 
     def framed(self, message: Message) -> bool:
-        """Return whether a message of this topic may share a frame with other messages."""
+        """Return whether a message of this topic may be sent together with others in one AMQP message."""
         return not self.outsiders or bool(getattr(message, "reply_to", ""))
 
     def at(self, **fields: str) -> "Address[M]":
@@ -87,12 +87,12 @@ class Query(Generic[A, R]):
         return "{" in self.name
 
     def cell(self, question: Message) -> str:
-        """Return the cell that sends or answers a question, or its client; empty if neither exists."""
+        """Return the cell that sends or answers a query, or the client that sends it, or ""."""
         field = "client" if self.of_client else "cell"
         return str(getattr(question, field, "")) if self.narrowed else ""
 
     def key(self, question: Message) -> str:
-        """Return the name of the queue for this question."""
+        """Return the routing key of the queue for this question."""
         return _filled(self._parts, question)
 
     @cached_property

@@ -1,5 +1,4 @@
-"""A worker is a table of what it consumes, answers, asks and may emit. It has no access to the bus itself.
-
+"""A worker as a table: what it consumes, answers, asks and may publish. It has no access to the bus itself.
 `on` rejects a handler whose return type names undeclared messages; the runner rejects them at run time.
 """
 
@@ -84,7 +83,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Every:
-    """A row of a worker's table with a handler that is called periodically."""
+    """A row of a worker's table whose handler is called periodically."""
 
     seconds: float
     handler: Callable[[], Awaitable[Emits]]
@@ -149,16 +148,15 @@ def cell_of(queue: str) -> str:
 
 
 def central_queues() -> list[QueueSpec]:
-    """Return the queues of the scheduler, which exist in every installation whatever its cells.
-
-    They are declared with the exchanges: requests published before the first scheduler starts wait there.
+    """Return the scheduler's queues. They exist in every installation and are declared together with the
+    exchanges, so that requests published before the first scheduler starts are kept there.
     """
     rows = [topic.at() for topic in TOPICS if topic.expected and topic.target == "scheduler"]
     return [QueueSpec(f"scheduler:{row.key}", (row.key,)) for row in rows]
 
 
 def suspects_queue(worker: str) -> QueueSpec:
-    """Return the queue of a worker's messages that were delivered before and are handled one at a time."""
+    """Return the queue of a worker's suspects: redelivered messages, which are handled one at a time."""
     return QueueSpec(f"{worker}:suspects", notes_readers=True)
 
 

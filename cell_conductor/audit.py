@@ -33,7 +33,7 @@ _CENSUS = Statement("SELECT id, version, status, root, generation FROM builds")
 
 
 class Standing(Compact, frozen=True):
-    """The values of a build that an audit compares with placement."""
+    """The values of a build that `berth audit` compares with placement."""
 
     status: str
     root: str
@@ -42,7 +42,7 @@ class Standing(Compact, frozen=True):
 
 
 async def census(database: Database) -> dict[str, Standing]:
-    """Return the values of every build of this conductor that an audit compares with placement."""
+    """Return for every build of this conductor the values that `berth audit` compares with placement."""
     async with database.read() as tx:
         rows = await _CENSUS(tx)
     names = Standing.__struct_fields__
@@ -50,7 +50,7 @@ async def census(database: Database) -> dict[str, Standing]:
 
 
 class HeldByCell(Compact, frozen=True):
-    """The resources that the cell holds for one build."""
+    """The resources that a build should hold by its cell's records."""
 
     status: str
     attempt: int  # of its guest; during a move, of the destination
@@ -64,7 +64,7 @@ class HeldByCell(Compact, frozen=True):
         return self.moves or self.status in ("moving", "verifying")
 
     def beside(self, other: "HeldByCell") -> "HeldByCell":
-        """Merge the records of two cells about a build that moved between them."""
+        """Return the merged records of two cells about a build that moved between them."""
         here, gone = (other, self) if self.status == "moved" else (self, other)
         return HeldByCell(
             here.status,
@@ -77,7 +77,7 @@ class HeldByCell(Compact, frozen=True):
 
 
 async def keeping(database: Database, builds: Collection[str]) -> dict[str, HeldByCell]:
-    """Return the resources held for each build of this conductor."""
+    """Return the resources that each build of this conductor should hold."""
     async with database.read() as tx:
         rows = await _SELECT(tx, [(build,) for build in builds])
     found = {}
@@ -137,7 +137,7 @@ _WANTED = {
 
 
 class Listing:
-    """The answers to queries for builds of a cell."""
+    """Answers queries that list builds of a cell."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -91,7 +91,9 @@ class Builds:
         return await self.addressed([new[at] if at in new else next(fates) for at in range(len(placed))])
 
     async def report_many(self, reports: Sequence[AgentReported]) -> Sequence[Outcome]:
-        """Apply reports of agents; a report of a node's former owner repeats the orders to its new owner."""
+        """Apply reports of agents; a report by the former agent of a node repeats the orders to the new
+        agent.
+        """
         outdated = await self.ring.outdated(reports)
         for report in (reports[position] for position in sorted(outdated)):
             log.warning(
@@ -109,7 +111,7 @@ class Builds:
         return await self.apply([(request.build, request) for request in requests])
 
     async def apply(self, events: Sequence[tuple[str, Event]]) -> Sequence[Outcome]:
-        """Handle events, and address the orders to the agents that own the hosts now."""
+        """Handle events; orders that follow are sent to the agents that own the nodes now."""
         return await self.addressed(await self.handle(events))
 
     async def addressed(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
@@ -122,7 +124,7 @@ class Builds:
         ]
 
     async def reshape_many(self, reshapes: Sequence[BuildReshaped]) -> Sequence[Outcome]:
-        """Apply reshapes of hosts; a recent one of an unknown build is retried."""
+        """Apply reshapes of hosts to builds; a recent one is retried while its build is unknown."""
         async with self.database.read() as tx:
             known = await store.load(tx, {reshaped.build for reshaped in reshapes})
         young = self.clock.now() - AWAITED_SECONDS
@@ -146,13 +148,15 @@ class Builds:
         )
 
     async def time_out(self) -> Sequence[AgentReported | MoveReported]:
-        """Return reminders for builds and moves with silent agents, and for leftovers."""
+        """Return reminders for builds and moves whose agents are silent, and for guests left behind."""
         async with self.database.read() as tx:
             late = await store.overdue(tx, self.clock.now(), PAGE)
         return [overdue(build) if build.moving is None else reminder(build) for build in late]
 
     async def resume(self) -> Sequence[_Reminder]:
-        """Repeat the messages that builds wait for: of all builds at the start, later of silent ones."""
+        """Repeat the messages whose answers builds wait for: at the start of all builds, later of silent
+        ones.
+        """
         now = self.clock.now()
         since = now - self.limits.stalled_after if self._resumed else now
         said: list[_Reminder] = []
@@ -170,7 +174,7 @@ class Builds:
         return await self._reminded(said)
 
     async def move(self) -> Sequence[_Reminder]:
-        """Send the open orders of nodes to their new owners."""
+        """Send the unanswered orders for nodes to the nodes' new agents."""
         said: list[_Reminder] = []
         now, roots = self.clock.now(), frozenset(self.ring.moved)
         for build in await self.ring.builds_moved():
@@ -282,7 +286,9 @@ class Builds:
         return added
 
     async def _silent_once(self, silent: Statement, since: float, now: float, after: str) -> list[Build]:
-        """Return builds with ids beyond `after` without activity since then, and mark them as active."""
+        """Return builds with ids after `after` and without activity since then, and count this as
+        activity.
+        """
         async with self.database.write() as tx:
             return store.readable(await silent(tx, since=since, now=now, after=after, most=PAGE))
 

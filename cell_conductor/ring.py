@@ -66,7 +66,7 @@ class Ring:
         self.settle = retrying(self.clock, otherwise=lambda pool: None)(self._settle_once)
 
     async def _lend_once(self, asked: LeaseAsked) -> LeaseAnswered:
-        """Return the lease of an agent, and the changes of its nodes."""
+        """Return an agent's lease, and the changes of the nodes that it may act on."""
         agent, pool = asked.agent, asked.pool
         self._sightings.renewed(self.clock.monotonic())
         async with self.database.write() as tx:
@@ -188,7 +188,7 @@ class Ring:
             await store.FORGET(tx, before=self.clock.now() - FORGOTTEN_AFTER)
 
     async def addressed(self, messages: Sequence[Message]) -> list[Message]:
-        """Address orders to the agents that own the nodes now, whichever agent was named before."""
+        """Return orders addressed to the agents that own the nodes now, whichever agent was named before."""
         orders = [message for message in messages if isinstance(message, BuildOrdered | DestroyOrdered)]
         pools = await self._known_pools() if orders else None
         if not pools:
@@ -218,7 +218,7 @@ class Ring:
         return self._pools
 
     async def outdated(self, reports: Sequence[AgentReported]) -> set[int]:
-        """Return the positions of reports by agents that do not own the node any more."""
+        """Return the positions of reports by agents that do not own the reported node any more."""
         fenced = {report.root for report in reports if report.epoch}
         if not fenced:
             return set()
@@ -230,7 +230,7 @@ class Ring:
         }
 
     async def owned(self, roots: Iterable[str]) -> set[str]:
-        """Return those of these root providers that are bare-metal nodes shared by agents."""
+        """Return which of these root providers are bare-metal nodes that agents share."""
         return set(await self._owners(set(roots))) if await self._known_pools() else set()
 
     async def _owners(self, roots: Iterable[str]) -> dict[str, tuple[str, int]]:
@@ -238,7 +238,7 @@ class Ring:
             return await store.owners(tx, sorted(roots))
 
     async def builds_moved(self) -> list[Build]:
-        """Return the builds on nodes that got another owner since the last call."""
+        """Return the builds on nodes that another agent has taken over since the last call."""
         roots, self.moved = self.moved, set()
         if not roots:
             return []

@@ -116,7 +116,7 @@ _ON = Statement(
 
 
 async def renew(tx: Transaction, asked: LeaseAsked, now: float) -> RingMember | None:
-    """Extend the lease of an agent; return None if it has none under this run."""
+    """Extend the lease of an agent; return None if this run of the agent has none."""
     rows = await _RENEW(
         tx, agent=asked.agent, pool=asked.pool, run=asked.run, epoch=asked.epoch, seen=asked.seen, now=now
     )
@@ -126,7 +126,7 @@ async def renew(tx: Transaction, asked: LeaseAsked, now: float) -> RingMember | 
 async def join(
     tx: Transaction, asked: LeaseAsked, before: RingMember | None, lease: float, now: float
 ) -> RingMember | None:
-    """Store a lease for a new agent or after an expired lease; return None after a concurrent change."""
+    """Store a lease for an agent without a valid one; return None after a concurrent change."""
     given: dict[str, Any] = {"agent": asked.agent, "pool": asked.pool, "run": asked.run, "now": now}
     if before is None:
         return _member(await _JOIN(tx, **given, lease=lease))
@@ -163,7 +163,7 @@ async def nodes(tx: Transaction, pool: str) -> list[RingNode]:
 
 
 async def changed(tx: Transaction, pool: str, agent: str, seen: int, most: int) -> tuple[list[NodeLent], int]:
-    """Return the nodes that changed since this version, as the agent has them now, and the last version."""
+    """Return the nodes of an agent that changed since this version of the pool, and the present version."""
     rows = await _CHANGED(tx, pool=pool, agent=agent, seen=seen, most=most)
     lent = [
         NodeLent(row["root"], row["epoch"] if row["owner"] == agent and not row["leaving"] else 0)
@@ -173,7 +173,7 @@ async def changed(tx: Transaction, pool: str, agent: str, seen: int, most: int) 
 
 
 async def owners(tx: Transaction, roots: Collection[str]) -> dict[str, tuple[str, int]]:
-    """Return owner and epoch of each of these roots that is in a pool."""
+    """Return the agent and the epoch of each of these root providers that is a node of a pool."""
     return {
         row["root"]: (row["owner"], row["epoch"]) for row in await _OWNERS(tx, [(root,) for root in roots])
     }
@@ -194,7 +194,7 @@ async def save(tx: Transaction, pool: str, version: int, changed: Sequence[RingN
 
 
 async def uses(tx: Transaction, pool: str) -> dict[str, Use]:
-    """Return the use of each node that is not free."""
+    """Return what each node that is not free is used for."""
     found: dict[str, Use] = {}
     for build in readable(await _LEFT_BEHIND(tx)):
         for leftover in build.leftovers:
@@ -209,7 +209,7 @@ async def uses(tx: Transaction, pool: str) -> dict[str, Use]:
 
 
 async def builds_on(tx: Transaction, roots: Collection[str]) -> list[Build]:
-    """Return builds with a guest, or a leftover, on these roots."""
+    """Return the builds with a guest, also one left behind, on these root providers."""
     there = {build.id: build for build in readable(await _ON(tx, [(root,) for root in roots]))}
     for build in readable(await _LEFT_BEHIND(tx)):
         if any(build.hosts[leftover.at].root in roots for leftover in build.leftovers):
@@ -218,7 +218,7 @@ async def builds_on(tx: Transaction, roots: Collection[str]) -> list[Build]:
 
 
 async def stopped(tx: Transaction) -> set[str]:
-    """Return the pools with nodes whose owner has confirmed that it stopped acting on them."""
+    """Return the pools with nodes whose former agent has confirmed that it acts on them no more."""
     return {row["pool"] for row in await _STOPPED(tx)}
 
 

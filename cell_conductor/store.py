@@ -99,7 +99,7 @@ PRUNE = Statement(  # builds that ended long ago and hold nothing
 
 
 class _MovedBuild(Compact, frozen=True):
-    """Changes of a build by moves."""
+    """The part of a stored build that moves change."""
 
     hosts: tuple[Selection, ...] = ()
     became: BuildSpec | None = None
@@ -107,7 +107,7 @@ class _MovedBuild(Compact, frozen=True):
 
 
 class _StoredContext(Compact, frozen=True):
-    """Fields of a build that only steps read."""
+    """The part of a stored build that no query reads, only the state machine."""
 
     cell: str
     at: int
@@ -127,7 +127,7 @@ decode_leftovers = msgspec.json.Decoder(tuple[Leftover, ...]).decode
 
 
 def adding(made: Iterable[Build], now: float) -> BoundStatement:
-    """Return the insertion of new builds, which returns the ids that were new."""
+    """Return the SQL insertion of new builds; its rows are the ids that were new."""
     values = [(build.id, _text(build.placed), *_row(build)) for build in _in_order(made)]
     return _INSERT.of(values, now=now)
 
@@ -141,7 +141,7 @@ async def load(tx: Transaction, ids: Collection[str]) -> dict[str, Build]:
 
 
 def saving(changed: Iterable[Build], now: float) -> BoundStatement:
-    """Return the update of builds, which returns the ids that no other writer changed meanwhile."""
+    """Return the SQL update of builds; its rows are the ids that no other writer changed meanwhile."""
     rows = [(build.id, build.version, _text(build.leftovers), *_row(build)) for build in _in_order(changed)]
     return _UPDATE.of(rows, now=now)
 
@@ -159,7 +159,7 @@ async def place(tx: Transaction, build: Build) -> None:
 
 
 async def overdue(tx: Transaction, now: float, limit: int) -> list[Build]:
-    """Return builds and moves whose agents are silent, and builds whose leftovers are overdue."""
+    """Return builds and moves with silent agents, and builds with guests left behind for too long."""
     return [build for late in _OVERDUE for build in readable(await late(tx, now=now, most=limit))]
 
 
@@ -182,7 +182,7 @@ def _row(build: Build) -> tuple[Any, ...]:
 
 
 def readable(rows: Iterable[Mapping[str, Any]]) -> list[Build]:
-    """Return the readable builds: an unreadable one must not block a timer or a list."""
+    """Return the stored builds that can be decoded: an unreadable one must not block a timer or a list."""
     found = []
     for row in rows:
         try:
@@ -232,7 +232,7 @@ def _read_leftovers(row: Mapping[str, Any], hosts: Sequence[Selection]) -> tuple
 def _read_story(
     row: Mapping[str, Any], placed: BuildPlaced | None, hosts: Sequence[Selection]
 ) -> _StoredContext:
-    """Return the story. If it is unreadable, derive what the build's end needs from the other columns."""
+    """Return the decoded state of a stored build, or if unreadable what its end needs, from other columns."""
     try:
         story = _story(row["story"])
         if 0 <= story.at < max(len(hosts), 1):

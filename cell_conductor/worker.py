@@ -90,7 +90,7 @@ def _timers(builds: Builds, ring: Ring) -> list[Every]:
 
 
 def _as_this(cell: str, ask_many: AskMany[A, R]) -> AskMany[A, R]:
-    """Add this cell's name to questions; placement checks it against their key."""
+    """Add this cell's name to questions; placement compares it with their routing key."""
 
     async def ask(questions: Sequence[A]) -> Sequence[R]:
         return await ask_many([msgspec.structs.replace(question, cell=cell) for question in questions])

@@ -68,7 +68,7 @@ class SimulatedAgent:
 
     @property
     def absences(self) -> int:
-        """Return the number of power failures and stalls. Questions asked before the last one are void."""
+        """Return how often the agent lost power or stalled; answers to earlier questions are ignored."""
         self._look_at_the_clock()
         return self.power.failed + self._absences
 
@@ -78,7 +78,7 @@ class SimulatedAgent:
             await self._home.wait()
 
     def confirm_guests(self) -> None:
-        """Note that the agent knows which of the remaining guests are its own."""
+        """Record that the agent now knows which of the remaining guests are its own."""
         self._home.set()
 
     async def build(self, order: BuildOrdered) -> AgentReported | None:

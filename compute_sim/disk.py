@@ -72,7 +72,7 @@ class AgentDisk:
         self.asleep.discard((guest.build, guest.attempt))
 
     def begin(self, order: BuildOrdered | MoveOrdered) -> None:
-        """Note that a guest exists from now on, perhaps partially, until it is removed."""
+        """Record that a guest may exist from now on, perhaps incompletely, until it is removed."""
         self._enter(guest_of(order))
 
     def become(self, guest: GuestRecord, state: GuestState) -> GuestRecord:
@@ -115,7 +115,7 @@ class AgentDisk:
             self.file.add(lines.GuestThere(now, went is None or went.outcome == "built"))
 
     def finished(self, outcome: AgentReported) -> None:
-        """Note the outcome of an attempt; a guest that is left stays known."""
+        """Record the outcome of an attempt; a guest that the attempt left behind stays known."""
         self.builds.finished(outcome)
         guest = self.guest(outcome.build, outcome.attempt)
         if guest is not None and outcome.outcome == "built":

@@ -35,7 +35,7 @@ class GuestRecord(Compact, frozen=True):
 
     @property
     def consumers(self) -> tuple[str, str]:
-        """Return the consumers that may hold the guest's allocations: its build and its attempt's holder."""
+        """Return the consumers that may hold the guest's allocations: build and holder consumer."""
         return self.build, holder_consumer(self.build, self.attempt)
 
     @property
@@ -45,7 +45,7 @@ class GuestRecord(Compact, frozen=True):
 
 
 def guest_of(order: BuildOrdered | MoveOrdered) -> GuestRecord:
-    """Return the record of a guest that is being built or awaited."""
+    """Return the record of a guest from the order that builds it or awaits it."""
     return GuestRecord(
         *(order.build, order.attempt, order.cell, order.agent, order.root, order.host),
         *(allocations_of(order), order.mappings),

@@ -63,7 +63,7 @@ class HostTrees:
         return reshaping(self._stored.get(root, ()), self._trees[root], guests)
 
     def use_changed(self, root: str) -> None:
-        """Note that guests started or ended: drivers that depend on usage may report another tree."""
+        """Record that guests started or ended: drivers that depend on usage may report another tree."""
         if root in self._hosts:
             self._to_fit[root] = None
         if root not in self._follow_use:
@@ -146,7 +146,9 @@ class HostTrees:
         return found
 
     def settle(self, guests: Iterable[GuestRecord], found: Iterable[Consumer]) -> None:
-        """Apply placement's allocations to the guests; a guest without any is to be destroyed."""
+        """Apply the allocations in placement to the guests; a guest without allocations is to be
+        destroyed.
+        """
         held = {consumer.id: consumer.allocations for consumer in found}
         for guest in filter(self._disk.hosted.is_there, guests):
             tree = self._trees[guest.root]

@@ -19,9 +19,7 @@ LONGEST_ROUND = 0.1  # maximum of the same: each round costs a write and wakes o
 
 @dataclass(eq=False, slots=True)
 class AgentJob:
-    """A running build or phase of a move. The latest delivery of its order waits for its end; earlier
-    deliveries do not.
-    """
+    """A running build or phase of a move. Only the latest delivery of its order waits for its end."""
 
     build: str
     attempt: int  # of the guest
@@ -35,7 +33,7 @@ class AgentJob:
 
     @property
     def told(self) -> bool:
-        """Return whether no delivery waits for the job's end."""
+        """Return whether no delivery of the order waits for the job's end."""
         return self.waiter is None or self.waiter.done()
 
     def tell(self, how: How) -> None:
@@ -107,7 +105,7 @@ class AgentJobs:
         return self._of.get(build, {}).get(key)
 
     def end(self, job: AgentJob) -> asyncio.Future[How]:
-        """Return the future of a job's end; the previous waiter receives `handed over`."""
+        """Return a future of a job's end; the delivery that waited before is released with `handed over`."""
         job.tell("handed over")
         job.waiter = asyncio.get_running_loop().create_future()
         if job.lost:

@@ -49,8 +49,8 @@ class BadMachine(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A type of simulated host. Without a driver for processors the root provider has the inventory of flat
-    hosts.
+    """A type of simulated host: its drivers, and the content of its provider.yaml. Without a driver for
+    processors the root provider has the inventory of flat hosts.
     """
 
     drivers: tuple[Driver, ...] = ()
@@ -73,7 +73,7 @@ BUILT_IN: Mapping[str, Machine] = {
 def machines(named: Sequence[str], described: str = "", configured: str = "") -> tuple[Machine, ...]:
     """Return the named machine types, built in or from the file `described`.
 
-    Each also gets the additions from the provider.yaml, or directory of such files, `configured`.
+    `configured` is a provider.yaml, or a directory of them, whose additions apply to each type.
     """
     known = {**BUILT_IN, **(_described(Path(described)) if described else {})}
     adds = (ProviderConfigDriver(_configured(Path(configured))),) if configured else ()

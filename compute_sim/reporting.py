@@ -34,9 +34,10 @@ FIRST_GAP = 10.0  # first interval between announcements, doubled each time: pla
 
 
 class HostReports:
-    """The reports of one agent's hosts, sent while there is power.
+    """The reports of one agent's hosts; none is sent during a simulated power failure.
 
-    If placement can be asked, differences are reported periodically; else everything is.
+    If the agent can query placement, it reports periodically what differs there; otherwise it reports
+    everything.
     """
 
     def __init__(
@@ -72,13 +73,13 @@ class HostReports:
 
     @property
     def beat_every(self) -> float:
-        """Return the seconds between heartbeats; each has a part of the hosts, because a long one would
-        block a scheduler.
+        """Return the seconds between heartbeats; each covers some of the hosts, so that no heartbeat is
+        large.
         """
         return self.period / max(1, len(self._shares))
 
     async def beat(self) -> Sequence[HostReported]:
-        """Return heartbeats of some hosts in turn, or of all after an absence, if the agent is ready."""
+        """Return heartbeats for some hosts in turn, or for all after an absence, if the agent is ready."""
         if not self._does.ready or not self._shares:
             return []
         if self._told_while != (away := self._does.absences):
@@ -99,7 +100,7 @@ class HostReports:
         ]
 
     async def announce(self) -> Sequence[InventoryReported | NodeChanged]:
-        """Return some of the inventory reports that are due: changes, and differences found in placement."""
+        """Return some of the due inventory reports: changed trees, and trees that differ in placement."""
         if not self._does.ready:
             return []
         now = self.clock.monotonic()

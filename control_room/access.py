@@ -61,7 +61,7 @@ class EventStream:
 
     @contextmanager
     def endable(self, working: asyncio.Timeout) -> Iterator[None]:
-        """Let a call of `end` interrupt the awaits within the block."""
+        """Let a call of `end` interrupt waiting within the block."""
         self.working = working
         try:
             yield
@@ -71,7 +71,7 @@ class EventStream:
 
 @dataclass(frozen=True)
 class WebSession:
-    """The session of one request. Without a visitor only its id is known, and nothing is stored."""
+    """The session of one request. Before the sign-in it has only an id, and nothing is stored."""
 
     id: str
     visitor: Visitor | None = None
@@ -176,7 +176,7 @@ async def sweep(sessions: Sessions, clock: Clock) -> None:
 
 
 def from_our_page(headers: Mapping[str, str]) -> bool:
-    """Return whether a form comes from a page of this site, as far as the browser says so."""
+    """Return whether a form was sent from a page of this site, by the browser's headers."""
     site = headers.get("sec-fetch-site")
     if site is not None and site not in ("same-origin", "none"):
         return False

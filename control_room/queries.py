@@ -199,7 +199,7 @@ class FleetReader:
         return fleet
 
     async def _all(self) -> Fleet:
-        """Read all hosts. A change in the meantime has a higher number, and is read again."""
+        """Read all hosts. A host that changes meanwhile has a higher change number, and is read again."""
         last = await self._questions.changes(FindChanges(after=MAX_ORDINAL, limit=1))
         self._layouts += 1_000_000  # no number that a browser has received
         zones = await zones_by_aggregate(self._questions.aggregates)
@@ -249,14 +249,14 @@ class DrainProgress:
 
 
 class Drains(Protocol):
-    """Drains that this control room runs: they end with it, as with the command."""
+    """The drains that this control room runs; they end with it, as they end with the command."""
 
     def progress(self, root: str) -> DrainProgress | None: ...
 
     async def start(self, root: str, live: bool, most: int) -> str: ...
 
     async def stop(self, root: str, and_open: bool) -> str:
-        """Stop a drain of any process: it continues only while its host is closed for its cause."""
+        """Stop a drain of any process: it runs only while the host is disabled for its cause."""
 
 
 @dataclass(frozen=True, kw_only=True)

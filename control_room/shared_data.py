@@ -98,7 +98,7 @@ class UpdateInterval:
 
     @contextmanager
     def rendering(self) -> Iterator[None]:
-        """Measure a block without `await`, so that the time of other tasks is not counted."""
+        """Measure a block without `await`, so that the time of other tasks is not included."""
         began = thread_time()
         yield
         self.add(thread_time() - began)
@@ -172,7 +172,7 @@ class SharedData(Generic[K, V]):
         return await self._joined(key)
 
     async def latest(self, key: K) -> V:
-        """Return the value for an open page with all changes; such reads are spaced by their cost."""
+        """Return the value for an open page, including all changes; reads are spaced by their cost."""
         if (known := self._known.get(key)) is not None and self._is_fresh(known):
             return known.value
         async with self._turn:
@@ -231,7 +231,7 @@ class SharedData(Generic[K, V]):
         return read
 
     async def _run(self, key: K, read: _Read[V]) -> V | Exception:
-        """Read a value and keep it. An error is returned, because it concerns only the readers."""
+        """Read a value and store it. An error is returned, not raised: it concerns only the readers."""
         began = self._clock.monotonic()
         try:
             with self.interval.querying():

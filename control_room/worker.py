@@ -1,4 +1,4 @@
-"""The control room's table of messages: it counts ends of builds, and signals changes to open pages.
+"""The control room's table of messages: counts ends of builds, and signals changes to open pages.
 
 It reads no queue of requests, or publishers would believe that a scheduler had received theirs.
 """

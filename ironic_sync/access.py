@@ -1,5 +1,5 @@
-"""Authentication at Ironic's API (none, HTTP basic, or a Keystone token) and TLS trust, read
-from clouds.yaml or OS_* variables as openstacksdk does.
+"""Authentication at Ironic's API (none, HTTP basic, or a Keystone token) and trusted certificates, read from
+clouds.yaml or OS_* variables as openstacksdk does.
 """
 
 import asyncio
@@ -142,7 +142,9 @@ class Keystone(httpx.Auth):
         return str(found)
 
     async def _token(self, refused: str = "") -> str:
-        """Return a valid token; `refused` is one that Ironic has rejected, whatever its expiry."""
+        """Return a valid Keystone token; `refused` is a token that Ironic has rejected, whatever its
+        expiry.
+        """
         async with self._one_at_a_time:
             held = self._held
             if held is None or held.auth_token == refused or held.will_expire_soon(SPARE_SECONDS):

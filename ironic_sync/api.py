@@ -102,7 +102,7 @@ class IronicApi:
         return await self._patiently(self._agreed)
 
     async def node(self, uuid: str, fields: Sequence[str] | None = None) -> Json | None:
-        """Return one Ironic node, by uuid or name, with at least these fields, or None without such node."""
+        """Return one Ironic node, by uuid or name, with at least these fields, or None."""
         try:
             return await self._get(f"/v1/nodes/{quote(uuid, safe='')}", fields)
         except IronicRefused as refused:
@@ -120,12 +120,12 @@ class IronicApi:
         sort_dir: str = "",
         **filters: str | bool | Sequence[str],
     ) -> AsyncIterator[list[Json]]:
-        """Yield pages of the nodes that match all filters. `marker` is the last node already known.
+        """Yield pages of the nodes that match all filters, each node with at least the given fields
+        (default: a few).
 
-        Each node has at least the given fields, by default a few. Asking for its times costs Ironic most.
-
-        The server may return less than `limit`. A node that changes its position meanwhile may be listed
-        twice. In the default order, a node that exists during the whole listing is never left out.
+        `marker` is the last node already known. Times are the fields that cost Ironic most. The server may
+        return less than `limit`. A node whose position changes during the listing may be listed twice. In
+        the default order, a node that exists during the whole listing is never left out.
         """
         minor = (await self.version())[1]
         for name in filters:
@@ -148,7 +148,7 @@ class IronicApi:
             behind = [*behind[-1:], *(node["uuid"] for node in page[-MARKERS:])]
 
     async def _page(self, fields: Sequence[str] | None, params: Mapping[str, str], behind: list[str]) -> Json:
-        """Return the page behind the last of the given nodes that still exists, else the first page."""
+        """Return the page after the last of the given nodes that still exists, or else the first page."""
         path = "/v1/nodes"
         if WITH_ALL.intersection(fields or ()):
             path, fields = "/v1/nodes/detail", None

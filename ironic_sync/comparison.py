@@ -46,14 +46,14 @@ class Comparison(NamedTuple):
 
 
 class NodesRemoved(NamedTuple):
-    """The nodes that were removed from placement."""
+    """The deleted nodes whose providers were removed from placement."""
 
     removed: tuple[str, ...]
     held_back: int  # deleted nodes, at least so many, that were kept because there were too many
 
 
 def survey_of(ironic: FollowedIronic, api: NodeReads, find: Find, clock: Clock) -> Survey:
-    """Return a survey for a single use, without following notifications."""
+    """Return a survey (comparison of Ironic and placement) for a single use."""
     return Survey(api, find, ironic.selection, _rules(ironic), lambda: Moment(clock.now(), 0))
 
 
@@ -100,9 +100,9 @@ async def remove_gone(
 async def _of_instances(
     survey: Survey, holders: FindHolders, placed: Mapping[str, Provider], read: Mapping[str, str | None]
 ) -> list[NodeDifference]:
-    """Return nodes that an instance holds in placement while Ironic has another instance, or an empty node.
+    """Return nodes that an instance holds in placement while Ironic has another instance there, or none.
 
-    The node was undeployed by hand, or no agent has deployed it. Each node is checked twice, because a build
+    Such a node was undeployed by hand, or no agent has deployed it. Each is checked twice, because a build
     that was placed just now is not deployed yet.
     """
     used = [uuid for uuid, provider in placed.items() if uuid in read and any(provider.used.values())]

@@ -61,7 +61,7 @@ class Following:
         self._opened: dict[str, float] = {}  # reported as open, and not yet seen in placement
 
     def moment(self) -> Moment:
-        """Return the mark to take before a read of nodes begins."""
+        """Return the present time and notification count, to be noted before nodes are read."""
         return self.beliefs.moment(self._clock.now())
 
     async def handle(self, bodies: Sequence[bytes]) -> None:
@@ -90,7 +90,7 @@ class Following:
             REPORTED_SECONDS.observe(max(0.0, now - date))
 
     async def found(self, found: Sequence[NodeRead]) -> None:
-        """Handle nodes that were read. Returns when all resulting reports are published."""
+        """Handle nodes that were read from Ironic. Returns when all resulting reports are published."""
         reports = (self._apply_read(read.uuid, read.node, read.began) for read in found)
         await self.tell([report for report in reports if report is not None])
 
@@ -107,7 +107,7 @@ class Following:
         return told is not None and not is_open(told)
 
     def placed(self, providers: Mapping[str, Provider]) -> None:
-        """Note the sequences of the reports of these nodes that placement has."""
+        """Record the sequence numbers that placement has for the reports of these nodes."""
         for uuid, provider in providers.items():
             self.beliefs.placement_has(uuid, provider.sequence)
 
@@ -148,7 +148,7 @@ class Following:
             self._stories.over(report.root)
 
     async def changed(self, changes: Sequence[PlacementChanged]) -> Sequence[None]:
-        """Note which reports placement has applied, ours and other processes'."""
+        """Record which reports placement has applied, ours and those of other processes."""
         now = self._clock.now()
         for change in (change for message in changes for change in message.changes):
             if not change.reshaped:
@@ -231,7 +231,7 @@ class Following:
 
 
 class NotificationTraces:
-    """The trace of each node, from a notification to its published report; empty without tracing."""
+    """The tracing data of each node, from a notification to the published report; empty without tracing."""
 
     def __init__(self) -> None:
         self._stories: dict[str, StoredContext] = {}

@@ -41,7 +41,7 @@ class NodeReads(Protocol):
 
 
 class NodeRead(NamedTuple):
-    """The result of a read that began at `began`, without `node` if Ironic has no such node."""
+    """The result of a read of a node that began at `began`; `node` is None if Ironic has no such node."""
 
     uuid: str
     node: IronicNode | None
@@ -52,7 +52,7 @@ Take = Callable[[Sequence[NodeRead]], Awaitable[None]]
 
 
 class Reader:
-    """Reads the requested nodes from Ironic. It stores only that a node is requested."""
+    """Reads requested nodes from Ironic, each once however often it is requested meanwhile."""
 
     def __init__(
         self,
@@ -177,7 +177,9 @@ class Reader:
                 self._many.set()
 
     async def _read_round(self, moment: Callable[[], Moment], take: Take) -> int:
-        """Read pages of nodes as long as they contain requested ones, and return how many were taken."""
+        """Read pages of nodes while they contain requested ones; return how many requested nodes were
+        read.
+        """
         pages = self._api.nodes(fields=self._fields, limit=PAGE, **self._listing)
 
         async def following() -> tuple[int, Moment, Sequence[Mapping[str, Any]] | None]:

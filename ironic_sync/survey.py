@@ -36,7 +36,7 @@ Horizon = Mapping[str, float]  # for each of `CHANGED`, the newest time seen
 
 
 class ReadAll(Exception):
-    """Recent changes cannot be listed, or are so many that reading everything is cheaper."""
+    """The error that recent changes cannot be listed, or that reading everything is cheaper."""
 
 
 class SurveyedNode(NamedTuple):
@@ -57,7 +57,7 @@ class SurveyedNode(NamedTuple):
         return any(not difference.stays for difference in self.differences)
 
     def report(self, rules: KnownStateRules) -> InventoryReported | None:
-        """Return the report for placement that this read of the node alone justifies."""
+        """Return the report for placement that follows from this read of the node."""
         known = self.provider.sequence if self.provider is not None else -1
         sequence = max(sequence_at(self.began.at), known + 1)
         if self.node is not None:
@@ -92,7 +92,7 @@ class Survey:
         self._fields = [name for name in selection.fields() if name not in WITH_ALL]
 
     async def placed(self) -> dict[str, Provider]:
-        """Return the providers in placement of all nodes of our agents."""
+        """Return the providers in placement of all nodes that this process manages."""
         found: dict[str, Provider] = {}
         last = ""
         while True:
@@ -111,7 +111,7 @@ class Survey:
         return found
 
     async def placed_of(self, uuids: Sequence[str]) -> dict[str, Provider]:
-        """Return those of the given providers that are nodes of our agents."""
+        """Return which of the given providers are nodes that this process manages."""
         agents = self._selection.all_agents()
         found = await self.placed_now(uuids)
         return {
@@ -126,7 +126,7 @@ class Survey:
     async def everything(
         self, placed: Mapping[str, Provider], read: dict[str, str | None]
     ) -> AsyncIterator[list[SurveyedNode]]:
-        """Yield pages of nodes that differ from placement; fill `read` with all nodes and their instances."""
+        """Yield pages of nodes that differ from placement; all nodes are collected in `read`."""
         pages = self._api.nodes(fields=self._fields, limit=self._page, **self._filters)
         while True:
             began = self._moment()
@@ -137,7 +137,7 @@ class Survey:
             yield await self.judged([(raw, began) for raw in page], placed)
 
     def unread(self, placed: Mapping[str, Provider], read: Collection[str]) -> list[str]:
-        """Return nodes of placement that a listing left out, except deleted nodes with allocations."""
+        """Return placement's nodes that a listing left out, except deleted ones with allocations."""
         return [uuid for uuid, provider in placed.items() if uuid not in read and not provider.gone]
 
     async def instances(self, uuids: Iterable[str]) -> dict[str, str | None]:
@@ -152,7 +152,8 @@ class Survey:
     async def each(
         self, uuids: Iterable[str], placed: Mapping[str, Provider], most_gone: int | None = None
     ) -> list[SurveyedNode]:
-        """Read each given node by itself, and return the nodes that differ from placement or are deleted.
+        """Read each given node by itself; return the nodes that differ from placement or are deleted.
+
         Stop when more than `most_gone` are deleted.
         """
         found: list[SurveyedNode] = []
@@ -229,7 +230,7 @@ class Survey:
     async def judged(
         self, reads: Sequence[tuple[Raw, Moment]], placed: Mapping[str, Provider]
     ) -> list[SurveyedNode]:
-        """Return the read nodes that differ from placement."""
+        """Return which of the nodes that were read differ from placement."""
         found = []
         for position, (raw, began) in enumerate(reads):
             if position % NODES_IN_A_ROW == 0:

@@ -67,7 +67,7 @@ class Sweep:
         self._known: dict[str, int] = {}  # the sequence of each node in placement before it was read
 
     async def round(self, *, deaf: bool = False) -> None:
-        """Compare what is due. Raises Unavailable or IronicRefused; then the next round reads everything.
+        """Compare what is due. After a raised Unavailable or IronicRefused the next round reads everything.
 
         `deaf` means that notifications are not received: if recent changes cannot be listed, everything is
         read.
@@ -132,7 +132,7 @@ class Sweep:
         return True
 
     async def _unlisted(self, placed: Mapping[str, Provider], read: Collection[str]) -> list[SurveyedNode]:
-        """Return placement's nodes that a listing left out, without deleted nodes if too many are deleted."""
+        """Return placement's nodes that a listing left out, without deleted ones if too many."""
         there = sum(not provider.gone for provider in placed.values())
         most = allowance(there, self._share)
         unread = self._survey.unread(placed, read)
@@ -150,7 +150,7 @@ class Sweep:
         return [node for node in found if node.node is not None or not self.held_back]
 
     async def _tell_of(self, found: Sequence[SurveyedNode]) -> Counter[str]:
-        """Report nodes with repairable differences; return the counts of differences left for operators."""
+        """Report nodes with repairable differences; return how many only operators can resolve."""
         counts = Counter(difference.what for node in found for difference in node.differences)
         for what, number in counts.items():
             DIFFERENCES.labels(what).inc(number)
@@ -207,12 +207,12 @@ class SweepSchedule:
         self._everything_at = 0.0  # the earliest time of the next full sweep
 
     def missed(self) -> None:
-        """Note that notifications may be lost, so that the next round comes soon and reads everything."""
+        """Record that notifications may be lost: the next round comes soon and reads everything."""
         self._gap = True
         self._stirred.set()
 
     def hinted(self) -> None:
-        """Note that a notification without a node hints at a change of some node."""
+        """Record a notification that names no node: some node may have changed."""
         self._settled_at = asyncio.get_running_loop().time() + SETTLING_SECONDS
         self._stirred.set()
 

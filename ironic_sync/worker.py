@@ -134,7 +134,7 @@ def _following(ironic: FollowedIronic, publish: Publish, find: Find | None, cloc
 
 
 def _by_tools(skip_reserve_in_use: bool, following: Following | None) -> Any:
-    """Return the row for events of tools, which state the node's new state themselves."""
+    """Return the table row for events from tools, which state a node's new state themselves."""
 
     def told(node: NodeChanged) -> InventoryReported | Poison | None:
         try:

@@ -61,7 +61,7 @@ class Relay:
         self._logged: set[int] = set()
 
     def wake(self) -> None:
-        """Publish the changes that the database holds and that were not published yet."""
+        """Publish the changes in the database's change log that are not published yet."""
         self._look = True
         self._woken.set()
 
@@ -175,7 +175,7 @@ class Relay:
 
 
 class ReshapedBuilds(Relay):
-    """Informs conductors of builds on reshaped hosts. Two processes may publish a message twice."""
+    """Informs cell conductors of builds whose host's provider tree was reshaped, perhaps twice."""
 
     tells = "reshaped builds"
 
@@ -214,9 +214,10 @@ class ChangeLog:
         writes: Sequence[BoundStatement] = (),
         edition: int | None = None,
     ) -> int:
-        """Execute the last statements of a transaction, log its changes and return their number, or 0.
+        """Execute the last statements of a transaction, log its changes and return their change number, or 0.
 
-        `shaped` are created or reshaped trees, `edition` is the new edition of the names, if any changed.
+        `shaped` are created or reshaped trees, `edition` is the new edition of class and trait names, if any
+        changed.
         """
         if not altered:
             for write in writes:

@@ -95,7 +95,7 @@ class Lookups(PlacementOperations):
         await book.aggregates.look_up(database, aggregates)
 
     async def trees(self, query: FindTrees) -> TreesFound:
-        """Return whole provider trees, as many as fit into an answer."""
+        """Return whole provider trees, as many as fit into one answer."""
         packing = Packing(ROOM)
         if query.roots:
             async with self.database.read() as tx:
@@ -119,7 +119,7 @@ class Lookups(PlacementOperations):
             return await changes.news(tx, query.after, query.limit)
 
     async def allocations(self, query: FindAllocations, *, cell: str = "") -> AllocationsFound:
-        """Return allocations; an asking cell sees only consumers on its hosts."""
+        """Return allocations; a cell that asks sees only consumers on its own hosts."""
         if not query.consumers and not query.providers:
             return AllocationsFound(consumers=(), generations={})
         if cell:

@@ -22,7 +22,7 @@ Take = Callable[[Iterable[Tree]], Awaitable[None]]
 
 
 class Forgotten(Exception):
-    """The requested changes were deleted: the reader must read everything again."""
+    """The error that the requested changes are no longer stored: the reader must read everything again."""
 
     def __init__(self, after: int, oldest: int, why: str = "") -> None:
         super().__init__(
@@ -32,10 +32,10 @@ class Forgotten(Exception):
 
 
 class MemoryReader(Protocol):
-    """The source of an index, the database or placement over the bus; its data has all earlier commits."""
+    """The interface through which an index is filled: from the database, or from placement over the bus."""
 
     async def changes(self, after: int, most: int) -> ChangesFound:
-        """Return the stored changes after the number, at most this many, and the last number."""
+        """Return the changes after a change number, at most this many, and the newest change number."""
 
     async def trees(self, roots: Collection[str]) -> Mapping[str, Tree]:
         """Return provider trees by their roots; a missing one has no providers."""
@@ -44,7 +44,7 @@ class MemoryReader(Protocol):
         """Return the aggregates with names or metadata, and the registered cells."""
 
     async def each(self, take: Take) -> None:
-        """Pass all provider trees to the caller's function, page by page."""
+        """Pass all provider trees to a function, page by page."""
 
 
 class StoreReader:
@@ -104,7 +104,7 @@ class Memory:
         self._watchers.append(heard)
 
     def learn(self, messages: Sequence[PlacementChanged], shaped: Mapping[str, Tree]) -> None:
-        """Apply a commit of this process to the index; `shaped` are the trees that it created or changed."""
+        """Apply this process's commit to the index; `shaped` are the trees that it created or changed."""
         touched: dict[str, None] = {}
         told: dict[str, None] = {}
         for message in messages:
@@ -137,7 +137,7 @@ class Memory:
         return [None] * len(messages)
 
     async def _committed(self, index: Index, messages: list[PlacementChanged]) -> list[PlacementChanged]:
-        """Return the messages without change numbers far beyond placement's last one."""
+        """Return the change messages without those whose number is implausibly far ahead of placement's."""
         if all(message.number <= index.seen + FAR_AHEAD for message in messages):
             return messages
         last = (await self._reader.changes(0, 1)).last
@@ -163,7 +163,7 @@ class Memory:
                 await self._take_in(news)
 
     async def _changes(self, after: int) -> tuple[Sequence[PlacementChanged], bool]:
-        """Return the next changes, and whether there are more; raise Forgotten if the next was deleted."""
+        """Return the next changes, and whether more follow; raise Forgotten if the next one was deleted."""
         found = await self._reader.changes(after, CHANGES_A_PAGE)
         if found.last < after:
             why = (
@@ -177,7 +177,8 @@ class Memory:
         return found.changes, bool(found.changes) and found.changes[-1].number < found.last
 
     async def feed(self, after: int, until: asyncio.Event | None = None) -> AsyncIterator[PlacementChanged]:
-        """Yield every change after this number, as it is committed; raise Forgotten if it is too old.
+        """Yield every change after this change number when it is committed; raise Forgotten if it is no
+        longer stored.
 
         The feed ends within LOOK_SECONDS after `until` is set.
         """

@@ -30,7 +30,7 @@ SLICE_SECONDS = 0.005  # for so long a search has the process to itself
 
 
 class Searches:
-    """Candidate searches in turns: a long search continues after a time slice of each waiting search."""
+    """Runs candidate searches in turns: a long search pauses after each time slice for the waiting ones."""
 
     def __init__(self, memory: Memory, clock: Clock) -> None:
         self._memory = memory

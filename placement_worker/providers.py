@@ -130,7 +130,7 @@ class ProviderOperations(PlacementOperations):
 
 
 def _apart(orders: Sequence[resources.Edit]) -> Iterator[Sequence[EditOfOne] | resources.Reshape]:
-    """Split edits into transactions: no provider twice in one, and each reshape alone."""
+    """Split edits into transactions: no provider occurs twice in one, and each reshape has its own."""
     part: dict[str, EditOfOne] = {}
     for order in orders:
         if part and (

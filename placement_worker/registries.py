@@ -207,7 +207,7 @@ class CellOperations(PlacementOperations):
             return CellEdited(cell=cell, number=await self._log.write_facts(tx, cells=(cell,)))
 
     async def _drop(self, edit: DropCell) -> CellResult:
-        """Disable the cell first, so that nothing is placed there while its hosts are deleted."""
+        """Delete a cell, disabled first so that nothing is placed there while its hosts are deleted."""
         async with self.database.read() as tx:
             names = {cell.name for cell in await hosts.registered(tx)} | dict(await hosts.HOSTS(tx)).keys()
         if edit.cell not in names:

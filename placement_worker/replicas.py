@@ -32,7 +32,7 @@ SHORTEST_WAIT, LONGEST_WAIT = 0.1, 2.0
 
 
 class BusReader:
-    """The source of an index over the bus. While placement does not answer it retries, and logs that once."""
+    """Reads placement's index over the bus; retries while placement does not answer, and logs that once."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class Replica:
         return [None] * len(messages)
 
     async def look(self) -> None:
-        """Query placement's last change number if no change arrived for some time."""
+        """Ask placement for its newest change number if no change has arrived for some time."""
         if self._memory.loads and self._clock.monotonic() - self._heard_at >= LOOK_SECONDS:
             await self._memory.fresh()
 

@@ -1,4 +1,4 @@
-"""Reports of provider trees by their owners, and the deletion of obsolete trees."""
+"""Applies agents' reports of provider trees, and deletes obsolete trees."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -135,7 +135,7 @@ class ReportOperations(PlacementOperations):
         number: int,
         goes: Mapping[str, Moves],
     ) -> Sequence[tree_reads.Judged]:
-        """Rename each reported provider whose name another cell uses; the new names are added to `taken`."""
+        """Rename reported providers whose names another cell uses; the new names are added to `taken`."""
         others: dict[tuple[str, str], tuple[str, ...]] = {}
         for _, report, _ in pairs:
             for provider in report.providers:
@@ -161,7 +161,7 @@ class ReportOperations(PlacementOperations):
 
     @again(lambda *_: OwnerEditAnswered(result=Contended()))
     async def give(self, order: OwnerEditRequested) -> OwnerEditAnswered:
-        """Assign a root provider to a cell by an operator's order; the sequence of its reports restarts."""
+        """Assign a root provider to a cell for an operator; its next report counts whatever its sequence."""
         now = self.clock.now()
         async with changing(self.database, self.book) as tx:
             owned = (await hosts.enter(tx, [order.root], now))[order.root]
@@ -176,14 +176,14 @@ class ReportOperations(PlacementOperations):
         return OwnerEditAnswered(result=owner)
 
     async def sweep(self) -> None:
-        """Delete obsolete trees without allocations, and release withheld amounts."""
+        """Delete obsolete provider trees without allocations, and release amounts withheld for reshapes."""
         async with self.database.read() as tx:
             roots = sorted({root for (root,) in (*await hosts.LEFTOVERS(tx), *await tree_reads.MAY_OPEN(tx))})
         for part in portions(roots, TREES_SWEPT_AT_ONCE):
             await self._change(part, lambda tree: swept(tree) if tree.gone else settled(tree))
 
     async def end(self, cell: str, roots: Sequence[str], *, in_use_too: bool) -> None:
-        """Delete the hosts of a cell by an operator's order; hosts in use stay, or close."""
+        """Delete the hosts of a cell for an operator; hosts with allocations stay, without free capacity."""
 
         def ended(tree: Tree) -> Tree:
             is_ending = tree.cell == cell and (in_use_too or not tree.in_use)
@@ -248,7 +248,7 @@ def _reshaped_messages(tree: Tree, moved: Sequence[MovedHolder], now: float) -> 
 
 
 def _free_name(report: ProviderReport, names: Sequence[str], taken: Mapping[str, tuple[str, str]]) -> str:
-    """Return the first free name of a provider, or the last one, which is then reported as a clash."""
+    """Return the first free substitute name for a provider; without one, the last, which is refused."""
     return next((name for name in names if taken.get(name, (report.id,))[0] == report.id), names[-1])
 
 

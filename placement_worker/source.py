@@ -1,4 +1,4 @@
-"""Candidates by function call, for a scheduler in the same process: the index minus its reservations."""
+"""Candidates for a scheduler in the same process as the index: the index minus its reservations."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
@@ -36,7 +36,7 @@ from placement_worker.core.ways import BREATH
 
 
 class KeepsIndex(Protocol):
-    """The interface of an object that has an index: the index itself may be replaced by another."""
+    """The interface of an object with an index, which it may replace by a newly loaded one."""
 
     @property
     def index(self) -> Index: ...
@@ -240,7 +240,7 @@ class HostSearch:
         return [candidate(fit, free, capacity) for fit in found]
 
     def _fits(self, anchor: Row, most: int) -> tuple[list[Fit], bool]:
-        """Return up to `most` allocations on a host, and whether its search was complete."""
+        """Return up to `most` allocations that fit on a host, and whether all possibilities were searched."""
         found: list[Fit] = []
         if self._spent >= 2 * PATIENCE:
             return found, False

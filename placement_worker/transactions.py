@@ -29,7 +29,7 @@ AT_ONCE = 2
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of placement that all groups of operations use."""
+    """Database, clock, names and change log, which all groups of placement's operations share."""
 
     database: Database
     clock: Clock
@@ -89,7 +89,7 @@ class Batched(Generic[A, R]):
 
 
 class PlacementOperations:
-    """A group of operations on placement's database."""
+    """The base class of a group of operations on placement's database."""
 
     def __init__(self, parts: Parts) -> None:
         self.database = parts.database
@@ -107,7 +107,7 @@ def _unavailable(*_: Any, **__: Any) -> Any:
 
 
 def again(otherwise: Callable[..., Any] = _unavailable) -> Callable[[W], W]:
-    """Repeat a method after lost races; after the last try `otherwise` answers, called with the arguments."""
+    """Return a method that is repeated after lost races; after the last try `otherwise` answers."""
 
     def decorate(work: W) -> W:
         @wraps(work)

@@ -22,7 +22,7 @@ AGAIN_SECONDS = 5.0  # after the broker would not let us read a cell's queues
 
 
 def reported_in(placement: Placement, cell: str) -> On:
-    """Return the rows of the worker's table for reports of a cell's agents and of its Ironic sync."""
+    """Return the rows of the worker's table that receive reports of one cell's agents and Ironic sync."""
 
     async def report_many(reports: Sequence[InventoryReported]) -> Sequence[Poison | None]:
         return await placement.reports.report_many(reports, cell=cell)
@@ -42,7 +42,7 @@ def asked_in(placement: Placement, cell: str) -> Sequence[Answers]:
 
 
 async def serve_registered(placement: Placement, besides: Collection[str], widen: Widen) -> None:
-    """Add the rows of each registered cell while it is registered, except the cells in `besides`."""
+    """Serve the queues of each registered cell while it is registered, except the cells in `besides`."""
     served: dict[str, Narrow] = {}
     registered = asyncio.Event()
     placement.memory.watch(lambda _, described: registered.set() if described else None)

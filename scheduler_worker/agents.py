@@ -19,9 +19,10 @@ AgentKey = tuple[str, str]  # cell and name: a cell cannot report for another ce
 
 
 class Listening:
-    """The time during which messages could be received: only then does an agent's silence count. A period
-    without any message may be a failure of this process or the broker, and counts until the next report was
-    due.
+    """The periods in which this process could receive messages; only in these does an agent's silence count.
+
+    A period without any message may be a failure of this process or of the broker; it counts only until the
+    next report was due.
     """
 
     def __init__(self, now: float) -> None:
@@ -35,7 +36,7 @@ class Listening:
         self._last = now
 
     def deaf_until(self, now: float) -> None:
-        """Exclude the time since the last message: no message could be received in it."""
+        """Exclude the time since the last message, in which this process perhaps could not receive any."""
         self._last = now
 
 
@@ -130,11 +131,11 @@ class Agents:
 
     @property
     def early(self) -> bool:
-        """Return whether an agent without a report may still be about to send its first one."""
+        """Return whether an agent without a report may still send its first one in time."""
         return self._listening.seconds - self.opened < self.grace
 
     def level(self, agent_at: Ints) -> Numbers:
-        """Return last report, permitted silence, first report and whether it is partial, for each agent."""
+        """Return each agent's last report, permitted silence, first report and whether it is partial."""
         return self._table.take(agent_at, axis=1)
 
     def number(self, name: AgentKey) -> int:
@@ -151,7 +152,7 @@ class Agents:
         return len(self._numbers) > 2 * len(self._known) + 1024
 
     def number_anew(self, named: Iterable[AgentKey]) -> None:
-        """Assign new numbers to the agents that placement names and to agents with heartbeats."""
+        """Number again the agents that placement names and the agents with heartbeats."""
         self._numbers = {}
         for name in named:
             self._numbers.setdefault(name, len(self._numbers))
@@ -163,7 +164,7 @@ class Agents:
             self._write(agent)
 
     def keep(self, most: int) -> None:
-        """Delete the oldest agents beyond this number, of the cell that has the most."""
+        """Delete the oldest agents above a maximum number, from the cell that has the most."""
         while len(self._known) > most:
             [(most_of, _)] = self._of_cell.most_common(1)
             self._forget(next(key for key in self._known if key[0] == most_of))

@@ -1,4 +1,5 @@
-"""Cancels builds and moves without a host, wherever they are; a build with a host is forwarded to its cell.
+"""Cancels builds and moves that have no host yet; a cancellation of a build with a host is forwarded to its
+cell.
 
 Placement decides: it retires the build, after which no claim of it succeeds, or reports the host that it
 holds. So a cancellation is correct at any time, even before its request was consumed, and may be repeated.
@@ -27,7 +28,7 @@ Deletes = Sequence[BuildDeleteRequested]
 
 
 class _Fenced(msgspec.Struct):
-    """Placement's answers about the builds to cancel."""
+    """Placement's answers to the retirement of the builds to cancel."""
 
     ended: list[Id] = msgspec.field(default_factory=list)  # they will never have a host
     held: dict[Id, Held] = msgspec.field(default_factory=dict)
@@ -44,7 +45,7 @@ class Cancelling:
         self._say = say
 
     async def cancel(self, asked: BuildCancelRequested) -> Deletes:
-        """End a build: it is fenced first, so that a later claim of it fails; an earlier claim has won."""
+        """End a build: placement retires it, so that later claims fail, unless it holds a host already."""
         one = await self._waiting(asked.build)
         if one is not None:
             return await self._end_wait(asked, one)
@@ -111,7 +112,7 @@ class Cancelling:
         return unplaceable
 
     async def _pass_on(self, asked: BuildCancelRequested, fenced: _Fenced, waited: bool, why: str) -> Deletes:
-        """Forward a cancellation to the cells, even if a conductor has no record of the build yet."""
+        """Forward a cancellation to the cells, even if no conductor has a record of the build yet."""
         providers = await self._ending.look_up(list(fenced.held.values()))
         places = {build: place_of(held, providers) for build, held in fenced.held.items()}
         cells = {build: place.cell for build, place in places.items() if place is not None} | fenced.shelved
@@ -146,7 +147,9 @@ class Cancelling:
         return fenced
 
     async def _remove_request(self, one: FoundParked, gone: set[Id]) -> None:
-        """Remove a waiting request, or some of its builds, from the database, where its owner sees that."""
+        """Remove a waiting request, or some of its builds, from the database, where its scheduler reads
+        it.
+        """
         store, kept, left = self._store, one.parked, None
         ours = one.owner in (store.name, "")
         async with store.database.write() as tx:

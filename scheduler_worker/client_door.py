@@ -82,7 +82,7 @@ class ClientDoor:
             return ClientsFound(clients=tuple(await registered(tx, question.names)))
 
     async def request_many(self, asked: Sequence[ClientRequested]) -> Sequence[Published | Poison]:
-        """Return for each request the message of an operator that it becomes, or the client's refusal."""
+        """Return for each client's request the same request as an operator's message, or the refusal."""
         clients = await self._registered({client.client for client in asked})
         boots = [one.boot for one in asked if one.boot is not None]
         new = {id_ for boot in boots for id_ in (boot.request, *boot.instances)}

@@ -130,7 +130,7 @@ class RetryTimes:
 
 
 class Ending:
-    """The end of instances: retires consumers, releases claims, and looks up the hosts of allocations."""
+    """Ends instances: retires consumers, releases claims, and looks up the hosts of allocations."""
 
     def __init__(self, placement: PlacementQueries, clock: Clock, unheard_for: float) -> None:
         self._placement = placement
@@ -190,7 +190,7 @@ class Ending:
         return {provider.id: provider for answer in answers for provider in answer.providers}
 
     async def take_back(self, placed: BuildPlaced) -> BuildUnplaceable | None:
-        """Retry a placed build without a conductor for a limited time; then release its claim and end it."""
+        """Retry a placed build whose cell has no conductor for a time; then release its claim and end it."""
         self.wait_for_ears(placed.request, placed.cell)
         host = placed.chosen.host
         why = f"cell {placed.cell!r}: no conductor takes builds there; the claim on {host} was given back"
@@ -212,7 +212,7 @@ class Ending:
         )
 
     def wait_for_ears(self, request: Id, cell: str) -> None:
-        """Raise `Retry` until a message has had no consumer for the limited time."""
+        """Raise `Retry` while a message has had no consumer for less than a limited time."""
         self._unheard.begin(request)
         left = self._unheard_for - self._unheard.retried_for(request)
         if left > 0:

@@ -49,7 +49,7 @@ class Handovers:
         self._clock = clock
 
     async def keep(self, orders: Sequence[Handover]) -> dict[Id, Handover]:
-        """Store new moves between cells; an existing one is returned with its present state."""
+        """Store new moves between cells; return the stored state of moves that exist already."""
         async with self._database.write() as tx:
             await add(tx, orders, self._clock.now())
         return await self.known([order.placed.move for order in orders])
@@ -107,7 +107,7 @@ class Handovers:
         return messages_of(after, report)
 
     async def _take_back(self, order: Handover, by: HandoverReported) -> tuple[int | None, str]:
-        """Return the generation of the instance after a claim of its former allocations, or the obstacle."""
+        """Claim an instance's former allocations again; return its generation, or what prevented that."""
         build, generation = order.placed.build, order.placed.generation if by.half == "leaving" else None
         for _ in range(TRIES):
             if not order.placed.attempt:  # it held nothing before
@@ -145,7 +145,7 @@ class Handovers:
         return await self._advance(order, nobody_hears(order))
 
     async def tell_again(self) -> Sequence[HandoverProgress]:
-        """Return the orders to source cells that have not reported about their move yet."""
+        """Return again the orders to source cells that have not reported about their move yet."""
         now = self._clock.now()
         async with self._database.write() as tx:
             orders = await untold(tx, now - TELL_AGAIN_SECONDS, now, PAGE)
@@ -216,10 +216,10 @@ async def change(tx: Transaction, before: Handover, after: Handover, now: float)
 
 
 async def untold(tx: Transaction, before: float, now: float, limit: int) -> list[Handover]:
-    """Return moves whose source cell has not reported since the given time, and update their time."""
+    """Return moves whose source cell has not reported since the given time, and set their time to now."""
     return [_decode(row["story"]) for row in await _UNTOLD(tx, before=before, now=now, most=limit)]
 
 
 async def prune(tx: Transaction, before: float, limit: int) -> int:
-    """Delete the moves between cells that were decided before this time, and return their number."""
+    """Delete the moves between cells that ended before this time, and return their number."""
     return len(await _PRUNE(tx, before=before, most=limit))

@@ -76,7 +76,7 @@ class HostBook(BuildCounts):
         self._judged: float | None = None  # time of the last judgement; None: judge again
 
     def opened(self, now: float) -> None:
-        """Start to count silence: heartbeats can be received from now on."""
+        """Start to count the silence of agents: from now on heartbeats can be received."""
         self._listening.deaf_until(now)
         self._agents.opened = self._listening.seconds
         self._judged = None
@@ -100,7 +100,7 @@ class HostBook(BuildCounts):
             self._columns.put(record.cell, closed)
 
     def listened(self, now: float) -> None:
-        """Record that a message other than a heartbeat arrived, which shows that messages can be received."""
+        """Record that any message arrived, which shows that this process can receive messages."""
         self._listening.heard(now)
         if now - self._tidied > TIDY_SECONDS:
             self._tidied = now
@@ -224,7 +224,7 @@ class HostBook(BuildCounts):
         )
 
     def _judge(self, now: float) -> None:
-        """Decide which hosts are up and which are unknown, as `why_down` does for one host."""
+        """Decide for all hosts which are up and which are unknown, as `why_down` does for one host."""
         if self._judged is not None and 0 <= now - self._judged < JUDGED_EVERY:
             return
         listened, columns, slots = self._listening.seconds, self._columns, self._slot_at
@@ -327,7 +327,7 @@ class HostBook(BuildCounts):
             self._layout = None
 
     def _drop_slots(self, now: float) -> None:
-        """Free the slots of unknown hosts. Most slots are in use, so this is rare."""
+        """Free the array slots of hosts that placement does not have any more."""
         columns = self._columns
         if len(columns.slots) <= 2 * self._count + 1024:
             return

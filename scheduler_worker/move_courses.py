@@ -1,6 +1,6 @@
-"""The course of each move until it begins, is refused or waits: executes the effects of core/move_state.py.
+"""Takes each move to its begin, refusal or wait: executes the effects of core/move_state.py.
 
-If a move has begun and its cell does not know it, it is published again from the existing allocations.
+A move that has begun and that its cell does not know is published again from the existing allocations.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -105,7 +105,7 @@ class MoveCourses:
         return [self._settled(course) for course in courses]
 
     async def look(self, courses: Sequence[MoveCourse]) -> list[NotYet | None]:
-        """Read the instance of each move; return what to publish if a missing answer lasts."""
+        """Look up the instance of each move; return the answers in case a cell stays unreachable."""
         crossing = [course for course in courses if course.asked.to_cell]
         known = await self._handovers.known([one.asked.move for one in crossing]) if crossing else {}
         for course in crossing:  # existing handovers continue, whatever the cells report now
@@ -127,7 +127,7 @@ class MoveCourses:
         await self._stay([course for course, start in ready if start and not start.seeks])
 
     async def finish(self, courses: Sequence[MoveCourse]) -> None:
-        """Make the messages of moves that were refused or had begun before, and store the refusals."""
+        """Make the messages of moves that were refused or had begun before; store the refusals."""
         # Refused moves are fenced first, so that no concurrent delivery begins them.
         barred = [(course, course.state.barred.why) for course in courses if course.state.barred is not None]
         await self._fence(barred, unplaceable=True)
@@ -222,7 +222,7 @@ class MoveCourses:
                 course.take(Stopped(Barred(code="image", why=why)))
 
     async def came_before(self, courses: Sequence[MoveCourse]) -> None:
-        """Answer moves that were answered before once more; they do not wait."""
+        """Answer again the moves that were answered before."""
         retire = self.scheduler.ending.retire
         results = await together([retire(course.asked.move, "", unplaceable=False) for course in courses])
         for course, result in zip(courses, results, strict=True):

@@ -1,5 +1,6 @@
-"""The state of builds that are to move, read in batches: placement has the host of a build, its cell the
-spec. Either may change a moment later; then the claim is refused.
+"""Looks up the builds that are to move, in batches: placement has a build's host, its cell the spec.
+
+Either may change a moment later; then the claim is refused.
 """
 
 import re
@@ -28,7 +29,7 @@ _WORD = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(slots=True)
 class _Standing:
-    """The builds that are to move and were found, by cell."""
+    """The builds to move that were found, by cell."""
 
     cells: dict[Id, list[str]] = field(default_factory=dict)  # build → cells that may have it
     held: set[Id] = field(default_factory=set)  # builds with allocations

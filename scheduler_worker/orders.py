@@ -40,7 +40,7 @@ AT_ONCE = 500  # kinds that are asked for in one question
 
 
 class Orders:
-    """The maker of orders from requests. What it remembers holds until hosts come or go."""
+    """Makes orders from requests; what it caches is valid until hosts are added or removed."""
 
     def __init__(self, source: CandidateSource, options: RequestOptions, policy: ChoicePolicy) -> None:
         self._source = source
@@ -90,7 +90,7 @@ class Orders:
         return any(host and not self._source.named(host) for host in named)
 
     def again(self, order: Order) -> Order:
-        """Return an order with the present state of hosts, aggregates and cells."""
+        """Return an order again with the present state of hosts, aggregates and cells."""
         try:
             anew = self._alternatives(order.request)
         except Unreadable:  # a host that it names was deleted in the meantime
@@ -145,7 +145,7 @@ class Orders:
 
 
 def put_off(orders: Sequence[Order], clock: Clock) -> list[Retry | None]:
-    """Postpone orders whose messages would exceed the process's memory limit."""
+    """Postpone orders whose messages would exceed a memory limit of the process."""
     room, later = BATCH_BYTES, list[Retry | None]()
     for order in orders:
         if order.bytes > room and room < BATCH_BYTES:
@@ -159,7 +159,7 @@ def put_off(orders: Sequence[Order], clock: Clock) -> list[Retry | None]:
 
 @dataclass(frozen=True)
 class Resolving:
-    """The resolution of names in a batch of requests; a query that placement refuses is split in halves."""
+    """Resolves names of groups and instances in a batch of requests; a refused query is split in halves."""
 
     placement: PlacementQueries
     ending: Ending
@@ -220,7 +220,7 @@ class Resolving:
 
 
 class RelatedHosts:
-    """The hosts of group members and named instances, by equivalence class of waiting requests."""
+    """The hosts of group members and named instances, for each equivalence class of waiting requests."""
 
     def __init__(self, resolve: Resolves) -> None:
         self._resolve = resolve
@@ -239,7 +239,7 @@ class RelatedHosts:
         return bool(self._around) and not self._around.isdisjoint(roots)
 
     async def moved(self, naming: Mapping[str, BuildRequested]) -> tuple[list[str], dict[str, str]]:
-        """Return the classes whose related instances have moved, and why other classes can never fit."""
+        """Return the classes whose related instances moved, and why other classes can never fit."""
         self.stirred, self._asking = False, True
         kinds = list(naming)
         changed: list[str] = []

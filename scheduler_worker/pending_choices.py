@@ -18,7 +18,7 @@ TIMEOUT = 15.0  # longer than a claim may take to be answered
 
 
 class PendingChoice(msgspec.Struct, eq=False, gc=False):
-    """One choice of a host, from the moment it is made until placement's index shows the claim."""
+    """One choice of a host, from the choice until placement's index shows the claim."""
 
     allocations: Allocations
     cell: str
@@ -56,13 +56,13 @@ class PendingChoices:
         heappush(self._confirmed, (number, self._ties, entry))
 
     def drop(self, entry: PendingChoice) -> None:
-        """Release the reservation of a choice once: its claim failed, or the index shows it."""
+        """Release the reserved capacity of a choice: its claim failed, or the index shows it."""
         if entry.open:
             entry.open = False
             self._source.withdraw(entry.allocations)
 
     def look(self, now: float) -> None:
-        """Release the reservations of choices that the index shows by now, and of choices that timed out."""
+        """Release reserved capacity for choices that the index shows by now, and for expired choices."""
         confirmed, seen = self._confirmed, self._source.seen
         while confirmed and confirmed[0][0] <= seen:
             self._shown(heappop(confirmed)[2])
@@ -73,7 +73,7 @@ class PendingChoices:
                 self.let_go(late.root)
 
     def _shown(self, entry: PendingChoice) -> None:
-        """Release a reservation because the index shows its claim, so that resources do not count twice."""
+        """Release reserved capacity because the index shows the claim: otherwise it would count twice."""
         if entry.open:
             self.drop(entry)
             self.let_go(entry.root)
@@ -86,7 +86,7 @@ class PendingChoices:
 
 @dataclass(frozen=True, slots=True)
 class Promising:
-    """Reserves chosen hosts: reduces the index's free amounts, and counts builds on their hosts."""
+    """Reserves capacity for chosen hosts in the index's free amounts, and counts the builds sent to them."""
 
     pending: PendingChoices
     book: HostBook
@@ -107,7 +107,7 @@ class Promising:
 
 
 class Supposing:
-    """The reservations of hypothetical choices, which are suspended during every await."""
+    """Reserves capacity for hypothetical choices; the reservations are suspended during every await."""
 
     def __init__(self, source: CandidateSource, book: HostBook, now: float) -> None:
         self._source = source
@@ -146,7 +146,7 @@ class Supposing:
         return len(self._kept)
 
     def forget(self, after: int = 0) -> None:
-        """Drop the hypothetical choices after the first `after`, and restore suspended reservations."""
+        """Drop the hypothetical choices except the first `after`, and restore suspended reservations."""
         self._kept = dict(islice(self._kept.items(), after))
 
     def _reserve(self, way: Candidate, builds: bool) -> None:

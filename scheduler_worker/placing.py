@@ -48,7 +48,7 @@ MOST_HELP_SECONDS = 1.0  # of one request: a search over huge trees takes tenths
 
 @dataclass(slots=True, eq=False)
 class _Course:
-    """An order in progress, with what it waits for."""
+    """An order in progress, with the data that it waits for."""
 
     order: Order
     need: Need | None = None
@@ -56,7 +56,7 @@ class _Course:
 
 
 class Scheduler:
-    """The placing loop, and its state between batches: reports of hosts, and pending choices."""
+    """Places requests in batches; between batches it keeps the reports of hosts and the pending choices."""
 
     def __init__(
         self, source: CandidateSource, placement: PlacementQueries, clock: Clock, options: SchedulerOptions
@@ -79,7 +79,7 @@ class Scheduler:
         self._joined = Joined()
 
     def leave_out_reserved(self, released: Callable[[str], None], narrow: Narrow) -> None:
-        """Set the functions that exclude reserved hosts before a search and that receive released hosts."""
+        """Set the functions that exclude reserved hosts before a search, and that receive released hosts."""
         self.pending.let_go = released
         self.narrow = narrow
 
@@ -88,7 +88,7 @@ class Scheduler:
         return self._orders.begin(request, 0.0)[0].alternatives
 
     def hosts_now(self) -> tuple[HostsNow, Bools]:
-        """Return the reports of hosts, and the mask of hosts with an agent."""
+        """Return the reported state of hosts, and the mask of hosts that have an agent."""
         now = self.clock.monotonic()
         self.pending.look(now)
         self._hosts.level()
@@ -102,7 +102,7 @@ class Scheduler:
         self.book.handle(report, self.clock.monotonic())
 
     async def hear_of_failure(self, failure: HostFailed) -> None:
-        """Count a failure that is the host's fault. A root that placement does not have is ignored."""
+        """Count a failed build that its host caused. A root that placement does not have is ignored."""
         if failure.ours and self.source.position(failure.root) is not None:
             self.book.failed(failure.cell, failure.root, self.clock.monotonic())
 
@@ -136,7 +136,7 @@ class Scheduler:
         return self.begin([kept.message])[0]
 
     async def place(self, begun: Sequence[Begins]) -> list[events.End]:
-        """Return the end of each order; an order counts as unplaceable only after a refresh of the index."""
+        """Place orders and return how each ended; without a host only after the index was refreshed."""
         batch = self._joined.begin()
         try:
             return await self._place(begun)
@@ -208,7 +208,9 @@ class Scheduler:
                     course.end = effect
 
     async def _choose(self, courses: Sequence[_Course], level: bool) -> bool:
-        """Choose hosts, again after a refresh for orders without one; return whether it was refreshed."""
+        """Choose hosts, again on a refreshed index for orders without one; return whether it was
+        refreshed.
+        """
         if not courses:
             return level
         short = self._find_hosts(courses)
@@ -263,7 +265,7 @@ class Scheduler:
             self._take(course, events.HelpFound(found.get(kind, ())))
 
     def late_help(self) -> Callable[[], bool]:
-        """Return a function that tells whether MOST_HELP_SECONDS have passed since this call."""
+        """Return a function that returns whether MOST_HELP_SECONDS have passed since this call."""
         until = self.clock.monotonic() + MOST_HELP_SECONDS
         return lambda: self.clock.monotonic() > until
 

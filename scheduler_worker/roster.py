@@ -1,4 +1,4 @@
-"""Schedulers that are alive, by heartbeats; Prometheus metrics, mostly about conflicts of schedulers."""
+"""The schedulers that are alive, by their heartbeats, and Prometheus metrics about conflicts between them."""
 
 import logging
 from collections import Counter as Tally
@@ -47,7 +47,7 @@ GONE_SECONDS = 3.5  # a paused scheduler meets others on its hosts after this ti
 
 
 class Roster:
-    """The schedulers that share the hosts with this one."""
+    """The live schedulers, which share the hosts with this one."""
 
     def __init__(self, clock: Clock, name: str = "") -> None:
         self.name = name or f"s{clock.uuid()[:8]}"
@@ -81,7 +81,7 @@ class Roster:
 
 
 class WaitingSignal:
-    """A heartbeat out of turn, after which other schedulers read the waiting requests again."""
+    """Sends an early heartbeat, so that other schedulers read the stored waiting requests again."""
 
     def __init__(self, roster: Roster, say: Callable[[SchedulerAlive], Awaitable[None]]) -> None:
         self._roster = roster

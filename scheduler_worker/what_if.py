@@ -46,7 +46,7 @@ _GROUPS = "count: with a server group, at most the instances of one request"
 
 @dataclass(slots=True)
 class _Counted:
-    """The free capacity that a what-if question has found so far, host by host in order of position."""
+    """The capacity that a what-if question has counted so far, host by host."""
 
     hosts: Counter[tuple[str, str]] = field(default_factory=Counter)
     instances: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -107,7 +107,7 @@ class WhatIfs:
     async def chosen(
         self, order: Order, best: int, supposing: Supposing
     ) -> tuple[WhatIfAnswered, Alternative]:
-        """Return the answer for the first flavor that places enough instances beyond the supposed ones."""
+        """Return the answer for the first flavor that places enough of the hypothetical instances."""
         [order] = self._scheduler.narrow([order])
         shorts: list[Shortage] = []
         before = supposing.several
@@ -243,7 +243,7 @@ class WhatIfs:
         return True
 
     def _finish(self, counted: _Counted, supposing: Supposing) -> None:
-        """Add the instances that fit on the current host; if it shares resources, other hosts have less."""
+        """Add the instances that fit on the current host; hosts that share its resources then have less."""
         tried = counted.finish()
         if not self._scheduler.source.sharing:
             for promise in tried:
@@ -262,7 +262,7 @@ class WhatIfs:
 
 @dataclass(slots=True)
 class _Gone:
-    """The hosts of server-group members after the moves that were answered before."""
+    """The hosts of server-group members after the hypothetical moves answered so far."""
 
     members: dict[Id, dict[Id, tuple[Id, ...]]] = field(default_factory=dict)  # group → instance → roots
     left: dict[Id, dict[Id, tuple[Id, ...]]] = field(default_factory=dict)  # group → keeper → roots

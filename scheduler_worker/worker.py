@@ -61,7 +61,7 @@ CLIENT_RESULTS = [
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerNeeds:
-    """The queries, database, index and settings of a scheduler, which starts after `loaded`."""
+    """The queries, database, index and settings that a scheduler needs; it starts after `loaded`."""
 
     source: CandidateSource
     placement: PlacementQueries
@@ -78,7 +78,7 @@ def scheduler_worker(needs: SchedulerNeeds) -> Worker:
 
 
 class _Parts:
-    """The handlers of a scheduler, and the table of its messages, queries and timers."""
+    """The handlers of a scheduler and its table of messages, queries and timers."""
 
     def __init__(self, needs: SchedulerNeeds) -> None:
         source, placement, database, clock = needs.source, needs.placement, needs.database, needs.clock

@@ -109,7 +109,7 @@ async def queues_of(admin: BrokerUsers, pattern: str) -> list[str]:
 
 
 async def _drop_queues(settings: Settings, name: str, admin: BrokerUsers) -> list[str]:
-    """Delete the cell's queues, then those that only it filled, after placement has unsubscribed."""
+    """Delete the cell's queues, then those that only it filled, once placement no longer reads them."""
     from bus.rabbit.inspection import delete_queues
 
     ferried = ferry_permissions(settings, name, own=False)

@@ -138,7 +138,7 @@ Undo = Callable[[str, Callable[[], Awaitable[object]]], None]
 
 @asynccontextmanager
 async def undone_on_failure() -> AsyncIterator[Undo]:
-    """Yield a function that registers how to undo a step; if a later step fails, undo all of them."""
+    """Yield a function that registers how to undo a step; if a later step fails, all are undone."""
     steps: list[tuple[str, Callable[[], Awaitable[object]]]] = []
     try:
         yield lambda what, step: steps.append((what, step))
@@ -158,7 +158,7 @@ async def delete_file(file: Path) -> None:
 async def broker_password(
     user: str, known: CellFile | None, admin: BrokerUsers, file: Path, rotate: bool
 ) -> str:
-    """Return the password of a RabbitMQ user from the file, or a new one for a new user and with `rotate`."""
+    """Return a RabbitMQ user's password: from its file, or a new one for a new user or with `rotate`."""
     password = password_of(known.broker, user) if known else ""
     if not rotate and not password and user in await admin.users():
         raise OperationRefused(_unknown_password(file, f"RabbitMQ user {user}"))
@@ -185,7 +185,7 @@ def _unknown_password(file: Path, who: str) -> str:
 
 @dataclass(frozen=True)
 class DatabaseAccess:
-    """Changes of PostgreSQL's rights by the command that an operator must know of."""
+    """Changes of PostgreSQL's rights by `berth cell add`, which are reported to the operator."""
 
     enters: Sequence[str] = ()  # other databases that the cell's login may still enter
     shut_out: Sequence[str] = ()  # logins that entered placement's database by PUBLIC's right only
@@ -211,7 +211,7 @@ async def _make_login(what: NewCell, password: str, undo: Undo) -> DatabaseAcces
 
 
 async def _placement_hears(bus: Bus, cell: str) -> bool:
-    """Return whether placement answers queries that are sent from within this cell."""
+    """Return whether placement answers queries sent with the cell's own user."""
     ask = bus.asker(topics.CELL_PROVIDERS, timeout=2.0)
     until = monotonic() + HEARD_SECONDS
     while True:

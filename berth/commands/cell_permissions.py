@@ -31,7 +31,7 @@ NameOfCell = Annotated[str, positional("Its name: letters, digits, _ and -.", me
 
 @dataclass(frozen=True)
 class BrokerTool:
-    """The options that determine the tool by which RabbitMQ's users are administered."""
+    """The options that select the tool by which RabbitMQ's users are administered."""
 
     management: str = option(
         "",
@@ -166,7 +166,7 @@ def limits_of(settings: Settings) -> UserLimits:
 
 
 def limits_of_agent(settings: Settings) -> UserLimits:
-    """Return the limits of an agent's user: one process, and its connections that RabbitMQ still holds."""
+    """Return the limits of an agent's RabbitMQ user: one process, and connections not closed yet."""
     return UserLimits(connections=10, channels=200, queue_bytes=settings.cell_limits.queue_bytes)
 
 
@@ -187,7 +187,7 @@ def ferry_permissions(settings: Settings, cell: str, *, own: bool) -> Permission
 def definitions_of(
     settings: Settings, cell: str, user: str, known: BrokerUser, *, vhost: str = "", bounded: bool = True
 ) -> dict[str, Any]:
-    """Return the definitions of a user; `bounded`: with the policy for queues that its cell fills."""
+    """Return the RabbitMQ definitions of a user; `bounded` adds the policy for queues that its cell fills."""
     where = vhost or vhost_of(settings.bus.amqp_url)
     cells = (cell,) if bounded else ()
     return definitions({user: known}, cells, settings.bus.exchange, where, settings.cell_limits.queue_bytes)
@@ -228,7 +228,7 @@ def _sentences(known: BrokerUser, user: str, vhost: str) -> list[str]:
 
 
 def _alternatives(pattern: str) -> list[str]:
-    """Return the alternatives of a regular expression such as ^(a|b|(c|d))$, one in each line."""
+    """Split a regular expression such as ^(a|b|(c|d))$ into lines, one for each alternative."""
     if pattern == "^$":
         return ["nothing"]
     found, depth, begin = [], 0, 2

@@ -110,7 +110,7 @@ async def drop(cli: Cli, ids: Ids, cell: OfCell = "") -> int:
 
 
 def _way(settings: Settings, cell: str) -> Transport:
-    """Return the transport of the broker with the dead letters: the central one, or that of a cell."""
+    """Return the connection to the broker with the dead letters: the central one, or that of a cell."""
     if cell and not settings.cell(cell).ferry:
         raise BadSetting(f"cell {cell!r} has no RabbitMQ of its own: its dead letters are with all others")
     return wiring.transport(settings, "dead", cell)
@@ -124,7 +124,7 @@ def _check(ids: Sequence[str]) -> None:
 
 
 async def _chosen(transport: Transport, ids: Sequence[str], say: Console) -> Collection[str] | None:
-    """Return the dead letters whose ids begin like this, or None for all."""
+    """Return the dead letters whose ids begin with one of the given texts, or None for all."""
     if list(ids) == ["all"]:
         return None
     chosen: set[str] = set()

@@ -23,7 +23,7 @@ Markdown = Annotated[bool, described("As the Markdown tables of the documents.",
 
 
 def _show(as_json: bool, text: str | None, facts: Any, *tables: Table) -> None:
-    """Print facts about berth as JSON, as the text of the documents if it is given, or as tables."""
+    """Print a table that describes berth: as JSON, as documentation text, or as a table."""
     if as_json:
         sys.stdout.write(json.dumps(facts, indent=2) + "\n")
     elif text is not None:
@@ -163,7 +163,7 @@ def completion_command(shell: Annotated[str, positional("bash, zsh or fish.", me
 
 
 def begin() -> None:
-    """Install completion only if a shell requests it: its module loads slowly."""
+    """Make completion installable; its module loads slowly, so it is imported only if a shell requests it."""
     if VARIABLE in os.environ:
         from typer._completion_classes import completion_init
 

@@ -141,7 +141,7 @@ class EmptyingPrinter(MovePrinter, EmptyingListener):
 
 
 async def tell_left_over(bus: Bus, hosts: Sequence[Provider], told: Collection[str], cli: Cli) -> None:
-    """Print the consumers that remain on drained hosts, except those already listed."""
+    """Print the consumers that still have allocations on drained hosts, except those already listed."""
     for host in hosts:
         left, called = await remaining_consumers(bus, host, told), host.host or host.name
         if cli.as_json:
@@ -169,7 +169,7 @@ def _is(holder: Consumer) -> str:
 async def tell_what_would_be(
     bus: Bus, hosts: Sequence[Provider], asked: MoveRequested, cli: Cli, state: str
 ) -> int:
-    """Print what the moves would do if the hosts were in this state; return 1 if instances would stay."""
+    """Print what the moves would do if the hosts were drained; return 1 if instances would stay."""
     found = await suppose_emptying(bus, hosts, asked)
     for one in found:
         called, count = one.host.host or one.host.name, one.statuses

@@ -125,7 +125,7 @@ async def create(cli: Cli, order: GroupEditRequested) -> int:
 
 
 async def _edited(bus: Bus, order: GroupEditRequested, name: str = "") -> GroupEdited:
-    """Edit a server group, or raise OperationRefused with the reason."""
+    """Edit a server group; raise OperationRefused with the reason if placement refuses."""
     match (await bus.asker(topics.EDIT_GROUP)(order)).result:
         case GroupEdited() as edited:
             return edited
@@ -161,7 +161,7 @@ async def _all(bus: Bus, project: str) -> Sequence[ServerGroup]:
 
 
 async def _hosts(bus: Bus, group: ServerGroup) -> dict[str, str]:
-    """Return the names of the hosts with members of server groups, by root provider."""
+    """Return, by root provider, the names of the hosts on which members of server groups are."""
     places = (*group.members.values(), *group.left.values())
     roots = tuple(sorted({root for listed in places for root in listed}))
     if not roots:

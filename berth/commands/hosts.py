@@ -144,7 +144,7 @@ def picture(tree: Sequence[Provider], about: str) -> Picture:
 
 
 async def mark(cli: Cli, names: Sequence[str], agent: str, marking: Marking) -> int:
-    """Mark the named hosts, or without names all hosts of the agent."""
+    """Mark the named hosts, or without names all hosts of an agent, as the command says."""
     if bool(names) == bool(agent):
         raise BadSetting("say which: names of hosts, or --agent")
     async with cli.bus("host") as bus:
@@ -216,7 +216,7 @@ async def reset(cli: Cli, root: str, cell: str) -> int:
 
 
 async def reset_the_ownerless(cli: Cli, cell: str, match: str, dry_run: bool) -> int:
-    """Give providers without an owner to a cell, except shared pools."""
+    """Assign all root providers without an owner to a cell, except pools that share with other hosts."""
     async with cli.bus("provider") as bus:
         await chosen_cells(bus, cli.settings, [cell])
         found = [provider for provider in await _ownerless(bus) if fnmatchcase(provider.name, match)]
@@ -240,7 +240,7 @@ async def reset_the_ownerless(cli: Cli, cell: str, match: str, dry_run: bool) ->
 
 
 async def _ownerless(bus: Bus) -> list[Provider]:
-    """Return the roots without a cell, by name, except shared pools."""
+    """Return the root providers without a cell, sorted by name, except pools that share with other hosts."""
     found = [
         provider
         async for provider in every_provider(bus, FindProviders(parts=("owner", "traits")), timeout=60.0)

@@ -128,7 +128,7 @@ async def _import(
 
 
 def _shown(bars: Progress, side: str) -> Callable[[str, int, int], None]:
-    """Return the function that shows the progress of each kind of objects on one side."""
+    """Return a function that shows the import's progress for each type of object."""
     tasks: dict[str, Any] = {}
 
     def show(what: str, done: int, total: int) -> None:
@@ -208,7 +208,7 @@ class _Report:
 def _wanted(
     found: "list[ContentsDifference]", prune: bool, refused: Mapping[str, str]
 ) -> tuple[dict[str, int], int]:
-    """Return the number of objects to import by type, and the number to remove."""
+    """Return how many objects are to be imported, by type, and how many to be removed."""
     wanted = {what: len({one.id for one in found
                          if one.what == what and not one.ours_alone and one.id not in refused})
               for what in ("class", "trait", "provider", "consumer")}  # fmt: skip

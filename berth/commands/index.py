@@ -73,7 +73,7 @@ _GROUPS = {  # their descriptions
 
 @dataclass(frozen=True)
 class Listed:
-    """A command, or a group of commands, in the table."""
+    """A command or a group of commands in the table of all commands."""
 
     name: str
     file: str
@@ -95,14 +95,14 @@ COMMANDS = tuple(
 
 
 class Later(TyperCommand):
-    """The placeholder of a command, or of a group, whose module is loaded when it is called."""
+    """A command or group in `berth --help` whose module is loaded only when it is called."""
 
     def __init__(self, listed: Listed) -> None:
         super().__init__(listed.name, help=listed.says, rich_help_panel=listed.panel)
         self._listed = listed
 
     def loaded(self) -> Any:
-        """Return the command that this placeholder stands for."""
+        """Return the command or group itself, after loading its module."""
         around = typer.Typer()
         around.add_typer(import_module(f"berth.commands.{self._listed.file}").commands)
         command = typer.main.get_group(around).commands[self._listed.name]
@@ -115,7 +115,7 @@ class Later(TyperCommand):
 
 
 class EveryCommand(TyperGroup):
-    """The command line: the given commands, and all commands of the table."""
+    """The command line with all commands of the table."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -62,7 +62,7 @@ class SimulatedIronicOptions:
 
 
 class Sides(NamedTuple):
-    """The two sides of a comparison: the followed Ironic, and placement over the bus."""
+    """The two sides of a comparison: Ironic, and placement over the bus."""
 
     ironic: "FollowedIronic"
     transport: "Transport"
@@ -135,7 +135,7 @@ async def sim(options: SimulatedIronicOptions) -> int:
 
 
 def _simulation(options: SimulatedIronicOptions, broker: str) -> tuple["Simulation", str]:
-    """Return the simulated Ironic of the options, with the destination of its notifications."""
+    """Return the simulated Ironic that the options describe, with the destination of its notifications."""
     from bus.http import listen
     from compute_sim.ironic import IronicExchange, SimPlan, Simulation, enrolled
     from compute_sim.ironic.notify import TOPICS
@@ -206,7 +206,7 @@ async def sweep_gone(cli: Cli, sides: Sides, allow_removals: bool) -> int:
 
 @asynccontextmanager
 async def _surveyed(sides: Sides) -> AsyncIterator[tuple[Bus, "Survey"]]:
-    """Yield a bus and the survey of both sides; refusals of Ironic become refusals of the command."""
+    """Yield a bus and a comparison of Ironic and placement; errors of Ironic become errors of the command."""
     from ironic_sync.api import IronicRefused
     from ironic_sync.comparison import survey_of
 

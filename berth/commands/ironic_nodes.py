@@ -234,7 +234,7 @@ async def _known(api: "IronicApi", node: str, fields: Sequence[str] | None = Non
 
 
 async def _report(at: AnyIronic, api: "IronicApi", nodes: Sequence[str], wait: bool = False) -> int:
-    """Print a line for each node; return 1 if an awaited node has failed."""
+    """Print a line for each node; return 1 if a node that was waited for has failed."""
     has_failed = False
     for name in nodes:
         node = await _known(api, name, _FIELDS)

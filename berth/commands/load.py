@@ -185,7 +185,7 @@ def _told(result: LoadOutcome, metal: str, found: Audit, say: Console) -> int:
 
 
 async def _metal_story(bus: Bus, settings: Settings) -> str:
-    """Clean two bare-metal nodes and deploy a build on one of them, on the second if the first fails."""
+    """Clean two bare-metal nodes and deploy a build on one of them, or on the second if that fails."""
     cell = settings.cell_names[0]
     nodes = [node_event(settings, name, cell) for name in ("demo-node-1", "demo-node-2")]
     request = boot_request(BootOptions(vcpus=0, memory_mb=0, disk_gb=0, flavor="metal"))
@@ -258,7 +258,7 @@ async def _berth_to_load(
 
 
 def refuse_strangers(settings: Settings) -> None:
-    """Refuse a load test against another machine."""
+    """Refuse a load test of a berth on another machine."""
     places = [("amqp_url", settings.bus.amqp_url), ("database_url", settings.database.url)]
     for cell in settings.every_cell:
         places += [("cell_amqp_urls", cell.broker), ("cell_ferry_urls", cell.ferry)]

@@ -182,7 +182,7 @@ async def steer(cli: Cli, options: SteeringOptions, to: Steering) -> int:
 
 
 async def _found(bus: Bus, cells: Sequence[str], id_: str, to: Steering) -> MoveStands | WaitingRequest:
-    """Return the move in progress with this id or of this build or, for abort, a move that waits."""
+    """Return the move in progress with this id or of this build; for an abort also a move that waits."""
     try:
         return await move_in_progress(bus, cells, id_)
     except OperationRefused:
@@ -193,7 +193,7 @@ async def _found(bus: Bus, cells: Sequence[str], id_: str, to: Steering) -> Move
 
 
 async def _wait_ended(bus: Bus, waits: WaitingRequest, printer: MovePrinter) -> bool:
-    """End the wait of a move. Return False if it no longer waited, because it has just begun."""
+    """End the waiting of a move. Return False if it no longer waited, because it has just begun."""
     said = await end_wait(bus, waits.request)
     if said.waited:
         build = next(iter(waits.builds), "")
@@ -204,7 +204,7 @@ async def _wait_ended(bus: Bus, waits: WaitingRequest, printer: MovePrinter) -> 
 async def _steer(
     bus: Bus, stands: MoveStands, to: Steering, options: SteeringOptions, printer: MovePrinter
 ) -> bool:
-    """Return whether the move reached the requested state; without --wait, whether it was not refused."""
+    """Control a move; return whether it reached the requested state, or without --wait was not refused."""
     try:
         async with steering(bus, stands, to, printer) as (outcome, answer):
             if answer.done() and (refusal := answer.result()).refused:

@@ -23,7 +23,7 @@ _BLOCKS = " ▏▎▍▌▋▊▉█"
 
 
 def funnel(decision: Decision, width: int, chosen: str = "") -> Iterator[Text]:
-    """Yield the lines that show a decision; `chosen` is the root of the chosen host, or empty."""
+    """Yield the lines that show a decision: considered, rejected and best hosts (`chosen`: a root)."""
     if decision.considered:
         yield from _narrowing(decision, width)
     if decision.record is not None:
@@ -44,7 +44,7 @@ def funnel(decision: Decision, width: int, chosen: str = "") -> Iterator[Text]:
 
 
 def _narrowing(decision: Decision, width: int) -> Iterator[Text]:
-    """Yield, for each constraint of a decision, a text bar for the number of remaining hosts."""
+    """Yield for each constraint of a decision a line with a bar for the number of remaining hosts."""
     most, bar = decision.considered, max(8, min(40, width - NAME - 2 * NUMBER - 26))
     yield _bar("considered", most, most, bar, "")
     for removal in decision.removals:
@@ -224,7 +224,7 @@ def sentence(outcome: MoveOutcome) -> str:
 
 
 def attempts_of(attempts: Sequence[Attempt]) -> list[str]:
-    """Return the attempts of a build or move, one in each line."""
+    """Return a line for each attempt of a build or move."""
     return [
         f"  attempt {number}  {printable(attempt.host)}: {attempt.outcome}{_cause(attempt.cause)}"
         for number, attempt in enumerate(attempts, 1)
@@ -232,7 +232,7 @@ def attempts_of(attempts: Sequence[Attempt]) -> list[str]:
 
 
 def failures(outcome: MoveOutcome) -> list[str]:
-    """Return the failed phases and attempts of a move, one in each line."""
+    """Return a line for each failed phase and attempt of a move."""
     lines = [
         f"  {phase.phase} on {printable(phase.host)}: {phase.outcome}{_cause(phase.cause)}"
         for phase in outcome.phases

@@ -60,7 +60,7 @@ class Destination:
     )
 
     def of(self, request: MoveRequested) -> MoveRequested:
-        """Return the request for a move with this destination. Raise BadSetting for a contradiction."""
+        """Return the move request with these options. Raise BadSetting if they contradict each other."""
         excluded = tuple(self.not_ or ())
         if self.to and self.force_to:
             raise BadSetting("--to and --force-to both name the destination: use one of them")
@@ -73,7 +73,7 @@ class Destination:
 
 @dataclass(frozen=True)
 class _Followed:
-    """The options that determine how a move is followed and printed."""
+    """The options that say whether a move is followed to its end, and how that is printed."""
 
     timeout: float = option(
         3600.0, "Seconds to follow it, in addition to its waiting time for capacity.", min=0, panel=_HOW
@@ -97,7 +97,7 @@ class FollowedMove(_Followed):
 
 @dataclass(frozen=True)
 class Waiting(_Followed):
-    """The options of a move that may wait for capacity."""
+    """The options of a move that may wait for free capacity."""
 
     wait: str | None = option(
         None,

@@ -18,7 +18,7 @@ commands = Commands(name="node", no_args_is_help=True)
 
 @commands.callback()
 def _group() -> None:
-    """Keep `set` a sub-command although it is the only one."""
+    """Keep `set` a subcommand of `berth node`, although it is the only one."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ async def set_command(
 
 
 def node_event(settings: Settings, name: str, cell: str, **state: Any) -> NodeChanged:
-    """Return an event of a node in a cell; without a `state`, of a free bare-metal node."""
+    """Return a node event for a cell; without a `state`, the event of a free bare-metal node."""
     try:
         node = str(uuid.UUID(name))
     except ValueError:

@@ -201,7 +201,7 @@ async def run_one(settings: Settings, worker: str, cell: str, alone: bool, agent
 
 
 async def ready(bus: Bus, settings: Settings) -> int:
-    """Return the number of hosts in placement, once a build request finds all workers it needs."""
+    """Wait until a build request finds all workers that it needs; return the number of hosts in placement."""
     hosts = await scheduling(bus, settings)
     find = bus.asker(topics.FIND_BUILDS, timeout=2.0)
     for cell in settings.cell_names:  # a conductor that is still starting receives no build
@@ -211,7 +211,7 @@ async def ready(bus: Bus, settings: Settings) -> int:
 
 
 async def scheduling(bus: Bus, settings: Settings, share: float = 1.0) -> int:
-    """Wait for this share of the hosts and for a scheduler; return the number of hosts in placement."""
+    """Wait for this share of the simulated hosts and a scheduler; return the number of hosts."""
     hosts = await hosts_known(bus, settings, share)
     what_if = bus.asker(topics.WHAT_IF, timeout=2.0)
     question = WhatIf(request=boot_request(BootOptions(vcpus=1, memory_mb=0, disk_gb=0)), best=1)
@@ -238,7 +238,7 @@ async def _answered(
     enough: Callable[[R], bool] = lambda _: True,
     more: float = 0.0,
 ) -> R:
-    """Repeat a query until its answer is sufficient, and return the answer."""
+    """Repeat a query until its answer satisfies the condition, and return the answer."""
     patience = _READY_SECONDS + more
     deadline = monotonic() + patience
     while monotonic() < deadline:
@@ -263,7 +263,7 @@ async def _ready_or_stopped(bus: Bus, settings: Settings, stopping: asyncio.Even
 
 
 async def migrate_all(settings: Settings, say: Console) -> list[tuple[str, str]]:
-    """Migrate all databases, print each migration, and return pairs of a store and a migration."""
+    """Migrate all databases and print each migration; return them as pairs (database, migration)."""
     from bus.sql.migrations import migrate
 
     made = []

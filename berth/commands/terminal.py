@@ -65,7 +65,7 @@ def progress_bar(shown: bool = True) -> "Progress":
 
 
 class _Given:
-    """The options before the command: `berth --config FILE --set NAME=VALUE COMMAND`."""
+    """The options given before the command: `berth --config FILE --set NAME=VALUE COMMAND`."""
 
     config: Path | None = None
     sets: Mapping[str, str] = {}
@@ -76,7 +76,7 @@ def given(config: Path | None, sets: Mapping[str, str]) -> None:
 
 
 def effective(**flags: Any) -> Effective:
-    """Return the settings in force, with this command's options on top."""
+    """Return the settings in force, including this command's options."""
     found = read(flags, sets=_Given.sets, file=_Given.config)
     logs.begin(found.settings)
     return found
@@ -183,7 +183,7 @@ def explained(app: typer.Typer) -> None:
 
 
 def _explain(problems: Iterable[BaseException]) -> int:
-    """Print each problem once, as a sentence; return 2 if the user's input is unusable, otherwise 1."""
+    """Print each error once, as a sentence; return 2 if the user's input is unusable, otherwise 1."""
     told = {_sentence(problem): problem for problem in problems}
     for sentence in told:
         complain.print(printable(sentence, lines=True), style="red", markup=False)

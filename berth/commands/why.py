@@ -93,7 +93,7 @@ async def why(cli: Cli, id_: str, again: bool, now: bool) -> int:
 
 
 async def _known(settings: Settings, bus: Bus, id_: str) -> Known:
-    """Query all cells and schedulers for records of a build, in parallel."""
+    """Query all cells and schedulers in parallel for what they know of a build."""
     find = bus.asker(topics.FIND_BUILDS, timeout=SECONDS)
     find_moves = bus.asker(topics.FIND_MOVES, timeout=SECONDS)
     decision = bus.asker(topics.DECISION, timeout=SECONDS)
@@ -140,7 +140,7 @@ def _show_decided(found: DecisionFound, cli: Cli) -> None:
 
 
 def _again(cli: Cli, known: Known) -> int:
-    """Repeat recorded decisions from their records; return 1 unless all choose the same host."""
+    """Repeat recorded decisions from their recorded values; return 1 unless each chooses the same host."""
     if known.moves:
         raise OperationRefused("it is a move: only the choice of a build is made again")
     if not known.stands:

@@ -148,7 +148,7 @@ async def _brokers(
 
 
 async def _management(url: str, amqp_url: str, clock: Clock) -> tuple[tuple[str, ...], float | None]:
-    """Return the alarms of RabbitMQ's nodes and their clock; nothing without the management API."""
+    """Return the alarms and the clock of RabbitMQ's nodes, if its management API answers."""
     parts, known = urlsplit(url), urlsplit(amqp_url)
     at = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
     who = (parts.username or known.username or "guest", parts.password or known.password or "guest")

@@ -109,7 +109,7 @@ class Import:
         await each(in_the_way, rename, "names freed", self.progress)
 
     async def _load(self, providers: list[ImportedProvider], *, last: bool = False) -> list[ImportedProvider]:
-        """Load providers and return the refused ones; the last time, report them."""
+        """Load providers into berth and return the refused ones; on the last try, report them."""
         refused: list[ImportedProvider] = []
         done = 0
         for portion in _portions(providers):
@@ -159,7 +159,7 @@ class Import:
     def _widened(
         self, provider: ImportedProvider, consumers: Collection[ImportedConsumer]
     ) -> ImportedProvider:
-        """Return a provider with inventory for the imported allocations in addition to the present ones."""
+        """Return a provider with its inventory enlarged so that the imported allocations fit, too."""
         wanted = {class_ for consumer in consumers for class_ in consumer.allocations.get(provider.id, ())}
         held = {
             class_: self.theirs.used(provider.id, class_) + self.ours.used(provider.id, class_)
@@ -171,7 +171,7 @@ class Import:
     async def _claims(
         self, consumers: list[ImportedConsumer], *, last: bool = False
     ) -> list[ImportedConsumer]:
-        """Claim allocations for consumers and return the refused ones; the last time, report them."""
+        """Claim the consumers' allocations and return the refused ones; on the last try, report them."""
         refused: list[ImportedConsumer] = []
 
         async def claim(consumer: ImportedConsumer) -> None:

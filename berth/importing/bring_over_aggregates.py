@@ -96,7 +96,7 @@ HOSTS_AT_ONCE = 500  # in one edit
 
 @dataclass(frozen=True)
 class Brought:
-    """The result of importing one aggregate, as a sentence."""
+    """The result of importing one aggregate."""
 
     name: str
     uuid: str
@@ -126,7 +126,7 @@ class BringOver:
             yield await self._bring(aggregate, match)
 
     def _match(self, aggregate: NovaAggregate, nameless: Mapping[str, set[str]]) -> str | None:
-        """Return the aggregate with the uuid or name, or the only unnamed aggregate with the same hosts."""
+        """Return the same aggregate in berth: by uuid or name, or the only unnamed one with its hosts."""
         if aggregate.uuid:
             return aggregate.uuid if aggregate.uuid in self._there else None
         if named := [id_ for id_, ours in self._there.items() if ours.name == aggregate.name]:

@@ -36,7 +36,7 @@ class Rejected(Exception):
 
 
 class _Away(Exception):
-    """The Placement server could not be reached now."""
+    """The error that the Placement server cannot be reached now."""
 
 
 class PlacementClient:
@@ -104,7 +104,7 @@ class PlacementClient:
         raise Rejected(answer.status_code, _reason(answer))
 
     async def _get(self, path: str) -> Any:
-        """Return the body of a URL that every Placement has."""
+        """Return the body of a URL that exists on every Placement server."""
         found = await self._find(path)
         if found is None:
             raise Unavailable(f"{self.place} does not answer as a Placement: there is nothing at {path}")

@@ -37,7 +37,7 @@ class PlacementContents:
     traits: set[str] = field(default_factory=set)  # custom traits
 
     def used(self, provider: str, resource_class: str) -> int:
-        """Return the amount that all consumers have allocated of each class of each provider."""
+        """Return the total allocated amount of each resource class of each provider."""
         return sum(
             consumer.allocations[provider].get(resource_class, 0)
             for consumer in self.consumers.values()

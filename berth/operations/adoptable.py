@@ -157,7 +157,7 @@ def judge(
 ) -> Judged:
     """Return the adoption request for a consumer, or why it cannot be adopted.
 
-    `named`: the operator says that the consumer is an instance. `foreign`: agents of another system.
+    `named`: the operator names the consumer as an instance. `foreign`: names of agents of another system.
     """
     why, home = _no_instance(consumer, named=named or server is not None), _home(consumer, providers)
     if isinstance(home, str):
@@ -218,7 +218,7 @@ def _no_instance(consumer: Consumer, *, named: bool) -> str:
 
 
 def _home(consumer: Consumer, providers: Mapping[str, Provider]) -> Provider | str:
-    """Return the host of a consumer as a provider of its tree, or why there is none."""
+    """Return the host of a consumer's allocations, as a provider of its tree, or why there is none."""
     trees: dict[str, Provider] = {}
     pools = set()
     for id_ in consumer.allocations:

@@ -102,7 +102,7 @@ async def _on_hosts(bus: Bus, hosts: Sequence[str]) -> dict[str, Consumer]:
 async def _known(
     bus: Bus, settings: Settings, found: Iterable[str], note: Callable[[str], None]
 ) -> dict[str, str]:
-    """Return the ids that are builds of a cell already, with the state of each build."""
+    """Return which of the ids are builds of a cell already, with the state of each."""
     cells, silent = await known_cells(bus, settings), set[str]()
     find = bus.asker(topics.FIND_BUILDS, timeout=5.0)
     known: dict[str, str] = {}
@@ -121,7 +121,7 @@ async def _known(
 
 
 async def _ask(bus: Bus, requests: Sequence[BuildAdoptRequested], timeout: float) -> dict[str, BuildAdopted]:
-    """Return the cells' replies to adoption requests; an instance without a reply may be adopted, too."""
+    """Return the cells' replies to adoption requests; without one an instance may be adopted, too."""
     outcomes: dict[str, BuildAdopted] = {}
     if not requests:
         return outcomes

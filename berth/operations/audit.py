@@ -109,7 +109,7 @@ async def audit(
 
 
 async def has_no_cell(settings: Settings) -> bool:
-    """Return whether no cell has a database with builds: then there is only placement behind its HTTP API."""
+    """Return whether no cell has a database with builds, so that only placement can be audited."""
     if names_a_file(settings.database.url):
         return True
     for cell in settings.cell_names:
@@ -119,7 +119,7 @@ async def has_no_cell(settings: Settings) -> bool:
 
 
 async def refuse_the_unmade(settings: Settings, *, placement_only: bool = False) -> None:
-    """Refuse the audit of a missing database: an empty audit would look like a clean one."""
+    """Refuse the audit of a database that does not exist: an empty audit would look like a clean one."""
     where = settings.database.state_dir if settings.embedded else "the database"
     if not await wiring.ever_made(settings, worker_roles.Role("placement")):
         raise Unavailable(f"there is no state of berth in {where}: nothing to audit")
@@ -152,7 +152,7 @@ class BuildsByCell:
 async def _of_cells(
     settings: Settings, cells: Iterable[str], read: Callable[[Database], Awaitable[R]]
 ) -> AsyncIterator[tuple[str, R]]:
-    """Yield each cell with what the function reads from its database."""
+    """Yield the result of a function for the database of each cell."""
     for cell in cells:
         database = wiring.database(settings, worker_roles.Role("conductor", cell))
         try:
@@ -188,7 +188,7 @@ async def places_by_cell(settings: Settings, cells: Sequence[str]) -> dict[str, 
 
 
 def _unchanged(place: PlaceByCell, before: BuildsByCell, after: BuildsByCell) -> bool:
-    """Return whether a build did not change while placement was read."""
+    """Return whether a build stayed the same while placement was read."""
     known = before.builds.get(place.build)
     return known is not None and known == after.builds.get(place.build) and known.version == place.version
 
@@ -206,7 +206,7 @@ def _moving(places: Mapping[str, PlaceByCell], kept: Iterable[StoredHolder]) -> 
 async def _keeping(
     settings: Settings, cells: Sequence[str], builds: Collection[str]
 ) -> dict[str, HeldByCell]:
-    """Return the cells' records of the builds for which holder consumers exist."""
+    """Return what the cells' records say of the builds that have holder consumers."""
     from cell_conductor import keeping
 
     found: dict[str, HeldByCell] = {}
@@ -220,7 +220,7 @@ async def _keeping(
 def _unheld(
     before: BuildsByCell, after: BuildsByCell, held: Mapping[str, TreesOfConsumer], judged: Collection[str]
 ) -> Iterator[str]:
-    """Yield active builds that have no allocations in their host's tree."""
+    """Yield active builds without allocations in the provider tree of their host."""
     for id_, known in before.builds.items():
         if known.status not in _PLACED or id_ in judged or after.builds.get(id_) != known:
             continue
@@ -247,7 +247,7 @@ def _judge_ownerless(
 
 
 def _not_ours(held: TreesOfConsumer, settings: Settings, unread: set[str]) -> str | None:
-    """Return why a consumer without a build may hold allocations; None: it may not."""
+    """Return why a consumer that is no build may hold allocations; None if it may not."""
     if held.type == CLEANUP:
         return "holds resources of a guest that may still exist"
     if held.type == MIGRATION and held.keeps_for:  # else a client's: Nova's are called so too

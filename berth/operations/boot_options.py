@@ -69,7 +69,7 @@ class BootOptions:
 
 
 def names_of(options: BootOptions) -> ByName:
-    """Return the names of the group and aggregates, which are resolved when a bus is connected."""
+    """Return the names of server group and aggregates in the options, to be resolved over the bus."""
     return ByName(
         options.group,
         tuple(names_listed("--aggregate", given) for given in options.aggregate),
@@ -249,7 +249,7 @@ class BootListener(Protocol):
 
 
 async def follow_boot(bus: Bus, request: BuildRequested, timeout: float, listener: BootListener) -> int:
-    """Publish the request; return how many instances became active. Raise OperationRefused if it is late."""
+    """Publish the request; return how many instances became active, or raise OperationRefused."""
     ends = await bus.listen(topics.BUILD_ENDED.at(reply_to=request.reply_to))
     unplaceable = await bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=request.reply_to))
     received: asyncio.Queue[BuildEnded | BuildUnplaceable] = asyncio.Queue()
@@ -293,7 +293,7 @@ async def _report_waits(bus: Bus, request: BuildRequested, listener: BootListene
 
 
 async def notes_of(bus: Bus, ended: BuildEnded) -> list[str]:
-    """Return the notes in a build's decision, read from its cell: parts of the request without effect."""
+    """Return the notes in a build's decision, from its cell: which parts of the request had no effect."""
     find = bus.asker(topics.FIND_BUILDS, timeout=SECONDS)
     found = await find(FindBuilds(cell=ended.cell, builds=(ended.build,)))
     return [note for build in found.builds for note in build.placed.decision.notes]

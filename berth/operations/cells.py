@@ -56,7 +56,7 @@ async def check_to_cell(bus: Bus, settings: Settings, cell: str) -> None:
 async def ask_cells(
     cells: Sequence[str], ask: Callable[[str], Awaitable[R | None]]
 ) -> tuple[dict[str, R], list[str]]:
-    """Send a query to cells in parallel. Return their answers, and the cells without an answer, or None."""
+    """Send a query to cells in parallel. Return the answers by cell, and the cells that did not answer."""
 
     async def one(cell: str) -> R | None:
         try:
@@ -70,7 +70,7 @@ async def ask_cells(
 
 
 def all_shown(silent: Sequence[str]) -> None:
-    """Raise OperationRefused if some cells did not answer; call it after all answers were shown."""
+    """Raise OperationRefused if some cells did not answer; called after the answers were shown."""
     if silent:
         raise OperationRefused(f"not shown, for it did not answer: {named(silent)}")
 
@@ -112,7 +112,7 @@ UNFINISHED: tuple[InstanceStatus, ...] = (
 async def instance_pages(
     bus: Bus, question: FindInstances, most: int | None = None
 ) -> AsyncIterator[InstancesFound]:
-    """Yield a cell's instances page by page, at most so many; only the first page is counted."""
+    """Yield a cell's instances page by page, at most `most`; only the first page has their total number."""
     ask = bus.asker(topics.FIND_INSTANCES, timeout=INSTANCE_SECONDS)
     taken, more = 0, True
     while more and (most is None or taken < most):
@@ -161,7 +161,7 @@ async def conductor_answers(bus: Bus, cell: str) -> bool:
 
 
 async def require(bus: Bus, settings: Settings, name: str) -> RegisteredCell:
-    """Return the cell of this name. Raise OperationRefused if neither settings nor registry have it."""
+    """Return the registered cell of this name. Raise OperationRefused if it is unknown."""
     found = await registered_cells(bus)
     cells = cells_by_name((cell for cell in found.cells if not cell.gone), settings)
     if name not in cells:

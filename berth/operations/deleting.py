@@ -79,7 +79,7 @@ class _Deletion:
         return [Deleted(build=self.id, cell=cell)]
 
     async def by_the_scheduler(self, silent: Sequence[str], note: Callable[[str], None]) -> list[Deleted]:
-        """Let the scheduler end a build that no reachable cell has."""
+        """Let the scheduler end a build that is in no reachable cell."""
         answers = await self.bus.listen(topics.BUILD_CANCELLED.at(reply_to=self.reply_to))
         fence = self.options.fence
         await self._publish(

@@ -37,7 +37,7 @@ _SETTLING = ("building", "swapping", "deleting")
 
 @dataclass
 class Emptied:
-    """The progress of a drain: builds by uuid; those that stay, with the reason."""
+    """The progress of a drain: its builds by result, and those that stay, each with the reason."""
 
     seen: set[str] = field(default_factory=set)
     under_way: set[str] = field(default_factory=set)
@@ -58,7 +58,7 @@ class Emptied:
 
 
 class EmptyingListener(MoveListener):
-    """Receives the progress of a drain. The methods of this class ignore it."""
+    """The interface that receives the progress of a drain; its methods do nothing."""
 
     def so_far(self, far: Emptied) -> None: ...
 
@@ -94,7 +94,7 @@ class Emptying:
         return self.so_far
 
     async def _round(self, moves: FollowedMoves) -> bool:
-        """Return whether another round may find instances."""
+        """Move the instances found now; return whether another round may find more."""
         far = self.so_far
         there = {instance.build: instance for instance in await instances_on(self.bus, self.hosts)}
         far.seen |= there.keys()
@@ -119,7 +119,7 @@ class Emptying:
         return bool(open_)
 
     async def _work(self, moves: FollowedMoves, movable: list[Instance]) -> None:
-        """Move the instances one after the other."""
+        """Move instances one after the other, in parallel with other workers of the drain."""
         while movable:
             one = movable.pop(0)
             if one.root in self._opened:
@@ -133,7 +133,7 @@ class Emptying:
             self.listener.so_far(self.so_far)
 
     async def _watch(self) -> None:
-        """Find hosts that are no longer disabled for the drain's cause."""
+        """Find hosts whose drain was stopped: they are no longer disabled for its cause."""
         while self.because:
             await asyncio.sleep(LOOK_SECONDS)
             for ids in portions((host.id for host in self.hosts), _HOSTS_A_QUESTION):
@@ -145,7 +145,7 @@ class Emptying:
                     }
 
     async def _join(self, moves: FollowedMoves, instance: Instance) -> None:
-        """Follow a move that was requested elsewhere; the next round sees its destination."""
+        """Follow a move that another process requested; the next round sees its destination."""
         question = FindMoves(cell=instance.cell, builds=(instance.build,), under_way=True)
         found = await moves_of(self.bus, question)
         if not found:

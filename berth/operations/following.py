@@ -1,4 +1,4 @@
-"""Follows moves as a client: requests them and reports each result, even if messages are lost."""
+"""Follows moves as a client does: requests them and reports each result, even if messages are lost."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection
@@ -23,7 +23,7 @@ VERIFYING = "verifying"  # the move waits for confirm or revert
 
 @dataclass(frozen=True, kw_only=True)
 class MoveOutcome:
-    """The result of a move, from whatever source."""
+    """The result of a move, from a message or from a cell's records."""
 
     move: str
     build: str
@@ -49,7 +49,7 @@ class _Open:
 
 
 class MoveListener:
-    """Receives the progress of moves. The methods of this class ignore it."""
+    """The interface that receives the progress of moves; its methods do nothing."""
 
     def progress(self, said: MoveProgress) -> None: ...
 
@@ -76,7 +76,7 @@ class FollowedMoves:
     def join(
         self, move: str, cell: str, *, past_verifying: bool = False, asked: MoveRequested | None = None
     ) -> asyncio.Future[MoveOutcome]:
-        """Return the future result of a move in progress."""
+        """Return a future of the result of a move that is in progress already."""
         outcome = asyncio.get_running_loop().create_future()
         since = self.bus.clock.monotonic()
         self._open[move] = _Open(cell, asked, since, outcome, past_verifying)
@@ -108,7 +108,7 @@ class FollowedMoves:
             one.outcome.set_result(outcome)
 
     async def look(self) -> None:
-        """Read the cells' records soon and then repeatedly, because messages with results may be lost."""
+        """Read the state of followed moves from the cells, soon and then repeatedly: messages may be lost."""
         wait = LOOK_SECONDS / 8
         while True:
             await asyncio.sleep(wait)
@@ -141,7 +141,7 @@ class FollowedMoves:
         await self._ask_again({*moves} - {stands.move for stands in found})
 
     async def _ask_again(self, unknown: Collection[str]) -> None:
-        """Request lost refusals again; a move that waits for capacity has no cell yet."""
+        """Request moves again whose refusals may be lost; a waiting move is in no cell yet."""
         now = self.bus.clock.monotonic()
         waiting = await self._that_wait(unknown)
         for move in sorted(unknown):
@@ -157,7 +157,7 @@ class FollowedMoves:
                 return
 
     async def _that_wait(self, moves: Collection[str]) -> Collection[str] | None:
-        """Return the moves that wait for capacity; None: unknown."""
+        """Return which of the followed moves wait for capacity; None if no scheduler answers."""
         open_ = [self._open[move] for move in sorted(moves) if move in self._open]
         may = [open.asked.move for open in open_ if open.asked is not None and open.asked.wait]
         if not may:
@@ -169,7 +169,7 @@ class FollowedMoves:
 
 
 def _outcome(said: MoveRefused | MoveEnded | MoveStands, **changed: str) -> MoveOutcome:
-    """Return the result of a move from the fields that the message has, and changed ones."""
+    """Return the result of a move from a message or record, with some fields changed."""
     fields = {name: getattr(said, name) for name in MoveOutcome.__dataclass_fields__ if hasattr(said, name)}
     return MoveOutcome(**fields | changed)
 
@@ -193,7 +193,7 @@ async def waiting_moves(bus: Bus, ids: Collection[str]) -> tuple[WaitingRequest,
 
 @asynccontextmanager
 async def following(bus: Bus, name: str, listener: MoveListener) -> AsyncIterator[FollowedMoves]:
-    """Follow moves in this context. `name` is the `reply_to` of the results."""
+    """Follow moves within the block; results are addressed to `name`."""
     moves = FollowedMoves(bus, name, listener)
     refusals = await bus.listen(topics.MOVE_REFUSED.at(reply_to=name))
     ends = await bus.listen(topics.MOVE_ENDED.at(reply_to=name))

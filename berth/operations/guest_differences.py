@@ -86,7 +86,7 @@ def differences(
 async def _books(
     bus: Bus, agents: Collection[Agent], seconds: float
 ) -> tuple[dict[Agent, list[ReportedGuest]], list[Agent]]:
-    """Return the guests of every agent that answered, and the agents that did not."""
+    """Return the guests of every agent that answered, and the agents that did not answer."""
     reply_to = f"audit-{Clock().uuid()[:8]}"
     replies = await bus.listen(topics.AGENT_TOLD.at(reply_to=reply_to))
     read: dict[Agent, list[ReportedGuest]] = {}

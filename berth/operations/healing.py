@@ -46,7 +46,7 @@ _Words = Mapping[Agent, Mapping[str, Sequence[ReportedGuest]]]  # by build, of t
 
 @dataclass(frozen=True)
 class Mend:
-    """A possible repair, or the reason why it is left to the operator."""
+    """A possible repair of an audit's finding, or the reason why it is left to the operator."""
 
     one: Misheld
     stands: BuildStands | None = None
@@ -130,7 +130,7 @@ class Mending:
         return hosts
 
     async def _words(self, wanted: Mapping[Agent, set[str]]) -> _Words:
-        """Return the guests of the builds by agent, without agents that did not answer in time."""
+        """Return the guests of these builds as agents report them, without agents that did not answer."""
         words: dict[Agent, dict[str, list[ReportedGuest]]] = {}
         open_: dict[Agent, set[str]] = {agent: set(builds) for agent, builds in wanted.items()}
         if not open_:
@@ -158,7 +158,7 @@ class Mending:
         return words
 
     async def _tell(self, told: BuildAdoptRequested) -> str:
-        """Inform the cell of a build's new allocations."""
+        """Inform a cell of the restored allocations of one of its builds."""
         heard = await self._bus.listen(topics.BUILD_ADOPTED.at(reply_to=self._reply_to))
         try:
             await publish(self._bus, told)
@@ -231,7 +231,7 @@ _MENDED: dict[Wrong, str] = {
 
 @dataclass(frozen=True)
 class Healed:
-    """A violation that is proven, with the result of its repair."""
+    """A violation found by an audit whose repair is proven, with the result of the repair."""
 
     sentence: str
     would: str  # be done
@@ -258,7 +258,7 @@ async def repaired(settings: Settings, found: Audit, yes: bool) -> tuple[list[He
 
 
 async def _give_back(bus: Bus, leak: Leak) -> Healed:
-    """Release the allocations of a leaked holder consumer, unless it changed since it was read."""
+    """Release the allocations of an unneeded holder consumer, unless it changed since it was read."""
     release = ReleaseRequested(consumer=leak.consumer, generation=leak.generation)
     result = (await bus.asker(topics.RELEASE)(release)).result
     if isinstance(result, Released):

@@ -131,7 +131,7 @@ def checked_cause(given: str) -> str:
 
 
 def disabling(cause: str) -> Marking:
-    """Return the marking of a host as disabled for this cause; empty: the cause without a name."""
+    """Return the change that disables a host for this cause (empty: the cause without a name)."""
 
     async def disable(bus: Bus, root: Provider) -> str:
         def disabled(now: Provider) -> set[str]:
@@ -150,7 +150,7 @@ def disabling(cause: str) -> Marking:
 
 
 def enabling(cause: str) -> Marking:
-    """Return the edit that removes this cause from a host; without a cause left the host is enabled."""
+    """Return the change that removes this cause from a disabled host; after the last it is enabled."""
 
     async def enable(bus: Bus, root: Provider) -> str:
         def enabled(now: Provider) -> set[str]:
@@ -171,7 +171,7 @@ def enabling(cause: str) -> Marking:
 
 
 def forcing_down(there: bool) -> Marking:
-    """Return the marking of a host as forced down, or its removal."""
+    """Return the change that marks a host as forced down, or that removes the mark."""
 
     async def force_down(bus: Bus, root: Provider) -> str:
         if there:
@@ -188,7 +188,7 @@ def _held(cause: str) -> str:
 
 
 async def _make(bus: Bus, trait: str) -> None:
-    """Create a trait of berth in placement, where a new one does not have it."""
+    """Create one of berth's own traits in placement, if it does not exist yet."""
     await bus.asker(topics.EDIT_NAME)(NameEditRequested(kind="trait", edit=MakeName(name=trait)))
 
 
@@ -261,7 +261,7 @@ async def group_named(bus: Bus, which: str, project: str = "") -> ServerGroup:
 
 @dataclass(frozen=True)
 class ByName:
-    """Server groups and aggregates of a request, by names or uuids as they were given."""
+    """The server group and the aggregates of a request, by name or uuid as given."""
 
     group: str = ""
     aggregates: tuple[tuple[str, ...], ...] = ()  # one of each
@@ -283,7 +283,7 @@ async def resolved(bus: Bus, request: BuildRequested, said: ByName) -> BuildRequ
 
 
 async def _id(bus: Bus, name: str) -> str:
-    """Return the uuid of an aggregate. A uuid is accepted unchanged, also of an aggregate without a name."""
+    """Return the uuid of an aggregate by name; a uuid is returned unchanged."""
     try:
         return str(uuid.UUID(name))
     except ValueError:

@@ -38,7 +38,7 @@ Making = Callable[[BuildStands], MoveRequested]  # returns the request for a bui
 
 
 def spec_of(stands: BuildStands) -> BuildSpec:
-    """Return the present spec of an instance, from its cell."""
+    """Return the present flavor, image and properties of an instance, from its cell."""
     return stands.spec or stands.placed.spec
 
 
@@ -100,7 +100,7 @@ async def follow_moves(
 async def supposed(
     bus: Bus, moves: Sequence[MoveRequested], closed: Sequence[Provider] = ()
 ) -> list[WhatIfAnswered]:
-    """Return the result of each move if it were requested now, without the given hosts as destinations."""
+    """Return what each move would come to if it were requested now; the given hosts are no destinations."""
     ask, roots = bus.asker(topics.WHAT_IF_MOVES, timeout=SECONDS), tuple(host.id for host in closed)
     answers: list[WhatIfAnswered] = []
     for some in portions(moves, AT_ONCE):
@@ -137,7 +137,7 @@ ANSWER_SECONDS = 5.0  # for a cell to accept or refuse
 
 
 async def end_wait(bus: Bus, request: str) -> BuildCancelled:
-    """Cancel a waiting move; one that has a host by then keeps it."""
+    """Cancel a move that waits for capacity; a move that has found a host meanwhile continues."""
     name = f"steer-{Clock().uuid()[:8]}"
     answers = await bus.listen(topics.BUILD_CANCELLED.at(reply_to=name))
     otherwise = (
@@ -200,7 +200,7 @@ async def steering(
 
 
 class _FirstAnswer(MoveListener):
-    """Takes the first message about a move as the cell's answer, and passes progress on to a listener."""
+    """Takes the first message about a move as the cell's answer; passes all messages on to a listener."""
 
     def __init__(self, answer: "asyncio.Future[MoveProgress]", listener: MoveListener) -> None:
         self._answer = answer

@@ -54,7 +54,7 @@ def checked(message: M) -> M:
 
 
 async def within(seconds: float, work: Awaitable[T], otherwise: str) -> T:
-    """Return the result of the work. Raise OperationRefused with this sentence if it takes longer."""
+    """Return the result of an awaitable. Raise OperationRefused with this sentence if it takes too long."""
     try:
         async with asyncio.timeout(seconds):
             return await work

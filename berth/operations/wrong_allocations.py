@@ -103,7 +103,7 @@ def doubt(
 
 
 def _sums(held: Allocations) -> Counter[str]:
-    """Return the sums of allocations by class, because the provider within a tree may differ."""
+    """Return the sums of allocations by resource class: within a tree the providers may differ."""
     sums: Counter[str] = Counter()
     for resources in held.values():
         sums.update(resources)
@@ -169,7 +169,7 @@ def leaks(
 
 
 def _attempt_of(consumer: str, build: str, highest: int) -> int:
-    """Return the attempt in the id of a holder consumer, or 0."""
+    """Return the attempt number in the id of a holder consumer, or 0."""
     for attempt in range(1, highest + _BEYOND):
         if holder_consumer(build, attempt) == consumer:
             return attempt

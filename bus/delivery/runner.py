@@ -96,10 +96,8 @@ class PendingQuestions:
         return envelope
 
     async def _make_ready(self, query: Query[Any, Any], prefixes: Set[str]) -> None:
-        """Declare the private reply queues before the first query that uses them.
-
-        There is one for each cell that is asked or asks: a cell that may reply there can reply to nothing
-        else.
+        """Declare the private reply queues before the first query that uses them: one for each cell that asks
+        or is asked, so that a cell can reply to its own queries only.
         """
         if prefixes <= self._replies.keys() and query.name in self._declared:
             return
@@ -145,10 +143,9 @@ class Bus:
         asks_as: str = "",
         turns: asyncio.Lock | None = None,
     ) -> None:
-        """Create a bus; the arguments after the clock are for workers.
-
-        `asks_as` begins the names of reply queues, so that permissions can identify the process. `turns` is
-        shared by all buses of a process: one of its workers at a time handles suspects.
+        """Create a bus; the arguments after the clock are for workers. `asks_as` begins the names of reply
+        queues, so that broker permissions can identify the process. `turns` is a lock shared by all buses of
+        a process: one worker at a time handles suspects (messages delivered before).
         """
         self.transport = transport
         self.clock = clock or Clock()

@@ -115,9 +115,7 @@ class Timer:
         self._emitter = emitter
 
     async def run(self) -> None:
-        """Call the timer's handler periodically until cancelled; after a failure, the next call repeats
-        it.
-        """
+        """Call a timer's handler periodically until cancelled; a failed call is made up for by the next."""
         if not self._row.at_once:
             await asyncio.sleep(self._row.seconds)
         while True:
@@ -253,7 +251,7 @@ class _Serving:
 
 
 async def _run_unless_stopped(stopping: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:
-    """Run a coroutine, and return False if `stopping` was set first: waiting for a broker need not end."""
+    """Run a coroutine; return False if `stopping` is set first: waiting for a broker may never end."""
 
     async def outcome() -> Exception | None:
         try:

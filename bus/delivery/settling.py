@@ -1,5 +1,6 @@
-"""A row of a worker's table at work: it consumes a topic or answers a query. What a handler returned is
-published and confirmed before its message is acknowledged, so duplicates are possible, losses are not.
+"""One row of a worker's table at work: consumes a topic or answers a query. The handler's messages are
+published and confirmed before the handled message is acknowledged, so duplicates are possible, losses are
+not.
 """
 
 import asyncio
@@ -105,7 +106,7 @@ class ServedRow(ABC):
         return message
 
     def _check(self, envelope: Envelope, message: Message) -> None:
-        """Raise Undecodable unless the message agrees with its key: the broker verifies only keys."""
+        """Raise Undecodable unless the message agrees with its routing key: permissions verify only keys."""
         key = envelope.key
         expected = self._key_of(message)
         if key == self._by_name:

@@ -45,7 +45,7 @@ class Process:
 
 
 class SuspectRow(Protocol):
-    """A row of a worker's table, seen from a suspect that was delivered to the row's queue."""
+    """The interface of a row of a worker's table for suspects (redelivered messages) of the row's queue."""
 
     async def handle_alone(self, delivery: Delivery) -> None:
         """Handle and settle one delivery."""
@@ -72,7 +72,7 @@ class Suspects:
         self._task = group.create_task(self._run())
 
     async def stop(self, seconds: float) -> None:
-        """Complete the message in hand; after the given seconds it is put back."""
+        """Complete the message in hand, or after the given seconds put it back into its queue."""
         self._stopping = True
         self._arrived.set()
         await self._stop_reading()  # first: a message delivered behind the one in hand would get a strike

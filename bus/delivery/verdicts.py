@@ -77,7 +77,7 @@ def letter_of(envelope: Envelope, queue: str, reason: str, trace: str, now: floa
 
 
 def refusal_of(question: Envelope, why: str, clock: Clock, *, again: bool) -> Envelope:
-    """Return the refusal of a query as an envelope; `again` lets its requester repeat the query."""
+    """Return the refusal of a query as an envelope; with `again`, its requester may repeat the query."""
     return Envelope(
         id=clock.uuid(),
         type="",

@@ -21,7 +21,7 @@ _OPEN = re.compile(r"\{\w+\}")
 
 
 class Way(Enum):
-    """The direction in which a message crosses."""
+    """The direction in which a ferry forwards messages: into the cell or out of it."""
 
     IN = "in"
     OUT = "out"
@@ -34,7 +34,7 @@ class InvalidCrossing(TypeError):
 
 @dataclass(frozen=True)
 class Crossing:
-    """A topic, a query or the answers to queries, as they cross the border of one cell."""
+    """A topic, a query or replies that a ferry forwards between the central broker and a cell's broker."""
 
     cell: str
     way: Way
@@ -44,7 +44,7 @@ class Crossing:
 
     @cached_property
     def queue(self) -> QueueSpec:
-        """Return the queue of the crossing's messages at the broker where they are published."""
+        """Return the queue from which the ferry reads, at the broker where the messages are published."""
         return QueueSpec(f"ferry.{self.cell}:{self.name}", self.keys)
 
     @property
@@ -53,12 +53,12 @@ class Crossing:
 
     @property
     def replies(self) -> str:
-        """Return the prefix of the reply addresses of the queries that cross here."""
+        """Return the prefix of the reply addresses of the queries that the ferry forwards here."""
         return reply_prefix(self.of, self.cell) if isinstance(self.of, Query) else ""
 
     @property
     def expected(self) -> bool:
-        """Return whether a crossing message needs a consumer at the other broker."""
+        """Return whether a forwarded message needs a consumer at the other broker."""
         return self.of.expected if isinstance(self.of, Topic) else self.asked
 
     def key_of(self, envelope: Envelope) -> str:
@@ -75,7 +75,7 @@ class Crossing:
         return key
 
     def framed(self, key: str) -> bool:
-        """Return whether a forwarded message may share a frame, as at its publication."""
+        """Return whether a forwarded message may be sent together with other messages in one AMQP message."""
         return not (isinstance(self.of, Topic) and self.of.outsiders) or key != self.keys[0]
 
     def _key_of_message(self, envelope: Envelope) -> str:
@@ -87,10 +87,9 @@ class Crossing:
 
 
 def ways(cell: str, workers: Sequence[Worker]) -> dict[Topic[Any] | Query[Any, Any], Way]:
-    """Return the direction of each topic and query of this cell.
-
-    Topics and queries that do not concern the cell are missing. `workers` are one of every kind, in this
-    cell and outside.
+    """Return for each topic and query whether a ferry forwards it into this cell or out of it, derived from
+    the tables of `workers` (one worker of each type). Topics and queries that do not leave their side are
+    left out.
     """
     inside = [worker for worker in workers if cell_of(f"{worker.name}:") == cell]
     outside = [worker for worker in workers if not cell_of(f"{worker.name}:")]
@@ -122,7 +121,7 @@ def ways(cell: str, workers: Sequence[Worker]) -> dict[Topic[Any] | Query[Any, A
 
 
 def crossings(cell: str, workers: Sequence[Worker]) -> tuple[Crossing, ...]:
-    """Return all topics that cross the border of this cell, with the answers of queries."""
+    """Return all topics and queries that the ferry of this cell forwards, and the replies to the queries."""
     found: list[Crossing] = []
     answered: set[Way] = set()
     for of, way in ways(cell, workers).items():

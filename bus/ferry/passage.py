@@ -76,7 +76,7 @@ class Passage:
         await self._forward(load)
 
     def _read(self, delivery: Delivery) -> Envelope:
-        """Return the envelope of a delivery, with the fields that a message without a frame lacks."""
+        """Return the envelope of a delivery; fields that a single message lacks are filled in."""
         if delivery.problem:
             raise Undecodable(delivery.problem)
         key = self.crossing.key_of(delivery.envelope)
@@ -143,7 +143,7 @@ class Passage:
         return True
 
     async def _bury(self, delivery: Delivery, why: str, trace: str = "") -> None:
-        """Store a dead letter at the broker of the publication, where operators can replay it."""
+        """Store a dead letter at the broker where its message was published: operators replay it there."""
         envelope, queue = delivery.envelope, self.crossing.queue.name
         log.error("%s: %s to the dead letters: %s", queue, envelope.key, why)
         letter = letter_of(envelope, queue, why, trace, self._clock.now())

@@ -21,7 +21,7 @@ LONGEST_DELAY = 86400.0  # of the stored delays: the wall clock may have been se
 
 @dataclass(frozen=True, slots=True)
 class Chaos:
-    """Faults of the broker: probabilities of reordered and of repeated deliveries."""
+    """Injected faults of the in-process broker: probabilities of reordered and of repeated deliveries."""
 
     chance: random.Random
     reorder: float = 0.0
@@ -107,7 +107,7 @@ class LocalBroker:
         self._arrive(queue, item, seconds)
 
     async def declared(self) -> None:
-        """Return when every durable queue declared so far, with its keys, is stored in the journal."""
+        """Wait until every durable queue declared so far is stored in the journal."""
         if self._journal is not None:
             await self._journal.flushed()
 
@@ -135,7 +135,7 @@ class LocalBroker:
             self._journal.remove(item.row)
 
     def delivered(self, queue: LocalQueue, item: QueuedItem, *, back: bool = False) -> None:
-        """Note in the journal that a reader received this message, or put it `back`, if the queue says so."""
+        """Record in the journal that a reader received this message, or put it `back`, if that is counted."""
         if self._journal is not None and queue.spec.notes_readers and item.row:
             self._journal.note(item.row, item.crashes + (not back))
 
@@ -155,7 +155,7 @@ class LocalBroker:
             self._journal.remove_dead_letters(letter.id)
 
     def dead_behind(self, after: str, beginning: str) -> Iterator[DeadLetter]:
-        """Yield the dead letters that exist now; dead letters that arrive later are not included."""
+        """Yield the present dead letters after the given one; later arrivals are not included."""
         if after and after not in self.dead:
             raise NoSuchLetter(f"there is no dead letter {after} any more; begin again with the oldest")
         behind = iter(tuple(self.dead.values()))

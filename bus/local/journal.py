@@ -71,7 +71,7 @@ class Journal:
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
 
     def restore(self, now: float) -> tuple[list[StoredEnvelope], list[DeadLetter]]:
-        """Return the stored messages, oldest first, and the dead letters, with unreadable entries."""
+        """Return stored messages, oldest first, and dead letters; unreadable entries become dead letters."""
         letters = [
             _letter(str(id_), data)
             for id_, data in self._file.execute("SELECT id, letter FROM dead ORDER BY rowid")
@@ -116,7 +116,7 @@ class Journal:
         return row
 
     def note(self, row: int, delivered: int) -> None:
-        """Store the number of deliveries of this message without a settlement."""
+        """Store how often this message was delivered without being settled."""
         self._pending.append(("UPDATE kept SET delivered = ? WHERE row = ?", (delivered, row)))
 
     def remove(self, row: int) -> None:

@@ -96,7 +96,7 @@ class _LocalInbox:
         self._end(tuple(self._unsettled))
 
     def _end(self, deliveries: Sequence[_LocalDelivery]) -> None:
-        """Leave the queue, and put back deliveries, the first of them in front."""
+        """Stop reading the queue, and put unsettled deliveries back at its front, in order."""
         if self in self.queue.readers:
             self.queue.readers.remove(self)
         for delivery in reversed(deliveries):

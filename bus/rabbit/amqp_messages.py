@@ -137,7 +137,7 @@ def _alone(message: Arrived, key: str, names_key: bool) -> Envelope:
 
 
 def _id_for_stranger(message: Arrived) -> str:
-    """Return an id derived from the content of an AMQP message without an id: the same at redelivery."""
+    """Return an id for an AMQP message without one, derived from its content: the same at redelivery."""
     content = f"{message.key}|{message.correlation}|{message.timestamp}|{message.body.hex()}"
     return str(uuid.uuid5(_STRANGERS, content))
 

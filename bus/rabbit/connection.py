@@ -51,7 +51,7 @@ class RequestRefused(Exception):
 
 @contextmanager
 def telling_refusals() -> Iterator[None]:
-    """Raise RequestRefused for a refused request within the block; errors in BROKEN pass through."""
+    """Convert requests that the broker refuses within the block to RequestRefused; other errors pass."""
     try:
         yield
     except ChannelClosed as closed:
@@ -68,7 +68,7 @@ async def answered() -> AsyncIterator[None]:
 
 @contextmanager
 def plainly(url: str, meanwhile: str = "") -> Iterator[None]:
-    """Convert errors of this broker within the block to BrokerRefused or Unavailable."""
+    """Convert AMQP errors within the block to BrokerRefused or Unavailable."""
     try:
         yield
     except RequestRefused as refused:
@@ -100,7 +100,7 @@ def broker_url(url: str, name: str) -> str:
 
 
 def place(url: str) -> str:
-    """Return the URL of a broker without its password."""
+    """Return the URL of a broker without its password, for logs."""
     parts = urlsplit(url)
     user = f"{unquote(parts.username)}@" if parts.username else ""
     vhost = f" vhost {unquote(parts.path[1:])}" if len(parts.path) > 1 else ""

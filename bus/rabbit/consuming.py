@@ -96,7 +96,7 @@ class RabbitInbox:
             await self._reading.close()
 
     def send_back(self, parcel: Parcel, envelopes: Sequence[Envelope]) -> None:
-        """Put some envelopes of a frame back into the queue, and then acknowledge the frame."""
+        """Put some envelopes of a shared AMQP message back into the queue, then acknowledge the message."""
 
         async def send() -> None:
             backoff = Backoff(self._link.clock)
@@ -222,7 +222,7 @@ class RabbitInbox:
         return False
 
     async def _tune(self, reading: Reading) -> None:
-        """Set the prefetch count anew: AMQP counts messages, which hold one envelope or hundreds."""
+        """Set the channel's prefetch count again: AMQP messages hold one envelope or hundreds."""
         async with self._steering:
             if not self._stopping and not reading.over and not self._fits(reading.in_advance):
                 await self._consume(reading, self._wanted())
@@ -232,5 +232,5 @@ class RabbitInbox:
         return min(wanted, _AT_MOST, max(int(MAX_IN_HAND_BYTES / self._bytes), 1))
 
     def _fits(self, in_advance: int) -> bool:
-        """Return whether the prefetch count is within a factor of four of this one, as frame sizes vary."""
+        """Return whether the present prefetch count is within a factor of four of the needed one."""
         return in_advance / 4 <= self._wanted() <= in_advance * 4

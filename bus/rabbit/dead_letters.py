@@ -105,7 +105,7 @@ class DeadLetterQueue:
 
 
 class _Walk:
-    """A pass through the dead-letter queue, oldest first. Messages keep their position if not removed."""
+    """One pass over the dead-letter queue, oldest first. Letters that stay keep their position."""
 
     def __init__(self, session: Session, name: str) -> None:
         self._session = session
@@ -180,7 +180,9 @@ _PREFETCH = 32
 
 
 class UnroutedMessages:
-    """The reader of <exchange>.dead.0, in the process that keeps the broker's shared queues."""
+    """The reader of <exchange>.dead.0, the queue of delayed messages whose target queue was missing; it runs
+    in the process that declares the shared queues.
+    """
 
     def __init__(
         self,

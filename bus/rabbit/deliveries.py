@@ -21,7 +21,7 @@ SendBack = Callable[["Parcel", Sequence[Envelope]], None]
 
 
 class Reading:
-    """The state of reading over one channel, which alone can settle the messages that it delivered."""
+    """The unpacked deliveries of one channel, which alone can acknowledge them."""
 
     def __init__(self, channel: BulkChannel) -> None:
         self.channel = channel
@@ -109,7 +109,7 @@ class Reading:
 
 
 class Parcel:
-    """One AMQP message, with the number of its envelopes that are not settled."""
+    """One received AMQP message, with the number of its envelopes that are not settled."""
 
     __slots__ = ("left", "more", "reading", "returned", "send_back", "tag")
 

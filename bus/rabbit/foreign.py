@@ -173,7 +173,7 @@ class ForeignListener:
 
 
 class _Ear:
-    """Messages that one channel delivered and that were not taken yet."""
+    """Messages that one channel has received and the listener has not processed yet."""
 
     def __init__(self, channel: BulkChannel) -> None:
         self.channel = channel

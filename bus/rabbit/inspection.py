@@ -40,7 +40,7 @@ class BrokerState:
 async def look(
     url: str, exchange: str, queues: Sequence[QueueSpec], *, quorum: bool, pause: float, publishes: bool
 ) -> tuple[BrokerState, dict[str, int]]:
-    """Return the state of a RabbitMQ, with the depth of each queue after a pause."""
+    """Return the state of a RabbitMQ for `berth doctor`, with queue depths now and after a pause."""
     connection = await dial(broker_url(url, "berth doctor"))
     found = BrokerState()
     names = BrokerNames(exchange)
@@ -81,7 +81,7 @@ async def _waiting(topology: Topology, queue: str) -> tuple[int, int] | None:
 
 
 async def _takes(connection: AbstractConnection, exchange: str, found: BrokerState) -> bool:
-    """Return whether the broker confirms a message in time. The message has no queue and is returned."""
+    """Return whether the broker confirms a test message in time; it has no queue and is returned."""
     try:
         async with asyncio.timeout(TAKES_SECONDS):
             channel = await open_channel(connection, confirms=True)

@@ -88,7 +88,7 @@ FLOOD_BYTES = 64 * 1024 * 1024  # of one cell's messages that wait on one queue
 
 def definitions(users: Mapping[str, BrokerUser], cells: Sequence[str] = (), exchange: str = "berth",
                 vhost: str = "/", flood_bytes: int = FLOOD_BYTES) -> dict[str, Any]:  # fmt: skip
-    """Return users, permissions and limits in the format of `rabbitmqctl import_definitions`."""
+    """Return RabbitMQ users with permissions and limits, in the format of its `import_definitions`."""
     permissions = [(name, user.permissions) for name, user in users.items()]
     return {
         "users": [

@@ -21,7 +21,7 @@ Lane = tuple[str, str, bool, bool]  # exchange, routing key, mandatory, framed
 
 
 class Receipt:
-    """The confirms that one call of `send` waits for."""
+    """The outstanding confirms that one call of `send` waits for."""
 
     __slots__ = ("done", "missing", "problem")
 

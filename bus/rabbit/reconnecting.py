@@ -38,7 +38,7 @@ _NACKS = 8  # a broker that refuses a message so often, with growing pauses, is 
 
 
 class Link:
-    """The session with the broker: opened again and again, with all declarations, to run actions in it."""
+    """The broker connection of a process, reopened after each failure with all declarations repeated."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Link:
             await self._changed.wait()
 
     async def insist(self, action: Callable[[Session], Awaitable[T]]) -> T:
-        """Run an action in a session, and again after each reconnect until it succeeds."""
+        """Run an action on the broker connection, and again after each reconnect until it succeeds."""
         backoff = Backoff(self.clock)
         while True:
             session = await self.session()
@@ -132,7 +132,7 @@ class Link:
             await backoff.pause()
 
     async def undisturbed(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run a coroutine in a separate task: cancelling a request halfway would close its channel."""
+        """Run a coroutine in its own task: a request cancelled halfway would close its channel."""
         self.check()
         outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 

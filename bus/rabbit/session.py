@@ -93,7 +93,7 @@ class Session:
     # What is declared
 
     async def declare_all(self) -> None:
-        """Declare everything that was ever declared in this process; existing objects stay as they are."""
+        """Declare again all exchanges, queues and bindings of this process; existing ones stay."""
         self.topology.forget()
         await self.topology.base(self._declared.central)
         if self._declared.dead:
@@ -128,7 +128,7 @@ class Session:
             await asyncio.sleep(2 * self._look_seconds)
 
     def missed(self, mended: int) -> None:
-        """Count a missing exchange; `mended` is the number of repairs when the message was published."""
+        """Stop publishing because an exchange is missing, unless it was repaired since (`mended` grew)."""
         if mended == self.mended:
             self.whole.clear()
             self._missed.set()
@@ -176,7 +176,7 @@ class Session:
         self.whole.set()
 
     async def _again(self) -> bool:
-        """Declare all objects again. Return False if the broker did not permit it now."""
+        """Declare all exchanges and queues again. Return False if the broker refused that now."""
         try:
             await self.declare_all()
         except (*BROKEN, BrokerRefused, RequestRefused, ExchangeMissing) as problem:

@@ -151,7 +151,7 @@ class Topology:
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Let no declaration run within the block: closing a connection during one logs a warning."""
+        """Delay declarations during the block: closing a connection during one logs a warning."""
         acquired = False
         with suppress(TimeoutError):
             async with asyncio.timeout(_PAUSE_SECONDS):
@@ -178,7 +178,7 @@ class Topology:
         await self._bind(name, self.names.queues, f"*.{name}")
 
     async def depth(self, name: str) -> tuple[int, int]:
-        """Return the number of messages that no consumer holds, and of consumers."""
+        """Return the number of undelivered messages of a queue, and the number of its consumers."""
         async with self._one_at_a_time:
             found = (await self._ask(lambda channel: channel.get_queue(name))).declaration_result
         return found.message_count or 0, found.consumer_count or 0
@@ -214,7 +214,7 @@ class Topology:
             await self._unrouted()
 
     def forget(self) -> None:
-        """Declare the objects again when they are needed, because one was deleted."""
+        """Forget that these objects are declared, because one was deleted: next use declares them again."""
         self._made.clear()
 
     async def _unrouted(self) -> None:

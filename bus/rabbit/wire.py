@@ -86,7 +86,7 @@ class NotTaken(Exception):
 
 
 class Wire(asyncio.StreamReader):
-    """The incoming frames of one connection: some go directly to their channel, the rest to aio-pika."""
+    """The incoming AMQP frames of a connection: frequent types go directly to their channel."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(limit=1024 * 1024, loop=loop)
@@ -276,7 +276,7 @@ _NONE: tuple[None, str] = (None, "")
 
 
 class _Coming:
-    """A received message whose frames have not all arrived."""
+    """A message whose AMQP frames have not all arrived."""
 
     __slots__ = ("bodies", "consumer", "exchange", "header", "key", "redelivered", "size", "tag")
 

@@ -102,7 +102,7 @@ def meaning(error: BaseException) -> Meaning:
 
 
 def misses_something(error: BaseException) -> bool:
-    """Return whether the error is about a table, column or value that only another version's schema has."""
+    """Return whether a database error is about a table or column that only another version has."""
     if sqlstate(error) in ("42P01", "42703", "42883", "42P10", "23502"):
         return True
     words = str(getattr(error, "orig", None) or error)
@@ -172,7 +172,7 @@ def retrying(
 def retrying(
     clock: Clock | None = None, *, attempts: int = ATTEMPTS, otherwise: Callable[P, T] | None = None
 ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]:
-    """Run it again when it lost a race (Conflict, nothing else), after a random while that grows.
+    """Repeat a transaction that lost a race (Conflict, nothing else), after random pauses that grow.
 
     After the last attempt the Conflict is raised, or the answer is what `otherwise` makes of the same
     arguments. The clock's chance decides how long to wait. Put it around what opens the transaction, never

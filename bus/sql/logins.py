@@ -76,8 +76,7 @@ class Logins:
         await self._do(f"GRANT CONNECT, CREATE, TEMPORARY ON DATABASE {quoted} TO {quoted}")
 
     async def close_to_public(self, database: str) -> list[str]:
-        """Revoke every right of PUBLIC to this database, and return the logins that could enter by it only.
-
+        """Revoke every right of PUBLIC to this database, and return the logins that had access only by it.
         The caller keeps its rights. A caller that does not own the database changes nothing.
         """
         open_to_all = (

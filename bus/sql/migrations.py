@@ -104,7 +104,7 @@ async def _version(tx: Transaction) -> str | None:
 
 
 async def _make_version_table(database: Database) -> None:
-    """Create the schema and alembic's table, which every migration locks, in a separate transaction."""
+    """Create schema and alembic's table in a transaction before the migrations, which lock the table."""
     namespace = database.namespace
     try:
         async with database.write() as tx:

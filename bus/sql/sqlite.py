@@ -123,7 +123,7 @@ class Connection:
         self._end_thread()
 
     def stop(self) -> None:
-        """Close the connection without waiting, also where there is no event loop any more."""
+        """Close the database connection without waiting; works also where there is no event loop any more."""
         raw, self._connection = self._connection, None
         if raw is None:
             return

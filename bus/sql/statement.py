@@ -35,7 +35,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Rows:
-    """A table of given rows inside a statement: the fragment for FROM (as a string) and its parameters."""
+    """A table of rows given at the call of a statement: the SQL fragment for FROM and its parameters."""
 
     def __init__(self, dialect: Literal["postgresql", "sqlite"], name: str, columns: dict[str, Any]) -> None:
         unknown = [str(kind) for kind in columns.values() if kind not in _POSTGRESQL]
@@ -98,7 +98,7 @@ def _rows(dialect: Literal["postgresql", "sqlite"], name: str, columns: tuple[tu
 
 
 def rows(dialect: Literal["postgresql", "sqlite"], name: str, **columns: Any) -> Rows:
-    """Return a cached table of given rows, whose columns are int, float, str, bool or Json."""
+    """Return the cached SQL fragment for a table of given rows, by its columns and their types."""
     return _rows(dialect, name, tuple(columns.items()))
 
 
@@ -122,7 +122,7 @@ class _Made:
 
 
 class Statement:
-    """An SQL statement, called with a transaction and parameters; `columns` are of its given rows."""
+    """An SQL statement, called with a transaction and parameters; `columns` are of rows given at the call."""
 
     def __init__(self, sql: str, **columns: Any) -> None:
         self._sql = sql
@@ -204,7 +204,7 @@ def _numbered(sql: str, names: Sequence[str], first: int, mark: str) -> str:
 
 
 def _joined(made: Sequence[_Made]) -> str:
-    """Return one statement that executes each of the given statements once, whatever rows are read."""
+    """Return one SQL statement that executes each of the given statements once."""
     *others, leading = made
     first, parts = 1, ""
     for position, statement in enumerate(others):

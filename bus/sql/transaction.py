@@ -69,7 +69,7 @@ class Transaction(ABC):
 
     @abstractmethod
     async def give_back(self) -> None:
-        """Roll back what was not committed, and return the connection to the pool."""
+        """Roll back what was not committed, and return the database connection to the pool."""
 
 
 class PostgresTransaction(Transaction):

@@ -1,4 +1,4 @@
-"""Applies placement's answers and stale reports to a build, and decides adoptions of existing instances.
+"""Applies placement's answers and outdated reports to a build, and decides adoptions of existing instances.
 
 A build is doomed when it can only end in error; then its allocations remain to be released.
 """
@@ -72,7 +72,7 @@ def swap_result(
 
 
 def _refused(spares: tuple[Selection, ...], refusals: Refusals, now: float) -> tuple[Attempt, ...]:
-    """Return records of alternates that placement refused; they do not count as attempts."""
+    """Return a record of each alternate that placement refused; these do not count as attempts."""
     return tuple(
         Attempt(
             host=spare.host,
@@ -125,7 +125,9 @@ def _taken_over(build: Build, held: claims.Held) -> Leftover | None:
 
 
 def holds_instead(build: Build, there: Selection, held: claims.Held) -> bool:
-    """Return whether placement has the build on the given host and not on its present host."""
+    """Return whether placement has the build's allocations on the given host, and none on its present
+    host.
+    """
     if there.choice.allocations == held.allocations != build.host.choice.allocations:
         return True
     return there.root in held.roots and build.host.root not in held.roots
@@ -155,7 +157,7 @@ def reshaped(build: Build, reshape: BuildReshaped) -> Build:
 
 
 def position_of(build: Build, held: claims.Held) -> int | None:
-    """Return the position of the host that placement has for the build, from its current host on, if any."""
+    """Return the position of the host that has the build's allocations, from its current host on."""
     if not held.allocations:
         return None
     hosts = build.hosts
@@ -180,7 +182,9 @@ def holding(build: Build, position: int, allocations: Allocations) -> Build:
 
 
 def stale_report(build: Build, report: AgentReported) -> Effects:
-    """Repeat the messages that an outdated report of an agent led to, and clean up its leftover guest."""
+    """Answer an agent's outdated report with the messages it led to before, and destroy its leftover
+    guest.
+    """
     left = next((left for left in build.leftovers if left.attempt == report.attempt), None)
     if build.move is not None and build.move.goal and report.attempt >= build.move.first:
         return () if report.outcome == "progress" else repeated_move_end(build)
@@ -199,8 +203,9 @@ AS_IT_WAS = "it was there before berth, and was adopted"
 
 
 def claim_of(asked: BuildAdoptRequested, held: Held | None = None) -> ClaimRequested:
-    """Return a claim of what the instance holds, so that claims with its old generation fail. Before that is
-    known, return a claim that only reads it: no consumer has its generation.
+    """Return a claim of what an instance holds already, so that claims with the earlier generation fail.
+
+    If the generation is not known yet, the claim cannot succeed and only reads the allocations.
     """
     claim = ConsumerClaim(
         consumer=asked.build,

@@ -102,7 +102,7 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stands(build: Build) -> BuildStands:
-    """Return the answer to a query about a build."""
+    """Return the answer to a query about the state of a build."""
     return BuildStands(
         build=build.id,
         status=build.status,
@@ -119,7 +119,7 @@ def stands(build: Build) -> BuildStands:
 
 
 def overdue(build: Build) -> messages.AgentReported:
-    """Return the conductor's reminder to itself. Only messages change builds, so a timer publishes one."""
+    """Return a message of the conductor to itself that a build is overdue: only messages change builds."""
     return messages.AgentReported(**attempt_fields(build), outcome="overdue")
 
 
@@ -158,7 +158,7 @@ def question(build: Build) -> ClaimRequested | ReleaseRequested:
 
 
 def leftover_holder(build: Build) -> str | None:
-    """Return the consumer that will hold the resources of this attempt's leftover, if there is one."""
+    """Return the holder consumer for the resources of the guest that this attempt leaves behind, if any."""
     kept = (left for left in build.leftovers if left.attempt == build.attempt and not left.gone)
     return next((_holder(build, left) for left in kept), None)
 
@@ -270,7 +270,7 @@ def confirm_leftover(build: Build, attempt: int, now: float) -> Build:
 
 
 def release_due_leftover(build: Build, now: float) -> Effects:
-    """Release the resources of one due leftover; if it was not confirmed, also order its destruction."""
+    """Release the resources of an overdue guest left behind; if unconfirmed, order its destruction too."""
     for left in build.leftovers:
         # Until placement has answered, the resources of the last attempt may be on their way to the holder.
         undecided = left.attempt == build.attempt and build.status not in SETTLED
@@ -281,14 +281,16 @@ def release_due_leftover(build: Build, now: float) -> Effects:
 
 
 def undone(build: Build, attempt: int | None = None, roots: Collection[str] | None = None) -> Effects:
-    """Return orders to destroy unconfirmed leftovers: of all attempts or one, on all hosts or some."""
+    """Return orders to destroy guests left behind by attempts: of all attempts or one, on all hosts or
+    some.
+    """
     left = (left for left in build.leftovers if not left.gone and attempt in (None, left.attempt))
     there = (each for each in left if roots is None or build.hosts[each.at].root in roots)
     return tuple(destroy_left(build, each) for each in there)
 
 
 def leftover_released(build: Build, consumer: str, result: ReleaseResult) -> Build:
-    """Remove the leftover of this holder after placement's answer to its release."""
+    """Forget a guest left behind: placement has answered the release of its holder consumer."""
     if isinstance(result, Contended | Held):
         return build
     kept = tuple(left for left in build.leftovers if _holder(build, left) != consumer)
@@ -296,7 +298,7 @@ def leftover_released(build: Build, consumer: str, result: ReleaseResult) -> Bui
 
 
 def timed(build: Build) -> Build:
-    """Set the deadline of a settled build to its next leftover."""
+    """Set the deadline of a settled build to the next time limit of a guest left behind."""
     if build.status not in SETTLED or build.moving is not None:
         return build
     deadline = min((left.until for left in build.leftovers), default=0.0)

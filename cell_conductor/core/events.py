@@ -25,14 +25,14 @@ class ReleaseAnswer(Struct, frozen=True):
 
 
 class CleanedUp(Struct, frozen=True):
-    """The event that placement answered the release of a leftover's holder consumer."""
+    """The event that placement answered the release of a holder consumer of a guest left behind."""
 
     consumer: str
     result: ReleaseResult
 
 
 class MoveImpossible(Struct, frozen=True):
-    """The event that a placed move cannot be done here; it goes back before anything is ordered."""
+    """The event that a claimed move is impossible in this cell; it is undone before anything is ordered."""
 
     placed: MovePlaced
     why: str

@@ -38,7 +38,7 @@ def handover_of_unknown(order: HandoverProgress) -> Effects:
 
 
 def handover(build: Build, order: HandoverProgress, now: float, limits: AttemptLimits) -> Stepped:
-    """Handle an order about the cell of a build that is in no move."""
+    """Handle an order to move between cells for a build that is in no move."""
     if build.move is not None and build.move.id == order.move:
         deleted = build.replies if build.status == "deleted" else ()
         return build, (*phases.ended_before(build), *(say.deleted(build, reply_to) for reply_to in deleted))
@@ -56,7 +56,7 @@ def handover(build: Build, order: HandoverProgress, now: float, limits: AttemptL
 
 
 def handover_in_other_phase(build: Build, order: HandoverProgress) -> Effects:
-    """Answer an order for a build that does not leave any more: on its way back, or in another move."""
+    """Answer an order to move between cells for a build on its way back, or in another move."""
     move = phases.open_move(build).id
     if order.move == move:
         return phases.waited_for(build)
@@ -153,7 +153,7 @@ def deleted_elsewhere(move: BuildMove, event: BuildDeleteRequested) -> HandoverR
 def _left_cell(
     build: Build, now: float, limits: AttemptLimits, status: Literal["moved", "deleted"]
 ) -> Stepped:
-    """End the move of a build that left this cell; its leftovers here are destroyed."""
+    """End the move of a build that left this cell; guests that it left behind here are destroyed."""
     move = phases.open_move(build)
     if move.kept:
         build = phases.source_left(build, now, limits)
@@ -164,7 +164,7 @@ def _left_cell(
 
 
 def _back(build: Build, told: HandoverProgress, now: float, limits: AttemptLimits) -> Stepped:
-    """Return a build to this cell with its old resources, or with the reason why they are lost."""
+    """Take back a build that failed to leave, with its old resources or why they are lost."""
     move = phases.open_move(build)
     deleted = move.goal == "deleted"
     move = replace(
@@ -186,7 +186,7 @@ def _back(build: Build, told: HandoverProgress, now: float, limits: AttemptLimit
 
 
 def arrives(build: Build | None, placed: MovePlaced, now: float, limits: AttemptLimits) -> Stepped | None:
-    """Take a build of another cell in. Return None if the message does not describe the build."""
+    """Take in a build from another cell. Return None if the message does not describe the build."""
     if build is not None and build.move is not None and build.move.id == placed.move:
         return build, phases.ended_before(build)
     if placed.booted is None or placed.chosen is None:

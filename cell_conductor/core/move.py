@@ -88,12 +88,12 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def kept(self) -> bool:
-        """Return whether a holder consumer in this cell holds the source's resources."""
+        """Return whether a holder consumer of this cell has the resources at the move's source."""
         return self.kind in KEPT and self.half != "arriving"
 
     @property
     def asks(self) -> str:
-        """Return the name of the open question to placement; each question has its name."""
+        """Return the name of the question to placement that the move waits for."""
         return f"{self.phase} afresh" if self.afresh else self.phase
 
     @property
@@ -103,14 +103,14 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def elsewhere(self) -> str:
-        """Return the cell that knows the rest of the move, or an empty string for this one."""
+        """Return the other cell of a move between cells, or "" for a move within this one."""
         if self.half == "leaving":
             return self.to_cell if self.silent or (self.is_open and self.phase == "away") else ""
         return self.placed.out_of if self.silent else ""
 
     @property
     def is_returning(self) -> bool:
-        """Return whether the move is on its way back; otherwise an undo precedes the next destination."""
+        """Return whether the move is going back to its source."""
         return self.phase in moves.WAY_BACK and (self.phase != "undo" or bool(self.goal))
 
     @property
@@ -135,7 +135,7 @@ def closed(move: BuildMove, end: moves.MoveEnd, reason: str, host: str, root: st
 
 
 def never_begun(placed: moves.MovePlaced, end: moves.MoveEnd, why: str, now: float) -> BuildMove:
-    """Return a move that arrived when nothing was left to move."""
+    """Return a move record that ended before it began, because nothing was left to move."""
     host = placed.chosen.host if placed.chosen else ""
     move = BuildMove(placed=without_record(placed), phase="prepare", since=now, began=now, host=host)
     return closed(move, end, why, "", "", now)
@@ -160,7 +160,7 @@ def _named_fields(move: BuildMove) -> dict[str, Any]:
 
 
 def half_report(move: BuildMove) -> moves.HandoverReported:
-    """Return the report about this cell's half of a move between cells; always the same message."""
+    """Return the report about this cell's side of a move between cells; always the same message."""
     outcome: Literal["ready", "failed", "arrived", "back", "deleted"]
     if move.half == "leaving":
         outcome = "ready" if move.phase == "away" else "deleted" if move.goal == "deleted" else "failed"
@@ -183,7 +183,7 @@ def half_report(move: BuildMove) -> moves.HandoverReported:
 
 
 def end_messages(move: BuildMove) -> tuple[Message, ...]:
-    """Return the end of the move, and the report of this cell's half if another cell waits for it."""
+    """Return the messages about a move's end, with a report to the other cell if it waits for one."""
     said: tuple[Message, ...] = () if move.silent else (ended(move),)
     return (*said, half_report(move)) if move.half == "arriving" else said
 

@@ -74,7 +74,7 @@ def over(build: Build, outcome: moves.Over, cause: str, now: float) -> Build:
 
 
 def tried(build: Build, outcome: Literal["built", "failed", "timed out"], cause: str, now: float) -> Build:
-    """Record the end of the attempt at this destination of a move."""
+    """Record how the attempt at this destination of a move ended."""
     move = open_move(build)
     attempt = say.attempt_over(build, outcome, cause, now)
     return replace(build, move=replace(move, attempts=(*move.attempts, attempt)))
@@ -90,7 +90,7 @@ def close(build: Build, end: MoveEnd, reason: str, now: float, status: Status, *
 
 
 def arrived(build: Build, now: float, limits: AttemptLimits, end: MoveEnd = "done", why: str = "") -> Stepped:
-    """End a move at its destination; the leftover at the source is destroyed."""
+    """End a move at its destination; the guest left behind at the source is destroyed."""
     move = open_move(build)
     if move.kept:
         build = source_left(build, now, limits)
@@ -98,7 +98,7 @@ def arrived(build: Build, now: float, limits: AttemptLimits, end: MoveEnd = "don
 
 
 def deleting(build: Build, reply_to: str | None, now: float, limits: AttemptLimits, why: str) -> Stepped:
-    """Delete a build in any phase of its move: destroy its guest; the source becomes a leftover."""
+    """Delete a build in any phase of its move: destroy its guest, also the one at the source."""
     move = open_move(build)
     build = over(build, "given up", why, now)
     if move.kept and move.phase != "resume":
@@ -165,7 +165,7 @@ def failed_there(
 def way_back(
     build: Build, goal: MoveEnd, why: str, now: float, limits: AttemptLimits, *said: Message
 ) -> Stepped:
-    """Restore the state before a move; a guest at the destination is a leftover by now."""
+    """Restore the state before a move; the guest at the destination counts as left behind."""
     assert goal in ("error", "reverted", "aborted")
     move = open_move(build)
     chain = "; ".join(f"{attempt.host} {attempt.outcome}: {attempt.cause}" for attempt in move.attempts)
@@ -183,7 +183,7 @@ def way_back(
 
 
 def phase_without_guest(build: Build) -> moves.Phase:
-    """Return the phase after no guest is at the destination: the next destination, or the source."""
+    """Return the next phase when no guest is at the destination: another destination, or the source."""
     move = open_move(build)
     if not move.goal:
         return "swap"
@@ -218,7 +218,7 @@ def open_move(build: Build) -> moves.BuildMove:
 
 
 def waited_for(build: Build) -> Effects:
-    """Return the messages whose result the present phase of a move waits for."""
+    """Return again the messages whose result the present phase of a move waits for."""
     move = open_move(build)
     match move.phase:
         case "prepare" | "send" | "start" | "resume" | "rebuild":
@@ -238,7 +238,7 @@ def waited_for(build: Build) -> Effects:
 
 
 def reminder(build: Build) -> MoveReported:
-    """Return the conductor's reminder to itself, like `build.overdue`, for no particular phase."""
+    """Return a message of the conductor to itself about a move, like `build.overdue`."""
     move = open_move(build)
     fields = say.attempt_fields(build)
     return MoveReported(**fields, move=move.id, phase="prepare", step=max(move.step, 1), outcome="overdue")
@@ -272,9 +272,7 @@ def ended_before(build: Build) -> Effects:
 
 
 def pending(build: Build) -> list[Leftover]:
-    """Return leftovers that must be destroyed before the source runs again: destinations that may run the
-    guest.
-    """
+    """Return guests left behind at destinations that must be destroyed before the source runs again."""
     move = open_move(build)
     first = move.first if move.kind in moves.BUILT else build.attempt
     return [left for left in build.leftovers if left.attempt >= first and not left.gone]

@@ -33,7 +33,7 @@ def postpone_reason(build: Build | None, placed: MovePlaced) -> str:
 
 
 def begun(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, why: str = "") -> Stepped:
-    """Begin the move of a build that is in no other move. With `why` it is impossible here, and goes back."""
+    """Begin the move of a build that is in no other move; with `why` it is impossible here and is undone."""
     if build.move is not None and build.move.id == placed.move:
         return build, phases.ended_before(build)
     wants = "shelved" if placed.kind == "unshelve" else "active"
@@ -113,7 +113,7 @@ def _begin(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, 
 
 
 def end_of_refused(placed: MovePlaced, now: float, why: str = UNKNOWN) -> Effects:
-    """Return the end of a move that cannot begin: its build is unknown, or in another move."""
+    """Return the end of a move that cannot begin because its build is unknown or in another move."""
     return (ended(never_begun(placed, "error", why, now)),)
 
 
@@ -147,7 +147,7 @@ def undone_unknown(placed: MovePlaced) -> claims.ClaimRequested | claims.Release
 
 
 def late_move_report(build: Build, report: MoveReported) -> Stepped:
-    """Apply a report about a move that is over. If an abandoned rebuild failed since, the old guest runs."""
+    """Apply an agent's report about a move that is over: after a failed rebuild the old guest runs."""
     move, said = build.move, stale_move_report(build, report)
     last = (report.move, report.step, report.attempt)
     same = move is not None and (move.id, move.step, build.attempt) == last
@@ -158,7 +158,7 @@ def late_move_report(build: Build, report: MoveReported) -> Stepped:
 
 
 def stale_move_report(build: Build, report: MoveReported) -> Effects:
-    """Repeat the end that the report led to, and destroy a guest that no move needs any more."""
+    """Answer an outdated report with the end it led to, and destroy a guest that no move needs."""
     again: Effects = ()
     if build.moving is None and build.move is not None and report.move == build.move.id:
         if report.outcome == "progress":
@@ -172,7 +172,7 @@ def stale_move_report(build: Build, report: MoveReported) -> Effects:
 
 
 def answered(build: Build, result: claims.ClaimResult | str, now: float, limits: AttemptLimits) -> Stepped:
-    """Apply placement's answer to the claim of a move's destination or source (a text: why it gave none)."""
+    """Apply placement's answer to a move's claim of its destination or source (a text: why it failed)."""
     move = phases.open_move(build)
     if move.phase != "swap":
         return _taken_over(build, result, now, limits)

@@ -30,7 +30,7 @@ Preference = Callable[[str], tuple[str, ...]]
 
 
 def preference(agents: Collection[str]) -> Preference:
-    """Return a function from a node to its order of agents, which is independent of the other agents."""
+    """Return a function that orders the agents for a node by consistent hashing."""
     return _preference(tuple(sorted(agents)))
 
 
@@ -48,7 +48,7 @@ def _preference(agents: tuple[str, ...]) -> Preference:
 
 
 def dealt(owners: Mapping[str, str], agents: Collection[str], order: Preference) -> dict[str, str]:
-    """Return the new owner of each node among these agents, given the present owners (empty: none)."""
+    """Return the agent of each node after a fair distribution, given the present agents (or "")."""
     if not agents:
         return dict(owners)
     even = len(owners) / len(agents)
@@ -142,7 +142,7 @@ class RingNode(msgspec.Struct, frozen=True, kw_only=True):
 def moves(
     nodes: Collection[RingNode], members: Iterable[RingMember], uses: Mapping[str, Use]
 ) -> list[RingNode]:
-    """Return the nodes of a pool whose owner changes or has to stop, in their new state."""
+    """Return the nodes of a pool whose agent changes or must stop acting on them, in their new state."""
     known = {member.agent: member for member in members}
     takers = [agent for agent, member in known.items() if member.takes]
     free = {node.root: node.owner for node in nodes if node.root not in uses and node.leaving in ("", "free")}
@@ -184,7 +184,7 @@ def _moved(
 
 
 def forgotten(nodes: Iterable[RingNode], members: Iterable[RingMember]) -> list[str]:
-    """Return the deleted nodes on which no agent acts any more; a node that returns starts again."""
+    """Return the deleted nodes on which no agent acts any more, whose records can be removed."""
     known = {member.agent: member for member in members}
     gone = [node for node in nodes if node.leaving == "gone"]
     return [node.root for node in gone if node.owner not in known or _has_stopped(node, known[node.owner])]
@@ -195,7 +195,7 @@ def _has_stopped(node: RingNode, owner: RingMember) -> bool:
 
 
 def rehomed(nodes: Iterable[RingNode], to: str) -> list[RingNode]:
-    """Return the nodes marked to get another agent, whatever instances they have."""
+    """Return the nodes marked to get another agent, even if they have instances."""
     return [replace(node, leaving="all", to=to) for node in nodes]
 
 
@@ -210,7 +210,7 @@ Mark = tuple[int, int]  # the epoch of a lease, and its number of renewals
 
 
 class Sightings:
-    """The last heartbeats of agents: they show by this conductor's clock alone that a lease has expired."""
+    """The last heartbeats of agents by this conductor's clock, which show that a lease has expired."""
 
     def __init__(self, deaf_after: float) -> None:
         self._deaf_after = deaf_after
@@ -218,7 +218,7 @@ class Sightings:
         self._news = float("-inf")  # time of the last beat of any agent
 
     def note(self, marks: Mapping[str, Mark], now: float) -> None:
-        """Note the stored heartbeats of agents. After a long silence of all agents all leases start again."""
+        """Record the stored heartbeats of agents. After a silence of all agents, all leases start again."""
         known = {agent: seen[0] for agent, seen in self._seen.items()}
         same = {agent for agent, mark in marks.items() if known.get(agent) == mark}
         if len(same) < len(marks):
@@ -230,7 +230,7 @@ class Sightings:
         }
 
     def renewed(self, now: float) -> None:
-        """Note a question of any agent, which shows that agents can reach the conductor."""
+        """Record that an agent asked for its lease: agents can reach the conductor."""
         if now - self._news > self._deaf_after:
             self._seen = {agent: (mark, now) for agent, (mark, _) in self._seen.items()}
         self._news = now

@@ -43,7 +43,7 @@ DELETED_WHILE_BUILDING = "deleted while building"
 def step(
     build: Build | None, event: Event, now: float, limits: AttemptLimits
 ) -> tuple[Build | None, Effects]:
-    """Return the build after this event (unchanged: not to be stored), and messages; one question at most."""
+    """Return the build after this event (stored only if changed), and messages with one question at most."""
     if isinstance(event, events.Adoption):
         return adopted(build, event, now)
     if build is None:

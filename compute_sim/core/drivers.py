@@ -37,7 +37,7 @@ class DriverOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def unused(provider: str) -> Mapping[str, int]:
-    """Return an empty usage, for trees that are built before the usage of providers is known."""
+    """Return an empty usage, for provider trees that are built before their usage is known."""
     return {}
 
 

@@ -70,7 +70,7 @@ class Durations:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """The planned outcome of one attempt of a build, or of one phase of a move."""
+    """The planned outcome of one attempt of a build or of one phase of a move."""
 
     kind: Kind
     seconds: float
@@ -95,7 +95,7 @@ class MoveFaults:
 
     @staticmethod
     def of_each(share: float, hang: float = 0.0) -> "MoveFaults":
-        """Return one share for all phases towards the destination; phases of the way back succeed."""
+        """Return the share of failures by phase: as given towards the destination, 0 on the way back."""
         return MoveFaults(prepare=share, send=share, start=share, rebuild=share, hang=hang)
 
 
@@ -177,5 +177,5 @@ class SimOptions:
 
     @property
     def absent_after(self) -> float:
-        """Return the seconds without activity of an agent after which its hosts may have been evacuated."""
+        """Return the seconds of an agent's inactivity after which its hosts may have been evacuated."""
         return max(self.period, LEAST_ABSENCE)

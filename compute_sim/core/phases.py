@@ -39,7 +39,7 @@ def refusal(order: MoveOrdered, here: Mapping[int, GuestState]) -> str:
 
 
 def meanwhile(order: MoveOrdered, state: GuestState) -> GuestState:
-    """Return the state of a guest during a phase of a move."""
+    """Return the state of a guest while a phase of a move is in progress."""
     return "stopped" if order.phase == "send" and order.kind != "live" else state
 
 
@@ -76,7 +76,7 @@ class MoveSteps:
         self._put(order.build, order.root, order.step, None)
 
     def finished(self, outcome: MoveReported) -> None:
-        """Note the outcome of a move order that was reported, now or in an earlier process."""
+        """Record the reported outcome of a move order, also of an earlier process."""
         step, _ = self._known.get(outcome.build, {}).get(outcome.root, (0, None))
         if outcome.step >= step:
             self._put(outcome.build, outcome.root, outcome.step, outcome)

@@ -27,7 +27,7 @@ class TreeMistake(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class OthersContents:
-    """Content of a provider that operators added: known to the agent and never reported."""
+    """Content that operators added to a provider: known to the agent and never reported by it."""
 
     classes: frozenset[str] = frozenset()
     traits: frozenset[str] = frozenset()
@@ -70,7 +70,7 @@ class ProviderTree:
 
     @property
     def others(self) -> tuple[TreeProvider, ...]:
-        """Return the providers known from placement only: operators' providers and removed hardware."""
+        """Return the providers that only placement knows: created by operators, or of removed hardware."""
         return tuple(provider for provider in self._known.values() if not provider.said)
 
     def __contains__(self, name: str) -> bool:
@@ -116,7 +116,7 @@ class ProviderTree:
         self._known[one.id] = replace(one, inventories={**one.inventories, **inventories})
 
     def mark(self, name: str, *traits: str) -> None:
-        """Add traits to a provider."""
+        """Add traits to a provider of the tree."""
         one = self[name]
         for trait in traits:
             if trait not in _TRAITS and not _CUSTOM.fullmatch(trait):

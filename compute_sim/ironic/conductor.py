@@ -57,7 +57,7 @@ class SimPlan:
             raise ValueError(f"fail is a share of all works, not {self.fail}")
 
     def seconds(self, node: str, number: int) -> float:
-        """Return the duration of a node's work with this number."""
+        """Return the planned duration of a node's work, given by its number."""
         if self.step_time.name == "constant":
             return self.step_time.values[0]
         return self.step_time.at(
@@ -65,7 +65,7 @@ class SimPlan:
         )
 
     def fault(self, node: str, number: int) -> Fault | None:
-        """Return the injected fault of a node's operation, given by its number, or None if it succeeds."""
+        """Return the planned failure of a node's work, given by its number, or None if it succeeds."""
         return "step" if self.fail and draw(self.seed, "fate", node, number) < self.fail else None
 
 
@@ -125,7 +125,7 @@ class Conductor:
             )
 
     def change(self, node: SimNode, **changes: Any) -> None:
-        """Write these fields of a node."""
+        """Set these fields of a simulated node."""
         self._names.pop(node.name or "", None)
         self._instances.pop(node.instance_uuid or "", None)
         for field, value in changes.items():
@@ -148,7 +148,7 @@ class Conductor:
             self._instances[node.instance_uuid] = node.uuid
 
     async def free(self, uuid: str) -> SimNode:
-        """Return a node when it is unlocked. Raise ApiRefusal if that takes too long."""
+        """Wait until a node is unlocked and return it. Raise ApiRefusal if that takes too long."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.plan.patience
         while True:
@@ -205,7 +205,7 @@ class Conductor:
         sort: Literal["real", "asked", "silent"] = "real",
         **more: Any,
     ) -> None:
-        """Emit an event of a node: a real change, a request (`asked`), or one that Ironic does not notify."""
+        """Notify a change of a node, a request (`asked`), or an event that a real Ironic does not notify."""
         asked, silent = sort == "asked", sort == "silent"
         self.emit(SentNotification(action, phase, node, request, shown, asked, silent, more))
 
@@ -217,7 +217,7 @@ class Conductor:
             self._planned[node.uuid, kind] = fault
 
     def fate(self, node: SimNode, kind: Kind) -> tuple[float, Fault | None]:
-        """Return the duration of the node's next work, and its fault if it fails."""
+        """Return the duration of a node's next work, and the reason if it is planned to fail."""
         number = self._works[node.uuid] = self._works.get(node.uuid, 0) + 1
         planned = self._planned.pop((node.uuid, kind), None)
         return self.plan.seconds(node.uuid, number), planned or self.plan.fault(node.uuid, number)

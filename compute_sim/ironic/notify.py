@@ -31,14 +31,14 @@ class NotificationSink(Protocol):
     def __call__(self, told: Notification, /) -> None: ...
 
     async def room(self) -> None:
-        """Return when more notifications can be accepted."""
+        """Wait until more notifications can be accepted."""
 
     async def run(self) -> None:
         """Send notifications until cancelled."""
 
 
 class Backlog(Generic[T]):
-    """A queue of notifications that were not sent yet."""
+    """The notifications that wait to be sent."""
 
     def __init__(self, most: int = ROOM) -> None:
         self._waiting: deque[T] = deque()
@@ -75,9 +75,11 @@ class Backlog(Generic[T]):
 
 
 class IronicExchange:
-    """Ironic's exchange. While the broker is unreachable, notifications wait; a full queue delays requests.
+    """Ironic's exchange. While the broker is unreachable, notifications wait; if too many wait, requests wait
+    too.
 
-    `lossy` is the share of later steps of a work without a notification: Ironic drops those of instant steps.
+    `lossy` is the share of later steps without a notification: a real Ironic drops notifications of steps
+    that follow immediately.
     """
 
     def __init__(
@@ -168,7 +170,9 @@ class BusNotifier:
             self._backlog.put(self._changed(told.node, told.action, deleted=told.action == "delete"))
 
     def introduce(self, nodes: Iterable[SimNode]) -> None:
-        """Publish the given nodes: without the REST API there is no other way to know them."""
+        """Publish the given nodes on berth's bus, because without the REST API nothing else makes them
+        known.
+        """
         for node in nodes:
             self._backlog.put(self._changed(node, "create"))
 

@@ -112,7 +112,7 @@ class Churn:
             await asyncio.sleep(_PERIOD)
 
     async def _something(self) -> bool:
-        """Take one small random step on some node; return False if there is nothing to do."""
+        """Start one small random change on some node; return False if no node permits one."""
         if not (pool := self._conductor.nodes):
             return False
         most = max(1, int(_MOST * len(pool)))

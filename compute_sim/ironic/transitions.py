@@ -1,4 +1,4 @@
-"""Works: take a node from state to state, step by step, to success or failure."""
+"""Works of the simulated Ironic: they take a node from state to state until they succeed or fail."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ _ABORTED = {
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """A running work on a node. A newer work of the node replaces it."""
+    """A work in progress on a node. A newer work of the node replaces it."""
 
     node: SimNode
     kind: Kind
@@ -59,7 +59,7 @@ class Works:
         self._jobs: dict[str, Job] = {}
 
     def begin(self, node: SimNode, event: str, request: str, *, hold: bool = False) -> None:
-        """Start the work of an event on an unlocked node, in a state that allows it."""
+        """Start the work that an event requires on an unlocked node, in a state that allows it."""
         if event == "abort":
             self._abort(node, request)
         elif event == "unhold":

@@ -53,7 +53,7 @@ Matches = Callable[[SimNode], bool]
 
 
 class Asked(NamedTuple):
-    """A checked request for a list of nodes."""
+    """A validated request for a list of nodes."""
 
     matches: Sequence[Matches]
     fields: tuple[str, ...] | None
@@ -65,7 +65,7 @@ class Asked(NamedTuple):
 
 
 def whole(node: SimNode, minor: int, url: str) -> Json:
-    """Return all fields of a node that this API version has."""
+    """Return all fields of a node that this version of Ironic's API has."""
     told = visible_fields(node, FIELDS, minor)
     place = f"nodes/{node.uuid}"
     told["links"] = _links(url, place)
@@ -113,7 +113,7 @@ def check_verb(target: str, minor: int) -> None:
 
 
 def asked(query: Mapping[str, str], minor: int) -> Asked:
-    """Return the checked query of a list of nodes."""
+    """Return the validated request for a list of nodes."""
     matches: list[Matches] = []
     for name, value in query.items():
         since = _FILTER_SINCE.get(name, 0)

@@ -159,7 +159,7 @@ def _may(move: MoveStands, waits: bool) -> tuple[str, ...]:
 
 
 def merged_moves(found: Iterable[MoveStands]) -> list[MoveStands]:
-    """Return each move once, the newest first; of two reports the one of the cell that runs it."""
+    """Return each move once, the newest first; of two cells' reports the one of the cell that runs it."""
     every = list(found)
     known = {move.move for move in every if not move.in_cell}
     one_each = {move.move: move for move in every if not move.in_cell or move.move not in known}
@@ -191,7 +191,7 @@ class DrainShown:
 
 
 def moved_away(host: str, moves: Sequence[MoveStands], now: float) -> int:
-    """Return how many moves, newest first, left the host within a day and since a guest last came there."""
+    """Return how many moves left the host within a day, and since a guest last came there."""
     count = 0
     for move in moves:
         if not move.ended or move.phase != "done":
@@ -229,7 +229,7 @@ class EndedBuild:
 
 @dataclass(slots=True)
 class Tick:
-    """The numbers of builds that ended within one period of some seconds."""
+    """The numbers of builds that ended within one period of a few seconds."""
 
     number: int
     ends: Counter[str] = field(default_factory=Counter)  # by status
@@ -265,7 +265,7 @@ class BuildHistory:
         self._at(at).moves[end] += 1
 
     def ticks(self, now: float) -> list[Tick]:
-        """Return the complete ticks, oldest first."""
+        """Return the counts of the complete periods, oldest first."""
         return self._ticks_until(int(now // TICK), TICKS)
 
     def _ticks_until(self, last: int, several: int) -> list[Tick]:
@@ -274,12 +274,12 @@ class BuildHistory:
         return [known.get(number) or quiet for number in range(last - several, last)]
 
     def current(self, now: float) -> Tick:
-        """Return the counts since the last complete tick."""
+        """Return the counts since the last complete period."""
         number = int(now // TICK)
         return next((tick for tick in reversed(self._ticks) if tick.number == number), None) or Tick(number)
 
     def rate(self, now: float, ticks: int = 2) -> float:
-        """Return the builds a second that became active in the last complete ticks."""
+        """Return the builds that became active per second in the last complete periods."""
         last = self._ticks_until(int(now // TICK), ticks)
         return sum(tick.ends["active"] for tick in last) / (ticks * TICK)
 
@@ -303,7 +303,7 @@ def without_details(cause: str) -> str:
 
 
 def summed(ticks: Sequence[Tick]) -> Tick:
-    """Return the sums of several ticks."""
+    """Return the sums of the counts of several periods."""
     whole = Tick(ticks[-1].number if ticks else 0)
     for tick in ticks:
         if not tick.ends and not tick.moves and not tick.host_failures:
@@ -331,7 +331,7 @@ def bucket(seconds: float) -> int:
 
 
 def percentiles(counts: Mapping[int, int], shares: Iterable[float]) -> list[float | None]:
-    """Return for each share, such as 0.95, the time within which it ended, or None without builds."""
+    """Return the time in which each share of builds, such as 0.95, ended; None without builds."""
     numbers = sorted(counts)
     passed = list(accumulate(counts[number] for number in numbers))
     if not passed:

@@ -52,7 +52,9 @@ class KnownHost:
         return sum(stock.capacity for stock in found), sum(stock.capacity - stock.free for stock in found)
 
     def fits(self, flavor: Mapping[str, int]) -> int:
-        """Return how many more instances of a flavor fit by amounts, each class taken from one provider."""
+        """Return how many more instances of a flavor fit by amounts, each resource class from one
+        provider.
+        """
         if self.closed or not flavor:
             return 0
         fitting = dict.fromkeys(flavor, 0)
@@ -106,7 +108,7 @@ MOST_DEPTH = 6  # that the page indents
 
 
 def rows(tree: Sequence[Provider]) -> list[tuple[int, Provider]]:
-    """Return the providers of a tree in its order, by name within a parent, each with its depth."""
+    """Return the providers of a tree with their depths: parents before children, siblings by name."""
     below: dict[str | None, list[Provider]] = {}
     known = {provider.id for provider in tree}
     for provider in sorted(tree, key=lambda provider: provider.name, reverse=True):
@@ -154,7 +156,7 @@ class StockColumns:
         return found
 
     def gives(self, amount: int) -> NDArray[np.bool_]:
-        """Return which inventories can give this amount to one consumer."""
+        """Return a mask of the inventories that can give this amount to one consumer."""
         gives: NDArray[np.bool_] = (
             (amount <= self._most) & (amount >= self._least) & (amount % self._step == 0)
         )
@@ -166,7 +168,7 @@ class StockColumns:
         return pieces
 
     def take(self, free: Counts, amount: int, pieces: Counts, here: Counts) -> None:
-        """Subtract this amount, `here` times, from each host, from its inventories in their order."""
+        """Subtract an amount `here` times from each host, from its inventories in their order."""
         before = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(pieces)))
         on_host = before[:-1] - before[self._begins][self.host]
         free -= np.clip(here[self.host] - on_host, 0, pieces) * amount
@@ -199,7 +201,7 @@ class Fleet:
                 self.moved.pop(tree.root or "", None)
 
     def set_down(self, down: frozenset[str]) -> None:
-        """Set which hosts are down; browsers draw all hosts again if that has changed."""
+        """Set which hosts are down; a change makes browsers draw all hosts again."""
         self.layout += down != self.down
         self.down = down
 
@@ -233,7 +235,7 @@ def classes_of(hosts: Sequence[KnownHost]) -> list[str]:
 
 
 def columns(fleet: Fleet, flavor: Mapping[str, int]) -> dict[str, Any]:
-    """Return the heat map as a list for each column: hosts by cell, zone and name; groups by number."""
+    """Return the heat map's data by column: hosts by cell, zone and name; groups by number."""
     hosts = fleet.in_order()
     classes = fleet.classes
     groups = list(dict.fromkeys((host.cell, host.zone) for host in hosts))
@@ -255,7 +257,7 @@ def columns(fleet: Fleet, flavor: Mapping[str, int]) -> dict[str, Any]:
 
 
 def changed_columns(fleet: Fleet, since: int, flavor: Mapping[str, int]) -> dict[str, Any]:
-    """Return the hosts that changed after change `since`, by position, for a browser with this layout."""
+    """Return the hosts changed after change number `since`, for a browser with this layout."""
     if since >= fleet.number:  # most times: nothing is worked out
         return {"number": fleet.number, "layout": fleet.layout, "at": []}
     hosts = fleet.in_order()

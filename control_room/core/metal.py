@@ -161,7 +161,10 @@ class BoardColumn:
 def board(
     nodes: MetalNodes, now: float, wanted: str = "", column: str = "", most: int = 40
 ) -> list[BoardColumn]:
-    """Return the columns with nodes that have the text `wanted`, nodes whose two states differ first."""
+    """Return the columns of the board of bare-metal nodes, restricted to nodes with the text `wanted`.
+
+    Nodes whose states in Ironic and placement differ come first.
+    """
     by_column: dict[str, list[NodeShown]] = {}
     for node in sorted(nodes.nodes, key=lambda node: (not node.differs, node.name or node.id)):
         if not wanted or _matches(node, wanted.lower()):

@@ -140,7 +140,7 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Reply(Generic[R]):
-    """An answer, or the reason for its absence."""
+    """An answer of another process, or the reason why it is missing."""
 
     source: str  # the process that was asked, for people
     answer: R | None = None
@@ -159,7 +159,7 @@ def alarms(
     rescued: int,
     now: float,
 ) -> Iterator[Alarm]:
-    """Yield the problems that an operator should solve; `minute` has the builds that ended in it."""
+    """Yield the problems that an operator should solve; `minute` counts the last minute's builds."""
     for reply in replies:
         if reply.problem:
             yield Alarm("bad", f"{reply.source} does not answer: {reply.problem}")
@@ -204,7 +204,7 @@ class WorkerNow:
 
 @dataclass(frozen=True)
 class TenMinutes:
-    """The figures of the last ten minutes in complete ticks, computed again after each tick."""
+    """The figures of the last ten minutes, computed again after each complete period."""
 
     number: int
     whole: Tick

@@ -61,7 +61,7 @@ class LeftOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSide:
-    """The result of a capacity plan for the cloud as it is, or with the plan's changes."""
+    """The result of a capacity plan for the cloud either as it is or with the plan's changes."""
 
     hosts: int
     closed: int  # further hosts, which take nothing
@@ -86,13 +86,13 @@ class PlanAnswer:
 
 
 class PlanStopped(Exception):
-    """The plan was cancelled."""
+    """The error that a capacity plan was cancelled."""
 
 
 def planned(
     hosts: Sequence[KnownHost], plan: Plan, stopped: Callable[[], bool] = lambda: False
 ) -> PlanAnswer:
-    """Return how many flavors and mixes fit, now and with the plan's changes.
+    """Return how many flavors and mixes fit, now and with the plan's added and removed hosts.
 
     Raise InvalidPlan for an unknown host, and PlanStopped soon after `stopped` returns True.
     """
@@ -178,7 +178,7 @@ def _side(hosts: Sequence[KnownHost], plan: Plan, stopped: Callable[[], bool]) -
 
 
 class _Packing:
-    """Enabled hosts, the fullest first, so that hosts with much free capacity are saved for large flavors."""
+    """Packs flavors on enabled hosts, the fullest first: emptier hosts are saved for large flavors."""
 
     def __init__(
         self, hosts: Sequence[KnownHost], mix: Sequence[PlannedFlavor], stopped: Callable[[], bool]
@@ -247,7 +247,7 @@ class _Packing:
         )
 
     def mixes(self) -> tuple[int, FreeByClass]:
-        """Return the largest number of mixes for which a packing was found, and the free amounts after it."""
+        """Return the largest number of mixes for which a packing was found, and what it leaves free."""
         most = min(int(self.fits(flavor, self.free).sum()) // flavor.parts for flavor in self.mix)
         most = min(most, self.mixes_in_sum())
         best, left = 0, self.free
@@ -269,7 +269,9 @@ class _Packing:
         return low, left
 
     def _packed(self, mixes: int, together: bool) -> FreeByClass | None:
-        """Pack so many mixes, the largest flavor first; if `together`, first whole mixes on single hosts."""
+        """Pack so many mixes, the largest flavor first; with `together`, whole mixes on single hosts
+        first.
+        """
         free = {name: amounts.copy() for name, amounts in self.free.items()}
         done = self._pack_whole(mixes, free) if together else 0
         sums = {name: max(1, int(amounts.sum())) for name, amounts in self.free.items()}

@@ -15,7 +15,7 @@ _DIGITS = 15
 
 
 class InvalidForm(Exception):
-    """The form is not valid; each argument names the field and its mistake."""
+    """The error for an invalid form; each argument names a field and its mistake."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +113,7 @@ def words(text: str) -> list[str]:
 
 
 def address_of(request: BuildRequested) -> str:
-    """Return the address of the page for this request, with all that the form can hold."""
+    """Return the address of the what-if page for this request, with all fields of the form."""
     flavor = request.flavor
     texts = {
         "vcpus": str(flavor.vcpus),
@@ -141,7 +141,7 @@ def _is_number(text: str) -> bool:
 
 
 def _extra_specs(texts: Mapping[str, str], problems: list[str]) -> Iterator[str]:
-    """Yield KEY=VALUE for the resources, traits and extra specs of the form."""
+    """Yield KEY=VALUE for the resources, traits and extra specs that were entered in the form."""
     for word in words(texts["resources"]):
         name, _, amount = word.partition(":")
         if _NAME.fullmatch(name) and _is_number(amount):
@@ -178,7 +178,7 @@ _MOST_AMOUNT = 2**31 - 1  # as in placement
 
 
 class InvalidPlan(Exception):
-    """The plan is not valid; each argument describes one mistake."""
+    """The error for an invalid capacity plan; each argument describes one mistake."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,7 +216,7 @@ class Plan:
 def parse_plan(
     mix: Sequence[str], add: Sequence[str], without: Sequence[str], zone: str = "", cell: str = ""
 ) -> Plan:
-    """Return the plan; raise InvalidPlan with all mistakes."""
+    """Return the capacity plan in the text; raise InvalidPlan with all mistakes."""
     problems = list(_beyond_limits(mix, add, (*without, zone, cell)))
     if problems:
         raise InvalidPlan(*problems)

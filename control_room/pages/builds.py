@@ -154,7 +154,7 @@ _DEEPEST = 1_000_000
 
 @dataclass(frozen=True)
 class WaitingQuery:
-    """The project, empty for all, and how many requests are skipped."""
+    """The parameters of the list of waiting requests: a project, empty for all, and how many to skip."""
 
     project: str
     after: int

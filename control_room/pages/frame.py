@@ -193,7 +193,7 @@ V = TypeVar("V")
 
 
 class PageUpdates:
-    """Sends a part of a page when it opens, every `seconds`, and after changes, `interval` apart."""
+    """Sends part of a page to a browser when it opens, every `seconds`, and after changes."""
 
     def __init__(
         self, seconds: float, changes: Changes | None = None, interval: UpdateInterval | None = None
@@ -208,7 +208,7 @@ class PageUpdates:
         part: Callable[[], Awaitable[str]],
         while_open: AbstractAsyncContextManager[None] | None = None,
     ) -> EventSourceResponse:
-        """Send the part until the reader leaves or the session ends, within `while_open`."""
+        """Send the part of the page until the reader leaves or the session ends, within `while_open`."""
         return EventSourceResponse(
             self._events(request, part, while_open or nullcontext()),
             ping=KEEPALIVE_SECONDS,
@@ -263,9 +263,9 @@ async def _passed(event: asyncio.Event, seconds: float) -> None:
 
 
 async def soon(request: Request, data: Awaitable[V]) -> V | None:
-    """Return the data if it is ready while a page waits for it; else the event stream sends it later.
+    """Return the data of a page if it is ready in time; otherwise the event stream sends it later.
 
-    With `wait=1` the page waits until the data is ready or the reader has left.
+    With `wait=1` in the address the page waits until the data is ready or the reader has left.
     """
     waits = request.query_params.get("wait") == "1"
     found: V | None = None

@@ -76,7 +76,7 @@ class SignInFailures:
         self._failures: OrderedDict[str, tuple[int, float]] = OrderedDict()  # number, time of the last one
 
     def pause(self, address: str, now: float) -> float:
-        """Return the seconds until this address may try again."""
+        """Return the seconds until this address may try to sign in again."""
         count, last = self._failures.get(network_of(address), (0, 0.0))
         if count < FREE_FAILURES:
             return 0.0
@@ -84,7 +84,7 @@ class SignInFailures:
         return max(0.0, last + pause - now)
 
     def failed(self, address: str, now: float) -> int:
-        """Count a failure; return how many this address has."""
+        """Count a failed sign-in; return how many this address has."""
         key = network_of(address)
         count, last = self._failures.pop(key, (0, now))
         count = count + 1 if now - last < EXPIRY else 1
@@ -190,7 +190,7 @@ class AccessMiddleware:
             raise PageRefused(401 if session.visitor is None else 403, "Sign in", "")
 
     def _is_allowed_name(self, host: str) -> bool:
-        """Return whether this name is ours; otherwise a site that resolves to us could read pages."""
+        """Return whether the request's host name is allowed, so that no foreign site reads pages."""
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         if name in ("localhost", *self._context.access.names):
             return True

@@ -89,14 +89,14 @@ class PlanResult:
 
 @dataclass(frozen=True)
 class _PlanQuery:
-    """A capacity plan as a query string, and its reader: a visitor or a client address."""
+    """A capacity plan as a query string, with its reader (a visitor or a client address)."""
 
     text: str
     reader: Hashable = field(compare=False)
 
 
 class CapacityPages(PageGroup):
-    """One plan of a reader is computed at a time, and one of all readers: it may be over 10,000 hosts."""
+    """Computes capacity plans, one at a time, because a plan may cover 10,000 hosts."""
 
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)
@@ -125,7 +125,7 @@ class CapacityPages(PageGroup):
         )
 
     async def events(self, request: Request) -> Response:
-        """Send the answer that the page did not wait for."""
+        """Send the result of a capacity plan that was not ready when its page was loaded."""
 
         async def part() -> str:
             return self._part(await self._plans.get(_query(request)), "")

@@ -23,7 +23,9 @@ Standing = Literal["ours", "not yet", "over"]
 
 
 class LeasedNodes:
-    """The nodes that the agent has leased; empty before the first answer. All times are monotonic."""
+    """The bare-metal nodes that the agent has leased; none before the first answer. All times are
+    monotonic.
+    """
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -62,11 +64,10 @@ class LeasedNodes:
         return now < self.until
 
     def standing(self, root: str, epoch: int, since: float, now: float) -> Standing:
-        """Return whether an order may be executed, by its epoch and the time of its arrival. Epoch 0: its
-        sender knew of no lease.
+        """Return whether an order may be executed, by its epoch and the time of its arrival.
 
-        An order is sent after its node was leased: an answer to a question asked after the order arrived is
-        never older.
+        Epoch 0 means that its sender knew of no lease. An order is sent after its node was leased, so an
+        answer to a question asked after the order arrived includes that lease.
         """
         if not self.good(now):
             return "not yet"
@@ -90,22 +91,22 @@ ListNodes = Callable[[], Awaitable[Sequence[str]]]  # lists the nodes of our poo
 
 
 class NotLeased(Unavailable):
-    """The agent may not act on this node, now or any more."""
+    """The error that the agent may not act on this node, now or any more."""
 
 
 class NodeAccess(Protocol):
-    """Decides whether an agent may act on a node for an order with this epoch and arrival time."""
+    """Decides whether an agent may act on a node, by an order's epoch and arrival time."""
 
     def standing(self, root: str, epoch: int, since: float) -> Standing: ...
 
     def writing(self, root: str, epoch: int) -> AbstractAsyncContextManager[None]:
-        """Wrap every write to Ironic. Raises NotLeased before the write, or if the lease ends meanwhile."""
+        """Wrap every write to Ironic. Raise NotLeased before the write, or if the lease ends during it."""
 
     def good(self) -> bool: ...
 
 
 class UnsharedNodes:
-    """The right of an agent with nodes of its cell that no other agent shares."""
+    """Access to all nodes of a cell, for an agent that shares them with no other agent."""
 
     def standing(self, root: str, epoch: int, since: float) -> Standing:
         return "ours"
@@ -118,7 +119,7 @@ class UnsharedNodes:
 
 
 class NodeLease:
-    """The right of an agent that shares a pool of nodes with other agents."""
+    """Access to the nodes for which an agent has a lease, in a pool of agents that share nodes."""
 
     def __init__(
         self,

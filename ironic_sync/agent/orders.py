@@ -54,7 +54,7 @@ class OrderProgress:
         self.pause = SHORTEST_PAUSE
 
     def saw(self, node: MetalNode | None, now: float, maintenance_patience: float) -> None:
-        """Note the provision state of the order's node at the monotonic time `now`."""
+        """Record the provision state of the order's node at the monotonic time `now`."""
         self._look_at_maintenance(node, now, maintenance_patience)
         state = "gone" if node is None else f"{node.provision_state} {node.instance_uuid}"
         if state != self.state:
@@ -72,7 +72,9 @@ class OrderProgress:
             self.given_up = f"the node has been in maintenance for {now - self.maintained:.0f} s: {reason}"
 
     def rest(self) -> float:
-        """Return the shortest time until the next check of the node: a tear-down may fail again and again."""
+        """Return the minimum pause before the next check of the node, which grows with repeated
+        tear-downs.
+        """
         return 0.0 if self.begun < MOST_BEGUN else min(2.0 ** (self.begun - MOST_BEGUN), LONGEST_PAUSE)
 
 
@@ -124,11 +126,10 @@ class RunningOrders:
             job.woken.set()
 
     async def _carry_out(self, order: Order) -> AgentReported | None:
-        """Execute an order until there is a report; return None if it is not this agent's to execute any
-        more.
+        """Execute an order until there is a report; return None if another agent must execute it.
 
-        Without the right to act on the node, nothing is done: not now, and never again once another agent
-        owns it, which then receives the remaining work as an order.
+        Without the right to act on the node, nothing is done; once another agent owns the node, that agent
+        receives the remaining work as an order.
         """
         key = type(order), order.build, order.attempt, order.root
         loop = asyncio.get_running_loop()
@@ -161,7 +162,7 @@ class RunningOrders:
         raise Retry(1.0, f"{order.host} takes longer than {HOLD_SECONDS:.0f} s")
 
     async def _advance(self, job: OrderProgress) -> steps.Say | None:
-        """Read the node of an order and take all possible steps; return None if more remains for later."""
+        """Read the node of an order and take all possible steps; return None if the order is not finished."""
         order = job.order
         step: Step = steps.Wait("it was not read yet")
         try:
@@ -190,7 +191,7 @@ class RunningOrders:
             return await self._turned_down(job, step, problem)
 
     async def _do(self, step: Step, node: MetalNode, order: Order) -> MetalNode | None:
-        """Take a step; return the node after it, or None if the step only started a transition."""
+        """Take a step; return the node after it, or None if Ironic has only started a transition."""
         match step:
             case steps.Claim() if isinstance(order, BuildOrdered):
                 patch = metal_node.claim(node, order)
@@ -226,7 +227,7 @@ class RunningOrders:
         return None
 
     async def _elsewhere(self, order: Order) -> steps.Say | None:
-        """Report `destroyed` if a later attempt of the build holds another node: the order is too late."""
+        """Return `destroyed` if a later attempt of the build has another node: the order came too late."""
         try:
             async for page in self.api.nodes(fields=FIELDS, instance_uuid=order.build):
                 for other in map(node_of, page):

@@ -36,7 +36,7 @@ NotificationSource = Callable[[OnNode], Coroutine[Any, Any, None]]
 
 
 def notification_source(notifications: Notifications) -> NotificationSource:
-    """Return a source of the nodes that Ironic's notifications name."""
+    """Return a function that passes on the nodes named by Ironic's notifications."""
 
     async def news(heard: OnNode) -> None:
         async def handle(bodies: Sequence[bytes]) -> None:
@@ -102,7 +102,7 @@ class _Heartbeats:
         ]
 
     async def _may_act(self) -> bool:
-        """Return whether the agent has a lease; a new agent gets one soon."""
+        """Return whether the agent has a lease; a starting agent is given a few seconds to get one."""
         for _ in range(LEASE_LOOKS):
             if self._orders.right.good():
                 return True
@@ -110,7 +110,7 @@ class _Heartbeats:
         return self._orders.right.good()
 
     async def progress(self) -> Sequence[AgentReported]:
-        """Return reports of the builds in progress, except builds without a change for too long."""
+        """Return progress reports of the builds whose node has changed recently enough."""
         since = self._orders.clock.monotonic() - self._patience
         return [report(job.order, "progress") for job in self._orders.building() if job.changed > since]
 

@@ -63,7 +63,7 @@ class NodeDifference(msgspec.Struct, frozen=True):
 
 
 def compare(told: InventoryReported, provider: Provider | None, name: str = "") -> tuple[NodeDifference, ...]:
-    """Return the differences between the report that we would send now and the provider in placement."""
+    """Return the differences between a node's provider in placement and the report due now."""
     if provider is None or provider.gone:
         return (NodeDifference(told.root, "missing", name=name),)
     between = _between(told, provider)
@@ -112,11 +112,11 @@ def _written(inventory: Inventory) -> str:
 
 
 def _unequal(theirs: Sequence[str], ours: Sequence[str], kept: Sequence[str]) -> tuple[str, str] | None:
-    """Return the values that only one side has, except values that an operator added to placement."""
+    """Return the values that only one side has, except values that operators added in placement."""
     ahead, behind = sorted({*theirs} - {*ours}), sorted({*ours} - {*theirs, *kept})
     return (", ".join(ahead), ", ".join(behind)) if ahead or behind else None
 
 
 def allowance(of: int, share: float) -> int:
-    """Return how many of `of` nodes may disappear in one sweep without suspicion; a few always may."""
+    """Return how many of this many nodes may disappear in one sweep before it is suspicious."""
     return max(FEW, int(share * of))

@@ -60,7 +60,7 @@ class KnownStateRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Moment(NamedTuple):
-    """The begin of a read of a node: the time, and the number of notifications received until then."""
+    """The begin of a read of nodes: its time, and how many notifications had been received by then."""
 
     at: float
     heard: int
@@ -194,7 +194,7 @@ def _seen(
 
 
 def _merged(belief: KnownState, event: str, new: IronicNode) -> IronicNode:
-    """Return an API call's `.end` node without fields that may be older than the known state."""
+    """Return the node in an API call's `.end` notification, without fields that may be outdated."""
     old, age = belief.node, _age(belief, new)
     if old is None or age == "newer":
         return new
@@ -213,7 +213,7 @@ def _merged(belief: KnownState, event: str, new: IronicNode) -> IronicNode:
 
 
 def _age(belief: KnownState, node: IronicNode) -> Literal["older", "same", "newer"]:
-    """Return whether a notification's node is older or newer than the known state; else or unknown: same."""
+    """Return whether a notification's node is older or newer than the known state, or "same"."""
     version = node.updated_at or 0.0
     if belief.version is None or version == belief.version:
         return "same"
@@ -240,7 +240,7 @@ def _deleted(
 def _not_found(
     belief: KnownState, uuid: str, began: Moment, sequence: int, overtaken: bool, has: Place | None
 ) -> Step:
-    """Handle a read that found no node. `has` is the cell and agent under which placement has the node."""
+    """Handle a read that found no node. `has` is the cell and agent of its provider in placement."""
     if overtaken:
         return Step(belief, "read", read=True)
     belief = _without(belief, began.at, 0.0)
@@ -258,9 +258,7 @@ def _without(belief: KnownState, at: float, version: float) -> KnownState:
 def _says_otherwise(
     belief: KnownState, said: ReceivedNotification, node: IronicNode, rules: KnownStateRules
 ) -> bool:
-    """Return whether a late notification would change the report of its node. If so, its date may be wrong,
-    not its content.
-    """
+    """Return whether a late notification would change its node's report: its date may be wrong."""
     if belief.gone or said.event == "delete":
         return said.event == ("create" if belief.gone else "delete")
     place = rules.place(_whole(node, belief.node))
@@ -269,7 +267,7 @@ def _says_otherwise(
 
 
 def _whole(new: IronicNode, old: IronicNode | None) -> IronicNode:
-    """Return the node `new`, with the fields that only a read returns taken from the last read."""
+    """Return the node `new`; fields that only reads return are taken from the last read."""
     if new.whole or old is None or not old.whole:
         return new
     return replace(new, shard=old.shard, whole=True)

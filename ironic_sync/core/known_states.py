@@ -26,7 +26,7 @@ class KnownStates:
         return self._of.get(uuid, _UNKNOWN)
 
     def moment(self, now: float) -> Moment:
-        """Return the mark to take before a read of nodes begins."""
+        """Return the present time and notification count, to be noted before nodes are read."""
         return Moment(now, self.heard)
 
     def handle(self, said: ReceivedNotification, latest: float) -> Step:
@@ -52,16 +52,15 @@ class KnownStates:
         return self._keep(uuid, step)
 
     def reported_elsewhere(self, uuid: str, sequence: int) -> None:
-        """Forget the last report of a node: another process has reported it to placement since."""
+        """Forget the last report of a node, because another process has reported the node since."""
         if uuid in self._of:
             before = self._of[uuid]
             self._of[uuid] = replace(before, told=None, sequence=max(before.sequence, sequence))
 
     def placement_has(self, uuid: str, sequence: int) -> bool:
-        """Note a report that placement has applied. Return whether another process sent it and it replaced
-        our last report.
+        """Record a report that placement has applied; return whether another process's replaced ours.
 
-        Our next report gets a higher sequence, whatever the clocks of the two processes show.
+        Our next report then gets a higher sequence number, whatever the clocks of the two processes show.
         """
         before = self.of(uuid)
         overruled = before.told is not None and sequence > before.told.sequence
@@ -84,7 +83,9 @@ class KnownStates:
         return told
 
     def forget_told(self) -> None:
-        """Forget the last reports: other processes may have sent newer ones, so the next change is sent."""
+        """Forget all last reports, as other processes may have sent newer ones: each next change is
+        reported.
+        """
         self._of = {uuid: replace(belief, told=None) for uuid, belief in self._of.items()}
 
     def _keep(self, uuid: str, step: Step) -> Step:

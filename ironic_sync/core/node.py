@@ -22,7 +22,7 @@ _TIME = re.compile(
 
 
 class Malformed(ValueError):
-    """The data is not a node; the text names the field."""
+    """The error that data is no valid node; the text names the field."""
 
 
 class IronicNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,7 +163,7 @@ class ReceivedNotification(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Skipped(msgspec.Struct, frozen=True):
-    """A message on Ironic's exchange that is not about nodes or cannot be read; `why` has the reason."""
+    """A message of Ironic's exchange that is not about nodes or is unreadable; `why` has the reason."""
 
     reason: Reason
     why: str

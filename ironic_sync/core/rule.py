@@ -22,7 +22,7 @@ _LATEST = 2**62 / 1_000_000  # seconds; what a sequence can hold
 
 
 class Invalid(ValueError):
-    """The node's data cannot be true; the text names the field."""
+    """The error that a node's data cannot be true; the text names the field."""
 
 
 def class_of(resource_class: str) -> str:
@@ -47,7 +47,7 @@ def reserved(node: IronicNode | NodeChanged, *, skip_reserve_in_use: bool = Fals
 
 
 def sequence_at(at: float) -> int:
-    """Return the report sequence of a node state that was true at this time, in microseconds."""
+    """Return the sequence number of a report about a node's state at this time, in microseconds."""
     if not 0 <= at <= _LATEST:
         raise Invalid(f"at: {at!r} is no time in seconds since the epoch")
     return int(at * 1_000_000)
@@ -97,7 +97,7 @@ def deletion_report(uuid: str, place: Place, sequence: int) -> InventoryReported
 
 
 def inventory_of(event: NodeChanged, *, skip_reserve_in_use: bool = False) -> InventoryReported | None:
-    """Return the report of a node for an event from a tool or the simulation, taken as it is."""
+    """Return the report of a node for an event from a tool or the simulation, which states all values."""
     sequence = sequence_at(event.at)
     place = Place(cell=event.cell, agent=event.agent, zone=event.zone)
     if event.deleted:

@@ -53,7 +53,7 @@ class NodeSelection:
 
     @property
     def only_reads_place(self) -> bool:
-        """Return whether selecting a node needs a read, because notifications do not carry the shard."""
+        """Return whether selecting a node needs a read of it: notifications do not carry the shard."""
         return bool(self.shards) or "shard" in self._keys()
 
     def fields(self) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ class NodeSelection:
         return asked
 
     def all_agents(self) -> tuple[str, ...]:
-        """Return every agent that a selected node may have."""
+        """Return every (cell, agent) that a selected node may belong to."""
         cells = {*self.cells.values(), self.cell} - {""}
         return tuple(sorted({self._agent(cell) for cell in cells}))
 
@@ -122,7 +122,7 @@ class NodeSelection:
 
 @lru_cache(maxsize=10_000)
 def aggregate(key: str, value: str) -> str:
-    """Return the aggregate id for nodes with this value of `key`, always the same."""
+    """Return the aggregate id for nodes with this value of a key: always the same one."""
     return str(uuid.uuid5(_NAMESPACE, f"{key}={value}"))
 
 

@@ -1,4 +1,4 @@
-"""The result of an edit of an aggregate, or its refusal: names, zones and members."""
+"""Decides edits of aggregates: names, zones and members after an edit, or its refusal."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ Described = Mapping[str, Aggregate]
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """The properties and members of an aggregate after an edit, before its hosts are checked."""
+    """The properties and members that an edit gives to an aggregate, before its hosts are checked."""
 
     was: Aggregate
     now: Aggregate
@@ -55,7 +55,7 @@ class AggregateScene:
 
 
 def as_change(edit: AggregateEdit) -> ChangeAggregate:
-    """Return the edit of an aggregate as its new metadata and the hosts that it names."""
+    """Return an edit of an aggregate as its new metadata, and the hosts that it adds and removes."""
     match edit:
         case MakeAggregate(aggregate=id_, name=name, metadata=metadata, hosts=hosts, force=force):
             return ChangeAggregate(aggregate=id_, name=name, set=metadata, add=hosts, force=force)
@@ -141,7 +141,7 @@ def _with(state: ProviderState, working: WorkingTrees, aggregates: set[str]) -> 
 def zone_trouble(
     wanted: Intent, described: Described, pairs: Iterable[tuple[Tree, Tree]]
 ) -> TwoZones | ZoneInUse | None:
-    """Return why changed hosts cannot be in their new zones. A host already in two zones may stay there."""
+    """Return why hosts cannot be in the zones that an edit gives them; a host in two zones may stay."""
     after = {**described, wanted.now.id: wanted.now}
     moving: list[tuple[str, str, str]] = []
     for was, then in pairs:
@@ -212,7 +212,7 @@ def _number(value: str) -> bool:
 
 
 def coming_back(wanted: Intent, trees: Mapping[str, Tree]) -> list[str]:
-    """Return the hosts that an edit removes from an aggregate and that their agents report in it."""
+    """Return the hosts that an edit removes from an aggregate although their agents report them in it."""
     return [
         f"{tree.host or provider.name}: its owner reports it in this aggregate, and will put it back"
         for tree in trees.values()

@@ -1,4 +1,4 @@
-"""The result of loading many provider trees: each tree is loaded completely or refused with the reason."""
+"""The result of loading many provider trees: each is loaded completely, or refused with the reason."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +23,7 @@ _WholeItem = tuple[int, _Whole]
 
 
 def wrong(items: Iterable[Item], known: Callable[[str, str], bool]) -> dict[int, str]:
-    """Return by position what is wrong with items of a bulk load, whatever is stored, naming the field."""
+    """Return what is wrong with items of a bulk load in themselves, by position, naming the field."""
     found: dict[int, str] = {}
     ids: set[str] = set()
     names: set[str] = set()

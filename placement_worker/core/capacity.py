@@ -1,7 +1,5 @@
-"""Does it fit? Judges claims and releases against a world that was read, and leaves in it what to write.
-
-Judging changes the world in memory only, so a later order sees what an earlier one took; an order that fails
-leaves no trace.
+"""Judges claims and releases in memory against the data that was read, and records there what to write. A
+later order therefore sees what an earlier one took; a failing order changes nothing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -131,7 +129,7 @@ def _take(
     steps: _Steps,
     world: ClaimWorld,
 ) -> claims.Claimed | claims.Refused:
-    """Claim the first choice that fits, or the allocations of a holder consumer, which need no check."""
+    """Claim the first choice that fits; allocations taken over from a holder consumer need no check."""
     held_for = world.holders[claim.take_over] if claim.take_over else None
     group = held_for.group if held_for is not None and holder.group is None else holder.group
     if claim.group is not None:

@@ -18,21 +18,21 @@ MOST_ATTEMPTS = 1000  # recognized attempts of one build, for the names of holde
 
 @dataclass(frozen=True, slots=True)
 class CellLimits:
-    """The restrictions of one cell for claims and releases. A root without a cell belongs to operators."""
+    """The restrictions of a cell for claims and releases: it may not use roots of other cells or of none."""
 
     cell: str
     cells: Mapping[str, str]  # root → its cell
     sharing: Collection[str]  # providers of operators that share with other trees
 
     def bars_holder(self, consumer: str, places: Iterable[tuple[str, str]]) -> str:
-        """Return why a cell cannot act for a consumer on these (provider, root), or an empty text."""
+        """Return why a cell may not act for a consumer with allocations on these (provider, root), or ""."""
         cells = {self.cells.get(root, "") for _, root in places}
         if self.cell in cells and cells <= {self.cell, ""}:
             return ""
         return f"consumer {consumer}: it was not placed in cell {self.cell}"
 
     def bars_choice(self, places: Iterable[tuple[str, str]]) -> str:
-        """Return why a cell cannot place a consumer on these (provider, root), or an empty text."""
+        """Return why a cell may not place a consumer on these (provider, root), or ""."""
         at_home = False
         for provider, root in places:
             cell = self.cells.get(root, "")
@@ -52,7 +52,7 @@ class CellLimits:
 
 
 def ended(retired: claims.Retired, cell: str) -> claims.Retired:
-    """Return why a consumer is retired, as this cell may see it: reasons of other cells are hidden."""
+    """Return why a consumer is retired, as far as this cell may know: other cells' reasons are hidden."""
     if not cell:
         return retired
     if retired.cell == cell:
@@ -65,7 +65,7 @@ HARD: tuple[GroupPolicy, ...] = ("affinity", "anti-affinity")  # soft policies o
 
 @dataclass(slots=True)
 class _Headcount:
-    """The number of consumers of each instance on each root provider; an instance may have several."""
+    """The number of consumers (instance and holder consumers) of each instance on each root provider."""
 
     on: dict[str, dict[str, int]] = field(default_factory=dict)
 
@@ -229,18 +229,18 @@ class ClaimWorld:
 
 
 class Unread(Exception):
-    """A claim cannot be judged, because data that matters was not read."""
+    """The error that a claim cannot be judged, because data that matters was not read."""
 
 
 def as_held(holder: Holder, world: ClaimWorld) -> claims.Held:
-    """Return the consumer's generation and allocations, for a caller that expected another generation."""
+    """Return a consumer's generation and allocations, for a caller that expected another generation."""
     held = [world.providers.get(uuid) for uuid in holder.held]
     roots = {provider.root for provider in held if provider is not None}
     return claims.Held(generation=holder.generation, allocations=holder.held, roots=tuple(sorted(roots)))
 
 
 def fence(claim: claims.ConsumerClaim, world: ClaimWorld) -> claims.ClaimResult | None:
-    """Return the refusal of a claim by generation, retirement or cell, whatever the capacity, or None."""
+    """Return why a claim is refused by generation, retirement or cell, whatever the capacity, or None."""
     for name in (claim.begins, claim.consumer, claim.keep):
         if name and name in world.retired and not (name == claim.consumer and wakes(claim, world)):
             return world.retired[name]
@@ -264,7 +264,7 @@ def fence(claim: claims.ConsumerClaim, world: ClaimWorld) -> claims.ClaimResult 
 
 
 def wakes(claim: claims.ConsumerClaim, world: ClaimWorld) -> bool:
-    """Return whether a claim begins a move of a shelved instance, the only way to reactivate it."""
+    """Return whether a claim begins a move of a shelved instance: only such a claim may reactivate it."""
     ended = world.retired.get(claim.consumer)
     return claim.begins is not None and ended is not None and ended.why == SHELVED
 
@@ -272,7 +272,7 @@ def wakes(claim: claims.ConsumerClaim, world: ClaimWorld) -> bool:
 def fenced_off(
     order: claims.ClaimRequested, world: ClaimWorld, fences: Sequence[claims.ClaimResult | None]
 ) -> list[claims.ClaimResult]:
-    """Return the refusals of fenced claims and of duplicate consumers; other claims are not judged here."""
+    """Return the refusals by generation, retirement or cell, and those of duplicate consumers."""
     results: list[claims.ClaimResult] = []
     beside = Counter(name for claim in order.claims for name in _further_consumers(claim))
     seen = {*beside}

@@ -1,4 +1,4 @@
-"""The result of an edit of provider trees, or its refusal."""
+"""Decides edits of provider trees: the trees after an edit, or its refusal."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -174,7 +174,7 @@ def _set_aggregates(edit: SetAggregates, state: ProviderState, working: WorkingT
 
 
 def widen(edit: Reshape, working: WorkingTrees, known: KnownNames) -> Refused | None:
-    """Give each provider of a reshape its old and its new inventory, or return the refusal."""
+    """Give each provider of a reshape its old and its new inventory together, or return the refusal."""
     for inventory in edit.inventories:
         state = working.find(inventory.provider)
         if state is None:
@@ -195,7 +195,7 @@ def widen(edit: Reshape, working: WorkingTrees, known: KnownNames) -> Refused | 
 
 
 def settle(edit: Reshape, working: WorkingTrees, known: KnownNames) -> InUse | None:
-    """Leave each provider of a reshape only its new inventory, or return why that is impossible."""
+    """Leave each provider of a reshape only its new inventory, or return why allocations prevent that."""
     for inventory in edit.inventories:
         state = working.there(inventory.provider)
         if refusal := _in_use(state, inventory.inventories, known):

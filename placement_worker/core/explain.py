@@ -1,4 +1,4 @@
-"""Why nothing fits: which constraint took out how many hosts, and which came closest, with figures."""
+"""Explains why no host fits a query: how many hosts each constraint removed, and which hosts came closest."""
 
 from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -120,7 +120,7 @@ def _lack(snapshot: Snapshot, root: Row, demand: Demand) -> str:
 
 @dataclass(slots=True)
 class _Step:
-    """A further constraint on the combination of providers that satisfy a query."""
+    """A constraint on combinations of providers, applied after the constraints on single providers."""
 
     says: str
     rules: JointRules

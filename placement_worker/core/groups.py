@@ -58,7 +58,7 @@ class Slot:
 
 @dataclass(slots=True)
 class JointRules:
-    """Constraints of a query on the combination of providers, in addition to those of each slot."""
+    """Constraints of a query on the combination of providers, such as `same_subtree` and `group_policy`."""
 
     isolate: frozenset[str] = frozenset()  # suffixes of groups that must not share a provider
     subtrees: tuple[tuple[int, ...], ...] = ()  # groups of slots with an ancestor among them

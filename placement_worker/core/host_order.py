@@ -1,4 +1,4 @@
-"""Orders in which a search visits hosts: from a row given by a seed once round all rows, or by a score."""
+"""Orders in which a search visits hosts: once round all rows from a random start, or by score."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class BestFirst:
     numbers: npt.NDArray[np.int64]  # one for each of the positions
 
     def anchors(self) -> Iterator[Row | None]:
-        """Yield hosts, the best first, and `None` as a place where the search may pause."""
+        """Yield hosts, the best first, and `None` where the search may pause."""
         for nth, position in enumerate(self.positions[np.argsort(self.numbers)].tolist()):
             if nth % IN_A_ROW == IN_A_ROW - 1:
                 yield None
@@ -42,7 +42,7 @@ class BestFirst:
                 yield row
 
     def place(self, row: Row) -> int:
-        """Return the position at which a search that begins with this row continues."""
+        """Return the position in the order at which a search that begins with this row continues."""
         return int(self.numbers[np.searchsorted(self.positions, row.position)])
 
 
@@ -97,7 +97,7 @@ FIRST_BLOCK, LARGEST_BLOCK = 256, 16_384  # rows examined together for the next 
 
 @dataclass(slots=True)
 class Round:
-    """A search order over all rows once, from a start row on; a position counts rows from the start."""
+    """A search order once round all rows of the index; positions count rows from the start row."""
 
     snapshot: Snapshot
     left: Bools
@@ -106,7 +106,7 @@ class Round:
     size: int
 
     def anchors(self) -> Iterator[Row | None]:
-        """Yield the remaining hosts in order, and `None` as a place where the search may pause."""
+        """Yield the remaining hosts in order, and `None` where the search may pause."""
         at, kept = self.snapshot.index.at, self.snapshot.kept_at
         for positions in _walk(self.left, self.start, self.after, self.size):
             for low in range(0, len(positions), IN_A_ROW):
@@ -121,14 +121,14 @@ class Round:
 
 
 def first_row(seed: str, high: int, size: int) -> int:
-    """Return the row at which a search with this seed begins, the same while few hosts come or go."""
+    """Return the row of the index at which a search with this seed begins, stable while few hosts change."""
     grain = size // 16
     span = high - high % grain if high > grain else high
     return (crc32(seed.encode()) * span) >> 32 if seed else 0
 
 
 def _walk(fitting: Bools, start: int, after: int, size: int) -> Iterator[list[int]]:
-    """Yield the fitting hosts in blocks, once round all rows, from `after` rows beyond the start on."""
+    """Yield the fitting hosts in blocks, once round all rows, beginning `after` rows behind the start."""
     block = FIRST_BLOCK
     for low, end in ((start + after, size), (max(start + after - size, 0), start)):
         end = min(end, len(fitting))

@@ -39,7 +39,7 @@ class Index(RowTable):
 
     @property
     def whole(self) -> bool:
-        """Return whether the index has every change up to the last one."""
+        """Return whether the index has no gap: it has every change up to the newest that it knows of."""
         return not self._ahead
 
     def accept(

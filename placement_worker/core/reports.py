@@ -1,7 +1,8 @@
-"""Checks an owner's report and applies it to its provider tree. Contents from operators stay.
+"""Checks an agent's report of a provider tree and applies it; contents that operators added stay.
 
-If a report moves inventory in use within a tree, for example from a flat host to NUMA cells, the amount still
-allocated on the old inventory is withheld from the new one, as additional `reserved`, until it is released.
+If a report moves inventory in use within a tree, for example from a flat host to NUMA cells, the amount
+still allocated on the old inventory is withheld from the new one, as additional `reserved`, until it is
+released.
 """
 
 import re
@@ -22,7 +23,7 @@ _CONTENT = attrgetter("inventories", "parent", "traits", "aggregates")
 
 
 def withheld(before: Tree, after: Tree) -> Tree:
-    """Return the tree `after` with so much withheld that no class has more used and free than capacity."""
+    """Return the tree `after` with capacity withheld, so that used and free fit into the total."""
     beyond: Counter[str] = Counter()  # by how much the usage of a class exceeds its capacity, over the tree
     for provider, name, inventory in _inventories(after):
         beyond[name] += max(provider.used.get(name, 0) - inventory.capacity, 0)
@@ -77,7 +78,7 @@ def with_reserved(inventory: Inventory, reserved: int) -> Inventory:
 
 
 def reported(before: Tree, report: InventoryReported, number: int = 0, moves: Moves = NO_MOVES) -> Tree:
-    """Return the tree after its owner's report, if it is newer; `number` is the last change's number."""
+    """Return the tree after a report, if the report is new; `number` is the last change number."""
     if report.sequence <= before.sequence:
         return before
     if report.gone:
@@ -93,20 +94,20 @@ def reported(before: Tree, report: InventoryReported, number: int = 0, moves: Mo
 
 
 def given(tree: Tree, cell: str) -> Tree:
-    """Return the tree with this cell as its owner, whose next report counts, whatever its sequence."""
+    """Return the tree with this cell as its owner; its next report counts, whatever its sequence."""
     same = tree if tree.cell == cell else replace(tree, host="", cell=cell, agent="", zone="")
     return _advanced(tree, replace(same, sequence=0, gone=False), root_too=True)
 
 
 def swept(tree: Tree) -> Tree:
-    """Return a deleted tree without its contents, or without free capacity while it is in use."""
+    """Return a deleted tree without its contents, or without free capacity while it is still in use."""
     if not tree.in_use:
         return replace(tree, providers=())
     return _advanced(tree, replace(tree, providers=tuple(map(_closed_to_all, tree.providers))))
 
 
 def settled(tree: Tree) -> Tree:
-    """Return the tree with less withheld, as far as allocations of the old inventory have been released."""
+    """Return the tree with less withheld, as far as allocations of the old inventory were released."""
     return _advanced(tree, withheld(tree, replace(tree, providers=tuple(map(opened, tree.providers)))))
 
 
@@ -298,7 +299,7 @@ DAY = 24 * 3600.0
 
 
 def bars_report(cell: str, owner: str, *, known: bool, sequence: int, now: float) -> str:
-    """Return why a cell cannot report a root that `owner` owns (`known`: it exists), or an empty text."""
+    """Return why a cell may not report a root provider that `owner` owns, or ""."""
     if owner and owner != cell:
         return f"root: it is of cell {owner}; reports of cell {cell} are not believed"
     if known and not owner:
@@ -309,7 +310,7 @@ def bars_report(cell: str, owner: str, *, known: bool, sequence: int, now: float
 
 
 def names_apart(name: str, cell: str, provider: str) -> tuple[str, ...]:
-    """Yield other names for a provider whose name another cell uses; the first free name is taken."""
+    """Yield substitute names for a provider whose name another cell uses; the first free one is taken."""
     at = f"@{cell}"
     long = f"{at}@{provider}"
     return f"{name[: 200 - len(at)]}{at}", f"{name[: 200 - len(long)]}{long}"

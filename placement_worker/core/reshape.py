@@ -44,14 +44,14 @@ class MovedHolder:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """The result of a reshape: new allocations of consumers, and usage that leaves and comes."""
+    """The result of a reshape: new allocations of consumers, and usage that providers lose or gain."""
 
     moved: Sequence[MovedHolder] = ()
     leave: Mapping[_At, int] = field(default_factory=dict)
     come: Mapping[_At, int] = field(default_factory=dict)
 
     def left(self, providers: Sequence[ProviderState]) -> list[ProviderState]:
-        """Return the providers before the reshape, without the deleted ones."""
+        """Return the providers without the usage that leaves them in the reshape."""
         return [_used_by(provider, self.leave, -1) for provider in providers]
 
     def arrived(self, providers: Sequence[ProviderState]) -> tuple[ProviderState, ...]:
@@ -95,7 +95,7 @@ def moves(before: Tree, report: InventoryReported, holders: Sequence[TreeHolder]
 
 
 class _Destinations:
-    """The providers that inventory of a tree moves to, and what is free there before withholding."""
+    """The providers that inventory of a tree moves to, with their free amounts before any is withheld."""
 
     def __init__(
         self, before: Tree, report: InventoryReported, by_source: Mapping[_At, InventoryMove]
@@ -126,7 +126,7 @@ class _Destinations:
             self.free[at] -= amount
 
     def share(self, held: _Amounts) -> float:
-        """Return the largest share that allocations have of a class's total at their destinations."""
+        """Return the largest share of its destination's total that any class of these allocations needs."""
         shares = [0.0]
         for at, amount in held.items():
             move = self._by_source[at]

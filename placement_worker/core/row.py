@@ -127,9 +127,8 @@ Sums = npt.NDArray[np.float64]  # capacities and what is left of them may be: as
 
 
 class ClassArrays:
-    """The amounts of one resource class as arrays over the index's rows.
-
-    `picky` counts providers with a min_unit or step_size other than 1, `capped` those with a max_unit.
+    """The amounts of one resource class as arrays over the index's rows. `picky` counts providers with a
+    min_unit or step_size other than 1, `capped` providers with a max_unit.
     """
 
     __slots__ = ("capped", "least", "left", "picky", "providers", "step", "there", "top", "whole")

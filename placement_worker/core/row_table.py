@@ -48,7 +48,7 @@ class RowTable:
         self.shaped = 0  # and whenever one is anything else than it was
 
     def reach(self, position: int) -> Ints:
-        """Return the roots of the other trees with which this provider shares its resources."""
+        """Return the roots of other trees that may use this sharing provider's resources."""
         roots = self._reach.get(position)
         if roots is None:
             row = self.at[position]

@@ -1,4 +1,4 @@
-"""Searches the index for candidates: pages of hosts, fairly distributed, with a limited number of steps."""
+"""Searches the index for candidates, page by page, fairly distributed and with a limited number of steps."""
 
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -139,7 +139,7 @@ def _rounds(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, tuple
 
 @dataclass(slots=True)
 class _AnchorProgress:
-    """A host with the progress of the search for allocations on it."""
+    """A host, and how far the search for allocations on it has come."""
 
     row: Row
     found: int = 0
@@ -147,7 +147,7 @@ class _AnchorProgress:
     ways: Iterator[Fit | None] | None = None  # unset before the first step
 
     def go_on(self, finder: FitFinder, end: int, fits: list[Fit]) -> Generator[None, None, int]:
-        """Search the host until `end` allocations or its turn is over. Return the steps without one."""
+        """Search the host for `end` allocations or one time slice. Return the steps since the last found."""
         skip = 0
         if self.ways is None:
             self.ways, skip = finder.fits(self.row), self.found
@@ -226,7 +226,7 @@ def _page(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, _Page]:
 
 
 def _some(finder: FitFinder, anchor: Row, most: int) -> Generator[None, None, tuple[list[Fit], int, bool]]:
-    """Return allocations on a host, the steps without one, and whether its search was complete."""
+    """Return the allocations found on a host, the steps since the last, and whether all were found."""
     fits: list[Fit] = []
     spent = 0
     for fit in finder.fits(anchor):

@@ -73,7 +73,7 @@ FIRST_LOOK = 1024  # among so many of them they mostly are
 
 @dataclass(slots=True)
 class SearchPlan:
-    """The prepared search for a query. Without slots, each host in `left` is a result."""
+    """The prepared search for a query. A query without resources (no slots) fits each host in `left`."""
 
     query: FindCandidates
     slots: list[Slot]
@@ -231,11 +231,11 @@ class FitFinder:
                 yield self._fit(anchor, way) if way is not None else None
 
     def is_dead(self, anchor: Row) -> bool:
-        """Return whether a host offers no allocation, not even one that an earlier host offered."""
+        """Return whether a host offers no allocation, not even one that an earlier host offered too."""
         return self._shared is None or anchor.position not in self._shared.doubles
 
     def cost(self, anchor: Row) -> int:
-        """Return about how many steps a search takes to find that a host offers no allocation."""
+        """Return an estimate of the steps after which a search knows that a host offers no allocation."""
         return BREATH // 8 + len(self._snapshot.members(anchor.uuid))
 
     def _fit(self, anchor: Row, way: Choice) -> Fit:

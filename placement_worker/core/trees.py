@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """The contents of a provider that its agent's report created. Operators created all others."""
+    """The contents of a provider that its agent's report created; operators created the rest."""
 
     provider: bool = False
     classes: frozenset[str] = frozenset()
@@ -28,7 +28,7 @@ BY_OPERATORS = Reported()
 
 @dataclass(frozen=True, slots=True)
 class ProviderState:
-    """A provider as it is stored; `id` is 0 until then."""
+    """A provider as it is stored; `id` is its database number, 0 before it is stored."""
 
     id: int
     uuid: str
@@ -49,7 +49,7 @@ class ProviderState:
         return any(self.used.values())
 
     def withheld_with(self, inventories: Mapping[str, Inventory]) -> dict[str, int]:
-        """Return what is withheld after an operator's change: nothing of changed inventories."""
+        """Return the withheld amounts after an operator's change of inventories: 0 for changed ones."""
         return {
             name: amount
             for name, amount in self.withheld.items()
@@ -143,7 +143,7 @@ class WorkingTrees:
         return self.number + 1 if was is None else was.shape + 1
 
     def with_contents(self, state: ProviderState, **contents: Any) -> ProviderState:
-        """Return a provider with other inventories, traits or aggregates, and the next generation."""
+        """Return a provider with other inventories, traits or aggregates, and its generation increased."""
         if "inventories" in contents:
             inventories = contents["inventories"]
             contents["used"] = {name: state.used.get(name, 0) for name in inventories}
@@ -185,7 +185,7 @@ class WorkingTrees:
             del self.owners[state.name]
 
     def move(self, moved: ProviderState) -> None:
-        """Give a provider another parent; if it moves to another tree, it counts as an operator's."""
+        """Give a provider another parent; in another tree it counts as created by an operator."""
         before = self.homes[moved.uuid]
         root = moved.uuid if moved.parent is None else self.homes[moved.parent]
         if root == before:
@@ -228,7 +228,7 @@ class Packing:
         self._inventories, self._stocks, self._traits, self._aggregates, self._owners = self._tables
 
     def add(self, tree: Tree, skip: int = 0) -> bool:
-        """Add a tree without `skip` providers, the first tree as far as it fits; return whether it fits."""
+        """Add a tree without its first `skip` providers, if it fits the size limit; return whether."""
         spent = 0
         providers: list[KnownProvider] = []
         for provider in tree.providers[skip:]:
@@ -272,7 +272,7 @@ class Packing:
         return TreesFound(**structs.asdict(self.beside()), more=more)
 
     def beside(self) -> KnownTrees:
-        """Return the packed trees without the tables, to be sent with other data."""
+        """Return the packed trees without their tables, for a message that has the tables elsewhere."""
         return KnownTrees(
             trees=tuple(self._trees),
             inventories=tuple(self._inventories),

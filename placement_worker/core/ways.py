@@ -24,9 +24,9 @@ def shares(row: Row) -> bool:
 
 
 class AssignmentSearch:
-    """The search for assignments of providers to the slots of a query at one host.
-
-    `mixed`: at least one provider must not share, because the other assignments are equal for many hosts.
+    """The search for assignments of providers to the slots of a query at one host. With `mixed`, at least one
+    provider must not be a sharing one, because assignments to sharing providers only are equal for many
+    hosts.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class AssignmentSearch:
         self._kind_names: dict[Hashable, int] = {}
 
     def _look_ahead(self) -> None:
-        """Compute the largest amounts that the slots from each depth on could still contribute."""
+        """Compute for each depth of the search the most that the remaining slots could contribute."""
         depths = len(self._slots) + 1
         self._could = [0] * depths
         self._could_mix = self._is_mixed * depths
@@ -226,7 +226,7 @@ class AssignmentSearch:
 
     @cached_property
     def _over(self) -> set[int]:
-        """Return the options that are ancestors of another option."""
+        """Return the providers that are ancestors of another provider among the options."""
         everyone = {row.position: row for options in self._options for row in options}
         self.steps += len(everyone)
         return {top for position, row in everyone.items() for top in self._up(row) if top != position}
@@ -256,7 +256,7 @@ class AssignmentSearch:
         return tops
 
     def _state(self, depth: int) -> Hashable:
-        """Return the state that decides the remaining search, equal for interchangeable providers."""
+        """Return what decides the rest of the search; the value is equal for interchangeable providers."""
         rows = {row.position: row for options in self._options[depth:] for row in options}
         trees = {row.root for row in rows.values()} if self._rules.apart else ()
         sets = [self._tops[-1][number] if later else () for number, later in enumerate(self._later[depth])]

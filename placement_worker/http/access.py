@@ -1,4 +1,4 @@
-"""Authentication and authorization: whose token it is, and what its identity may do.
+"""Authentication (which identity a token has) and authorization (what the identity may do).
 
 Policy rules use the language of oslo.policy: `@` (always), `!` (never), `role:admin`, `rule:another`,
 `project_id:%(project_id)s`, with `and`, `or`, `not` and parentheses.

@@ -166,7 +166,7 @@ def _consumer(call: ApiCall) -> str:
 
 
 def _claims(body: Mapping[str, Any], minor: int) -> tuple[ConsumerClaim, ...]:
-    """Return the claims of a body by consumer. Schemas take 1.0 for 1."""
+    """Return the claims in a request body by consumer; 1.0, which JSON schemas accept, becomes 1."""
     key = "consumer_generation"
     return tuple(
         ConsumerClaim(

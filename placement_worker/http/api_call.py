@@ -91,9 +91,8 @@ Headers = list[tuple[bytes, bytes]]
 
 @dataclass(frozen=True)
 class Served:
-    """Placement as HTTP serves it: edits, claims and releases that arrive together share transactions.
-
-    Once `closing` is set, the readiness check fails, and all feeds end.
+    """Placement as HTTP serves it: edits, claims and releases that arrive together share transactions. Once
+    `closing` is set, the readiness check fails, and streams of changes end.
     """
 
     placement: Placement

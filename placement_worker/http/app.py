@@ -41,7 +41,7 @@ _METHODS = frozenset(("GET", "HEAD", "OPTIONS", "PUT", "POST", "DELETE", "PATCH"
 
 
 def count(method: str, route: str, status: int, seconds: float) -> None:
-    """Count a request by its route's pattern, so that clients cannot create metric series."""
+    """Count a request in the metrics by its route's pattern, so that clients cannot create metric series."""
     requests, histogram = _series(method if method in _METHODS else "other", route, status)
     requests.inc()
     histogram.observe(seconds)
@@ -121,7 +121,7 @@ _ASKED_FOR = 3600  # seconds a browser may remember whether it may ask
 
 class _Pages(CORSMiddleware):
     def preflight_response(self, request_headers: Headers) -> Response:
-        """Answer a preflight request; for a forbidden origin without a permission, which is no error."""
+        """Answer a CORS preflight request; a forbidden origin gets an answer without permission."""
         if not self.is_allowed_origin(request_headers["origin"]):
             return Response()
         return super().preflight_response(request_headers)

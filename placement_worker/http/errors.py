@@ -190,7 +190,7 @@ def no_traits(names: Sequence[str]) -> str:
 def refused(
     result: EditResult | NameResult, doing: str = "", conflicts: str = "update conflict: "
 ) -> Problem:
-    """Return the HTTP refusal of an edit; `doing` and `conflicts` are prefixes of the API's messages."""
+    """Return the HTTP error for a refused edit; `doing` and `conflicts` begin the API's messages."""
     doing = f"{doing}: " if doing else ""
     match result:
         case Missing(what="provider", names=names):

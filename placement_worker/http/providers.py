@@ -256,7 +256,7 @@ def _checked(call: ApiCall, stocks: Mapping[str, Json], verb: str) -> resources.
 
 
 def generation_in(body: Json, key: str = "resource_provider_generation") -> int:
-    """Return the generation in a client's body; schemas take 1.0 for 1."""
+    """Return the provider generation in a request body; JSON schemas accept 1.0 as 1."""
     return int(body[key]) if 0 <= body[key] < 2**62 else _NEVER
 
 

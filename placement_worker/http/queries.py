@@ -27,7 +27,7 @@ _TYPE: Json = _OWNER | {"pattern": "^[A-Z0-9_]+$|^all|^unknown$"}
 
 @dataclass(frozen=True, slots=True)
 class Wanted(Generic[Q]):
-    """A query that was read from a query string, with the names in it that must exist."""
+    """A query as read from a query string, with the class, trait and aggregate names that must exist."""
 
     query: Q
     classes: frozenset[str]

@@ -51,7 +51,7 @@ def invalid(why: str) -> Problem:
 
 @dataclass(slots=True)
 class Group:
-    """A request group of a query string while it is read."""
+    """A request group while its parameters are read from a query string."""
 
     resources: dict[str, int] = field(default_factory=dict)
     required: list[str] = field(default_factory=list)
@@ -79,7 +79,7 @@ class Group:
 
     @property
     def torn(self) -> list[str]:
-        """Return the traits that the request group both requires and forbids."""
+        """Return the traits that the request group requires and forbids at the same time."""
         forbidden = set(self.forbidden)
         torn = forbidden & set(self.required)
         for choice in self.required_any:

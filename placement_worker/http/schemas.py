@@ -47,7 +47,7 @@ def _unique(_: Any, wanted: bool, instance: Any, __: Any) -> Iterator[Validation
 
 
 def _pattern(_: Any, pattern: str, instance: Any, __: Any) -> Iterator[ValidationError]:
-    """Match a pattern against the whole text: `$` alone would permit a final newline."""
+    """Return a pattern that must match the whole text: `$` alone would permit a final newline."""
     if isinstance(instance, str) and not re.fullmatch(pattern, instance):
         yield ValidationError(f"{instance!r} does not match {pattern!r}")
 
@@ -95,7 +95,7 @@ class Schema:
         return value
 
     def complaint(self, value: Any) -> str:
-        """Return the most relevant error of a body, or an empty string."""
+        """Return the most relevant validation error of a request body, or ""."""
         try:
             worst = best_match(islice(self._validator.iter_errors(value), _ERRORS))
         except RecursionError:

@@ -61,7 +61,7 @@ async def described(tx: Transaction) -> dict[str, Aggregate]:
 
 
 async def named_hosts(tx: Transaction, names: Collection[str]) -> dict[str, list[str]]:
-    """Return the root providers by name, for names of hosts, of roots, or ids of roots."""
+    """Return the root providers that match each name: a host name, a provider name, or a uuid."""
     found: dict[str, list[str]] = {}
     if names:
         for called, root in await _HOSTS(tx, [(name,) for name in dict.fromkeys(names)]):
@@ -81,7 +81,7 @@ async def page(
 
 
 async def say(tx: Transaction, aggregate: Aggregate, now: float) -> None:
-    """Store the name and metadata of an aggregate, or remove them if it is deleted."""
+    """Store the name and metadata of an aggregate, or delete them with the aggregate."""
     if aggregate.gone:
         aggregate = Aggregate(id=aggregate.id)
     metadata = msgspec.json.encode(aggregate.metadata).decode()

@@ -105,7 +105,7 @@ class ReportedTree(NamedTuple):
 
 @dataclass(frozen=True)
 class TreesOfConsumer:
-    """The roots of a consumer's allocations; None: a tree that is not reported."""
+    """The roots of a consumer's allocations, or None where the tree has no owner that reports it."""
 
     type: str | None  # None: written before consumer types
     since: float
@@ -165,7 +165,7 @@ async def breaches(database: Database) -> list[str]:
 
 
 async def holdings(database: Database) -> dict[str, tuple[int, Allocations, float]]:
-    """Return the generation, the allocations and their time for each consumer."""
+    """Return each consumer's generation and allocations, and the time of the last change."""
     held: dict[str, tuple[int, Allocations, float]] = {}
     async with database.read() as tx:
         for row in await _HOLDINGS(tx):
@@ -244,7 +244,7 @@ _CUSTOM = sql("""
 
 @dataclass(frozen=True)
 class StoredHolder:
-    """A holder consumer: it keeps resources of an instance that has left a host, or may have."""
+    """A holder consumer in the database: it holds resources where an instance was, or may still be."""
 
     consumer: str
     generation: int

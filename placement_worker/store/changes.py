@@ -74,7 +74,7 @@ _cells = msgspec.json.Decoder(tuple[RegisteredCell, ...])
 async def announce(
     tx: Transaction, changes: Sequence[ProviderChange], writes: Sequence[BoundStatement] = ()
 ) -> tuple[list[PlacementChanged], int]:
-    """Execute the last writes, number and log the changes. Return messages and the names' edition."""
+    """Execute the last writes, number and log the changes. Return their messages and the names' edition."""
     parts = list(portions(changes, CHANGES_A_MESSAGE))
     kept = [(nth, _encode(part).decode()) for nth, part in enumerate(parts, 1)]
     if tx.dialect == "postgresql":
@@ -105,7 +105,7 @@ async def last_number(tx: Transaction) -> int:
 
 
 async def news(tx: Transaction, number: int, most: int) -> ChangesFound:
-    """Return the changes after a number that fit into one answer, with the oldest and the last number."""
+    """Return logged changes after a number, as fit into an answer, and the oldest and newest number."""
     rows = await _NEWS(tx, after=number, most=most)
     kept: list[Any] = []
     room = NEWS_BYTES
@@ -119,7 +119,7 @@ async def news(tx: Transaction, number: int, most: int) -> ChangesFound:
 
 
 async def untold(tx: Transaction, most: int, known: int = 0) -> list[PlacementChanged]:
-    """Return unpublished changes after the `known` one; on PostgreSQL concurrent callers wait."""
+    """Return unpublished changes after the `known` one; on PostgreSQL one caller at a time."""
     return _messages(await _UNTOLD(tx, most=most, known=known))
 
 
@@ -152,7 +152,7 @@ class ProviderNumbers:
 
     @asynccontextmanager
     async def taken(self, most: int) -> AsyncIterator[Iterator[int]]:
-        """Yield up to this many numbers for new providers; unused ones are kept for the next caller."""
+        """Yield this many database numbers for new providers; unused ones are kept for the next caller."""
         numbers = iter(await self._take(most))
         try:
             yield numbers

@@ -195,7 +195,7 @@ async def _insert(
     providers: Collection[str],
     now: float,
 ) -> tuple[list[tuple[int, str]], bool]:
-    """Insert missing consumers. Return their numbers and ids, and whether all of the providers are locked."""
+    """Insert missing consumers. Return numbers and ids, and whether all providers could be locked."""
     rows = [
         (uuid, *_owner(book, claim), claim is not None and claim.client) for uuid, claim in newcomers.items()
     ]
@@ -248,7 +248,7 @@ async def _read_providers(
 
 
 async def siblings(tx: Transaction, providers: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Return the siblings that each of the providers with the trait EXCLUDES_SIBLINGS excludes."""
+    """Return the sibling providers that a claim of each provider with EXCLUDES_SIBLINGS excludes."""
     found: dict[str, tuple[str, ...]] = {}
     for uuid, sibling in await _SIBLINGS(
         tx, [(provider,) for provider in providers], excludes=EXCLUDES_SIBLINGS

@@ -39,7 +39,7 @@ LEFTOVERS = sql("SELECT h.root FROM hosts h JOIN resource_providers p ON p.uuid 
 
 
 async def enter(tx: Transaction, roots: Collection[str], now: float) -> dict[str, Tree]:
-    """Lock the owners of root providers, and insert unknown ones. Return each as a tree without providers."""
+    """Lock the owners of root providers, inserted if missing. Return each as a tree without providers."""
     listed = [(root,) for root in roots]
     found = await _LOCK_HOSTS(tx, listed)
     if len(found) < len({*roots}):
@@ -54,7 +54,7 @@ def owned(root: str, row: Mapping[str, Any]) -> Tree:
 
 
 async def leave(tx: Transaction, roots: Collection[str]) -> None:
-    """Delete placeholder rows of owners that were not needed."""
+    """Delete the rows that were inserted for unknown owners and turned out not to be needed."""
     await _LEAVE(tx, [(root,) for root in roots])
 
 

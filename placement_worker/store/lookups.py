@@ -225,7 +225,7 @@ async def _having(
 async def holdings(
     tx: Transaction, book: Book, consumers: Collection[str], of: Collection[str]
 ) -> tuple[list[Consumer], dict[str, int]]:
-    """Return the allocations of consumers, and the generations of the providers in them."""
+    """Return the allocations of consumers, and the generations of the providers with these allocations."""
     if consumers:
         rows = await _HELD_BY(tx, [(uuid,) for uuid in consumers])
     else:

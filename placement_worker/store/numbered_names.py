@@ -35,7 +35,7 @@ Again = Callable[[Database], Awaitable[None]]  # how a book is read again
 
 
 class _Numbers(dict[str, int]):
-    """A cache of numbers by name; a missing name raises Conflict, which leads to another lookup."""
+    """A cache of names' numbers; a missing name raises Conflict, and is looked up before the retry."""
 
     def __missing__(self, name: str) -> int:
         raise Conflict(f"{name} was dropped or renamed by another process")
@@ -66,7 +66,7 @@ class NumberedNames:
         self.learn(found)
 
     def learn(self, found: Iterable[tuple[int, str]]) -> None:
-        """Add names to the cache that are committed, or that the caller is about to commit."""
+        """Add names to the cache: committed ones, or ones that the caller is about to commit."""
         for id_, name in found:
             if self.names.get(id_, name) != name:
                 self.forget([id_])
@@ -81,7 +81,9 @@ class NumberedNames:
                 del self.ids[name]
 
     async def make(self, tx: Transaction, names: Collection[str], now: float) -> tuple[dict[str, int], int]:
-        """Insert missing names. Return all names, to be cached after the commit, and how many are new."""
+        """Insert missing names. Return all names, to be cached after the commit, and the count of new
+        ones.
+        """
         new = await self._insert_names(tx, names, now)
         found = {name: id_ for id_, name in await self._find(tx, [(name,) for name in names])}
         if len(found) < len(set(names)):  # another process took the numbers we chose
@@ -89,7 +91,7 @@ class NumberedNames:
         return found, new
 
     async def look_up(self, database: Database, names: Iterable[str]) -> list[str]:
-        """Read the given names; return the missing names."""
+        """Read the numbers of the given names into the cache; return the names that do not exist."""
         missing = sorted({name for name in names if name not in self.ids})
         if not missing:
             return missing
@@ -100,7 +102,7 @@ class NumberedNames:
         return [name for name in missing if name not in there]
 
     async def agree(self, database: Database, found: Sequence[tuple[int, str]]) -> None:
-        """Add names to the cache; if they contradict cached names, read all names again."""
+        """Add names with their numbers to the cache; if they contradict it, read all names again."""
         if any(self.names.get(id_, name) != name for id_, name in found):
             await self._again(database)
         else:
@@ -151,7 +153,7 @@ class Book:
 
     @property
     def reading(self) -> tuple[int, ...]:
-        """Return the edition of the cached names; while it stays the same, they are valid."""
+        """Return the edition of the cached names, valid while the database has the same edition."""
         return self.edition, self.classes.forgotten, self.traits.forgotten
 
     async def open(self, database: Database, now: float) -> None:
@@ -173,12 +175,12 @@ class Book:
         self.edition = max(self.edition, edition)
 
     async def turn_to(self, tx: Transaction, edition: int) -> None:
-        """Read classes and traits again if another process has renamed or deleted some since."""
+        """Read classes and traits again if another process has renamed or deleted one."""
         if edition > self.edition:
             await self.read_all(tx)
 
     async def new_edition(self, tx: Transaction) -> int:
-        """Return the next edition of the names, valid after the commit that renames or deletes one."""
+        """Return the next edition of the names, which counts after the commit that renames or deletes one."""
         [(edition,)] = await _NEW_EDITION(tx, id=NAMES_EDITION)
         return int(edition)
 
@@ -207,7 +209,7 @@ class Book:
         return name in (self.classes if kind == "resource class" else self.traits).ids
 
     async def class_names(self, tx: Transaction, ids: Collection[int]) -> dict[int, str]:
-        """Return the names of classes by number, read again if another process created one."""
+        """Return the names of resource classes by number, read again if another process created one."""
         if any(id_ not in self.classes.names for id_ in ids):
             await self.classes.read_all(tx)
         return self.classes.names
@@ -222,7 +224,7 @@ _USED = {
 
 @dataclass(frozen=True)
 class StoredName:
-    """A name with its number, as stored."""
+    """A name and its number, as stored in the database."""
 
     id: int
     name: str
@@ -267,7 +269,7 @@ async def entries(
     used: bool = False,
     locking: bool = False,
 ) -> Sequence[StoredName]:
-    """Return the given names, or all, by number. If locked, no other transaction can begin to use one."""
+    """Return the given names, or all, with numbers. If locked, no other transaction can begin to use one."""
     statement = _entries(kind, names is not None, used, locking)
     rows = await statement(tx, [(name,) for name in dict.fromkeys(names or ())])
     return [StoredName(row["id"], row["name"], row["updated_at"], bool(row["used"])) for row in rows]

@@ -60,7 +60,7 @@ class StoredNames(msgspec.Struct, frozen=True):
 
 
 class Stocks(NamedTuple):
-    """The inventories of a provider by resource class, with usage, withheld amounts and reported classes."""
+    """The inventories of a provider by resource class, with usage, withheld and reported amounts."""
 
     inventories: Inventories
     used: dict[str, int]

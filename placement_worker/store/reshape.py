@@ -25,7 +25,7 @@ from placement_worker.store.tree_writes import writes_between
 
 
 class Undone(Exception):
-    """A reshape is impossible: nothing of it may be committed."""
+    """The error that a reshape is impossible; its transaction must be rolled back."""
 
     def __init__(self, why: EditResult) -> None:
         super().__init__(str(why))
@@ -36,9 +36,10 @@ Reshaped = tuple[Sequence[ProviderChange], Mapping[str, Tree], Sequence[BoundSta
 
 
 async def reshape(tx: Transaction, book: Book, known: KnownNames, order: Reshape, now: float) -> Reshaped:
-    """Give providers old and new inventories, move the allocations, and leave the new inventories.
+    """Give providers their old and new inventories together, move the allocations, then remove the old
+    inventories.
 
-    Return the changes, the changed trees and the remaining statements; raise Undone if a step fails.
+    Return the changes to log, the changed trees and the remaining statements; raise Undone if a step fails.
     """
     world, working = await _open(tx, book, order, now)
     _must(edits.widen(order, working, known))

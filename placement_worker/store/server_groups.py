@@ -143,7 +143,7 @@ def _server_group(group: GroupPlaces) -> ServerGroup:
 
 
 async def hard(tx: Transaction) -> list[GroupPlaces]:
-    """Return the server groups with a policy that must not be violated."""
+    """Return the server groups whose policy must not be violated (not a soft one)."""
     groups = {row["id"]: _places(row) for row in await _FIND_HARD(tx)}
     await _read_places(tx, groups)
     return list(groups.values())

@@ -1,4 +1,4 @@
-"""Statements whose text declares the columns of the given rows; the tables are in migrations/."""
+"""SQL statements that take tables of rows, with the columns written in the text as `{n: id int}`."""
 
 import re
 
@@ -12,7 +12,7 @@ _TYPES = {"int": int, "float": float, "str": str, "bool": bool}
 
 
 def sql(text: str) -> Statement:
-    """Return the statement of a text; `{n: id int}` declares given rows, `:NOW` is the time `now`."""
+    """Return the statement of an SQL text: `{n: id int}` is a table of given rows, `:NOW` is `now`."""
     columns = [column.split() for declared in _ROWS.findall(text) for column in declared.split(",")]
     text = _ROWS.sub("{n}", text).replace(":NOW", "CAST(:now AS double precision)")
     return Statement(text, **{name: _TYPES[type_] for name, type_ in columns})

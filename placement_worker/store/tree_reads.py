@@ -105,7 +105,7 @@ async def load(tx: Transaction, book: Book, roots: Collection[str]) -> dict[str,
 
 
 async def read_locked(tx: Transaction, book: Book, providers: Collection[str]) -> dict[str, Tree]:
-    """Lock the rows of providers and return by root the whole trees that contain them."""
+    """Lock the given providers, and return by root the whole trees that contain them."""
     return (await read_locked_at(tx, book, providers))[0]
 
 
@@ -171,9 +171,9 @@ async def read_at(tx: Transaction, book: Book, providers: Collection[str]) -> tu
 async def with_stocks(
     tx: Transaction, book: Book, rows: Sequence[Any]
 ) -> list[tuple[Any, provider_parts.Stocks]]:
-    """Return rows of providers by number, each with its inventories; `book` then has the rows' edition.
+    """Return rows of providers by number, each with its inventories, and learn the names' edition in `book`.
 
-    Sorted here: sorting, PostgreSQL may choose to walk all providers in order for the few that are wanted.
+    The rows are sorted here, because with ORDER BY PostgreSQL may walk all providers to return a few.
     """
     rows = sorted(rows, key=itemgetter("id"))
     await book.turn_to(tx, rows[0]["edition"])
@@ -202,7 +202,7 @@ async def read_unknown(tx: Transaction, names: NumberedNames, columns: Collectio
 
 @dataclass(slots=True)
 class Look:
-    """Data that edits of trees need beyond the trees: owners, counters, existing ids and names."""
+    """Data, in addition to the trees, that edits of trees need: owners, counters, existing ids and names."""
 
     owned: dict[str, Tree]  # root → its owner, without providers
     number: int  # of the last change
@@ -240,7 +240,7 @@ async def names_taken(tx: Transaction, names: Collection[str]) -> dict[str, tupl
 
 
 def new_names(pairs: Iterable[Judged]) -> set[str]:
-    """Return the names that providers did not have before."""
+    """Return the provider names that a change adds."""
     found: set[str] = set()
     for before, _, after in pairs:
         old = {provider.uuid: provider.name for provider in before.providers}
@@ -249,7 +249,7 @@ def new_names(pairs: Iterable[Judged]) -> set[str]:
 
 
 async def clashes(tx: Transaction, pairs: Sequence[Judged], owners: dict[str, str]) -> dict[str, str]:
-    """Return by root why its report is refused: an id or name in it belongs to another provider."""
+    """Return by root why a report is refused: an id or name in it belongs to another provider."""
     new_ids: set[str] = set()
     for before, _, after in pairs:
         new_ids.update(

@@ -94,7 +94,7 @@ _NEVER = ProviderState(0, "", "", None, 0, 0, {}, {}, (), ())
 def writes_between(
     book: Book, pairs: Sequence[tuple[Tree, Tree]], now: float, numbers: Iterator[int] = NONE_NEW
 ) -> tuple[list[BoundStatement], list[BoundStatement]]:
-    """Return the statements that turn stored trees into new trees; `numbers` are for new providers.
+    """Return the SQL statements that turn stored trees into new trees; `numbers` are for new providers.
 
     The second group may be executed together with the change number, the first only before it.
     """

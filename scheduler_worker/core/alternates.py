@@ -42,7 +42,7 @@ class CapacityByHost:
 
     @cached_property
     def at_most(self) -> float:
-        """Return an upper bound of the capacities of all hosts; possibly no host reaches it."""
+        """Return an upper bound for the capacity of every host."""
         return max(min([free.max(initial=0.0) // amount for free, amount in self._counted], default=inf), 0.0)
 
     def of(self, index: int) -> float:
@@ -108,7 +108,7 @@ class _ByCell:
 
 
 class AlternatesOfCell:
-    """The alternates that one evaluation names for builds of a cell. No capacity is reserved for them."""
+    """The alternates that one evaluation names for builds of a cell; no capacity is reserved for them."""
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ class AlternatesOfCell:
                 return entry
 
     def _name(self, entry: Entry, way: Candidate) -> None:
-        """Count a host as fuller by this candidate; a host without remaining capacity is not named again."""
+        """Count a host as fuller after naming it as an alternate, so that it is not named too often."""
         outside, worth, chosen, its_tie, index = entry
         self._named[index] = named = self._named.get(index, 0) + 1
         free = way.free

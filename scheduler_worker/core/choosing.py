@@ -25,7 +25,7 @@ PACKED_CHOICES = 8  # the same if all prefer the fullest hosts, which fill up in
 
 
 class Joined:
-    """Instances that joined server groups in batches in progress; later they may have moved or left."""
+    """Instances that recently joined server groups, in batches that are still in progress."""
 
     def __init__(self) -> None:
         self._places: dict[Id, dict[Id, tuple[str, int]]] = {}  # group → member → root, the batch begun last
@@ -49,7 +49,7 @@ class Joined:
                 del self._places[group]
 
     def join(self, group: Id, member: Id, root: str) -> None:
-        """Record that a group's member was chosen for a host; recorded again: was claimed there."""
+        """Record that a host was chosen for a member of a server group, and again that it was claimed."""
         self._places.setdefault(group, {})[member] = root, self._last
 
     def leave(self, group: Id, member: Id) -> None:
@@ -66,7 +66,7 @@ class Joined:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Choosing:
-    """The choices of hosts at one moment: nothing is awaited between the first search and the last."""
+    """The choices of hosts at one moment: no await lies between the first search and the last choice."""
 
     source: CandidateSource
     hosts: HostMap
@@ -76,7 +76,7 @@ class Choosing:
     joined: Joined
 
     def choose(self, orders: Sequence[Order]) -> list[Chosen]:
-        """Return hosts, or the reason why not, for each order; of equal orders the first chooses first."""
+        """Return hosts, or why there are none, for each order; equal orders choose in their sequence."""
         alike: dict[Hashable, list[int]] = {}
         kinds: dict[int, Hashable] = {}  # of each alternative: equal requests share a kind
         for index, order in enumerate(orders):
@@ -95,7 +95,7 @@ class Choosing:
         return [answers[index] for index in range(len(orders))]
 
     def spares(self, order: Order) -> dict[Id, tuple[Candidate, ...]]:
-        """Return the alternates that instances lack, in the present state of hosts."""
+        """Return the alternates that instances still lack, by the present state of hosts."""
         spares: dict[Id, tuple[Candidate, ...]] = {}
         for settled in order.settled:
             if settled.lacking:
@@ -108,7 +108,7 @@ class Choosing:
         return spares
 
     def rank(self, alternative: Alternative, seed: str, several: int = 1) -> Ranking:
-        """Return an evaluation of all hosts; `several` members of an affinity group must fit on one host."""
+        """Return an evaluation of all hosts; one host must fit `several` members of an affinity group."""
         question = alternative.question
         if alternative.group is not None:
             alternative = self._grouped(alternative, several)
@@ -127,7 +127,7 @@ class Choosing:
         return dataclasses.replace(self, policy=dataclasses.replace(self.policy, rules=rules))
 
     def promised(self, alternative: Alternative) -> bool:
-        """Return whether a request would have a host without the reservations for other claims."""
+        """Return whether a request would have a host if no capacity were reserved for other claims."""
         open_ones = self.pending.unsettled
         question = alternative.question
         roots = {entry.root for entry in open_ones}
@@ -146,7 +146,7 @@ class Choosing:
                 self.source.reserve(entry.allocations)
 
     def unknown(self, alternative: Alternative) -> str:
-        """Return the cell, zone or host that a request names and that does not exist, or an empty string."""
+        """Return the name of a cell, zone or host that a request names and that does not exist, or ""."""
         request = alternative.request
         if not request.cell and not request.zone:
             return ""
@@ -253,7 +253,7 @@ class _Kind:
         )
 
     def _short(self) -> Shortage:
-        """Return why no host is left; the result is cached until reservations or free capacity change."""
+        """Return why no host is left for more instances, cached until free capacity changes."""
         ranking = self._ranking
         if ranking is None:
             return Shortage()

@@ -43,7 +43,7 @@ class ClaimImpossible(msgspec.Struct, frozen=True, gc=False):
 
 
 class Located(msgspec.Struct, frozen=True, gc=False):
-    """The event that the hosts of existing allocations were found; None: no agent builds on the host."""
+    """The event that the hosts of existing allocations were found; None where no agent reports the host."""
 
     places: Mapping[Id, ClaimPlace | None]
 
@@ -63,7 +63,7 @@ class AlternatesFound(msgspec.Struct, frozen=True, gc=False):
 
 
 class HelpFound(msgspec.Struct, frozen=True, gc=False):
-    """The event that changes were found that would make the request fit; empty: no single change does."""
+    """The event that changes of the request were found with which it would fit; empty if there are none."""
 
     helps: tuple[str, ...] = ()
 
@@ -84,7 +84,7 @@ Event = (
 
 
 class Need(Enum):
-    """The need of an order that must be answered next. The worker reads the particulars from the order."""
+    """The data that an order needs next; the worker reads the details from the order and fetches it."""
 
     HOSTS = "hosts for all instances without one, by the current flavor: answered by Chosen"
     CLAIMS = "claims of the picked hosts: answered by ClaimAnswers or ClaimImpossible"
@@ -95,8 +95,9 @@ class Need(Enum):
 
 
 class Fence(msgspec.Struct, frozen=True, gc=False):
-    """A consumer to retire: its allocations are released at this generation, and no later claim of it
-    succeeds. With generation None a consumer that holds a host keeps it.
+    """A consumer to retire: its allocations are released if it has this generation, and later claims fail.
+
+    With generation None a consumer that holds a host keeps it.
     """
 
     instance: Id
@@ -108,7 +109,7 @@ class Fence(msgspec.Struct, frozen=True, gc=False):
 
 
 class KeepHost(msgspec.Struct, frozen=True, gc=False):
-    """The effect to count the claimed capacity of a pick as used until placement's index shows the claim."""
+    """The effect to count a choice's claimed capacity as used until placement's index shows the claim."""
 
     pick: Pick
     way: Candidate
@@ -117,7 +118,7 @@ class KeepHost(msgspec.Struct, frozen=True, gc=False):
 
 
 class GiveUpHost(msgspec.Struct, frozen=True, gc=False):
-    """The effect to release the reservation of a pick that was not claimed."""
+    """The effect to release the reserved capacity of a choice that was not claimed."""
 
     pick: Pick
     instance: Id
@@ -143,11 +144,11 @@ class SayMove(msgspec.Struct, frozen=True, gc=False):
 
 
 class BegunBefore(msgspec.Struct, frozen=True, gc=False):
-    """The effect to publish the result of a claimed move again, from its existing allocations."""
+    """The effect to publish again the result of a move that was claimed before, from its allocations."""
 
 
 class ComeAgain(msgspec.Struct, frozen=True, gc=False):
-    """The effect to deliver the order's message again after a random time between `least` and `most`."""
+    """The effect to deliver the request's message again after a random time between `least` and `most`."""
 
     least: float
     most: float
@@ -162,7 +163,7 @@ class Park(msgspec.Struct, frozen=True, gc=False):
 
 
 class DeadLetterRequest(msgspec.Struct, frozen=True, gc=False):
-    """The effect to move the order's message to the dead letters, because nothing can be done with it."""
+    """The effect to move the request's message to the dead letters, because it can never be handled."""
 
     why: str
 

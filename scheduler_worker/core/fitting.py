@@ -26,7 +26,7 @@ Refusal = tuple[Rule, str]
 
 
 def masks_of(rules: Sequence[Rule], view: View, alternative: Alternative) -> Iterator[Mask]:
-    """Yield the masks of the filters that evaluate arrays and reject some hosts."""
+    """Yield for each filter that works on arrays and rejects some host a mask of the accepted hosts."""
     for rule in rules:
         if rule.admits is not None:
             mask = rule.admits(view, alternative)
@@ -73,19 +73,19 @@ def fitting(
 def admitted_for_good(
     alternative: Alternative, search: CandidateSearch, position: int, now: HostsNow, policy: ChoicePolicy
 ) -> bool:
-    """Return whether no filter rejects a host for a reason that lasts longer than seconds."""
+    """Return whether the filters accept a host, or reject it only for reasons that pass within seconds."""
     facts, rules = now.facts(search, position), policy.rules_for(alternative)
     return all(rule.passes or rule.refuses(facts, alternative) is None for rule in rules)
 
 
 def capacities(asked: Mapping[str, int], free: Mapping[str, int]) -> int:
-    """Return the approximate number of instances that fit into the free amounts, without shared resources."""
+    """Return about how many instances fit into the free amounts of each host, without shared resources."""
     several = [free[name] // amount for name, amount in asked.items() if name in free]
     return max(min(several, default=1), 1)
 
 
 def distances(asked: Mapping[str, int], search: CandidateSearch) -> Floats:
-    """Return the sum of the shares of the request that each host lacks for one instance."""
+    """Return how far each host is from fitting an instance: the sum of the shares that it lacks."""
     far: Floats = np.zeros(search.positions.size)
     for name, amount in asked.items():
         far += np.maximum(amount - search.free(name), 0.0) / amount
@@ -121,15 +121,16 @@ def unfit(
 
 
 def with_more(facts: HostFacts, asked: Mapping[str, int], several: int) -> HostFacts:
-    """Return the facts of the host after this number of further builds on it."""
+    """Return the facts of a host as they would be with this number of further builds on it."""
     free = {name: amount - several * asked.get(name, 0) for name, amount in facts.free.items()}
     return structs.replace(facts, free=free, building=facts.building + several)
 
 
 class FoundHosts:
-    """The hosts of a search for one alternative, known by their index into its arrays.
+    """The hosts found by the search for one flavor of a request, identified by their index into its arrays.
 
-    Facts, verdicts and allocation candidates are kept until the host or a resource that it shares changes.
+    Facts, filter results and allocation candidates are kept until the host or a resource that it shares
+    changes.
     """
 
     def __init__(
@@ -201,7 +202,7 @@ class FoundHosts:
         return True
 
     def parts(self, index: int) -> bool:
-        """Return whether a host has capacity for some instances of an affinity group, but not for all."""
+        """Return whether a host has capacity for some, but not all, instances that must be on one host."""
         keeps, together = self.keeps_together, self.alternative.together
         if keeps is None or together is None or not self.ways(index, 1):
             return False
@@ -219,7 +220,7 @@ class FoundHosts:
         return room <= more
 
     def _room(self, index: int, more: int) -> int:
-        """Return how many more instances fit on a host: computed for one provider, else tried."""
+        """Return how many more instances fit on a host: calculated for a single provider, else tried."""
         found = self.look(index, 1)
         if not found:
             return -1
@@ -238,14 +239,14 @@ class FoundHosts:
         return len(tried) if found else len(tried) - 1
 
     def forget(self, index: int) -> None:
-        """Drop the verdict and the candidates of a host that has changed."""
+        """Drop the cached filter result and allocation candidates of a host that has changed."""
         self.lone_ways.pop(index, None)
         self._tree_ways.pop(index, None)
         self.refused.pop(index, None)
         self.admitted.discard(index)
 
     def forget_trees(self) -> None:
-        """Drop the candidates of hosts that share resources with a changed host."""
+        """Drop the cached allocation candidates of hosts that share resources with a changed host."""
         self._tree_ways.clear()
 
     # Allocation candidates
@@ -260,7 +261,7 @@ class FoundHosts:
         return ways[0] if ways else None
 
     def ways(self, index: int, most: int, avoid: Collection[str] = ()) -> tuple[Candidate, ...]:
-        """Return the allocation candidates of a host that fit now and use no provider to avoid."""
+        """Return the allocation candidates that fit on a host now and use no provider to avoid."""
         ways = self.lone_ways.get(index)
         if ways is not None and not avoid:
             return ways

@@ -67,7 +67,7 @@ class GroupDraft:
 
 @dataclass(slots=True)
 class QuestionDraft:
-    """A draft of the query: its request groups by suffix (first the one without), and the host's traits."""
+    """A draft of the query to placement: request groups by suffix, and traits required of the host."""
 
     where: str  # the field of the request that the flavor stands in
     groups: dict[str, GroupDraft] = field(default_factory=lambda: {"": GroupDraft()})
@@ -83,7 +83,7 @@ class QuestionDraft:
         resources[resource_class] = resources.get(resource_class, 0) + amount
 
     def asked(self) -> Iterator[ResourceGroup]:
-        """Return the request groups that request resources, or that another group refers to."""
+        """Return the request groups that have resources, or that another group refers to."""
         tied = {suffix for one in self.same for suffix in one}
         for suffix, group in self.groups.items():
             resources = group.wanted
@@ -103,7 +103,7 @@ class QuestionDraft:
             )
 
     def settle_traits(self) -> None:
-        """Move the host's traits to its root. Raise Unreadable for a trait both required and forbidden."""
+        """Require host traits of the root provider. Raise Unreadable for a trait required and forbidden."""
         group = self.groups[""]
         if not group.wanted and not group.any_of:
             self.root_required |= group.required
@@ -196,7 +196,7 @@ def tie(draft: QuestionDraft, flavor: Flavor) -> None:
 
 
 def fill(draft: QuestionDraft, flavor: Flavor) -> None:
-    """Add the flavor's sizes for resource classes that no request group names, not even with 0."""
+    """Add the flavor's vcpus, memory and disk for resource classes that no extra spec of the flavor names."""
     spoken = {name for group in draft.groups.values() for name in group.resources}
     resources = draft.groups[""].resources
     if not spoken & {"VCPU", "PCPU"}:
@@ -234,7 +234,7 @@ READ = frozenset({*_TRAITS, *_SWITCHES, *_NEEDS, *_TOPOLOGY.split(), "group_poli
 
 
 def add_capabilities(draft: QuestionDraft, specs: GuestSpecs) -> None:
-    """Add the host traits that extra specs require, and a memory encryption context, to the query."""
+    """Add to a query the host traits that extra specs require, and a memory encryption context if needed."""
     for key, other in _NEEDS.items():
         spec = specs.get(key)
         if spec is not None and specs.get(other) is None:
@@ -305,7 +305,7 @@ def add_devices(draft: QuestionDraft, specs: GuestSpecs, options: RequestOptions
 
 
 def add_image(draft: QuestionDraft, image: Image | None, options: RequestOptions) -> None:
-    """Add the traits that the image requires, and traits of its properties if an operator enables them."""
+    """Add the traits that the image requires, and traits for its properties if operators enabled them."""
     if image is None:
         return
     required = draft.groups[""].required

@@ -98,7 +98,7 @@ def _page_kb(spec: SpecValue) -> int:
 
 
 def add_topology(draft: QuestionDraft, specs: GuestSpecs, page_kb: int) -> int:
-    """Add a request group for each NUMA cell of the guest. Return their number, 0 without a topology."""
+    """Add a request group for each NUMA cell of the guest. Return their number, 0 without a NUMA topology."""
     policy = specs.one_of("hw:cpu_policy", "shared", "dedicated", "mixed") or "shared"
     pinned = policy != "shared"
     dedicated = _dedicated(specs, policy)
@@ -222,7 +222,7 @@ def _span(first: int, last: int) -> int:
 
 
 def _numbers(spec: SpecValue, count: int) -> int:
-    """Return the bit mask of the processors in a list such as `0-3,^1,6`, all below `count`."""
+    """Return the bit mask for a list of processors such as `0-3,^1,6`, all below `count`."""
     in_ = out = 0
     for part in spec.value.split(","):
         match = _RANGE.fullmatch(part)

@@ -1,5 +1,6 @@
-"""Finds changes of a request that would make it fit, with a limited number of searches: one demand is relaxed
-at a time; if that does not suffice, two together.
+"""Finds changes of a request that would make it fit, with a limited number of searches.
+
+One demand is relaxed at a time; if that does not suffice, two together.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +34,7 @@ _STATES = {"up": "down", "enabled": "disabled"}  # of hosts that a filter reject
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The number of hosts that a changed request would fit: exact, or at least so many."""
+    """The number of hosts that a changed request would fit: exact, or a lower bound."""
 
     hosts: int
     more: bool = False
@@ -54,7 +55,7 @@ class Helps:
 
 @dataclass(frozen=True, slots=True)
 class Relaxed:
-    """An alternative with one requirement removed."""
+    """A flavor alternative with one of its requirements removed."""
 
     alternative: Alternative
     what: str  # "without zone a"
@@ -64,7 +65,7 @@ class Relaxed:
 
 @dataclass(frozen=True, slots=True)
 class Lessened:
-    """An alternative without one resource class of a group, to find how much of the class is free."""
+    """A flavor alternative without one resource class of a group, to find how much of it is free."""
 
     alternative: Alternative
     of: Alternative  # with it
@@ -86,7 +87,7 @@ class Lessened:
 
 
 class Tally:
-    """Counts hosts that would fit `needed` instances, until the searches or the time are used up."""
+    """Counts the hosts that changed requests would fit, until a limit of searches or time is reached."""
 
     def __init__(self, seed: str, searches: int, late: Late = lambda: False, *, needed: int = 1) -> None:
         self.left = searches
@@ -112,7 +113,7 @@ class Tally:
             return None
 
     def by_less(self, less: Lessened, choosing: Choosing) -> Helps | None:
-        """Return the largest smaller amount of a resource class that would fit, with the number of hosts."""
+        """Return the largest smaller amount of a class with which hosts would fit, and their number."""
         without = _something(less)
         ranking = self.ranking(without, choosing)
         if ranking is None:
@@ -151,7 +152,7 @@ def _instances(alternative: Alternative, way: Candidate) -> int:
 
 
 def _something(less: Lessened) -> Alternative:
-    """Return the alternative without the resource class, or with 1 if it would request nothing else."""
+    """Return the alternative without the resource class, or with 1 of it if nothing else is requested."""
     asks = any(group.resources for group in less.alternative.question.groups)
     return less.alternative if asks else less.with_amount(1)
 
@@ -185,7 +186,7 @@ def paired(alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterat
 
 
 def _changes(alternative: Alternative, choosing: Choosing) -> Iterator[tuple[Relaxed, Choosing]]:
-    """Yield the alternative without each of its requirements, then without each filter."""
+    """Yield a flavor alternative without each of its requirements, then without each filter."""
     for easier in relaxed(alternative):
         yield easier, choosing
     for rule in choosing.policy.rules:
@@ -196,7 +197,7 @@ def _changes(alternative: Alternative, choosing: Choosing) -> Iterator[tuple[Rel
 
 
 def _both_less(alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
-    """Yield pairs of smaller amounts: the first as far as necessary, then the second to what is free."""
+    """Yield pairs of smaller amounts of two classes: the first as needed, the second as is free."""
     for index, first in enumerate(lessened(alternative)):
         for second in list(lessened(first.alternative))[index:]:
             if tally.spent:
@@ -250,7 +251,7 @@ def _sentence(easier: Relaxed, found: Found, needed: int) -> str:
 
 
 def lessened(alternative: Alternative) -> Iterator[Lessened]:
-    """Yield the alternative without each of its resource classes in turn."""
+    """Yield a flavor alternative without each of its resource classes in turn."""
     for index, group in enumerate(alternative.question.groups):
         for name, asked in group.resources.items():
             left = {one: amount for one, amount in group.resources.items() if one != name}
@@ -258,7 +259,7 @@ def lessened(alternative: Alternative) -> Iterator[Lessened]:
 
 
 def relaxed(alternative: Alternative) -> Iterator[Relaxed]:
-    """Yield the alternative without each of its other requirements in turn."""
+    """Yield a flavor alternative without each of its requirements other than amounts, in turn."""
     yield from _elsewhere(alternative)
     yield from _otherwise(alternative)
     if alternative.group is not None:

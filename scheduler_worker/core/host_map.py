@@ -37,13 +37,13 @@ MOST_IMAGES = 32
 
 
 def mixed(root: str) -> int:
-    """Return a number derived from the host's number that looks random."""
+    """Return a hash of the host's number."""
     return int.from_bytes(blake2b(root.encode(), digest_size=8).digest())
 
 
 @lru_cache(maxsize=64)  # of one seed it is asked again and again
 def factor(seed: str) -> int:
-    """Return the odd factor of a seed; an odd factor maps different numbers to different numbers."""
+    """Return an odd factor derived from a seed: multiplying by it keeps distinct numbers distinct."""
     return mixed(seed) | 1
 
 
@@ -56,12 +56,12 @@ def ties(seed: str, mixed_roots: Uints) -> Uints:
 
 
 def drawn(seed: str, build: str, among: int) -> int:
-    """Return the index of the host drawn among the best for a build: the same for the same seed."""
+    """Return which of several equally good hosts a build gets: the same one for the same seed."""
     return mixed(f"{seed} {build}") % among if among > 1 else 0
 
 
 def slice_of(hashes: Hashes, schedulers: Sequence[str], own: str) -> Bools | None:
-    """Return which hosts this scheduler prefers, as a mask, or None if it is the only scheduler."""
+    """Return a mask of the hosts that this scheduler prefers, or None if it is the only scheduler."""
     others = [name for name in schedulers if name != own]
     if not others:
         return None
@@ -103,7 +103,7 @@ class HostMap:
         self.has_agent = Rule(NO_AGENT, lambda host, alternative: self.why_no_agent(host) or None)
 
     def level(self) -> None:
-        """Apply changes of placement's layout. Call it before reading, whenever a change may have arrived."""
+        """Apply changes of placement's list of hosts; to be called before each synchronous use."""
         if self._named is not None and (ours := self._named.union(self._source.cells)) != self._ours:
             self._ours, self._layout = ours, None
             self._known = [("", "", "")] * len(self._known)
@@ -203,7 +203,7 @@ class HostColumns:
             column[slot] = unknown
 
     def drop(self, key: HostKey) -> None:
-        """Free the slot of a host. The slot must not be read afterwards: it is reused."""
+        """Free the slot of a host in the arrays; it must not be read afterwards, because it is reused."""
         self.forget(key)
         slot = self.slots.pop(key)
         self.recent[slot] = self.failures[slot] = self.recorded_down[slot] = 0.0
@@ -217,7 +217,7 @@ class HostColumns:
         return self._column("metric", name, lambda state: state.metrics.get(name, UNKNOWN))
 
     def cached(self, image: str) -> Numbers:
-        """Return 1 for each host that has the image. Recently used images have a column each."""
+        """Return 1 for each host that has cached the image, else 0; recent results are kept as arrays."""
         images = [key for key in self._columns if key[0] == "image"]
         if ("image", image) not in images and len(images) >= MOST_IMAGES:
             for key in images:
@@ -245,7 +245,7 @@ class HostColumns:
 
 
 def numbered(positions: Sequence[int], numbers: Sequence[int], size: int) -> Ints:
-    """Return an array over all positions with numbers at the given positions, and 0 elsewhere."""
+    """Return an array over all positions with the given numbers at the given positions and 0 elsewhere."""
     found = np.zeros(size, np.intp)
     found[np.array(positions, np.intp)] = np.array(numbers, np.intp)
     return found

@@ -31,7 +31,7 @@ _NOTHING_ASKED = AlsoAsked()
 
 @dataclass(frozen=True, slots=True)
 class Barred:
-    """The refusal of a move with the reason; `code` is for programs (docs/reasons.md)."""
+    """The refusal of a move with its reason; `code` is the reason for programs (docs/reasons.md)."""
 
     code: str
     why: str
@@ -139,7 +139,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
         )
 
     def stays(self) -> MovePlaced:
-        """Return the message for a move without a destination: a rebuild or a shelve."""
+        """Return the message for a move that needs no destination: a rebuild or a shelve."""
         return self.placed(self.generation, self.source if self.asked.kind == "rebuild" else None)
 
 
@@ -211,7 +211,7 @@ def unready(asked: MoveRequested, stands: BuildStands) -> Barred | None:
 
 
 def stuck(start: MoveStart, root: Provider | None) -> Barred | None:
-    """Return a refusal if the present host, whose provider `root` is None if deleted, forbids the move."""
+    """Return a refusal if the instance's present host forbids the move (`root` None: it was deleted)."""
     asked, source = start.asked, start.source
     if source is None:
         return None
@@ -263,12 +263,12 @@ def refused(asked: MoveRequested, reason: str, code: str, decision: Decision | N
 
 
 def taken_back(move: Id) -> Id:
-    """Return the consumer id that is retired when a move's claim is undone, so it is undone only once."""
+    """Return the consumer id whose retirement makes sure that a move's claim is undone only once."""
     return str(uuid5(UUID(move), "taken back"))
 
 
 def undoing(placed: MovePlaced, generation: int | None) -> ConsumerClaim:
-    """Return the claim that gives the source back to the instance of a move."""
+    """Return the claim that gives the source's resources back to the instance of a failed move."""
     return ConsumerClaim(
         consumer=placed.build,
         generation=generation,

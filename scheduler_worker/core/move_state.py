@@ -42,12 +42,12 @@ MoveEnd = MoveMessages | ComeAgain | DeadLetterRequest
 
 @dataclass(frozen=True, slots=True)
 class SeenThrough:
-    """The cell of the build has begun or completed this move."""
+    """The cell's answer that it has begun or completed this move."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotYet:
-    """The state of the build is unknown now; `barred` is the refusal if that lasts."""
+    """The state of the build is unknown for the moment; `barred` is the refusal if that lasts."""
 
     barred: Barred
     start: MoveStart | None = None
@@ -55,7 +55,7 @@ class NotYet:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The move is refused; `start` is the state from which it would have begun, if known."""
+    """The move is refused; `start` is the state from which it would have begun, if it is known."""
 
     barred: Barred
     start: MoveStart | None = None
@@ -81,7 +81,7 @@ class MoveState(msgspec.Struct, frozen=True, gc=False):
 
 
 def step(state: MoveState, event: MoveEvent) -> MoveState:
-    """Return the state after a lookup, a choice of hosts, placement's answer to a fence, or an end."""
+    """Return the state of a move after a lookup, a choice of hosts, placement's answer, or its end."""
     match event:
         case MoveStart():
             return replace(state, start=event)
@@ -143,7 +143,7 @@ def handover(start: MoveStart, placed: MovePlaced, booted: BuildPlaced) -> Hando
 
 
 def judged(order: Handover, report: HandoverReported) -> Handover | Action | None:
-    """Return the handover after this report or what to do first; None if the cell may not report it."""
+    """Return a handover's state after a report, or what to do first; None if the cell may not report it."""
     leaving = report.half == "leaving"
     if report.cell != (order.placed.out_of if leaving else order.placed.cell):
         return None
@@ -183,7 +183,7 @@ def messages_of(order: Handover, report: HandoverReported | None = None) -> tupl
 
 
 def begins(order: Handover) -> tuple[HandoverProgress, ...]:
-    """Return the first messages again: when a move is requested again, only these can have been lost."""
+    """Return the first messages of a move again: a repeated request means that they may have been lost."""
     return (_told(order),) if order.state == "leaving" else ()
 
 
@@ -220,7 +220,7 @@ def holding_nothing(order: Handover, *, deleted: bool) -> ReleaseRequested:
 
 
 def nobody_hears(order: Handover) -> HandoverReported:
-    """Return the report of a destination that does not exist any more."""
+    """Return the report that stands for a destination cell which no longer exists: its half has failed."""
     placed = order.placed
     leaves = order.state == "leaving"
     cell = placed.out_of if leaves else placed.cell

@@ -50,7 +50,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Settled(msgspec.Struct, frozen=True, gc=False):
-    """An instance with a claimed host. Its message is published when its alternates are known."""
+    """An instance with a claimed host; its result is published when its alternates are known."""
 
     instance: Id
     cell: str
@@ -159,7 +159,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return tuple([Fence(instance, None, self.reason) for instance in self.instances])
 
     def said(self) -> list[BuildPlaced | BuildUnplaceable]:
-        """Return the messages that end the order, with a result for each instance."""
+        """Return the messages that end the placing of a request, with a result for each instance."""
         request = self.request
         messages: list[BuildPlaced | BuildUnplaceable] = []
         for one in self.settled:
@@ -185,7 +185,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return messages
 
     def said_of(self, move: MoveStart) -> MovePlaced | MoveRefused:
-        """Return the message that ends the order of a move: placed or refused."""
+        """Return the message that ends the placing of a move: placed or refused."""
         for one in self.settled:
             alternates = tuple([selection_of(spare) for spare in one.spares])
             return move.placed(one.generation, one.chosen, alternates, one.decision, one.cell)
@@ -207,7 +207,7 @@ Begins = tuple[Order, Begun]  # an order, and its first event
 
 
 def also_asked(request: BuildRequested) -> AlsoAsked | None:
-    """Return the host constraints of a request that a record must keep, if there are any."""
+    """Return the demands on the host (zone, hints, ...) that a decision must record, if there are any."""
     hints = None if request.hints == _NO_HINTS else request.hints
     asked = _asked_beside(request)
     if hints is None and not any(asked):
@@ -229,7 +229,7 @@ def selection_of(way: Candidate) -> Selection:
 
 
 def spec_of(request: BuildRequested, alternative_index: int = 0) -> BuildSpec:
-    """Return the spec of a build for its agent, with the request's flavor (0) or an alternative one."""
+    """Return what an agent needs to know of a build, with the requested flavor (0) or an alternative one."""
     return BuildSpec(
         flavor=request.or_else[alternative_index - 1] if alternative_index else request.flavor,
         image=request.image,
@@ -241,7 +241,7 @@ def spec_of(request: BuildRequested, alternative_index: int = 0) -> BuildSpec:
 
 
 def refusals_of(pick: Pick, refusals: Sequence[Refusal]) -> tuple[list[str], set[str]]:
-    """Return placement's refusals as texts, and the providers to avoid, except any that only changed."""
+    """Return placement's refusals as texts, and the refused providers to avoid (not just changed ones)."""
     texts, avoid = [], set()
     for way, refusal in zip(pick.choices, refusals, strict=False):
         texts.append(f"{way.host}: {refusal}")
@@ -285,7 +285,7 @@ def without_placed(order: Order, results: Sequence[ClaimResult]) -> Order:
 
 
 def placed_before(order: Order, instance: Id, result: Held | Retired) -> Order:
-    """Publish the result of an instance again that holds allocations or has ended."""
+    """Return the order; an instance that holds allocations or has ended gets its result again."""
     match result:
         case Held() if order.move is not None:
             return ended(order, instance, "move: the id belongs to a consumer that holds resources")
@@ -314,7 +314,7 @@ def ended(order: Order, instance: Id, reason: str) -> Order:
 def spares_of(
     pick: Pick, way: Candidate, beside: frozenset[str], avoid: set[str], several: int
 ) -> tuple[Candidate, ...]:
-    """Return hosts of the same cell, chosen together with the claimed host, that can still be claimed."""
+    """Return further hosts of the claimed host's cell, chosen together with it, that can still be claimed."""
     found: dict[str, Candidate] = {}
     for spare in (*pick.spares, *pick.choices):
         if spare.cell != way.cell or spare.root in beside or spare.root in found:

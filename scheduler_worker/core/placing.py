@@ -45,7 +45,7 @@ Step = tuple[Order, events.Effects]
 
 
 def step(order: Order, event: events.Event, patience: float) -> Step:
-    """Return the next state of the order, which may wait for `patience` seconds, and its effects."""
+    """Return the order's next state and its effects; it may wait `patience` seconds for capacity."""
     match event:
         case events.Begun(refusal=""):
             return _next(order, patience)
@@ -104,7 +104,7 @@ def _next(order: Order, patience: float) -> Step:
 
 
 def _no_host(order: Order, short: Shortage, patience: float) -> Step:
-    """Try the order's next flavor; after the last one let it wait, retry or fail."""
+    """Let the order try its next flavor; after the last flavor let it wait, retry or fail."""
     order = replace(order, shorts=(*order.shorts, short))
     if order.alternative_index + 1 < len(order.alternatives):
         return replace(order, alternative_index=order.alternative_index + 1), (Need.HOSTS,)
@@ -192,7 +192,7 @@ def _also(before: events.Effects, then: Step) -> Step:
 
 
 def _not_as_it_was(order: Order, result: ClaimResult, patience: float) -> Step:
-    """Handle the refused claim of a move whose build is not in the state that its cell reported."""
+    """Handle the refused claim of a move whose build has changed since its cell reported it."""
     match result:
         case Retired(why=why, unplaceable=False) if why != BEGUN:  # the build, not the move
             return _next(_fail(order, f"it has ended: {why}", Decision(code="status")), patience)
@@ -258,7 +258,7 @@ def _settle(order: Order, claimed: Sequence[Claimed], patience: float) -> Step:
 
 
 def _located(order: Order, places: Mapping[Id, ClaimPlace | None], patience: float) -> Step:
-    """Publish instances again that hold a host already, with alternates as they are now."""
+    """Publish the results of instances that hold a host already again, with present alternates."""
     effects: list[events.Effect] = []
     holding, order = order.held, replace(order, held=())
     for instance, result in holding:

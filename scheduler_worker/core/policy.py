@@ -43,7 +43,7 @@ NEEDLESS: Mapping[str, str] = {**RULES_OF_PLACEMENT, **WEIGHERS_OF_OTHERS}
 
 
 class BadChoice(ValueError):
-    """An unknown filter, weigher or option; the message lists the known names."""
+    """The error for an unknown filter, weigher or option in the settings; the text lists the known names."""
 
     def __init__(self, why: str, name: str = "", option: str = "") -> None:
         super().__init__(why)
@@ -94,7 +94,7 @@ def weighers_named(names: Names, options: Options, own: Own) -> tuple[Weigher, .
 
 
 def _named(kind: _Kind, names: Iterable[str], options: Options, own: Own) -> Iterator[tuple[str, Any]]:
-    """Yield each filter or weigher with the name by which it was chosen."""
+    """Yield each filter or weigher with the name by which an operator enabled it."""
     for chosen in names:
         last = chosen.rsplit(".", 1)[-1]
         if chosen in kind.built_in or chosen in own:
@@ -239,7 +239,7 @@ class ChoicePolicy:
         return [rule for rule in self.rules if (rule.name == "up" if forced else rule.concerns(alternative))]
 
     def unheeded(self, request: BuildRequested) -> tuple[str, ...]:
-        """Return a sentence for each hint of a request that no enabled filter reads."""
+        """Return a sentence for each scheduler hint of a request that no enabled filter reads."""
         on = {rule.name for rule in self.rules}
         return tuple(
             f"hints.{hint}: no rule uses it: the filter {name} is off"
@@ -277,7 +277,7 @@ def _reader(name: str) -> Callable[[Alternative], Any]:
 
 
 class Choosable(msgspec.Struct, frozen=True, kw_only=True):
-    """A filter or weigher that an operator can choose, with its present options."""
+    """A filter or weigher that an operator can enable, with its present options."""
 
     name: str
     says: str

@@ -68,7 +68,8 @@ class Ranking:
         avoid: Collection[str] = (),
         draw: Callable[[int], int] | None = None,
     ) -> Pick | None:
-        """Choose the best host and count it as used; add the next best hosts in case placement refuses it.
+        """Choose the best host and count it as used; the next best hosts follow, in case placement refuses
+        it.
 
         Hosts that require a provider in `avoid` are chosen only if no other host fits.
         """
@@ -128,7 +129,7 @@ class Ranking:
     def spares(
         self, cell: str, several: int, beside: Collection[str], avoid: Collection[str] = ()
     ) -> tuple[Candidate, ...]:
-        """Return the next best hosts of a cell, without the given roots; each named host counts as fuller."""
+        """Return the next best hosts of a cell as alternates; each counts as fuller afterwards."""
         if not several:
             return ()
         spares = self._spares.get(cell)
@@ -138,7 +139,7 @@ class Ranking:
         return spares.take(several, beside, avoid)
 
     def admitted(self, beyond: int = -1) -> Sequence[int]:
-        """Return the positions after `beyond` of the hosts that no array filter excludes."""
+        """Return the positions after `beyond` of the hosts that pass all filters on arrays."""
         first = np.searchsorted(self.found.positions[self._order.admitted], beyond, side="right")
         indices: list[int] = self._order.admitted[first:].tolist()
         return indices

@@ -23,7 +23,7 @@ _NOBODY: Entry = (UNKNOWN_HOSTS + 1, 0.0, 0, 0, -1)  # after everybody
 
 
 def best_value(worths: Floats, count: int) -> float:
-    """Return the lowest weight among the best `count` hosts."""
+    """Return the lowest score among the best `count` hosts."""
     return float(np.partition(worths, worths.size - count)[worths.size - count])
 
 
@@ -121,7 +121,7 @@ class HostOrder:
                 return entry
 
     def pop_left(self, several: int) -> list[Entry]:
-        """Return hosts that were evaluated and not chosen before, if enough of them are still the best."""
+        """Return hosts that were evaluated before and not chosen, if enough of them are still the best."""
         left, heap = self._left, self._heap
         if not left or (heap and heap[0] <= left[-several:][0]):
             return []
@@ -130,12 +130,12 @@ class HostOrder:
         return best
 
     def leave(self, entries: Sequence[Entry]) -> None:
-        """Return evaluated hosts to the order. They keep their verdict until `evaluate_again`."""
+        """Return evaluated hosts to the order; their filter results stay valid until `evaluate_again`."""
         self._left += entries
         self._left.sort(reverse=True)
 
     def evaluate_again(self) -> None:
-        """Evaluate again the hosts that were not chosen: they may have changed."""
+        """Evaluate again, because they may have changed, the hosts that were evaluated and not chosen."""
         self.push(self._left)
         self._left.clear()
 
@@ -148,7 +148,7 @@ class HostOrder:
         heappush(self._heap, entry)
 
     def of_cell(self, cell: str, beyond: int) -> list[Entry]:
-        """Return more than so many hosts of a cell in the order of the first evaluation, or all of them."""
+        """Return more than so many hosts of a cell, or all of them, in the order of the first evaluation."""
         number = self._hosts.number(cell)
         while len(self._of_cell.get(number, ())) <= beyond and self._turn_page():
             pass

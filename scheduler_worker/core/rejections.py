@@ -102,7 +102,7 @@ def _removed(removal: Removal) -> str:
 
 
 class Verdicts:
-    """The rejections of hosts by placement, by filters that evaluate arrays, and by other filters."""
+    """The hosts rejected by placement's search, by filters on arrays, and by filters on single hosts."""
 
     def __init__(self, found: FoundHosts, notes: tuple[str, ...]) -> None:
         keeps = found.keeps_together
@@ -151,7 +151,7 @@ class Verdicts:
 
     @cached_property
     def _removed_at_once(self) -> list[tuple[Removal, Rule, Ints]]:
-        """Return the hosts that each mask rejects and the masks before it accept."""
+        """Return the hosts that each mask rejects and all masks before it accept."""
         found: list[tuple[Removal, Rule, Ints]] = []
         left = np.ones(len(self._found.positions), np.bool_)
         for rule, mask in self._found.masks:
@@ -243,7 +243,7 @@ class Verdicts:
         return NearMiss(host=self._found.host(index).host, lacks=lacks, code=code)
 
     def _may_pass(self) -> bool:
-        """Return whether some host is rejected only by filters whose refusals end within seconds."""
+        """Return whether some host is rejected only for reasons that pass within seconds."""
         lasting = [rule for rule in self._lazy if not self._passes(rule)]
         indices = [index for index, (rule, _) in self._found.refused.items() if self._passes(rule)]
         strict = np.ones(len(self._found.positions), np.bool_)
@@ -259,7 +259,7 @@ class Verdicts:
         )
 
     def _passes(self, rule: Rule) -> bool:
-        """Return whether the refusal may pass, except that of a named host that is down."""
+        """Return whether a rejection may pass within seconds; that of a named host that is down does not."""
         return rule.passes and not (self._found.alternative.pinned and rule.code == "down")
 
 

@@ -228,7 +228,7 @@ def _question(draft: QuestionDraft, place: _Place) -> FindCandidates:
 
 @dataclass(frozen=True)
 class Prefilters:
-    """Constraints of operators for every request: reserved aggregates and disabled cells."""
+    """Constraints on every request that operators set: reserved aggregates and disabled cells."""
 
     of_tenant: Mapping[str, tuple[str, ...]] | None = None  # project → its aggregates; None: not enabled
     tenants_need_one: bool = False
@@ -236,7 +236,7 @@ class Prefilters:
     closed: tuple[str, ...] = ()  # cells
 
     def narrow(self, alternative: Alternative) -> Alternative:
-        """Return an alternative with the constraints of operators added, which may exclude all hosts."""
+        """Return a flavor alternative with the operators' constraints added, which may exclude all hosts."""
         question, notes = alternative.question, alternative.notes
         if self.of_tenant is not None:
             own = self.of_tenant.get(alternative.request.project)
@@ -262,7 +262,7 @@ class Prefilters:
 def prefilters(
     aggregates: Iterable[Aggregate], options: RequestOptions, cells: Iterable[RegisteredCell] = ()
 ) -> Prefilters:
-    """Return the constraints that follow from the aggregates, cells and settings."""
+    """Return the constraints on every request that follow from aggregates, cells and settings."""
     tenants: dict[str, list[str]] = {}
     demanding = []
     for aggregate in sorted(aggregates, key=lambda one: one.id):

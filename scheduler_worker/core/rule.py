@@ -39,7 +39,7 @@ def as_anybodys(request: BuildRequested) -> BuildRequested:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """The number of instances of a request that must be on one host which is not chosen yet."""
+    """The number of instances of a request that must be on one host, which is not chosen yet."""
 
     several: int
     asked: Mapping[str, int]  # what all of them take of a host's own tree
@@ -81,7 +81,7 @@ class Alternative:
 
     @property
     def asked(self) -> dict[str, int]:
-        """Return the total requested amount of each resource class, from any provider of the host."""
+        """Return the total amount of each resource class that the flavor requests from a host."""
         asked: dict[str, int] = {}
         for group in self.question.groups:
             for name, amount in group.resources.items():
@@ -224,11 +224,11 @@ class OneHost(msgspec.Struct, frozen=True, gc=False):
         return float(alternative.members.get(self.host.root, 0))
 
     def among(self, roots: Collection[str]) -> Number:
-        """Return 1 for a host in the given roots, else 0."""
+        """Return 1 if the host is one of the given roots, else 0."""
         return float(self.host.root in roots)
 
     def within(self, says: Callable[[Aggregate], bool]) -> Number:
-        """Return 1 for a host in an aggregate that satisfies the condition, else 0."""
+        """Return 1 if the host is in an aggregate that satisfies the condition, else 0."""
         return float(any(map(says, self.host.aggregates))) if self.host.aggregates else 0.0
 
     def cached(self, image: str) -> Number:
@@ -236,7 +236,7 @@ class OneHost(msgspec.Struct, frozen=True, gc=False):
         return float(self.host.state is not None and image in self.host.state.images)
 
     def said(self, value: Number) -> Number:
-        """Return whether a value is known."""
+        """Return whether the value is known."""
         return not isnan(value)
 
     def each(self, value: Callable[[HostFacts], float]) -> Number:
@@ -247,7 +247,7 @@ class OneHost(msgspec.Struct, frozen=True, gc=False):
         return then if condition else otherwise
 
     def override(self, key: str, otherwise: float) -> Number:
-        """Return the lowest number in the host's aggregates under a metadata key, or the default."""
+        """Return the lowest number that the host's aggregates have under a metadata key, or the default."""
         return self.host.limit(key, otherwise)
 
 

@@ -1,4 +1,4 @@
-"""Scores of hosts, scaled from the lowest to the highest value of all fitting hosts; the choice for one
+"""Scores of hosts (scaled from the lowest to the highest value of all fitting hosts), the choice for one
 instance, and its record, from which the decision can be computed again.
 """
 
@@ -29,7 +29,7 @@ AVOIDED = "placement refused it a moment ago"
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A weigher with the lowest and the highest value of all fitting hosts, fixed for an evaluation."""
+    """A weigher, with the lowest and highest value of all fitting hosts at the beginning of an evaluation."""
 
     weigher: Weigher
     values: Floats
@@ -65,7 +65,7 @@ def _scales_of(found: FoundHosts) -> tuple[Scale, ...]:
 
 
 def _worths(scales: Sequence[Scale], found: FoundHosts) -> Floats:
-    """Return the score of every host, rounded to steps of `near`; operations without effect are skipped."""
+    """Return the score of every host, rounded to multiples of `near`."""
     count, near = found.positions.size, found.policy.near
     score, counts = np.zeros(count), np.empty(count)
     for scale in scales:
@@ -83,7 +83,7 @@ def _worths(scales: Sequence[Scale], found: FoundHosts) -> Floats:
 
 
 def _points(scales: Scales, values: Sequence[float], multipliers: Sequence[float]) -> list[float]:
-    """Return the weighted contribution of each value of one host, as `_worths` computes it for all hosts."""
+    """Return the weighted contribution of each weigher's value for one host, computed as for all hosts."""
     return [
         (0.0 if scale.clamped and value < scale.lowest else value - scale.lowest)
         / (scale.highest - scale.lowest)
@@ -151,7 +151,7 @@ class Weights:
         return known
 
     def one_more(self, index: int) -> float:
-        """Return how much less a host weighs after one more instance, computed for the first host."""
+        """Return by how much one more instance lowers a host's score, computed for the first host only."""
         if self._one_more is None:
             now = self.found.facts(index)
             then = with_more(now, self.found.alternative.asked, 1)
@@ -203,7 +203,7 @@ def replay(build: str, record: Record) -> Replayed:
 
 
 class ChoiceRecorder:
-    """The record of each choice of an evaluation."""
+    """Records each choice of an evaluation."""
 
     def __init__(self, seed: str, weights: Weights) -> None:
         self.values: dict[int, Values] = {}  # values of hosts that moved
@@ -213,7 +213,7 @@ class ChoiceRecorder:
         self._passed_over: list[Entry] = []  # the best rejected hosts
 
     def pass_over(self, entry: Entry) -> None:
-        """Record that a host which would have been better was rejected."""
+        """Record that a host with a better score was rejected."""
         if entry[2] == 0 and len(self._passed_over) < RECORDED_REFUSED:
             self._passed_over.append(entry)
 
@@ -269,17 +269,17 @@ class CapacityReservation(Protocol):
 class HasReservations(Protocol):
     @property
     def unsettled(self) -> Sequence[CapacityReservation]:
-        """Return the reservations whose claims have no result yet."""
+        """Return the reservations of capacity whose claims have no result yet."""
 
     def enter(self, way: Candidate) -> CapacityReservation:
         pass
 
     def drop(self, promise: CapacityReservation) -> None:
-        """Release a reservation whose claim failed."""
+        """Release the reserved capacity of a claim that failed."""
 
 
 class Pick(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """The choices of one claim, best host first; capacity is reserved for the first choice only."""
+    """The hosts chosen for one claim, best first; capacity is reserved on the first only."""
 
     choices: tuple[Candidate, ...]
     promise: CapacityReservation
@@ -296,7 +296,7 @@ class Pick(msgspec.Struct, frozen=True, eq=False, gc=False):
         return self.choices[0].root
 
     def decision(self, root: str, refused: tuple[str, ...], asked: AlsoAsked | None = None) -> Decision:
-        """Return the decision for the claimed host, which is a later one if placement refused the first."""
+        """Return the decision record for the claimed host, which may be a later one of the chosen hosts."""
         record = self.record
         if root != self.root or asked is not None:
             better = takewhile(lambda way: way.root != root, self.choices)

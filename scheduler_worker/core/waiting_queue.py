@@ -47,7 +47,7 @@ class HostReservation:
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """A waiting request in the queue of its equivalence class."""
+    """A waiting request as an entry of the queue of its equivalence class."""
 
     request: Id
     kind: str
@@ -103,7 +103,7 @@ class Line:
 
     @property
     def further(self) -> bool:
-        """Return whether to examine unknown hosts, too, for the requests behind the first."""
+        """Return whether unknown hosts should be examined for the requests behind the first one, too."""
         return self.more and not self.open and not self.trying
 
     @property
@@ -113,7 +113,7 @@ class Line:
 
 @dataclass(slots=True, eq=False)
 class Trial:
-    """Requests of a queue that are being placed on hosts that would fit."""
+    """Requests of a queue that are being placed now, because a host would fit."""
 
     line: Line
     roots: tuple[Root, ...]
@@ -123,7 +123,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The next waiting request to be placed, on any host except the excluded ones."""
+    """The next waiting request to place, on any host except the excluded ones."""
 
     waiter: Waiter
     beside: frozenset[Root]
@@ -137,10 +137,10 @@ class HostSight(Protocol):
         """Return the free amounts in the provider tree of a host; empty if there is no such host."""
 
     def watches(self, kind: str) -> Sequence[RoomNeeded]:
-        """Return amounts of resource classes such that any fitting host has at least one of them free."""
+        """Return amounts of resource classes such that every host that fits has at least one of them free."""
 
     def look(self, kind: str, among: Roots | None, beside: Roots, enough: int) -> HostsFound:
-        """Return all given hosts that fit, or `enough` of all hosts that fit if `among` is None."""
+        """Return which of the hosts `among` fit, or `enough` of all fitting hosts if `among` is None."""
 
     def prospect(self, kind: str) -> Prospect:
         """Return the hosts that could ever fit an equivalence class, and how much each lacks now."""
@@ -181,7 +181,7 @@ class ChangedHosts:
         return bool(self.capacity or self.reports or self.released)
 
     def take(self) -> tuple[dict[Root, None], dict[Root, None], dict[Root, None]]:
-        """Return the hosts changed by capacity, by reports and by released reservations, and forget them."""
+        """Return and forget the hosts changed by capacity, by reports and by released reservations."""
         changed = self.capacity, self.reports, self.released
         self.capacity, self.reports, self.released = {}, {}, {}
         return changed
@@ -205,7 +205,7 @@ def reservations(
 
 
 def _nearest(seen: Prospect, left: Ints, needs: int, before: Roots) -> list[Root]:
-    """Return as many of the hosts as all instances of the request need."""
+    """Return the hosts closest to fitting, as many as all instances of the request need."""
     if not len(left):
         return []
     far = seen.lacks[left]

@@ -55,11 +55,11 @@ class WaitingRoom:
 
     @property
     def mark(self) -> int:
-        """Return the number of changes of hosts that an evaluation which begins now includes."""
+        """Return a mark for the changes of hosts that an evaluation which begins now includes."""
         return self._changes.mark
 
     def enter(self, waiter: Waiter, mark: int | None = None) -> None:
-        """Add a request that found no host among the hosts as of this mark (None: it was not evaluated)."""
+        """Add a request that found no host in an evaluation with this mark (None: it was not evaluated)."""
         if waiter.request in self.everybody:
             return
         line = self._lines.get(waiter.kind)
@@ -135,7 +135,7 @@ class WaitingRoom:
             line.untested.update(dict.fromkeys(line.refused))
 
     def let_go(self, roots: Roots) -> None:
-        """Handle the release of reservations on hosts that did not change."""
+        """Handle released reservations on hosts that did not change otherwise."""
         if self._lines:
             self._give_back(roots)
 
@@ -160,13 +160,13 @@ class WaitingRoom:
 
     @property
     def restless(self) -> bool:
-        """Return whether a host is to be evaluated or a request to be placed."""
+        """Return whether there is work: a host to evaluate or a request to place."""
         news = self._changes.any or self._shuffled
         return bool(self._lines) and (news or any(line.ready for line in self._lines.values()))
 
     @property
     def busy(self) -> bool:
-        """Return whether a request is being placed, or a queue has a scheduled retry."""
+        """Return whether a request is being placed or a retry is scheduled."""
         return bool(self._trials) or any(line.look_at is not None for line in self._lines.values())
 
     def next_look(self) -> float | None:
@@ -199,7 +199,7 @@ class WaitingRoom:
         return found
 
     def back(self, request: Id, look_at: float | None = None) -> None:
-        """Return a request without a host to its queue; `look_at` is the time of its next retry."""
+        """Return a request that got no host to its queue; `look_at` is the time of its next retry."""
         waiter = self.everybody.get(request)
         if waiter is None:
             return
@@ -211,7 +211,7 @@ class WaitingRoom:
             line.look_at = look_at if line.look_at is None else min(line.look_at, look_at)
 
     def settle(self, now: float) -> None:
-        """Evaluate the changed hosts for the queues that they could help."""
+        """Evaluate the changed hosts for the queues whose requests may fit there now."""
         self._tell_the_lines()
         if self._shuffled:
             self._reserve_hosts()
@@ -232,7 +232,7 @@ class WaitingRoom:
                 self._look(line, now, None)
 
     def sweep(self, now: float) -> None:
-        """Evaluate every waiting request; a request that is placed by it was missed by all wake-up rules."""
+        """Evaluate every waiting request; a success means that the rules for waking missed the request."""
         self.settle(now)
         busy = {root for trial in set(self._trials.values()) for root in trial.roots}
         for line in self._lines.values():
@@ -245,7 +245,7 @@ class WaitingRoom:
     # How a change finds its lines
 
     def _give_back(self, roots: Roots) -> None:
-        """Evaluate hosts again that are no longer excluded, although they did not change."""
+        """Evaluate again the hosts that are no longer excluded, although they did not change."""
         self._changes.remember(roots)
         self._changes.released.update(dict.fromkeys(roots))
 
@@ -279,7 +279,7 @@ class WaitingRoom:
                     yield self._lines[kind]
 
     def _evaluate(self, line: Line, now: float, *, whole: bool) -> None:
-        """Evaluate all hosts for a queue, or the changed hosts."""
+        """Evaluate all hosts, or only the changed hosts, for a queue."""
         changed, line.untested = line.untested, {}
         if whole:
             line.whole, line.more, line.look_at = False, False, None
@@ -309,7 +309,7 @@ class WaitingRoom:
         self._shuffled = True
 
     def _tried(self, request: Id, *, placed: bool) -> None:
-        """Record whether a request was placed; after the last one, release the queue's remaining capacity."""
+        """Record whether a request was placed; after a queue's last one, release its reserved capacity."""
         trial = self._trials.pop(request, None)
         if trial is None:
             return

@@ -1,4 +1,4 @@
-"""SQL for queries: decisions (why a build got no host, or a move was refused), waiting requests, clients."""
+"""SQL for queries: decisions (why a build got no host or a move was refused), waiting requests, clients."""
 
 from collections.abc import Collection, Iterable
 
@@ -228,7 +228,7 @@ async def registered(tx: Transaction, names: Collection[str] = ()) -> list[Regis
 
 
 async def bind(tx: Transaction, client: str, projects: Collection[str]) -> None:
-    """Bind a client to exactly these projects; without projects it is unregistered."""
+    """Store exactly these projects for a client; without projects it is unregistered."""
     await _DROP(tx, [(client,)])
     if projects:
         await _ADD(tx, [(client, project) for project in sorted(set(projects))])

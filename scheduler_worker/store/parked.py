@@ -149,7 +149,7 @@ class FoundParked(msgspec.Struct, frozen=True):
 
 
 class OtherScheduler(msgspec.Struct, frozen=True):
-    """The last heartbeat of a scheduler."""
+    """The last stored heartbeat of another scheduler."""
 
     owner: str
     beat: int
@@ -171,12 +171,12 @@ async def add(tx: Transaction, owner: str, parked: Iterable[ParkedRequest]) -> s
 
 
 async def one_of_each(tx: Transaction, moves: Mapping[Id, Id]) -> dict[Id, Id]:
-    """Return by build the one move of the build that waits: the given one, or an earlier one."""
+    """Return for each build its one move that waits: the given one, or an earlier one."""
     return {row["build"]: row["move"] for row in await _ONE_OF_EACH(tx, sorted(moves.items()))}
 
 
 async def looked_at(tx: Transaction, parked: Iterable[ParkedRequest]) -> None:
-    """Store the result of evaluations: what the waiting requests lack, and where moves begin."""
+    """Store what waiting requests lack by their last evaluation, and the cells of waiting moves."""
     values = []
     for request in sorted(parked, key=_by_request):
         row = _row(request)
@@ -203,12 +203,12 @@ async def without(tx: Transaction, parked: ParkedRequest, builds: Collection[Id]
 
 
 async def owned(tx: Transaction, owner: str) -> set[Id]:
-    """Return the ids of the waiting requests of this owner."""
+    """Return the ids of the waiting requests that this scheduler owns."""
     return {row["request"] for row in await _OF_OWNER(tx, owner=owner)}
 
 
 async def adopt(tx: Transaction, owner: str, before: str, limit: int) -> tuple[list[ParkedRequest], bool]:
-    """Take over waiting requests of this owner; return whether there are more."""
+    """Take over waiting requests of the given scheduler; return whether it has more."""
     rows = await _ADOPT(tx, owner=owner, before=before, most=limit)
     return [kept for row in rows if (kept := _parked(row)) is not None], len(rows) == limit
 
@@ -219,7 +219,7 @@ async def find(tx: Transaction, ids: Collection[Id]) -> list[FoundParked]:
 
 
 async def cancel(tx: Transaction, requests: Mapping[Id, str]) -> None:
-    """Mark waiting requests as cancelled; their owners end them."""
+    """Mark waiting requests as cancelled; the schedulers that own them end them."""
     await _CANCEL(tx, sorted(requests.items()))
 
 
@@ -228,7 +228,7 @@ async def cancelled(tx: Transaction, owner: str) -> list[Id]:
 
 
 async def beat(tx: Transaction, owner: str, reserved: str, rescued: int) -> bool:
-    """Store the heartbeat of an owner; return False if another scheduler has adopted its waiting requests."""
+    """Store a scheduler's heartbeat; return False if another scheduler took over its waiting requests."""
     [row] = await _BEAT(tx, owner=owner, reserved=reserved, rescued=rescued)
     return bool(row["beat"] > 0)
 

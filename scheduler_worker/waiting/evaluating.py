@@ -162,7 +162,7 @@ class WaitingBuilds:
 
 
 def given_up(order: Order, kept: ParkedRequest, last: events.Park) -> Order:
-    """Return the order of an expired request, ready to end after its last evaluation."""
+    """Return the order of an expired waiting request after its last evaluation, ready to end."""
     lacks = last.why if last.shorts else kept.lacks
     decision = decision_of(last) if last.shorts else kept.decision
     return structs.replace(
@@ -264,7 +264,7 @@ class WaitingMoves:
         return [self._result(course) for course in courses]
 
     async def recheck(self, waiting: Sequence[ParkedRequest]) -> Sequence[tuple[ParkedRequest, Evaluated]]:
-        """Read the instances of some waiting moves again; all moves in turn."""
+        """Look up again the instances of the next few waiting moves; calls go through all moves in turn."""
         new = [kept for kept in waiting if kept.request not in self._looked_at]
         if len(new) <= LOOKED_AT:
             self._looked_at.difference_update(kept.request for kept in waiting)

@@ -27,7 +27,7 @@ WishesOf = Callable[[BuildRequested], Sequence[Alternative]]
 
 @dataclass(eq=False)
 class Sight:
-    """The waiting queues' view of hosts; requests of one class read the same in placement and filters."""
+    """The view of hosts for waiting queues; requests of one equivalence class see the same."""
 
     source: CandidateSource
     policy: ChoicePolicy
@@ -44,7 +44,7 @@ class Sight:
         return kind
 
     def wakes(self, kind: str) -> str:
-        """Return as text what a host must have before a request of the equivalence class is woken."""
+        """Return as text what must be free on a host before requests of a class are evaluated."""
         questions = [alternative.question for alternative in self._alternatives(kind)]
         zone, cell = (questions[0].zone, questions[0].cell) if questions else ("", "")
         place = (f" in zone {zone}" if zone else "") + (f" of cell {cell}" if cell else "")
@@ -67,7 +67,7 @@ class Sight:
         return self.source.free(root)
 
     def watches(self, kind: str) -> Sequence[RoomNeeded]:
-        """Return, for each flavor of an equivalence class, the requirement that the fewest hosts satisfy."""
+        """Return for each flavor of an equivalence class the requirement that the fewest hosts satisfy."""
         shared = set[str]().union(*self.source.sharing.values())
         watches = []
         for alternative in self._alternatives(kind):
@@ -132,7 +132,7 @@ class Sight:
 
 
 def narrowed(question: FindCandidates, among: Roots | None, beside: Roots) -> FindCandidates | None:
-    """Return a query restricted to the given hosts and without the excluded ones; None if no host remains."""
+    """Return a query restricted to the given hosts without the excluded ones; None if no host is left."""
     if among is None:
         return without(question, beside)
     left = [root for root in among if root not in beside]

@@ -1,4 +1,4 @@
-"""Ownership of waiting requests; requests of silent schedulers are taken over."""
+"""Ownership of waiting requests: each belongs to one scheduler; those of silent schedulers are taken over."""
 
 import logging
 
@@ -24,7 +24,7 @@ _reserved = msgspec.json.Decoder(dict[str, tuple[int, float, str]]).decode
 
 
 class Keeping:
-    """The ownership of waiting requests: adopts the requests of silent schedulers, and answers queries."""
+    """Owns waiting requests: takes over requests of silent schedulers, and answers queries about all."""
 
     def __init__(self, queue: WaitingQueue, clock: Clock) -> None:
         self._queue = queue
@@ -73,7 +73,7 @@ class Keeping:
                     return
 
     async def let_go(self) -> None:
-        """Release the ownership of waiting requests at a stop, so that another scheduler adopts them."""
+        """Release the ownership of waiting requests at a stop, so that another scheduler takes them over."""
         if not self._store.requests:
             return
         try:

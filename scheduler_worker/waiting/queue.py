@@ -60,7 +60,7 @@ class StillWaiting(Struct, frozen=True):
 
 
 class RetryLater(Struct, frozen=True):
-    """The result that the evaluation failed and is repeated after a time that doubles each time."""
+    """The result that an evaluation failed; it is repeated after pauses that double."""
 
     after: float
     start: MoveStart | None = None
@@ -72,7 +72,7 @@ Results = Sequence[tuple[ParkedRequest, Evaluated]]
 
 @dataclass(slots=True)
 class _Lane:
-    """The pending work of one lane: all builds, or the moves of one cell."""
+    """The pending evaluations of one lane: of all builds, or of the moves of one cell."""
 
     woken: list[Woken] = field(default_factory=list)
     expired: dict[Id, ParkedRequest] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class WaitingQueue:
                 await self._sleep()
 
     def recheck(self) -> None:
-        """Read the related instances of waiting requests, and the instances of waiting moves, again."""
+        """Look up related instances of waiting requests again, and the instances of waiting moves."""
         self.store.related.stirred = True
         for kept in self.store.requests.values():
             if kept.start is not None:

@@ -58,7 +58,7 @@ class WaitingStore:
         self.add = retrying(self._clock)(self._add_once)
 
     def enter(self, kept: ParkedRequest, mark: int | None = None) -> None:
-        """Add a request without a host among the hosts as of this mark (None: not evaluated)."""
+        """Add a request that found no host in an evaluation with this mark (None: it was not evaluated)."""
         waiter = Waiter(
             kept.request, kept.kind, kept.priority, kept.since, kept.until, needs_of(kept.message)
         )
@@ -69,7 +69,7 @@ class WaitingStore:
         self._moved()
 
     def enter_again(self, kept: ParkedRequest) -> None:
-        """Add or replace a waiting request whose equivalence class is to be computed."""
+        """Add or replace a waiting request, and compute its equivalence class again."""
         order, event = self._begin(kept)
         if event.refusal:  # it has become unreadable
             kept = replace(kept, until=self._clock.now(), lacks=event.refusal)
@@ -130,7 +130,7 @@ class WaitingStore:
         return bool(len(self.room)) and self.room.ahead(self.kind(order), order.request.priority, now)
 
     def behind(self, order: Order, now: float, seen: int, story: StoredContext) -> ParkedRequest:
-        """Return a request that waits without a search, as the first request of its class has no host."""
+        """Return a request to wait without a search, because the first request of its class found no host."""
         first = self.room.first(self.kind(order))
         known = None if first is None else self.requests.get(first.request)
         lacks = f": {known.lacks}" if known is not None else ""
@@ -156,7 +156,7 @@ class WaitingStore:
         )
 
     def enter_stored(self, stored: Sequence[Marked], ours: set[Id], regroupings: int) -> None:
-        """Add the stored requests of this owner to the queues; outdated classes are recomputed."""
+        """Add this scheduler's stored requests to the queues; outdated classes are computed again."""
         for kept, mark in stored:
             if kept.request not in ours or kept.request in self.room:
                 continue
@@ -238,7 +238,7 @@ class WaitingStore:
                 await decisions.add_moves(tx, ending, self._clock.now())
 
     def rescue(self, kept: ParkedRequest) -> None:
-        """Count a waiting request for which only the slow check of all requests has found a host."""
+        """Count a waiting request whose host only the slow check of all requests has found."""
         self.rescued += 1
         RESCUED.inc()
         log.error(

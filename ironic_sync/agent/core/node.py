@@ -1,5 +1,5 @@
-"""A node as the agent reads it (state, instance, seen build attempts), and the patches that it writes: build,
-attempt, and the fields that Ironic needs to deploy.
+"""An Ironic node as the agent reads it (state, instance, recorded build attempts), and the patches that the
+agent writes to it: build, attempt, and the fields that Ironic needs to deploy.
 """
 
 import re
@@ -54,8 +54,8 @@ class MetalNode(msgspec.Struct, frozen=True, kw_only=True):
         return next(found, SeenAttempt(build=build, attempt=0))
 
     def attempt_of(self, build: str) -> int | None:
-        """Return the attempt of this build that holds the node: 0 if it was not recorded, None if the build
-        does not hold the node.
+        """Return the attempt of this build that has the node: 0 if not recorded, None if it is not its
+        node.
         """
         if self.instance_uuid != build:
             return None
@@ -112,7 +112,7 @@ def release_node() -> list[Json]:
 
 
 def close(node: MetalNode, order: BuildOrdered | DestroyOrdered, cause: str) -> list[Json]:
-    """Return the patch that records on a node that this attempt has ended there."""
+    """Return the patch that records on a node that this build attempt has ended there."""
     others = [attempt for attempt in node.seen if attempt.build != order.build]
     this = SeenAttempt(build=order.build, attempt=order.attempt, cause=cause[:LONGEST_CAUSE])
     return [{"op": "add", "path": f"/extra/{SEEN}", "value": msgspec.to_builtins([*others, this][-KEPT:])}]
@@ -155,7 +155,7 @@ def image_lacking(node: MetalNode, spec: BuildSpec) -> str:
 
 
 def _traits(flavor: Flavor, of_image: Sequence[str]) -> list[str]:
-    """Return the required traits; Ironic refuses to deploy on a node that has lost one."""
+    """Return the traits that the deployment requires; Ironic refuses a node that has lost one."""
     matches = (
         re.fullmatch(r"trait[\w-]*:(\w+)", name)
         for name, value in flavor.extra_specs.items()

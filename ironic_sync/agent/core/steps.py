@@ -58,7 +58,7 @@ class ReleaseNode:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """The step that fails a deployment which Ironic holds, so that it can be undeployed."""
+    """The step that fails a deployment in a wait state of Ironic, so that it can be undeployed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ Step = Claim | Deploy | Close | Undeploy | ReleaseNode | Abort | Wait | Say
 
 def next_step(node: MetalNode | None, order: Order, *, given_up: str = "", writes: bool = True) -> Step:
     """Return the next step of an order on its node. `given_up` is the reason why the attempt can only fail.
-    Without `writes`, nothing can be recorded on the node.
+    Without `writes`, Ironic refuses to record anything on the node.
     """
     if isinstance(order, BuildOrdered):
         return _toward_built(node, order, given_up, writes)
@@ -140,7 +140,7 @@ def _describe(node: MetalNode) -> str:
 
 
 def _not_torn_down(node: MetalNode, order: Order) -> bool:
-    """Return whether Ironic failed to tear a node down and has removed the reservation nevertheless."""
+    """Return whether Ironic failed to tear a node down although the node is no longer reserved."""
     last_here = bool(node.seen) and node.seen[-1].build == order.build and node.instance_uuid is None
     return last_here and node.provision_state in ("error", "deleting")
 

@@ -1,4 +1,4 @@
-"""Filters about the demands of image, flavor and query, and about the combined metadata of aggregates."""
+"""Filters for demands of image, flavor and hint `query`, and for metadata of the host's aggregates."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -113,7 +113,7 @@ def aggregate_instance_extra_specs() -> Rule:
 
 
 def demands(extra_specs: Mapping[str, str], scope: str) -> Iterator[tuple[str, str, bool]]:
-    """Yield key, demand and whether it has the scope, of the extra specs with this scope or without any."""
+    """Yield key, demand and whether it had the scope, for extra specs with this scope or with none."""
     for key, demand in extra_specs.items():
         if key.startswith(scope):
             yield key.removeprefix(scope), demand, True
