@@ -11,8 +11,7 @@ import msgspec
 from berth import __version__
 from berth.reference_tables import markdown_table
 from bus.ferry.crossings import ways
-from bus.routing import ANYONE, Query, Topic
-from bus.topics import QUERIES, TOPICS
+from bus.topics import ANYONE, QUERIES, TOPICS, Query, Topic
 from bus.worker import Worker, cell_of
 
 

@@ -10,8 +10,7 @@ from typing import Any, TypeVar, Union
 
 from bus.errors import Poison, Retry
 from bus.protocol import QueueSpec
-from bus.routing import Address, Query, Topic
-from bus.topics import TOPIC_OF, TOPICS
+from bus.topics import TOPIC_OF, TOPICS, Address, Query, Topic
 from bus.vocabulary import Message
 
 M = TypeVar("M", bound=Message)

@@ -19,7 +19,7 @@ from bus.messages import (
     SchedulerAlive,
 )
 from bus.moves import MoveEnded, MoveProgress, MoveRequested, MoveSteered
-from bus.routing import Address
+from bus.topics import Address
 from bus.vocabulary import Message
 from bus.worker import Worker, on, on_many
 from control_room.core.builds import BuildHistory, EndedBuild

@@ -13,8 +13,7 @@ from bus.delivery.serving import serve
 from bus.delivery.suspects import Process
 from bus.errors import AnswerRefused, NoAnswer, Unavailable, Undecodable, Unroutable
 from bus.protocol import Ask, Envelope, Inbox, QueueSpec, Transport, decode
-from bus.routing import Address, Query
-from bus.topics import TOPIC_OF
+from bus.topics import TOPIC_OF, Address, Query
 from bus.vocabulary import Message
 from bus.worker import Worker, query_queue, reply_prefix
 

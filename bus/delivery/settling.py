@@ -17,8 +17,7 @@ from bus.delivery.suspects import Process, Suspects
 from bus.delivery.verdicts import Again, Dead, letter_of, refusal_of, verdict
 from bus.errors import Unavailable, Undecodable, Unroutable
 from bus.protocol import Delivery, Envelope, decode
-from bus.routing import matches
-from bus.topics import TOPIC_OF
+from bus.topics import TOPIC_OF, matches
 from bus.vocabulary import Message
 from bus.worker import Answers, On, Undeclared, Worker, messages_of, reply_prefix
 

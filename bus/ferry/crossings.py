@@ -13,8 +13,7 @@ from typing import Any
 
 from bus.errors import Undecodable
 from bus.protocol import Envelope, QueueSpec, decode
-from bus.routing import ANYONE, Query, Topic, matches
-from bus.topics import QUERIES, TOPICS
+from bus.topics import ANYONE, QUERIES, TOPICS, Query, Topic, matches
 from bus.worker import Worker, cell_of, reply_prefix
 
 _OPEN = re.compile(r"\{\w+\}")

@@ -13,8 +13,7 @@ from typing import Any, Literal
 from bus import topics
 from bus.ferry.crossings import Crossing, Way
 from bus.rabbit.topology import LETTER, BrokerNames, letter_key
-from bus.routing import Query, Topic
-from bus.topics import TOPIC_OF
+from bus.topics import TOPIC_OF, Query, Topic
 from bus.worker import Worker, asks_as, reply_prefix, suspects_queue
 
 _WORD = r"[A-Za-z0-9_-]+"

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from berth import topology, wiring
-from bus.routing import Query, Topic
 from bus.topics import (
     AGENT_BUILD,
     AGENT_DESTROY,
@@ -42,6 +41,8 @@ from bus.topics import (
     TELL_NODES,
     TOPIC_OF,
     TOPICS,
+    Query,
+    Topic,
 )
 from bus.worker import Worker
 

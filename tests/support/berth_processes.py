@@ -26,7 +26,7 @@ from berth.settings import Settings
 from bus.clock import monotonic
 from bus.delivery.runner import Bus, Listener
 from bus.protocol import QueueSpec
-from bus.routing import Address
+from bus.topics import Address
 from bus.vocabulary import Message
 from tests.support.forking import run_berth
 

@@ -22,9 +22,9 @@ from bus.moves import MovePlaced, MoveRefused, MoveRequested
 from bus.queries import BuildsFound, BuildStands, FindBuilds, FindWaiting, WaitingFound, WaitingRequest
 from bus.reports import HostState, Inventory
 from bus.requests import Flavor
-from bus.routing import Address
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
+from bus.topics import Address
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, on
 from placement_worker import Placement, placement_worker

@@ -17,8 +17,7 @@ from bus.messages import BuildDeleted, BuildDeleteRequested
 from bus.protocol import Envelope
 from bus.queries import FindBuilds
 from bus.rabbit import permissions
-from bus.routing import Query, Topic
-from bus.topics import QUERIES, TOPICS
+from bus.topics import QUERIES, TOPICS, Query, Topic
 from bus.vocabulary import Message
 from bus.worker import Worker, cell_of, on
 from placement_worker.core.claim_world import CellLimits, ended
