@@ -36,19 +36,14 @@ class ClaimOperations(PlacementOperations):
         """Judge claims of several orders; the claims of one order succeed together or not at all."""
         results: list[tuple[ClaimResult, ...]] = []
         for part in portions_by_size(orders, lambda order: len(order.claims), CLAIMS_A_TRANSACTION):
-            results += await self._claim_part(part, cell)
+            # First choices nearly always fit, so only their providers are locked; a second time all are.
+            first = await self._claim(part, cell, all_choices=False)
+            waiting = [order for order, result in zip(part, first, strict=True) if result is None]
+            second = iter(await self._claim(waiting, cell, all_choices=True) if waiting else ())
+            for order, result in zip(part, first, strict=True):
+                judged = result if result is not None else next(second)
+                results.append(judged if judged is not None else _contended(order))
         return [ClaimAnswered(results=result) for result in results]
-
-    async def _claim_part(self, orders: Sequence[ClaimRequested], cell: str) -> list[tuple[ClaimResult, ...]]:
-        # First choices nearly always fit, so only their providers are locked; a second transaction locks all.
-        first = await self._claim(orders, cell, all_choices=False)
-        waiting = [order for order, result in zip(orders, first, strict=True) if result is None]
-        second = iter(await self._claim(waiting, cell, all_choices=True) if waiting else ())
-        results = []
-        for order, result in zip(orders, first, strict=True):
-            judged = result if result is not None else next(second)
-            results.append(judged if judged is not None else _contended(order))
-        return results
 
     @again(lambda _, orders, *__, **___: [_contended(order) for order in orders])
     async def _claim(

@@ -270,10 +270,8 @@ def _allocations(minor: int, *, may_be_empty: bool) -> Json:
 
 
 def _post_allocations(minor: int) -> Schema:
-    plain: Any = None
-    if minor >= 28:
-        plain = Annotated[dict[_Uuid, _CLAIMS[minor]], Meta(min_length=1)]  # type: ignore[valid-type]
-    return Schema(_by(_KEY, _allocations(minor, may_be_empty=True), 1), plain)
+    several = Annotated[dict[_Uuid, _CLAIMS[minor]], Meta(min_length=1)]  # type: ignore[valid-type]
+    return Schema(_by(_KEY, _allocations(minor, may_be_empty=True), 1), several if minor >= 28 else None)
 
 
 PUT_ALLOCATIONS = {

@@ -1,6 +1,6 @@
 """Reads stored data for `berth audit` and tests: violated guarantees, allocations, holder consumers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
@@ -49,24 +49,17 @@ _PROVIDERS = sql("""
     OR (p.parent_provider_id IS NULL AND p.root_provider_id <> p.id)
     OR (p.parent_provider_id IS NOT NULL AND p.root_provider_id <> q.root_provider_id)
 """)
-_HOLDINGS = sql("""
-    SELECT c.uuid AS consumer, c.generation, p.uuid AS provider, k.name, a.used, c.created_at
-    FROM consumers c
-    JOIN allocations a ON a.consumer_id = c.id
-    JOIN resource_providers p ON p.id = a.resource_provider_id
-    JOIN resource_classes k ON k.id = a.resource_class_id
-    ORDER BY c.uuid, p.uuid, a.resource_class_id
-""")
 _CONSUMER_TREES = sql("""
-    SELECT DISTINCT c.uuid AS consumer, t.name AS type, c.client, c.created_at, c.keeps_for, r.uuid AS root,
-    p.uuid AS provider, h.cell, h.agent, h.created_at AS reported
+    SELECT c.uuid AS consumer, c.generation, t.name AS type, c.client, c.created_at, c.keeps_for,
+    r.uuid AS root, p.uuid AS provider, k.name, a.used, h.cell, h.agent, h.created_at AS reported
     FROM consumers c
     JOIN allocations a ON a.consumer_id = c.id
     JOIN resource_providers p ON p.id = a.resource_provider_id
     JOIN resource_providers r ON r.id = p.root_provider_id
+    JOIN resource_classes k ON k.id = a.resource_class_id
     LEFT JOIN consumer_types t ON t.id = c.consumer_type_id
     LEFT JOIN hosts h ON h.root = r.uuid AND h.sequence >= 0
-    ORDER BY c.uuid, r.uuid, p.uuid
+    ORDER BY c.uuid, r.uuid, p.uuid, a.resource_class_id
 """)
 _SERVED = sql("""
     SELECT DISTINCT p.uuid AS provider, r.uuid AS root FROM traits t
@@ -113,6 +106,8 @@ class TreesOfConsumer:
     trees: dict[str, ReportedTree | None]
     pools: list[frozenset[str]]  # of each provider that shares: the roots it shares with
     keeps_for: str | None = None  # the consumer that it holds allocations for
+    generation: int = 0
+    allocations: Allocations = field(default_factory=dict)
 
     def may_be_on(self, root: str) -> bool:
         """Return whether an instance with these allocations could be on that host."""
@@ -165,13 +160,9 @@ async def breaches(database: Database) -> list[str]:
 
 
 async def holdings(database: Database) -> dict[str, tuple[int, Allocations, float]]:
-    """Return each consumer's generation and allocations, and the time of the last change."""
-    held: dict[str, tuple[int, Allocations, float]] = {}
-    async with database.read() as tx:
-        for row in await _HOLDINGS(tx):
-            _, allocations, _ = held.setdefault(row["consumer"], (row["generation"], {}, row["created_at"]))
-            allocations.setdefault(row["provider"], {})[row["name"]] = row["used"]
-    return held
+    """Return the generation, the allocations and their time for each consumer."""
+    held = await trees_of_consumers(database)
+    return {consumer: (one.generation, one.allocations, one.since) for consumer, one in held.items()}
 
 
 async def trees_of_consumers(database: Database) -> dict[str, TreesOfConsumer]:
@@ -183,15 +174,16 @@ async def trees_of_consumers(database: Database) -> dict[str, TreesOfConsumer]:
             served.setdefault(provider, set()).add(root)
         pools = {provider: frozenset(roots) for provider, roots in served.items()}
         for row in await _CONSUMER_TREES(tx):
-            fresh = TreesOfConsumer(
-                row["type"], row["created_at"], bool(row["client"]), {}, [], row["keeps_for"]
-            )
+            whose = (row["type"], row["created_at"], bool(row["client"]))
+            fresh = TreesOfConsumer(*whose, {}, [], row["keeps_for"], row["generation"])
             one = found.setdefault(row["consumer"], fresh)
+            amounts = one.allocations.setdefault(row["provider"], {})
             reported = row["reported"]
             owner = None if reported is None else ReportedTree(row["cell"], row["agent"], reported)
             one.trees[row["root"]] = owner
-            if row["provider"] in pools:
+            if row["provider"] in pools and not amounts:
                 one.pools.append(pools[row["provider"]])
+            amounts[row["name"]] = row["used"]
     return found
 
 

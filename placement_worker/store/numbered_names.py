@@ -6,8 +6,8 @@ get another edition, which every read of trees checks. Numbers of classes are ne
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import os_resource_classes  # type: ignore[import-untyped]
 import os_traits  # type: ignore[import-untyped]
@@ -222,9 +222,8 @@ _USED = {
 }
 
 
-@dataclass(frozen=True)
-class StoredName:
-    """A name and its number, as stored in the database."""
+class StoredName(NamedTuple):
+    """A name with its number, as stored."""
 
     id: int
     name: str
@@ -272,7 +271,7 @@ async def entries(
     """Return the given names, or all, with numbers. If locked, no other transaction can begin to use one."""
     statement = _entries(kind, names is not None, used, locking)
     rows = await statement(tx, [(name,) for name in dict.fromkeys(names or ())])
-    return [StoredName(row["id"], row["name"], row["updated_at"], bool(row["used"])) for row in rows]
+    return [StoredName(*row) for row in rows]
 
 
 async def drop_name(tx: Transaction, kind: NameKind, entry: StoredName) -> None:

@@ -132,7 +132,7 @@ class AlternatesOfCell:
         self._enough: float | None = None  # capacity of a roomy host; None: not computed yet
         self._roomy: deque[int] | None = None  # roomy hosts in rotation
 
-    def take(self, several: int, beside: Collection[str], avoid: Collection[str]) -> tuple[Candidate, ...]:
+    def take(self, several: int, excluding: Collection[str], avoid: Collection[str]) -> tuple[Candidate, ...]:
         found: list[Entry] = []
         spares: list[Candidate] = []
         passed_over: list[Entry] = []
@@ -141,13 +141,13 @@ class AlternatesOfCell:
             way = self._found.way(index)
             if way is None:
                 continue
-            if way.root in beside or (avoid and (way := self._found.way(index, avoid)) is None):
+            if way.root in excluding or (avoid and (way := self._found.way(index, avoid)) is None):
                 passed_over.append(entry)
             else:
                 found.append(entry)
                 spares.append(way)
         roomy: list[Candidate] = []
-        taken = {way.root for way in spares}.union(beside)
+        taken = {way.root for way in spares}.union(excluding)
         complete = several > 1 and len(found) == several
         while complete and found and not self._is_roomy(found[-1][-1]):
             way = self._next_roomy(taken, avoid)

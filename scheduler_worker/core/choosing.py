@@ -99,12 +99,13 @@ class Choosing:
         spares: dict[Id, tuple[Candidate, ...]] = {}
         for settled in order.settled:
             if settled.lacking:
-                beside = order.beside.union(spare.root for spare in settled.spares)
+                excluding = order.beside.union(spare.root for spare in settled.spares)
                 try:
                     ranking = self.rank(order.alternatives[settled.alternative_index], order.request.request)
                 except SenselessQuery:
                     continue
-                spares[settled.instance] = ranking.spares(settled.cell, settled.lacking, beside, order.avoid)
+                found = ranking.spares(settled.cell, settled.lacking, excluding, order.avoid)
+                spares[settled.instance] = found
         return spares
 
     def rank(self, alternative: Alternative, seed: str, several: int = 1) -> Ranking:
@@ -205,7 +206,7 @@ class _Kind:
             return Chosen(self._with_spares(order, picks))
         if len(picks) < order.needed:
             group = order.alternative.group
-            beside = self._short()  # instances of the same order took the capacity
+            with_picks = self._short()  # instances of the same order took the capacity
             for instance, (ranking, pick) in reversed(list(zip(order.instances, picks, strict=False))):
                 ranking.put_back([pick])
                 if group is not None:
@@ -213,7 +214,7 @@ class _Kind:
             short = self._short()
             if picks:
                 short = dataclasses.replace(
-                    short, removals=beside.removals, nearest=beside.nearest, fitted=len(picks)
+                    short, removals=with_picks.removals, nearest=with_picks.nearest, fitted=len(picks)
                 )
             return Chosen(short=short)
         return Chosen(self._with_spares(order, picks), self._short())
@@ -244,11 +245,11 @@ class _Kind:
         several = order.alternates
         if not several:
             return tuple([pick for _, pick in picks])
-        beside = {pick.root for _, pick in picks}
+        excluding = {pick.root for _, pick in picks}
         if order.settled:
-            beside |= order.beside
+            excluding |= order.beside
         return tuple(
-            replace(pick, spares=ranking.spares(pick.choices[0].cell, several, beside, order.avoid))
+            replace(pick, spares=ranking.spares(pick.choices[0].cell, several, excluding, order.avoid))
             for ranking, pick in picks
         )
 

@@ -183,7 +183,7 @@ def messages_of(order: Handover, report: HandoverReported | None = None) -> tupl
 
 
 def begins(order: Handover) -> tuple[HandoverProgress, ...]:
-    """Return the first messages of a move again: a repeated request means that they may have been lost."""
+    """Return the first messages again, which may have been lost when a move is requested again."""
     return (_told(order),) if order.state == "leaving" else ()
 
 

@@ -36,7 +36,7 @@ MAX_CHOICES = 600  # in all claims of an order together: a message has an end
 MAX_CHOICES_EACH = 64  # in one of its claims
 MAX_METADATA_BYTES = 64 * 1024
 MAX_SPEC_BYTES = 256 * 1024  # what is built travels on with the hosts and the decision: they must fit as well
-MAX_SPECS_BYTES = 16 * 1024 * 1024  # it does so once for each instance
+MAX_SPECS_BYTES = 16 * 1024 * 1024  # for all instances of a request together
 
 # Reason for ending a single build; other builds of the request continue.
 CANCELLED = "cancelled while it waited for a host"
@@ -153,7 +153,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         )
 
     def fences(self) -> tuple[Fence, ...]:
-        """Return the consumers to retire: released ones first, then all instances without a host."""
+        """Return the consumers to retire: released consumers, else all instances without a host."""
         if self.emptied:
             return tuple([Fence(instance, number, given_back(instance)) for instance, number in self.emptied])
         return tuple([Fence(instance, None, self.reason) for instance in self.instances])
@@ -312,12 +312,12 @@ def ended(order: Order, instance: Id, reason: str) -> Order:
 
 
 def spares_of(
-    pick: Pick, way: Candidate, beside: frozenset[str], avoid: set[str], several: int
+    pick: Pick, way: Candidate, excluding: frozenset[str], avoid: set[str], several: int
 ) -> tuple[Candidate, ...]:
     """Return further hosts of the claimed host's cell, chosen together with it, that can still be claimed."""
     found: dict[str, Candidate] = {}
     for spare in (*pick.spares, *pick.choices):
-        if spare.cell != way.cell or spare.root in beside or spare.root in found:
+        if spare.cell != way.cell or spare.root in excluding or spare.root in found:
             continue
         if spare.root not in avoid and spare.allocations.keys().isdisjoint(avoid):
             found[spare.root] = spare

@@ -223,8 +223,8 @@ def _settle(order: Order, claimed: Sequence[Claimed], patience: float) -> Step:
             avoid |= providers
         spares, lacking = pick.spares, 0
         if result.choice or avoid or len(picks) > 1:
-            beside = order.beside.union([candidate.root for candidate in ways])
-            spares = spares_of(pick, way, beside, avoid, order.alternates)
+            excluding = order.beside.union([candidate.root for candidate in ways])
+            spares = spares_of(pick, way, excluding, avoid, order.alternates)
             if result.choice or len(spares) < len(pick.spares):
                 lacking = order.alternates - len(spares)
         settled.append(

@@ -181,7 +181,7 @@ class ChoicePolicy:
 
     rules: tuple[Rule, ...] = field(default_factory=lambda: rules_named(None, {}, {}))
     weighers: tuple[Weigher, ...] = field(default_factory=lambda: weighers_named(None, {}, {}))
-    # cells with a conductor in the settings; registered ones are added; None: any
+    # cells with a conductor in the settings; registered cells are added; None: any
     cells: frozenset[str] | None = None
     subset: int = 1  # among how many of the best one is drawn
     near: float = 0.0  # scores within this are alike, and then chance decides

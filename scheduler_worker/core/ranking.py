@@ -127,7 +127,7 @@ class Ranking:
         order.evaluate_again()
 
     def spares(
-        self, cell: str, several: int, beside: Collection[str], avoid: Collection[str] = ()
+        self, cell: str, several: int, excluding: Collection[str], avoid: Collection[str] = ()
     ) -> tuple[Candidate, ...]:
         """Return the next best hosts of a cell as alternates; each counts as fuller afterwards."""
         if not several:
@@ -136,7 +136,7 @@ class Ranking:
         if spares is None:
             spares = AlternatesOfCell(cell, self.found, self._order, self.capacities, self._weights)
             self._spares[cell] = spares
-        return spares.take(several, beside, avoid)
+        return spares.take(several, excluding, avoid)
 
     def admitted(self, beyond: int = -1) -> Sequence[int]:
         """Return the positions after `beyond` of the hosts that pass all filters on arrays."""

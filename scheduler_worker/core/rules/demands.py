@@ -172,8 +172,8 @@ _CONDITION = re.compile(r"\s*(==|!=|<=|>=|<|>|=)?\s*([0-9]+(?:\.[0-9]+)*)\s*")
 def image_properties(*, image_properties_default_architecture: str = "") -> Rule:
     """The host has the architecture, hypervisor and VM mode that the image names, and a permitted version.
 
-    A host that does not report one of these is rejected for an image that names it; an unknown version or
-    address width is accepted.
+    A host that does not report such a property is rejected for an image that names it; an unknown version
+    or address width is accepted.
     """
     default = image_properties_default_architecture
 
