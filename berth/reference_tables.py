@@ -76,7 +76,7 @@ MODULES: Mapping[str, str] = {
     "placement_worker.change_log": "placement",
     "placement_worker.worker": "placement",
     "placement_worker.http.app": "placement, where it serves HTTP",
-    "scheduler_worker.roster": "scheduler",
+    "scheduler_worker.agents": "scheduler",
     "cell_conductor.applying": "conductor",
     "bus.ferry.passage": "ferry",
     "ironic_sync.notifications": "ironic",

@@ -9,19 +9,17 @@ from bus.clock import Clock
 from bus.errors import Poison
 from bus.queries import CandidatesFound, FindCandidates
 from bus.sql.database import Database
-from placement_worker.aggregates import AggregateOperations
 from placement_worker.change_log import ChangeLog
-from placement_worker.claims import ClaimOperations
+from placement_worker.core.index import Snapshot
 from placement_worker.core.search import page_steps
-from placement_worker.core.snapshot import Snapshot
 from placement_worker.lookups import Lookups
 from placement_worker.memory import Memory
 from placement_worker.providers import BulkLoad, ProviderOperations
-from placement_worker.registries import CellOperations, ClassesAndTraits, ServerGroups
+from placement_worker.registries import AggregateOperations, CellOperations, ClassesAndTraits, ServerGroups
 from placement_worker.reports import ReportOperations
 from placement_worker.store.changes import ProviderNumbers
 from placement_worker.store.numbered_names import Book
-from placement_worker.transactions import Parts, again
+from placement_worker.transactions import ClaimOperations, Parts, again
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]

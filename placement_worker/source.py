@@ -1,6 +1,7 @@
 """Candidates for a scheduler in the same process as the index: the index minus its reservations."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -12,26 +13,10 @@ from bus.decisions import NearMiss, Removal
 from bus.queries import Candidate, FindCandidates
 from bus.vocabulary import Allocations
 from placement_worker.core.explain import NEAREST, UNSEEN, UNSEEN_CODE, explain, nearest
-from placement_worker.core.index import Index
-from placement_worker.core.row import Row, RowSet
-from placement_worker.core.search import (
-    HOST_PATIENCE,
-    PATIENCE,
-    TOGETHER,
-    at_once,
-    candidate,
-    lone_candidate,
-    sums,
-)
+from placement_worker.core.index import Index, ReservedSnapshot, Snapshot
+from placement_worker.core.row import Amounts, ReservedAmounts, Row, RowSet, Sums, lone_candidate, sums
+from placement_worker.core.search import HOST_PATIENCE, PATIENCE, TOGETHER, at_once, candidate
 from placement_worker.core.search_plan import Fit, FitFinder, SearchPlan, plan
-from placement_worker.core.snapshot import (
-    AsIfEmpty,
-    ReservedAmounts,
-    ReservedSnapshot,
-    Snapshot,
-    capacity_of_trees,
-    free_of_trees,
-)
 from placement_worker.core.ways import BREATH
 
 
@@ -150,6 +135,28 @@ class IndexedSource:
         self._memory.watch(some)
 
 
+class AsIfEmpty(Snapshot):
+    """The trees of the index as if nothing were allocated."""
+
+    def alter(self, row: Row) -> Row:
+        return replace(row, amounts={}, told=None, known_free=None, excluded=False)
+
+    def gives(self, name: str, asked: int) -> Bools:
+        met: Bools = self.top(name)[: self.index.high] >= asked
+        return met
+
+    def top(self, name: str) -> Amounts | Sums:
+        kind = self.index.classes[name]
+        if not kind.capped:
+            return kind.whole
+        most = kind.whole.copy()
+        for position in np.flatnonzero(kind.there).tolist():
+            row = self.index.at[position]
+            if row is not None:
+                most[position] = min(most[position], row.inventories[name].max_unit)
+        return most
+
+
 class HostSearch:
     """One query for candidates, evaluated for all hosts of an index."""
 
@@ -178,13 +185,13 @@ class HostSearch:
     def free(self, resource_class: str) -> Floats:
         free = self._free.get(resource_class)
         if free is None:
-            free = free_of_trees(self._beside, resource_class).take(self.positions)
+            free = self._beside.free_of_trees(resource_class).take(self.positions)
             self._free[resource_class] = free
             free.flags.writeable = False  # callers share the array
         return free
 
     def capacity(self, resource_class: str) -> Floats:
-        return capacity_of_trees(self._index, resource_class).take(self.positions)
+        return self._index.capacity_of_trees(resource_class).take(self.positions)
 
     def has(self, trait: str) -> Bools:
         return self._among(self._index.traits.get(trait))

@@ -3,7 +3,7 @@
 Its worker is in `worker`: a command that only reads a request needs no database.
 """
 
-from scheduler_worker.core.extra_specs import NUMA_POLICIES, PciAlias, RequestOptions, Unreadable
+from scheduler_worker.core.attributes import NUMA_POLICIES, PciAlias, RequestOptions, Unreadable
 from scheduler_worker.core.guest_topology import page_sizes
 from scheduler_worker.core.policy import NEEDLESS, BadChoice, ChoicePolicy, Choosable, all_rules, all_weighers
 from scheduler_worker.core.request import alternatives_of, seconds_of

@@ -1,13 +1,18 @@
-"""Heartbeats of agents, judged together, and counts of recent and of failed builds on each host."""
+"""Heartbeats of agents and of other schedulers, and counts of recent, failed and claimed builds."""
 
-from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable
+import logging
+from collections import Counter as Tally
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from prometheus_client import Counter, Gauge
 
 from bus.candidates import Ints
-from bus.messages import HostReported
+from bus.claims import Claimed, ClaimResult, Refused
+from bus.clock import Clock, RateLimitedPublisher
+from bus.messages import HostReported, SchedulerAlive
 from scheduler_worker.core.host_map import NEVER, NOBODY, HostColumns, HostKey, Numbers
 
 LEAST_SILENCE = 10.0  # no agent is down after a shorter silence, however short its period
@@ -19,10 +24,9 @@ AgentKey = tuple[str, str]  # cell and name: a cell cannot report for another ce
 
 
 class Listening:
-    """The periods in which this process could receive messages; only in these does an agent's silence count.
+    """The time during which messages could be received: only then does an agent's silence count.
 
-    A period without any message may be a failure of this process or of the broker; it counts only until the
-    next report was due.
+    A period without any message may be a failure of the broker: it counts until the next report was due.
     """
 
     def __init__(self, now: float) -> None:
@@ -36,7 +40,6 @@ class Listening:
         self._last = now
 
     def deaf_until(self, now: float) -> None:
-        """Exclude the time since the last message, in which this process perhaps could not receive any."""
         self._last = now
 
 
@@ -56,7 +59,6 @@ class ReportedAgent:
 
     @property
     def silence(self) -> float:
-        """Return the seconds without a report after which the agent is down."""
         return max(PERIODS * self.period, LEAST_SILENCE)
 
     @property
@@ -84,13 +86,11 @@ class Agents:
         self._listening = listening
         self._known: OrderedDict[AgentKey, ReportedAgent] = OrderedDict()
         self._numbers: dict[AgentKey, int] = {}
-        self._of_cell: Counter[str] = Counter()  # how many are known
+        self._of_cell: Tally[str] = Tally()  # how many are known
         self._table = _empty_table(64)
 
     def handle(self, report: HostReported, now: float) -> ReportedAgent:
-        """Return the agent of a report, with the time of this heartbeat unless the report is an older one. A
-        new run starts again; an agent without a run number may do so after a silence as long as a restart.
-        """
+        """Return the agent of a report, with the time of this heartbeat unless the report is an older one."""
         name, listened = (report.cell, report.agent), self._listening.seconds
         agent = self._known.get(name)
         if agent is None:
@@ -99,7 +99,7 @@ class Agents:
             agent = ReportedAgent(number, listened, now, *said, first=listened)
             self._known[name] = agent
             self._of_cell[report.cell] += 1
-        elif report.run != agent.run or (
+        elif report.run != agent.run or (  # without run numbers, a long silence shows a restart
             report.sequence < agent.sequence and listened - agent.heard > agent.silence
         ):
             agent.run, agent.life, agent.sequence = report.run, agent.life + 1, report.sequence
@@ -122,7 +122,6 @@ class Agents:
         return Silence(f"no heartbeat from its agent {key[1]}", known.at)
 
     def down(self, key: AgentKey, now: float) -> str:
-        """Return why the hosts of an agent are down; empty if they are not."""
         silence = self.silence_of(key)
         return "" if silence is None else silence.sentence(now)
 
@@ -207,7 +206,7 @@ class BuildCounts:
         self._columns = HostColumns()
         self._choices: deque[tuple[float, HostKey]] = deque()
         self._counted_until = now  # choices before this time no longer count
-        self._taken_back: Counter[HostKey] = Counter()  # choices that were undone
+        self._taken_back: Tally[HostKey] = Tally()  # choices that were undone
         self._halved_after = halved_after
         # a failure at this time counts 1 and a later failure more, so that all fade together
         self._whole = now
@@ -261,3 +260,91 @@ class BuildCounts:
                 columns.recent[columns.slots[key]] -= 1
         if not choices and taken_back:
             taken_back.clear()
+
+
+CLAIMED = Counter(
+    "berth_scheduler_claims", "instances a host was claimed for, by placement's answer", ["result"]
+)
+TURNED_DOWN = Counter(
+    "berth_scheduler_choices_refused", "hosts that placement refused in claims, by reason", ["why"]
+)
+CROSSED = Counter(
+    "berth_scheduler_crossings", "picks outside the slice of this scheduler, for want of room in it"
+)
+LIVE = Gauge("berth_schedulers_live", "schedulers that share the hosts, by their heartbeats")
+RESCUED = Counter(
+    "berth_scheduler_rescued", "requests that waited though there was a host, found by the slow sweep alone"
+)
+UNPLACEABLE = Counter("berth_scheduler_unplaceable", "requests that ended without a host")
+HOSTS = Gauge("berth_scheduler_hosts", "hosts by state, as this scheduler judges it", ["status"])
+WAITING_NOW = Gauge("berth_scheduler_waiting", "requests that wait for room with this scheduler")
+
+
+def count_claims(results: Sequence[ClaimResult]) -> None:
+    refusals = [
+        refusal
+        for result in results
+        if isinstance(result, Claimed | Refused)
+        for refusal in (result.refused if isinstance(result, Claimed) else result.refusals)
+    ]
+    for meter, counted in ((CLAIMED, Tally(map(type, results))), (TURNED_DOWN, Tally(map(type, refusals)))):
+        for kind, count in counted.items():
+            meter.labels(kind.__name__.lower()).inc(count)
+
+
+log = logging.getLogger(__name__)
+
+SAYS_SECONDS = 1.0
+GONE_SECONDS = 3.5  # a paused scheduler meets others on its hosts after this time, which costs only claims
+
+
+class Roster:
+    """The schedulers that share the hosts with this one."""
+
+    def __init__(self, clock: Clock, name: str = "") -> None:
+        self.name = name or f"s{clock.uuid()[:8]}"
+        self.waits = 0  # number of changes of the waiting requests
+        self._clock = clock
+        self._heard: dict[str, float] = {}
+        self._live: tuple[str, ...] = (self.name,)
+
+    @property
+    def live(self) -> tuple[str, ...]:
+        """Return the names of the live schedulers in order, including this one."""
+        after = self._clock.monotonic() - GONE_SECONDS
+        if any(at < after for at in self._heard.values()):
+            self._heard = {name: at for name, at in self._heard.items() if at >= after}
+            self._live = tuple(sorted({self.name, *self._heard}))
+            log.info("%d schedulers share the hosts", len(self._live))
+            LIVE.set(len(self._live))
+        return self._live
+
+    async def say(self) -> SchedulerAlive:
+        return SchedulerAlive(scheduler=self.name, waits=self.waits)
+
+    async def handle(self, message: SchedulerAlive) -> None:
+        if message.scheduler == self.name:
+            return
+        self._heard[message.scheduler] = self._clock.monotonic()
+        if message.scheduler not in self._live:
+            log.info("scheduler %s takes part: %d share the hosts", message.scheduler, len(self._heard) + 1)
+            self._live = tuple(sorted({self.name, *self._heard}))
+            LIVE.set(len(self._live))
+
+
+class WaitingSignal:
+    """A heartbeat out of turn, after which other schedulers read the waiting requests again."""
+
+    def __init__(self, roster: Roster, say: Callable[[SchedulerAlive], Awaitable[None]]) -> None:
+        self._roster = roster
+        self._say = say
+        self._heartbeat = RateLimitedPublisher(self._publish, "that others wait now")
+        self.run = self._heartbeat.run
+
+    def changed(self) -> None:
+        """Publish that waiting requests, or the resources they need, have changed in the database."""
+        self._roster.waits = (self._roster.waits + 1) % 2**31  # what a Count may be
+        self._heartbeat.due()
+
+    async def _publish(self) -> None:
+        await self._say(await self._roster.say())

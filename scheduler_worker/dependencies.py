@@ -1,62 +1,51 @@
-"""Queries of a scheduler to placement and the cells, its settings, and the end of instances."""
+"""Queries of a scheduler to placement and the cells, its settings, pending choices and ended instances."""
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import islice
 from typing import Any, TypeVar
 
+import msgspec
+
+from bus import claims, resources
+from bus.candidates import CandidateSource
 from bus.chunks import portions
-from bus.claims import (
-    ClaimAnswered,
-    ClaimRequested,
-    Held,
-    ReleaseAnswered,
-    Released,
-    ReleaseRequested,
-    ReleaseResult,
-    Retired,
-)
 from bus.clock import Clock
 from bus.errors import AnswerRefused, Retry
 from bus.groups import FindGroups, GroupsFound
 from bus.messages import BuildPlaced, BuildUnplaceable
 from bus.moves import FindMoves, MovesFound
 from bus.protocol import Ask
-from bus.queries import BuildsFound, FindBuilds, FindInstances, InstancesFound
-from bus.resources import (
-    AllocationsFound,
-    FindAllocations,
-    FindProviders,
-    FindUsages,
-    Provider,
-    ProvidersFound,
-    UsagesFound,
-)
-from bus.vocabulary import MAX_CAUSE, Id
+from bus.queries import BuildsFound, Candidate, FindBuilds, FindInstances, InstancesFound
+from bus.vocabulary import MAX_CAUSE, Allocations, Id
+from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.events import Fence, FenceAnswers, FenceImpossible, Located
-from scheduler_worker.core.extra_specs import RequestOptions
 from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.placing import LONGEST_PAUSE, PATIENCE
 from scheduler_worker.core.policy import ChoicePolicy
-from scheduler_worker.hosts import GRACE
+from scheduler_worker.core.scale import CapacityReservation
+from scheduler_worker.hosts import GRACE, HostBook
 
 UNHEARD_SECONDS = 60.0  # a message without a consumer is published again for this time
 REQUESTS_AT_ONCE = 1280  # hosts are searched and weighed once for equal requests of a batch
 
 Says = Callable[..., Awaitable[None]]  # publishes messages; returns after the broker's confirm
-Claims = Callable[[Sequence[ClaimRequested]], Awaitable[Sequence[ClaimAnswered]]]
+Claims = Callable[[Sequence[claims.ClaimRequested]], Awaitable[Sequence[claims.ClaimAnswered]]]
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementQueries:
     claim_many: Claims
-    release: Ask[ReleaseRequested, ReleaseAnswered]
-    providers: Ask[FindProviders, ProvidersFound]
+    release: Ask[claims.ReleaseRequested, claims.ReleaseAnswered]
+    providers: Ask[resources.FindProviders, resources.ProvidersFound]
     groups: Ask[FindGroups, GroupsFound]
-    allocations: Ask[FindAllocations, AllocationsFound]
-    usages: Ask[FindUsages, UsagesFound]
+    allocations: Ask[resources.FindAllocations, resources.AllocationsFound]
+    usages: Ask[resources.FindUsages, resources.UsagesFound]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +79,8 @@ async def together(asks: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def claim_each(
-    placement: PlacementQueries, questions: list[ClaimRequested]
-) -> Sequence[ClaimAnswered | AnswerRefused]:
+    placement: PlacementQueries, questions: list[claims.ClaimRequested]
+) -> Sequence[claims.ClaimAnswered | AnswerRefused]:
     """Return one answer for each claim; each is sent alone if placement refuses the list."""
     try:
         return await placement.claim_many(questions)
@@ -116,9 +105,8 @@ class RetryTimes:
         self._since: dict[Id, float] = {}
 
     def retried_for(self, request: Id) -> float:
-        """Return for how many seconds the request has been retried; 0 the first time."""
-        since = self._since.get(request)
-        return 0.0 if since is None else self._clock.monotonic() - since
+        now = self._clock.monotonic()
+        return now - self._since.get(request, now)
 
     def begin(self, request: Id) -> None:
         while len(self._since) >= self._remembered:
@@ -150,7 +138,7 @@ class Ending:
                 answers.append(FenceAnswers(tuple([(i, r) for i, r in of_this if not isinstance(r, str)])))
         return answers
 
-    async def _fenced(self, fence: Fence) -> ReleaseResult | str:
+    async def _fenced(self, fence: Fence) -> claims.ReleaseResult | str:
         try:
             return await self.retire(fence.instance, fence.why, fence.generation)
         except AnswerRefused as problem:
@@ -158,33 +146,35 @@ class Ending:
 
     async def retire(
         self, consumer: Id, why: str, generation: int | None = None, *, unplaceable: bool = True
-    ) -> ReleaseResult:
+    ) -> claims.ReleaseResult:
         """Release a consumer and reject later claims for it; without a reason only return its state."""
-        question = ReleaseRequested(
+        question = claims.ReleaseRequested(
             consumer=consumer, generation=generation, retire=why[:MAX_CAUSE], unplaceable=unplaceable
         )
         return (await self._placement.release(question)).result
 
-    async def held(self, consumers: Iterable[Id]) -> dict[Id, Held]:
-        """Return the allocations of consumers that hold any."""
-        found: dict[Id, Held] = {}
+    async def held(self, consumers: Iterable[Id]) -> dict[Id, claims.Held]:
+        found: dict[Id, claims.Held] = {}
         for some in portions(dict.fromkeys(consumers), PLACEMENT_ASKED):
-            answer = await self._placement.allocations(FindAllocations(consumers=some))
+            answer = await self._placement.allocations(resources.FindAllocations(consumers=some))
             for consumer in answer.consumers:
-                found[consumer.id] = Held(generation=consumer.generation, allocations=consumer.allocations)
+                found[consumer.id] = claims.Held(
+                    generation=consumer.generation, allocations=consumer.allocations
+                )
         return found
 
-    async def locate(self, of_each: Sequence[Sequence[tuple[Id, Held]]]) -> list[Located]:
+    async def locate(self, of_each: Sequence[Sequence[tuple[Id, claims.Held]]]) -> list[Located]:
         providers = await self.look_up([held for of_one in of_each for _, held in of_one])
         return [
             Located({instance: place_of(held, providers) for instance, held in of_one}) for of_one in of_each
         ]
 
-    async def look_up(self, every: Sequence[Held]) -> dict[str, Provider]:
+    async def look_up(self, every: Sequence[claims.Held]) -> dict[str, resources.Provider]:
         """Return the providers of existing allocations with their agents."""
         ids = dict.fromkeys(provider for held in every for provider in held.allocations)
         questions = [
-            FindProviders(ids=some, parts=("traits", "owner")) for some in portions(ids, PLACEMENT_ASKED)
+            resources.FindProviders(ids=some, parts=("traits", "owner"))
+            for some in portions(ids, PLACEMENT_ASKED)
         ]
         answers = [await self._placement.providers(question) for question in questions]
         return {provider.id: provider for answer in answers for provider in answer.providers}
@@ -195,11 +185,11 @@ class Ending:
         host = placed.chosen.host
         why = f"cell {placed.cell!r}: no conductor takes builds there; the claim on {host} was given back"
         match await self.retire(placed.build, why, placed.generation):
-            case Released():
+            case claims.Released():
                 log.warning("build %s: %s", placed.build, why)
-            case Retired(why=told, unplaceable=True):
+            case claims.Retired(why=told, unplaceable=True):
                 why = told
-            case Retired():
+            case claims.Retired():
                 return None
             case _:
                 raise Retry(after=LONGEST_PAUSE, why=f"the claim of {placed.build} is contended")
@@ -217,3 +207,136 @@ class Ending:
         left = self._unheard_for - self._unheard.retried_for(request)
         if left > 0:
             raise Retry(after=min(left, LONGEST_PAUSE), why=f"no conductor of cell {cell!r} hears of it")
+
+
+TIMEOUT = 15.0  # longer than a claim may take to be answered
+
+
+class PendingChoice(msgspec.Struct, eq=False, gc=False):
+    """One choice of a host, from the moment it is made until placement's index shows the claim."""
+
+    allocations: Allocations
+    cell: str
+    root: str
+    at: float  # when it was made
+    until: float
+    open: bool = True
+    number: int | None = None  # change number of its claim; None: no result yet
+
+
+class PendingChoices:
+    """Reservations of chosen hosts, kept until placement's index shows their claims or the claims fail.
+
+    Each choice also counts as a build on its host.
+    """
+
+    def __init__(
+        self, source: CandidateSource, book: HostBook, clock: Clock, timeout: float = TIMEOUT
+    ) -> None:
+        self.timeout = timeout
+        self._source = source
+        self._book = book
+        self._clock = clock
+        self._open: deque[PendingChoice] = deque()  # in the order in which they time out
+        self._confirmed: list[tuple[int, int, PendingChoice]] = []
+        self._ties = 0
+        # called with hosts on which capacity was released
+        self.let_go: Callable[[str], None] = lambda root: None
+
+    def enter(self, way: Candidate) -> PendingChoice:
+        now = self._clock.monotonic()
+        entry = PendingChoice(way.allocations, way.cell, way.root, now, now + self.timeout)
+        self._book.chose(way.cell, way.root, now)
+        self._source.reserve(way.allocations)
+        self._open.append(entry)
+        return entry
+
+    def confirm(self, entry: PendingChoice, number: int) -> None:
+        if number <= self._source.seen:
+            self._end(entry)
+            return
+        self._ties += 1
+        entry.number = number
+        heappush(self._confirmed, (number, self._ties, entry))
+
+    def drop(self, promise: object) -> None:
+        """Release the reservation of a choice that was not claimed; its host has one build less."""
+        if isinstance(promise, PendingChoice) and promise.open:
+            self._book.unchose(promise.cell, promise.root, promise.at)
+            self._withdraw(promise)
+
+    def look(self) -> None:
+        """Release the reservations of choices that the index shows by now, and of choices that timed out."""
+        now, confirmed, seen = self._clock.monotonic(), self._confirmed, self._source.seen
+        while confirmed and confirmed[0][0] <= seen:
+            self._end(heappop(confirmed)[2])
+        while self._open and (not self._open[0].open or self._open[0].until <= now):
+            self._end(self._open.popleft())
+
+    def _end(self, entry: PendingChoice) -> None:
+        """Release the reservation of a claim that the index shows, or that timed out."""
+        if entry.open:
+            self._withdraw(entry)
+            self.let_go(entry.root)
+
+    def _withdraw(self, entry: PendingChoice) -> None:
+        entry.open = False
+        self._source.withdraw(entry.allocations)
+
+    @property
+    def unsettled(self) -> list[PendingChoice]:
+        return [entry for entry in self._open if entry.open and entry.number is None]
+
+
+class Supposing:
+    """The reservations of hypothetical choices, which are suspended during every await."""
+
+    def __init__(self, source: CandidateSource, book: HostBook, now: float) -> None:
+        self._source = source
+        self._book = book
+        self._now = now
+        # by id(), in order: the candidate, and whether filters count it as a build
+        self._kept: dict[int, tuple[Candidate, bool]] = {}
+
+    @property
+    def unsettled(self) -> Sequence[CapacityReservation]:
+        return ()
+
+    def enter(self, way: Candidate, *, builds: bool = True) -> CapacityReservation:
+        self._kept[id(way)] = way, builds
+        self._reserve(way, builds)
+        return way
+
+    def drop(self, promise: CapacityReservation) -> None:
+        kept = self._kept.pop(id(promise), None)
+        if kept is not None:
+            self._withdraw(*kept)
+
+    def on(self, root: str) -> int:
+        return sum(way.root == root for way, _ in self._kept.values())
+
+    def suspend(self) -> None:
+        for kept in self._kept.values():
+            self._withdraw(*kept)
+
+    def resume(self) -> None:
+        for kept in self._kept.values():
+            self._reserve(*kept)
+
+    @property
+    def several(self) -> int:
+        return len(self._kept)
+
+    def forget(self, after: int = 0) -> None:
+        """Drop the hypothetical choices after the first `after`, and restore suspended reservations."""
+        self._kept = dict(islice(self._kept.items(), after))
+
+    def _reserve(self, way: Candidate, builds: bool) -> None:
+        self._source.reserve(way.allocations)
+        if builds:
+            self._book.chose(way.cell, way.root, self._now)
+
+    def _withdraw(self, way: Candidate, builds: bool) -> None:
+        self._source.withdraw(way.allocations)
+        if builds:
+            self._book.unchose(way.cell, way.root, self._now)

@@ -16,9 +16,9 @@ from bus.host_health import FindHostHealth, HostHealth, HostHealthFound, conditi
 from bus.sql.database import Database
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
+from scheduler_worker.agents import HOSTS
 from scheduler_worker.core.host_map import HostKey
 from scheduler_worker.hosts import HostBook
-from scheduler_worker.roster import HOSTS
 
 PAGE = 1000  # rows in one transaction
 

@@ -14,6 +14,7 @@ from bus.errors import Poison, Retry
 from bus.messages import BuildRequested
 from bus.moves import BEGUN, SHELVED, HandoverProgress, MovePlaced, MoveRefused, MoveRequested
 from bus.vocabulary import Contended, Id
+from scheduler_worker.core import move_state
 from scheduler_worker.core.events import Begun, ComeAgain, DeadLetterRequest
 from scheduler_worker.core.fitting import unfit
 from scheduler_worker.core.move_start import (
@@ -25,17 +26,6 @@ from scheduler_worker.core.move_start import (
     undoing,
     unheard,
 )
-from scheduler_worker.core.move_state import (
-    Handover,
-    MoveEvent,
-    MoveMessages,
-    MoveState,
-    NotYet,
-    Stopped,
-    begins,
-    handover,
-    step,
-)
 from scheduler_worker.core.order import Begins, Order
 from scheduler_worker.core.placing import LONGEST_PAUSE, SOON
 from scheduler_worker.dependencies import log, together
@@ -45,7 +35,7 @@ from scheduler_worker.orders import put_off
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.waiting.hosts import beside
 
-MoveVerdict = MoveMessages | Retry | Poison
+MoveVerdict = move_state.MoveMessages | Retry | Poison
 
 # Why moves were refused, and what each asked of hosts, as far as that is known
 RefusedMoves = Sequence[tuple[MoveRequested, BuildRequested | None, MoveRefused]]
@@ -57,7 +47,7 @@ class MoveCourse:
     """A move of a batch with its present state."""
 
     asked: MoveRequested
-    state: MoveState = field(init=False)
+    state: move_state.MoveState = field(init=False)
     excluding: Collection[str] = ()  # roots that are reserved for other requests
     why_reserved: Callable[[str], str] = str  # the reason for reserving one of the roots
     waited: float = 0.0  # seconds it has waited, if this is its last evaluation
@@ -65,10 +55,10 @@ class MoveCourse:
     behind: bool = False  # the search was skipped: earlier requests of the class wait
 
     def __post_init__(self) -> None:
-        self.state = MoveState(self.asked)
+        self.state = move_state.MoveState(self.asked)
 
-    def take(self, event: MoveEvent) -> None:
-        self.state = step(self.state, event)
+    def take(self, event: move_state.MoveEvent) -> None:
+        self.state = move_state.step(self.state, event)
 
 
 Aside = Callable[[MoveCourse, Order], bool]  # whether the search is skipped
@@ -95,7 +85,7 @@ class MoveCourses:
             if look is None:
                 continue
             if self.scheduler.retries.retried_for(course.asked.move) >= self.scheduler.unheard_for:
-                course.take(Stopped(look.barred, look.start))
+                course.take(move_state.Stopped(look.barred, look.start))
             else:
                 self._postpone(course, look.barred.why)
         await self.begin(new, aside)
@@ -104,18 +94,18 @@ class MoveCourses:
         await self.finish(new)
         return [self._settled(course) for course in courses]
 
-    async def look(self, courses: Sequence[MoveCourse]) -> list[NotYet | None]:
-        """Look up the instance of each move; return the answers in case a cell stays unreachable."""
+    async def look(self, courses: Sequence[MoveCourse]) -> list[move_state.NotYet | None]:
+        """Read the instance of each move; return what to publish if a missing answer lasts."""
         crossing = [course for course in courses if course.asked.to_cell]
         known = await self._handovers.known([one.asked.move for one in crossing]) if crossing else {}
         for course in crossing:  # existing handovers continue, whatever the cells report now
             if (order := known.get(course.asked.move)) is not None:
-                course.take(begins(order))
+                course.take(move_state.begins(order))
         open_ = [course for course in courses if course.state.end is None]
         looks = await self._lookups.look([course.asked for course in open_])
-        unknown: dict[Id, NotYet] = {}
+        unknown: dict[Id, move_state.NotYet] = {}
         for course, look in zip(open_, looks, strict=True):
-            if isinstance(look, NotYet):
+            if isinstance(look, move_state.NotYet):
                 unknown[course.asked.move] = look
             else:
                 course.take(look)
@@ -180,18 +170,18 @@ class MoveCourses:
         return self.scheduler.begin_moves([start for one in courses if (start := one.state.start)])
 
     async def _hand_over(self, courses: Sequence[MoveCourse]) -> None:
-        crossing: list[tuple[MoveCourse, Handover]] = []
+        crossing: list[tuple[MoveCourse, move_state.Handover]] = []
         for course in courses:
             start = course.state.start
             if start is None or start.booted is None:
                 continue
             for placed in messages_of(course)[:1]:
                 if isinstance(placed, MovePlaced) and placed.cell != start.cell:
-                    crossing.append((course, handover(start, placed, start.booted)))
+                    crossing.append((course, move_state.handover(start, placed, start.booted)))
         if crossing:
             kept = await self._handovers.keep([order for _, order in crossing])
             for course, order in crossing:
-                course.take(begins(kept.get(order.placed.move, order)))
+                course.take(move_state.begins(kept.get(order.placed.move, order)))
 
     async def _stay(self, courses: Sequence[MoveCourse]) -> None:
         await self.check_rebuilds([course for course in courses if course.asked.kind == "rebuild"])
@@ -209,7 +199,7 @@ class MoveCourses:
         now, _ = scheduler.hosts_now()
         for course, (order, event) in zip(courses, self._begun(courses), strict=True):
             if event.refusal:
-                course.take(Stopped(Barred(code="unreadable", why=event.refusal)))
+                course.take(move_state.Stopped(Barred(code="unreadable", why=event.refusal)))
                 continue
             [root] = order.alternatives[0].own
             fits = [
@@ -219,7 +209,7 @@ class MoveCourses:
             if all(fits):
                 host = next((source.host for source in sources if source.root == root), root)
                 why = f"{host}, where it is, does not do for it: {fits[0]}"
-                course.take(Stopped(Barred(code="image", why=why)))
+                course.take(move_state.Stopped(Barred(code="image", why=why)))
 
     async def came_before(self, courses: Sequence[MoveCourse]) -> None:
         """Answer again the moves that were answered before."""
@@ -327,7 +317,7 @@ class MoveCourses:
             raise Retry(after=LONGEST_PAUSE, why=f"the claim of {build} is contended")
 
 
-def messages_of(course: MoveCourse) -> MoveMessages:
+def messages_of(course: MoveCourse) -> move_state.MoveMessages:
     """Return the messages of a move that has ended; empty if the move is retried or waits."""
     end = course.state.end
     return () if end is None or isinstance(end, ComeAgain | DeadLetterRequest) else end

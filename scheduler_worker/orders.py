@@ -18,8 +18,8 @@ from bus.errors import AnswerRefused, Retry
 from bus.groups import FindGroups, ServerGroup
 from bus.messages import BuildRequested
 from bus.vocabulary import Id
+from scheduler_worker.core.attributes import RequestOptions, Unreadable
 from scheduler_worker.core.events import Begun
-from scheduler_worker.core.extra_specs import RequestOptions, Unreadable
 from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Begins, Order, size_of, too_much
 from scheduler_worker.core.policy import ChoicePolicy

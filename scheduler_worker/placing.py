@@ -14,6 +14,8 @@ from bus.clock import Clock
 from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostFailed, HostReported
 from bus.vocabulary import Id
+from scheduler_worker import dependencies
+from scheduler_worker.agents import CROSSED, Roster, count_claims
 from scheduler_worker.core import events
 from scheduler_worker.core.choosing import Choosing, Joined
 from scheduler_worker.core.events import Need
@@ -25,18 +27,8 @@ from scheduler_worker.core.placing import step
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import HasReservations
 from scheduler_worker.core.view import HostsNow
-from scheduler_worker.dependencies import (
-    Ending,
-    PlacementQueries,
-    RetryTimes,
-    SchedulerOptions,
-    claim_each,
-    log,
-)
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.orders import Orders, Resolving, put_off
-from scheduler_worker.pending_choices import PendingChoice, PendingChoices, Promising
-from scheduler_worker.roster import CROSSED, Roster, count_claims
 from scheduler_worker.store.parked import ParkedRequest
 
 Narrow = Callable[[Sequence[Order]], Sequence[Order]]
@@ -59,7 +51,11 @@ class Scheduler:
     """Places requests in batches; between batches it keeps the reports of hosts and the pending choices."""
 
     def __init__(
-        self, source: CandidateSource, placement: PlacementQueries, clock: Clock, options: SchedulerOptions
+        self,
+        source: CandidateSource,
+        placement: dependencies.PlacementQueries,
+        clock: Clock,
+        options: dependencies.SchedulerOptions,
     ) -> None:
         self.policy = options.policy
         self.clock = clock
@@ -67,9 +63,9 @@ class Scheduler:
         self.placement = placement
         self.unheard_for = options.unheard_for
         self.book = HostBook(self.clock.monotonic(), options.grace, self.policy.halved_after)
-        self.pending = PendingChoices(source)
-        self.retries = RetryTimes(self.clock)
-        self.ending = Ending(placement, self.clock, options.unheard_for)
+        self.pending = dependencies.PendingChoices(source, self.book, clock)
+        self.retries = dependencies.RetryTimes(self.clock)
+        self.ending = dependencies.Ending(placement, self.clock, options.unheard_for)
         self._resolving = Resolving(placement, self.ending)
         self._orders = Orders(source, options.requests, self.policy)
         self._hosts = HostMap(source, self.policy.cells)
@@ -90,7 +86,7 @@ class Scheduler:
     def hosts_now(self) -> tuple[HostsNow, Bools]:
         """Return the reported state of hosts, and the mask of hosts that have an agent."""
         now = self.clock.monotonic()
-        self.pending.look(now)
+        self.pending.look()
         self._hosts.level()
         self._hosts.share(self.roster.live, self.roster.name)
         return self.book.level(self.source, now), self._hosts.served
@@ -198,12 +194,12 @@ class Scheduler:
                 case events.SayAll():
                     course.end = effect
                 case events.GiveUpHost(pick=pick, instance=instance):
-                    self._promising().drop(pick.promise)
+                    self.pending.drop(pick.promise)
                     self.pending.let_go(pick.root)
                     if group := course.order.request.hints.group:
                         self._joined.leave(group, instance)
                 case events.Warn(text=text):
-                    log.warning(text)
+                    dependencies.log.warning(text)
                 case _:
                     course.end = effect
 
@@ -241,7 +237,7 @@ class Scheduler:
 
     def _choose_not(self, order: Order, answer: events.Chosen) -> None:
         for instance, pick in zip(order.instances, answer.picks, strict=False):
-            self._promising().drop(pick.promise)
+            self.pending.drop(pick.promise)
             if order.alternative.group is not None:
                 self._joined.leave(order.alternative.group.id, instance)
 
@@ -272,7 +268,7 @@ class Scheduler:
     def choosing(self, supposed: HasReservations | None = None) -> Choosing:
         """Return the choice among all present hosts; with `supposed` reservations it is hypothetical."""
         joined = self._joined if supposed is None else self._joined.copy()
-        reservations = supposed or self._promising()
+        reservations = supposed or self.pending
         now, _ = self.hosts_now()
         return Choosing(self.source, self._hosts, now, self.policy, reservations, joined)
 
@@ -285,14 +281,11 @@ class Scheduler:
         """Return requests with the present hosts of the instances that they name."""
         return await self._resolving.resolve([self._orders.begin(request, 0.0) for request in requests])
 
-    def _promising(self) -> Promising:
-        return Promising(self.pending, self.book, self.clock.monotonic())
-
     async def _claim(self, courses: Sequence[_Course]) -> None:
         if not courses:
             return
         questions = [ClaimRequested(claims=course.order.claims()) for course in courses]
-        answers = await claim_each(self.placement, questions)
+        answers = await dependencies.claim_each(self.placement, questions)
         results = [
             result for answer in answers if isinstance(answer, ClaimAnswered) for result in answer.results
         ]
@@ -306,11 +299,10 @@ class Scheduler:
     def _keep(self, order: Order, kept: events.KeepHost) -> None:
         promise = kept.pick.promise
         if kept.way is not kept.pick.choices[0]:
-            promising = self._promising()
-            promising.drop(promise)
+            self.pending.drop(promise)
             self.pending.let_go(kept.pick.root)
-            promise = promising.enter(kept.way)
-        if isinstance(promise, PendingChoice):
+            promise = self.pending.enter(kept.way)
+        if isinstance(promise, dependencies.PendingChoice):
             self.pending.confirm(promise, kept.number)
         if group := order.request.hints.group:
             self._joined.join(group, kept.instance, kept.way.root)

@@ -29,8 +29,8 @@ from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rejections import Shortage
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import CapacityReservation, Pick, scores_of
+from scheduler_worker.dependencies import Supposing
 from scheduler_worker.move_courses import MoveCourse, MoveCourses
-from scheduler_worker.pending_choices import Supposing
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.waiting.hosts import beside
 

@@ -11,6 +11,7 @@ from bus.moves import MovePlaced, MoveRefused
 from bus.sql.database import Database
 from bus.vocabulary import Message
 from bus.worker import Every, On, Worker, answers, every, on, on_many
+from scheduler_worker.agents import SAYS_SECONDS, WaitingSignal
 from scheduler_worker.cancelling import Cancelling
 from scheduler_worker.client_door import ClientDoor
 from scheduler_worker.dependencies import CellQueries, PlacementQueries, Says, SchedulerOptions
@@ -19,7 +20,6 @@ from scheduler_worker.host_records import HostRecords
 from scheduler_worker.move_courses import MoveCourses
 from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.roster import SAYS_SECONDS, WaitingSignal
 from scheduler_worker.waiting.evaluating import WaitingBuilds, WaitingMoves
 from scheduler_worker.waiting.owner import Keeping
 from scheduler_worker.waiting.queue import WaitingQueue

@@ -9,11 +9,9 @@ from bus.decisions import NearMiss, Removal
 from bus.host_health import why_disabled
 from placement_worker.core.capacity import broken_limit
 from placement_worker.core.groups import Demand, JointRules
-from placement_worker.core.index import Index
-from placement_worker.core.row import Bools, Row
-from placement_worker.core.row_table import BEYOND_COUNTING
+from placement_worker.core.index import Index, Snapshot
+from placement_worker.core.row import BEYOND_COUNTING, Bools, Row
 from placement_worker.core.search_plan import NAMED, SearchPlan, options_at
-from placement_worker.core.snapshot import Snapshot
 from placement_worker.core.ways import BREATH, AssignmentSearch, top
 
 NEAREST = 5

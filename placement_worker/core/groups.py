@@ -23,9 +23,9 @@ from bus.host_health import DISABLED
 from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
 from bus.vocabulary import MAX_INT, Resources
-from placement_worker.core.row import Bools, RowSet
-from placement_worker.core.row_table import BEYOND_COUNTING, SHARES
-from placement_worker.core.snapshot import Snapshot
+from placement_worker.core.index import Snapshot
+from placement_worker.core.row import BEYOND_COUNTING, Bools, RowSet
+from placement_worker.core.row_table import SHARES
 
 Numbers = npt.NDArray[Any]
 

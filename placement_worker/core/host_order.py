@@ -9,8 +9,8 @@ import numpy.typing as npt
 from msgspec import structs
 
 from bus.queries import FindCandidates, OrderBy
+from placement_worker.core.index import Snapshot
 from placement_worker.core.row import Bools, Ints, Row
-from placement_worker.core.snapshot import Snapshot, capacity_of_trees, free_of_trees
 
 IN_A_ROW = 64  # hosts examined before a search may pause
 STEPS = 2**31  # steps of a score from the best to the worst; hosts within one step are equal
@@ -68,9 +68,9 @@ def scored(
     used = []
     for by in order:
         amounts = (
-            free_of_trees(snapshot, by.resource_class)
+            snapshot.free_of_trees(by.resource_class)
             if by.of == "free"
-            else capacity_of_trees(snapshot.index, by.resource_class)
+            else snapshot.index.capacity_of_trees(by.resource_class)
         ).take(positions)
         lowest, highest = by.lowest, by.highest
         if positions.size:

@@ -1,16 +1,21 @@
-"""The index: all providers and free amounts in flat arrays, from which candidates are found.
+"""The index: all providers and free amounts in flat arrays, from which candidates are found; its snapshots.
 
 Each provider has a row; a tree is identified by its root's row. The index may be a few milliseconds behind
 the database; the claim decides.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
 from bus.replication import ProviderChange
-from placement_worker.core.row import Row
+from bus.reports import EXCLUDES_SIBLINGS
+from placement_worker.core.row import Amounts, Bools, ReservedAmounts, Row, Sums
 from placement_worker.core.row_table import RowTable
 from placement_worker.core.trees import ProviderState, Tree
 
@@ -178,3 +183,158 @@ class Index(RowTable):
             and row.aggregates == provider.aggregates
             and row.inventories == provider.inventories
         )
+
+
+Tops = Amounts | Sums
+
+
+class Snapshot:
+    """The trees of the index as they were when a search began; their free amounts are always the newest.
+
+    While the snapshot is held, the index hands over each tree before its first change.
+    """
+
+    def __init__(self, index: Index) -> None:
+        self.index = index
+        self.sharers: Mapping[str, set[int]] = index.sharers
+        self._trees: dict[str, tuple[str, ...]] = {}
+        self._rows: dict[str, Row] = {}
+        self.kept_at: dict[int, Row] = {}  # previous states of changed rows, by position
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep the present state of the index while the search pauses, from before the first pause on."""
+        self.sharers = {uuid: set(positions) for uuid, positions in self.index.sharers.items()}
+        self.index.snapshots.append(self.keep)
+        try:
+            yield
+        finally:
+            self.index.snapshots.remove(self.keep)
+
+    def keep(self, root: str) -> None:
+        """Copy a provider tree before it changes."""
+        if root in self._trees:
+            return
+        self._trees[root] = self.index.trees.get(root, ())
+        for uuid in self._trees[root]:
+            row = self._rows.setdefault(uuid, self.index.rows[uuid])
+            self.kept_at.setdefault(row.position, row)
+
+    def tree(self, root: Row) -> list[Row]:
+        return self.rows_of(root.uuid)
+
+    def rows_of(self, root: str) -> list[Row]:
+        """Return the providers of a tree, the root first, or an empty list if there is no such root."""
+        kept, rows = self._rows, self.index.rows
+        return [self.alter(kept.get(uuid) or rows[uuid]) for uuid in self.members(root)]
+
+    def members(self, root: str) -> tuple[str, ...]:
+        kept = self._trees.get(root)
+        return self.index.trees.get(root, ()) if kept is None else kept
+
+    def top(self, name: str) -> Tops:
+        """Return for each row the largest amount of a resource class that one claim could take."""
+        return self.index.classes[name].top
+
+    def gives(self, name: str, asked: int) -> Bools:
+        """Return the rows with this amount of a class for one claim, as an array of the caller's."""
+        return self.index.classes[name].top[: self.index.high] >= asked
+
+    def left(self, name: str) -> Sums:
+        """Return the free amount of a class in each row, below 0 if overcommitted. Do not write to it."""
+        return self.index.classes[name].left
+
+    def free_of_trees(self, name: str) -> Sums:
+        """Return the free amounts of a class in whole trees, valid at roots until the next change.
+
+        In a tree of several providers an overcommitted one counts as 0. Do not write to the array.
+        """
+        index, high = self.index, self.index.high
+        kind = index.classes.get(name)
+        if kind is None:
+            return np.zeros(high)
+        left = self.left(name)[:high]
+        if not index.children:
+            return left
+        several = np.zeros(high, np.bool_)
+        several[index.root_of[np.flatnonzero(index.below[:high])]] = True
+        rows = np.flatnonzero(kind.there[:high])
+        amounts = left[rows]
+        overcommitted = several[index.root_of[rows]]
+        return index.sum_of_trees(rows, np.where(overcommitted, np.maximum(amounts, 0), amounts))
+
+    def row_at(self, position: int) -> Row | None:
+        row = self.kept_at.get(position) or self.index.at[position]
+        return None if row is None else self.alter(row)
+
+    def find(self, uuid: str) -> Row | None:
+        row = self._rows.get(uuid) or self.index.rows.get(uuid)
+        return None if row is None else self.alter(row)
+
+    def alter(self, row: Row) -> Row:
+        """Return the row with the amounts of this snapshot; subclasses are for searches that do not pause."""
+        return row
+
+
+class ReservedSnapshot(Snapshot):
+    """The trees of the index minus the reserved amounts, for searches that do not pause."""
+
+    def __init__(self, index: Index, reserved_amounts: ReservedAmounts) -> None:
+        super().__init__(index)
+        self._reserved_amounts = reserved_amounts
+        high = index.high  # where nothing is yet there may be as many places again
+        self._left: dict[str, Sums] = {
+            name: index.classes[name].left[:high] - promised[:high]
+            for name, promised in reserved_amounts.arrays(index).items()
+            if name in index.classes
+        }
+        excluding = index.traits.get(EXCLUDES_SIBLINGS)
+        self._excluded = self._excluded_by_reservations() if excluding else frozenset()
+        self._changes = reserved_amounts.changes
+
+    def _excluded_by_reservations(self) -> frozenset[str]:
+        index, excluded = self.index, set[str]()
+        for uuid in self._reserved_amounts.of:
+            row = index.rows.get(uuid)
+            if row is None or EXCLUDES_SIBLINGS not in row.traits:
+                continue
+            for sibling in index.excluded_by(row):
+                excluded.add(sibling.uuid)
+                for name in sibling.capacity:
+                    if name not in self._left:
+                        self._left[name] = index.classes[name].left[: index.high].copy()
+                    self._left[name][sibling.position] = min(self._left[name][sibling.position], 0)
+        return frozenset(excluded)
+
+    @property
+    def current(self) -> bool:
+        """Return whether the reserved amounts are unchanged since the snapshot."""
+        return self._reserved_amounts.changes == self._changes
+
+    def top(self, name: str) -> Tops:
+        top, left = self.index.classes[name].top, self._left.get(name)
+        return top if left is None else np.minimum(top[: len(left)], left)
+
+    def gives(self, name: str, asked: int) -> Bools:
+        left = self._left.get(name)
+        if left is None:
+            return super().gives(name, asked)
+        kind = self.index.classes[name]
+        met: Bools = left >= asked
+        if kind.capped:
+            met &= kind.top[: len(left)] >= asked
+        return met
+
+    def left(self, name: str) -> Sums:
+        left = self._left.get(name)
+        return self.index.classes[name].left if left is None else left
+
+    def alter(self, row: Row) -> Row:
+        if row.uuid in self._excluded:
+            row = replace(row, told=None, known_free=None, excluded=True)
+        promised: Mapping[str, int] | None = self._reserved_amounts.of.get(row.uuid)
+        if not promised:
+            return row
+        used = row.used  # of the existing classes; more if a removed class is still in use
+        amounts = {name: used.get(name, 0) + promised.get(name, 0) for name in {**used, **promised}}
+        return replace(row, amounts=amounts, told=None, known_free=None)

@@ -1,13 +1,23 @@
-"""Rows of the index: a provider as a row, sets of rows, and arrays of one resource class."""
+"""Rows of the index: a provider as a row, sets of rows, arrays of one resource class, reserved amounts."""
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from bus.queries import Candidate
 from bus.reports import Inventory
+from bus.requests import ResourceGroup
+from bus.vocabulary import Allocations
+
+if TYPE_CHECKING:
+    from placement_worker.core.row_table import RowTable
+
+BEYOND_COUNTING = 2**62  # upper limit of sums, below the limit of int64
+_NOTHING: dict[str, Any] = {}  # never changed
 
 
 @dataclass(slots=True, eq=False)
@@ -65,6 +75,37 @@ class Row:
                 free = {name: most - amounts.get(name, 0) for name, most in capacity.items()}
             self.known_free = free
         return free
+
+
+def lone_candidate(row: Row, group: ResourceGroup, free: dict[str, int] | None = None) -> Candidate:
+    return Candidate(
+        row.uuid,
+        row.host,
+        row.cell,
+        row.agent,
+        row.zone,
+        {row.uuid: group.resources},
+        {row.uuid: row.shape},
+        (row.known_free or row.free) if free is None else free,  # a page has hundreds of them
+        row.capacity,
+        row.traits,
+        {group.suffix: (row.uuid,)} if group.suffix else _NOTHING,
+        _NOTHING,
+        row.aggregates,
+    )
+
+
+def sums(rows: list[Row]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the free and the total amounts in the tree of a host, by resource class."""
+    if len(rows) == 1:
+        return rows[0].free, rows[0].capacity
+    free: dict[str, int] = {}
+    capacity: dict[str, int] = {}
+    for row in rows:
+        for name, amount in row.capacity.items():
+            free[name] = min(free.get(name, 0) + max(row.free[name], 0), BEYOND_COUNTING)
+            capacity[name] = min(capacity.get(name, 0) + amount, BEYOND_COUNTING)
+    return free, capacity
 
 
 Bools = npt.NDArray[np.bool_]
@@ -175,3 +216,79 @@ class ClassArrays:
         if self.least is not None and self.step is not None:
             self.least = np.concatenate([self.least, ones])
             self.step = np.concatenate([self.step, ones])
+
+
+class ReservedAmounts:
+    """The amounts that one scheduler has reserved, by provider, and by class in arrays over the rows."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, dict[str, int]] = {}  # provider → reserved amounts, without zeros
+        self.changes = 0
+        self._arrays: dict[str, Sums] = {}
+        self._count: dict[str, int] = {}  # class → of how many providers something is promised
+        # Class → providers whose reservation is not in the array yet.
+        self._unwritten: defaultdict[str, set[str]] = defaultdict(set)
+        self._index: RowTable | None = None
+        self._layout = -1
+
+    def add(self, allocations: Allocations) -> None:
+        self.changes += 1
+        of, count, unwritten = self.of, self._count, self._unwritten
+        for uuid, resources in allocations.items():
+            held = of.get(uuid)
+            if held is None:
+                held = {}
+            for name, amount in resources.items():
+                if not amount:
+                    continue
+                if name in held:
+                    held[name] += amount
+                else:
+                    held[name] = amount
+                    count[name] = count.get(name, 0) + 1
+                unwritten[name].add(uuid)
+            if held:
+                of[uuid] = held
+
+    def withdraw(self, allocations: Allocations) -> None:
+        self.changes += 1
+        of, count, unwritten = self.of, self._count, self._unwritten
+        for uuid, resources in allocations.items():
+            held = of.get(uuid)
+            if held is None:
+                continue
+            for name, amount in resources.items():
+                left = held.get(name, 0) - amount
+                if left > 0:
+                    held[name] = left
+                elif held.pop(name, 0):
+                    count[name] -= 1
+                unwritten[name].add(uuid)
+            if not held:
+                del of[uuid]
+
+    def arrays(self, index: "RowTable") -> Mapping[str, Sums]:
+        """Return the reserved amounts of each resource class by row, after applying pending reservations."""
+        if index is not self._index or index.layout != self._layout:
+            self._index, self._layout = index, index.layout
+            self._arrays = {}
+            self._unwritten.clear()
+            for uuid, held in self.of.items():
+                for name in held:
+                    self._unwritten[name].add(uuid)
+        for name, uuids in self._unwritten.items():
+            self._write(index, name, uuids)
+        self._unwritten.clear()
+        return self._arrays
+
+    def _write(self, index: "RowTable", name: str, uuids: Collection[str]) -> None:
+        of, rows = self.of, index.rows
+        if not self._count.get(name):
+            self._arrays.pop(name, None)
+            return
+        array = self._arrays.get(name)
+        if array is None:
+            array = self._arrays[name] = np.zeros(len(index.at))
+        there = [uuid for uuid in uuids if uuid in rows]
+        reserved = [of.get(uuid, _NOTHING).get(name, 0) for uuid in there]
+        array[[rows[uuid].position for uuid in there]] = reserved

@@ -10,12 +10,11 @@ import msgspec
 import numpy as np
 
 from bus.reports import EXCLUDES_SIBLINGS
-from placement_worker.core.row import Bools, ClassArrays, Ints, Row, RowSet
+from placement_worker.core.row import BEYOND_COUNTING, Bools, ClassArrays, Ints, Row, RowSet, Sums
 from placement_worker.core.trees import ProviderState, Tree
 
 FIRST_ROWS = 1024
 INTERNED = 100_000
-BEYOND_COUNTING = 2**62  # upper limit of sums, below the limit of int64
 BESIDE = 160  # bytes of a candidate that every provider has: ids, numbers, brackets
 SHARES = "MISC_SHARES_VIA_AGGREGATE"  # the trait of providers that share with other trees in their aggregates
 
@@ -58,6 +57,20 @@ class RowTable:
             served[self.root_of[position]] = False
             roots = self._reach[position] = np.flatnonzero(served)
         return roots
+
+    def capacity_of_trees(self, name: str) -> Sums:
+        """Return the total amounts of a resource class in whole trees, valid at roots only."""
+        kind = self.classes.get(name)
+        if kind is None:
+            return np.zeros(self.high)
+        if not self.children:
+            return kind.whole[: self.high]
+        rows = np.flatnonzero(kind.there[: self.high])
+        return self.sum_of_trees(rows, kind.whole[rows])
+
+    def sum_of_trees(self, rows: Ints, amounts: Sums) -> Sums:
+        total = np.bincount(self.root_of[rows], weights=amounts, minlength=self.high)
+        return np.minimum(total, float(BEYOND_COUNTING))
 
     def excluded_by(self, row: Row) -> list[Row]:
         """Return the sibling providers that must be unused when this provider is claimed."""

@@ -6,14 +6,11 @@ from typing import Any, TypeVar
 
 from bus.decisions import NearMiss, Removal
 from bus.queries import Candidate, CandidatesFound, FindCandidates, OrderBy
-from bus.requests import ResourceGroup
 from placement_worker.core.explain import Why, explain
 from placement_worker.core.host_order import IN_A_ROW, BestFirst, Round, first_row, in_order
-from placement_worker.core.index import Index
-from placement_worker.core.row import Row
-from placement_worker.core.row_table import BEYOND_COUNTING
+from placement_worker.core.index import Index, Snapshot
+from placement_worker.core.row import Row, lone_candidate, sums
 from placement_worker.core.search_plan import Fit, FitFinder, SearchPlan, plan
-from placement_worker.core.snapshot import Snapshot
 from placement_worker.core.ways import BREATH
 
 __all__ = ["Fit", "SearchResult", "page", "page_steps", "search", "search_steps"]
@@ -245,24 +242,6 @@ def _some(finder: FitFinder, anchor: Row, most: int) -> Generator[None, None, tu
     return fits, spent if fits else spent + finder.cost(anchor), whole
 
 
-def lone_candidate(row: Row, group: ResourceGroup, free: dict[str, int] | None = None) -> Candidate:
-    return Candidate(
-        row.uuid,
-        row.host,
-        row.cell,
-        row.agent,
-        row.zone,
-        {row.uuid: group.resources},
-        {row.uuid: row.shape},
-        (row.known_free or row.free) if free is None else free,  # a page has hundreds of them
-        row.capacity,
-        row.traits,
-        {group.suffix: (row.uuid,)} if group.suffix else _NOTHING,
-        _NOTHING,
-        row.aggregates,
-    )
-
-
 def candidate(fit: Fit, free: dict[str, int], capacity: dict[str, int]) -> Candidate:
     row, rows = fit.anchor, fit.rows
     return Candidate(
@@ -280,19 +259,6 @@ def candidate(fit: Fit, free: dict[str, int], capacity: dict[str, int]) -> Candi
         {row.uuid: {name: row.free[name] for name in fit.allocations[row.uuid]} for row in rows},
         row.aggregates,
     )
-
-
-def sums(rows: list[Row]) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the free and the total amounts in the tree of a host, by resource class."""
-    if len(rows) == 1:
-        return rows[0].free, rows[0].capacity
-    free: dict[str, int] = {}
-    capacity: dict[str, int] = {}
-    for row in rows:
-        for name, amount in row.capacity.items():
-            free[name] = min(free.get(name, 0) + max(row.free[name], 0), BEYOND_COUNTING)
-            capacity[name] = min(capacity.get(name, 0) + amount, BEYOND_COUNTING)
-    return free, capacity
 
 
 def _beside(fit: Fit, free: dict[str, int]) -> int:

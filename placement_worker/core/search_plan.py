@@ -12,10 +12,9 @@ from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
 from bus.vocabulary import MAX_GROUPS, Resources
 from placement_worker.core.groups import Demand, JointRules, Slot, SlotPlanner
-from placement_worker.core.index import Index
+from placement_worker.core.index import Index, Snapshot
 from placement_worker.core.row import Bools, Row
 from placement_worker.core.row_table import SHARES
-from placement_worker.core.snapshot import Snapshot
 from placement_worker.core.ways import BREATH, AssignmentSearch, Choice, shares, top
 
 

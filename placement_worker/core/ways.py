@@ -9,9 +9,9 @@ from collections.abc import Hashable, Iterator, Sequence
 from functools import cached_property
 
 from placement_worker.core.groups import JointRules, Slot
+from placement_worker.core.index import Snapshot
 from placement_worker.core.row import Row
 from placement_worker.core.row_table import SHARES
-from placement_worker.core.snapshot import Snapshot
 
 Choice = tuple[Row, ...]  # one for each slot
 

@@ -1,10 +1,11 @@
-"""Allocations by consumer and by provider, usages of projects, and the reshaper."""
+"""Allocations by consumer and by provider, usages, the reshaper, and allocation candidates."""
 
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from bus.candidates import SenselessQuery
 from bus.claims import (
     Choice,
     Claimed,
@@ -15,10 +16,13 @@ from bus.claims import (
     ReleaseRequested,
     Retired,
 )
+from bus.queries import FindCandidates
 from bus.resources import Denied, Edited, FindAllocations, FindProviders, Reshape, SetInventories, Stale
-from bus.vocabulary import Allocations, Missing
-from placement_worker.http import errors, queries, schemas
-from placement_worker.http.api_call import ApiAnswer, ApiCall, empty_answer, json_answer, last_change
+from bus.vocabulary import Allocations, Missing, Resources
+from placement_worker.core.row import Row
+from placement_worker.core.search import Fit, SearchResult, search_steps
+from placement_worker.http import api_call, errors, queries, schemas
+from placement_worker.http.errors import bad_request, check_query
 from placement_worker.http.providers import generation_in, inventories_from
 from placement_worker.http.schemas import Json, at, is_uuid, is_uuid_like
 
@@ -26,12 +30,12 @@ NOBODY = "00000000-0000-0000-0000-000000000000"  # owns what clients before 1.8 
 UNKNOWN = "unknown"  # the type of consumers that were written before there were types
 
 
-async def of_consumer(call: ApiCall) -> ApiAnswer:
+async def of_consumer(call: api_call.ApiCall) -> api_call.ApiAnswer:
     id_ = _consumer(call)
     answer = await call.placement.lookups.allocations(FindAllocations(consumers=(id_,)))
     one = answer.consumers[0] if answer.consumers else None
     if one is None or not one.allocations:
-        return json_answer({"allocations": {}}, one.updated if one else 0.0)
+        return api_call.json_answer({"allocations": {}}, one.updated if one else 0.0)
     allocations = {
         uuid: {"resources": resources, "generation": answer.generations.get(uuid, 0)}
         for uuid, resources in one.allocations.items()
@@ -43,10 +47,10 @@ async def of_consumer(call: ApiCall) -> ApiAnswer:
         answered["consumer_generation"] = one.generation
     if call.minor >= 38:
         answered["consumer_type"] = one.type or UNKNOWN
-    return json_answer(answered, one.updated)
+    return api_call.json_answer(answered, one.updated)
 
 
-async def of_provider(call: ApiCall) -> ApiAnswer:
+async def of_provider(call: api_call.ApiCall) -> api_call.ApiAnswer:
     id_ = call.path["uuid"]
     answer = await call.placement.lookups.allocations(FindAllocations(providers=(id_,)))
     if id_ not in answer.generations:
@@ -57,10 +61,10 @@ async def of_provider(call: ApiCall) -> ApiAnswer:
         if call.minor >= 28:
             held[consumer.id]["consumer_generation"] = consumer.generation
     answered = {"resource_provider_generation": answer.generations[id_], "allocations": held}
-    return json_answer(answered, last_change(answer.consumers))
+    return api_call.json_answer(answered, api_call.last_change(answer.consumers))
 
 
-async def usages(call: ApiCall) -> ApiAnswer:
+async def usages(call: api_call.ApiCall) -> api_call.ApiAnswer:
     query, kind = queries.usages(call.query, call.minor)
     found = await call.placement.lookups.usages(query)
     total: Counter[str] = Counter()
@@ -76,38 +80,38 @@ async def usages(call: ApiCall) -> ApiAnswer:
             for name, amounts in found.used.items()
             if kind in ("", name)
         }
-    return json_answer({"usages": answer})
+    return api_call.json_answer({"usages": answer})
 
 
-async def put(call: ApiCall) -> ApiAnswer:
+async def put(call: api_call.ApiCall) -> api_call.ApiAnswer:
     body = await call.json(at(call.minor, schemas.PUT_ALLOCATIONS))
     id_ = _consumer(call)
     if not is_uuid(id_):
         raise errors.bad_request(f"Malformed consumer_uuid: {id_}")
     await _take(call, _claims({id_: body}, call.minor), f"Unable to allocate inventory for consumer {id_}: ")
-    return empty_answer()
+    return api_call.empty_answer()
 
 
-async def post(call: ApiCall) -> ApiAnswer:
+async def post(call: api_call.ApiCall) -> api_call.ApiAnswer:
     body = await call.json(at(call.minor, schemas.POST_ALLOCATIONS))
     await _take(call, _claims(body, call.minor), "Unable to allocate inventory ")
-    return empty_answer()
+    return api_call.empty_answer()
 
 
-async def delete(call: ApiCall) -> ApiAnswer:
+async def delete(call: api_call.ApiCall) -> api_call.ApiAnswer:
     id_ = _consumer(call)
     order = ReleaseRequested(consumer=id_, generation=None, fenced=False)
     match (await call.release(order)).result:
         case Released(number=0):
             raise errors.not_found(f"No allocations for consumer '{id_}'")
         case Released():
-            return empty_answer()
+            return api_call.empty_answer()
         case Retired(why=why):  # it has ended, and its allocations were released
             raise errors.Problem(404, f"No allocations for consumer '{id_}'", headers={"berth-why": why})
     raise errors.conflict(f"update conflict: {errors.CONTENDED}", errors.CONCURRENT_UPDATE)
 
 
-async def reshape(call: ApiCall) -> ApiAnswer:
+async def reshape(call: api_call.ApiCall) -> api_call.ApiAnswer:
     body = await call.json(at(call.minor, schemas.RESHAPE))
     sets = tuple(
         SetInventories(
@@ -118,7 +122,7 @@ async def reshape(call: ApiCall) -> ApiAnswer:
     claims = _claims(body["allocations"], call.minor)
     match await call.edit(Reshape(inventories=sets, claims=claims)):
         case Edited():
-            return empty_answer()
+            return api_call.empty_answer()
         case Missing(what="provider", names=names):
             raise errors.bad_request(
                 f"Resource provider {names[0]} in inventories not found: {errors.no_provider(names[0])}",
@@ -136,14 +140,14 @@ async def reshape(call: ApiCall) -> ApiAnswer:
             raise errors.refused(result, "malformed reshaper data")
 
 
-async def _take(call: ApiCall, claims: tuple[ConsumerClaim, ...], doing: str) -> None:
+async def _take(call: api_call.ApiCall, claims: tuple[ConsumerClaim, ...], doing: str) -> None:
     results = (await call.claim(ClaimRequested(claims=claims))).results
     if not all(isinstance(result, Claimed) for result in results):
         raise await _denied(call, results, claims, doing)
 
 
 async def _denied(
-    call: ApiCall, results: Sequence[ClaimResult], claims: Sequence[ConsumerClaim], doing: str
+    call: api_call.ApiCall, results: Sequence[ClaimResult], claims: Sequence[ConsumerClaim], doing: str
 ) -> errors.Problem:
     """Return the most important refusal of several claims: missing objects, generations, capacity."""
     problem = errors.denied(results, claims)
@@ -160,7 +164,7 @@ async def _denied(
     return errors.bad_request(f"{doing}{errors.no_class(', '.join(absent))}") if absent else problem
 
 
-def _consumer(call: ApiCall) -> str:
+def _consumer(call: api_call.ApiCall) -> str:
     given = call.path["consumer"]
     return str(uuid.UUID(given)) if is_uuid_like(given) else given
 
@@ -192,3 +196,119 @@ def _allocations_from(body: Any) -> Allocations:
     for provider, resources in shares:
         found.setdefault(provider, {}).update({name: int(amount) for name, amount in resources.items()})
     return found
+
+
+SINCE = 10  # minor version
+_BETWEEN = '","'
+_LONGEST_WHY = 300  # characters of a header
+
+
+async def list_all(call: api_call.ApiCall) -> api_call.ApiAnswer:
+    wanted, found = await _found(call, call.minor)
+    headers = {}
+    if found.cut and wanted.query.limit == queries.MOST_CANDIDATES:
+        headers["berth-candidates-cut"] = "true"
+    if not found.fits:
+        headers["berth-why"] = why_none(found)
+    requests, summaries = _requests(found.fits, call.minor), _summaries(call, found, wanted.classes)
+    text = f'{{"allocation_requests":[{requests}],"provider_summaries":{{{summaries}}}}}'
+    return api_call.ApiAnswer(body=text.encode("ascii"), updated=0.0, headers=headers)
+
+
+async def explain(call: api_call.ApiCall) -> api_call.ApiAnswer:
+    """Return how many hosts each requirement rejected, and the closest hosts."""
+    minor = call.minor if call.minor >= SINCE else api_call.LATEST_MINOR
+    _, found = await _found(call, minor)
+    return api_call.json_answer(
+        {
+            "seen": found.seen,
+            "considered": found.considered,
+            "fitting": found.fitting,
+            "why": "" if found.fits else why_none(found),
+            "removals": found.removals,
+            "nearest": found.nearest,
+        }
+    )
+
+
+async def _found(call: api_call.ApiCall, minor: int) -> tuple[queries.Wanted[FindCandidates], SearchResult]:
+    wanted = queries.candidates(call.query, minor)
+    await call.placement.memory.fresh()
+    await check_query(call.placement, wanted.classes, wanted.traits)
+    try:
+        return wanted, await call.placement.searches.run(search_steps, wanted.query)
+    except SenselessQuery as wrong:
+        raise bad_request(str(wrong)) from None
+
+
+def _summaries(call: api_call.ApiCall, found: SearchResult, classes: Collection[str]) -> str:
+    fits, snapshot = found.fits, found.snapshot
+    rows: dict[str, Row] = {}
+    if call.minor >= 29:
+        for root in dict.fromkeys(row.root for fit in fits for row in fit.rows):
+            rows.update((row.uuid, row) for row in snapshot.rows_of(root))
+        return ",".join([row.told or _summary(call, row, classes) for row in rows.values()])
+    nested = snapshot.index.children > 0
+    for fit in fits:
+        for row in fit.rows:
+            tree = (row,) if nested else snapshot.rows_of(row.root) or (row,)
+            rows.update((row.uuid, row) for row in tree)
+    return ",".join(_summary(call, row, classes) for row in rows.values())
+
+
+def _summary(call: api_call.ApiCall, row: Row, classes: Collection[str]) -> str:
+    names = row.capacity if call.minor >= 27 else [name for name in row.capacity if name in classes]
+    used, ids = row.used, call.placement.book.traits.ids
+    resources = {name: {"capacity": row.capacity[name], "used": used.get(name, 0)} for name in names}
+    rendered: Json = {"resources": resources}
+    if call.minor >= 17:
+        rendered["traits"] = sorted(row.traits, key=lambda name: ids.get(name, len(ids)))
+    if call.minor >= 29:
+        rendered |= {"parent_provider_uuid": row.parent, "root_provider_uuid": row.root}
+    text = f'"{row.uuid}":{api_call.encode(rendered).decode()}'
+    if call.minor >= 29:
+        row.told = text
+    return text
+
+
+def _requests(fits: Iterable[Fit], minor: int) -> str:
+    rendered: dict[int, str] = {}
+
+    def amounts(resources: Resources) -> str:
+        text = rendered.get(id(resources))
+        if text is None:
+            text = rendered[id(resources)] = api_call.encode(resources).decode()
+        return text
+
+    parts = []
+    for fit in fits:
+        if minor < 12:
+            listed = [
+                f'{{"resource_provider":{{"uuid":"{uuid}"}},"resources":{amounts(resources)}}}'
+                for uuid, resources in fit.allocations.items()
+            ]
+            parts.append(f'{{"allocations":[{",".join(listed)}]}}')
+            continue
+        shares = ",".join(
+            [f'"{uuid}":{{"resources":{amounts(resources)}}}' for uuid, resources in fit.allocations.items()]
+        )
+        mappings = ""
+        if minor >= 34:
+            listed = [f'"{suffix}":["{_BETWEEN.join(uuids)}"]' for suffix, uuids in fit.mappings.items()]
+            mappings = f',"mappings":{{{",".join(listed)}}}'
+        parts.append(f'{{"allocations":{{{shares}}}{mappings}}}')
+    return ",".join(parts)
+
+
+def why_none(found: SearchResult) -> str:
+    """Return a sentence that explains why no host fits."""
+    if not found.considered:
+        return "there are no providers"
+    parts = []
+    emptied = [removal for removal in found.removals if not removal.left]
+    if emptied:
+        parts.append(f"of {found.considered} none is left after: {emptied[0].constraint}")
+    if found.nearest:
+        parts.append(f"closest is {found.nearest[0].host}, which lacks {found.nearest[0].lacks}")
+    text = "; ".join(parts) or f"none of {found.considered} fits"
+    return " ".join(text.split())[:_LONGEST_WHY]

@@ -7,21 +7,12 @@ from functools import partial
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from placement_worker.http import allocations, candidates, extensions, providers
+from placement_worker.http import allocations, api_call, extensions, providers
 from placement_worker.http import classes_and_traits as names
 from placement_worker.http.access import AccessPolicy
-from placement_worker.http.api_call import (
-    FIRST_VERSION,
-    LATEST_MINOR,
-    LATEST_VERSION,
-    ApiAnswer,
-    ApiCall,
-    json_answer,
-    too_large,
-)
 from placement_worker.http.errors import JSON, Problem, not_allowed, not_found, takes_json
 
-Handler = Callable[[ApiCall], Awaitable[ApiAnswer | Response]]
+Handler = Callable[[api_call.ApiCall], Awaitable[api_call.ApiAnswer | Response]]
 
 CALL = "berth.call"  # where a call waits in an ASGI scope
 BODY = 1 << 20  # bytes
@@ -35,17 +26,19 @@ class Operation:
     rule: str  # policy rule; empty: no permission needed
     handler: Handler
     since: int = 0  # minor version
-    until: int = LATEST_MINOR
+    until: int = api_call.LATEST_MINOR
     before: int = 404  # status for older microversions
     body: int = 0  # bytes of its JSON body; 0: none
     json: bool = True  # a GET that returns only JSON
     of_provider: bool = False  # a missing provider counts for more than what is wrong with the body
-    target: Callable[[ApiCall], Mapping[str, str]] = lambda call: {}  # attributes that the rule may use
+    target: Callable[[api_call.ApiCall], Mapping[str, str]] = (
+        lambda call: {}
+    )  # attributes that the rule may use
 
     @property
     def ends(self) -> bool:
-        """Return whether a later microversion removed this operation of the API."""
-        return self.until < LATEST_MINOR
+        """Return whether a later microversion removed the operation."""
+        return self.until < api_call.LATEST_MINOR
 
 
 get = partial(Operation, "GET")
@@ -67,7 +60,7 @@ class Resource:
             self._offered.setdefault(operation.method, []).append(operation)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call: ApiCall = scope[CALL]
+        call: api_call.ApiCall = scope[CALL]
         call.path, call.pattern = scope["path_params"], self.pattern
         operation = self._chosen(call)
         self._check(operation, call)
@@ -83,7 +76,7 @@ class Resource:
         else:
             await call.send(answer, send)
 
-    def _chosen(self, call: ApiCall) -> Operation:
+    def _chosen(self, call: api_call.ApiCall) -> Operation:
         if call.method not in self._offered:
             why = "The method specified is not allowed for this resource."
             raise not_allowed(call.method, why, self._offered)
@@ -93,7 +86,7 @@ class Resource:
                 return operation
         raise not_allowed(call.method) if offered[0].before == 405 else not_found()
 
-    def _check(self, operation: Operation, call: ApiCall) -> None:
+    def _check(self, operation: Operation, call: api_call.ApiCall) -> None:
         if operation.method == "GET" and operation.json and not takes_json(call.accept):
             raise Problem(406, f"Only {JSON} is provided")
         if operation.body:
@@ -105,7 +98,7 @@ class Resource:
                     general=f"The request media type {kind} is not supported by this server.",
                 )
             if int(call.headers.get("content-length", 0)) > operation.body:
-                raise too_large(operation.body)
+                raise api_call.too_large(operation.body)
             call.limit = operation.body
         if operation.rule and not self._policy.allows(operation.rule, call.who, operation.target(call)):
             raise Problem(403, f"Policy does not allow {operation.rule} to be performed.")
@@ -115,15 +108,15 @@ _PROVIDER = "/resource_providers/{uuid}"
 _OF = "placement:resource_providers"
 
 
-async def _root(call: ApiCall) -> ApiAnswer:
+async def _root(call: api_call.ApiCall) -> api_call.ApiAnswer:
     version = {
         "id": "v1.0",
-        "max_version": LATEST_VERSION,
-        "min_version": FIRST_VERSION,
+        "max_version": api_call.LATEST_VERSION,
+        "min_version": api_call.FIRST_VERSION,
         "status": "CURRENT",
         "links": [{"rel": "self", "href": ""}],
     }
-    return json_answer({"versions": [version]})
+    return api_call.json_answer({"versions": [version]})
 
 
 # The most frequent first: they are matched in this order.
@@ -133,7 +126,7 @@ ROUTES: Mapping[str, tuple[Operation, ...]] = {
         get("placement:allocations:list", allocations.of_consumer),
         delete("placement:allocations:delete", allocations.delete),
     ),
-    "/allocation_candidates": (get("placement:allocation_candidates:list", candidates.list_all, since=10),),
+    "/allocation_candidates": (get("placement:allocation_candidates:list", allocations.list_all, since=10),),
     "/allocations": (post("placement:allocations:manage", allocations.post, since=13, body=LARGE_BODY),),
     "/resource_providers": (
         get(f"{_OF}:list", providers.list_all),
@@ -193,7 +186,7 @@ ROUTES: Mapping[str, tuple[Operation, ...]] = {
     "/reshaper": (post("placement:reshaper:reshape", allocations.reshape, since=30, body=LARGE_BODY),),
     "/": (get("", _root, json=False),),
     # ours, whatever the version
-    "/berth/explain": (get("placement:allocation_candidates:list", candidates.explain),),
+    "/berth/explain": (get("placement:allocation_candidates:list", allocations.explain),),
     "/berth/providers": (post("berth:providers:load", extensions.load, body=BULK_BODY),),
     "/berth/changes": (get("berth:changes:list", extensions.changes, json=False),),
     "/berth/aggregates": (

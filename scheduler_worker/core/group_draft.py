@@ -10,7 +10,7 @@ import os_traits  # type: ignore[import-untyped]
 
 from bus.requests import Flavor, Image, ResourceGroup
 from bus.vocabulary import Resources
-from scheduler_worker.core.extra_specs import (
+from scheduler_worker.core.attributes import (
     NUMA_POLICIES,
     GuestSpecs,
     RequestOptions,

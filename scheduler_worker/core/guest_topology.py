@@ -12,7 +12,7 @@ from math import gcd
 from operator import or_
 
 from bus.vocabulary import MAX_INT
-from scheduler_worker.core.extra_specs import GuestSpecs, SpecValue, Unreadable
+from scheduler_worker.core.attributes import GuestSpecs, SpecValue, Unreadable
 from scheduler_worker.core.group_draft import GroupDraft, QuestionDraft
 
 HYPERTHREADING = "HW_CPU_HYPERTHREADING"

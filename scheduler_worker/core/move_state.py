@@ -20,23 +20,15 @@ import msgspec
 from msgspec import structs
 from msgspec.structs import replace
 
+from bus import moves
 from bus.claims import Held, Released, ReleaseRequested, Retired
 from bus.messages import BuildDeleteRequested, BuildPlaced
-from bus.moves import (
-    BEGUN,
-    SHELVED,
-    HandoverProgress,
-    HandoverReported,
-    MovePlaced,
-    MoveRefused,
-    MoveRequested,
-)
 from bus.vocabulary import MAX_CAUSE, Value
 from scheduler_worker.core.events import BegunBefore, ComeAgain, DeadLetterRequest, End, Park, SayAll, SayMove
 from scheduler_worker.core.move_start import Barred, MoveStart, refused
 from scheduler_worker.core.order import CANCELLED, DELETED
 
-MoveMessages = Sequence[MovePlaced | MoveRefused | HandoverProgress]
+MoveMessages = Sequence[moves.MovePlaced | moves.MoveRefused | moves.HandoverProgress]
 MoveEnd = MoveMessages | ComeAgain | DeadLetterRequest
 
 
@@ -68,7 +60,7 @@ MoveEvent = MoveStart | Stopped | SeenThrough | End | Released | Retired | Held 
 class MoveState(msgspec.Struct, frozen=True, gc=False):
     """Replaced at every step, never changed."""
 
-    asked: MoveRequested
+    asked: moves.MoveRequested
     start: MoveStart | None = None
     barred: Barred | None = None  # refused, but not fenced yet
     again: bool = False  # it has begun before
@@ -95,7 +87,7 @@ def step(state: MoveState, event: MoveEvent) -> MoveState:
             return replace(state, park=event)
         case BegunBefore():
             return replace(state, again=True)
-        case Retired(why=why) if why == BEGUN:
+        case Retired(why=why) if why == moves.BEGUN:
             return replace(state, again=True)
         case Retired(why=why):
             code = "cancelled" if why in (CANCELLED, DELETED) else ""
@@ -120,10 +112,10 @@ DECIDED: tuple[HandoverState, ...] = ("done", "back", "deleted")
 class Handover(Value, frozen=True, kw_only=True):
     """Replaced at every step, never changed."""
 
-    placed: MovePlaced  # for the cell it goes to; `out_of` is the one it leaves
+    placed: moves.MovePlaced  # for the cell it goes to; `out_of` is the one it leaves
     state: HandoverState = "leaving"
     # How it ended
-    by: HandoverReported | None = None
+    by: moves.HandoverReported | None = None
     generation: int | None = None  # back: of its consumer
     problem: str = ""  # why what it held could not be had back
 
@@ -135,15 +127,15 @@ Action = Literal["take back", "end build", "retry"]
 _LEAVING = ("ready", "failed", "deleted", "delete")
 _ARRIVING = ("arrived", "back", "deleted", "delete")
 
-Outgoing = MovePlaced | HandoverProgress | BuildDeleteRequested
+Outgoing = moves.MovePlaced | moves.HandoverProgress | BuildDeleteRequested
 
 
-def handover(start: MoveStart, placed: MovePlaced, booted: BuildPlaced) -> Handover:
+def handover(start: MoveStart, placed: moves.MovePlaced, booted: BuildPlaced) -> Handover:
     return Handover(placed=structs.replace(placed, out_of=start.cell, booted=booted))
 
 
-def judged(order: Handover, report: HandoverReported) -> Handover | Action | None:
-    """Return a handover's state after a report, or what to do first; None if the cell may not report it."""
+def judged(order: Handover, report: moves.HandoverReported) -> Handover | Action | None:
+    """Return the handover after this report or what to do first; None if the cell may not report it."""
     leaving = report.half == "leaving"
     if report.cell != (order.placed.out_of if leaving else order.placed.cell):
         return None
@@ -174,7 +166,7 @@ def owner(order: Handover) -> str:
     return order.placed.cell if order.state in ("arriving", "done") else order.placed.out_of
 
 
-def messages_of(order: Handover, report: HandoverReported | None = None) -> tuple[Outgoing, ...]:
+def messages_of(order: Handover, report: moves.HandoverReported | None = None) -> tuple[Outgoing, ...]:
     """Return the messages for the current state; `report` is the report that they answer."""
     if report is not None and report.outcome == "delete":
         delete = BuildDeleteRequested(build=order.placed.build, cell=owner(order), reply_to=report.reply_to)
@@ -182,14 +174,14 @@ def messages_of(order: Handover, report: HandoverReported | None = None) -> tupl
     return (order.placed,) if order.state == "arriving" else (_told(order),)
 
 
-def begins(order: Handover) -> tuple[HandoverProgress, ...]:
+def begins(order: Handover) -> tuple[moves.HandoverProgress, ...]:
     """Return the first messages again, which may have been lost when a move is requested again."""
     return (_told(order),) if order.state == "leaving" else ()
 
 
-def _told(order: Handover) -> HandoverProgress:
+def _told(order: Handover) -> moves.HandoverProgress:
     placed, by = order.placed, order.by
-    progress = HandoverProgress(
+    progress = moves.HandoverProgress(
         move=placed.move,
         build=placed.build,
         kind=placed.kind,
@@ -214,17 +206,17 @@ def holding_nothing(order: Handover, *, deleted: bool) -> ReleaseRequested:
         consumer=order.placed.build,
         generation=None,
         fenced=False,
-        retire="deleted" if deleted else SHELVED,
+        retire="deleted" if deleted else moves.SHELVED,
         cell="" if deleted else order.placed.out_of,  # which may end it
     )
 
 
-def nobody_hears(order: Handover) -> HandoverReported:
-    """Return the report that stands for a destination cell which no longer exists: its half has failed."""
+def nobody_hears(order: Handover) -> moves.HandoverReported:
+    """Return the report of a destination that does not exist any more."""
     placed = order.placed
     leaves = order.state == "leaving"
     cell = placed.out_of if leaves else placed.cell
-    return HandoverReported(
+    return moves.HandoverReported(
         move=placed.move,
         build=placed.build,
         cell=cell,

@@ -17,24 +17,16 @@ from bus.host_health import DISABLED
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.requests import Flavor, Image
-from scheduler_worker.core.attributes import UnreadableQuery, parsed
-from scheduler_worker.core.extra_specs import (
+from scheduler_worker.core import group_draft
+from scheduler_worker.core.attributes import (
     MAX_NOTES,
     GuestSpecs,
     RequestOptions,
     Unreadable,
+    UnreadableQuery,
     nearest,
+    parsed,
     unknown,
-)
-from scheduler_worker.core.group_draft import (
-    READ,
-    QuestionDraft,
-    add_capabilities,
-    add_devices,
-    add_image,
-    draft_of,
-    fill,
-    tie,
 )
 from scheduler_worker.core.guest_topology import add_topology, page_choices
 from scheduler_worker.core.rule import Alternative
@@ -180,7 +172,7 @@ def _read(asked: bytes, options: RequestOptions) -> tuple[_FlavorRead, ...]:
     alternative_index, flavor, image, place = _places.decode(asked)
     where = f"or_else[{alternative_index - 1}]" if alternative_index else "flavor"
     specs = GuestSpecs(flavor, image, where)
-    notes = tuple(islice(unknown(flavor, where, READ, options.unscoped), MAX_NOTES))
+    notes = tuple(islice(unknown(flavor, where, group_draft.READ, options.unscoped), MAX_NOTES))
     choices = page_choices(specs, options.large_pages)
     return tuple(_with_pages(specs, image, place, options, page_kb, notes) for page_kb in choices)
 
@@ -194,18 +186,18 @@ def _with_pages(
     notes: tuple[str, ...],
 ) -> _FlavorRead:
     flavor = specs.flavor
-    draft = draft_of(flavor, specs.where)
+    draft = group_draft.draft_of(flavor, specs.where)
     cells = add_topology(draft, specs, page_kb)
-    add_devices(draft, specs, options, cells)
-    add_capabilities(draft, specs)
-    add_image(draft, image, options)
-    fill(draft, flavor)
-    tie(draft, flavor)
+    group_draft.add_devices(draft, specs, options, cells)
+    group_draft.add_capabilities(draft, specs)
+    group_draft.add_image(draft, image, options)
+    group_draft.fill(draft, flavor)
+    group_draft.tie(draft, flavor)
     draft.settle_traits()
     return _question(draft, place), draft.preferred, notes
 
 
-def _question(draft: QuestionDraft, place: _Place) -> FindCandidates:
+def _question(draft: group_draft.QuestionDraft, place: _Place) -> FindCandidates:
     cell, zone, aggregates, not_aggregates = place
     groups = tuple(draft.asked())
     if not any(group.resources for group in groups):

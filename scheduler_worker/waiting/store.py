@@ -18,6 +18,7 @@ from bus.sql.database import Database
 from bus.sql.failures import retrying
 from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_CAUSE, Id
+from scheduler_worker.agents import RESCUED, UNPLACEABLE, WAITING_NOW
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.request import seconds_of
 from scheduler_worker.core.waiting_queue import Root, Waiter
@@ -26,7 +27,6 @@ from scheduler_worker.dependencies import log
 from scheduler_worker.move_courses import RefusedMoves
 from scheduler_worker.orders import RelatedHosts, names_other_instances
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.roster import RESCUED, UNPLACEABLE, WAITING_NOW
 from scheduler_worker.store import decisions, parked
 from scheduler_worker.store.parked import ParkedRequest
 from scheduler_worker.waiting.hosts import Sight, beside, needs_of
@@ -275,7 +275,7 @@ class HostChanges:
 
     def _touched(self, roots: Sequence[str], described: Sequence[str]) -> None:
         if len(self.store.room):
-            self.scheduler.pending.look(self.scheduler.clock.monotonic())
+            self.scheduler.pending.look()
         if self.store.related.around(roots):
             self._recheck()
 

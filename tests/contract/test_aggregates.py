@@ -194,8 +194,8 @@ async def test_queries_find_aggregates_page_by_page(
 async def test_a_page_of_aggregates_fits_into_a_message(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("placement_worker.aggregates.PAGE_BYTES", 5000)
-    monkeypatch.setattr("placement_worker.aggregates.ROWS", 4)
+    monkeypatch.setattr("placement_worker.registries.PAGE_BYTES", 5000)
+    monkeypatch.setattr("placement_worker.registries.ROWS", 4)
     for number in range(10):
         await make(placement, uid(number, "c"), f"n{number}", text="x" * 2000)
     after, pages = "", list[AggregatesFound]()

@@ -4,20 +4,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bus.candidates import CandidateSource
+from bus.clock import Clock
 from bus.messages import BuildRequested, HostReported
 from bus.queries import Candidate
 from bus.reports import HostState
 from bus.vocabulary import Resources
 from scheduler_worker import ChoicePolicy
+from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.choosing import Choosing, Joined
-from scheduler_worker.core.extra_specs import RequestOptions
 from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.request import alternatives_of
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import Pick
+from scheduler_worker.dependencies import PendingChoices
 from scheduler_worker.hosts import HostBook
-from scheduler_worker.pending_choices import PendingChoices, Promising
 from tests.support.plain_source import PlainSource
 from tests.support.scheduler_builders import a_candidate, a_request
 
@@ -34,14 +35,13 @@ class Hall:
     now: float = 0.0
 
     def __post_init__(self) -> None:
-        self.pending = PendingChoices(self.source)
+        self.pending = PendingChoices(self.source, self.book, Clock(monotonic=lambda: self.now))
         self.hosts = HostMap(self.source, self.policy.cells)
 
     def choosing(self) -> Choosing:
         self.hosts.level()
         seen = self.book.level(self.source, self.now)
-        promising = Promising(self.pending, self.book, self.now)
-        return Choosing(self.source, self.hosts, seen, self.policy, promising, Joined())
+        return Choosing(self.source, self.hosts, seen, self.policy, self.pending, Joined())
 
     def handle(self, *states: HostState, cell: str = "cell1") -> None:
         for state in states:

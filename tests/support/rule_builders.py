@@ -10,7 +10,7 @@ from bus.messages import BuildRequested, HostReported
 from bus.queries import Candidate, FindCandidates
 from bus.reports import HostState
 from bus.requests import Flavor, ResourceGroup
-from scheduler_worker.core.extra_specs import PciAlias, RequestOptions
+from scheduler_worker.core.attributes import PciAlias, RequestOptions
 from scheduler_worker.core.host_map import NOBODY
 from scheduler_worker.core.request import alternatives_of
 from scheduler_worker.core.rule import Alternative, HostFacts

@@ -10,7 +10,7 @@ from bus.moves import MoveRequested
 from bus.vocabulary import Id
 from placement_worker import IndexedSource, Placement
 from scheduler_worker import ChoicePolicy
-from scheduler_worker.core.extra_specs import RequestOptions
+from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.move_state import Handover
 from scheduler_worker.dependencies import UNHEARD_SECONDS, CellQueries, PlacementQueries, SchedulerOptions
 from scheduler_worker.handovers import Handovers

@@ -10,7 +10,7 @@ import pytest
 from bus.host_health import DISABLED
 from bus.requests import Flavor, Hints, Image
 from bus.vocabulary import MAX_INT
-from scheduler_worker.core.extra_specs import MAX_NOTES, Unreadable
+from scheduler_worker.core.attributes import MAX_NOTES, Unreadable
 from scheduler_worker.core.request import seconds_of
 from tests.support.ids import uid
 from tests.support.rule_builders import OPTIONS, alternatives, asked, flavor, groups

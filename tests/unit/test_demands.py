@@ -14,8 +14,15 @@ from bus.requests import Flavor, Hints, Image
 from bus.resources import AllocationsFound, Consumer, FindAllocations
 from scheduler_worker import ChoicePolicy
 from scheduler_worker import orders as remembering
-from scheduler_worker.core.attributes import Attribute, UnreadableQuery, attribute, holds, meets, parsed
-from scheduler_worker.core.extra_specs import RequestOptions
+from scheduler_worker.core.attributes import (
+    Attribute,
+    RequestOptions,
+    UnreadableQuery,
+    attribute,
+    holds,
+    meets,
+    parsed,
+)
 from scheduler_worker.core.request import NOBODY, Prefilters, prefilters
 from scheduler_worker.orders import Orders
 from scheduler_worker.placing import Scheduler

@@ -28,7 +28,7 @@ from scheduler_worker.core.host_map import drawn, tie
 from scheduler_worker.core.order import Order, also_asked
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import Pick, replay
-from scheduler_worker.pending_choices import PendingChoice, Promising
+from scheduler_worker.dependencies import PendingChoice
 from tests.support.exact_worlds import (
     FilledMemory,
     PlainChoice,
@@ -108,7 +108,7 @@ class PlainBatch:
         self.room = room
         self.tiers = tiers(hall)
         self.now = hall.book.level(hall.source, hall.now)
-        self.reserved_amounts = Promising(hall.pending, hall.book, hall.now)
+        self.reserved_amounts = hall.pending
         self.joined: dict[str, dict[str, str]] = {}  # group → member → root
         self.kinds: dict[Hashable, PlainChoice] = {}
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from bus.cells import CellsFound, FindCells
 from bus.groups import FindGroups, GroupPolicy, GroupsFound, ServerGroup
@@ -19,6 +20,8 @@ from bus.vocabulary import Resources
 from control_room import queries, shared_data
 from control_room.core.now import Reply
 from control_room.shared_data import Changes, SharedData, background_tasks
+from scheduler_worker.agents import GONE_SECONDS, Roster
+from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.choosing import Joined
 from scheduler_worker.core.events import (
     Begun,
@@ -29,15 +32,14 @@ from scheduler_worker.core.events import (
     Need,
     Park,
 )
-from scheduler_worker.core.extra_specs import RequestOptions
 from scheduler_worker.core.host_map import mixed, slice_of
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.placing import PATIENCE, ROUNDS, step
 from scheduler_worker.core.rejections import Shortage
 from scheduler_worker.core.request import alternatives_of
-from scheduler_worker.pending_choices import PendingChoice, PendingChoices
+from scheduler_worker.dependencies import PendingChoice, PendingChoices
+from scheduler_worker.hosts import HostBook
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.roster import GONE_SECONDS, Roster
 from tests.support.ids import uid
 from tests.support.plain_source import PlainSource
 from tests.support.ranking_builders import Hall, a_hall, free, hosts_of, take
@@ -194,19 +196,27 @@ def source() -> PlainSource:
     return PlainSource()
 
 
-def chosen(pending: PendingChoices, resources: Resources = ONE, now: float = 0) -> PendingChoice:
-    return pending.enter({ROOT: resources}, "c1", ROOT, now)
+@pytest.fixture
+def time() -> TurnedClock:
+    return TurnedClock()
 
 
-def test_choices_add_up(source: PlainSource) -> None:
-    pending = PendingChoices(source)
+@pytest.fixture
+def pending(source: PlainSource, time: TurnedClock) -> PendingChoices:
+    return PendingChoices(source, HostBook(0.0), time.clock, timeout=10)
+
+
+def chosen(pending: PendingChoices, resources: Resources = ONE) -> PendingChoice:
+    return pending.enter(structs.replace(a_candidate(1), root=ROOT, allocations={ROOT: resources}))
+
+
+def test_choices_add_up(source: PlainSource, pending: PendingChoices) -> None:
     chosen(pending)
     chosen(pending, {"VCPU": 2})
     assert source.taken(ROOT) == {"VCPU": 3, "MEMORY_MB": 512}
 
 
-def test_a_failed_claim_releases_its_reservation_once(source: PlainSource) -> None:
-    pending = PendingChoices(source)
+def test_a_failed_claim_releases_its_reservation_once(source: PlainSource, pending: PendingChoices) -> None:
     first, second = chosen(pending), chosen(pending)
     pending.drop(first)
     pending.drop(first)
@@ -216,47 +226,47 @@ def test_a_failed_claim_releases_its_reservation_once(source: PlainSource) -> No
 
 @pytest.mark.parametrize(("seen", "left"), [(6, ONE), (7, {}), (8, {})])
 def test_a_claim_is_counted_until_the_memory_has_it(
-    source: PlainSource, seen: int, left: dict[str, int]
+    source: PlainSource, pending: PendingChoices, seen: int, left: dict[str, int]
 ) -> None:
-    pending = PendingChoices(source)
     pending.confirm(chosen(pending), 7)
     assert pending.unsettled == []
     source.seen = seen
-    pending.look(0)
+    pending.look()
     assert source.taken(ROOT) == left
 
 
-def test_a_visible_claim_is_not_counted_twice(source: PlainSource) -> None:
-    pending = PendingChoices(source)
+def test_a_visible_claim_is_not_counted_twice(source: PlainSource, pending: PendingChoices) -> None:
     entry = chosen(pending)
     source.seen = 9
-    pending.look(0)
+    pending.look()
     assert source.taken(ROOT) == ONE
     pending.confirm(entry, 7)
     assert source.promised == []
 
 
 @pytest.mark.parametrize("confirmed", [False, True])
-def test_reservations_expire(source: PlainSource, confirmed: bool) -> None:
-    pending = PendingChoices(source, timeout=10)
-    entry = chosen(pending, now=100)
+def test_reservations_expire(
+    source: PlainSource, pending: PendingChoices, time: TurnedClock, confirmed: bool
+) -> None:
+    entry = chosen(pending)
     if confirmed:
         pending.confirm(entry, 7)
-    pending.look(109)
+    time.now += 9
+    pending.look()
     assert source.taken(ROOT) == ONE
-    pending.look(110)
+    time.now += 1
+    pending.look()
     assert source.promised == []
     source.seen = 7
-    pending.look(111)
+    pending.look()
     assert source.promised == []
 
 
-def test_numbers_that_start_over_do_not_hide_choices(source: PlainSource) -> None:
-    pending = PendingChoices(source)
+def test_numbers_that_start_over_do_not_hide_choices(source: PlainSource, pending: PendingChoices) -> None:
     source.seen = 1000
-    pending.look(0)
+    pending.look()
     source.seen = 1
-    pending.look(0)
+    pending.look()
     pending.confirm(chosen(pending), 2)
     assert source.taken(ROOT) == ONE
 

@@ -8,9 +8,8 @@ import pytest
 from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
 from placement_worker.core import search as searching
-from placement_worker.core.index import Index
+from placement_worker.core.index import Index, Snapshot
 from placement_worker.core.search import page, page_steps, search, search_steps
-from placement_worker.core.snapshot import Snapshot
 from placement_worker.core.trees import Tree
 from tests.support.ids import uid
 from tests.support.plain_search import as_way

@@ -16,9 +16,9 @@ from bus.replication import ProviderChange
 from bus.reports import EXCLUDES_SIBLINGS, Inventory
 from bus.requests import ResourceGroup
 from placement_worker.core import ways as core_ways
-from placement_worker.core.index import Index
+from placement_worker.core.index import Index, ReservedSnapshot, Snapshot
+from placement_worker.core.row import ReservedAmounts
 from placement_worker.core.search import at_once, page, page_steps, search
-from placement_worker.core.snapshot import ReservedAmounts, ReservedSnapshot, Snapshot
 from placement_worker.core.trees import ProviderState, Tree
 from tests.support.ids import uid
 from tests.support.placement_builders import looking_for

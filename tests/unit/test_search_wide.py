@@ -15,10 +15,9 @@ from bus.reports import Inventory
 from bus.requests import ResourceGroup
 from placement_worker.core import search as searching
 from placement_worker.core import ways
-from placement_worker.core.index import Index
+from placement_worker.core.index import Index, Snapshot
 from placement_worker.core.search import TOGETHER, page, search
 from placement_worker.core.search_plan import options_at, plan
-from placement_worker.core.snapshot import Snapshot
 from placement_worker.core.trees import Tree
 from placement_worker.core.ways import AssignmentSearch
 from tests.support.ids import uid

@@ -14,9 +14,8 @@ from bus.requests import ResourceGroup
 from bus.vocabulary import Allocations
 from placement_worker import source as sourcing
 from placement_worker.core.index import Index
-from placement_worker.core.row import Row
+from placement_worker.core.row import ReservedAmounts, Row
 from placement_worker.core.search_plan import Fit, FitFinder
-from placement_worker.core.snapshot import ReservedAmounts
 from placement_worker.core.trees import Tree
 from placement_worker.core.ways import BREATH
 from placement_worker.source import HostSearch, IndexedSource
