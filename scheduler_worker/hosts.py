@@ -19,8 +19,7 @@ from scheduler_worker.agents import (
     ReportedAgent,
     Silence,
 )
-from scheduler_worker.core.host_map import NEVER, NOBODY, HostKey, Numbers, numbered
-from scheduler_worker.core.view import HostsNow
+from scheduler_worker.core.host_map import NEVER, NOBODY, HostKey, HostsNow, Numbers, numbered
 
 GRACE = 30.0  # seconds before a host without any heartbeat counts as down
 MOST_HOSTS = 250_000  # beyond this number the oldest hosts of the cell with the most are forgotten

@@ -20,13 +20,12 @@ from scheduler_worker.core import events
 from scheduler_worker.core.choosing import Choosing, Joined
 from scheduler_worker.core.events import Need
 from scheduler_worker.core.helping import helps
-from scheduler_worker.core.host_map import HostMap
+from scheduler_worker.core.host_map import HostMap, HostsNow
 from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Begins, Order
 from scheduler_worker.core.placing import step
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import HasReservations
-from scheduler_worker.core.view import HostsNow
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.orders import Orders, Resolving, put_off
 from scheduler_worker.store.parked import ParkedRequest

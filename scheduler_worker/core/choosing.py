@@ -11,14 +11,14 @@ from bus.candidates import CandidateSource, SenselessQuery
 from bus.queries import Candidate, FindCandidates
 from bus.vocabulary import Id
 from scheduler_worker.core.events import Chosen
-from scheduler_worker.core.host_map import HostMap, drawn
+from scheduler_worker.core.host_map import HostMap, HostsNow
 from scheduler_worker.core.order import MAX_CHOICES, MAX_CHOICES_EACH, Order
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking import Ranking
+from scheduler_worker.core.ranking_order import drawn
 from scheduler_worker.core.rejections import Shortage
 from scheduler_worker.core.rule import Alternative, Together
 from scheduler_worker.core.scale import HasReservations, Pick
-from scheduler_worker.core.view import HostsNow
 
 CHOICES = 3  # hosts named in one claim, best first
 PACKED_CHOICES = 8  # the same if all prefer the fullest hosts, which fill up in the meantime

@@ -10,12 +10,11 @@ from msgspec import structs
 from bus.candidates import Bools, CandidateSearch, CandidateSource, Floats, PlacedHost, SenselessQuery
 from bus.host_health import DISABLED
 from bus.queries import Candidate
-from scheduler_worker.core.host_map import HostMap
+from scheduler_worker.core.host_map import AllHosts, HostMap, HostsNow
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking_order import Entry
 from scheduler_worker.core.rule import Alternative, HostFacts, Number, Rule, View
 from scheduler_worker.core.rules.state import AFFINITY
-from scheduler_worker.core.view import AllHosts, HostsNow
 from scheduler_worker.core.waiting_queue import HostsFound
 
 IMAGE = "image"  # the part of a request that the relevant filters read

@@ -1,84 +1,24 @@
-"""Facts of all hosts as arrays: their cells and agents by position, their reports by slot, the order of
-equals, and the slice of hosts that each scheduler prefers.
+"""Facts of all hosts as arrays: cells and agents by position, reports by slot, all as filters read them."""
 
-Slices use rendezvous hashing: a host is preferred by the scheduler with the highest hash of both names. All
-schedulers agree without messages, and if one starts or stops, only its slice changes.
-"""
-
-from collections.abc import Collection, Sequence
-from functools import lru_cache
-from hashlib import blake2b
-from typing import Any
-from zlib import crc32
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from bus.candidates import Bools, CandidateSource, Ints, PlacedHost
+from bus.aggregates import Aggregate
+from bus.candidates import Bools, CandidateSearch, CandidateSource, Ints, PlacedHost
 from bus.reports import HostState
-from scheduler_worker.core.rule import FACTS, UNKNOWN, HostFacts, Reads, Rule
+from scheduler_worker.core.ranking_order import mixed, slice_of
+from scheduler_worker.core.rule import FACTS, UNKNOWN, Alternative, HostFacts, Number, Reads, Rule, numbers
 
-Uints = npt.NDArray[np.unsignedinteger[Any]]
-
-_WORD = 2**64 - 1
-_DROPPED = 11  # bits: what is left is exact as a float, too
-Hashes = npt.NDArray[np.uint64]
-_ALL_BITS = 2**64 - 1
-_GOLDEN = 0x9E3779B97F4A7C15
-_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 NO_AGENT = "has_agent"
 Numbers = npt.NDArray[np.float64]
-Column = tuple[Reads, Numbers, float]  # the float is the value of hosts without a report
 NOBODY = 0  # the slot of hosts without a slot
 NEVER = -np.inf  # the time of a heartbeat that has not come
 FIRST_SLOTS = 1024
 HostKey = tuple[str, str]  # cell and root: a cell reports only its hosts, whatever root it names
 MOST_IMAGES = 32
-
-
-def mixed(root: str) -> int:
-    """Return a hash of the host's number."""
-    return int.from_bytes(blake2b(root.encode(), digest_size=8).digest())
-
-
-@lru_cache(maxsize=64)  # of one seed it is asked again and again
-def factor(seed: str) -> int:
-    """Return an odd factor derived from a seed: multiplying by it keeps distinct numbers distinct."""
-    return mixed(seed) | 1
-
-
-def tie(seed: str, root: str) -> int:
-    return (mixed(root) * factor(seed) & _WORD) >> _DROPPED
-
-
-def ties(seed: str, mixed_roots: Uints) -> Uints:
-    return (mixed_roots * np.uint64(factor(seed))) >> np.uint64(_DROPPED)
-
-
-def drawn(seed: str, build: str, among: int) -> int:
-    """Return which of several equally good hosts a build gets: the same one for the same seed."""
-    return mixed(f"{seed} {build}") % among if among > 1 else 0
-
-
-def slice_of(hashes: Hashes, schedulers: Sequence[str], own: str) -> Bools | None:
-    """Return a mask of the hosts that this scheduler prefers, or None if it is the only scheduler."""
-    others = [name for name in schedulers if name != own]
-    if not others:
-        return None
-    ours = _weights(hashes, own)
-    mine = np.ones(len(hashes), np.bool_)
-    for name in others:
-        theirs = _weights(hashes, name)
-        mine &= (ours > theirs) | ((ours == theirs) & (own < name))
-    return mine
-
-
-def _weights(hashes: Hashes, name: str) -> Hashes:
-    mixed = hashes ^ np.uint64((crc32(name.encode()) + 1) * _GOLDEN & _ALL_BITS)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * _FIRST
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * _SECOND
-    weights: Hashes = mixed ^ (mixed >> np.uint64(31))
-    return weights
 
 
 class HostMap:
@@ -92,14 +32,12 @@ class HostMap:
         self.cells: dict[str, int] = {}
         self._shared: tuple[object, ...] = ()
         self._source = source
-        # cells of the settings; registered cells are added
-        self._named = None if cells is None else frozenset(cells)
+        self._named = None if cells is None else frozenset(cells)  # of the settings
         self._ours = self._named
         self._known: list[tuple[str, str, str]] = []
-        self._by_cell: Ints | None = None
+        self.by_cell: Ints = np.zeros(0, np.intp)  # the positions of all hosts grouped by cell
         self.first_of_cell: Ints = np.zeros(0, np.intp)  # by number of the cell: its first index in `by_cell`
         self._layout: int | None = None
-        # the filter of every policy
         self.has_agent = Rule(NO_AGENT, lambda host, alternative: self.why_no_agent(host) or None)
 
     def level(self) -> None:
@@ -110,7 +48,6 @@ class HostMap:
         if self._source.layout == self._layout:
             return
         self._layout = self._source.layout
-        self._by_cell = None
         more = self._source.size - len(self._known)
         if more > 0:
             more = max(more, len(self._known))
@@ -119,10 +56,14 @@ class HostMap:
             self.cell_at = np.concatenate([self.cell_at, np.zeros(more, np.intp)])
             self.mixed = np.concatenate([self.mixed, np.zeros(more, np.uint64)])
         for host in self._source.hosts():
-            identity = host.uuid, host.cell, host.agent
-            if self._known[host.position] != identity:
-                self._known[host.position] = identity
-                self._put(host)
+            position, identity = host.position, (host.uuid, host.cell, host.agent)
+            if self._known[position] != identity:
+                self._known[position] = identity
+                self.served[position] = not self.why_no_agent(host)
+                self.cell_at[position] = self.number(host.cell)
+                self.mixed[position] = mixed(host.uuid)
+        self.by_cell = np.argsort(self.cell_at, kind="stable")
+        self.first_of_cell = np.searchsorted(self.cell_at[self.by_cell], range(len(self.cells) + 1))
 
     def share(self, schedulers: Sequence[str], own: str) -> None:
         shared = schedulers, own, self._layout
@@ -133,26 +74,12 @@ class HostMap:
     def number(self, cell: str) -> int:
         return self.cells.setdefault(cell, len(self.cells))
 
-    @property
-    def by_cell(self) -> Ints:
-        """Return the positions of all hosts grouped by cell, in ascending order."""
-        if self._by_cell is None:
-            self._by_cell = np.argsort(self.cell_at, kind="stable")
-            self.first_of_cell = np.searchsorted(self.cell_at[self._by_cell], range(len(self.cells) + 1))
-        return self._by_cell
-
     def why_no_agent(self, host: PlacedHost | HostFacts) -> str:
         if not host.agent or not host.cell:
             return "no agent builds on it"
         if self._ours is not None and host.cell not in self._ours:
             return f"its cell {host.cell!r} is none of ours: {', '.join(sorted(self._ours))}"
         return ""
-
-    def _put(self, host: PlacedHost) -> None:
-        position = host.position
-        self.served[position] = not self.why_no_agent(host)
-        self.cell_at[position] = self.number(host.cell)
-        self.mixed[position] = mixed(host.uuid)
 
 
 class HostColumns:
@@ -164,10 +91,10 @@ class HostColumns:
         self.recent: Numbers = np.zeros(FIRST_SLOTS)
         self.failures: Numbers = np.zeros(FIRST_SLOTS)  # as they counted at some moment long ago
         self.heartbeat: Numbers = np.full(FIRST_SLOTS, NEVER)  # the last one, in seconds of listening
-        # seconds without a heartbeat after which a host is down
-        self.silence: Numbers = np.zeros(FIRST_SLOTS)
+        self.silence: Numbers = np.zeros(FIRST_SLOTS)  # seconds after the last heartbeat: then it is down
         self.recorded_down: Numbers = np.zeros(FIRST_SLOTS)  # 1: down by a record, until a heartbeat comes
-        self._columns: dict[tuple[str, str], Column] = {}  # by kind and name
+        # by kind and name; the float is the value of hosts without a report
+        self._columns: dict[tuple[str, str], tuple[Reads, Numbers, float]] = {}
         self._next = 1
         self._free: list[int] = []
         self.new: list[HostKey] = []  # hosts whose position in placement is not known yet
@@ -210,7 +137,6 @@ class HostColumns:
         self._free.append(slot)
 
     def fact(self, name: str) -> Numbers:
-        """Return the values of a reported fact for all slots. Raise KeyError if there is no such fact."""
         return self._column("fact", name, FACTS[name])
 
     def metric(self, name: str) -> Numbers:
@@ -249,3 +175,174 @@ def numbered(positions: Sequence[int], numbers: Sequence[int], size: int) -> Int
     found = np.zeros(size, np.intp)
     found[np.array(positions, np.intp)] = np.array(numbers, np.intp)
     return found
+
+
+_NONE = np.float64(0.0)  # what is compared with it can be turned round by ~, which of a Python bool it cannot
+
+
+@dataclass(slots=True, eq=False)
+class HostsNow:
+    """The reported state of all hosts, by their positions in the index, valid until the next await."""
+
+    source: CandidateSource
+    columns: HostColumns
+    slot_at: Ints
+    placed: Ints  # the positions of all hosts
+    up: Bools  # false: the host is down
+    unknown: Bools | None  # up, but without a heartbeat so far; None: the same for all hosts
+    fading: float  # what a failure that was counted as one counts now
+    why_down: Callable[[PlacedHost], str]
+    _limits: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
+    _read: dict[str, Numbers] = field(default_factory=dict)
+
+    def facts(self, search: CandidateSearch, position: int) -> HostFacts:
+        placed = search.host(position)
+        slot = self.slot_at.item(position)
+        columns = self.columns
+        state, known = columns.states[slot], self.source.aggregates
+        building = int(columns.recent.item(slot))
+        free, capacity = search.amounts(position)
+        return HostFacts(
+            root=placed.uuid,
+            host=placed.host,
+            cell=placed.cell,
+            agent=placed.agent,
+            zone=placed.zone,
+            traits=placed.traits,
+            aggregates=tuple([known[uuid] for uuid in placed.aggregates if uuid in known]),
+            free=free,
+            capacity=capacity,
+            state=state,
+            down="" if self.up.item(position) else self.why_down(placed),
+            building=building if state is None else building + state.building,
+            failures=columns.failures.item(slot) * self.fading,
+        )
+
+    def fact(self, name: str, otherwise: float) -> Numbers:
+        """Return the values of a fact by position. The array is shared: do not write to it."""
+        columns, slots = self.columns, self.slot_at
+        # What is chosen for one class counts for the next, so the first two are not stored.
+        if name == "sent":
+            return columns.recent.take(slots)
+        if name == "building":
+            return self.fact("reported", 0.0) + columns.recent.take(slots)
+
+        def read() -> Numbers:
+            if name == "up":
+                return self.up.astype(np.float64)
+            if name == "failures":
+                return columns.failures.take(slots) * self.fading
+            reported = columns.fact(name).take(slots)
+            return np.where(np.isnan(reported), otherwise, reported)
+
+        return self._once(f"fact {name} or {otherwise}", read)
+
+    def metric(self, name: str) -> Numbers:
+        return self._once(f"metric {name}", lambda: self.columns.metric(name).take(self.slot_at))
+
+    def cached(self, image: str) -> Numbers:
+        return self._once(f"image {image}", lambda: self.columns.cached(image).take(self.slot_at))
+
+    def _once(self, key: str, read: Callable[[], Numbers]) -> Numbers:
+        found = self._read.get(key)
+        if found is None:
+            found = read()
+            of_hosts = found.take(self.placed)
+            if of_hosts.size and (of_hosts == of_hosts[0]).all():  # the usual case: store a single value
+                found = np.broadcast_to(of_hosts[0], found.shape)
+            found.flags.writeable = False
+            self._read[key] = found
+        return found
+
+    def limits(self, key: str) -> list[tuple[str, float]]:
+        found = self._limits.get(key)
+        if found is None:
+            found = self._limits[key] = [
+                (uuid, number)
+                for uuid, aggregate in self.source.aggregates.items()
+                for number in numbers((aggregate.metadata[key],) if key in aggregate.metadata else ())
+            ]
+        return found
+
+
+class AllHosts:
+    """The data of all fitting hosts as arrays; a fact with the same value everywhere is one plain number."""
+
+    def __init__(self, search: CandidateSearch, now: HostsNow) -> None:
+        self._search = search
+        self.now = now
+        self._positions = search.positions
+        self._facts: dict[tuple[str, float], Number] = {}  # shared: do not write to the arrays
+        self._all = len(self._positions) == len(now.slot_at)
+
+    def free(self, resource_class: str) -> Number:
+        return self._search.free(resource_class) if self._search.any_of(resource_class) else _NONE
+
+    def capacity(self, resource_class: str) -> Number:
+        return self._search.capacity(resource_class) if self._search.any_of(resource_class) else _NONE
+
+    def has(self, trait: str) -> Number:
+        found = self._search.has(trait)
+        return found.astype(np.float64) if found.any() else _NONE
+
+    def fact(self, name: str, otherwise: float = UNKNOWN) -> Number:
+        found = self._facts.get((name, otherwise))
+        if found is None:
+            found = self._facts[name, otherwise] = self._of_found(self.now.fact(name, otherwise))
+        return found
+
+    def metric(self, name: str) -> Number:
+        return self._of_found(self.now.metric(name))
+
+    def members(self, alternative: Alternative) -> Number:
+        return self._by_root(alternative.members)
+
+    def among(self, roots: Collection[str]) -> Number:
+        return self._by_root(dict.fromkeys(roots, 1.0))
+
+    def within(self, says: Callable[[Aggregate], bool]) -> Number:
+        aggregates = [uuid for uuid, aggregate in self.now.source.aggregates.items() if says(aggregate)]
+        if not aggregates:
+            return _NONE
+        found = np.zeros(len(self._positions))
+        for uuid in aggregates:
+            found[self._search.within(uuid)] = 1.0
+        return found
+
+    def cached(self, image: str) -> Number:
+        return self._of_found(self.now.cached(image))
+
+    def said(self, value: Number) -> Number:
+        return ~np.isnan(value)
+
+    def each(self, value: Callable[[HostFacts], float]) -> Number:
+        facts, search = self.now.facts, self._search
+        values = (value(facts(search, position)) for position in self._positions.tolist())
+        return np.fromiter(values, np.float64, len(self._positions))
+
+    def where(self, condition: Number, then: Number, otherwise: Number) -> Number:
+        return np.where(condition, then, otherwise)
+
+    def override(self, key: str, otherwise: float) -> Number:
+        limits = self.now.limits(key)
+        if not limits:
+            return otherwise
+        found: Numbers = np.full(len(self._positions), np.inf)
+        for uuid, number in limits:
+            np.minimum(found, np.where(self._search.within(uuid), number, np.inf), out=found)
+        found[np.isinf(found)] = otherwise
+        return found
+
+    def _of_found(self, values: Numbers) -> Number:
+        if values.size and not values.strides[0]:  # all values are equal
+            return values[0]
+        return values if self._all else values.take(self._positions)
+
+    def _by_root(self, values: Mapping[str, float]) -> Number:
+        found = np.zeros(len(self._positions))
+        for root, value in values.items():
+            position = self.now.source.position(root)
+            if position is not None:
+                first = np.searchsorted(self._positions, position)
+                found[first : first + 1][self._positions[first : first + 1] == position] = value
+        return found

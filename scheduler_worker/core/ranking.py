@@ -1,27 +1,28 @@
 """One evaluation of all hosts for equal requests, from which hosts are handed out best first.
 
-A host that is handed out is reserved immediately, weighed again with its remaining capacity, and sorted in
-again. So each choice is the best at its moment, on the scales of the beginning.
+A host that is handed out is reserved immediately, and sorted in again by its remaining capacity.
 """
 
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import reduce
+from heapq import heappop, heappush
 from operator import and_
 
 import numpy as np
 
 from bus.candidates import CandidateSearch
 from bus.queries import Candidate
-from scheduler_worker.core.alternates import AlternatesOfCell, CapacityByHost
 from scheduler_worker.core.fitting import WAYS_OF_THE_BEST, FoundHosts
-from scheduler_worker.core.host_map import HostMap
+from scheduler_worker.core.host_map import HostMap, HostsNow
 from scheduler_worker.core.policy import ChoicePolicy
-from scheduler_worker.core.ranking_order import THEIR_HOSTS, Entry, HostOrder, tiers_of
+from scheduler_worker.core.ranking_order import THEIR_HOSTS, CapacityByHost, Entry, HostOrder, tiers_of
 from scheduler_worker.core.rejections import Verdicts
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import ChoiceRecorder, HasReservations, Pick, Weights
-from scheduler_worker.core.view import HostsNow
 
+TIGHT = 0.75  # share of the largest capacity; hosts below it are tight
+_NOWHERE = (0, float("inf"), 0, 0, -1)
 WAYS_OF_THE_NEXT = 4  # allocation candidates of each host after the best one
 
 
@@ -175,3 +176,129 @@ class Ranking:
         spares = self._spares.get(way.cell)
         if spares is not None:
             spares.moved(index)
+
+
+class AlternatesOfCell:
+    """The alternates that one evaluation names for builds of a cell. No capacity is reserved for them.
+
+    They are the next best hosts, each counted as fuller once it is named.
+    While packing, the next best hosts are full before they are needed, and a cell cannot request more. So of
+    two or more alternates, tight hosts are replaced by some of the roomiest hosts of the cell.
+    """
+
+    def __init__(
+        self,
+        cell: str,
+        found: FoundHosts,
+        order: HostOrder,
+        capacities: CapacityByHost,
+        weights: Weights,
+    ) -> None:
+        self._found = found
+        self._order = order
+        self._capacities = capacities
+        self._weights = weights
+        self._cell = cell
+        self._sorted: list[Entry] = []  # hosts of the cell in the order of the beginning
+        self._at = 0
+        self._heap: list[Entry] = []
+        self._named: dict[int, int] = {}
+        self._fuller: dict[int, Entry] = {}  # entries of hosts that were named
+        self._asked = found.alternative.asked
+        self._enough: float | None = None  # capacity of a roomy host; None: not computed yet
+        self._roomy: deque[int] | None = None  # roomy hosts in rotation
+
+    def take(self, several: int, excluding: Collection[str], avoid: Collection[str]) -> tuple[Candidate, ...]:
+        found: list[Entry] = []
+        spares: list[Candidate] = []
+        passed_over: list[Entry] = []
+        while len(found) < several and (entry := self._next()) is not None:
+            index = entry[-1]
+            way = self._found.way(index)
+            if way is None:
+                continue
+            if way.root in excluding or (avoid and (way := self._found.way(index, avoid)) is None):
+                passed_over.append(entry)
+            else:
+                found.append(entry)
+                spares.append(way)
+        roomy: list[Candidate] = []
+        taken = {way.root for way in spares}.union(excluding)
+        complete = several > 1 and len(found) == several
+        while complete and found and not self._is_roomy(found[-1][-1]):
+            way = self._next_roomy(taken, avoid)
+            if way is None:
+                break
+            roomy.append(way)
+            taken.add(way.root)
+            passed_over.append(found.pop())
+            spares.pop()
+        for entry in passed_over:
+            heappush(self._heap, entry)
+        for entry, way in zip(found, spares, strict=True):
+            self._name(entry, way)
+        return (*spares, *roomy)
+
+    def _is_roomy(self, index: int) -> bool:
+        capacities = self._capacities
+        has = capacities.of(index)
+        if self._enough is None:
+            if has >= TIGHT * capacities.at_most:
+                return True
+            self._enough = TIGHT * capacities.most(self._cell)
+        return has >= self._enough
+
+    def _next_roomy(self, taken: Collection[str], avoid: Collection[str]) -> Candidate | None:
+        """Return hosts with much free capacity in turn, so that builds do not all name the same alternate."""
+        if self._roomy is None:
+            assert self._enough is not None  # computed before any alternate is replaced
+            self._roomy = deque(self._capacities.roomiest(self._cell, self._enough))
+        for _ in range(len(self._roomy)):
+            index = self._roomy.popleft()
+            way = self._found.way(index)
+            if way is None:
+                continue  # full by now, or refused
+            self._roomy.append(index)
+            if way.root not in taken and (way := self._found.way(index, avoid)):
+                return way
+        return None
+
+    def moved(self, index: int) -> None:
+        """Update the capacity of a host that was chosen or released."""
+        now = self._order.moved[index]
+        named = self._named.get(index)
+        if named:
+            less = named * self._weights.one_more(index)
+            now = self._fuller[index] = (now[0], now[1] + less, now[2] + named, now[3], index)
+        heappush(self._heap, now)
+
+    def _next(self) -> Entry | None:
+        while True:
+            if self._at == len(self._sorted):
+                self._sorted = self._order.of_cell(self._cell, self._at)
+            heap, front = self._heap, self._sorted
+            if heap and (self._at == len(front) or heap[0] <= front[self._at]):
+                entry = heappop(heap)
+                while heap and heap[0] == entry:
+                    heappop(heap)
+            elif self._at < len(front):
+                entry = front[self._at]
+                self._at += 1
+            else:
+                return None
+            now = self._fuller.get(entry[-1]) or self._order.moved.get(entry[-1], entry)
+            if now == entry:
+                return entry
+
+    def _name(self, entry: Entry, way: Candidate) -> None:
+        """Count a host as fuller by this candidate; a host without remaining capacity is not named again."""
+        outside, worth, chosen, its_tie, index = entry
+        self._named[index] = named = self._named.get(index, 0) + 1
+        free = way.free
+        for name, amount in self._asked.items():
+            if name in free and free[name] < (named + 1) * amount:
+                self._fuller[index] = _NOWHERE
+                return
+        one_more = self._weights.one_more(index)
+        self._fuller[index] = entry = (outside, worth + one_more, chosen + 1, its_tie, index)
+        heappush(self._heap, entry)

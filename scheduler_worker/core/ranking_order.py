@@ -1,16 +1,35 @@
 """The order of the hosts of one ranking: best first, sorted page by page only as far as it is read.
 
-A host whose weight has changed is sorted in again; its earlier entries are outdated and skipped.
+A host whose weight has changed is sorted in again; its earlier entries are outdated and skipped. Among equals
+a hash of the host decides. Each scheduler prefers the hosts for which the hash of both names is highest
+(rendezvous hashing): if a scheduler starts or stops, only its slice changes.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+from hashlib import blake2b
 from heapq import heappop, heappush
+from math import inf
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import numpy as np
+import numpy.typing as npt
 
 from bus.candidates import Bools, Floats, Ints
-from scheduler_worker.core.host_map import HostMap, Uints, ties
+
+if TYPE_CHECKING:
+    from scheduler_worker.core.fitting import FoundHosts
+    from scheduler_worker.core.host_map import HostMap
+
+Uints = npt.NDArray[np.unsignedinteger[Any]]
+Hashes = npt.NDArray[np.uint64]
+
+_WORD = 2**64 - 1
+_DROPPED = 11  # bits: what is left is exact as a float, too
+_GOLDEN = 0x9E3779B97F4A7C15
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 FIRST_PAGE = 64
 GROWTH = 2  # each page is so many times as long as the one before
@@ -20,6 +39,51 @@ ALIKE = 2  # so many times a page is taken as it is, rather than cut among equal
 OUR_HOSTS, THEIR_HOSTS, UNKNOWN_HOSTS = range(3)  # of other schedulers' shares; without a heartbeat so far
 Entry = tuple[int, float, int, int, int]  # least first: tier, −worth, how often chosen, tie, index
 _NOBODY: Entry = (UNKNOWN_HOSTS + 1, 0.0, 0, 0, -1)  # after everybody
+
+
+def mixed(root: str) -> int:
+    """Return a number derived from the host's number that looks random."""
+    return int.from_bytes(blake2b(root.encode(), digest_size=8).digest())
+
+
+@lru_cache(maxsize=64)  # of one seed it is asked again and again
+def factor(seed: str) -> int:
+    """Return the odd factor of a seed; an odd factor maps different numbers to different numbers."""
+    return mixed(seed) | 1
+
+
+def tie(seed: str, root: str) -> int:
+    return (mixed(root) * factor(seed) & _WORD) >> _DROPPED
+
+
+def ties(seed: str, mixed_roots: Uints) -> Uints:
+    return (mixed_roots * np.uint64(factor(seed))) >> np.uint64(_DROPPED)
+
+
+def drawn(seed: str, build: str, among: int) -> int:
+    """Return the index of the host drawn among the best for a build: the same for the same seed."""
+    return mixed(f"{seed} {build}") % among if among > 1 else 0
+
+
+def slice_of(hashes: Hashes, schedulers: Sequence[str], own: str) -> Bools | None:
+    """Return which hosts this scheduler prefers, as a mask, or None if it is the only scheduler."""
+    others = [name for name in schedulers if name != own]
+    if not others:
+        return None
+    ours = _weights(hashes, own)
+    mine = np.ones(len(hashes), np.bool_)
+    for name in others:
+        theirs = _weights(hashes, name)
+        mine &= (ours > theirs) | ((ours == theirs) & (own < name))
+    return mine
+
+
+def _weights(hashes: Hashes, name: str) -> Hashes:
+    mixed = hashes ^ np.uint64((crc32(name.encode()) + 1) * _GOLDEN & _WORD)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * _FIRST
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * _SECOND
+    weights: Hashes = mixed ^ (mixed >> np.uint64(31))
+    return weights
 
 
 def best_value(worths: Floats, count: int) -> float:
@@ -71,7 +135,7 @@ class HostOrder:
     """The order of the hosts of one evaluation, best first, as indices into the search's arrays."""
 
     def __init__(
-        self, seed: str, hosts: HostMap, positions: Ints, worths: Floats, tiers: Ints | None, admitted: Ints
+        self, seed: str, hosts: "HostMap", positions: Ints, worths: Floats, tiers: Ints | None, admitted: Ints
     ) -> None:
         self.admitted = admitted  # the hosts that masks admit
         # Bound methods are not passed on: a reference cycle would wait for the garbage collector.
@@ -185,5 +249,91 @@ def tiers_of(positions: Ints, ours: Bools | None, unknown: Bools | None) -> Ints
     return tiers
 
 
-def _ties_of(seed: str, hosts: HostMap, positions: Ints, indices: Ints) -> Uints:
+def _ties_of(seed: str, hosts: "HostMap", positions: Ints, indices: Ints) -> Uints:
     return ties(seed, hosts.mixed.take(positions.take(indices)))
+
+
+ROOMIEST = 64  # of a cell, how many are named as alternates by turns
+
+
+@dataclass(eq=False)
+class CapacityByHost:
+    """The number of further instances that each admitted host could take, by the index of the host."""
+
+    found: "FoundHosts"
+    order: HostOrder
+
+    @cached_property
+    def _counted(self) -> list[tuple[Floats, float]]:
+        shared = set[str]().union(*self.found.source.sharing.values())
+        return [
+            (self.found.search.free(name), float(amount))
+            for name, amount in self.found.alternative.asked.items()
+            if amount and name not in shared
+        ]
+
+    @cached_property
+    def at_most(self) -> float:
+        """Return an upper bound of the capacities of all hosts; possibly no host reaches it."""
+        return max(min([free.max(initial=0.0) // amount for free, amount in self._counted], default=inf), 0.0)
+
+    def of(self, index: int) -> float:
+        return min([free.item(index) // amount for free, amount in self._counted], default=inf)
+
+    def most(self, cell: str) -> float:
+        number = self.found.hosts.cells.get(cell)
+        most = self._in_order.most
+        return 0.0 if number is None or number >= len(most) else most[number]
+
+    def roomiest(self, cell: str, least: float) -> list[int]:
+        """Return at most 64 hosts of the cell with the largest capacity, `least` or more, in random order."""
+        there, in_order = self._where_is(cell), self._in_order
+        indices, capacities = in_order.indices[there], in_order.capacities[there]
+        several = min(indices.size // 4 + 1, ROOMIEST)
+        if indices.size > several:  # few are left to be sorted
+            least = max(least, best_value(capacities, several))
+        near = np.flatnonzero(capacities >= least)
+        indices, capacities = indices.take(near), capacities.take(near)
+        its_ties = self.order.ties(indices)
+        if indices.size > several:
+            first = np.lexsort((its_ties, -capacities))[:several]
+            indices, its_ties = indices.take(first), its_ties.take(first)
+        roomiest: list[int] = indices.take(np.argsort(its_ties)).tolist()
+        return roomiest
+
+    def _where_is(self, cell: str) -> slice:
+        number, first_of = self.found.hosts.cells.get(cell), self._in_order.first_of
+        if number is None or number + 1 >= len(first_of):
+            return slice(0, 0)
+        return slice(first_of[number], first_of[number + 1])
+
+    @cached_property
+    def _in_order(self) -> "_ByCell":
+        positions, admitted, hosts = self.found.positions, self.order.admitted, self.found.hosts
+        capacities: Floats = np.full(len(positions), np.inf)
+        for free, amount in self._counted:
+            np.minimum(capacities, free / amount, out=capacities)
+        # Of whole numbers below 2⁵³ the same as //, and quicker.
+        np.floor(capacities, out=capacities)
+        at: Ints = np.full(len(hosts.served), -1, np.intp)
+        at[positions if len(admitted) == len(positions) else positions.take(admitted)] = admitted
+        at = at.take(hosts.by_cell)
+        found = np.flatnonzero(at >= 0)
+        indices = at.take(found)
+        capacities = capacities.take(indices)
+        bounds = np.searchsorted(found, hosts.first_of_cell)
+        there = np.flatnonzero(bounds[1:] > bounds[:-1])  # cells with at least one host
+        most = np.zeros(len(bounds))
+        if there.size:
+            most[there] = np.maximum.reduceat(capacities, bounds.take(there))
+        return _ByCell(indices, capacities, bounds.tolist(), np.maximum(most, 0.0, out=most).tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class _ByCell:
+    """The capacities of hosts, grouped by cell."""
+
+    indices: Ints
+    capacities: Floats
+    first_of: list[int]  # cell number → where its hosts begin
+    most: list[float]  # cell number → the room of its roomiest

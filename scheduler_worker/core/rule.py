@@ -15,7 +15,7 @@ from bus.reports import HostState
 from bus.requests import Flavor
 
 if TYPE_CHECKING:
-    from scheduler_worker.core.view import AllHosts
+    from scheduler_worker.core.host_map import AllHosts
 
 # Fields that belong to one request only. The request in a `Wish` lacks them, because equal requests share it.
 ITS_OWN: Mapping[str, Any] = {"request": "", "instances": (), "reply_to": ""}

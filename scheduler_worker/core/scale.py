@@ -15,8 +15,7 @@ from bus.decisions import AlsoAsked, Decision, Record, RecordedHost, RecordedSca
 from bus.queries import Candidate
 from bus.vocabulary import Allocations
 from scheduler_worker.core.fitting import FoundHosts, with_more
-from scheduler_worker.core.host_map import drawn, tie
-from scheduler_worker.core.ranking_order import OUR_HOSTS, UNKNOWN_HOSTS, Entry
+from scheduler_worker.core.ranking_order import OUR_HOSTS, UNKNOWN_HOSTS, Entry, drawn, tie
 from scheduler_worker.core.rule import Alternative, HostFacts, OneHost, View, Weigher
 
 Scales = Sequence[RecordedScale]

@@ -12,10 +12,10 @@ from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.vocabulary import MAX_INT
 from scheduler_worker.core.fitting import admitted_for_good, distances, fitting
+from scheduler_worker.core.host_map import HostsNow
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.rule import Alternative
-from scheduler_worker.core.view import HostsNow
 from scheduler_worker.core.waiting_queue import HostsFound, Prospect, RoomNeeded, Roots
 
 _encode = msgspec.json.Encoder(order="deterministic").encode

@@ -16,10 +16,10 @@ from placement_worker import IndexedSource
 from placement_worker.core.index import Index
 from placement_worker.core.trees import ProviderState, Tree
 from scheduler_worker import ChoicePolicy
-from scheduler_worker.core.host_map import tie
+from scheduler_worker.core.host_map import HostsNow
 from scheduler_worker.core.order import Order
+from scheduler_worker.core.ranking_order import tie
 from scheduler_worker.core.rule import Alternative, HostFacts, OneHost
-from scheduler_worker.core.view import HostsNow
 from tests.support.ids import uid
 from tests.support.plain_search import PlainSearch, Way
 from tests.support.provider_trees import SHARES, state, tree

@@ -24,8 +24,8 @@ from placement_worker import IndexedSource
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.choosing import CHOICES, PACKED_CHOICES
 from scheduler_worker.core.events import Chosen
-from scheduler_worker.core.host_map import drawn, tie
 from scheduler_worker.core.order import Order, also_asked
+from scheduler_worker.core.ranking_order import drawn, tie
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import Pick, replay
 from scheduler_worker.dependencies import PendingChoice

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from bus.aggregates import Aggregate
 from scheduler_worker.agents import HALVED_AFTER
+from scheduler_worker.core.host_map import AllHosts
 from scheduler_worker.core.rule import HostFacts, Number, OneHost, View
-from scheduler_worker.core.view import AllHosts
 from scheduler_worker.hosts import HostBook
 from tests.support.ids import uid
 from tests.support.plain_source import PlainSource

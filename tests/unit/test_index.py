@@ -26,8 +26,7 @@ from placement_worker.core.row_table import FIRST_ROWS, SHARES
 from placement_worker.core.search import page, search
 from placement_worker.core.trees import CARRIED, CARRIED_ROOM, ROOM, ProviderState, Tree, carried, unpacked
 from placement_worker.memory import FAR_AHEAD, Memory, Take
-from scheduler_worker.core.host_map import Uints
-from scheduler_worker.core.ranking_order import AHEAD, FIRST_PAGE, Frontier
+from scheduler_worker.core.ranking_order import AHEAD, FIRST_PAGE, Frontier, Uints
 from tests.support.ids import uid
 from tests.support.placement_builders import looking_for
 from tests.support.plain_search import as_way

@@ -32,9 +32,9 @@ from scheduler_worker.core.events import (
     Need,
     Park,
 )
-from scheduler_worker.core.host_map import mixed, slice_of
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.placing import PATIENCE, ROUNDS, step
+from scheduler_worker.core.ranking_order import mixed, slice_of
 from scheduler_worker.core.rejections import Shortage
 from scheduler_worker.core.request import alternatives_of
 from scheduler_worker.dependencies import PendingChoice, PendingChoices
