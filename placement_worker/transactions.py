@@ -1,5 +1,5 @@
-"""Transactions of placement, retried after serialization failures and shared by concurrent requests; claims and
-releases, judged in batches: one transaction for many orders.
+"""Transactions of placement, retried after serialization failures and shared by concurrent requests; claims
+and releases, judged in batches: one transaction for many orders.
 """
 
 import asyncio

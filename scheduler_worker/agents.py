@@ -24,7 +24,7 @@ AgentKey = tuple[str, str]  # cell and name: a cell cannot report for another ce
 
 
 class Listening:
-    """The time during which messages could be received: only then does an agent's silence count.
+    """The periods in which this process could receive messages; only in these does an agent's silence count.
 
     A period without any message may be a failure of the broker: it counts until the next report was due.
     """
@@ -299,7 +299,7 @@ GONE_SECONDS = 3.5  # a paused scheduler meets others on its hosts after this ti
 
 
 class Roster:
-    """The schedulers that share the hosts with this one."""
+    """The live schedulers, which share the hosts with this one."""
 
     def __init__(self, clock: Clock, name: str = "") -> None:
         self.name = name or f"s{clock.uuid()[:8]}"
@@ -333,7 +333,7 @@ class Roster:
 
 
 class WaitingSignal:
-    """A heartbeat out of turn, after which other schedulers read the waiting requests again."""
+    """Sends an early heartbeat, so that other schedulers read the stored waiting requests again."""
 
     def __init__(self, roster: Roster, say: Callable[[SchedulerAlive], Awaitable[None]]) -> None:
         self._roster = roster

@@ -213,7 +213,7 @@ TIMEOUT = 15.0  # longer than a claim may take to be answered
 
 
 class PendingChoice(msgspec.Struct, eq=False, gc=False):
-    """One choice of a host, from the moment it is made until placement's index shows the claim."""
+    """One choice of a host, from the choice until placement's index shows the claim."""
 
     allocations: Allocations
     cell: str
@@ -266,7 +266,7 @@ class PendingChoices:
             self._withdraw(promise)
 
     def look(self) -> None:
-        """Release the reservations of choices that the index shows by now, and of choices that timed out."""
+        """Release reserved capacity for choices that the index shows by now, and for expired choices."""
         now, confirmed, seen = self._clock.monotonic(), self._confirmed, self._source.seen
         while confirmed and confirmed[0][0] <= seen:
             self._end(heappop(confirmed)[2])
@@ -289,7 +289,7 @@ class PendingChoices:
 
 
 class Supposing:
-    """The reservations of hypothetical choices, which are suspended during every await."""
+    """Reserves capacity for hypothetical choices; the reservations are suspended during every await."""
 
     def __init__(self, source: CandidateSource, book: HostBook, now: float) -> None:
         self._source = source
@@ -328,7 +328,7 @@ class Supposing:
         return len(self._kept)
 
     def forget(self, after: int = 0) -> None:
-        """Drop the hypothetical choices after the first `after`, and restore suspended reservations."""
+        """Drop the hypothetical choices except the first `after`, and restore suspended reservations."""
         self._kept = dict(islice(self._kept.items(), after))
 
     def _reserve(self, way: Candidate, builds: bool) -> None:

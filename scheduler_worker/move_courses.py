@@ -95,7 +95,7 @@ class MoveCourses:
         return [self._settled(course) for course in courses]
 
     async def look(self, courses: Sequence[MoveCourse]) -> list[move_state.NotYet | None]:
-        """Read the instance of each move; return what to publish if a missing answer lasts."""
+        """Look up the instance of each move; return the answers in case a cell stays unreachable."""
         crossing = [course for course in courses if course.asked.to_cell]
         known = await self._handovers.known([one.asked.move for one in crossing]) if crossing else {}
         for course in crossing:  # existing handovers continue, whatever the cells report now

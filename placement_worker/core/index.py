@@ -203,7 +203,7 @@ class Snapshot:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep the present state of the index while the search pauses, from before the first pause on."""
+        """Keep the index's present state for the search while it pauses."""
         self.sharers = {uuid: set(positions) for uuid, positions in self.index.sharers.items()}
         self.index.snapshots.append(self.keep)
         try:
@@ -237,7 +237,7 @@ class Snapshot:
         return self.index.classes[name].top
 
     def gives(self, name: str, asked: int) -> Bools:
-        """Return the rows with this amount of a class for one claim, as an array of the caller's."""
+        """Return the rows where one claim could take this amount of a class, as a new array."""
         return self.index.classes[name].top[: self.index.high] >= asked
 
     def left(self, name: str) -> Sums:
@@ -272,7 +272,7 @@ class Snapshot:
         return None if row is None else self.alter(row)
 
     def alter(self, row: Row) -> Row:
-        """Return the row with the amounts of this snapshot; subclasses are for searches that do not pause."""
+        """Return a row with the amounts of this snapshot instead of the index's."""
         return row
 
 
@@ -308,7 +308,7 @@ class ReservedSnapshot(Snapshot):
 
     @property
     def current(self) -> bool:
-        """Return whether the reserved amounts are unchanged since the snapshot."""
+        """Return whether the snapshot is current: the reserved amounts have not changed since."""
         return self._reserved_amounts.changes == self._changes
 
     def top(self, name: str) -> Tops:

@@ -37,7 +37,7 @@ class Operation:
 
     @property
     def ends(self) -> bool:
-        """Return whether a later microversion removed the operation."""
+        """Return whether a later microversion removed this operation of the API."""
         return self.until < api_call.LATEST_MINOR
 
 

@@ -160,7 +160,7 @@ async def breaches(database: Database) -> list[str]:
 
 
 async def holdings(database: Database) -> dict[str, tuple[int, Allocations, float]]:
-    """Return the generation, the allocations and their time for each consumer."""
+    """Return each consumer's generation and allocations, and the time of the last change."""
     held = await trees_of_consumers(database)
     return {consumer: (one.generation, one.allocations, one.since) for consumer, one in held.items()}
 

@@ -223,7 +223,7 @@ _USED = {
 
 
 class StoredName(NamedTuple):
-    """A name with its number, as stored."""
+    """A name and its number, as stored in the database."""
 
     id: int
     name: str

@@ -209,7 +209,7 @@ NUMA_POLICIES: Mapping[str, NumaPolicy] = {policy: policy for policy in get_args
 
 
 class Unreadable(ValueError):
-    """A request contradicts itself or has no meaning; the text names the field."""
+    """The error that a request contradicts itself or has no meaning; the text names the field."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why if len(why) <= _LONGEST else f"{why[:_LONGEST]}…")
@@ -287,7 +287,7 @@ class GuestSpecs:
 
 
 def unknown(flavor: Flavor, where: str, read: Collection[str], unscoped_are_read: bool) -> Iterator[str]:
-    """Yield a sentence for each extra spec that berth does not `read`."""
+    """Yield a sentence for each extra spec of a flavor that berth does not read."""
     if accelerated := next((key for key in flavor.extra_specs if key.partition(":")[0] == "accel"), None):
         raise Unreadable(
             f"{where}.extra_specs[{accelerated!r}]: there are no device profiles here: ask for the device"

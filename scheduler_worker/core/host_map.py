@@ -182,7 +182,7 @@ _NONE = np.float64(0.0)  # what is compared with it can be turned round by ~, wh
 
 @dataclass(slots=True, eq=False)
 class HostsNow:
-    """The reported state of all hosts, by their positions in the index, valid until the next await."""
+    """The reported state of all hosts, by position in placement's index, valid until the next await."""
 
     source: CandidateSource
     columns: HostColumns
@@ -219,7 +219,7 @@ class HostsNow:
         )
 
     def fact(self, name: str, otherwise: float) -> Numbers:
-        """Return the values of a fact by position. The array is shared: do not write to it."""
+        """Return the values of a reported fact by position. The array is shared: do not write to it."""
         columns, slots = self.columns, self.slot_at
         # What is chosen for one class counts for the next, so the first two are not stored.
         if name == "sent":

@@ -135,7 +135,7 @@ def handover(start: MoveStart, placed: moves.MovePlaced, booted: BuildPlaced) ->
 
 
 def judged(order: Handover, report: moves.HandoverReported) -> Handover | Action | None:
-    """Return the handover after this report or what to do first; None if the cell may not report it."""
+    """Return a handover's state after a report, or what to do first; None if the cell may not report it."""
     leaving = report.half == "leaving"
     if report.cell != (order.placed.out_of if leaving else order.placed.cell):
         return None
@@ -175,7 +175,7 @@ def messages_of(order: Handover, report: moves.HandoverReported | None = None) -
 
 
 def begins(order: Handover) -> tuple[moves.HandoverProgress, ...]:
-    """Return the first messages again, which may have been lost when a move is requested again."""
+    """Return the first messages of a move again: a repeated request means that they may have been lost."""
     return (_told(order),) if order.state == "leaving" else ()
 
 
@@ -212,7 +212,7 @@ def holding_nothing(order: Handover, *, deleted: bool) -> ReleaseRequested:
 
 
 def nobody_hears(order: Handover) -> moves.HandoverReported:
-    """Return the report of a destination that does not exist any more."""
+    """Return the report that stands for a destination cell which no longer exists: its half has failed."""
     placed = order.placed
     leaves = order.state == "leaving"
     cell = placed.out_of if leaves else placed.cell

@@ -291,7 +291,7 @@ class AlternatesOfCell:
                 return entry
 
     def _name(self, entry: Entry, way: Candidate) -> None:
-        """Count a host as fuller by this candidate; a host without remaining capacity is not named again."""
+        """Count a host as fuller after naming it as an alternate, so that it is not named too often."""
         outside, worth, chosen, its_tie, index = entry
         self._named[index] = named = self._named.get(index, 0) + 1
         free = way.free

@@ -42,13 +42,13 @@ _NOBODY: Entry = (UNKNOWN_HOSTS + 1, 0.0, 0, 0, -1)  # after everybody
 
 
 def mixed(root: str) -> int:
-    """Return a number derived from the host's number that looks random."""
+    """Return a hash of the host's number."""
     return int.from_bytes(blake2b(root.encode(), digest_size=8).digest())
 
 
 @lru_cache(maxsize=64)  # of one seed it is asked again and again
 def factor(seed: str) -> int:
-    """Return the odd factor of a seed; an odd factor maps different numbers to different numbers."""
+    """Return an odd factor derived from a seed: multiplying by it keeps distinct numbers distinct."""
     return mixed(seed) | 1
 
 
@@ -61,12 +61,12 @@ def ties(seed: str, mixed_roots: Uints) -> Uints:
 
 
 def drawn(seed: str, build: str, among: int) -> int:
-    """Return the index of the host drawn among the best for a build: the same for the same seed."""
+    """Return which of several equally good hosts a build gets: the same one for the same seed."""
     return mixed(f"{seed} {build}") % among if among > 1 else 0
 
 
 def slice_of(hashes: Hashes, schedulers: Sequence[str], own: str) -> Bools | None:
-    """Return which hosts this scheduler prefers, as a mask, or None if it is the only scheduler."""
+    """Return a mask of the hosts that this scheduler prefers, or None if it is the only scheduler."""
     others = [name for name in schedulers if name != own]
     if not others:
         return None
@@ -274,7 +274,7 @@ class CapacityByHost:
 
     @cached_property
     def at_most(self) -> float:
-        """Return an upper bound of the capacities of all hosts; possibly no host reaches it."""
+        """Return an upper bound for the capacity of every host."""
         return max(min([free.max(initial=0.0) // amount for free, amount in self._counted], default=inf), 0.0)
 
     def of(self, index: int) -> float:

@@ -123,7 +123,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The next waiting request to be placed, on any host that is not excluded."""
+    """The next waiting request to place, on any host except the excluded ones."""
 
     waiter: Waiter
     beside: frozenset[Root]
