@@ -215,8 +215,12 @@ class Scheduler:
             level = True
             if self.source.seen != seen:
                 for course, answer in short:
-                    self._choose_not(course.order, answer)
-                    course.order = self._orders.again(course.order)
+                    order, group = course.order, course.order.alternative.group
+                    for instance, pick in zip(order.instances, answer.picks, strict=False):
+                        self.pending.drop(pick.promise)
+                        if group is not None:
+                            self._joined.leave(group.id, instance)
+                    course.order = self._orders.again(order)
                 short = self._find_hosts([course for course, _ in short])
         for course, answer in short:
             self._take(course, answer)
@@ -233,12 +237,6 @@ class Scheduler:
             else:
                 short.append((course, answer))
         return short
-
-    def _choose_not(self, order: Order, answer: events.Chosen) -> None:
-        for instance, pick in zip(order.instances, answer.picks, strict=False):
-            self.pending.drop(pick.promise)
-            if order.alternative.group is not None:
-                self._joined.leave(order.alternative.group.id, instance)
 
     def _find_spares(self, courses: Sequence[_Course]) -> None:
         if courses:
@@ -271,14 +269,13 @@ class Scheduler:
         now, _ = self.hosts_now()
         return Choosing(self.source, self._hosts, now, self.policy, reservations, joined)
 
-    async def ready_moves(self, starts: Sequence[MoveStart]) -> Sequence[Begins]:
-        return await self._resolving.resolve(
-            [self._orders.begin(start.request(), 0.0, start) for start in starts]
-        )
-
-    async def resolved(self, requests: Sequence[BuildRequested]) -> Sequence[Begins]:
-        """Return requests with the present hosts of the instances that they name."""
-        return await self._resolving.resolve([self._orders.begin(request, 0.0) for request in requests])
+    async def resolved(
+        self, requests: Sequence[BuildRequested], starts: Sequence[MoveStart] = ()
+    ) -> Sequence[Begins]:
+        """Return the orders of requests and moves with the present hosts of the instances that they name."""
+        begun = [self._orders.begin(request, 0.0) for request in requests]
+        begun += [self._orders.begin(start.request(), 0.0, start) for start in starts]
+        return await self._resolving.resolve(begun)
 
     async def _claim(self, courses: Sequence[_Course]) -> None:
         if not courses:

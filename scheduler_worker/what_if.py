@@ -311,7 +311,7 @@ class WhatIfsOfMoves:
         starts = [start for course in courses if (start := course.state.start) is not None]
         supposing, gone = self._what_ifs.supposing(), _Gone()
         answers: dict[int, WhatIfAnswered] = {}
-        orders = await self._scheduler.ready_moves(starts)
+        orders = await self._scheduler.resolved((), starts)
         for course, start, (order, begun) in zip(courses, starts, orders, strict=True):
             if begun.refusal:
                 answers[id(course)] = WhatIfAnswered(

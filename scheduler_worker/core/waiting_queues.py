@@ -164,11 +164,6 @@ class WaitingRoom:
         news = self._changes.any or self._shuffled
         return bool(self._lines) and (news or any(line.ready for line in self._lines.values()))
 
-    @property
-    def busy(self) -> bool:
-        """Return whether a request is being placed or a retry is scheduled."""
-        return bool(self._trials) or any(line.look_at is not None for line in self._lines.values())
-
     def next_look(self) -> float | None:
         return min((line.look_at for line in self._lines.values() if line.look_at is not None), default=None)
 
@@ -214,7 +209,13 @@ class WaitingRoom:
         """Evaluate the changed hosts for the queues whose requests may fit there now."""
         self._tell_the_lines()
         if self._shuffled:
-            self._reserve_hosts()
+            self._shuffled = False
+            firsts = sorted([line.first for line in self._lines.values()], key=_key)
+            before, self.kept = self.kept, reservations(firsts, self._eyes.prospect, self.kept)
+            kept = self.kept
+            self._give_back(
+                [root for root in before if root not in kept or kept[root].key > before[root].key]
+            )
             self._tell_the_lines()
         for line in self._lines.values():
             if line.look_at is not None and line.look_at <= now:
@@ -319,13 +320,6 @@ class WaitingRoom:
             if not trial.placed:
                 trial.line.in_vain.update(trial.roots)
             self._give_back(trial.roots)
-
-    def _reserve_hosts(self) -> None:
-        self._shuffled = False
-        firsts = sorted([line.first for line in self._lines.values()], key=lambda first: first.key)
-        before, kept = self.kept, reservations(firsts, self._eyes.prospect, self.kept)
-        self.kept = kept
-        self._give_back([root for root in before if root not in kept or kept[root].key > before[root].key])
 
     def _kept_before(self, key: LineKey, kind: str) -> set[Root]:
         kept = {root for root, first in self.kept_elsewhere.items() if first < key}

@@ -9,9 +9,9 @@ from msgspec import structs
 from bus.claims import Held, Retired
 from bus.context import story_of
 from bus.decisions import Decision
-from bus.messages import BuildPlaced, BuildRequested
-from bus.moves import MovePlaced, MoveRequested
-from bus.vocabulary import MAX_CAUSE, Id, Message
+from bus.messages import BuildRequested
+from bus.moves import MoveRequested
+from bus.vocabulary import MAX_CAUSE, Id
 from scheduler_worker.core import events
 from scheduler_worker.core.events import Begun, ComeAgain, DeadLetterRequest
 from scheduler_worker.core.move_start import Barred
@@ -24,7 +24,16 @@ from scheduler_worker.orders import put_off
 from scheduler_worker.placing import Scheduler, Verdict
 from scheduler_worker.store.parked import ParkedRequest
 from scheduler_worker.waiting.hosts import beside
-from scheduler_worker.waiting.queue import PATIENCE, SOON, Ended, Evaluated, RetryLater, StillWaiting, Woken
+from scheduler_worker.waiting.queue import (
+    PATIENCE,
+    SOON,
+    Ended,
+    Evaluated,
+    RetryLater,
+    StillWaiting,
+    TakesBack,
+    Woken,
+)
 from scheduler_worker.waiting.store import Marked, WaitingStore
 
 
@@ -34,6 +43,7 @@ class WaitingBuilds:
     def __init__(self, scheduler: Scheduler, store: WaitingStore) -> None:
         self._scheduler = scheduler
         self._store = store
+        self.take_back: TakesBack = scheduler.ending.take_back
 
     async def place_many(self, requests: Sequence[BuildRequested]) -> list[Verdict]:
         """Return a verdict for each request: placed, waiting, or ended."""
@@ -80,7 +90,11 @@ class WaitingBuilds:
         """Store requests that wait; return the messages for each: redelivered requests are answered again."""
         if not waits:
             return []
-        before = await self._came_before([order for order, *_ in waits])
+        asked = [[events.Fence(instance, None, "") for instance in order.instances] for order, *_ in waits]
+        before: list[set[Id]] = []
+        for answer in await self._scheduler.ending.fence(asked):
+            results = answer.results if isinstance(answer, events.FenceAnswers) else ()
+            before.append({instance for instance, one in results if isinstance(one, Held | Retired)})
         keeping: list[Marked] = []
         again: list[Verdict] = []
         for (order, kept, mark), elsewhere in zip(waits, before, strict=True):
@@ -93,14 +107,6 @@ class WaitingBuilds:
         self._store.enter_stored(keeping, ours, regroupings)
         return again
 
-    async def _came_before(self, orders: Sequence[Order]) -> list[set[Id]]:
-        asked = [[events.Fence(instance, None, "") for instance in order.instances] for order in orders]
-        found: list[set[Id]] = []
-        for answer in await self._scheduler.ending.fence(asked):
-            results = answer.results if isinstance(answer, events.FenceAnswers) else ()
-            found.append({instance for instance, one in results if isinstance(one, Held | Retired)})
-        return found
-
     async def _answer_again(self, order: Order, elsewhere: set[Id]) -> Verdict:
         instances = tuple(instance for instance in order.instances if instance in elsewhere)
         again = structs.replace(order, instances=instances, reason="it has ended before")
@@ -108,9 +114,8 @@ class WaitingBuilds:
         return self._scheduler.verdict(order.request.request, end)
 
     async def evaluate(self, woken: Sequence[Woken]) -> Sequence[Evaluated]:
-        ends = await self._scheduler.place(
-            self._narrowed(woken, self._scheduler.begin([one.kept.message for one in woken]))
-        )
+        begun = self._scheduler.begin([one.kept.message for one in woken])
+        ends = await self._scheduler.place(self._narrowed(woken, begun))
         return await self._results([one.kept for one in woken], ends)
 
     async def end(self, expired: Sequence[Woken]) -> Sequence[Evaluated]:
@@ -126,10 +131,6 @@ class WaitingBuilds:
             ends[index] = end
         return await self._results([one.kept for one in expired], ends)
 
-    async def take_back(self, message: Message) -> Message | None:
-        assert isinstance(message, BuildPlaced)
-        return await self._scheduler.ending.take_back(message)
-
     def _narrowed(self, woken: Sequence[Woken], begun: Sequence[Begins]) -> list[Begins]:
         return [
             (beside(order, one.excluding, self._store.why_reserved), event)
@@ -138,10 +139,10 @@ class WaitingBuilds:
 
     async def _results(self, kept: Sequence[ParkedRequest], ends: Sequence[events.End]) -> list[Evaluated]:
         results = [self._result(one, end) for one, end in zip(kept, ends, strict=True)]
-        ended = zip(kept, results, strict=True)
-        await self._store.keep_decisions(
-            [(waited.message, result.messages) for waited, result in ended if isinstance(result, Ended)]
-        )
+        ended = [
+            (one, result) for one, result in zip(kept, results, strict=True) if isinstance(result, Ended)
+        ]
+        await self._store.keep_decisions([(one.message, result.messages) for one, result in ended])
         return results
 
     def _result(self, kept: ParkedRequest, end: events.End) -> Evaluated:
@@ -191,6 +192,7 @@ class WaitingMoves:
         self._scheduler = courses.scheduler
         self._store = store
         self._courses = courses
+        self.take_back: TakesBack = courses.take_back
         self._looked_at: set[Id] = set()  # moves looked up in this round
 
     async def place_many(self, requests: Sequence[MoveRequested]) -> list[MoveVerdict]:
@@ -280,10 +282,6 @@ class WaitingMoves:
             ended = _ended(course)
             results.append((kept, ended or RetryLater(0.0, None if course.state.end else course.state.start)))
         return results
-
-    async def take_back(self, message: Message) -> Message | None:
-        assert isinstance(message, MovePlaced)
-        return await self._courses.take_back(message)
 
     def _course_of(
         self, kept: ParkedRequest, excluding: frozenset[str] = frozenset(), waited: float = 0.0

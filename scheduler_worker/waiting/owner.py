@@ -6,7 +6,6 @@ import msgspec
 
 from bus.clock import Clock
 from bus.queries import DecisionFound, FindDecision, FindWaiting, WaitingFound, WaitingRequest
-from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
 from scheduler_worker.core.waiting_queue import LineKey, Root
 from scheduler_worker.store import decisions, parked
@@ -40,7 +39,12 @@ class Keeping:
             if store.requests or store.entered:
                 await store.live(tx)
             if store.taken_for_dead:
-                await self._read_ours(tx)
+                store.taken_for_dead = False
+                ours = await parked.owned(tx, store.name)
+                lost = [request for request in store.requests if request not in ours]
+                if lost:
+                    log.warning("was taken for dead: %d requests wait with another scheduler now", len(lost))
+                    store.leave(lost)
             others = [scheduler for scheduler in await parked.roster(tx) if scheduler.owner != store.name]
             owners = await parked.owners(tx)
             cancelled = await parked.cancelled(tx, store.name)
@@ -109,14 +113,6 @@ class Keeping:
         self._heard.pop(before, None)
         if several:
             log.warning("adopted %d requests of %s", several, before or "somebody")
-
-    async def _read_ours(self, tx: Transaction) -> None:
-        self._store.taken_for_dead = False
-        ours = await parked.owned(tx, self._store.name)
-        lost = [request for request in self._store.requests if request not in ours]
-        if lost:
-            log.warning("was taken for dead: %d requests wait with another scheduler now", len(lost))
-            self._store.leave(lost)
 
     async def waiting(self, question: FindWaiting) -> WaitingFound:
         """Return the waiting requests of all schedulers from the database."""

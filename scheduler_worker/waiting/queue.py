@@ -5,9 +5,9 @@ result is published before its request is deleted, so after a crash the next own
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
 
@@ -67,6 +67,7 @@ class RetryLater(Struct, frozen=True):
 
 
 Evaluated = Ended | StillWaiting | RetryLater
+TakesBack = Callable[[Any], Awaitable[Message | None]]  # ends what was placed where no conductor is
 Results = Sequence[tuple[ParkedRequest, Evaluated]]
 
 
