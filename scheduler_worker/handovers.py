@@ -14,7 +14,7 @@ from bus.clock import Clock
 from bus.errors import Retry
 from bus.moves import HandoverProgress, HandoverReported, MovePlaced
 from bus.sql.database import Database
-from bus.sql.statement import Statement
+from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id, Message
 from bus.worker import Outcome
@@ -159,37 +159,27 @@ class Handovers:
                 pruned = await prune(tx, self._clock.now() - KEEP_SECONDS, PAGE)
 
 
-_INSERT = Statement(
-    """
+_INSERT = sql("""
     INSERT INTO handovers (move, build, state, at, story)
-    SELECT n.move, n.build, n.state, CAST(:now AS double precision), n.story FROM {n} WHERE true
+    SELECT n.move, n.build, n.state, :NOW, n.story
+    FROM {n: move str, build str, state str, story str} WHERE true
     ON CONFLICT (move) DO NOTHING RETURNING move
-    """,
-    **dict.fromkeys(("move", "build", "state", "story"), str),
-)
-_SELECT = Statement(
-    "SELECT handovers.move, handovers.story FROM {n} JOIN handovers ON handovers.move = n.move", move=str
-)
-_UPDATE = Statement(
-    """
-    UPDATE handovers SET state = n.state, story = n.story, at = CAST(:now AS double precision) FROM {n}
+""")
+_SELECT = sql("SELECT h.move, h.story FROM {n: move str} JOIN handovers h ON h.move = n.move")
+_UPDATE = sql("""
+    UPDATE handovers SET state = n.state, story = n.story, at = :NOW
+    FROM {n: move str, state str, was str, story str}
     WHERE handovers.move = n.move AND handovers.state = n.was RETURNING handovers.move
-    """,
-    **dict.fromkeys(("move", "state", "was", "story"), str),
-)
-_UNTOLD = Statement(
-    """
-    UPDATE handovers SET at = CAST(:now AS double precision) WHERE move IN (SELECT move FROM handovers
+""")
+_UNTOLD = sql("""
+    UPDATE handovers SET at = :NOW WHERE move IN (SELECT move FROM handovers
     WHERE state = 'leaving' AND at < :before ORDER BY at LIMIT :most) RETURNING handovers.story
-    """
-)
+""")
 _DECIDED = ", ".join(f"'{state}'" for state in DECIDED)
-_PRUNE = Statement(
-    f"""
+_PRUNE = sql(f"""
     DELETE FROM handovers WHERE move IN (SELECT move FROM handovers
     WHERE state IN ({_DECIDED}) AND at < :before ORDER BY at LIMIT :most) RETURNING move
-    """
-)
+""")
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Handover).decode

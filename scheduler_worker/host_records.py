@@ -14,7 +14,7 @@ from bus.chunks import portions
 from bus.clock import Clock
 from bus.host_health import FindHostHealth, HostHealth, HostHealthFound, condition
 from bus.sql.database import Database
-from bus.sql.statement import Statement
+from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from scheduler_worker.agents import HOSTS
 from scheduler_worker.core.host_map import HostKey
@@ -107,24 +107,19 @@ def _condition(health: HostHealth | None) -> object:
     return health and (health.availability, health.enabled, health.why_disabled, health.forced_down)
 
 
-_PUT = Statement(
-    """
-    INSERT INTO host_health (cell, root, health) SELECT n.cell, n.root, n.health FROM {n} WHERE true
+_PUT = sql("""
+    INSERT INTO host_health (cell, root, health) SELECT n.cell, n.root, n.health
+    FROM {n: cell str, root str, health str} WHERE true
     ON CONFLICT (cell, root) DO UPDATE SET health = excluded.health RETURNING root
-    """,
-    **dict.fromkeys(("cell", "root", "health"), str),
-)
-_DROP = Statement(
-    "DELETE FROM host_health WHERE (cell, root) IN (SELECT n.cell, n.root FROM {n}) RETURNING root",
-    cell=str,
-    root=str,
-)
-_PAGE = Statement(
-    """
+""")
+_DROP = sql("""
+    DELETE FROM host_health WHERE (cell, root) IN (SELECT n.cell, n.root FROM {n: cell str, root str})
+    RETURNING root
+""")
+_PAGE = sql("""
     SELECT cell, root, health FROM host_health WHERE (cell, root) > (:cell, :root)
     ORDER BY cell, root LIMIT :most
-    """
-)
+""")
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(HostHealth).decode

@@ -186,6 +186,17 @@ class Statement:
         return _Made(n, single, sql, _numbered(alone, names, 1, "?" if dialect == "sqlite" else "$"), names)
 
 
+_DECLARED = re.compile(r"\{n: ([^}]*)\}")
+_TYPES = {"int": int, "float": float, "str": str, "bool": bool, "Json": Json}
+
+
+def sql(text: str) -> Statement:
+    """Return the statement of a text; `{n: id int}` declares given rows, `:NOW` is the time `now`."""
+    columns = [column.split() for declared in _DECLARED.findall(text) for column in declared.split(",")]
+    text = _DECLARED.sub("{n}", text).replace(":NOW", "CAST(:now AS double precision)")
+    return Statement(text, **{name: _TYPES[type_] for name, type_ in columns})
+
+
 @dataclass(frozen=True, slots=True)
 class BoundStatement:
     """A statement with the parameters that it is called with."""

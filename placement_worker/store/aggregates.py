@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from bus.aggregates import Aggregate
-from bus.sql.statement import Statement
+from bus.sql.statement import Statement, sql
 from bus.sql.transaction import Transaction
-from placement_worker.store.sql import AGGREGATES_TURN, sql
+from placement_worker.store.changes import AGGREGATES_TURN
 
 # Each edit of aggregates must see the zones and names of all earlier ones.
 TURN = sql(f"SELECT c.number FROM changes c WHERE c.id = {AGGREGATES_TURN} FOR UPDATE OF c")

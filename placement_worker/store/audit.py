@@ -7,10 +7,10 @@ import msgspec
 
 from bus.aggregates import ZONE
 from bus.sql.database import Database
+from bus.sql.statement import sql
 from bus.vocabulary import Allocations
 from placement_worker.core.row_table import SHARES
 from placement_worker.store import hosts, server_groups
-from placement_worker.store.sql import sql
 
 _USAGE = sql("""
     SELECT p.uuid, c.name, i.used, COALESCE(a.used, 0) AS allocated, i.used_when_set,

@@ -17,9 +17,11 @@ from bus.chunks import portions
 from bus.messages import BuildReshaped
 from bus.replication import ChangesFound, PlacementChanged, ProviderChange
 from bus.sql.database import Database
-from bus.sql.statement import BoundStatement
+from bus.sql.statement import BoundStatement, sql
 from bus.sql.transaction import Transaction
-from placement_worker.store.sql import LAST_CHANGE, LAST_TOLD, NAMES_EDITION, PROVIDER_NUMBERS, sql
+
+# Rows of the table `changes`: growing numbers, and a row that edits of aggregates lock.
+LAST_CHANGE, NAMES_EDITION, CLASS_NUMBERS, PROVIDER_NUMBERS, LAST_TOLD, AGGREGATES_TURN = 1, 2, 3, 4, 5, 6
 
 CHANGES_A_MESSAGE = 500
 NEWS_BYTES = 512 * 1024  # of an answer

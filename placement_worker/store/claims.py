@@ -15,13 +15,12 @@ from bus.claims import ConsumerClaim, Retired
 from bus.replication import ProviderChange
 from bus.reports import EXCLUDES_SIBLINGS, capacity_of
 from bus.sql.failures import Conflict
-from bus.sql.statement import BoundStatement, Statement
+from bus.sql.statement import BoundStatement, Statement, sql
 from bus.sql.transaction import Transaction
 from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Holder, Stock, ended
 from placement_worker.store import server_groups
 from placement_worker.store.hosts import limits
 from placement_worker.store.numbered_names import Book
-from placement_worker.store.sql import sql
 
 _INSERT = """
     INSERT INTO consumers

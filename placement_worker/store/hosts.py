@@ -7,12 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from bus.cells import RegisteredCell
-from bus.sql.statement import BoundStatement
+from bus.sql.statement import BoundStatement, sql
 from bus.sql.transaction import Transaction
 from placement_worker.core.claim_world import CellLimits
 from placement_worker.core.trees import Tree
 from placement_worker.store import server_groups
-from placement_worker.store.sql import sql
 
 _ENTER = sql("""
     INSERT INTO hosts (root, cell, agent, host, zone, sequence, gone, created_at, updated_at)

@@ -6,9 +6,10 @@ from typing import Any
 
 from bus.requests import ResourceGroup
 from bus.resources import Consumer, Provider
-from bus.sql.statement import Statement
+from bus.sql.statement import Statement, sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_INT
+from placement_worker.store.changes import NAMES_EDITION
 from placement_worker.store.numbered_names import Book, NumberedNames
 from placement_worker.store.provider_parts import (
     AGGREGATES,
@@ -17,7 +18,6 @@ from placement_worker.store.provider_parts import (
     Stocks,
     stored_names,
 )
-from placement_worker.store.sql import NAMES_EDITION, sql
 from placement_worker.store.tree_reads import read_unknown, with_stocks
 
 _EDITION = f"(SELECT number FROM changes WHERE id = {NAMES_EDITION})"

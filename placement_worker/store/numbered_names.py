@@ -18,9 +18,9 @@ from bus.reports import ProviderReport
 from bus.resources import ProviderLoad
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
-from bus.sql.statement import Statement
+from bus.sql.statement import Statement, sql
 from bus.sql.transaction import Transaction
-from placement_worker.store.sql import AGGREGATES_TURN, CLASS_NUMBERS, NAMES_EDITION, sql
+from placement_worker.store.changes import AGGREGATES_TURN, CLASS_NUMBERS, NAMES_EDITION
 
 FIRST_CUSTOM_CLASS = 10_000  # numbers below it are positions in the standard list
 

@@ -12,7 +12,7 @@ from bus.claims import KEEPERS, Claimed, ClaimRequested
 from bus.replication import ProviderChange
 from bus.resources import Denied, EditResult, Reshape
 from bus.sql.failures import Conflict
-from bus.sql.statement import BoundStatement
+from bus.sql.statement import BoundStatement, sql
 from bus.sql.transaction import Transaction
 from placement_worker.core import capacity, edits
 from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Stock
@@ -20,7 +20,6 @@ from placement_worker.core.reshape import MovedHolder, TreeHolder
 from placement_worker.core.trees import KnownNames, Tree, WorkingTrees
 from placement_worker.store import claims, tree_reads
 from placement_worker.store.numbered_names import Book
-from placement_worker.store.sql import sql
 from placement_worker.store.tree_writes import writes_between
 
 

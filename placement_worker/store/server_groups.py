@@ -12,11 +12,11 @@ from typing import Any
 
 from bus.claims import KEEPERS
 from bus.groups import FindGroups, ServerGroup
+from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_INT
 from placement_worker.core.claim_world import HARD, ClaimWorld, GroupPlaces, roots_of
 from placement_worker.core.row_table import SHARES
-from placement_worker.store.sql import sql
 
 _COLUMNS = "g.id, g.uuid, g.name, g.project, g.policy, g.max_per_host"
 _IS_HARD = f"g.policy IN ({', '.join(repr(policy) for policy in HARD)})"

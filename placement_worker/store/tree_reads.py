@@ -12,12 +12,13 @@ from typing import Any
 from bus.messages import InventoryReported
 from bus.replication import ProviderChange
 from bus.sql.failures import Conflict
+from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from placement_worker.core.trees import ProviderState, Reported, Tree
 from placement_worker.store import provider_parts
+from placement_worker.store.changes import LAST_CHANGE, NAMES_EDITION
 from placement_worker.store.hosts import owned
 from placement_worker.store.numbered_names import Book, NumberedNames
-from placement_worker.store.sql import LAST_CHANGE, NAMES_EDITION, sql
 
 # Roots of trees in which one more unit of a withheld amount could be released.
 MAY_OPEN = sql("""

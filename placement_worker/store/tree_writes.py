@@ -6,10 +6,9 @@ from typing import Any
 
 from msgspec.structs import astuple
 
-from bus.sql.statement import BoundStatement, Statement
+from bus.sql.statement import BoundStatement, Statement, sql
 from placement_worker.core.trees import ProviderState, Tree
 from placement_worker.store.numbered_names import Book
-from placement_worker.store.sql import sql
 
 _INSERT_PROVIDERS = sql("""
     INSERT INTO resource_providers (id, uuid, name, generation, shape, parent_provider_id, root_provider_id,

@@ -10,42 +10,32 @@ from bus.decisions import Decision
 from bus.messages import BuildRequested, BuildUnplaceable
 from bus.moves import MoveRefused, MoveRequested
 from bus.queries import DecisionFound, FindWaiting, WaitingKind, WaitingRequest
-from bus.sql.statement import Statement
+from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
 from scheduler_worker.store.parked import CANCELLED
 
-_INSERT = Statement(
-    """
+_INSERT = sql("""
     INSERT INTO decisions (at, id, request, project, reason, decision, message, move)
     SELECT CAST(:at AS double precision), n.id, n.request, n.project, n.reason, n.decision, n.message, n.move
-    FROM {n} WHERE true ON CONFLICT (id) DO NOTHING RETURNING id
-    """,
-    **dict.fromkeys(("id", "request", "project", "reason", "decision", "message", "move"), str),
-)
-_INSERT_BUILDS = Statement(
-    """
-    INSERT INTO decided_builds (build, decision) SELECT n.build, n.decision FROM {n} WHERE true
-    ON CONFLICT (build) DO NOTHING RETURNING build
-    """,
-    build=str,
-    decision=str,
-)
-_OF_BUILD = Statement(
-    """
+    FROM {n: id str, request str, project str, reason str, decision str, message str, move str} WHERE true
+    ON CONFLICT (id) DO NOTHING RETURNING id
+""")
+_INSERT_BUILDS = sql("""
+    INSERT INTO decided_builds (build, decision) SELECT n.build, n.decision
+    FROM {n: build str, decision str} WHERE true ON CONFLICT (build) DO NOTHING RETURNING build
+""")
+_OF_BUILD = sql("""
     SELECT * FROM decisions WHERE id IN (SELECT decision FROM decided_builds WHERE build = :id)
     OR request = :id ORDER BY at DESC LIMIT 1
-    """
-)
-_BUILDS = Statement("SELECT build FROM decided_builds WHERE decision = :id ORDER BY build")
-_PRUNE = Statement(
-    """
+""")
+_BUILDS = sql("SELECT build FROM decided_builds WHERE decision = :id ORDER BY build")
+_PRUNE = sql("""
     DELETE FROM decisions WHERE id IN
     (SELECT id FROM decisions WHERE at < :before ORDER BY at LIMIT :most) RETURNING id
-    """
-)
-_PRUNE_BUILDS = Statement(
-    "DELETE FROM decided_builds WHERE decision IN (SELECT n.id FROM {n}) RETURNING build", id=str
+""")
+_PRUNE_BUILDS = sql(
+    "DELETE FROM decided_builds WHERE decision IN (SELECT n.id FROM {n: id str}) RETURNING build"
 )
 
 _encode = msgspec.json.Encoder().encode
@@ -120,38 +110,26 @@ _LINE = f"""
     FROM parked WHERE NOT ({CANCELLED})) AS line
     """
 _IN_ORDER = "ORDER BY line.priority DESC, line.since, line.request"
-_LIST = Statement(
-    f"""
+_LIST = sql(f"""
     SELECT {", ".join(_FIELDS)} FROM {_LINE} WHERE {_OF_PROJECT}
     {_IN_ORDER} LIMIT :most OFFSET :after
-    """
-)
-_LIST_THESE = Statement(
-    f"""
-    SELECT DISTINCT {", ".join(f"line.{name}" for name in _FIELDS)} FROM {{n}}
+""")
+_LIST_THESE = sql(f"""
+    SELECT DISTINCT {", ".join(f"line.{name}" for name in _FIELDS)} FROM {{n: request str}}
     LEFT JOIN moving_builds ON moving_builds.build = n.request
     JOIN {_LINE} ON line.request = n.request OR line.request = moving_builds.move {_IN_ORDER}
-    """,
-    request=str,
-)
-_KINDS = Statement(
-    f"""
+""")
+_KINDS = sql(f"""
     SELECT kind, min(flavor) AS flavor, count(*) AS requests, sum(instances) AS instances FROM parked
     WHERE NOT ({CANCELLED}) AND {_OF_PROJECT} GROUP BY kind ORDER BY requests DESC, kind LIMIT :most
-    """
-)
-_COUNT = Statement(f"SELECT count(*) AS waiting FROM parked WHERE NOT ({CANCELLED}) AND {_OF_PROJECT}")
-_BUILDS_OF = Statement(
-    """
+""")
+_COUNT = sql(f"SELECT count(*) AS waiting FROM parked WHERE NOT ({CANCELLED}) AND {_OF_PROJECT}")
+_BUILDS_OF = sql("""
     SELECT build, of FROM (SELECT parked_builds.build, parked_builds.request AS of,
-    row_number() OVER (PARTITION BY parked_builds.request ORDER BY parked_builds.build) AS nth FROM {n}
-    JOIN parked_builds ON parked_builds.request = n.request) AS those WHERE nth <= :most
-    """,
-    request=str,
-)
-_INSTANCES = Statement(
-    "SELECT m.build, m.move FROM {n} JOIN moving_builds m ON m.move = n.request", request=str
-)
+    row_number() OVER (PARTITION BY parked_builds.request ORDER BY parked_builds.build) AS nth
+    FROM {n: request str} JOIN parked_builds ON parked_builds.request = n.request) AS those WHERE nth <= :most
+""")
+_INSTANCES = sql("SELECT m.build, m.move FROM {n: request str} JOIN moving_builds m ON m.move = n.request")
 
 
 async def waiting(tx: Transaction, question: FindWaiting) -> list[WaitingRequest]:
@@ -182,39 +160,26 @@ async def count(tx: Transaction, project: str = "") -> int:
     return int((await _COUNT(tx, project=project))[0]["waiting"])
 
 
-_ALL = Statement("SELECT client, project FROM client_projects ORDER BY client, project")
-_NAMED = Statement(
-    """
-    SELECT c.client, c.project FROM {n} JOIN client_projects c ON c.client = n.client
+_ALL = sql("SELECT client, project FROM client_projects ORDER BY client, project")
+_NAMED = sql("""
+    SELECT c.client, c.project FROM {n: client str} JOIN client_projects c ON c.client = n.client
     ORDER BY c.client, c.project
-    """,
-    client=str,
-)
-_DROP = Statement("DELETE FROM client_projects WHERE client IN (SELECT n.client FROM {n})", client=str)
-_ADD = Statement(
-    """
-    INSERT INTO client_projects (client, project) SELECT n.client, n.project FROM {n} WHERE true
-    ON CONFLICT (client, project) DO NOTHING
-    """,
-    client=str,
-    project=str,
-)
-_PARKED = Statement(
-    """
-    SELECT n.id, parked.project FROM {n} JOIN parked_builds b ON b.build = n.id OR b.request = n.id
+""")
+_DROP = sql("DELETE FROM client_projects WHERE client IN (SELECT n.client FROM {n: client str})")
+_ADD = sql("""
+    INSERT INTO client_projects (client, project) SELECT n.client, n.project
+    FROM {n: client str, project str} WHERE true ON CONFLICT (client, project) DO NOTHING
+""")
+_PARKED = sql("""
+    SELECT n.id, parked.project FROM {n: id str} JOIN parked_builds b ON b.build = n.id OR b.request = n.id
     JOIN parked ON parked.request = b.request
-    """,
-    id=str,
-)
-_DECIDED = Statement(
-    """
-    SELECT n.id, d.project FROM {n} JOIN decided_builds b ON b.build = n.id
+""")
+_DECIDED = sql("""
+    SELECT n.id, d.project FROM {n: id str} JOIN decided_builds b ON b.build = n.id
     JOIN decisions d ON d.id = b.decision WHERE d.project <> ''
-    """,
-    id=str,
-)
-_DECIDED_REQUESTS = Statement(
-    "SELECT n.id, d.project FROM {n} JOIN decisions d ON d.request = n.id WHERE d.project <> ''", id=str
+""")
+_DECIDED_REQUESTS = sql(
+    "SELECT n.id, d.project FROM {n: id str} JOIN decisions d ON d.request = n.id WHERE d.project <> ''"
 )
 
 

@@ -11,7 +11,7 @@ from bus.context import NO_STORY, StoredContext
 from bus.decisions import Decision
 from bus.errors import NOT_JSON
 from bus.messages import BuildRequested
-from bus.sql.statement import Statement
+from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
 from scheduler_worker.core.move_start import MoveStart
@@ -45,94 +45,73 @@ class ParkedRequest:
 
 CANCELLED = "cancelled <> ''"  # an index on it is used only if a query repeats the condition literally
 _TEXTS = "request kind project flavor message lacks wakes decision story move"
-_STORED: dict[str, type] = dict.fromkeys(_TEXTS.split(), str)
-_STORED |= {"priority": int, "since": float, "until": float, "instances": int, "seen": int}
+_STORED = dict.fromkeys(_TEXTS.split(), "str")
+_STORED |= {"priority": "int", "since": "float", "until": "float", "instances": "int", "seen": "int"}
 _CHANGING = "request kind seen lacks wakes decision flavor message"
 _JUDGED = {name: _STORED[name] for name in _CHANGING.split()}
-_INSERT = Statement(
-    f"""
+
+
+def _columns(types: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {type_}" for name, type_ in types.items())
+
+
+_INSERT = sql(f"""
     INSERT INTO parked (owner, {", ".join(_STORED)})
-    SELECT :owner, {", ".join(f"n.{name}" for name in _STORED)} FROM {{n}} WHERE true
+    SELECT :owner, {", ".join(f"n.{name}" for name in _STORED)} FROM {{n: {_columns(_STORED)}}} WHERE true
     ON CONFLICT (request) DO UPDATE SET owner = parked.owner WHERE parked.owner = excluded.owner
     RETURNING request
-    """,
-    **_STORED,
-)
-_INSERT_BUILDS = Statement(
-    """
-    INSERT INTO parked_builds (build, request) SELECT n.build, n.request FROM {n} WHERE true
+""")
+_INSERT_BUILDS = sql("""
+    INSERT INTO parked_builds (build, request) SELECT n.build, n.request
+    FROM {n: build str, request str} WHERE true
     ON CONFLICT (build) DO UPDATE SET request = excluded.request RETURNING build
-    """,
-    build=str,
-    request=str,
-)
-_LOOKED_AT = Statement(
-    """
+""")
+_LOOKED_AT = sql(f"""
     UPDATE parked SET kind = n.kind, seen = n.seen, lacks = n.lacks, wakes = n.wakes, decision = n.decision,
     flavor = n.flavor, message = CASE WHEN n.message = '' THEN parked.message ELSE n.message END
-    FROM {n} WHERE parked.request = n.request RETURNING parked.request
-    """,
-    **_JUDGED,
-)
-_REWRITE = Statement(
-    """
-    UPDATE parked SET message = n.message, instances = n.instances FROM {n}
+    FROM {{n: {_columns(_JUDGED)}}} WHERE parked.request = n.request RETURNING parked.request
+""")
+_REWRITE = sql("""
+    UPDATE parked SET message = n.message, instances = n.instances
+    FROM {n: request str, message str, instances int}
     WHERE parked.request = n.request RETURNING parked.request
-    """,
-    request=str,
-    message=str,
-    instances=int,
-)
+""")
 _DELETE = [
-    Statement(f"DELETE FROM {table} WHERE {id_} IN (SELECT n.id FROM {{n}}) RETURNING {id_}", id=str)
+    sql(f"DELETE FROM {table} WHERE {id_} IN (SELECT n.id FROM {{n: id str}}) RETURNING {id_}")
     for table, id_ in (("moving_builds", "move"), ("parked_builds", "request"), ("parked", "request"))
 ]
-_ONE_OF_EACH = Statement(
-    """
-    INSERT INTO moving_builds (build, move) SELECT n.build, n.move FROM {n} WHERE true
+_ONE_OF_EACH = sql("""
+    INSERT INTO moving_builds (build, move) SELECT n.build, n.move FROM {n: build str, move str} WHERE true
     ON CONFLICT (build) DO UPDATE SET move = moving_builds.move RETURNING build, move
-    """,
-    build=str,
-    move=str,
-)
-_DELETE_BUILD = Statement(
-    "DELETE FROM parked_builds WHERE build IN (SELECT n.build FROM {n}) RETURNING build", build=str
-)
+""")
+_DELETE_BUILD = sql("DELETE FROM parked_builds WHERE build IN (SELECT n.id FROM {n: id str}) RETURNING build")
 _KEPT = "request, kind, since, until, seen, message, lacks, wakes, decision, story, move"
-_OF_OWNER = Statement("SELECT request FROM parked WHERE owner = :owner")
-_ADOPT = Statement(
-    f"""
+_OF_OWNER = sql("SELECT request FROM parked WHERE owner = :owner")
+_ADOPT = sql(f"""
     UPDATE parked SET owner = :owner WHERE request IN
     (SELECT request FROM parked WHERE owner = :before LIMIT :most) RETURNING {_KEPT}
-    """
-)
-LET_GO = Statement("UPDATE parked SET owner = '' WHERE owner = :owner RETURNING request")
-_FIND = Statement(
-    """
-    SELECT DISTINCT parked.* FROM {n}
+""")
+LET_GO = sql("UPDATE parked SET owner = '' WHERE owner = :owner RETURNING request")
+_FIND = sql("""
+    SELECT DISTINCT parked.* FROM {n: id str}
     JOIN parked_builds ON parked_builds.build = n.id OR parked_builds.request = n.id
     JOIN parked ON parked.request = parked_builds.request
-    """,
-    id=str,
-)
-_CANCEL = Statement(
-    "UPDATE parked SET cancelled = n.why FROM {n} WHERE parked.request = n.request RETURNING parked.request",
-    request=str,
-    why=str,
-)
-_CANCELLED = Statement(f"SELECT request FROM parked WHERE owner = :owner AND {CANCELLED}")
+""")
+_CANCEL = sql("""
+    UPDATE parked SET cancelled = n.why FROM {n: request str, why str}
+    WHERE parked.request = n.request RETURNING parked.request
+""")
+_CANCELLED = sql(f"SELECT request FROM parked WHERE owner = :owner AND {CANCELLED}")
 
-_BEAT = Statement(
-    """
+_BEAT = sql("""
     INSERT INTO schedulers (owner, beat, reserved, rescued) VALUES (:owner, 0, :reserved, :rescued)
     ON CONFLICT (owner) DO UPDATE SET beat = schedulers.beat + 1, reserved = excluded.reserved,
     rescued = excluded.rescued RETURNING beat
-    """
-)
-_ROSTER = Statement("SELECT owner, beat, reserved, rescued FROM schedulers")
-_OWNERS = Statement("SELECT DISTINCT owner FROM parked")
+""")
+_ROSTER = sql("SELECT owner, beat, reserved, rescued FROM schedulers")
+_OWNERS = sql("SELECT DISTINCT owner FROM parked")
 # Deletes the record of an owner, unless it had a heartbeat since this one
-BURY = Statement("DELETE FROM schedulers WHERE owner = :owner AND beat = :beat RETURNING owner")
+BURY = sql("DELETE FROM schedulers WHERE owner = :owner AND beat = :beat RETURNING owner")
 
 _encode = msgspec.json.Encoder().encode
 _message = msgspec.json.Decoder(BuildRequested).decode

@@ -17,7 +17,7 @@ from deploy.servers import Postgres
 from placement_worker import Placement
 from placement_worker.core.trees import unpacked
 from placement_worker.store import changes
-from placement_worker.store.sql import LAST_CHANGE, LAST_TOLD
+from placement_worker.store.changes import LAST_CHANGE, LAST_TOLD
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report, last_told
 from tests.support.waiting import DEADLINE

@@ -155,7 +155,12 @@ def check_waiting(world: "SimulatedWorld") -> None:
     last = placement.execute(_LAST_CHANGE).fetchone()[0]
     for changes in world.waiting_rooms():
         room = changes.store.room
-        still = not room.restless and not room._trials and room.next_look() is None and not changes.scheduler.pending.unsettled
+        still = (
+            not room.restless
+            and not room._trials
+            and room.next_look() is None
+            and not changes.scheduler.pending.unsettled
+        )
         still = still and changes.store.related.settled
         if len(room) and still and changes.store.sight.source.seen >= last:
             _nobody_fits(changes, placement)

@@ -22,7 +22,7 @@ from bus.vocabulary import Allocations, Resources
 from placement_worker import Placement
 from placement_worker.core.index import Index
 from placement_worker.store import changes
-from placement_worker.store.sql import LAST_TOLD
+from placement_worker.store.changes import LAST_TOLD
 from tests.support.ids import uid
 
 
