@@ -243,7 +243,7 @@ class HostSearch:
             elif position not in self._without:
                 self._unseen.add(position)
             return ()
-        free, capacity = sums(self._trees.tree(anchor))
+        free, capacity = sums(self._trees.rows_of(anchor.uuid))
         return [candidate(fit, free, capacity) for fit in found]
 
     def _fits(self, anchor: Row, most: int) -> tuple[list[Fit], bool]:

@@ -164,8 +164,10 @@ class ClientDoor:
             return ClientAnswered(waiting=structs.replace(found, waiting=rows, rescued=0))
         if asked.decision is not None:
             decision = await self.keeping.decision(asked.decision)
-            is_own = await self._is_own(decision, client)
-            return ClientAnswered(decision=decision if is_own else DecisionFound())
+            project = decision.request.project if decision.request is not None else None
+            if project is None and decision.move is not None:
+                project = (await self._known((), (decision.move.build,))).get(decision.move.build)
+            return ClientAnswered(decision=decision if project in own else DecisionFound())
         if asked.what_if is not None:
             request = asked.what_if.request
             known = await self._known((), (*request.hints.same_host, *request.hints.different_host))
@@ -194,13 +196,6 @@ class ClientDoor:
         return MovesFound(
             moves=tuple(move for move in found.moves if known.get(move.build) in client.projects)
         )
-
-    async def _is_own(self, found: DecisionFound, client: RegisteredClient) -> bool:
-        if found.request is not None:
-            return found.request.project in client.projects
-        if found.move is None:
-            return False
-        return (await self._known((), (found.move.build,))).get(found.move.build) in client.projects
 
     async def _registered(self, names: Collection[str]) -> dict[str, RegisteredClient]:
         async with self.database.read() as tx:

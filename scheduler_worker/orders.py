@@ -179,9 +179,15 @@ class Resolving:
         return [*await self.resolve(begun[:middle]), *await self.resolve(begun[middle:])]
 
     async def _together(self, begun: Sequence[Begins]) -> list[Begins]:
-        asking = [order for order, event in begun if not event.refusal]
-        groups = await self._groups(asking)
-        on = await self._instances(asking)
+        asking = [order.request.hints for order, event in begun if not event.refusal]
+        ids = tuple(dict.fromkeys(hints.group for hints in asking if hints.group))
+        found = (await self.placement.groups(FindGroups(ids=ids))).groups if ids else ()
+        groups = {group.id: group for group in found}
+        on: dict[Id, str] = {}
+        if named := dict.fromkeys(one for hints in asking for one in hints.same_host + hints.different_host):
+            held = await self.ending.held(named)
+            [located] = await self.ending.locate([list(held.items())])
+            on = {instance: place.root for instance, place in located.places.items() if place is not None}
         return [
             (order, event) if event.refusal else self._one(order, event, groups, on) for order, event in begun
         ]
@@ -200,23 +206,6 @@ class Resolving:
             different = frozenset(on[one] for one in hints.different_host if one in on)
             order = order.with_alternatives(same=same, different=different)
         return order, event
-
-    async def _groups(self, orders: Sequence[Order]) -> dict[Id, ServerGroup]:
-        ids = tuple(dict.fromkeys(order.request.hints.group for order in orders if order.request.hints.group))
-        if not ids:
-            return {}
-        return {group.id: group for group in (await self.placement.groups(FindGroups(ids=ids))).groups}
-
-    async def _instances(self, orders: Sequence[Order]) -> dict[Id, str]:
-        named = (
-            hints.same_host + hints.different_host for hints in (order.request.hints for order in orders)
-        )
-        ids = tuple(dict.fromkeys(one for some in named for one in some))
-        if not ids:
-            return {}
-        held = (await self.ending.held(ids)).items()
-        [located] = await self.ending.locate([list(held)])
-        return {instance: place.root for instance, place in located.places.items() if place is not None}
 
 
 class RelatedHosts:

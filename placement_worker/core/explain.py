@@ -100,7 +100,7 @@ def _lack(snapshot: Snapshot, root: Row, demand: Demand) -> str:
         return why_disabled(root.traits)
     if not name:
         return demand.says
-    having = [row for row in snapshot.tree(root) if name in row.inventories]
+    having = [row for row in snapshot.rows_of(root.uuid) if name in row.inventories]
     if not having:
         return f"{of}{asked} {name}: it has none"
     best = max(having, key=lambda row: row.free[name])

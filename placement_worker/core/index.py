@@ -220,9 +220,6 @@ class Snapshot:
             row = self._rows.setdefault(uuid, self.index.rows[uuid])
             self.kept_at.setdefault(row.position, row)
 
-    def tree(self, root: Row) -> list[Row]:
-        return self.rows_of(root.uuid)
-
     def rows_of(self, root: str) -> list[Row]:
         """Return the providers of a tree, the root first, or an empty list if there is no such root."""
         kept, rows = self._rows, self.index.rows

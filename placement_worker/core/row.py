@@ -1,6 +1,6 @@
 """Rows of the index: a provider as a row, sets of rows, arrays of one resource class, reserved amounts."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -225,47 +225,31 @@ class ReservedAmounts:
         self.of: dict[str, dict[str, int]] = {}  # provider → reserved amounts, without zeros
         self.changes = 0
         self._arrays: dict[str, Sums] = {}
-        self._count: dict[str, int] = {}  # class → of how many providers something is promised
+        self._count = Counter[str]()  # class → of how many providers something is promised
         # Class → providers whose reservation is not in the array yet.
         self._unwritten: defaultdict[str, set[str]] = defaultdict(set)
         self._index: RowTable | None = None
         self._layout = -1
 
-    def add(self, allocations: Allocations) -> None:
+    def add(self, allocations: Allocations, sign: int = 1) -> None:
         self.changes += 1
         of, count, unwritten = self.of, self._count, self._unwritten
         for uuid, resources in allocations.items():
-            held = of.get(uuid)
-            if held is None:
-                held = {}
+            held = of.setdefault(uuid, {})
             for name, amount in resources.items():
-                if not amount:
-                    continue
-                if name in held:
-                    held[name] += amount
-                else:
-                    held[name] = amount
-                    count[name] = count.get(name, 0) + 1
-                unwritten[name].add(uuid)
-            if held:
-                of[uuid] = held
-
-    def withdraw(self, allocations: Allocations) -> None:
-        self.changes += 1
-        of, count, unwritten = self.of, self._count, self._unwritten
-        for uuid, resources in allocations.items():
-            held = of.get(uuid)
-            if held is None:
-                continue
-            for name, amount in resources.items():
-                left = held.get(name, 0) - amount
-                if left > 0:
-                    held[name] = left
-                elif held.pop(name, 0):
-                    count[name] -= 1
+                before = held.get(name, 0)
+                after = before + sign * amount
+                if after > 0:
+                    held[name] = after
+                elif before:
+                    del held[name]
+                count[name] += (after > 0) - (before > 0)
                 unwritten[name].add(uuid)
             if not held:
                 del of[uuid]
+
+    def withdraw(self, allocations: Allocations) -> None:
+        self.add(allocations, -1)
 
     def arrays(self, index: "RowTable") -> Mapping[str, Sums]:
         """Return the reserved amounts of each resource class by row, after applying pending reservations."""
@@ -283,7 +267,7 @@ class ReservedAmounts:
 
     def _write(self, index: "RowTable", name: str, uuids: Collection[str]) -> None:
         of, rows = self.of, index.rows
-        if not self._count.get(name):
+        if not self._count[name]:
             self._arrays.pop(name, None)
             return
         array = self._arrays.get(name)

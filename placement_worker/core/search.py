@@ -209,7 +209,7 @@ def _page(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, _Page]:
         page.cut |= not whole
         if not fits:
             page.dead += finder.is_dead(row)
-        free, capacity = sums(snapshot.tree(row))
+        free, capacity = sums(snapshot.rows_of(row.uuid))
         for nth, fit in enumerate(fits):
             room -= row.size + asked + _beside(fit, free)
             if len(found) == limit or (room < 0 and found):

@@ -145,7 +145,7 @@ def _with_names(index: Index, left: Bools, removing: list[Demand], removals: lis
 
 def options_at(trees: Snapshot, plan: SearchPlan, anchor: Row) -> list[list[Row]]:
     """Return the providers that can satisfy each slot of the query at this host."""
-    rows = trees.tree(anchor)
+    rows = trees.rows_of(anchor.uuid)
     others: list[Row] = []
     if plan.reached is not None and plan.reached[anchor.position]:
         sharers = trees.sharers

@@ -11,6 +11,7 @@ from bus.candidates import CandidateSource, SenselessQuery
 from bus.queries import Candidate, FindCandidates
 from bus.vocabulary import Id
 from scheduler_worker.core.events import Chosen
+from scheduler_worker.core.fitting import FoundHosts
 from scheduler_worker.core.host_map import HostMap, HostsNow
 from scheduler_worker.core.order import MAX_CHOICES, MAX_CHOICES_EACH, Order
 from scheduler_worker.core.policy import ChoicePolicy
@@ -113,15 +114,8 @@ class Choosing:
         question = alternative.question
         if alternative.group is not None:
             alternative = self._grouped(alternative, several)
-        return Ranking(
-            alternative,
-            self.source.search(question),
-            self.now,
-            self.hosts,
-            self.policy,
-            self.pending,
-            seed,
-        )
+        found = FoundHosts(alternative, self.source.search(question), self.now, self.hosts, self.policy)
+        return Ranking(found, self.pending, seed)
 
     def without(self, rule: str) -> "Choosing":
         rules = tuple([one for one in self.policy.rules if one.name != rule])

@@ -11,14 +11,10 @@ from operator import and_
 
 import numpy as np
 
-from bus.candidates import CandidateSearch
 from bus.queries import Candidate
 from scheduler_worker.core.fitting import WAYS_OF_THE_BEST, FoundHosts
-from scheduler_worker.core.host_map import HostMap, HostsNow
-from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking_order import THEIR_HOSTS, CapacityByHost, Entry, HostOrder, tiers_of
 from scheduler_worker.core.rejections import Verdicts
-from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import ChoiceRecorder, HasReservations, Pick, Weights
 
 TIGHT = 0.75  # share of the largest capacity; hosts below it are tight
@@ -29,19 +25,10 @@ WAYS_OF_THE_NEXT = 4  # allocation candidates of each host after the best one
 class Ranking:
     """One evaluation of all hosts for equal requests; nothing may be awaited while it is used."""
 
-    def __init__(
-        self,
-        alternative: Alternative,
-        search: CandidateSearch,
-        now: HostsNow,
-        hosts: HostMap,
-        policy: ChoicePolicy,
-        promises: HasReservations,
-        seed: str,
-    ) -> None:
-        self.alternative = alternative
-        self.found = found = FoundHosts(alternative, search, now, hosts, policy)
-        self._subset = policy.subset
+    def __init__(self, found: FoundHosts, promises: HasReservations, seed: str) -> None:
+        self.alternative = alternative = found.alternative
+        self.found = found
+        self._subset = found.policy.subset
         self._promises = promises
         missing = [
             f"preferred_traits: no host that fits has {trait}"
@@ -52,9 +39,10 @@ class Ranking:
         self.verdicts = Verdicts(found, self._notes)
         self._weights = Weights(found)
         # Slices of schedulers do not apply to a request that names its hosts.
-        tiers = tiers_of(search.positions, None if alternative.question.roots else hosts.ours, now.unknown)
+        ours = None if alternative.question.roots else found.hosts.ours
+        tiers = tiers_of(found.positions, ours, found.view.now.unknown)
         admitted = np.flatnonzero(reduce(and_, [mask for _, mask in found.masks]))
-        self._order = HostOrder(seed, hosts, search.positions, self._weights.worths, tiers, admitted)
+        self._order = HostOrder(seed, found.hosts, found.positions, self._weights.worths, tiers, admitted)
         self._recorder = ChoiceRecorder(seed, self._weights)
         self.capacities = CapacityByHost(found, self._order)
         self._spares: dict[str, AlternatesOfCell] = {}

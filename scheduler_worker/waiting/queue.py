@@ -5,7 +5,8 @@ result is published before its request is deleted, so after a crash the next own
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -98,16 +99,10 @@ class WaitingQueue:
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
             while True:
-                try:
+                async with _patient():
                     self.store.woken.clear()
                     await self.store.refresh_related()
                     self._collect()
-                except Unavailable as away:
-                    log.warning("waiting requests: %s", away)
-                    await asyncio.sleep(PATIENCE)
-                except Exception:
-                    log.exception("waiting requests: a bug; they go on waiting")
-                    await asyncio.sleep(PATIENCE)
                 for cell in [one for one in self._pending if one not in self._running]:
                     self._running[cell] = self._pending.pop(cell)
                     group.create_task(self._work(cell, self._running[cell]))
@@ -154,20 +149,14 @@ class WaitingQueue:
     async def _work(self, cell: str | None, lane: _Lane) -> None:
         evaluator = self._builds if cell is None else self._moves
         try:
-            await self._evaluate(evaluator, lane.woken)
-            await self._end(evaluator, list(lane.expired))
-            if lane.recheck:
-                here = [
-                    kept for kept in self.store.requests.values() if kept.start and kept.message.cell == cell
-                ]
-                seen = self.store.sight.source.seen
-                await self._become(evaluator, await self._moves.recheck(here), seen)
-        except Unavailable as away:
-            log.warning("waiting requests: %s", away)
-            await asyncio.sleep(PATIENCE)
-        except Exception:
-            log.exception("waiting requests: a bug; they go on waiting")
-            await asyncio.sleep(PATIENCE)
+            async with _patient():
+                await self._evaluate(evaluator, lane.woken)
+                await self._end(evaluator, list(lane.expired))
+                if lane.recheck:
+                    waiting = self.store.requests.values()
+                    here = [kept for kept in waiting if kept.start and kept.message.cell == cell]
+                    seen = self.store.sight.source.seen
+                    await self._become(evaluator, await self._moves.recheck(here), seen)
         finally:
             del self._running[cell]
             self.store.woken.set()
@@ -268,6 +257,19 @@ class WaitingQueue:
                         raise
                     if (instead := await evaluator.take_back(message)) is not None:
                         await self._say(instead)
+
+
+@asynccontextmanager
+async def _patient() -> AsyncIterator[None]:
+    """Log a failure of the block, and pause: the requests go on waiting."""
+    try:
+        yield
+    except Unavailable as away:
+        log.warning("waiting requests: %s", away)
+        await asyncio.sleep(PATIENCE)
+    except Exception:
+        log.exception("waiting requests: a bug; they go on waiting")
+        await asyncio.sleep(PATIENCE)
 
 
 def _is_placed(message: Message) -> bool:
