@@ -31,7 +31,8 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from deploy.servers import Postgres, private_directory
-from placement_worker import Placement, breaches
+from placement_worker import Placement
+from placement_worker.store.audit import breaches
 
 BATCHES = (1, 10, 50, 200)
 IN_FLIGHT = 2

@@ -43,16 +43,9 @@ UNKNOWN = "no build of this client's projects has this id, or its cell does not 
 BUILDS_ASKED = 100  # of a cell at a time
 PLACEMENT_ASKED = 500
 
-Published = (
-    BuildRequested
-    | BuildCancelRequested
-    | MoveRequested
-    | MoveSteered
-    | BuildUnplaceable
-    | BuildCancelled
-    | MoveRefused
-    | MoveProgress
-)
+Act = BuildRequested | BuildCancelRequested | MoveRequested | MoveSteered
+Refusal = BuildUnplaceable | BuildCancelled | MoveRefused | MoveProgress
+Published = Act | Refusal
 
 
 class NotAllowed(Exception):
@@ -273,9 +266,7 @@ def _move(asked: MoveRequested) -> MoveRequested:
     return asked
 
 
-def _refusal(
-    act: BuildRequested | BuildCancelRequested | MoveRequested | MoveSteered, why: str
-) -> BuildUnplaceable | BuildCancelled | MoveRefused | MoveProgress:
+def _refusal(act: Act, why: str) -> Refusal:
     match act:
         case BuildRequested():
             return BuildUnplaceable(

@@ -27,7 +27,7 @@ from bus.errors import Unavailable
 if TYPE_CHECKING:
     from bus.sql.database import Database
     from cell_conductor import HeldByCell, PlaceByCell
-    from placement_worker import StoredHolder, TreesOfConsumer
+    from placement_worker.store.audit import StoredHolder, TreesOfConsumer
 
 R = TypeVar("R")
 
@@ -60,7 +60,9 @@ async def audit(
     settings: Settings, *, settled: bool = False, placement_only: bool = False, clock: Clock | None = None
 ) -> Audit:
     """Compare the databases of placement and cells. `settled`: nothing is in progress, so all must match."""
-    import placement_worker as stored  # databases take long to load, and few commands read them
+    from placement_worker.store import (
+        audit as stored,  # databases take long to load, and few commands read them
+    )
 
     clock = clock or Clock()
     await refuse_the_unmade(settings, placement_only=placement_only)

@@ -32,7 +32,7 @@ Agent = tuple[str, str]  # its cell, and its name
 
 async def compare_guests(settings: Settings, seconds: float = SECONDS) -> tuple[list[str], list[str]]:
     """Return sentences about differences, and about agents that did not answer."""
-    from placement_worker import agents, stored_holders
+    from placement_worker.store.audit import agents, stored_holders
 
     placement = wiring.database(settings, worker_roles.Role("placement"))
     try:

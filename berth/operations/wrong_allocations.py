@@ -15,7 +15,7 @@ from bus.vocabulary import Allocations
 
 if TYPE_CHECKING:
     from cell_conductor import HeldByCell, PlaceByCell
-    from placement_worker import StoredHolder, TreesOfConsumer
+    from placement_worker.store.audit import StoredHolder, TreesOfConsumer
 
 Wrong = Literal["missing", "elsewhere", "amounts", "outdated"]
 

@@ -14,7 +14,8 @@ from bus.rabbit import RabbitTransport
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from compute_sim.ironic import Simulation
-from placement_worker import Placement, breaches
+from placement_worker import Placement
+from placement_worker.store.audit import breaches
 from tests.support import midway
 from tests.support.buses import Connect
 from tests.support.http_placement import HttpPlacement, a_door

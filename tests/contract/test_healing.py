@@ -41,7 +41,8 @@ from bus.topics import (
 from bus.worker import Worker, on
 from cell_conductor import cell_conductor, places, store
 from cell_conductor.core.build import Build
-from placement_worker import Placement, holdings, trees_of_consumers
+from placement_worker import Placement
+from placement_worker.store.audit import holdings, trees_of_consumers
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine
 from tests.support.conductor_builders import a_placed, an_agent_report

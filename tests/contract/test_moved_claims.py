@@ -23,8 +23,9 @@ from bus.clock import Clock
 from bus.moves import BEGUN, SHELVED
 from bus.resources import FindAllocations
 from bus.vocabulary import Allocations, Contended
-from placement_worker import Placement, breaches, holdings, retired
+from placement_worker import Placement
 from placement_worker.store import changes
+from placement_worker.store.audit import breaches, holdings, retired
 from tests.support.ids import uid
 from tests.support.midway import EveryCommit, every_commit
 from tests.support.placement_builders import (

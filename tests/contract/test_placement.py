@@ -14,9 +14,10 @@ from bus.reports import Inventory
 from bus.resources import FindAllocations
 from bus.sql.failures import Conflict
 from bus.vocabulary import Contended
-from placement_worker import Placement, holdings, retired
+from placement_worker import Placement
 from placement_worker.memory import Forgotten
 from placement_worker.store import changes, claims, tree_reads
+from placement_worker.store.audit import holdings, retired
 from placement_worker.store.changes import CHANGES_A_MESSAGE
 from tests.support.ids import uid
 from tests.support.placement_builders import (

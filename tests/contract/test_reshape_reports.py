@@ -14,8 +14,9 @@ from bus.messages import BuildReshaped, InventoryReported
 from bus.reports import GuestPlace, Inventory, InventoryMove, Reshaping
 from bus.resources import FindAllocations
 from bus.vocabulary import Allocations, Contended, Message
-from placement_worker import Placement, breaches
+from placement_worker import Placement
 from placement_worker.store import reshape
+from placement_worker.store.audit import breaches
 from tests.support.ids import uid
 from tests.support.midway import EveryCommit, Gate, begun, every_commit, under_way, waits
 from tests.support.placement_builders import (

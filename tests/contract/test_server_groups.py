@@ -24,7 +24,8 @@ from bus.groups import (
     ServerGroup,
 )
 from bus.vocabulary import InUse, Taken
-from placement_worker import Placement, breaches
+from placement_worker import Placement
+from placement_worker.store.audit import breaches
 from tests.support.http_placement import a_door, error_of
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_release, a_report, on_hosts

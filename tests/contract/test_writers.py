@@ -26,8 +26,9 @@ from bus.resources import (
     SetInventories,
     SetTraits,
 )
-from placement_worker import Placement, breaches
+from placement_worker import Placement
 from placement_worker.store import changes
+from placement_worker.store.audit import breaches
 from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,

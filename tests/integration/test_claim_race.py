@@ -11,8 +11,9 @@ from bus.claims import Claimed, Held, Refused, Released, Retired
 from bus.clock import Clock
 from bus.reports import EXCLUDES_SIBLINGS, Inventory, ProviderReport
 from bus.vocabulary import Contended
-from placement_worker import Placement, breaches, holdings, retired
+from placement_worker import Placement
 from placement_worker.store import tree_reads
+from placement_worker.store.audit import breaches, holdings, retired
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_release, a_report, an_order, on_hosts
 

@@ -12,7 +12,8 @@ from bus.clock import Clock
 from bus.groups import FindGroups, GroupEditRequested, GroupPolicy, MakeGroup, ServerGroup
 from bus.sql.failures import explained
 from bus.vocabulary import Allocations, Contended
-from placement_worker import Placement, breaches
+from placement_worker import Placement
+from placement_worker.store.audit import breaches
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_release, a_report, an_order, on_hosts
 

@@ -23,7 +23,7 @@ from bus.guests import ReportedGuest
 from bus.messages import Selection
 from bus.vocabulary import Allocations
 from cell_conductor import HeldByCell, PlaceByCell
-from placement_worker import StoredHolder, TreesOfConsumer
+from placement_worker.store.audit import StoredHolder, TreesOfConsumer
 from tests.support.ids import uid
 
 KNOWN = ("0001_first", "0002_more", "0003_last")
