@@ -209,7 +209,8 @@ class CellOperations(PlacementOperations):
     async def _register(self, edit: RegisterCell) -> CellResult:
         now = self.clock.now()
         async with changing(self.database, self.book) as tx:
-            was, new = await hosts.enter_cell(tx, edit.cell, now)
+            new = bool(await hosts.ENTER_CELL(tx, cell=edit.cell, now=now))
+            was = hosts.cell_of((await hosts.LOCK_CELL(tx, cell=edit.cell))[0])
             cell = structs.replace(
                 was,
                 enabled=was.enabled if edit.enabled is None else edit.enabled,
@@ -257,7 +258,11 @@ class AggregateOperations(PlacementOperations):
     async def find(self, query: aggregates.FindAggregates) -> aggregates.AggregatesFound:
         async with self.database.read() as tx:
             seen = await changes.last_number(tx)
-            ids = await self._among(tx, query)
+            ids = list(query.ids) or None
+            if query.host:
+                roots = (await stored.named_hosts(tx, [query.host])).get(query.host, ())
+                within = await stored.OF_ROOTS(tx, [(root,) for root in roots]) if roots else ()
+                ids = [uuid for (uuid,) in within if not query.ids or uuid in query.ids]
             found: dict[str, aggregates.Aggregate] = {}
             hosts: dict[str, int] = {}
             size, after, more = 0, query.after, True
@@ -277,13 +282,6 @@ class AggregateOperations(PlacementOperations):
                     size += BESIDE + len(aggregate.name)
                     size += sum(len(key) + len(value) + 6 for key, value in aggregate.metadata.items())
         return aggregates.AggregatesFound(seen=seen, aggregates=tuple(found.values()), hosts=hosts, more=more)
-
-    async def _among(self, tx: Transaction, query: aggregates.FindAggregates) -> list[str] | None:
-        if not query.host:
-            return list(query.ids) or None
-        roots = (await stored.named_hosts(tx, [query.host])).get(query.host, ())
-        theirs = await stored.OF_ROOTS(tx, [(root,) for root in roots]) if roots else ()
-        return [uuid for (uuid,) in theirs if not query.ids or uuid in query.ids]
 
     async def edit(self, order: aggregates.AggregateEditRequested) -> aggregates.AggregateEditAnswered:
         return aggregates.AggregateEditAnswered(result=await self._edit(order.edit))

@@ -114,7 +114,10 @@ class MoveCourses:
     async def begin(self, courses: Sequence[MoveCourse], aside: Aside | None = None) -> None:
         ready = [(course, course.state.start) for course in courses if course.state.begins]
         await self._seek([course for course, start in ready if start and start.seeks], aside)
-        await self._stay([course for course, start in ready if start and not start.seeks])
+        staying = [course for course, start in ready if start and not start.seeks]
+        await self.check_rebuilds([course for course in staying if course.asked.kind == "rebuild"])
+        allowed = [(course, BEGUN) for course in staying if course.state.barred is None]
+        await self._fence(allowed, unplaceable=False)
 
     async def finish(self, courses: Sequence[MoveCourse]) -> None:
         """Make the messages of moves that were refused or had begun before; store the refusals."""
@@ -182,11 +185,6 @@ class MoveCourses:
             kept = await self._handovers.keep([order for _, order in crossing])
             for course, order in crossing:
                 course.take(move_state.begins(kept.get(order.placed.move, order)))
-
-    async def _stay(self, courses: Sequence[MoveCourse]) -> None:
-        await self.check_rebuilds([course for course in courses if course.asked.kind == "rebuild"])
-        ready = [(course, BEGUN) for course in courses if course.state.barred is None]
-        await self._fence(ready, unplaceable=False)
 
     async def check_rebuilds(self, courses: Sequence[MoveCourse]) -> None:
         """Refuse rebuilds whose present host does not fit the new image."""

@@ -39,7 +39,10 @@ def withheld(before: Tree, after: Tree) -> Tree:
             old = stood.get((provider.uuid, name))
             opens = inventory.capacity - max(old.capacity if old else 0, provider.used.get(name, 0))
             if opens > 0:
-                less = _smaller(inventory, inventory.capacity - min(opens, beyond[name]))
+                most = inventory.capacity - min(opens, beyond[name])
+                less = with_reserved(inventory, inventory.total - int(most / inventory.allocation_ratio))
+                while less.capacity > most:
+                    less = with_reserved(inventory, less.reserved + 1)
                 # An allocation ratio may round it below the used amount: never withhold more than was added.
                 beyond[name] = max(beyond[name] - min(inventory.capacity - less.capacity, opens), 0)
                 inventories[name] = less
@@ -63,14 +66,6 @@ def _inventories(tree: Tree) -> Iterator[tuple[ProviderState, str, Inventory]]:
     for provider in tree.providers:
         for name, inventory in provider.inventories.items():
             yield provider, name, inventory
-
-
-def _smaller(inventory: Inventory, capacity: int) -> Inventory:
-    left = int(capacity / inventory.allocation_ratio)
-    less = with_reserved(inventory, inventory.total - left)
-    while less.capacity > capacity:
-        less = with_reserved(inventory, less.reserved + 1)
-    return less
 
 
 def with_reserved(inventory: Inventory, reserved: int) -> Inventory:

@@ -161,12 +161,6 @@ class WorkingTrees:
             found += children.get(one, ())
         return found
 
-    def is_above(self, provider: str, other: str | None) -> bool:
-        """Return whether a provider is `other` or an ancestor of it."""
-        while other is not None and other != provider:
-            other = self.there(other).parent
-        return other is not None
-
     def put(self, state: ProviderState, root: str = "") -> None:
         root = root or self.homes[state.uuid]
         self.homes[state.uuid] = root

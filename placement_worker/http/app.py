@@ -163,18 +163,14 @@ class _Entry:
         elif scope["path"] not in OPEN:
             raise Problem(401, "A valid token is required.", headers={"www-authenticate": "Token"})
         call.minor = negotiated(call.headers.get(VERSION_HEADER, ""))
-        _check_length(call)
+        length = call.headers.get("content-length")
+        if length:
+            if not (length.isascii() and length.isdigit()):
+                raise bad_request("content-length header must be an integer")
+            if len(length) > LONGEST_LENGTH:
+                raise Problem(413, "No body may be that long.", headers={"connection": "close"})
+            if int(length) and "content-type" not in call.headers:
+                raise bad_request("content-type header required when content-length > 0")
         if "\0" in scope["path"]:  # no database takes it, and nothing is called so
             raise not_found()
         await self._app(scope, receive, send)
-
-
-def _check_length(call: ApiCall) -> None:
-    length = call.headers.get("content-length")
-    if length:
-        if not (length.isascii() and length.isdigit()):
-            raise bad_request("content-length header must be an integer")
-        if len(length) > LONGEST_LENGTH:
-            raise Problem(413, "No body may be that long.", headers={"connection": "close"})
-        if int(length) and "content-type" not in call.headers:
-            raise bad_request("content-type header required when content-length > 0")

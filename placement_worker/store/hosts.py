@@ -79,7 +79,7 @@ async def limits(tx: Transaction, cell: str, roots: Mapping[str, str]) -> CellLi
 
 _REGISTERED = sql("SELECT c.name, c.enabled, c.note FROM cells c ORDER BY c.name")
 # A statement of its own, so that of two concurrent registrations the second sees the first.
-_ENTER_CELL = sql("""
+ENTER_CELL = sql("""
     INSERT INTO cells (name, enabled, note, created_at, updated_at)
     VALUES (:cell, true, '', :NOW, :NOW) ON CONFLICT DO NOTHING RETURNING name
 """)
@@ -105,15 +105,8 @@ ROOTS_OF_CELL = sql("""
 
 
 async def registered(tx: Transaction) -> list[RegisteredCell]:
-    return [_cell(row) for row in await _REGISTERED(tx)]
+    return [cell_of(row) for row in await _REGISTERED(tx)]
 
 
-async def enter_cell(tx: Transaction, cell: str, now: float) -> tuple[RegisteredCell, bool]:
-    """Return a registered cell, locked, and whether this call created its row."""
-    new = bool(await _ENTER_CELL(tx, cell=cell, now=now))
-    [row] = await LOCK_CELL(tx, cell=cell)
-    return _cell(row), new
-
-
-def _cell(row: Mapping[str, Any]) -> RegisteredCell:
+def cell_of(row: Mapping[str, Any]) -> RegisteredCell:
     return RegisteredCell(name=row["name"], enabled=bool(row["enabled"]), note=row["note"])

@@ -111,11 +111,6 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return min(max(self.request.at_least - len(self.settled), 1), len(self.instances))
 
     @property
-    def enough(self) -> bool:
-        """Return whether `at_least` instances have a host, so that the rest may end without."""
-        return 0 < self.request.at_least <= len(self.settled)
-
-    @property
     def beside(self) -> frozenset[str]:
         return frozenset([one.chosen.root for one in self.settled])
 

@@ -113,7 +113,7 @@ def _no_host(order: Order, short: Shortage, patience: float) -> Step:
     order = replace(
         order, alternative_index=0, rounds=order.rounds + 1, shorts=(), obstacle=obstacle, decision=decision
     )
-    if not order.enough:  # with `at_least` instances placed the rest end
+    if not 0 < order.request.at_least <= len(order.settled):  # with `at_least` placed the rest end
         promised = any(shortage.promised for shortage in shorts)
         if promised and order.rounds < ROUNDS:
             return order, (Need.HOSTS,)

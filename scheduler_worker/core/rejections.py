@@ -121,17 +121,14 @@ class Verdicts:
             if self._by_placement is None:
                 removals = found.search.removals()
                 self._by_placement = tuple([_named_reserved(found.alternative, one) for one in removals])
-                self._counted = self._gone_since(removals)
+                left = removals[-1].left if removals else found.search.considered
+                if left < len(found.positions):
+                    refused = (index for index in found.refused if index in found.chosen)
+                    self._counted = {*found.full, *(one for one in refused if not found.ways(one, 1))}
+                else:
+                    self._counted = set()
             self._removals = state, (*self._by_placement, *self._by_filters())
         return self._removals[1]
-
-    def _gone_since(self, removals: Sequence[Removal]) -> set[int]:
-        found = self._found
-        left = removals[-1].left if removals else found.search.considered
-        if left >= len(found.positions):
-            return set()
-        refused = (index for index in found.refused if index in found.chosen)
-        return {*found.full, *(index for index in refused if not found.ways(index, 1))}
 
     def _by_filters(self) -> Iterator[Removal]:
         by_rule: dict[tuple[str, str], list[int]] = {}

@@ -132,7 +132,11 @@ def alternatives_of(
                 question = msgspec.structs.replace(question, roots=only, not_roots=never)
             if request.preferred_traits:
                 preferred = {**preferred, **request.preferred_traits}
-                _check_preferred(request, question)
+                bare = next((group for group in question.groups if not group.suffix), None)
+                barred = {*question.root_forbidden, *(bare.forbidden if bare is not None else ())}
+                if wrong := [name for name in request.preferred_traits if name in barred]:
+                    why = "is forbidden (by the flavor, or on every host)"
+                    raise Unreadable(f"preferred_traits: {wrong[0]} {why}")
             every = (*notes, *read_notes) if notes else read_notes
             alternatives.append(Alternative(request, flavor, question, alternative_index, every, preferred))
     return tuple(alternatives)
@@ -157,14 +161,6 @@ def _check(request: BuildRequested, options: RequestOptions) -> None:
             raise Unreadable(f"aggregates[{position}]: an empty list, which no host can meet")
         if set(any_of) <= set(request.not_aggregates):
             raise Unreadable(f"aggregates[{position}]: all of it is among not_aggregates")
-
-
-def _check_preferred(request: BuildRequested, question: FindCandidates) -> None:
-    group = next((group for group in question.groups if not group.suffix), None)
-    barred = {*question.root_forbidden, *(group.forbidden if group is not None else ())}
-    for name in request.preferred_traits:
-        if name in barred:
-            raise Unreadable(f"preferred_traits: {name} is forbidden (by the flavor, or on every host)")
 
 
 @lru_cache(maxsize=1024)
