@@ -14,7 +14,7 @@ from placement_worker.core import bulk_load as loading
 from placement_worker.core import edits
 from placement_worker.core.edits import EditOfOne
 from placement_worker.core.trees import KnownNames, ProviderState, WorkingTrees
-from placement_worker.store import reshape, tree_reads
+from placement_worker.store import tree_reads, tree_writes
 from placement_worker.transactions import PlacementOperations, again, changing, contended, contended_each
 
 EDITS_A_TRANSACTION = 200
@@ -104,9 +104,9 @@ class ProviderOperations(PlacementOperations):
         )
         try:
             async with changing(self.database, self.book) as tx:
-                reshaped = await reshape.reshape(tx, self.book, self._known(), order, now)
+                reshaped = await tree_writes.reshape(tx, self.book, self._known(), order, now)
                 number = await self._log.write(tx, *reshaped)
-        except reshape.Undone as undone:
+        except tree_writes.Undone as undone:
             return undone.why
         return resources.Edited(number=number)
 

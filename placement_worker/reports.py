@@ -16,7 +16,7 @@ from placement_worker.change_log import ReshapedBuilds
 from placement_worker.core.reports import bars_report, complaint, given, names_apart, reported, settled, swept
 from placement_worker.core.reshape import NO_MOVES, MovedHolder, Moves, Unmovable, moves
 from placement_worker.core.trees import Tree
-from placement_worker.store import changes, hosts, reshape, tree_reads, tree_writes
+from placement_worker.store import changes, hosts, tree_reads, tree_writes
 from placement_worker.transactions import Parts, PlacementOperations, again, changing
 
 PROVIDERS_A_TRANSACTION = 2000
@@ -120,7 +120,7 @@ class ReportOperations(PlacementOperations):
                 provider, home = min(homes.items())
                 refused[report.root] = f"reshape.moves: {provider} belongs to the tree of {home}"
                 continue
-            holders = await reshape.read_holders(tx, self.book, report.root)
+            holders = await tree_writes.read_holders(tx, self.book, report.root)
             try:
                 goes[report.root] = moves(before[report.root], report, holders)
             except Unmovable as why:
@@ -216,7 +216,7 @@ class ReportOperations(PlacementOperations):
         beside = [
             write
             for was, then, some in moved
-            for write in reshape.holder_writes(self.book, was, then, some, now)
+            for write in tree_writes.holder_writes(self.book, was, then, some, now)
         ]
         saving = [hosts.saving([then for _, then in news], now)]
         number = await self._log.write_trees(tx, news, now, numbers, beside, saving)

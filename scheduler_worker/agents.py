@@ -202,12 +202,11 @@ FULL_SCALE = 64  # halvings after which the scale of failures is set anew
 class BuildCounts:
     """Counts of builds by host. All times are those of a monotonic clock."""
 
-    def __init__(self, now: float, halved_after: float) -> None:
+    def __init__(self, now: float) -> None:
         self._columns = HostColumns()
         self._choices: deque[tuple[float, HostKey]] = deque()
         self._counted_until = now  # choices before this time no longer count
         self._taken_back: Tally[HostKey] = Tally()  # choices that were undone
-        self._halved_after = halved_after
         # a failure at this time counts 1 and a later failure more, so that all fade together
         self._whole = now
 
@@ -241,7 +240,7 @@ class BuildCounts:
         self._columns.failures[slot] /= 2
 
     def _weight(self, now: float) -> float:
-        halvings = (now - self._whole) / self._halved_after
+        halvings = (now - self._whole) / HALVED_AFTER
         if halvings > FULL_SCALE:
             failures = self._columns.failures
             failures *= 2.0**-halvings if halvings < 1000 else 0.0

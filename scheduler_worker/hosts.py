@@ -12,7 +12,6 @@ from bus.messages import HostReported
 from bus.reports import HostState
 from scheduler_worker.agents import (
     FORGIVEN,
-    HALVED_AFTER,
     Agents,
     BuildCounts,
     Listening,
@@ -51,8 +50,8 @@ class HostBook(BuildCounts):
     only: placement decides which cell a root is in. All times are those of a monotonic clock.
     """
 
-    def __init__(self, now: float, grace: float = GRACE, halved_after: float = HALVED_AFTER) -> None:
-        super().__init__(now, halved_after)
+    def __init__(self, now: float, grace: float = GRACE) -> None:
+        super().__init__(now)
         self._listening = Listening(now)
         self._agents = Agents(self._listening, grace)
         self._hosts: dict[str, OrderedDict[str, LastHostReport]] = {}  # by cell

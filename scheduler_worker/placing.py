@@ -61,7 +61,7 @@ class Scheduler:
         self.source = source
         self.placement = placement
         self.unheard_for = options.unheard_for
-        self.book = HostBook(self.clock.monotonic(), options.grace, self.policy.halved_after)
+        self.book = HostBook(clock.monotonic(), options.grace)
         self.pending = dependencies.PendingChoices(source, self.book, clock)
         self.retries = dependencies.RetryTimes(self.clock)
         self.ending = dependencies.Ending(placement, self.clock, options.unheard_for)

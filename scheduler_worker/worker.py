@@ -12,7 +12,6 @@ from bus.sql.database import Database
 from bus.vocabulary import Message
 from bus.worker import Every, On, Worker, answers, every, on, on_many
 from scheduler_worker.agents import SAYS_SECONDS, WaitingSignal
-from scheduler_worker.cancelling import Cancelling
 from scheduler_worker.client_door import ClientDoor
 from scheduler_worker.dependencies import CellQueries, PlacementQueries, Says, SchedulerOptions
 from scheduler_worker.handovers import TELL_AGAIN_SECONDS, Handovers
@@ -21,7 +20,7 @@ from scheduler_worker.move_courses import MoveCourses
 from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.waiting.evaluating import WaitingBuilds, WaitingMoves
-from scheduler_worker.waiting.owner import Keeping
+from scheduler_worker.waiting.owner import Cancelling, Keeping
 from scheduler_worker.waiting.queue import WaitingQueue
 from scheduler_worker.waiting.store import HostChanges, WaitingStore
 from scheduler_worker.what_if import WhatIfs, WhatIfsOfMoves

@@ -1,13 +1,29 @@
-"""Writing provider trees: statements for the difference between the stored trees and the new ones."""
+"""Writing provider trees: statements for the difference between the stored trees and the new ones, and
+reshapes, which move inventory with its allocations in one transaction.
+
+A reported reshape locks the providers, but not the consumers: a claim that has read such a consumer finds
+another shape once it has locked the providers, and starts again (see claims.open_world).
+"""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from msgspec.structs import astuple
 
+from bus.claims import KEEPERS, Claimed, ClaimRequested
+from bus.replication import ProviderChange
+from bus.resources import Denied, EditResult, Reshape
+from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement, Statement, sql
-from placement_worker.core.trees import ProviderState, Tree
+from bus.sql.transaction import Transaction
+from placement_worker.core import capacity, edits
+from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Stock
+from placement_worker.core.reshape import MovedHolder, TreeHolder
+from placement_worker.core.trees import KnownNames, ProviderState, Tree, WorkingTrees
+from placement_worker.store import claims, tree_reads
 from placement_worker.store.numbered_names import Book
 
 _INSERT_PROVIDERS = sql("""
@@ -179,3 +195,156 @@ def _add_contents(rows: _Rows, book: Book, was: ProviderState, then: ProviderSta
             for uuid in sorted(set(was.aggregates) & set(then.aggregates))
             if (uuid in was.reported.aggregates) != (uuid in put.aggregates)
         ]
+
+
+class Undone(Exception):
+    """The error that a reshape is impossible; its transaction must be rolled back."""
+
+    def __init__(self, why: EditResult) -> None:
+        super().__init__(str(why))
+        self.why = why
+
+
+Reshaped = tuple[Sequence[ProviderChange], Mapping[str, Tree], Sequence[BoundStatement]]
+
+
+async def reshape(tx: Transaction, book: Book, known: KnownNames, order: Reshape, now: float) -> Reshaped:
+    """Give providers both inventories, move the allocations, then remove the old inventories.
+
+    Return the changes to log, the changed trees and the remaining statements; raise Undone if a step fails.
+    """
+    world, working = await _open(tx, book, order, now)
+    if (refusal := edits.widen(order, working, known)) is not None:
+        raise Undone(refusal)
+    rooms = world.providers
+    for inventory in order.inventories:
+        _refit(rooms[inventory.provider], working, inventory.provider, known)
+    results = capacity.claim(ClaimRequested(claims=order.claims), world) if order.claims else ()
+    if results is None:
+        raise Conflict("a consumer changed while it was being read")
+    if not all(isinstance(result, Claimed) for result in results):
+        raise Undone(Denied(results=results))
+    for uuid, room in world.touched.items():
+        if uuid in working.homes:
+            used = {name: stock.used for name, stock in room.stocks.items()}
+            working.put(replace(working.there(uuid), used=used, generation=room.generation))
+    if (in_use := edits.settle(order, working, known)) is not None:
+        raise Undone(in_use)
+    for uuid, room in world.touched.items():
+        if uuid in working.homes:
+            room.generation = working.there(uuid).generation
+    pairs = working.changed()
+    # First the trees, that there is a row for what is used of each class.
+    for write in chain(*writes_between(book, pairs, now)):
+        await write(tx)
+    altered, writes = await claims.save_world(tx, book, world, now)
+    elsewhere = [change for change in altered if change.provider not in working.homes]
+    changes = elsewhere + tree_reads.changes_between(pairs)
+    return changes, {then.root: then for _, then in pairs}, writes
+
+
+async def _open(tx: Transaction, book: Book, order: Reshape, now: float) -> tuple[ClaimWorld, WorkingTrees]:
+    reading = book.reading
+    listed = [inventory.provider for inventory in order.inventories]
+    before = WorkingTrees(await tree_reads.read(tx, book, listed))
+    named = capacity.providers_of([ClaimRequested(claims=order.claims)], all_choices=True)
+    scope = claims.claim_scope(order.claims, named | before.homes.keys())
+    world = await claims.open_world(tx, book, scope, now)
+    working = WorkingTrees(await tree_reads.read(tx, book, listed))
+    if any(world.providers.get(uuid) is None for uuid in working.homes):
+        raise Conflict("a tree grew while it was being locked")
+    if book.reading != reading:
+        raise Conflict("a resource class was renamed in between")
+    return world, working
+
+
+def _refit(room: ClaimedProvider | None, working: WorkingTrees, provider: str, known: KnownNames) -> None:
+    assert room is not None  # it is in the working trees, and locked
+    state = working.there(provider)
+    for name, inventory in state.inventories.items():
+        used, limits = state.used[name], (inventory.min_unit, inventory.max_unit, inventory.step_size)
+        room.stocks[name] = Stock(known.classes[name], inventory.capacity, used, used, *limits)
+    room.generation = room.was = state.generation
+
+
+_HOLDERS = sql("""
+    SELECT DISTINCT a.consumer_id AS id FROM {n: uuid str} JOIN resource_providers r ON r.uuid = n.uuid
+    JOIN resource_providers p ON p.root_provider_id = r.id
+    JOIN allocations a ON a.resource_provider_id = p.id
+""")
+_HOLDINGS = sql("""
+    SELECT c.id, c.uuid, c.generation, c.client, k.name AS type, p.uuid AS provider, r.uuid AS root,
+    a.resource_class_id, a.used FROM {n: id int} JOIN consumers c ON c.id = n.id
+    JOIN allocations a ON a.consumer_id = c.id JOIN resource_providers p ON p.id = a.resource_provider_id
+    JOIN resource_providers r ON r.id = p.root_provider_id
+    LEFT JOIN consumer_types k ON k.id = c.consumer_type_id
+""")
+_DELETE = sql("""
+    DELETE FROM allocations WHERE EXISTS (SELECT 1 FROM {n: consumer int, provider int, class int} WHERE
+    n.consumer = allocations.consumer_id AND n.provider = allocations.resource_provider_id AND n.class =
+    allocations.resource_class_id)
+""")
+# New providers have numbers only in the database.
+_INSERT = sql("""
+    INSERT INTO allocations
+    (consumer_id, resource_provider_id, resource_class_id, used, created_at, updated_at)
+    SELECT n.consumer, p.id, n.class, n.used, :NOW, :NOW
+    FROM {n: consumer int, provider str, class int, used int} JOIN resource_providers p ON p.uuid = n.provider
+""")
+# The usage at the move is recorded as permitted, also beyond capacity.
+_SET_USED = sql("""
+    UPDATE inventories SET used = n.used, used_when_set = CASE WHEN inventories.used_when_set < n.used
+    THEN inventories.used_when_set ELSE n.used END
+    FROM {n: provider str, class int, used int} JOIN resource_providers p ON p.uuid = n.provider
+    WHERE inventories.resource_provider_id = p.id AND inventories.resource_class_id = n.class
+""")
+
+
+async def read_holders(tx: Transaction, book: Book, root: str) -> list[TreeHolder]:
+    """Return the consumers with allocations in a tree; its providers are locked."""
+    found = [(id_,) for (id_,) in await _HOLDERS(tx, [(root,)])]
+    rows = await _HOLDINGS(tx, found) if found else ()
+    names = await book.class_names(tx, {row["resource_class_id"] for row in rows})
+    holders: dict[int, TreeHolder] = {}
+    for row in rows:
+        build = not row["client"] and row["type"] not in KEEPERS
+        one = holders.setdefault(
+            row["id"], TreeHolder(row["id"], row["uuid"], row["generation"], {}, {}, build)
+        )
+        part = one.held if row["root"] == root else one.beside
+        part.setdefault(row["provider"], {})[names[row["resource_class_id"]]] = row["used"]
+    return sorted(holders.values(), key=lambda one: one.uuid)
+
+
+def holder_writes(
+    book: Book, before: Tree, after: Tree, moved: Sequence[MovedHolder], now: float
+) -> Iterator[BoundStatement]:
+    """Yield the statements that store the allocations moved by a reshape."""
+    if not moved:
+        return
+    ids = {provider.uuid: provider.id for provider in before.providers}
+    classes: Mapping[str, int] = book.classes.ids
+    gone, come = [], []
+    for holder in moved:
+        was, now_held = _flat(holder.holder.held), _flat(holder.held)
+        id_ = holder.holder.id
+        gone += [(id_, ids[at[0]], classes[at[1]]) for at in was if now_held.get(at) != was[at]]
+        come += [
+            (id_, at[0], classes[at[1]], amount) for at, amount in now_held.items() if was.get(at) != amount
+        ]
+    used = {provider.uuid: provider.used for provider in before.providers}
+    counted = [
+        (provider.uuid, classes[name], amount)
+        for provider in after.providers
+        for name, amount in provider.used.items()
+        if used.get(provider.uuid, {}).get(name, 0) != amount
+    ]
+    yield _DELETE.of(gone)
+    yield _INSERT.of(come, now=now)
+    yield _SET_USED.of(counted)
+
+
+def _flat(held: Mapping[str, Mapping[str, int]]) -> dict[tuple[str, str], int]:
+    return {
+        (provider, name): amount for provider, resources in held.items() for name, amount in resources.items()
+    }

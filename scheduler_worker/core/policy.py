@@ -185,7 +185,6 @@ class ChoicePolicy:
     cells: frozenset[str] | None = None
     subset: int = 1  # among how many of the best one is drawn
     near: float = 0.0  # scores within this are alike, and then chance decides
-    halved_after: float = 300.0  # seconds until a host's failed build counts half
 
     @classmethod
     def from_names(
@@ -199,7 +198,6 @@ class ChoicePolicy:
         cells: Collection[str] | None = None,
         subset: int = 1,
         near: float = 0.0,
-        halved_after: float = 300.0,
     ) -> "ChoicePolicy":
         """Return the policy for names of filters and weighers, or the defaults for None.
 
@@ -220,7 +218,7 @@ class ChoicePolicy:
                 {one.name: one for one in (*rules, *rules_named(("metrics",), given, own))}.values()
             )
         ours = None if cells is None else frozenset(cells)
-        return cls(rules, weighed, ours, subset, near, halved_after)
+        return cls(rules, weighed, ours, subset, near)
 
     def reads(self, name: str) -> bool:
         """Return whether an enabled filter or weigher reads this field of a request."""

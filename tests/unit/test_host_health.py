@@ -497,7 +497,7 @@ def test_a_failed_choice_is_subtracted_once_while_it_counts() -> None:
 
 
 def test_a_host_that_fails_everything_is_left_alone_after_three_and_tried_again_every_few_minutes() -> None:
-    book, root, now, refused = HostBook(0.0, halved_after=300.0), uid(1, "c"), 0.0, few_failures().refuses
+    book, root, now, refused = HostBook(0.0), uid(1, "c"), 0.0, few_failures().refuses
     tried: list[float] = []
     while now < 1200.0:
         if refused(the_facts(1, failures=failed_builds(book, "cell1", root, now)), a_wish()) is None:
