@@ -10,14 +10,7 @@ from bus.candidates import Bools, CandidateSource, Ints, PlacedHost
 from bus.host_health import HostHealth, down_sentence
 from bus.messages import HostReported
 from bus.reports import HostState
-from scheduler_worker.agents import (
-    FORGIVEN,
-    Agents,
-    BuildCounts,
-    Listening,
-    ReportedAgent,
-    Silence,
-)
+from scheduler_worker.agents import FORGIVEN, Agents, BuildCounts, Listening, ReportedAgent, Silence
 from scheduler_worker.core.host_map import NEVER, NOBODY, HostKey, HostsNow, Numbers, numbered
 
 GRACE = 30.0  # seconds before a host without any heartbeat counts as down

@@ -17,15 +17,7 @@ from bus.vocabulary import Contended, Id
 from scheduler_worker.core import move_state
 from scheduler_worker.core.events import Begun, ComeAgain, DeadLetterRequest
 from scheduler_worker.core.fitting import unfit
-from scheduler_worker.core.move_start import (
-    SEEKING,
-    Barred,
-    MoveStart,
-    refused,
-    taken_back,
-    undoing,
-    unheard,
-)
+from scheduler_worker.core.move_start import SEEKING, Barred, MoveStart, refused, taken_back, undoing, unheard
 from scheduler_worker.core.order import Begins, Order
 from scheduler_worker.core.placing import LONGEST_PAUSE, SOON
 from scheduler_worker.dependencies import log, together

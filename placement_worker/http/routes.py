@@ -128,10 +128,7 @@ ROUTES: Mapping[str, tuple[Operation, ...]] = {
     ),
     "/allocation_candidates": (get("placement:allocation_candidates:list", allocations.list_all, since=10),),
     "/allocations": (post("placement:allocations:manage", allocations.post, since=13, body=LARGE_BODY),),
-    "/resource_providers": (
-        get(f"{_OF}:list", providers.list_all),
-        post(f"{_OF}:create", providers.create),
-    ),
+    "/resource_providers": (get(f"{_OF}:list", providers.list_all), post(f"{_OF}:create", providers.create)),
     _PROVIDER: (
         get(f"{_OF}:show", providers.show),
         put(f"{_OF}:update", providers.update, of_provider=True),
@@ -175,14 +172,7 @@ ROUTES: Mapping[str, tuple[Operation, ...]] = {
         put("placement:traits:update", names.ensure_trait, since=6, body=0),
         delete("placement:traits:delete", partial(names.delete, "trait"), since=6),
     ),
-    "/usages": (
-        get(
-            "placement:usages",
-            allocations.usages,
-            since=9,
-            target=lambda call: dict(call.pairs),
-        ),
-    ),
+    "/usages": (get("placement:usages", allocations.usages, since=9, target=lambda call: dict(call.pairs)),),
     "/reshaper": (post("placement:reshaper:reshape", allocations.reshape, since=30, body=LARGE_BODY),),
     "/": (get("", _root, json=False),),
     # ours, whatever the version

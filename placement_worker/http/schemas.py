@@ -226,10 +226,7 @@ PUT_INVENTORY = Schema(_object(_INVENTORY, ["total", "resource_provider_generati
 PUT_INVENTORIES = Schema(_INVENTORIES)
 
 _UUIDS: Json = {"type": "array", "items": _UUID, "uniqueItems": True}
-PUT_AGGREGATES = {
-    0: Schema(_UUIDS),
-    19: Schema(_with_generation({"aggregates": _UUIDS}, ["aggregates"])),
-}
+PUT_AGGREGATES = {0: Schema(_UUIDS), 19: Schema(_with_generation({"aggregates": _UUIDS}, ["aggregates"]))}
 PUT_TRAITS = Schema(_with_generation({"traits": {"type": "array", "items": _OWNER}}, ["traits"]))
 NAME_CLASS = Schema(
     _object({"name": {"type": "string", "pattern": "^CUSTOM_[A-Z0-9_]+$", "maxLength": 255}}, ["name"])

@@ -11,13 +11,7 @@ from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_INT
 from placement_worker.store.changes import NAMES_EDITION
 from placement_worker.store.numbered_names import Book, NumberedNames
-from placement_worker.store.provider_parts import (
-    AGGREGATES,
-    INVENTORIES,
-    TRAITS,
-    Stocks,
-    stored_names,
-)
+from placement_worker.store.provider_parts import AGGREGATES, INVENTORIES, TRAITS, Stocks, stored_names
 from placement_worker.store.tree_reads import read_unknown, with_stocks
 
 _EDITION = f"(SELECT number FROM changes WHERE id = {NAMES_EDITION})"

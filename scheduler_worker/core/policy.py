@@ -12,15 +12,7 @@ from typing import Any, NamedTuple, get_type_hints
 import msgspec
 
 from bus.messages import BuildRequested
-from scheduler_worker.core.rule import (
-    ITS_OWN,
-    Alternative,
-    HostFacts,
-    Rule,
-    View,
-    Weigher,
-    as_anybodys,
-)
+from scheduler_worker.core.rule import ITS_OWN, Alternative, HostFacts, Rule, View, Weigher, as_anybodys
 from scheduler_worker.core.rules import DEFAULT_RULES, RULES, RULES_CALLED, RULES_OF_PLACEMENT
 from scheduler_worker.core.rules.state import GROUP
 from scheduler_worker.core.weighing import WEIGHERS, WEIGHERS_CALLED, WEIGHERS_OF_OTHERS

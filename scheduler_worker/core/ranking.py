@@ -175,12 +175,7 @@ class AlternatesOfCell:
     """
 
     def __init__(
-        self,
-        cell: str,
-        found: FoundHosts,
-        order: HostOrder,
-        capacities: CapacityByHost,
-        weights: Weights,
+        self, cell: str, found: FoundHosts, order: HostOrder, capacities: CapacityByHost, weights: Weights
     ) -> None:
         self._found = found
         self._order = order
