@@ -20,8 +20,7 @@ from bus.protocol import Ask
 from bus.resources import AllocationsFound, FindAllocations
 from compute_sim.core.faults import Fate, SimOptions
 from compute_sim.disk import AgentDisk
-from compute_sim.guests import GuestRecord
-from compute_sim.jobs import AgentJob, AgentJobs, PowerSupply
+from compute_sim.guests import AgentJob, AgentJobs, GuestRecord, PowerSupply
 
 log = logging.getLogger(__name__)
 

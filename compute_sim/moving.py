@@ -14,8 +14,7 @@ from bus.moves import MoveOrdered, MoveReported
 from compute_sim.agent import HANG_SECONDS, NOTHING_HERE, SimulatedAgent
 from compute_sim.core.faults import Fate
 from compute_sim.core.phases import PhaseEnd, afterwards, meanwhile, refusal
-from compute_sim.guests import GuestRecord
-from compute_sim.jobs import AgentJob
+from compute_sim.guests import AgentJob, GuestRecord
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from bus.leases import LeaseAnswered, NodeLent
 from bus.sql.failures import ATTEMPTS, LONGEST_WAIT, SHORTEST_WAIT, Conflict, retrying
 from bus.vocabulary import MAX_ORDINAL
 from cell_conductor.core.ring import DRIFT, GRACE, Sightings
-from compute_sim.jobs import LONGEST_ROUND, ROUND, AgentJob, AgentJobs
+from compute_sim.guests import LONGEST_ROUND, ROUND, AgentJob, AgentJobs
 from ironic_sync.agent.lease import LeasedNodes
 from tests.support.ids import uid
 from tests.support.virtual_time import in_virtual_time
