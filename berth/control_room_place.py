@@ -1,13 +1,10 @@
-"""The address of the control room: chosen when it starts, and printed."""
+"""The address of the control room, chosen before its process starts."""
 
-import asyncio
 import socket
-from collections.abc import Awaitable, Callable
 
 from berth.settings import Settings
 
 PORT = 8780
-_LOOKS, _GAP = 100, 0.1  # ten seconds
 
 
 def with_a_room(settings: Settings) -> Settings:
@@ -27,40 +24,6 @@ def with_a_room(settings: Settings) -> Settings:
 def room_url(settings: Settings) -> str:
     """Return the URL of the control room, or an empty string if it is not served."""
     return f"http://{settings.control_room.http}/" if settings.control_room.listens else ""
-
-
-async def where_the_room_is(settings: Settings, stopping: asyncio.Event | None = None) -> str:
-    """Return a sentence with the control room's address when it listens, or that it does not in time."""
-    url = room_url(settings)
-    if not url:
-        return ""
-    host, _, port = settings.control_room.http.rpartition(":")
-    for _ in range(_LOOKS):
-        try:
-            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-        except OSError:
-            if stopping is not None and stopping.is_set():
-                return ""
-            await asyncio.sleep(_GAP)
-        else:
-            writer.close()
-            return f"the control room is at {url}"
-    return f"the control room does not listen yet; it is to be at {url}"
-
-
-async def saying_where(settings: Settings, say: Callable[[str], None], work: Awaitable[int]) -> int:
-    """Run a coroutine, and print the control room's address as soon as it listens."""
-
-    async def tell() -> None:
-        if where := await where_the_room_is(settings):
-            say(where)
-
-    telling = asyncio.create_task(tell())  # noqa: TID251  it ends with the work, and errors stay unchanged
-    try:
-        return await work
-    finally:
-        telling.cancel()
-        await asyncio.wait([telling])
 
 
 def _reserve(host: str, port: int) -> bool:

@@ -80,7 +80,7 @@ def operators_page(settings: Settings, bus: Bus, queues_of: QueuesOf, agent_queu
 
     async def serve() -> None:
         from berth.control_room_operations import drains_here
-        from bus.http import HttpLimits, listen, serve
+        from bus.http import HttpLimits, announce, listen, serve
         from control_room.pages.app import pages_app
         from control_room.pages.frame import PageContext
 
@@ -97,9 +97,11 @@ def operators_page(settings: Settings, bus: Bus, queues_of: QueuesOf, agent_queu
                 tasks=tasks,
             )
             tasks.start(sweep(sessions, bus.clock))
+            listener = listen(settings.control_room.http)
+            announce("the control room is", listener, "/")
             await serve(
                 pages_app(context),
-                listen(settings.control_room.http),
+                listener,
                 limits=HttpLimits(connections=500),
                 drain=settings.process.drain,
                 closing=sessions.close,

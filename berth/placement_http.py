@@ -1,12 +1,11 @@
 """Placement's HTTP API, as the settings describe it. Imported only if it is served: it loads slowly."""
 
-import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 from berth.settings import BadSetting, Settings
-from bus.http import HttpLimits, listen, serve
+from bus.http import HttpLimits, announce, listen, serve
 from placement_worker import Placement
 from placement_worker.http import Options, access, http_app, tell_refusal
 
@@ -17,9 +16,7 @@ def placement_http(placement: Placement, settings: Settings) -> Callable[[], Cor
 
     async def run() -> None:
         listener = listen(settings.placement.http)
-        host = settings.placement.http.rpartition(":")[0]
-        sys.stdout.write(f"placement is served at http://{host}:{listener.getsockname()[1]}\n")
-        sys.stdout.flush()
+        announce("placement is served", listener)
         await serve(
             app,
             listener,

@@ -60,6 +60,13 @@ def url_of(listener: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
+def announce(what: str, listener: socket.socket, path: str = "") -> None:
+    """Print where a server listens, such as `placement is served at http://127.0.0.1:8778`."""
+    host, port = listener.getsockname()[:2]
+    sys.stdout.write(f"{what} at http://{f'[{host}]' if ':' in host else host}:{port}{path}\n")
+    sys.stdout.flush()
+
+
 def plainly(status: int, why: str, accept: str) -> tuple[Mapping[str, str], bytes]:
     """Return the refusal of a request as a response of plain text."""
     return {"content-type": "text/plain; charset=utf-8"}, f"{why}\n".encode()

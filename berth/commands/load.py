@@ -37,7 +37,7 @@ from berth.commands.options import (
 )
 from berth.commands.run import migrate_all, ready, scheduling
 from berth.commands.terminal import Cli, coloured, complain, effective, say
-from berth.control_room_place import room_url, where_the_room_is, with_a_room
+from berth.control_room_place import room_url, with_a_room
 from berth.loadtest import MIX, MOST_MIXED, Load, LoadOutcome, LoadPlan, latency_svg, mixed
 from berth.operations.audit import Audit, refuse_the_unmade
 from berth.operations.audit import audit as audit_databases
@@ -160,8 +160,6 @@ async def demo(settings: Settings, plan: LoadPlan, stay: bool, say: Console) -> 
             await ready(house.bus, settings)
             settle_in()
             room = f"is at {url}" if (url := room_url(settings)) else "is switched off"
-            if where := await where_the_room_is(settings):
-                say.print(f"meanwhile {where}", markup=False)
             result = await _with_progress(Load(house.bus, plan), say)
             metal = await _metal_story(house.bus, settings)
             if stay:

@@ -30,7 +30,7 @@ from berth.commands.options import (
 )
 from berth.commands.terminal import effective, say, write_json
 from berth.configuration import SUPERVISED_ENV
-from berth.control_room_place import saying_where, where_the_room_is, with_a_room
+from berth.control_room_place import with_a_room
 from berth.operations.boot_options import BootOptions, boot_request
 from berth.services import (
     Supervisor,
@@ -129,11 +129,9 @@ async def run_command(
     alone = options.bus == "local"
     given = settings_given(options) | ({"amqp_url": ""} if alone else {})
     settings = effective(**given).settings
-    if worker != "control-room" or os.environ.get(SUPERVISED_ENV):
-        return await run_one(settings, worker, options.cell, alone, options.agent)
-    settings = with_a_room(settings)
-    work = run_one(settings, worker, options.cell, alone, options.agent)
-    return await saying_where(settings, lambda where: say.print(where, markup=False), work)
+    if worker == "control-room" and not os.environ.get(SUPERVISED_ENV):
+        settings = with_a_room(settings)
+    return await run_one(settings, worker, options.cell, alone, options.agent)
 
 
 @commands.command("migrate")
@@ -161,8 +159,6 @@ async def up(settings: Settings, say: Console) -> int:
                 f"berth is up: {settings.compute.hosts} simulated hosts in cells "
                 f"{', '.join(settings.cell_names)}; state in {settings.database.state_dir}. Ctrl-C stops it."
             )
-            if where := await where_the_room_is(settings, stopping):
-                say.print(where, markup=False)
             await stopping.wait()
         return 0
     metrics_ports(settings)  # used ports are reported before anything is done
@@ -179,8 +175,6 @@ async def up(settings: Settings, say: Console) -> int:
                     metrics = f", metrics at {url}" if port else ""
                     say.print(f"  {name}: process {pid}{metrics}")
                 say.print("berth is up. Ctrl-C stops it.")
-                if where := await where_the_room_is(settings, stopping):
-                    say.print(where, markup=False)
     return 0
 
 

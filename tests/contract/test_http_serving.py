@@ -89,6 +89,8 @@ async def a_door_process(directory: Path, *arguments: str, files: int = 1024) ->
         assert process.stdout is not None
         async with asyncio.timeout(SECONDS):
             said = (await process.stdout.readline()).decode()
+            while said.startswith("the control room is at"):
+                said = (await process.stdout.readline()).decode()
         assert said.startswith("placement is served at http://127.0.0.1:"), said
         yield ServedDoor(process, int(said.rpartition(":")[2]))
     finally:
