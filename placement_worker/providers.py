@@ -40,11 +40,11 @@ class ProviderOperations(PlacementOperations):
         now = self.clock.now()
         await self._look_up(orders, now)
         new = sum(isinstance(order, resources.MakeProvider) for order in orders)
-        async with self._numbers.taken(new) as numbers, changing(self.database, self.book) as tx:
+        async with self.numbers.taken(new) as numbers, changing(self.database, self.book) as tx:
             working = await self._forest(tx, orders)
             judged = [self._judge(order, working, now) for order in orders]
             pairs = working.changed()
-            number = await self._log.write_trees(tx, pairs, now, numbers) if pairs else 0
+            number = await self.log.write_trees(tx, pairs, now, numbers) if pairs else 0
         return [
             structs.replace(result, number=number)
             if changed and isinstance(result, resources.Edited)
@@ -105,7 +105,7 @@ class ProviderOperations(PlacementOperations):
         try:
             async with changing(self.database, self.book) as tx:
                 reshaped = await tree_writes.reshape(tx, self.book, self._known(), order, now)
-                number = await self._log.write(tx, *reshaped)
+                number = await self.log.write(tx, *reshaped)
         except tree_writes.Undone as undone:
             return undone.why
         return resources.Edited(number=number)
@@ -188,7 +188,7 @@ class BulkLoad(PlacementOperations):
         items: list[resources.ProviderLoad] = [load for tree in grown for _, load in tree]
         await self.book.know_contents(self.database, items, now)
         named = {item.id: None for item in items} | {item.parent: None for item in items if item.parent}
-        async with self._numbers.taken(len(items)) as numbers, changing(self.database, self.book) as tx:
+        async with self.numbers.taken(len(items)) as numbers, changing(self.database, self.book) as tx:
             found = await tree_reads.look(tx, self.book, list(named), [item.name for item in items])
             read = await tree_reads.read_locked(tx, self.book, [one for one in named if one in found.ids])
             working = WorkingTrees(found.owned | read, found.names, found.ids, found.number)
@@ -197,5 +197,5 @@ class BulkLoad(PlacementOperations):
             results = list(chain.from_iterable(loading.load(tree, working) for tree in grown))
             pairs = working.changed()
             if pairs:
-                await self._log.write_trees(tx, pairs, now, numbers)
+                await self.log.write_trees(tx, pairs, now, numbers)
         return results

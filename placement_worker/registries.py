@@ -1,5 +1,7 @@
 """Operations on what operators register: resource classes, traits, server groups, cells, aggregates."""
 
+from dataclasses import dataclass
+
 from msgspec import structs
 from msgspec.structs import replace
 
@@ -49,7 +51,7 @@ from placement_worker.reports import ReportOperations
 from placement_worker.store import aggregates as stored
 from placement_worker.store import changes, hosts, server_groups, tree_reads
 from placement_worker.store.numbered_names import RENAME_CLASS, ROOTS_WITH, drop_name, entries, names_of
-from placement_worker.transactions import Parts, PlacementOperations, again, changing, contended
+from placement_worker.transactions import PlacementOperations, again, changing, contended
 
 
 class ClassesAndTraits(PlacementOperations):
@@ -120,7 +122,7 @@ class ClassesAndTraits(PlacementOperations):
             edition = await self.book.new_edition(tx)
             tx.after_commit(lambda: self._record_name(kind, edition, entry.id, to))
             shaped = {then.root: then for _, then in pairs}
-            await self._log.write(tx, tree_reads.changes_between(pairs), shaped, edition=edition)
+            await self.log.write(tx, tree_reads.changes_between(pairs), shaped, edition=edition)
         return NameEdited(named=Named(name=to, updated=now))
 
     async def _drop(self, kind: NameKind, name: str) -> NameResult:
@@ -182,10 +184,9 @@ class ServerGroups(PlacementOperations):
         return Taken(what="id", value=make.group)
 
 
+@dataclass
 class CellOperations(PlacementOperations):
-    def __init__(self, parts: Parts, reports: ReportOperations) -> None:
-        super().__init__(parts)
-        self._reports = reports
+    reports: ReportOperations
 
     async def find(self, query: FindCells) -> CellsFound:
         """Return the registered cells, and cells with reported hosts."""
@@ -219,7 +220,7 @@ class CellOperations(PlacementOperations):
             if cell == was and not new:
                 return CellEdited(cell=cell)
             await hosts.SAVE_CELL(tx, cell=cell.name, enabled=cell.enabled, note=cell.note, now=now)
-            return CellEdited(cell=cell, number=await self._log.write_facts(tx, cells=(cell,)))
+            return CellEdited(cell=cell, number=await self.log.write_facts(tx, cells=(cell,)))
 
     async def _drop(self, edit: DropCell) -> CellResult:
         """Delete a cell, disabled first so that nothing is placed there while its hosts are deleted."""
@@ -231,7 +232,7 @@ class CellOperations(PlacementOperations):
         roots, instances = await self._left_in(edit.cell)
         if instances and not edit.force:
             return CellInUse(cell=edit.cell, instances=instances)
-        await self._reports.end(edit.cell, roots, in_use_too=edit.force)
+        await self.reports.end(edit.cell, roots, in_use_too=edit.force)
         roots, instances = await self._left_in(edit.cell)
         if roots:  # claimed, or reported, meanwhile
             instances = 0 if edit.force else instances
@@ -241,7 +242,7 @@ class CellOperations(PlacementOperations):
             if not await hosts.LOCK_CELL(tx, cell=edit.cell):  # another dropped it meanwhile
                 return CellEdited(cell=gone)
             await hosts.DROP_CELL(tx, cell=edit.cell)
-            return CellEdited(cell=gone, number=await self._log.write_facts(tx, cells=(gone,)))
+            return CellEdited(cell=gone, number=await self.log.write_facts(tx, cells=(gone,)))
 
     async def _left_in(self, cell: str) -> tuple[list[str], int]:
         async with self.database.read() as tx:
@@ -329,9 +330,9 @@ class AggregateOperations(PlacementOperations):
         if wanted.said:
             await stored.say(tx, wanted.now, now)
         if pairs:
-            number = await self._log.write_trees(tx, pairs, now)
+            number = await self.log.write_trees(tx, pairs, now)
         if wanted.said:
-            number = await self._log.write_facts(tx, aggregates=(wanted.now,))
+            number = await self.log.write_facts(tx, aggregates=(wanted.now,))
         return aggregates.AggregateEdited(
             aggregate=wanted.now,
             made=wanted.made,

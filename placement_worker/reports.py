@@ -17,7 +17,7 @@ from placement_worker.core.reports import bars_report, complaint, given, names_a
 from placement_worker.core.reshape import NO_MOVES, MovedHolder, Moves, Unmovable, moves
 from placement_worker.core.trees import Tree
 from placement_worker.store import changes, hosts, tree_reads, tree_writes
-from placement_worker.transactions import Parts, PlacementOperations, again, changing
+from placement_worker.transactions import PlacementOperations, again, changing
 
 PROVIDERS_A_TRANSACTION = 2000
 NOBODY_GOES: Mapping[str, Moves] = {}
@@ -26,9 +26,8 @@ TREES_SWEPT_AT_ONCE = 200  # trees per transaction; claims wait for its locks
 
 
 class ReportOperations(PlacementOperations):
-    def __init__(self, parts: Parts) -> None:
-        super().__init__(parts)
-        self.reshaped_builds = ReshapedBuilds(parts.database)
+    def __post_init__(self) -> None:
+        self.reshaped_builds = ReshapedBuilds(self.database)
 
     async def report_many(
         self, reports: Sequence[InventoryReported], *, cell: str = ""
@@ -65,7 +64,7 @@ class ReportOperations(PlacementOperations):
             self.database, [report for each in reports for report in each.providers], now
         )
         new = sum(len(report.providers) for report in reports)
-        async with self._numbers.taken(new) as numbers, changing(self.database, self.book) as tx:
+        async with self.numbers.taken(new) as numbers, changing(self.database, self.book) as tx:
             owned = await hosts.enter(tx, roots, now)
             number = 0
             if few := len(reports) <= FEW:  # most of so few are news: they are locked, and read once
@@ -171,7 +170,7 @@ class ReportOperations(PlacementOperations):
                 return OwnerEditAnswered(result=Missing(what="provider", names=(order.root,)))
             after = given(before, order.cell)
             saving = [hosts.saving([after], now)]
-            number = await self._log.write_trees(tx, [(before, after)], now, last=saving)
+            number = await self.log.write_trees(tx, [(before, after)], now, last=saving)
         owner = OwnerGiven(cell=before.cell, agent=before.agent, sequence=before.sequence, number=number)
         return OwnerEditAnswered(result=owner)
 
@@ -219,7 +218,7 @@ class ReportOperations(PlacementOperations):
             for write in tree_writes.holder_writes(self.book, was, then, some, now)
         ]
         saving = [hosts.saving([then for _, then in news], now)]
-        number = await self._log.write_trees(tx, news, now, numbers, beside, saving)
+        number = await self.log.write_trees(tx, news, now, numbers, beside, saving)
         told = [reshaped for _, then, some in moved for reshaped in _reshaped_messages(then, some, now)]
         if told:  # by themselves, not by the log: that is cut when it grows too long
             await changes.keep_reshaped(tx, number, told)

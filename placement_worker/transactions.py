@@ -46,17 +46,6 @@ MOST = 200
 AT_ONCE = 2
 
 
-@dataclass(frozen=True)
-class Parts:
-    """Database, clock, names and change log, which all groups of placement's operations share."""
-
-    database: Database
-    clock: Clock
-    book: Book
-    log: ChangeLog
-    numbers: ProviderNumbers
-
-
 class Batched(Generic[A, R]):
     """Joins concurrent calls: answers `await together(order)` from `work(orders)`, which returns one answer
     for each order.
@@ -107,15 +96,15 @@ class Batched(Generic[A, R]):
                 future.set_result(answer)
 
 
+@dataclass
 class PlacementOperations:
-    """The base class of a group of operations on placement's database."""
+    """A group of operations on placement's database."""
 
-    def __init__(self, parts: Parts) -> None:
-        self.database = parts.database
-        self.clock = parts.clock
-        self.book = parts.book
-        self._log = parts.log
-        self._numbers = parts.numbers
+    database: Database
+    clock: Clock
+    book: Book
+    log: ChangeLog
+    numbers: ProviderNumbers
 
 
 W = TypeVar("W", bound=Callable[..., Awaitable[Any]])
@@ -233,7 +222,7 @@ class ClaimOperations(PlacementOperations):
 
     async def _save(self, tx: Transaction, world: ClaimWorld, now: float) -> int:
         altered, writes = await claims.save_world(tx, self.book, world, now)
-        return await self._log.write(tx, altered, {}, writes)
+        return await self.log.write(tx, altered, {}, writes)
 
     async def prune(self, before: float) -> None:
         """Delete retired consumers that ended before this time."""

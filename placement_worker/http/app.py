@@ -1,13 +1,13 @@
-"""The Placement API over HTTP: the steps of every request before its route (identity, version, length,
-limits).
+"""The Placement API over HTTP: the steps of every request before its route (identity, version, length), and the
+route table: every address with its methods, versions, policy rules and handlers.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from prometheus_client import Counter, Histogram
@@ -19,14 +19,190 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from bus.clock import Clock, monotonic
+from bus.clock import monotonic
 from bus.errors import Unavailable
+from placement_worker.http import allocations, api_call, extensions, providers
+from placement_worker.http import classes_and_traits as names
 from placement_worker.http.access import AccessPolicy, Authenticate, noauth2
 from placement_worker.http.api_call import VERSION_HEADER, ApiCall, ClientLeft, Served, negotiated
-from placement_worker.http.errors import Problem, bad_request, not_found
-from placement_worker.http.routes import CALL, ROUTES, Resource
-from placement_worker.placement import Placement
+from placement_worker.http.errors import JSON, Problem, bad_request, not_allowed, not_found, takes_json
 from placement_worker.transactions import Batched
+from placement_worker.worker import Placement
+
+Handler = Callable[[api_call.ApiCall], Awaitable[api_call.ApiAnswer | Response]]
+
+CALL = "berth.call"  # where a call waits in an ASGI scope
+BODY = 1 << 20  # bytes
+LARGE_BODY = 4 << 20
+BULK_BODY = 64 << 20
+
+
+@dataclass(frozen=True)
+class Operation:
+    method: str
+    rule: str  # policy rule; empty: no permission needed
+    handler: Handler
+    since: int = 0  # minor version
+    until: int = api_call.LATEST_MINOR
+    before: int = 404  # status for older microversions
+    body: int = 0  # bytes of its JSON body; 0: none
+    json: bool = True  # a GET that returns only JSON
+    of_provider: bool = False  # a missing provider counts for more than what is wrong with the body
+    target: Callable[[api_call.ApiCall], Mapping[str, str]] = (
+        lambda call: {}
+    )  # attributes that the rule may use
+
+    @property
+    def ends(self) -> bool:
+        """Return whether a later microversion removed this operation of the API."""
+        return self.until < api_call.LATEST_MINOR
+
+
+get = partial(Operation, "GET")
+put = partial(Operation, "PUT", body=BODY)
+post = partial(Operation, "POST", body=BODY)
+patch = partial(Operation, "PATCH", body=BODY)
+delete = partial(Operation, "DELETE")
+
+
+class Resource:
+    """The operations of one URL pattern, as an ASGI application."""
+
+    def __init__(self, pattern: str, policy: AccessPolicy, operations: Sequence[Operation]) -> None:
+        self.pattern = pattern
+        self._policy = policy
+        self.operations = operations
+        self._offered: dict[str, list[Operation]] = {}
+        for operation in operations:
+            self._offered.setdefault(operation.method, []).append(operation)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call: api_call.ApiCall = scope[CALL]
+        call.path, call.pattern = scope["path_params"], self.pattern
+        operation = self._chosen(call)
+        self._check(operation, call)
+        try:
+            answer = await operation.handler(call)
+        except Problem as problem:
+            if operation.of_provider and problem.status == 400:
+                await providers.provider_of(call)
+            raise
+        if isinstance(answer, Response):  # a streaming response
+            call.status = answer.status_code
+            await answer(scope, receive, send)
+        else:
+            await call.send(answer, send)
+
+    def _chosen(self, call: api_call.ApiCall) -> Operation:
+        if call.method not in self._offered:
+            why = "The method specified is not allowed for this resource."
+            raise not_allowed(call.method, why, self._offered)
+        offered = self._offered[call.method]
+        for operation in offered:
+            if operation.since <= call.minor <= operation.until:
+                return operation
+        raise not_allowed(call.method) if offered[0].before == 405 else not_found()
+
+    def _check(self, operation: Operation, call: api_call.ApiCall) -> None:
+        if operation.method == "GET" and operation.json and not takes_json(call.accept):
+            raise Problem(406, f"Only {JSON} is provided")
+        if operation.body:
+            kind = call.headers.get("content-type", "None").partition(";")[0].strip()
+            if kind.lower() != JSON:
+                raise Problem(
+                    415,
+                    f"The media type {kind} is not supported, use {JSON}",
+                    general=f"The request media type {kind} is not supported by this server.",
+                )
+            if int(call.headers.get("content-length", 0)) > operation.body:
+                raise api_call.too_large(operation.body)
+            call.limit = operation.body
+        if operation.rule and not self._policy.allows(operation.rule, call.who, operation.target(call)):
+            raise Problem(403, f"Policy does not allow {operation.rule} to be performed.")
+
+
+_PROVIDER = "/resource_providers/{uuid}"
+_OF = "placement:resource_providers"
+
+
+# The most frequent first: they are matched in this order.
+ROUTES: Mapping[str, tuple[Operation, ...]] = {
+    "/allocations/{consumer}": (
+        put("placement:allocations:update", allocations.put),
+        get("placement:allocations:list", allocations.of_consumer),
+        delete("placement:allocations:delete", allocations.delete),
+    ),
+    "/allocation_candidates": (get("placement:allocation_candidates:list", allocations.list_all, since=10),),
+    "/allocations": (post("placement:allocations:manage", allocations.post, since=13, body=LARGE_BODY),),
+    "/resource_providers": (get(f"{_OF}:list", providers.list_all), post(f"{_OF}:create", providers.create)),
+    _PROVIDER: (
+        get(f"{_OF}:show", providers.show),
+        put(f"{_OF}:update", providers.update, of_provider=True),
+        delete(f"{_OF}:delete", providers.delete),
+    ),
+    f"{_PROVIDER}/inventories": (
+        get(f"{_OF}:inventories:list", providers.inventories),
+        put(f"{_OF}:inventories:update", providers.set_inventories, of_provider=True),
+        post(f"{_OF}:inventories:create", providers.add_inventory, of_provider=True),
+        delete(f"{_OF}:inventories:delete", providers.delete_inventories, since=5, before=405),
+    ),
+    f"{_PROVIDER}/inventories/{{resource_class}}": (
+        get(f"{_OF}:inventories:show", providers.inventory),
+        put(f"{_OF}:inventories:update", providers.set_inventory, of_provider=True),
+        delete(f"{_OF}:inventories:delete", providers.delete_inventory),
+    ),
+    f"{_PROVIDER}/usages": (get(f"{_OF}:usages", providers.usages),),
+    f"{_PROVIDER}/aggregates": (
+        get(f"{_OF}:aggregates:list", providers.aggregates, since=1),
+        put(f"{_OF}:aggregates:update", providers.set_aggregates, since=1, of_provider=True),
+    ),
+    f"{_PROVIDER}/traits": (
+        get(f"{_OF}:traits:list", providers.traits, since=6),
+        put(f"{_OF}:traits:update", providers.set_traits, since=6),
+        delete(f"{_OF}:traits:delete", providers.delete_traits, since=6),
+    ),
+    f"{_PROVIDER}/allocations": (get(f"{_OF}:allocations:list", allocations.of_provider),),
+    "/resource_classes": (
+        get("placement:resource_classes:list", names.classes, since=2),
+        post("placement:resource_classes:create", names.create_class, since=2),
+    ),
+    "/resource_classes/{name}": (
+        get("placement:resource_classes:show", names.show_class, since=2),
+        put("placement:resource_classes:update", names.rename_class, since=2, until=6),
+        put("placement:resource_classes:update", names.ensure_class, since=7, body=0),
+        delete("placement:resource_classes:delete", partial(names.delete, "resource class"), since=2),
+    ),
+    "/traits": (get("placement:traits:list", names.traits, since=6),),
+    "/traits/{name}": (
+        get("placement:traits:show", names.show_trait, since=6, json=False),
+        put("placement:traits:update", names.ensure_trait, since=6, body=0),
+        delete("placement:traits:delete", partial(names.delete, "trait"), since=6),
+    ),
+    "/usages": (get("placement:usages", allocations.usages, since=9, target=lambda call: dict(call.pairs)),),
+    "/reshaper": (post("placement:reshaper:reshape", allocations.reshape, since=30, body=LARGE_BODY),),
+    "/": (get("", extensions.versions, json=False),),
+    # ours, whatever the version
+    "/berth/explain": (get("placement:allocation_candidates:list", allocations.explain),),
+    "/berth/providers": (post("berth:providers:load", extensions.load, body=BULK_BODY),),
+    "/berth/changes": (get("berth:changes:list", extensions.changes, json=False),),
+    "/berth/aggregates": (
+        get("berth:aggregates:list", extensions.list_aggregates),
+        post("berth:aggregates:create", extensions.create_aggregate),
+    ),
+    "/berth/aggregates/{aggregate}": (
+        get("berth:aggregates:show", extensions.show_aggregate),
+        patch("berth:aggregates:update", extensions.change_aggregate),
+        delete("berth:aggregates:delete", extensions.delete_aggregate),
+    ),
+    "/berth/aggregates/{aggregate}/hosts/{host}": (
+        put("berth:aggregates:update", partial(extensions.change_host, "add"), body=0),
+        delete("berth:aggregates:update", partial(extensions.change_host, "remove")),
+    ),
+    "/healthz": (get("", extensions.alive, json=False),),
+    "/readyz": (get("", extensions.ready, json=False),),
+    "/metrics": (get("", extensions.metrics, json=False),),
+}
+
 
 _REQUESTS = Counter(
     "berth_http_requests", "requests answered, by address pattern and status", ["method", "route", "status"]
@@ -96,15 +272,6 @@ def http_app(placement: Placement, options: Options | None = None) -> Starlette:
     app.router.default = _nowhere
     app.state.closing = served.closing
     return app
-
-
-def tell_refusal(status: int, why: str, accept: str) -> tuple[Mapping[str, str], bytes]:
-    """Return a refusal of malformed or oversized HTTP in the API's error format."""
-    if "Content-Length" in why:
-        why = "content-length header must be an integer"
-    id_ = f"req-{Clock().uuid()}"
-    kind, body = Problem(status, why).rendered(accept, id_, -1)
-    return {"content-type": kind, "x-openstack-request-id": id_}, body
 
 
 async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:

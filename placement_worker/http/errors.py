@@ -17,10 +17,11 @@ from bus.claims import (
     Refused,
     Retired,
 )
+from bus.clock import Clock
 from bus.names import FindNames, NameKind, NameResult, Standard
 from bus.resources import EditResult, HasChildren, Stale, Tangled
 from bus.vocabulary import Contended, InUse, Missing, Taken
-from placement_worker.placement import Placement
+from placement_worker.worker import Placement
 
 UNDEFINED = "placement.undefined_code"
 CONCURRENT_UPDATE = "placement.concurrent_update"
@@ -106,6 +107,15 @@ class Problem(Exception):
         if minor >= 23:
             error["code"] = self.code
         return JSON, msgspec.json.encode({"errors": [error | {"request_id": request_id} | self.more]})
+
+
+def tell_refusal(status: int, why: str, accept: str) -> tuple[Mapping[str, str], bytes]:
+    """Return a refusal of malformed or oversized HTTP in the API's error format."""
+    if "Content-Length" in why:
+        why = "content-length header must be an integer"
+    id_ = f"req-{Clock().uuid()}"
+    kind, body = Problem(status, why).rendered(accept, id_, -1)
+    return {"content-type": kind, "x-openstack-request-id": id_}, body
 
 
 def bad_request(why: str, code: str = UNDEFINED) -> Problem:

@@ -1,4 +1,4 @@
-"""Routes beyond the Placement API: health, metrics, bulk loading, the feed of changes, aggregates."""
+"""Routes beyond the Placement API: versions, health, metrics, bulk loading, feed of changes, aggregates."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -14,7 +14,15 @@ from bus.requests import ResourceGroup
 from bus.resources import FindProviders, LoadProviders
 from bus.vocabulary import Contended, Id, Missing, Taken
 from placement_worker.http import errors
-from placement_worker.http.api_call import ApiAnswer, ApiCall, empty_answer, encode, json_answer
+from placement_worker.http.api_call import (
+    FIRST_VERSION,
+    LATEST_VERSION,
+    ApiAnswer,
+    ApiCall,
+    empty_answer,
+    encode,
+    json_answer,
+)
 from placement_worker.http.schemas import Json, is_uuid
 from placement_worker.memory import Forgotten
 
@@ -23,6 +31,17 @@ _load = msgspec.json.Decoder(LoadProviders)
 BEAT_SECONDS = 15.0  # between comments that keep a quiet feed open
 
 _ANEW = "read everything again, and follow from there"
+
+
+async def versions(call: ApiCall) -> ApiAnswer:
+    version = {
+        "id": "v1.0",
+        "max_version": LATEST_VERSION,
+        "min_version": FIRST_VERSION,
+        "status": "CURRENT",
+        "links": [{"rel": "self", "href": ""}],
+    }
+    return json_answer({"versions": [version]})
 
 
 async def alive(call: ApiCall) -> ApiAnswer:

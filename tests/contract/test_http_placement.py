@@ -17,8 +17,8 @@ from bus.aggregates import AggregateEditAnswered, AggregateEditRequested, Change
 from bus.claims import ReleaseRequested
 from bus.vocabulary import Contended
 from placement_worker.http.access import DEFAULTS, TokenFile
+from placement_worker.http.app import Resource
 from placement_worker.http.errors import BAD_VALUE, CONCURRENT_UPDATE, DUPLICATE_NAME, UNDEFINED
-from placement_worker.http.routes import Resource
 from tests.support.aggregates import EAST, WEST, done, has_hosts, host, make
 from tests.support.http_placement import HttpPlacement, a_door, a_stream, claim_in_json, error_of
 from tests.support.ids import uid

@@ -18,7 +18,7 @@ from bus.reports import Inventory
 from bus.requests import ResourceGroup
 from placement_worker import Placement
 from placement_worker.core.search import search_steps
-from placement_worker.placement import SLICE_SECONDS
+from placement_worker.worker import SLICE_SECONDS
 from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
@@ -76,7 +76,7 @@ async def test_a_question_does_not_wait_for_four_that_take_long(placement: Place
 
 
 async def test_long_searches_take_turns(placement: Placement, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("placement_worker.placement.SLICE_SECONDS", 0.0)
+    monkeypatch.setattr("placement_worker.worker.SLICE_SECONDS", 0.0)
     turns: list[int] = []
     sliced = placement.searches._turn.acquire
 
@@ -109,7 +109,7 @@ async def test_a_slice_is_measured_by_the_clock_that_was_given() -> None:
 async def test_claims_and_reports_come_in_between_and_the_answer_is_sound(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("placement_worker.placement.SLICE_SECONDS", 0.0)
+    monkeypatch.setattr("placement_worker.worker.SLICE_SECONDS", 0.0)
     async with placement.searches._turn:  # another has it
         searching = asyncio.create_task(placement.searches.run(search_steps, many()))
         await asyncio.sleep(0)
@@ -131,7 +131,7 @@ async def test_claims_and_reports_come_in_between_and_the_answer_is_sound(
 async def test_a_cancelled_search_holds_no_snapshot(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("placement_worker.placement.SLICE_SECONDS", 0.0)
+    monkeypatch.setattr("placement_worker.worker.SLICE_SECONDS", 0.0)
     searching = asyncio.create_task(placement.searches.run(search_steps, many()))
     await asyncio.sleep(0)
     assert placement.memory.index.snapshots
