@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from bus.reports import ProviderReport
 from bus.resources import LoadResult, ProviderLoad
@@ -85,15 +85,8 @@ def refused(items: Iterable[Item], why: str) -> list[LoadResult]:
 
 def _filled(load: ProviderLoad, state: ProviderState | None) -> _Whole:
     was = ProviderState(0, load.id, load.name, None, 0, 0, {}, {}, (), ()) if state is None else state
-    return _Whole(
-        id=load.id,
-        name=load.name,
-        parent=was.parent if load.parent is UNSET else load.parent,
-        inventories=load.inventories,
-        traits=was.traits if load.traits is UNSET else load.traits,
-        aggregates=was.aggregates if load.aggregates is UNSET else load.aggregates,
-        generation=load.generation,
-    )
+    given = {name: value for name, value in structs.asdict(load).items() if value is not UNSET}
+    return _Whole(**{"parent": was.parent, "traits": was.traits, "aggregates": was.aggregates} | given)
 
 
 def _put(whole: _Whole, working: WorkingTrees) -> LoadResult:

@@ -1,5 +1,5 @@
-"""The Placement API over HTTP: the steps of every request before its route (identity, version, length), and the
-route table: every address with its methods, versions, policy rules and handlers.
+"""The Placement API over HTTP: the steps of every request before its route, and the route table: each address
+with its methods, versions, policy rules and handlers.
 """
 
 import asyncio
