@@ -33,7 +33,7 @@ from bus.rabbit import RabbitTransport
 from bus.replication import FindChanges
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from placement_worker import Placement, replica
+from placement_worker import BusReader, Placement, replica
 
 TRAITS = 12
 A_ORDER = 100  # claims that are on their way together
@@ -181,13 +181,9 @@ async def follow(url: str) -> None:
     number.
     """
     async with Bus(transport(url)) as bus, asyncio.TaskGroup() as group:
-        kept, worker = replica(
-            bus.asker(topics.TREES),
-            bus.asker(topics.CHANGES),
-            bus.asker(topics.AGGREGATES),
-            bus.asker(topics.CELLS),
-            bus.clock,
-        )
+        ask = bus.asker
+        reader = BusReader(ask(topics.TREES), ask(topics.CHANGES), ask(topics.AGGREGATES), ask(topics.CELLS))
+        kept, worker = replica(reader, bus.clock)
         await asyncio.sleep(0)
         before, spent, began = _megabytes(), process_time(), monotonic()
         stopping = asyncio.Event()

@@ -9,7 +9,7 @@ from bus.candidates import CandidateSource, Heard
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.worker import Worker
-from placement_worker import IndexedSource, Memory, replica
+from placement_worker import BusReader, IndexedSource, Memory, replica
 from placement_worker.core.index import Index
 from scheduler_worker.dependencies import CellQueries, PlacementQueries
 
@@ -65,13 +65,9 @@ def candidate_source(bus: Bus, shared: SharedMemory | None) -> SearchPlace:
     """Return a scheduler's source of candidates: placement's index of this process, or else a replica."""
     if shared is not None:
         return SearchPlace(IndexedSource(shared), shared.loaded, ())
-    kept, worker = replica(
-        bus.asker(topics.TREES),
-        bus.asker(topics.CHANGES),
-        bus.asker(topics.AGGREGATES),
-        bus.asker(topics.CELLS),
-        bus.clock,
-    )
+    ask = bus.asker
+    reader = BusReader(ask(topics.TREES), ask(topics.CHANGES), ask(topics.AGGREGATES), ask(topics.CELLS))
+    kept, worker = replica(reader, bus.clock)
     return SearchPlace(IndexedSource(kept), kept.loaded, (worker,))
 
 

@@ -1,8 +1,17 @@
 """The only writer of resources: providers, inventories, allocations, claims and candidates."""
 
 from placement_worker.memory import Memory
-from placement_worker.replicas import Replica, replica
+from placement_worker.replicas import BusReader, Replica, replica
 from placement_worker.source import IndexedSource
 from placement_worker.worker import ANNOUNCES, Placement, placement_worker
 
-__all__ = ["ANNOUNCES", "IndexedSource", "Memory", "Placement", "Replica", "placement_worker", "replica"]
+__all__ = [
+    "ANNOUNCES",
+    "BusReader",
+    "IndexedSource",
+    "Memory",
+    "Placement",
+    "Replica",
+    "placement_worker",
+    "replica",
+]

@@ -184,7 +184,7 @@ class ServerGroups(PlacementOperations):
         return Taken(what="id", value=make.group)
 
 
-@dataclass
+@dataclass(eq=False)
 class CellOperations(PlacementOperations):
     reports: ReportOperations
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from bus import topics
@@ -31,28 +31,24 @@ BREATH_SECONDS = 0.02
 SHORTEST_WAIT, LONGEST_WAIT = 0.1, 2.0
 
 
+@dataclass
 class BusReader:
     """Reads placement's index over the bus; retries while placement does not answer, and logs that once."""
 
-    def __init__(
-        self,
-        trees: Ask[FindTrees, TreesFound],
-        changes: Ask[FindChanges, ChangesFound],
-        aggregates: Ask[FindAggregates, AggregatesFound],
-        cells: Ask[FindCells, CellsFound],
-    ) -> None:
-        self._ask_trees, self._ask_changes = trees, changes
-        self._ask_aggregates, self._ask_cells = aggregates, cells
-        self._away = False
+    ask_trees: Ask[FindTrees, TreesFound]
+    ask_changes: Ask[FindChanges, ChangesFound]
+    ask_aggregates: Ask[FindAggregates, AggregatesFound]
+    ask_cells: Ask[FindCells, CellsFound]
+    _away: bool = False
 
     async def changes(self, after: int, most: int) -> ChangesFound:
-        return await self._answer(self._ask_changes, FindChanges(after=after, limit=most))
+        return await self._answer(self.ask_changes, FindChanges(after=after, limit=most))
 
     async def trees(self, roots: Collection[str]) -> Mapping[str, Tree]:
         found: dict[str, Tree] = {}
         missing = list(roots)
         while missing:
-            answer = await self._answer(self._ask_trees, FindTrees(roots=tuple(missing[:TREES_A_QUESTION])))
+            answer = await self._answer(self.ask_trees, FindTrees(roots=tuple(missing[:TREES_A_QUESTION])))
             for part, left_out in unpacked(answer):
                 found[part.root] = await self._whole(part, left_out)
             missing = [root for root in missing if root not in found]
@@ -62,32 +58,32 @@ class BusReader:
         found: list[Aggregate] = []
         question = FindAggregates(limit=AGGREGATES_A_QUESTION)
         while True:
-            answer = await self._answer(self._ask_aggregates, question)
+            answer = await self._answer(self.ask_aggregates, question)
             found += answer.aggregates
             if not answer.more:
                 break
             question = FindAggregates(after=found[-1].id, limit=AGGREGATES_A_QUESTION)
         described = [aggregate for aggregate in found if aggregate.name or aggregate.metadata]
-        return [*described, *(await self._answer(self._ask_cells, FindCells(counted=False))).cells]
+        return [*described, *(await self._answer(self.ask_cells, FindCells(counted=False))).cells]
 
     async def each(self, take: Take) -> None:
         """Pass each page to `take` while the next one is being fetched."""
         async with asyncio.TaskGroup() as group:
             more: int | None = 0
-            coming = group.create_task(self._answer(self._ask_trees, FindTrees(limit=TREES_A_QUESTION)))
+            coming = group.create_task(self._answer(self.ask_trees, FindTrees(limit=TREES_A_QUESTION)))
             while more is not None:
                 answer = await coming
                 more = answer.more
                 if more is not None:
                     question = FindTrees(after=more, limit=TREES_A_QUESTION)
-                    coming = group.create_task(self._answer(self._ask_trees, question))
+                    coming = group.create_task(self._answer(self.ask_trees, question))
                 await take([await self._whole(part, left_out) for part, left_out in unpacked(answer)])
 
     async def _whole(self, tree: Tree, left_out: int) -> Tree:
         """Return a tree with the providers that did not fit into the message."""
         while left_out:
             question = FindTrees(roots=(tree.root,), skip=len(tree.providers))
-            ((part, left_out),) = unpacked(await self._answer(self._ask_trees, question))
+            ((part, left_out),) = unpacked(await self._answer(self.ask_trees, question))
             tree = replace(tree, providers=tree.providers + part.providers)
         return tree
 
@@ -163,15 +159,9 @@ class Replica:
             await self._memory.fresh()
 
 
-def replica(
-    trees: Ask[FindTrees, TreesFound],
-    changes: Ask[FindChanges, ChangesFound],
-    aggregates: Ask[FindAggregates, AggregatesFound],
-    cells: Ask[FindCells, CellsFound],
-    clock: Clock | None = None,
-) -> tuple[Replica, Worker]:
+def replica(reader: BusReader, clock: Clock) -> tuple[Replica, Worker]:
     """Return the index and the worker that updates it, to be served in the same process."""
-    kept = Replica(BusReader(trees, changes, aggregates, cells), clock or Clock())
+    kept = Replica(reader, clock)
     worker = Worker(
         "replica",
         consumes=[

@@ -1,7 +1,7 @@
 """Applies agents' reports of provider trees, and deletes obsolete trees."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from msgspec import structs
 
@@ -25,6 +25,7 @@ FEW = 8  # reports per transaction while it must be short: claims wait for its l
 TREES_SWEPT_AT_ONCE = 200  # trees per transaction; claims wait for its locks
 
 
+@dataclass(eq=False)
 class ReportOperations(PlacementOperations):
     def __post_init__(self) -> None:
         self.reshaped_builds = ReshapedBuilds(self.database)

@@ -96,7 +96,7 @@ class Batched(Generic[A, R]):
                 future.set_result(answer)
 
 
-@dataclass
+@dataclass(eq=False)
 class PlacementOperations:
     """A group of operations on placement's database."""
 

@@ -15,7 +15,7 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.worker import Worker
 from cell_conductor import AttemptLimits, cell_conductor
-from placement_worker import IndexedSource, Placement, placement_worker, replica
+from placement_worker import BusReader, IndexedSource, Placement, placement_worker, replica
 from scheduler_worker.dependencies import Claims, PlacementQueries, SchedulerOptions
 from scheduler_worker.waiting.store import HostChanges
 from scheduler_worker.worker import SchedulerNeeds, scheduler_worker
@@ -62,7 +62,8 @@ def a_scheduler_apart(
     **options: Any,
 ) -> tuple[Worker, Worker]:
     described = bus.asker(topics.AGGREGATES), bus.asker(topics.CELLS)
-    memory, holder_consumer = replica(bus.asker(topics.TREES), bus.asker(topics.CHANGES), *described, clock)
+    reader = BusReader(bus.asker(topics.TREES), bus.asker(topics.CHANGES), *described)
+    memory, holder_consumer = replica(reader, clock)
     queries = placement_queries(bus)
     scheduler = served_scheduler(
         bus,

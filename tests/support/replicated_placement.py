@@ -26,7 +26,7 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.topics import AGGREGATES, CELLS, CHANGES, PLACEMENT_CHANGED, TREES
 from bus.worker import On, on_many
-from placement_worker import Placement, Replica, placement_worker, replica
+from placement_worker import BusReader, Placement, Replica, placement_worker, replica
 from tests.support.buses import Connect, serving
 from tests.support.ids import uid
 from tests.support.placement_builders import (
@@ -80,7 +80,7 @@ class ReplicatedPlacement:
             return await changes(question)
 
         described = bus.asker(AGGREGATES, patience), bus.asker(CELLS, patience)
-        kept, worker = replica(bus.asker(TREES, patience), ask, *described)
+        kept, worker = replica(BusReader(bus.asker(TREES, patience), ask, *described), Clock())
         if lose is not None:
             worker = replace(worker, consumes=[_deafened(kept, lose)])
         group = await self._stack.enter_async_context(asyncio.TaskGroup())
