@@ -18,7 +18,6 @@ from placement_worker.store import changes, lookups, tree_reads
 from placement_worker.store.hosts import limits
 from placement_worker.transactions import PlacementOperations
 
-ALL: dict[str, str | int] = {"after": "", "most": MAX_INT}  # of an agent's providers
 UNKNOWN = "unknown"  # the reported type of consumers without one
 
 
@@ -64,27 +63,25 @@ class Lookups(PlacementOperations):
     async def _first(
         self, tx: Transaction, query: FindProviders, in_trees: set[str], keep: set[int] | None, cell: str
     ) -> list[tuple[int, Provider]]:
-        book = self.book
         parts = {*query.parts, "owner"} if query.agents or cell else query.parts
+        which, values = lookups.ALL, list[tuple[str | int]]()
+        given: dict[str, str | int] = {}
         if query.ids:
-            ids = [(fromkey,) for fromkey in dict.fromkeys(query.ids)]
-            return await lookups.providers(tx, book, lookups.BY_ID, parts, ids)
-        if query.name:
-            return await lookups.providers(tx, book, lookups.BY_NAME, parts, name=query.name)
-        if in_trees:
-            return await lookups.providers(tx, book, lookups.BY_TREE, parts, tree=min(in_trees))
-        if keep is not None:
-            return await lookups.providers(tx, book, lookups.BY_NUMBER, parts, [(one,) for one in keep])
-        if query.agents:
-            agents = [(fromkey,) for fromkey in dict.fromkeys(query.agents)]
-            # The other conditions may remove rows: then the page is cut after that.
-            page = ALL
-            if query.limit and not query.like:
-                page = {"after": query.after, "most": query.limit}
-            return await lookups.providers(tx, book, lookups.BY_AGENT, parts, agents, cell=cell, **page)
-        if cell:
-            return await lookups.providers(tx, book, lookups.BY_CELL, parts, cell=cell)
-        return await lookups.providers(tx, book, lookups.ALL, parts)
+            which, values = lookups.BY_ID, [(uuid,) for uuid in dict.fromkeys(query.ids)]
+        elif query.name:
+            which, given = lookups.BY_NAME, {"name": query.name}
+        elif in_trees:
+            which, given = lookups.BY_TREE, {"tree": min(in_trees)}
+        elif keep is not None:
+            which, values = lookups.BY_NUMBER, [(number,) for number in keep]
+        elif query.agents:
+            which, values = lookups.BY_AGENT, [(agent,) for agent in dict.fromkeys(query.agents)]
+            given = {"cell": cell, "after": "", "most": MAX_INT}
+            if query.limit and not query.like:  # which may remove rows: then the page is cut after that
+                given |= {"after": query.after, "most": query.limit}
+        elif cell:
+            which, given = lookups.BY_CELL, {"cell": cell}
+        return await lookups.providers(tx, self.book, which, parts, values, **given)
 
     async def _look_up(self, like: ResourceGroup) -> None:
         book, database = self.book, self.database

@@ -8,7 +8,6 @@ holder consumer is written in the same commit.
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
 
 from bus.claims import KEEPERS
 from bus.groups import FindGroups, ServerGroup
@@ -80,7 +79,7 @@ async def lock(tx: Transaction, world: ClaimWorld, named: Collection[str], joine
     """Lock the groups that claims name or their consumers are in, and read the members' hosts."""
     wanted = [*((uuid, None) for uuid in named), *((None, number) for number in joined)]
     for row in await _LOCK(tx, wanted):
-        world.groups[row["id"]] = _places(row)
+        world.groups[row["id"]] = GroupPlaces(*row)
         world.named[row["uuid"]] = row["id"]
     await _read_places(tx, world.groups)
     for group in world.groups.values():
@@ -105,11 +104,6 @@ async def _read_places(tx: Transaction, groups: Mapping[int, GroupPlaces], *, so
         groups[number].put(consumer, roots_of(places), keeps_for)
 
 
-def _places(row: Mapping[str, Any]) -> GroupPlaces:
-    columns = ("id", "uuid", "name", "project", "policy", "max_per_host")
-    return GroupPlaces(*(row[column] for column in columns))
-
-
 async def find(tx: Transaction, query: FindGroups) -> list[ServerGroup]:
     after, most, members, ids = query.after, query.limit or MAX_INT, query.members, query.ids
     if ids or members:
@@ -124,7 +118,7 @@ async def find(tx: Transaction, query: FindGroups) -> list[ServerGroup]:
         ][:most]
     else:
         rows = await _FIND_ALL(tx, project=query.project, called=query.name, after=after, most=most)
-    groups = {row["id"]: _places(row) for row in rows}
+    groups = {row["id"]: GroupPlaces(*row) for row in rows}
     await _read_places(tx, groups, soft=True)
     return [_server_group(group) for group in groups.values()]
 
@@ -144,7 +138,7 @@ def _server_group(group: GroupPlaces) -> ServerGroup:
 
 async def hard(tx: Transaction) -> list[GroupPlaces]:
     """Return the server groups whose policy must not be violated (not a soft one)."""
-    groups = {row["id"]: _places(row) for row in await _FIND_HARD(tx)}
+    groups = {row["id"]: GroupPlaces(*row) for row in await _FIND_HARD(tx)}
     await _read_places(tx, groups)
     return list(groups.values())
 

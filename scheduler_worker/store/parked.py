@@ -213,8 +213,7 @@ async def beat(tx: Transaction, owner: str, reserved: str, rescued: int) -> bool
 
 
 async def roster(tx: Transaction) -> list[OtherScheduler]:
-    rows = await _ROSTER(tx)
-    return [OtherScheduler(row["owner"], row["beat"], row["reserved"], row["rescued"]) for row in rows]
+    return [OtherScheduler(*row) for row in await _ROSTER(tx)]
 
 
 async def owners(tx: Transaction) -> set[str]:
