@@ -225,7 +225,6 @@ class ClaimOperations(PlacementOperations):
         return await self.log.write(tx, altered, {}, writes)
 
     async def prune(self, before: float) -> None:
-        """Delete retired consumers that ended before this time."""
         async with self.database.write() as tx:
             await claims.PRUNE_RETIRED(tx, before=before)
 

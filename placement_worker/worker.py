@@ -107,7 +107,6 @@ class Placement:
             raise Poison(str(wrong)) from None
 
     async def prune(self) -> None:
-        """Delete retired consumers and deleted trees after REMEMBER_SECONDS."""
         before = self.clock.now() - REMEMBER_SECONDS
         await self.claims.prune(before)
         await self.reports.prune(before)

@@ -212,7 +212,6 @@ class Snapshot:
             self.index.snapshots.remove(self.keep)
 
     def keep(self, root: str) -> None:
-        """Copy a provider tree before it changes."""
         if root in self._trees:
             return
         self._trees[root] = self.index.trees.get(root, ())

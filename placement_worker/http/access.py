@@ -265,10 +265,7 @@ class _Parser:
         return check
 
     def _either(self) -> Check:
-        return self._joined("or", any, self._both)
-
-    def _both(self) -> Check:
-        return self._joined("and", all, self._one)
+        return self._joined("or", any, lambda: self._joined("and", all, self._one))
 
     def _joined(self, word: str, judge: Callable[[Iterable[bool]], bool], part: Callable[[], Check]) -> Check:
         checks = [part()]

@@ -140,7 +140,6 @@ class ApiCall:
         return str(self.scope.get("root_path", ""))
 
     def location(self, path: str) -> str:
-        """Return the absolute URL of a path of the API."""
         host, port = self.scope.get("server") or ("localhost", None)
         named = self.headers.get("host") or (f"{host}:{port}" if port else host)
         return f"{self.scope['scheme']}://{named}{self.mount}{path}"
@@ -163,7 +162,6 @@ class ApiCall:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def json(self, schema: Schema) -> Any:
-        """Return the JSON body of the call, checked against the schema."""
         return schema.read(await self.body())
 
     async def decoded(self, decoder: msgspec.json.Decoder[T]) -> T:
@@ -208,7 +206,6 @@ class ApiCall:
             await self.send(ApiAnswer(problem.status, body, headers=problem.headers, kind=kind), send)
 
     def own_headers(self) -> Headers:
-        """Return the headers that every response to this call has."""
         headers = [(b"x-openstack-request-id", self.id.encode())]
         if self.minor >= 0:
             headers.append((b"openstack-api-version", f"{SERVICE} 1.{self.minor}".encode()))

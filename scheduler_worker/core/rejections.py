@@ -186,8 +186,11 @@ class Verdicts:
         ]
         if alternative.pinned:
             by_host: dict[str, NearMiss] = {}
-            for miss in (*self._misses(), *map(self._also_refused, beyond)):
+            for miss in self._misses():
                 by_host.setdefault(miss.host, miss)
+            for miss in beyond:
+                why = [why for why in self._refusals(miss, found.rules) if why not in miss.lacks]
+                by_host.setdefault(miss.host, structs.replace(miss, lacks="; ".join((*why, miss.lacks))))
             return tuple(by_host.values())[:NEAREST]
         closing = [rule for rule in found.rules if rule.code in CLOSED]
         closed, open_ = list[NearMiss](), list[NearMiss]()
@@ -202,10 +205,6 @@ class Verdicts:
                 if len(open_) == NEAREST:
                     return tuple(open_)
         return tuple(open_ or closed)
-
-    def _also_refused(self, miss: NearMiss) -> NearMiss:
-        why = [why for why in self._refusals(miss, self._found.rules) if why not in miss.lacks]
-        return structs.replace(miss, lacks="; ".join((*why, miss.lacks))) if why else miss
 
     def _refusals(self, miss: NearMiss, rules: Sequence[Rule]) -> list[str]:
         found = self._found
