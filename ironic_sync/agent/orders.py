@@ -193,16 +193,18 @@ class RunningOrders:
     async def _do(self, step: Step, node: MetalNode, order: Order) -> MetalNode | None:
         """Take a step; return the node after it, or None if Ironic has only started a transition."""
         match step:
-            case steps.Claim() if isinstance(order, BuildOrdered):
+            case steps.Action.CLAIM if isinstance(order, BuildOrdered):
                 patch = metal_node.claim(node, order)
             case steps.Close():
                 patch = metal_node.close(node, order, step.cause)
-            case steps.ReleaseNode():
+            case steps.Action.RELEASE:
                 patch = metal_node.release_node()
-            case _:
+            case steps.Action():
                 async with self.right.writing(order.root, order.epoch):
-                    await self.api.set_provision_state(node.uuid, _TARGETS[type(step)])
+                    await self.api.set_provision_state(node.uuid, step.value)
                 return None
+            case _:
+                raise ValueError(f"no step of this order: {step}")
         async with self.right.writing(order.root, order.epoch):
             return node_of(await self.api.patch_node(node.uuid, patch))
 
@@ -214,15 +216,15 @@ class RunningOrders:
         """
         busy = problem.status == 409
         again, job.refused = job.refused == step, step
-        log.info("%s: %s: %s: %s", self.agent, job.order.host, type(step).__name__, problem)
+        log.info("%s: %s: %s: %s", self.agent, job.order.host, step, problem)
         match step:
             case steps.Close() if not busy or again:
                 job.writes = False
-            case steps.Claim() if busy:
+            case steps.Action.CLAIM if busy:
                 return await self._elsewhere(job.order)
-            case steps.Claim() if again:
+            case steps.Action.CLAIM if again:
                 return steps.Say("failed", str(problem))
-            case steps.Deploy() if again and not busy:
+            case steps.Action.DEPLOY if again and not busy:
                 job.given_up = str(problem)
         return None
 
@@ -267,6 +269,3 @@ class RunningOrders:
 
     def building(self) -> list[OrderProgress]:
         return [job for job in self._jobs.values() if isinstance(job.order, BuildOrdered)]
-
-
-_TARGETS: dict[type[Step], str] = {steps.Deploy: "active", steps.Undeploy: "deleted", steps.Abort: "abort"}

@@ -327,12 +327,12 @@ def test_the_worker_of_a_process_is_derived_from_its_command_line(command: str, 
 
 def test_samples_belong_to_the_innermost_function_of_ours() -> None:
     raw = "\n".join([
-        "run (/here/bus/delivery/runner.py:1);decode (/here/bus/codec.py:3);loads (/lib/json/decoder.py:9) 3",
-        "run (/here/bus/delivery/runner.py:1);select (/lib/python3/selectors.py:4) 2",
-        "main (/lib/python3/runpy.py:1);poll (/here/.venv/lib/site-packages/uvloop/loop.py:4) 5",
-        "run (/here/berth/commands/terminal.py:7);run (/lib/python3/asyncio/runners.py:118) 90",  # it waits
+        "run (/a/bus/delivery/runner.py:1);decode (/a/bus/protocol.py:3);loads (/lib/json/decoder.py:9) 3",
+        "run (/a/bus/delivery/runner.py:1);select (/lib/python3/selectors.py:4) 2",
+        "main (/lib/python3/runpy.py:1);poll (/a/.venv/lib/site-packages/uvloop/loop.py:4) 5",
+        "run (/a/berth/commands/terminal.py:7);run (/lib/python3/asyncio/runners.py:118) 90",  # it waits
     ])  # fmt: skip
-    samples = summed([raw], "/here/")
+    samples = summed([raw], "/a/")
     assert samples["package"] == {"bus": 3, "bus/delivery": 2, "event loop": 5}
     assert samples["whose code"] == {"python: decoder": 3, "python: selectors": 2, "uvloop": 5}
     assert samples["function"] == {

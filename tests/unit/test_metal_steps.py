@@ -9,20 +9,7 @@ from bus.messages import BuildOrdered, DestroyOrdered
 from bus.requests import BuildSpec, Flavor, Image
 from ironic_sync.agent.core import node as metal_node
 from ironic_sync.agent.core.node import ATTEMPT, SEEN, MetalNode, node_of
-from ironic_sync.agent.core.steps import (
-    UNDONE,
-    Abort,
-    Claim,
-    Close,
-    Deploy,
-    Order,
-    ReleaseNode,
-    Say,
-    Step,
-    Undeploy,
-    Wait,
-    next_step,
-)
+from ironic_sync.agent.core.steps import UNDONE, Action, Close, Order, Say, Step, Wait, next_step
 from tests.support.conductor_builders import CELL
 from tests.support.ids import uid
 
@@ -31,33 +18,33 @@ SPEC = BuildSpec(flavor=Flavor(name="metal", extra_specs={"resources:CUSTOM_BARE
 
 # A node that is ours, and in this state: what comes next of an order to build, of one to destroy.
 OURS: dict[str | None, tuple[Step, Step]] = {
-    "available": (Deploy(), ReleaseNode()),
-    None: (Deploy(), ReleaseNode()),
+    "available": (Action.DEPLOY, Action.RELEASE),
+    None: (Action.DEPLOY, Action.RELEASE),
     "deploying": (Wait("it is deploying"), Wait("it is deploying")),
-    "wait call-back": (Wait("it is wait call-back"), Undeploy()),
-    "deploy hold": (Wait("it is deploy hold"), Abort()),
-    "active": (Say("built"), Undeploy()),
-    "deploy failed": (Close("the node is deploy failed: no disk"), Undeploy()),
-    "error": (Close("the node is error: no disk"), Undeploy()),
+    "wait call-back": (Wait("it is wait call-back"), Action.UNDEPLOY),
+    "deploy hold": (Wait("it is deploy hold"), Action.ABORT),
+    "active": (Say("built"), Action.UNDEPLOY),
+    "deploy failed": (Close("the node is deploy failed: no disk"), Action.UNDEPLOY),
+    "error": (Close("the node is error: no disk"), Action.UNDEPLOY),
     "deleting": (Wait("it is deleting"), Wait("it is deleting")),
     # it was active once
     "rescuing": (Say("built"), Wait("it is rescuing")),
-    "rescue wait": (Say("built"), Undeploy()),
-    "rescue": (Say("built"), Undeploy()),
-    "rescue failed": (Say("built"), Undeploy()),
+    "rescue wait": (Say("built"), Action.UNDEPLOY),
+    "rescue": (Say("built"), Action.UNDEPLOY),
+    "rescue failed": (Say("built"), Action.UNDEPLOY),
     "unrescuing": (Say("built"), Wait("it is unrescuing")),
-    "unrescue failed": (Say("built"), Undeploy()),
+    "unrescue failed": (Say("built"), Action.UNDEPLOY),
     "servicing": (Say("built"), Wait("it is servicing")),
-    "service wait": (Say("built"), Undeploy()),
-    "service hold": (Say("built"), Abort()),
-    "service failed": (Say("built"), Undeploy()),
-    "manageable": (Close("the node is manageable: no disk"), ReleaseNode()),
-    "enroll": (Close("the node is enroll: no disk"), ReleaseNode()),
-    "verifying": (Close("the node is verifying: no disk"), ReleaseNode()),
-    "inspect wait": (Close("the node is inspect wait: no disk"), ReleaseNode()),
-    "inspect failed": (Close("the node is inspect failed: no disk"), ReleaseNode()),
-    "clean failed": (Close("the node is clean failed: no disk"), ReleaseNode()),
-    "adopt failed": (Close("the node is adopt failed: no disk"), ReleaseNode()),
+    "service wait": (Say("built"), Action.UNDEPLOY),
+    "service hold": (Say("built"), Action.ABORT),
+    "service failed": (Say("built"), Action.UNDEPLOY),
+    "manageable": (Close("the node is manageable: no disk"), Action.RELEASE),
+    "enroll": (Close("the node is enroll: no disk"), Action.RELEASE),
+    "verifying": (Close("the node is verifying: no disk"), Action.RELEASE),
+    "inspect wait": (Close("the node is inspect wait: no disk"), Action.RELEASE),
+    "inspect failed": (Close("the node is inspect failed: no disk"), Action.RELEASE),
+    "clean failed": (Close("the node is clean failed: no disk"), Action.RELEASE),
+    "adopt failed": (Close("the node is adopt failed: no disk"), Action.RELEASE),
     "inspecting": (Wait("it is inspecting"), Wait("it is inspecting")),
     "adopting": (Wait("it is adopting"), Wait("it is adopting")),
     "cleaning": (Wait("it is cleaning"), Wait("it is cleaning")),
@@ -134,13 +121,14 @@ def test_an_attempt_recorded_on_a_released_node_has_failed(state: str | None) ->
     assert next_step(a_seen_node(state, extra=seen(2)), build(1)) == Say("destroyed")
     available = state in ("available", None)
     refused = Say("failed", f"the node is {state}, not available", leftover=state in NOT_TORN_DOWN)
-    assert next_step(a_seen_node(state, extra=seen(1)), build(2)) == (Claim() if available else refused)
+    assert next_step(a_seen_node(state, extra=seen(1)), build(2)) == (Action.CLAIM if available else refused)
 
 
 @pytest.mark.parametrize("state", OURS)
 def test_a_node_that_is_not_ours_is_only_built_on_when_it_is_available(state: str | None) -> None:
     refused = Say("failed", f"the node is {state}, not available")
-    assert next_step(a_seen_node(state), build()) == (Claim() if state in ("available", None) else refused)
+    expected = Action.CLAIM if state in ("available", None) else refused
+    assert next_step(a_seen_node(state), build()) == expected
     taken = Say("failed", f"the node is taken: it has the instance {THEM}")
     assert next_step(a_seen_node(state, instance_uuid=THEM), build()) == taken
 
@@ -156,7 +144,7 @@ def test_nodes_of_other_instances_are_never_destroyed(state: str | None) -> None
 
 @pytest.mark.parametrize("state", OURS)
 def test_a_released_node_is_destroyed_unless_its_tear_down_failed(state: str | None) -> None:
-    again: dict[str | None, Step] = {"error": Undeploy(), "deleting": Wait("it is torn down once more")}
+    again: dict[str | None, Step] = {"error": Action.UNDEPLOY, "deleting": Wait("it is torn down once more")}
     expected = again.get(state, Say("destroyed"))
     assert next_step(a_seen_node(state, extra=seen(1)), destroy()) == expected
 
@@ -199,7 +187,7 @@ def test_why_nothing_can_be_built_on_an_available_node(node: MetalNode, why: str
 
 def test_a_flavor_without_a_bare_metal_class_fits_any_node() -> None:
     anything = BuildSpec(flavor=Flavor(name="metal", extra_specs={"resources:VCPU": "0"}))
-    assert next_step(a_seen_node(resource_class="silver"), build(spec=anything)) == Claim()
+    assert next_step(a_seen_node(resource_class="silver"), build(spec=anything)) == Action.CLAIM
 
 
 def test_a_node_in_maintenance_before_its_deploy_is_released() -> None:
@@ -217,11 +205,11 @@ def test_a_node_in_maintenance_before_its_deploy_is_released() -> None:
         (a_seen_node(extra=seen(2, "no disk")), build(1), Say("destroyed")),
         # an earlier attempt has left something
         (ours("active", 1), build(2), Wait("an earlier attempt is still on it")),
-        (ours("active", 1, extra=seen(1)), destroy(2), Undeploy()),
+        (ours("active", 1, extra=seen(1)), destroy(2), Action.UNDEPLOY),
         (a_seen_node(extra=seen(1)), destroy(2), Close("")),
-        (a_seen_node(extra=seen(1, "no disk")), build(2), Claim()),
+        (a_seen_node(extra=seen(1, "no disk")), build(2), Action.CLAIM),
         (ours("active", None), build(1), Say("built")),
-        (ours("active", None), destroy(1), Undeploy()),
+        (ours("active", None), destroy(1), Action.UNDEPLOY),
     ],
 )
 def test_attempts_of_a_build_are_distinguished(node: MetalNode, order: Order, expected: Step) -> None:
@@ -230,7 +218,7 @@ def test_attempts_of_a_build_are_distinguished(node: MetalNode, order: Order, ex
 
 def test_a_timed_out_deploy_is_undone_and_reported_with_its_reason() -> None:
     assert next_step(ours("available"), build(), given_up="no image") == Close("no image")
-    assert next_step(ours("available"), build(), given_up="no image", writes=False) == ReleaseNode()
+    assert next_step(ours("available"), build(), given_up="no image", writes=False) == Action.RELEASE
     assert next_step(a_seen_node(), build(), given_up="no image") == Say("failed", "no image")
 
 
@@ -258,7 +246,7 @@ def test_a_node_remembers_the_builds_it_has_seen_last() -> None:
 
 @pytest.mark.parametrize("scribble", [None, "x", 7, [{"build": 1}], {"build": US}, [[]]])
 def test_a_foreign_value_in_our_field_is_ignored(scribble: object) -> None:
-    assert next_step(a_seen_node(extra={SEEN: scribble}), build()) == Claim()
+    assert next_step(a_seen_node(extra={SEEN: scribble}), build()) == Action.CLAIM
 
 
 def test_the_instance_info_sent_to_ironic() -> None:
@@ -305,4 +293,4 @@ def test_unknown_and_null_fields_of_a_node_are_ignored() -> None:
 def test_an_attempt_that_is_to_stay_is_left_alone() -> None:
     stays = DestroyOrdered(build=US, attempt=2, cell=CELL, agent="metal", root=NODE, host=NODE, above=1)
     assert next_step(ours("active", 1), stays) == Say("destroyed")
-    assert next_step(ours("active", 2), stays) == next_step(ours("active", None), stays) == Undeploy()
+    assert next_step(ours("active", 2), stays) == next_step(ours("active", None), stays) == Action.UNDEPLOY

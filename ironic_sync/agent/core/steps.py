@@ -13,6 +13,7 @@ that was seen and no longer has the node has ended there: a late order for it fi
 """
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Literal
 
 from bus.messages import BuildOrdered, DestroyOrdered
@@ -29,14 +30,14 @@ UNDONE = "what was begun on the node has been undone"
 # Steps
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """The step that reserves a node for a build."""
+class Action(Enum):
+    """A step without details; the values of three are verbs of Ironic's API."""
 
-
-@dataclass(frozen=True, slots=True)
-class Deploy:
-    """The step that starts the deployment on the reserved node."""
+    CLAIM = "claim"  # reserve the node for a build
+    DEPLOY = "active"  # start the deployment on the reserved node
+    UNDEPLOY = "deleted"  # let Ironic tear the node down, end its reservation and clean it
+    ABORT = "abort"  # fail a deployment in a wait state of Ironic, so that it can be undeployed
+    RELEASE = "release"  # remove the reservation of a node on which nothing is deployed
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +45,6 @@ class Close:
     """The step that records the end of an attempt on the node, before anything is undone."""
 
     cause: str
-
-
-@dataclass(frozen=True, slots=True)
-class Undeploy:
-    """The step that lets Ironic tear a node down, end its reservation and clean it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseNode:
-    """The step that removes the reservation of a node on which nothing is deployed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Abort:
-    """The step that fails a deployment in a wait state of Ironic, so that it can be undeployed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +60,7 @@ class Say:
     leftover: bool = False  # failed: the deployment may still be there
 
 
-Step = Claim | Deploy | Close | Undeploy | ReleaseNode | Abort | Wait | Say
+Step = Action | Close | Wait | Say
 
 
 def next_step(node: MetalNode | None, order: Order, *, given_up: str = "", writes: bool = True) -> Step:
@@ -103,7 +89,7 @@ def _toward_built(node: MetalNode | None, order: BuildOrdered, given_up: str, wr
         if why:
             return Say("failed", why, leftover=_not_torn_down(node, order))
         lacking = image_lacking(node, order.spec)
-        return Say("failed", lacking, retry=False) if lacking else Claim()
+        return Say("failed", lacking, retry=False) if lacking else Action.CLAIM
     if held > order.attempt:
         return Say("destroyed")
     if 0 < held < order.attempt:
@@ -114,7 +100,7 @@ def _toward_built(node: MetalNode | None, order: BuildOrdered, given_up: str, wr
     if why:
         return Close(why) if writes and node.provision_state in WRITABLE else _clear(node)
     if node.provision_state in FREE:
-        return Deploy()
+        return Action.DEPLOY
     if node.provision_state in DEPLOYED:
         return Say("built")
     return Wait(f"it is {node.provision_state}")
@@ -129,7 +115,7 @@ def _toward_gone(node: MetalNode | None, order: DestroyOrdered, writes: bool) ->
     if node.instance_uuid is not None:
         return Say("destroyed")
     if _not_torn_down(node, order):
-        return Undeploy() if node.provision_state == "error" else Wait("it is torn down once more")
+        return Action.UNDEPLOY if node.provision_state == "error" else Wait("it is torn down once more")
     if last.attempt < order.attempt and writes and node.provision_state in UNUSED:
         return Close("")
     return Say("destroyed")
@@ -148,10 +134,10 @@ def _not_torn_down(node: MetalNode, order: Order) -> bool:
 def _clear(node: MetalNode) -> Step:
     state = node.provision_state
     if state in UNDEPLOYABLE:
-        return Undeploy()
+        return Action.UNDEPLOY
     if state in UNUSED:
-        return ReleaseNode()
-    return Abort() if state in HELD else Wait(f"it is {state}")
+        return Action.RELEASE
+    return Action.ABORT if state in HELD else Wait(f"it is {state}")
 
 
 def _unusable(node: MetalNode, flavor: Flavor) -> str:
