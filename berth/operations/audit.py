@@ -60,9 +60,7 @@ async def audit(
     settings: Settings, *, settled: bool = False, placement_only: bool = False, clock: Clock | None = None
 ) -> Audit:
     """Compare the databases of placement and cells. `settled`: nothing is in progress, so all must match."""
-    from placement_worker.store import (
-        audit as stored,  # databases take long to load, and few commands read them
-    )
+    from placement_worker.store import audit as stored  # databases take long to load
 
     clock = clock or Clock()
     await refuse_the_unmade(settings, placement_only=placement_only)
