@@ -12,7 +12,7 @@ from bus.claims import Choice
 from bus.clock import Clock
 from bus.decisions import Decision, Record
 from bus.errors import Poison, Retry
-from bus.messages import AgentReported, BuildDeleteRequested, BuildReshaped, DestroyOrdered, HostFailed
+from bus.messages import BuildReshaped, DestroyOrdered, HostFailed
 from bus.moves import (
     FindMoves,
     MoveEnded,
@@ -20,8 +20,6 @@ from bus.moves import (
     MoveOrdered,
     MovePlaced,
     MoveProgress,
-    MoveReported,
-    MoveSteered,
 )
 from bus.queries import FindBuilds, FindInstances
 from bus.sql.database import Database
@@ -43,6 +41,7 @@ from tests.support.conductor_builders import (
     a_placed,
     a_selection,
     an_agent_report,
+    deliver,
     in_short,
 )
 from tests.support.ids import uid
@@ -83,19 +82,7 @@ class MovingCell:
         return replace(placed, generation=generation)
 
     async def hears(self, event: Message) -> list[Message] | Retry:
-        match event:
-            case MovePlaced():
-                (outcome,) = await self.moves.place_many([event])
-            case MoveReported():
-                (outcome,) = await self.moves.move_many([event])
-            case MoveSteered():
-                (outcome,) = await self.moves.steer_many([event])
-            case AgentReported():
-                (outcome,) = await self.builds.report_many([event])
-            case BuildDeleteRequested():
-                (outcome,) = await self.builds.delete_many([event])
-            case _:
-                raise TypeError(event)
+        outcome = await deliver(self.builds, event)
         if isinstance(outcome, Retry):
             return outcome
         assert isinstance(outcome, Sequence)

@@ -36,6 +36,7 @@ from bus.messages import (
 )
 from bus.moves import (
     SHELVED,
+    HandoverProgress,
     MoveEnded,
     MoveKind,
     MoveOrdered,
@@ -50,6 +51,7 @@ from bus.requests import BuildSpec, Flavor
 from bus.vocabulary import Allocations, Message
 from bus.worker import Outcome
 from cell_conductor.builds import Builds
+from cell_conductor.moves import CellMoves
 from tests.support.ids import uid
 
 CELL = "cell1"
@@ -114,11 +116,16 @@ def a_delete(placed: BuildPlaced, reply_to: str = "") -> BuildDeleteRequested:
 
 
 async def deliver(builds: Builds, message: Message) -> Outcome:
-    """Return the outcome of one message at a conductor's builds."""
+    """Return the outcome of one message at a conductor."""
+    moves = CellMoves(builds)
     handlers: dict[type[Message], Callable[..., Awaitable[Sequence[Outcome]]]] = {
         BuildPlaced: builds.start_many,
         AgentReported: builds.report_many,
         BuildDeleteRequested: builds.delete_many,
+        MovePlaced: moves.place_many,
+        MoveReported: moves.move_many,
+        MoveSteered: moves.steer_many,
+        HandoverProgress: moves.hand_over_many,
     }
     return (await handlers[type(message)]([message]))[0]
 

@@ -6,7 +6,7 @@ Processes may stop before they publish.
 
 import random
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,7 +36,6 @@ from bus.moves import (
     MoveReported,
     MoveRequested,
     MoveStands,
-    MoveSteered,
 )
 from bus.queries import BuildsFound, FindBuilds, FindInstances
 from bus.reports import HostState
@@ -89,18 +88,6 @@ class PlainCell:
         self.builds = Builds(database, claim, release, limits=LIMITS, clock=clock)
         self.moves = CellMoves(self.builds)
         self.listing = Listing(database)
-
-    async def hears(self, message: Message) -> Outcome:
-        moves = self.moves
-        handlers: dict[type[Message], Callable[..., Awaitable[Sequence[Outcome]]]] = {
-            MovePlaced: moves.place_many,
-            MoveReported: moves.move_many,
-            MoveSteered: moves.steer_many,
-            HandoverProgress: moves.hand_over_many,
-        }
-        if handle := handlers.get(type(message)):
-            return (await handle([message]))[0]
-        return await deliver(self.builds, message)
 
     async def timers(self) -> list[Message]:
         return [*await self.builds.time_out(), *await self.builds.resume()]
@@ -278,7 +265,7 @@ class CellsApart:
             case HandoverReported():
                 return (await self.handovers.handle_many([message]))[0]
             case _:
-                return await self.cells[message.cell].hears(message)  # type: ignore[attr-defined]
+                return await deliver(self.cells[message.cell].builds, message)  # type: ignore[attr-defined]
 
     # What is promised
 

@@ -173,30 +173,22 @@ def in_short(found: Handover | str | None) -> str:
     return found.state if isinstance(found, Handover) else found or "nothing"
 
 
+EVERY = ("arrived", "back", "deleted", "delete", "ready", "failed")
 # state, half, outcome → what the order is then, or what has to be done first
 TABLE: list[tuple[HandoverState, str, str, str]] = [
     ("leaving", "leaving", "ready", "arriving"),
     ("leaving", "leaving", "failed", "take back"),
     ("leaving", "leaving", "deleted", "end build"),
     ("leaving", "leaving", "delete", "retry"),
-    ("leaving", "arriving", "arrived", "nothing"),
-    ("leaving", "arriving", "back", "nothing"),
-    ("leaving", "arriving", "deleted", "nothing"),
-    ("leaving", "arriving", "delete", "nothing"),
-    ("leaving", "arriving", "ready", "nothing"),
-    ("leaving", "arriving", "failed", "nothing"),
+    *[("leaving", "arriving", outcome, "nothing") for outcome in EVERY],
     ("arriving", "arriving", "ready", "nothing"),
     ("arriving", "arriving", "failed", "nothing"),
-    ("arriving", "leaving", "arrived", "nothing"),
-    ("arriving", "leaving", "back", "nothing"),
-    ("arriving", "leaving", "ready", "arriving"),
-    ("arriving", "leaving", "failed", "arriving"),
-    ("arriving", "leaving", "deleted", "arriving"),
-    ("arriving", "leaving", "delete", "arriving"),
     ("arriving", "arriving", "arrived", "done"),
     ("arriving", "arriving", "back", "take back"),
     ("arriving", "arriving", "deleted", "deleted"),
     ("arriving", "arriving", "delete", "retry"),
+    *[("arriving", "leaving", outcome, "nothing") for outcome in ("arrived", "back")],
+    *[("arriving", "leaving", outcome, "arriving") for outcome in ("ready", "failed", "deleted", "delete")],
     *[
         (state, half, outcome, state)
         for state in ("done", "back", "deleted")
