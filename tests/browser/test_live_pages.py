@@ -28,13 +28,6 @@ async def ended_in_ten_minutes(tab: Tab) -> int:
     return int((await tab.text(".figures > div:last-child dd small")).removeprefix("of "))
 
 
-async def test_an_open_page_counts_a_new_boot(visitor: Tab, berth: OpenBerth) -> None:
-    await visitor.open("/")
-    before = await ended_in_ten_minutes(visitor)
-    await berth.boot()
-    await visitor.sees(f"of {before + 1}", ".figures")
-
-
 async def test_unchanged_elements_of_an_open_page_are_kept(visitor: Tab, berth: OpenBerth) -> None:
     await visitor.open("/")
     heading = "[...document.querySelectorAll('[data-live] h2')].at(-1)"
@@ -92,22 +85,6 @@ async def test_waiting_requests_appear_at_their_position_with_missing_resources(
     await operator.sees("No requests of")
 
 
-async def test_the_decision_of_a_refused_build_links_to_hosts(visitor: Tab, berth: OpenBerth) -> None:
-    await visitor.open(f"/builds/{berth.named['refused']}")
-    await visitor.sees(re.compile("20 hosts would fit with 3[12] VCPU instead of 4000"))
-    async with visitor.loading():
-        await visitor.click("main .funnel a")
-    await visitor.sees("Inventory")
-
-
-async def test_an_operator_signs_in_and_out(visitor: Tab) -> None:
-    await visitor.sign_in("admin")
-    assert await visitor.text(".who") == "admin Sign out"
-    async with visitor.loading():
-        await visitor.click(".who button")
-    assert await visitor.text(".who") == "Sign in"
-
-
 async def test_a_visitor_chooses_the_colours(visitor: Tab) -> None:
     await visitor.colours("light")
     await visitor.open("/")
@@ -116,38 +93,6 @@ async def test_a_visitor_chooses_the_colours(visitor: Tab) -> None:
     async with visitor.loading():
         await visitor.click(".theme button[value=dark]")
     assert await visitor.evaluate(ground) != light
-
-
-IN_SERVICE = ("up", "unknown: no heartbeat so far")  # the latter within a period after the start
-
-
-async def test_an_operation_without_the_role_is_refused(visitor: Tab, berth: OpenBerth) -> None:
-    await visitor.sign_in("somebody")
-    await visitor.open(f"/hosts/{berth.named['host']}")
-    await visitor.sees("Inventory")
-    assert "Force down" not in await visitor.text()
-    visitor.expects("403")
-    status = await visitor.evaluate(
-        """(() => {
-            const said = new URLSearchParams(new FormData(document.querySelector("form.who")));
-            said.set("act", "disable");
-            return fetch(location.pathname, { method: "POST", body: said }).then((answer) => answer.status);
-        })()"""
-    )
-    assert status == 403
-    await visitor.open(f"/hosts/{berth.named['host']}")
-    assert await visitor.text("h1 .tag") in IN_SERVICE
-
-
-async def test_an_operator_disables_and_enables_a_host_by_the_keyboard(
-    operator: Tab, berth: OpenBerth
-) -> None:
-    await operator.open("/hosts/c2-host00010")
-    for act, states in (("disable", ("disabled",)), ("enable", IN_SERVICE)):
-        await operator.evaluate(f"document.querySelector('button[value={act}]').focus()")
-        async with operator.loading():
-            await operator.press("Enter")
-        await operator.sees(re.compile("|".join(states)), "h1 .tag")
 
 
 async def test_a_node_with_an_ironic_event_is_updated_on_the_board(
@@ -192,19 +137,6 @@ async def test_an_operator_replays_a_dead_letter(tab: Tab, berth: OpenBerth) -> 
     await tab.sees("1 replayed.")
     assert "to-be-replayed has no attempt" not in await tab.text()
     await berth.bus.transport.remove_dead_letters(["to-be-replayed"])
-
-
-async def test_a_dead_letter_is_opened_and_dropped_by_the_keyboard(tab: Tab, berth: OpenBerth) -> None:
-    await store_dead_letter(berth, "to-be-dropped")
-    await tab.sign_in("admin")
-    await tab.open("/bus/letter?id=to-be-dropped")
-    await tab.sees('"build": "to-be-dropped"')
-    for _ in range(2):  # asked, and asked whether that is meant
-        await tab.evaluate("document.querySelector('button[value=drop]').focus()")
-        async with tab.loading():
-            await tab.press("Enter")
-    await tab.sees("1 dropped.")
-    assert "to-be-dropped has no attempt" not in await tab.text()
 
 
 async def test_a_reader_sees_no_buttons(tab: Tab, berth: OpenBerth) -> None:
@@ -285,19 +217,6 @@ async def test_an_open_page_shows_a_new_move_and_an_operator_reverts_it(tab: Tab
     assert await tab.path() == f"/moves/{told.move}"
     await tab.sees("returned to its source")
     assert await tab.number_of("main form") == 0
-
-
-async def test_a_move_is_confirmed_by_the_keyboard(tab: Tab, berth: OpenBerth) -> None:
-    (built,) = await berth.boot()
-    told = await berth.moved(built.build)
-    await tab.sign_in("admin")
-    await tab.open(f"/moves/{told.move}")
-    await tab.evaluate("document.querySelector('button[value=confirm]').focus()")
-    async with tab.loading():
-        await tab.press("Enter")
-    await tab.sees("done", "main .tag")
-    await tab.open(f"/builds/{built.build}")
-    await tab.sees(f"active on {told.host}")
 
 
 BY_COLOUR = ("color-contrast", "link-in-text-block")
@@ -412,3 +331,17 @@ async def test_only_visible_tiles_of_ten_thousand_hosts_are_drawn(tab: Tab) -> N
     assert 1 <= await tab.number_of("#heat-space canvas") <= 10
     first = "parseFloat(document.querySelector('#heat-space canvas').style.top)"
     assert await tab.evaluate(f"{first} > 400")
+
+
+IN_SERVICE = ("up", "unknown: no heartbeat so far")  # the latter within a period after the start
+
+
+async def test_an_operator_disables_and_enables_a_host_by_the_keyboard(
+    operator: Tab, berth: OpenBerth
+) -> None:
+    await operator.open("/hosts/c2-host00010")
+    for act, states in (("disable", ("disabled",)), ("enable", IN_SERVICE)):
+        await operator.evaluate(f"document.querySelector('button[value={act}]').focus()")
+        async with operator.loading():
+            await operator.press("Enter")
+        await operator.sees(re.compile("|".join(states)), "h1 .tag")

@@ -118,13 +118,6 @@ async def test_a_token_permits_the_operations_of_its_role(
     assert says in await closed_room.page("/", status)
 
 
-async def test_signing_out_ends_the_session(closed_room: VisitedRoom) -> None:
-    await closed_room.sign_in("of-an-admin")
-    await closed_room.page("/")
-    assert (await closed_room.send("/logout")).status_code == 303
-    assert (await closed_room.browser.get("/", headers=HTML)).status_code == 303
-
-
 @pytest.mark.parametrize("cookie", ["", "x", ".", "a" * 32, "A" * 33, "alice", "eyJ1c2VyIjogImFkbWluIn0.00"])
 async def test_a_cookie_that_the_server_did_not_issue_is_no_session(
     closed_room: VisitedRoom, cookie: str

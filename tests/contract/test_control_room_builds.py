@@ -278,18 +278,6 @@ async def test_dead_letters_are_paged_and_filtered_by_queue(room: VisitedRoom) -
 # ... and acted on
 
 
-@pytest.mark.parametrize("token", ["", "somebody"])
-async def test_a_reader_can_neither_replay_nor_drop_dead_letters(room: VisitedRoom, token: str) -> None:
-    await store_dead_letter(room, 1)
-    if token:
-        await room.sign_in(token)
-    assert "sign in with a token of the operator or admin role" in await room.page("/bus/dead")
-    assert 'name="act"' not in await room.page("/bus/letter?id=letter-1")
-    for what in ("replay", "drop"):
-        assert (await act(room, what, "letter-1")).status_code == 403
-    assert (await left(room), await waiting(room)) == (["letter-1"], 0)
-
-
 @pytest.mark.parametrize(("what", "waits"), [("replay", 2), ("drop", 0)])
 async def test_an_operator_replays_or_drops_marked_letters_after_confirmation(
     room: VisitedRoom, what: str, waits: int
@@ -414,17 +402,6 @@ async def test_the_scheduler_is_queried_once_for_all_readers_until_the_answer_ex
         room.clock.passed += 60
         await room.page("/waiting")
         assert len(asked) == 2
-
-
-async def test_a_reader_cannot_cancel_a_waiting_request() -> None:
-    ending = EndingWaits(uid(1))
-    async with a_visited_room(ending.worker(), told={"waiting": FOUND}) as room:
-        for token in ("", "somebody"):
-            if token:
-                await room.sign_in(token)
-            assert "Cancel the request" not in await room.page("/waiting")
-            assert (await room.send("/waiting", request=uid(1))).status_code == 403
-    assert not ending.told
 
 
 async def test_an_operator_cancels_a_waiting_request_and_sees_the_result() -> None:

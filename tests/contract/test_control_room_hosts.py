@@ -124,21 +124,6 @@ async def test_the_page_of_a_host_shows_its_tree_guests_and_agent(room_of_one_ho
     assert "There is no such host" in await room_of_one_host.page("/hosts/nobody", 404)
 
 
-async def test_a_reader_cannot_change_a_host(
-    room_of_one_host: VisitedRoom, placement_of_one_host: Placement
-) -> None:
-    for token in ("", "somebody"):
-        if token:
-            await room_of_one_host.sign_in(token)
-        assert "An operator's word" not in await room_of_one_host.page(HOST)
-        answer = await room_of_one_host.send(HOST, act="disable")
-        assert (answer.status_code, "sign in with a token of the operator or admin role" in answer.text) == (
-            403,
-            True,
-        )
-    assert await traits(placement_of_one_host) == {"HW_CPU_X86_AVX2"}
-
-
 async def test_an_operator_disables_and_enables_a_host(
     room_of_one_host: VisitedRoom, placement_of_one_host: Placement
 ) -> None:

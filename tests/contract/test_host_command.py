@@ -31,7 +31,7 @@ from bus.resources import SetAggregates
 from bus.topics import HOST_HEALTH
 from bus.worker import Worker, answers, on
 from placement_worker import Placement, placement_worker
-from tests.support.aggregates import EAST, has_hosts, host, members
+from tests.support.aggregates import EAST, has_hosts, host
 from tests.support.buses import LOCALLY, Connect, serving
 from tests.support.command_line import CommandLine, plainly
 from tests.support.ids import uid
@@ -261,13 +261,6 @@ async def test_the_same_as_json(berth: AggregateCommand) -> None:
     assert await berth.json("show", "east") == [{**told, "host_count": 1, "hosts": hosts}]
     [doubtful] = await berth.json("set", "east", "--property", "max_io_ops_per_host=8.5")
     assert doubtful["warnings"] == ["max_io_ops_per_host: '8.5' is no whole number"]
-
-
-@LOCALLY
-async def test_an_ironic_node_is_put_in_by_its_name_as_a_host_is(berth: AggregateCommand) -> None:
-    await report(berth.placement, a_report(7, name="rack1-node7", traits=("CUSTOM_METAL",)))
-    await berth("create", "metal", "--host", "rack1-node7", "--uuid", EAST)
-    assert await members(berth.placement, EAST) == {host(7)}
 
 
 @LOCALLY
