@@ -7,7 +7,7 @@ import msgspec
 from bus.messages import Selection
 from bus.queries import FindInstances, Instance, InstancesFound
 from bus.sql.database import Database
-from bus.sql.statement import Statement
+from bus.sql.statement import Statement, sql
 from bus.vocabulary import Compact
 from cell_conductor.core.build import Build, Leftover
 from cell_conductor.store import (
@@ -29,7 +29,7 @@ _SELECT = Statement(
     id=str,
 )
 
-_CENSUS = Statement("SELECT id, version, status, root, generation FROM builds")
+_CENSUS = sql("SELECT id, version, status, root, generation FROM builds")
 
 
 class Standing(Compact, frozen=True):
@@ -95,12 +95,10 @@ async def keeping(database: Database, builds: Collection[str]) -> dict[str, Held
 
 
 _PAGE = 2000
-_ACTIVE = Statement(
-    f"""
+_ACTIVE = sql(f"""
     SELECT {BUILD} FROM builds
     WHERE status = 'active' AND placed <> '' AND id > :after ORDER BY id LIMIT :most
-    """
-)
+""")
 
 
 class PlaceByCell(Compact, frozen=True):

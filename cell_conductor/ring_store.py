@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from bus.leases import LeaseAsked, NodeLent
-from bus.sql.statement import Statement
+from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from cell_conductor.core.build import Build
 from cell_conductor.core.ring import RingMember, RingNode, Use
@@ -16,102 +16,74 @@ T = TypeVar("T", RingMember, RingNode)
 
 _MEMBER = "agent, pool, run, epoch, beat, alive, disabled, lease, seen, heard"
 _NODE = 'root, owner, epoch, version, leaving, moves_to AS "to"'
-_NOW = "CAST(:now AS double precision)"
 _BUSY = "('building', 'swapping', 'active', 'moving', 'verifying', 'deleting')"
 
-_RENEW = Statement(
-    f"""
-    UPDATE ring_members SET beat = beat + 1, heard = {_NOW},
+_RENEW = sql(f"""
+    UPDATE ring_members SET beat = beat + 1, heard = :NOW,
     seen = CASE WHEN epoch <> :epoch THEN 0 WHEN seen > :seen THEN seen ELSE :seen END
     WHERE agent = :agent AND pool = :pool AND run = :run AND alive RETURNING {_MEMBER}
-    """
-)
-_JOIN = Statement(
-    f"""
+""")
+_JOIN = sql(f"""
     INSERT INTO ring_members (agent, pool, run, epoch, beat, alive, disabled, lease, seen, heard)
-    VALUES (:agent, :pool, :run, 1, 0, true, false, CAST(:lease AS double precision), 0, {_NOW})
+    VALUES (:agent, :pool, :run, 1, 0, true, false, CAST(:lease AS double precision), 0, :NOW)
     ON CONFLICT (agent) DO NOTHING RETURNING {_MEMBER}
-    """
-)
+""")
 # Replaces only the lease that was seen as expired, not one renewed meanwhile.
-_SUCCEED = Statement(
-    f"""
+_SUCCEED = sql(f"""
     UPDATE ring_members SET pool = :pool, run = :run, epoch = epoch + 1, beat = 0, alive = true, seen = 0,
-    lease = CAST(:lease AS double precision), heard = {_NOW}
+    lease = CAST(:lease AS double precision), heard = :NOW
     WHERE agent = :agent AND epoch = :epoch AND beat = :beat RETURNING {_MEMBER}
-    """
-)
-_MEMBERS = Statement(f"SELECT {_MEMBER} FROM ring_members WHERE :pool = '' OR pool = :pool ORDER BY agent")
-_STOPPED = Statement(
-    """
+""")
+_MEMBERS = sql(f"SELECT {_MEMBER} FROM ring_members WHERE :pool = '' OR pool = :pool ORDER BY agent")
+_STOPPED = sql("""
     SELECT DISTINCT ring_nodes.pool FROM ring_nodes
     JOIN ring_members ON ring_members.agent = ring_nodes.owner
     WHERE leaving <> '' AND (ring_members.seen >= ring_nodes.version OR NOT ring_members.alive)
-    """
-)
-_OVER = Statement(
-    """
+""")
+_OVER = sql("""
     UPDATE ring_members SET alive = false
     WHERE agent = :agent AND epoch = :epoch AND beat = :beat AND alive RETURNING agent
-    """
-)
-LEFT = Statement(
+""")
+LEFT = sql(
     "UPDATE ring_members SET alive = false WHERE agent = :agent AND run = :run AND alive RETURNING agent"
 )
-DISABLE = Statement("UPDATE ring_members SET disabled = :disabled WHERE agent = :agent RETURNING agent")
-FORGET = Statement(  # agents that own nothing
-    """
+DISABLE = sql("UPDATE ring_members SET disabled = :disabled WHERE agent = :agent RETURNING agent")
+# agents that own nothing
+FORGET = sql("""
     DELETE FROM ring_members WHERE NOT alive AND NOT disabled AND heard < :before AND agent NOT IN
     (SELECT owner FROM ring_nodes) RETURNING agent
-    """
-)
-_MAKE_POOL = Statement(
-    "INSERT INTO ring_pools (pool, version) VALUES (:pool, 0) ON CONFLICT (pool) DO NOTHING"
-)
-_LOCK = Statement("SELECT version FROM ring_pools WHERE pool = :pool FOR UPDATE OF ring_pools")
-_VERSION = Statement("SELECT version FROM ring_pools WHERE pool = :pool")
-_COUNT_ON = Statement("UPDATE ring_pools SET version = :version WHERE pool = :pool RETURNING version")
-_NODES = Statement(f"SELECT {_NODE} FROM ring_nodes WHERE pool = :pool ORDER BY root")
-_CHANGED = Statement(
-    """
+""")
+_MAKE_POOL = sql("INSERT INTO ring_pools (pool, version) VALUES (:pool, 0) ON CONFLICT (pool) DO NOTHING")
+_LOCK = sql("SELECT version FROM ring_pools WHERE pool = :pool FOR UPDATE OF ring_pools")
+_VERSION = sql("SELECT version FROM ring_pools WHERE pool = :pool")
+_COUNT_ON = sql("UPDATE ring_pools SET version = :version WHERE pool = :pool RETURNING version")
+_NODES = sql(f"SELECT {_NODE} FROM ring_nodes WHERE pool = :pool ORDER BY root")
+_CHANGED = sql("""
     SELECT root, owner, epoch, leaving, version FROM ring_nodes
     WHERE pool = :pool AND version > :seen AND (:seen > 0 OR owner = :agent) ORDER BY version LIMIT :most
-    """
+""")
+_OWNERS = sql(
+    "SELECT ring_nodes.root, owner, epoch FROM {n: root str} JOIN ring_nodes ON ring_nodes.root = n.root"
 )
-_OWNERS = Statement(
-    "SELECT ring_nodes.root, owner, epoch FROM {n} JOIN ring_nodes ON ring_nodes.root = n.root", root=str
-)
-_ADD = Statement(
-    """
+_ADD = sql("""
     INSERT INTO ring_nodes (root, pool, owner, epoch, version, leaving, moves_to)
-    SELECT n.root, n.pool, '', 0, 0, '', '' FROM {n} WHERE true
+    SELECT n.root, n.pool, '', 0, 0, '', '' FROM {n: root str, pool str} WHERE true
     ON CONFLICT (root) DO NOTHING RETURNING root
-    """,
-    root=str,
-    pool=str,
-)
-_SAVE = Statement(
-    """
+""")
+_SAVE = sql("""
     UPDATE ring_nodes SET owner = n.owner, epoch = n.epoch, version = n.version, leaving = n.leaving,
-    moves_to = n.moves_to FROM {n} WHERE ring_nodes.root = n.root RETURNING ring_nodes.root
-    """,
-    root=str,
-    owner=str,
-    epoch=int,
-    version=int,
-    leaving=str,
-    moves_to=str,
-)
-DROP = Statement("DELETE FROM ring_nodes WHERE root IN (SELECT n.root FROM {n}) RETURNING root", root=str)
-_IN_USE = Statement(
-    f"""
+    moves_to = n.moves_to
+    FROM {n: root str, owner str, epoch int, version int, leaving str, moves_to str}
+    WHERE ring_nodes.root = n.root RETURNING ring_nodes.root
+""")
+DROP = sql("DELETE FROM ring_nodes WHERE root IN (SELECT n.root FROM {n: root str}) RETURNING root")
+_IN_USE = sql(f"""
     SELECT builds.root, builds.status FROM ring_nodes JOIN builds ON builds.root = ring_nodes.root
     WHERE ring_nodes.pool = :pool AND builds.status IN {_BUSY}
-    """
-)
-_LEFT_BEHIND = Statement(f"SELECT {BUILD} FROM builds WHERE {LEFT_BEHIND}")
-_ON = Statement(
-    f"SELECT {BUILD} FROM {{n}} JOIN builds ON builds.root = n.root WHERE builds.status IN {_BUSY}", root=str
+""")
+_LEFT_BEHIND = sql(f"SELECT {BUILD} FROM builds WHERE {LEFT_BEHIND}")
+_ON = sql(
+    f"SELECT {BUILD} FROM {{n: root str}} JOIN builds ON builds.root = n.root WHERE builds.status IN {_BUSY}"
 )
 
 

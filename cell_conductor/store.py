@@ -12,7 +12,7 @@ from bus.messages import Attempt, BuildPlaced, Selection
 from bus.moves import FindMoves, MovePlaced, MovesFound
 from bus.requests import BuildSpec
 from bus.sql.failures import Conflict
-from bus.sql.statement import BoundStatement, Statement
+from bus.sql.statement import BoundStatement, Statement, sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Compact
 from cell_conductor.core.build import Build, Leftover
@@ -57,7 +57,7 @@ _INSERT = Statement(
     placed=str,
     **_ROW,
 )
-_SELECT = Statement(f"SELECT {BUILD} FROM {{n}} JOIN builds ON builds.id = n.id", id=str)
+_SELECT = sql(f"SELECT {BUILD} FROM {{n: id str}} JOIN builds ON builds.id = n.id")
 _UPDATE = Statement(
     f"""
     UPDATE builds SET version = n.version + 1, status = n.status, root = n.root, attempt = n.attempt,
@@ -70,7 +70,7 @@ _UPDATE = Statement(
     leftovers=str,
     **_ROW,
 )
-_PLACE = Statement("UPDATE builds SET placed = n.placed FROM {n} WHERE builds.id = n.id", id=str, placed=str)
+_PLACE = sql("UPDATE builds SET placed = n.placed FROM {n: id str, placed str} WHERE builds.id = n.id")
 _OVERDUE = [
     Statement(
         f"SELECT {BUILD} FROM builds WHERE {condition} AND deadline <= {_NOW} ORDER BY deadline LIMIT :most"
@@ -90,12 +90,11 @@ SILENT, SILENT_MOVES = [
     )
     for condition in (UNSETTLED, f"{MOVING} AND status = 'moving'")
 ]
-PRUNE = Statement(  # builds that ended long ago and hold nothing
-    f"""
+# builds that ended long ago and hold nothing
+PRUNE = sql(f"""
     DELETE FROM builds WHERE id IN (SELECT id FROM builds
     WHERE {OVER} AND deadline = 0 AND said < :before ORDER BY said LIMIT :most) RETURNING id
-    """
-)
+""")
 
 
 class _MovedBuild(Compact, frozen=True):
@@ -252,28 +251,21 @@ def _read_story(
     )
 
 
-_SAVE_MOVES = Statement(
-    """
+_SAVE_MOVES = sql("""
     INSERT INTO moves (id, build, kind, status, phase, source, host, since, ended, placed, story)
     SELECT n.id, n.build, n.kind, n.status, n.phase, n.source, n.host, n.since, n.ended, n.placed, n.story
-    FROM {n} WHERE true ON CONFLICT (id) DO UPDATE SET status = excluded.status, phase = excluded.phase,
-    host = excluded.host, ended = excluded.ended, story = excluded.story RETURNING id
-    """,
-    **dict.fromkeys(("id", "build", "kind", "status", "phase", "source", "host"), str),
-    since=float,
-    ended=float,
-    placed=str,
-    story=str,
+    FROM {n: id str, build str, kind str, status str, phase str, source str, host str,
+    since float, ended float, placed str, story str} WHERE true
+    ON CONFLICT (id) DO UPDATE SET status = excluded.status, phase = excluded.phase, host = excluded.host,
+    ended = excluded.ended, story = excluded.story RETURNING id
+""")
+_ENDED_MOVES = sql(
+    f"SELECT moves.id, moves.story FROM {{n: id str}} JOIN moves ON moves.id = n.id WHERE moves.{ENDED}"
 )
-_ENDED_MOVES = Statement(
-    f"SELECT moves.id, moves.story FROM {{n}} JOIN moves ON moves.id = n.id WHERE moves.{ENDED}", id=str
-)
-PRUNE_MOVES = Statement(
-    f"""
+PRUNE_MOVES = sql(f"""
     DELETE FROM moves WHERE id IN (SELECT id FROM moves
     WHERE {ENDED} AND ended < :before ORDER BY ended LIMIT :most) RETURNING id
-    """
-)
+""")
 
 
 async def save_moves(tx: Transaction, moves: Iterable[tuple[BuildMove, MovePlaced]]) -> None:
