@@ -122,10 +122,7 @@ def workers(site: Site, bus: Bus) -> dict[str, Callable[[], Worker]]:
         "conductor of c2": lambda: conductor(VIRTUAL_CELL),
         "agent of c2": agent,
         "ironic_sync": lambda: ironic_sync(
-            site.ironic(),
-            bus.publish,
-            bus.asker(topics.PROVIDERS),
-            clock=clock,
+            site.ironic(), bus.publish, bus.asker(topics.PROVIDERS), clock=clock
         ),
         "agent": lambda: metal_agent(
             AGENT,

@@ -34,7 +34,7 @@ class Management:
     """The administration of RabbitMQ's users through the management API; operations may be repeated."""
 
     def __init__(self, url: str, amqp_url: str) -> None:
-        """Use the user of the AMQP URL if the management URL has none."""
+        """Use the user of the AMQP URL if the management URL has no user."""
         parts, known = urlsplit(url), urlsplit(amqp_url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise BadSetting(f"--management {masked(url)}: must look like http://user:password@host:15672")

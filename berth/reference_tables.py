@@ -257,10 +257,7 @@ def settings_markdown() -> str:
             )
             for setting in settings
         ]
-        parts += [
-            f"### {group.rstrip('.')}\n",
-            markdown_table(titles, rows),
-        ]
+        parts += [f"### {group.rstrip('.')}\n", markdown_table(titles, rows)]
     return "\n".join(parts)
 
 

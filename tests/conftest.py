@@ -17,13 +17,7 @@ from pathlib import Path
 import pytest
 
 from bus.sql import migrations
-from deploy.servers import (
-    Postgres,
-    RabbitMQ,
-    find_postgres,
-    find_rabbitmq,
-    private_directory,
-)
+from deploy.servers import Postgres, RabbitMQ, find_postgres, find_rabbitmq, private_directory
 from tests.support.overdue import limited
 from tests.support.schemas import BY_ALEMBIC, replaying
 from tests.support.servers import MEMORY, Authority, ExternalServer, a_database, installed, roomy, url_of

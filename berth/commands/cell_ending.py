@@ -104,12 +104,12 @@ async def _unregister(bus: Bus, name: str, force: bool) -> str:
 
 
 async def queues_of(admin: BrokerUsers, pattern: str) -> list[str]:
-    """Return the queues whose names match a pattern."""
+    """Return the queues with a name that matches a pattern."""
     return [queue for queue in await admin.queues() if re.match(pattern, queue)]
 
 
 async def _drop_queues(settings: Settings, name: str, admin: BrokerUsers) -> list[str]:
-    """Delete the cell's queues, then those that only it filled, once placement no longer reads them."""
+    """Delete the cell's queues, then the queues that only it filled, when placement has stopped reading."""
     from bus.rabbit.inspection import delete_queues
 
     ferried = ferry_permissions(settings, name, own=False)

@@ -122,7 +122,7 @@ def agent_user_of(settings: Settings, cell: str, agent: str) -> str:
 
 
 def database_of(settings: Settings) -> str:
-    """Return the name of the PostgreSQL database of the settings, or "" if they name none."""
+    """Return the name of the PostgreSQL database of the settings, or "" without one."""
     url = settings.database.url
     if not url.startswith("postgresql"):
         return ""
@@ -171,7 +171,7 @@ def limits_of_agent(settings: Settings) -> UserLimits:
 
 
 def permissions_of(settings: Settings, cell: str, agents: Sequence[str] = ()) -> Permissions:
-    """Return the permissions of a cell's RabbitMQ user: those of its conductor, and of the named agents."""
+    """Return the permissions of a cell's RabbitMQ user: for its conductor, and for the named agents."""
     tables = [wiring.tables_of_conductor(cell), *(wiring.tables_of_agent(cell, agent) for agent in agents)]
     return of_cell(cell, [worker for table in tables for worker in table], settings.bus.exchange)
 

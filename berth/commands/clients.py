@@ -83,7 +83,7 @@ async def remove_command(cli: Cli, name: NameOfClient, *, tool: BrokerTool) -> i
 
 
 def user_of(settings: Settings, client: str) -> str:
-    """Return the name of a client's RabbitMQ user, whose prefix no other user has."""
+    """Return the name of a client's RabbitMQ user; users of cells have another prefix."""
     return f"{settings.bus.exchange}.client.{client}"
 
 

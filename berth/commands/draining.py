@@ -141,7 +141,7 @@ class EmptyingPrinter(MovePrinter, EmptyingListener):
 
 
 async def tell_left_over(bus: Bus, hosts: Sequence[Provider], told: Collection[str], cli: Cli) -> None:
-    """Print the consumers that still have allocations on drained hosts, except those already listed."""
+    """Print the consumers that still have allocations on drained hosts and are not listed yet."""
     for host in hosts:
         left, called = await remaining_consumers(bus, host, told), host.host or host.name
         if cli.as_json:

@@ -232,10 +232,7 @@ def ten_minutes(history: BuildHistory, now: float, known: TenMinutes | None) -> 
 
 
 def workers(
-    replies: Replies,
-    schedulers: Mapping[str, float],
-    agents: Sequence[AgentHeartbeat],
-    now: float,
+    replies: Replies, schedulers: Mapping[str, float], agents: Sequence[AgentHeartbeat], now: float
 ) -> list[WorkerNow]:
     rows = []
     for reply in replies:

@@ -146,9 +146,7 @@ async def test_a_destroy_stops_a_build_and_voids_its_order(world: AgentWorld, fa
         assert await in_time(world.reports.get()) == an_agent_report(FIRST, "destroyed")
 
 
-async def test_builds_interrupted_by_a_power_failure_are_reported_as_failed(
-    world: AgentWorld,
-) -> None:
+async def test_builds_interrupted_by_a_power_failure_are_reported_as_failed(world: AgentWorld) -> None:
     crashes = CrashPlan(seed=1, orders=2, away=0.1)
     crash_at = crashes.next_after("agent0", 0)
     orders = [a_build_order(a_placed(number)) for number in range(crash_at)]
@@ -235,9 +233,7 @@ async def test_each_run_of_an_agent_has_a_unique_name(world: AgentWorld) -> None
     assert len(runs) == 2 and "" not in runs
 
 
-async def test_a_bare_metal_node_is_reported_like_an_ironic_node(
-    world: AgentWorld,
-) -> None:
+async def test_a_bare_metal_node_is_reported_like_an_ironic_node(world: AgentWorld) -> None:
     node = SimHost("6f3f0c9e-8f5b-4c1e-9d57-2b8a5c0e7a11", "metal1", {}, metal="baremetal")
     nodes = await world.bus.listen(IRONIC_NODE.at())
     async with world.serving(compute_sim(SimAgent("agent0", CELL, (node,)))):

@@ -59,9 +59,7 @@ async def test_an_aggregate_is_created_with_hosts_by_name_or_uuid_and_published(
         assert (answer.aggregates, answer.hosts, answer.seen) == ((made.aggregate,), {EAST: 2}, made.number)
 
 
-async def test_a_host_is_found_by_its_host_name_and_by_its_provider_name(
-    placement: Placement,
-) -> None:
+async def test_a_host_is_found_by_its_host_name_and_by_its_provider_name(placement: Placement) -> None:
     await report(placement, replace(a_report(1, name="hypervisor-1.example"), host="compute-1"))
     await edit(placement, MakeProvider(provider=host(9), name="storage"))
     made = await make(placement, FAST, "fast", "compute-1", "hypervisor-1.example", "storage")

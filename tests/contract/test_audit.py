@@ -188,9 +188,7 @@ async def test_a_host_that_a_client_put_into_two_zones_is_a_note(sound: Settings
     )
 
 
-async def test_a_recent_claim_may_belong_to_a_build_that_is_not_stored_yet(
-    sound: Settings,
-) -> None:
+async def test_a_recent_claim_may_belong_to_a_build_that_is_not_stored_yet(sound: Settings) -> None:
     known_to_no_cell(sound)
     assert (await audited(sound, after=1.0)).clean
     assert not (await audited(sound, after=60.0)).clean
@@ -295,9 +293,7 @@ async def test_a_holder_consumer_of_a_move_is_a_note_with_its_instance(sound: Se
     assert found.notes == [f"{uid(SOMEBODY)}: holds the host that {uid(ACTIVE)} has moved from"]
 
 
-async def test_a_registered_cell_without_a_named_database_is_a_note(
-    sound: Settings,
-) -> None:
+async def test_a_registered_cell_without_a_named_database_is_a_note(sound: Settings) -> None:
     url = f"sqlite+aiosqlite:///{sound.database.state_dir}/placement.db"
     async with a_placement(url, Clock(now=lambda: NOW, monotonic=lambda: NOW)) as placement:
         await placement.reports.report_many([a_report(9, cell="c9")])

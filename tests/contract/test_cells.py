@@ -234,9 +234,7 @@ async def holds(placement: Placement, consumer: int = 1, host: int = 1) -> None:
 
 
 @LOCALLY
-async def test_every_cell_is_listed_with_its_content_and_conductor_state(
-    cell: CellCommand,
-) -> None:
+async def test_every_cell_is_listed_with_its_content_and_conductor_state(cell: CellCommand) -> None:
     await holds(cell.placement)
     await edit_cell(cell.placement, RegisterCell(cell="c3", enabled=False, note="rack 7"))
     facts = ("state", "hosts", "instances", "host_states", "conductor", "note")

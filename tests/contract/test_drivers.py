@@ -126,9 +126,7 @@ NEEDS: dict[str, tuple[Flavor, dict[str, dict[str, int]], dict[str, tuple[str, .
 }  # fmt: skip
 
 
-async def test_each_driver_boots_flavors_for_its_child_providers(
-    cloud: DriverCloud,
-) -> None:
+async def test_each_driver_boots_flavors_for_its_child_providers(cloud: DriverCloud) -> None:
     ends = await cloud.booted(*(asked for asked, _, _ in NEEDS.values()))
     names = await cloud.name_of()
     for (what, (_, takes, served)), end in zip(NEEDS.items(), ends, strict=True):

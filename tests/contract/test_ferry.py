@@ -203,9 +203,7 @@ async def test_messages_inside_a_cell_are_not_forwarded(brokers: TwoBrokers) -> 
 # What goes wrong
 
 
-async def test_a_ferry_killed_before_its_acknowledgement_forwards_again(
-    brokers: TwoBrokers,
-) -> None:
+async def test_a_ferry_killed_before_its_acknowledgement_forwards_again(brokers: TwoBrokers) -> None:
     middle = await brokers.connected(brokers.middle)
     ear = await brokers.hears(brokers.own, PLACED)
     killed = asyncio.Event()
@@ -299,9 +297,7 @@ async def test_messages_without_a_consumer_become_dead_letters_at_their_origin(b
 
 
 @pytest.mark.parametrize("brokers", ["local"], indirect=True)
-async def test_a_message_that_the_other_broker_refuses_does_not_delay_the_rest(
-    brokers: TwoBrokers,
-) -> None:
+async def test_a_message_that_the_other_broker_refuses_does_not_delay_the_rest(brokers: TwoBrokers) -> None:
     middle = await brokers.connected(brokers.middle)
     ear = await brokers.hears(brokers.own, PLACED)
 

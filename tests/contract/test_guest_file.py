@@ -63,9 +63,7 @@ def seen(disk: AgentDisk) -> tuple[Any, ...]:
     )
 
 
-async def test_guests_allocations_and_reports_survive_a_kill(
-    disk: Callable[[], AgentDisk],
-) -> None:
+async def test_guests_allocations_and_reports_survive_a_kill(disk: Callable[[], AgentDisk]) -> None:
     built, failed, left, gone = (an_order(number) for number in range(4))
     one = disk()
     for order in (built, failed, left, gone):
@@ -90,9 +88,7 @@ async def test_guests_allocations_and_reports_survive_a_kill(
     two.close()
 
 
-async def test_an_outcome_that_was_not_synced_is_not_reported(
-    disk: Callable[[], AgentDisk],
-) -> None:
+async def test_an_outcome_that_was_not_synced_is_not_reported(disk: Callable[[], AgentDisk]) -> None:
     one, order = disk(), an_order(1)
     one.begin(order)
     one.finished(a_report(order))

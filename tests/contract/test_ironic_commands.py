@@ -83,9 +83,7 @@ async def in_step(house: PlacementBesideIronic) -> bool:
     return (await house.diff())[0] == 0
 
 
-async def test_the_worker_synchronizes_placement_and_the_diff_is_empty(
-    house: PlacementBesideIronic,
-) -> None:
+async def test_the_worker_synchronizes_placement_and_the_diff_is_empty(house: PlacementBesideIronic) -> None:
     for number in range(1, 4):
         house.ironic.have(number)
     code, lines = await house.diff()
@@ -188,9 +186,7 @@ async def emptied(house: PlacementBesideIronic) -> None:
     house.ironic.nodes.clear()
 
 
-async def test_many_missing_nodes_are_removed_only_if_allowed(
-    house: PlacementBesideIronic,
-) -> None:
+async def test_many_missing_nodes_are_removed_only_if_allowed(house: PlacementBesideIronic) -> None:
     await emptied(house)
     code, lines = await house.diff()
     assert code == 1 and "`berth ironic sweep --allow-removals`" in lines[-1]
@@ -204,9 +200,7 @@ async def test_many_missing_nodes_are_removed_only_if_allowed(
     assert (await house.diff())[1] == ["0 nodes in Ironic, 0 in placement: nothing differs"]
 
 
-async def test_a_few_missing_nodes_are_removed(
-    house: PlacementBesideIronic,
-) -> None:
+async def test_a_few_missing_nodes_are_removed(house: PlacementBesideIronic) -> None:
     for number in range(20):
         house.ironic.have(number)
     async with house.serving(house.following):
@@ -221,9 +215,7 @@ async def test_a_few_missing_nodes_are_removed(
     await until(only_the_other)
 
 
-async def test_the_worker_removes_nodes_deleted_while_it_was_stopped(
-    house: PlacementBesideIronic,
-) -> None:
+async def test_the_worker_removes_nodes_deleted_while_it_was_stopped(house: PlacementBesideIronic) -> None:
     for number in range(5):
         house.ironic.have(number)
     async with house.serving(house.following):

@@ -189,9 +189,7 @@ def counted(metric: Any, **labels: str) -> float:
 
 
 @pytest.mark.parametrize("can_read", [True, False], ids=["with an API", "without"])
-async def test_a_node_opens_and_closes_with_its_notifications(
-    can_read: bool,
-) -> None:
+async def test_a_node_opens_and_closes_with_its_notifications(can_read: bool) -> None:
     before = counted(CLAIMABLE_SECONDS), counted(REPORTED_SECONDS)
     async with cloud(can_read=can_read) as sky:
         uuid = await sky.change(1, "provision_set.start", provision_state="cleaning")

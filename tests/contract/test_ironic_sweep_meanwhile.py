@@ -98,10 +98,7 @@ async def test_a_node_missing_in_the_list_is_read_before_it_is_removed() -> None
         assert world.placed.open() == {1}
 
 
-AWAY = {
-    "Ironic, at once": 1,
-    "Ironic, in the middle": 3,
-}
+AWAY = {"Ironic, at once": 1, "Ironic, in the middle": 3}
 
 
 @pytest.mark.parametrize("page", AWAY.values(), ids=AWAY.keys())

@@ -133,9 +133,7 @@ async def test_notifications_speed_up_an_agent_and_are_not_required() -> None:
 
 @pytest.mark.parametrize("comes_out", [False, True])
 @in_virtual_time
-async def test_a_build_waits_a_limited_time_for_a_node_in_maintenance(
-    comes_out: bool,
-) -> None:
+async def test_a_build_waits_a_limited_time_for_a_node_in_maintenance(comes_out: bool) -> None:
     plan = SimPlan(step_time=Durations("constant", (400.0,)), call_back=True)
     async with metal_world(plan, maintenance_patience=120.0) as world:
         await world.bus.publish(world.build())

@@ -23,10 +23,7 @@ async def test_a_node_stays_closed_from_its_claim_until_it_is_clean_again() -> N
         async def look() -> None:
             one = await c.provider(root)
             key = f"{node.provision_state}{'' if node.instance_uuid is None else ', ours'}"
-            seen[key] = (
-                one.inventories["CUSTOM_BAREMETAL"].reserved,
-                one.used["CUSTOM_BAREMETAL"],
-            )
+            seen[key] = (one.inventories["CUSTOM_BAREMETAL"].reserved, one.used["CUSTOM_BAREMETAL"])
             await asyncio.sleep(1.0)
 
         while build not in c.ended:

@@ -13,14 +13,7 @@ from bus.clock import Clock
 from bus.decisions import Decision, Record
 from bus.errors import Poison, Retry
 from bus.messages import BuildReshaped, DestroyOrdered, HostFailed
-from bus.moves import (
-    FindMoves,
-    MoveEnded,
-    MoveKind,
-    MoveOrdered,
-    MovePlaced,
-    MoveProgress,
-)
+from bus.moves import FindMoves, MoveEnded, MoveKind, MoveOrdered, MovePlaced, MoveProgress
 from bus.queries import FindBuilds, FindInstances
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
@@ -274,9 +267,7 @@ async def test_ended_moves_are_republished_and_later_pruned(everywhere: MovingCe
     assert (await cell.stands()).status == "active"
 
 
-async def test_a_move_ended_by_another_conductor_ends_only_once(
-    everywhere: MovingCell,
-) -> None:
+async def test_a_move_ended_by_another_conductor_ends_only_once(everywhere: MovingCell) -> None:
     cell = everywhere
     await cell.active()
     rebuild = a_move("rebuild", number=2, hosts=(5,))
@@ -323,9 +314,7 @@ async def test_a_reshape_can_arrive_before_its_move(cell: MovingCell) -> None:
     assert (await cell.stands()).chosen.choice == Choice(allocations={uid(9, "e"): {"VCPU": 1}})
 
 
-async def test_a_move_with_an_unreadable_record_is_a_dead_letter(
-    cell: MovingCell,
-) -> None:
+async def test_a_move_with_an_unreadable_record_is_a_dead_letter(cell: MovingCell) -> None:
     await cell.ordered(cell.claimed())
     async with cell.database.write() as tx:
         await tx.execute(text("UPDATE builds SET moved = '{'"))

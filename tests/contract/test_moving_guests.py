@@ -219,10 +219,7 @@ CUT: list[tuple[MoveOrdered, tuple[MoveOrdered, ...], str, dict[int, tuple[str, 
 @pytest.mark.parametrize(("order", "before", "said", "then"), CUT, ids=[one[0].phase for one in CUT])
 @in_virtual_time
 async def test_a_power_failure_in_a_phase_leaves_the_guests_and_is_reported(
-    order: MoveOrdered,
-    before: tuple[MoveOrdered, ...],
-    said: str,
-    then: dict[int, tuple[str, str]],
+    order: MoveOrdered, before: tuple[MoveOrdered, ...], said: str, then: dict[int, tuple[str, str]]
 ) -> None:
     agent = await MovingAgent(away=5.0).build()
     await agent.move(*before)

@@ -212,9 +212,7 @@ async def reserve(store: Database, **moves: str) -> dict[str, str]:
         return await parked.one_of_each(tx, moves)
 
 
-async def test_a_waiting_move_is_stored_and_found_by_id_and_instance(
-    store: Database,
-) -> None:
+async def test_a_waiting_move_is_stored_and_found_by_id_and_instance(store: Database) -> None:
     one, build = a_kept_move(1, 5, priority=3), uid(5, "b")
     await reserve(store, **{build: uid(1, "e")})
     await add(store, "s1", one, kept(2))
@@ -245,9 +243,7 @@ async def test_at_most_one_move_of_an_instance_waits(store: Database) -> None:
     assert await reserve(store, **{build: second}) == {build: second}
 
 
-async def test_refusals_of_moves_are_stored_with_their_request(
-    store: Database,
-) -> None:
+async def test_refusals_of_moves_are_stored_with_their_request(store: Database) -> None:
     asked, other = a_move(1), a_move(2)
     said = [
         MoveRefused(
@@ -354,9 +350,7 @@ async def test_hosts_that_are_not_up_are_found_by_pages_and_all_are_counted(data
     assert (await life.records.find(FindHostHealth(roots=(HOSTS[0].root,)))).hosts == ()
 
 
-async def test_a_heartbeat_deletes_the_row_that_another_scheduler_stored(
-    database: Database,
-) -> None:
+async def test_a_heartbeat_deletes_the_row_that_another_scheduler_stored(database: Database) -> None:
     await migrate(database, "scheduler_worker")
     time = TurnedClock()
     first, second = await Life(database, time).load(), await Life(database, time).load()

@@ -282,9 +282,7 @@ async def test_a_claim_chosen_before_a_reshape_is_refused(placement: Placement) 
     ]
 
 
-async def test_a_deleted_tree_is_not_created_again_by_a_late_report(
-    placement: Placement,
-) -> None:
+async def test_a_deleted_tree_is_not_created_again_by_a_late_report(placement: Placement) -> None:
     await report(placement, a_report(1, a_provider(2, 1)))
     shape, _ = figures(placement, 1)
     assert await report(placement, gone(1, 3)) == [""]

@@ -146,9 +146,7 @@ async def test_a_recreated_provider_does_not_accept_earlier_claims(placement: Pl
         await edited(placement, SetInventories(provider=A, inventories=STOCK))
 
 
-async def test_claims_chosen_before_an_edit_are_refused_except_after_a_rename(
-    placement: Placement,
-) -> None:
+async def test_claims_chosen_before_an_edit_are_refused_except_after_a_rename(placement: Placement) -> None:
     await make(placement, (A, None))
 
     async def take(consumer: int, shapes: dict[str, int]) -> object:

@@ -169,9 +169,7 @@ async def test_a_reported_reshape_moves_allocations_of_its_tree_only(placement: 
     assert [provider.id for provider in await find_providers(placement, in_tree=HOST)] == [HOST]
 
 
-async def test_a_cell_sees_the_holders_of_its_own_hosts_only(
-    placement: Placement,
-) -> None:
+async def test_a_cell_sees_the_holders_of_its_own_hosts_only(placement: Placement) -> None:
     await load(placement, a_load(7, inventories=has(DISK_GB=50), traits=("MISC_SHARES_VIA_AGGREGATE",)))
     await report(placement, flat(), a_report(5, cell="c2"))
     beside = {**of_host(2), **on_hosts(7, DISK_GB=5)}

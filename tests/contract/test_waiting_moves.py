@@ -461,9 +461,7 @@ async def called(world: WaitingWorld, name: str, sequence: int, **given: Any) ->
 
 
 @in_virtual_time
-async def test_a_request_for_a_renamed_host_waits_for_the_name(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_request_for_a_renamed_host_waits_for_the_name(caplog: pytest.LogCaptureFixture) -> None:
     async with a_world() as world:
         await called(world, "east-1", 1, inventories={"VCPU": Inventory(total=1)})
         await asyncio.sleep(0.5)

@@ -204,9 +204,7 @@ async def test_a_dead_host_is_evacuated_and_a_live_host_is_drained(berth: Living
     await berth.clean()
 
 
-async def test_a_waiting_move_is_listed_explained_cancelled_and_started(
-    berth: LivingBerth,
-) -> None:
+async def test_a_waiting_move_is_listed_explained_cancelled_and_started(berth: LivingBerth) -> None:
     build, host = await berth.boot()
     there = "c1-host00001" if host != "c1-host00001" else "c1-host00002"
     await berth("host", "disable", there)

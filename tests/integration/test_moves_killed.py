@@ -283,11 +283,7 @@ async def test_moves_of_every_type_survive_kills(
 
 @pytest.mark.soak
 async def test_kill_9_of_every_process_in_every_phase_of_every_move(
-    amqp_url: str,
-    database_url: str,
-    bus_name: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    amqp_url: str, database_url: str, bus_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = moving_settings(amqp_url, database_url, bus_name, seconds := 2.0)
     rows = [*TIMED, *HELD["agents"], *HELD["placement"]]

@@ -14,10 +14,7 @@ from tests.support.servers import installed
 
 FAULTY = Drivers(
     path=Path(__file__).parent / "drivers",
-    interfaces={
-        "power": "faulty = berth_faulty:FaultyPower",
-        "deploy": "faulty = berth_faulty:FaultyDeploy",
-    },
+    interfaces={"power": "faulty = berth_faulty:FaultyPower", "deploy": "faulty = berth_faulty:FaultyDeploy"},
 )
 IMPATIENT = {
     "conductor": {

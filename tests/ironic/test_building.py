@@ -60,9 +60,7 @@ async def test_as_many_builds_as_there_are_nodes(cloud: IronicCloud) -> None:
         await cloud.follows(node, OPEN, seconds=30.0)
 
 
-async def test_a_scheduler_killed_between_claim_and_publication_loses_no_build(
-    cloud: IronicCloud,
-) -> None:
+async def test_a_scheduler_killed_between_claim_and_publication_loses_no_build(cloud: IronicCloud) -> None:
     """Six times at exactly that point, with builds on every node: all end where they are held."""
     kills, at_once = 6, 6
     nodes: set[str] = set()
@@ -105,9 +103,7 @@ async def test_a_build_that_finds_its_node_taken_goes_to_another(cloud: IronicCl
     assert await cloud.held() == {build: other}
 
 
-async def test_a_failed_deploy_moves_to_another_node_and_cleans_the_first(
-    cloud: IronicCloud,
-) -> None:
+async def test_a_failed_deploy_moves_to_another_node_and_cleans_the_first(cloud: IronicCloud) -> None:
     nodes = [await cloud.provided() for _ in range(2)]
     await cloud.kill("agent")
     build = await cloud.build()

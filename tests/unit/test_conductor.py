@@ -20,22 +20,10 @@ from bus.claims import (
     Retired,
 )
 from bus.decisions import Decision, Record
-from bus.messages import (
-    Attempt,
-    BuildDeleted,
-    BuildEnded,
-    HostFailed,
-)
+from bus.messages import Attempt, BuildDeleted, BuildEnded, HostFailed
 from bus.vocabulary import Contended, Message
 from cell_conductor.core.build import Build, holder_consumer
-from cell_conductor.core.events import (
-    AttemptLimits,
-    CleanedUp,
-    Event,
-    ReleaseAnswer,
-    Stalled,
-    SwapAnswered,
-)
+from cell_conductor.core.events import AttemptLimits, CleanedUp, Event, ReleaseAnswer, Stalled, SwapAnswered
 from cell_conductor.core.step import step
 from tests.support.conductor_builders import (
     a_build_order,

@@ -206,10 +206,7 @@ async def test_the_whole_system_may_be_asked_for(keystone: FakeKeystone, ironic:
 
 @pytest.mark.parametrize(
     "chosen, host",
-    [
-        ({"region": "south"}, "public.south"),
-        ({"interface": "internal", "region": "north"}, "internal.north"),
-    ],
+    [({"region": "south"}, "public.south"), ({"interface": "internal", "region": "north"}, "internal.north")],
 )
 async def test_the_endpoint_is_read_from_the_catalogue(
     keystone: FakeKeystone, ironic: FakeIronic, chosen: dict[str, str], host: str

@@ -3,14 +3,7 @@
 import httpx
 import pytest
 
-from ironic_sync.api import (
-    NEWEST,
-    VERSION,
-    Access,
-    IronicApi,
-    IronicRefused,
-    IronicUnavailable,
-)
+from ironic_sync.api import NEWEST, VERSION, Access, IronicApi, IronicRefused, IronicUnavailable
 from tests.support.fake_ironic import FakeIronic, fault, node_number
 
 UUID = node_number(1)

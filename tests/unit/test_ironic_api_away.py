@@ -10,14 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from ironic_sync.api import (
-    READ_ATTEMPTS,
-    VERSION,
-    Access,
-    IronicApi,
-    IronicRefused,
-    IronicUnavailable,
-)
+from ironic_sync.api import READ_ATTEMPTS, VERSION, Access, IronicApi, IronicRefused, IronicUnavailable
 from tests.support.fake_ironic import FakeIronic, fault, node_number
 
 UUID = node_number(1)

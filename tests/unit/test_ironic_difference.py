@@ -68,8 +68,7 @@ CASES: dict[str, tuple[Provider | None, list[tuple[str, str, str]]]] = {
     ),
     "of a class before, still held": (
         placed(
-            inventories={"CUSTOM_GOLD": OPEN, "CUSTOM_TIN": CLOSED},
-            used={"CUSTOM_GOLD": 0, "CUSTOM_TIN": 1},
+            inventories={"CUSTOM_GOLD": OPEN, "CUSTOM_TIN": CLOSED}, used={"CUSTOM_GOLD": 0, "CUSTOM_TIN": 1}
         ),
         [],
     ),

@@ -169,10 +169,7 @@ def test_a_node_ironic_does_not_know() -> None:
 @pytest.mark.parametrize(
     ("node", "why"),
     [
-        (
-            a_seen_node(maintenance=True, maintenance_reason="a disk"),
-            "the node is in maintenance: a disk",
-        ),
+        (a_seen_node(maintenance=True, maintenance_reason="a disk"), "the node is in maintenance: a disk"),
         (a_seen_node(maintenance=True), "the node is in maintenance: no reason is given"),
         (
             a_seen_node(resource_class="baremetal"),

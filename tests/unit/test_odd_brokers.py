@@ -161,9 +161,7 @@ async def test_deleting_queues_reports_a_missing_reply(name: str) -> None:
             await in_time(delete_queues(broker.url, ["one"]))
 
 
-async def test_an_internal_error_of_a_connection_ends_the_worker(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_an_internal_error_of_a_connection_ends_the_worker(caplog: pytest.LogCaptureFixture) -> None:
     async def handle(message: BuildUnplaceable) -> None: ...
 
     async def fault() -> None:

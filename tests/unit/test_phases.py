@@ -7,13 +7,7 @@ from msgspec.structs import replace
 
 from bus.claims import Choice, holder_consumer
 from bus.messages import BuildDeleteRequested, Selection
-from bus.moves import (
-    SHELVED,
-    HandoverProgress,
-    HandoverReported,
-    MovePlaced,
-    MoveReported,
-)
+from bus.moves import SHELVED, HandoverProgress, HandoverReported, MovePlaced, MoveReported
 from bus.requests import BuildSpec, Flavor
 from bus.vocabulary import Message
 from compute_sim.core.phases import NOTHING, MoveSteps, afterwards, meanwhile, ownership, refusal

@@ -23,15 +23,7 @@ from control_room.shared_data import Changes, SharedData, background_tasks
 from scheduler_worker.agents import GONE_SECONDS, Roster
 from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.choosing import Joined
-from scheduler_worker.core.events import (
-    Begun,
-    Chosen,
-    ComeAgain,
-    Effect,
-    HelpFound,
-    Need,
-    Park,
-)
+from scheduler_worker.core.events import Begun, Chosen, ComeAgain, Effect, HelpFound, Need, Park
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.placing import PATIENCE, ROUNDS, step
 from scheduler_worker.core.ranking_order import mixed, slice_of

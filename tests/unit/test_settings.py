@@ -156,9 +156,7 @@ broker = "amqp://c:geheim@far/"
 """
 
 
-def test_a_cell_with_its_own_broker_has_a_ferry(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_cell_with_its_own_broker_has_a_ferry(monkeypatch: pytest.MonkeyPatch) -> None:
     urls: list[str] = []
     monkeypatch.setattr("bus.rabbit.RabbitTransport", lambda url, **_: urls.append(url))
     settings = settings_of(SERVED, FERRIED).settings
@@ -339,11 +337,7 @@ def test_a_certificate_that_cannot_be_read_is_named() -> None:
         ({"ironic_api_url": "http://h", "ironic_cells": {"*": "c2"}}, ("c2",)),
         ({"ironic_api_url": "http://h", "ironic_cell_by": "shard", "ironic_cells": {"s": "c2"}}, ("c2",)),
         (
-            {
-                "ironic_api_url": "http://h",
-                "ironic_cell_by": "shard",
-                "ironic_cells": {"s": "c2", "*": "c1"},
-            },
+            {"ironic_api_url": "http://h", "ironic_cell_by": "shard", "ironic_cells": {"s": "c2", "*": "c1"}},
             ("c1", "c2"),
         ),
         ({"ironic_api_url": "http://h", "ironic_agents": {"c1": "another"}}, ()),

@@ -261,9 +261,7 @@ def hopeless(number: int) -> Tree:
     return a_tree(state(number), *children)
 
 
-def test_a_fruitless_search_is_limited_and_reports_unexamined_hosts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_fruitless_search_is_limited_and_reports_unexamined_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     suffixes = tuple(f"_{nth}" for nth in range(8))
     question = FindCandidates(
         groups=tuple(ResourceGroup(suffix=suffix, resources={"CUSTOM_VF": 3}) for suffix in suffixes),
