@@ -45,7 +45,8 @@ _FENCE = re.compile(
 )
 _ID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _LASTING = re.compile(r"^(?:\w+=\S+ )*berth (?:--\S+ \S+ )*(?:up|run|ironic sim)\b")
-_SERVES = re.compile(r"berth is up|Ctrl-C stops it|is ready|listens|serves|at http://")
+_UP = re.compile(r"berth is up")  # printed last: addresses are printed as soon as a server listens
+_SERVES = re.compile(r"Ctrl-C stops it|is ready|listens|serves|at http://")
 
 
 @dataclass(frozen=True)
@@ -221,7 +222,8 @@ class PageReader:
         self._tell(f"{{ exec {_unnamed(command)}\n}} </dev/null >{log} 2>&1 3>&- & echo $! >&3")
         started = _Lasting(command, self._answer(f"{snippet}: {command}"), log)
         self._lasting.append(started)
-        self._until(lambda: bool(_SERVES.search(log.read_text())), f"{snippet}: {command}", started)
+        ready = _UP if re.search(r"\bup\b", command) else _SERVES
+        self._until(lambda: bool(ready.search(log.read_text())), f"{snippet}: {command}", started)
 
     def _stop(self, lasting: _Lasting) -> None:
         self._tell(f"kill {lasting.pid}; wait {lasting.pid}; echo $? >&3")
