@@ -52,10 +52,11 @@ async def a_berth(directory: str, hosts: int) -> AsyncIterator[OpenBerth]:
     )
     assert process.stdout is not None
     try:
-        url = ""
-        while not url:
+        url, up = "", False
+        while not (url and up):
             line = (await process.stdout.readline()).decode()
             assert line, "it has ended"
+            up = up or "berth is up" in line
             if "the control room is at " in line:
                 url = line.split()[-1]
         settings = Settings().having(state_dir=directory, hosts=hosts)
