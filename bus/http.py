@@ -62,8 +62,7 @@ def url_of(listener: socket.socket) -> str:
 
 def announce(what: str, listener: socket.socket, path: str = "") -> None:
     """Print where a server listens, such as `placement is served at http://127.0.0.1:8778`."""
-    host, port = listener.getsockname()[:2]
-    sys.stdout.write(f"{what} at http://{f'[{host}]' if ':' in host else host}:{port}{path}\n")
+    sys.stdout.write(f"{what} at {url_of(listener)}{path}\n")
     sys.stdout.flush()
 
 

@@ -55,9 +55,6 @@ class Journal:
         make_private(path)
         try:
             self._file.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;" + _SCHEMA)
-            columns = [name for _, name, *_ in self._file.execute("PRAGMA table_info(kept)")]
-            if "delivered" not in columns:  # a file of an earlier release
-                self._file.execute("ALTER TABLE kept ADD COLUMN delivered INTEGER")
             last = self._file.execute("SELECT max(row) FROM kept").fetchone()[0]
             self._was_closed = self._file.execute("PRAGMA user_version").fetchone()[0] == _CLOSED
             self._file.execute(f"PRAGMA user_version = {_OPEN}")

@@ -202,7 +202,6 @@ class Topology:
             if await self._dead():
                 await self._unrouted()
                 await self._bind(names.unrouted, names.dead, key)
-                await self._bind(names.dead, names.dead, key, remove=True)  # as earlier releases bound it
             await self._exchange(names.delay)
             if await self._durable(name, arguments):
                 await self._bind(name, names.delay, key)
@@ -296,13 +295,12 @@ class Topology:
                 raise BrokerRefused(f"the private queue {name} cannot be made: {refused}") from None
             raise
 
-    async def _bind(self, queue: str, exchange: str, key: str, *, remove: bool = False) -> None:
-        async def change(channel: AbstractChannel) -> None:
-            found = await channel.get_queue(queue, ensure=False)
-            await (found.unbind if remove else found.bind)(exchange, key)
+    async def _bind(self, queue: str, exchange: str, key: str) -> None:
+        async def bind(channel: AbstractChannel) -> None:
+            await (await channel.get_queue(queue, ensure=False)).bind(exchange, key)
 
         try:
-            await self._ask(change)
+            await self._ask(bind)
         except RequestRefused as refused:
             if "no exchange" in str(refused):
                 raise ExchangeMissing(str(refused)) from None
