@@ -17,7 +17,7 @@ from msgspec import structs
 from rich.console import Console
 from rich.table import Table
 
-from bus.candidates import Heard
+from bus.candidates import OnChange
 from bus.queries import FindCandidates
 from bus.replication import ProviderChange
 from bus.reports import Inventory
@@ -116,7 +116,7 @@ class HeldIndex:
     def __init__(self, index: Index) -> None:
         self.index = index
 
-    def watch(self, heard: Heard) -> None:
+    def watch(self, heard: OnChange) -> None:
         """Do nothing, because this index does not change."""
 
     async def fresh(self) -> None: ...
@@ -150,7 +150,7 @@ def measure_source(hosts: int) -> dict[str, float]:
     return {
         "search and two free(), µs": microseconds,
         "of 20 flavors, µs for all": twenty,
-        f"beside {PROMISED} promises, µs": milliseconds(lambda: decide(flavors[0]), 300) * 1000,
+        f"in_parallel {PROMISED} promises, µs": milliseconds(lambda: decide(flavors[0]), 300) * 1000,
     }
 
 

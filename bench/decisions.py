@@ -20,7 +20,7 @@ from rich.table import Table
 from bench.candidates import CELLS, fleet
 from berth.loadtest import mixed
 from berth.services import settle_in
-from bus.candidates import Heard
+from bus.candidates import OnChange
 from bus.claims import ClaimAnswered, Claimed, ClaimRequested, ReleaseAnswered, Released, ReleaseRequested
 from bus.clock import Clock
 from bus.messages import BuildRequested, HostReported
@@ -47,7 +47,7 @@ class InstantPlacement:
         self.seconds = 0.0  # spent here
         self.granted = 0
 
-    def watch(self, heard: Heard) -> None: ...
+    def watch(self, heard: OnChange) -> None: ...
 
     async def fresh(self) -> None: ...
 

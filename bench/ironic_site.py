@@ -128,7 +128,9 @@ def workers(site: Site, bus: Bus) -> dict[str, Callable[[], Worker]]:
             AGENT,
             CELL,
             site.api(),
-            news=notification_source(Notifications(site.amqp_url, queue="bench.agent", quorum=False)),
+            notifications=notification_source(
+                Notifications(site.amqp_url, queue="bench.agent", quorum=False)
+            ),
             clock=clock,
         ),
     }

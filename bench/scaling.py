@@ -26,15 +26,15 @@ class Variant:
     name: str
     cells: int = CELLS
     settings: dict[str, Any] = field(default_factory=dict)
-    beside: tuple[str, ...] = ()  # workers that run once more, by their arguments of `berth run`
+    in_parallel: tuple[str, ...] = ()  # workers that run once more, by their arguments of `berth run`
 
 
 def _times(worker: str, several: int) -> Variant:
     """Return the variant with this number of a worker, in each cell if it belongs to cells."""
     names = [f"c{index}" for index in range(1, CELLS + 1)]
     commands = [f"{worker} --cell {cell}" for cell in names] if worker == "conductor" else [worker]
-    beside = tuple(command for command in commands for _ in range(several - 1))
-    return Variant(f"{several} {worker}{'s' if several > 1 else ''}", beside=beside)
+    in_parallel = tuple(command for command in commands for _ in range(several - 1))
+    return Variant(f"{several} {worker}{'s' if several > 1 else ''}", in_parallel=in_parallel)
 
 
 KINDS: dict[str, Sequence[Variant]] = {
@@ -58,7 +58,7 @@ def measured(variant: Variant, boots: int, hosts: int, mix: int) -> LoadedBoots:
     """Measure a load of boots after a first load that is not counted."""
     with ExitStack() as stack:
         berth = stack.enter_context(a_berth(hosts, variant.cells, fail=0.1, **variant.settings))
-        for worker in variant.beside:
+        for worker in variant.in_parallel:
             stack.enter_context(a_worker(berth.environment, *worker.split()))
         berth.load(LoadPlan(boots=boots // 4, flavors=mixed(mix)))
         run = berth.load(LoadPlan(boots=boots, flavors=mixed(mix)))

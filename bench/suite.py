@@ -170,7 +170,7 @@ def worked_off(sizes: BenchSizes) -> Figures:
 def news(sizes: BenchSizes) -> Figures:
     alone = ironic.steady(sizes.nodes, 200.0, sizes.events)
     busy = ironic.steady(sizes.nodes, 200.0, sizes.events, boots=sizes.boots_beside, hosts=sizes.hosts_beside)
-    each = {"": alone, f" beside {sizes.boots_beside:.0f} boots/s": busy}
+    each = {"": alone, f" in_parallel {sizes.boots_beside:.0f} boots/s": busy}
     return tuple(
         Figure(f"event → claimable{when}: {name}", result.at(share), "ms", "down")
         for when, result in each.items()
@@ -189,5 +189,5 @@ SUITE = {
     "demo": Benchmark("`make demo`, once all is installed", 10, demo),
     "decisions": Benchmark("a scheduler's decisions alone", 25, decisions),
     "doors": Benchmark("claims at placement's doors", 30, by_doors),
-    "ironic": Benchmark("from Ironic's event to a node that can be claimed, boots beside", 110, news),
+    "ironic": Benchmark("from Ironic's event to a node that can be claimed, boots in_parallel", 110, news),
 }

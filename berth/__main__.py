@@ -69,8 +69,8 @@ def commands_command(
     elif markdown:
         sys.stdout.write(command_table.markdown(app))
     else:
-        for name, says in command_table.sentences(app):
-            say.print(f"[bold]berth {name}[/bold]  {escape(says)}")
+        for name, description in command_table.sentences(app):
+            say.print(f"[bold]berth {name}[/bold]  {escape(description)}")
 
 
 def main() -> None:

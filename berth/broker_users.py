@@ -17,7 +17,7 @@ from bus.errors import BrokerRefused, Unavailable
 from bus.masking import masked
 
 _SECONDS = 30.0
-_LOOK_SECONDS = 2.0  # for a management API that may not be there
+_POLL_SECONDS = 2.0  # for a management API that may not be there
 # messages of rabbitmqctl for a missing object
 _NOT_THERE = re.compile("does not exist|not[ _]found|no_such_user", re.IGNORECASE)
 _HERE = ("127.0.0.1", "::1", "localhost")
@@ -48,7 +48,7 @@ class Management:
     async def there(self) -> bool:
         """Return whether RabbitMQ's management API answers."""
         try:
-            async with httpx.AsyncClient(timeout=_LOOK_SECONDS) as http:
+            async with httpx.AsyncClient(timeout=_POLL_SECONDS) as http:
                 found = await http.get(f"{self._url}/api/whoami", auth=self._auth)
         except httpx.HTTPError:
             return False
@@ -108,9 +108,9 @@ class Rabbitmqctl:
             if problem is not None:
                 raise problem
 
-    async def _end(self, *words: str) -> None:
+    async def _end(self, *arguments: str) -> None:
         try:
-            await self._run(*words)
+            await self._run(*arguments)
         except BrokerRefused as refused:
             if not _NOT_THERE.search(str(refused)):
                 raise
@@ -118,16 +118,16 @@ class Rabbitmqctl:
     async def queues(self) -> list[str]:
         return [queue["name"] for queue in await self._listed("list_queues", "-p", self._vhost, "name")]
 
-    async def _listed(self, *words: str) -> list[dict[str, str]]:
-        printed = await self._run(*words, "--formatter", "json")
+    async def _listed(self, *arguments: str) -> list[dict[str, str]]:
+        printed = await self._run(*arguments, "--formatter", "json")
         return msgspec.json.decode(printed or b"[]", type=list[dict[str, Any]])
 
-    async def _run(self, *words: str, given: bytes = b"") -> bytes:
+    async def _run(self, *arguments: str, given: bytes = b"") -> bytes:
         try:
             process = await asyncio.create_subprocess_exec(
                 self._command,
                 "--quiet",
-                *words,
+                *arguments,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
@@ -143,7 +143,7 @@ class Rabbitmqctl:
             raise
         if process.returncode:
             reason = " ".join((complaint or out).decode(errors="replace").split())
-            raise BrokerRefused(f"{self._command} {words[0]}: {re.sub(r'[^ -~]', '', reason)[:500]}")
+            raise BrokerRefused(f"{self._command} {arguments[0]}: {re.sub(r'[^ -~]', '', reason)[:500]}")
         return out
 
 

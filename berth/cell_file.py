@@ -86,9 +86,9 @@ def password_of(url: str, user: str) -> str:
 
 def _with(text: str, name: str, value: Any) -> str:
     """Return the text of a settings file with this setting added before the first table header."""
-    there = re.compile(rf"^{name}\s*=.*$", re.MULTILINE)
-    if there.search(text):
-        return there.sub(lambda _: _line(name, value).rstrip(), text, count=1)
+    assignment = re.compile(rf"^{name}\s*=.*$", re.MULTILINE)
+    if assignment.search(text):
+        return assignment.sub(lambda _: _line(name, value).rstrip(), text, count=1)
     return _line(name, value) + text
 
 

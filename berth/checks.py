@@ -156,9 +156,9 @@ def _check_addresses(values: Mapping[str, Any], refuse: Refuse) -> None:
 
 def _check_files(url: str, named: tuple[str, ...], name: str, refuse: Refuse) -> None:
     """Refuse an unreadable certificate file; later it would look like an unreachable server."""
-    for word, path in parse_qsl(urlsplit(url).query):
-        if word in named and not os.access(path, os.R_OK):
-            refuse(name, f"{word}={path}: there is no such file, or it cannot be read")
+    for option, path in parse_qsl(urlsplit(url).query):
+        if option in named and not os.access(path, os.R_OK):
+            refuse(name, f"{option}={path}: there is no such file, or it cannot be read")
 
 
 def _urls(value: str | Mapping[str, str]) -> list[str]:
@@ -226,10 +226,10 @@ def _check_names(settings: Settings, refuse: Refuse) -> None:
 def _check_simulation(compute: SimulatorSettings, refuse: Refuse) -> None:
     from compute_sim import BadMachine, Durations, machines
 
-    for name, words in (("build_time", compute.build_time), ("move_time", compute.move_time)):
+    for name, text in (("build_time", compute.build_time), ("move_time", compute.move_time)):
         try:
-            if words or name == "build_time":
-                Durations.parse(words)
+            if text or name == "build_time":
+                Durations.parse(text)
         except ValueError as problem:
             refuse(name, str(problem))
     try:

@@ -23,10 +23,10 @@ def policy(settings: Settings) -> ChoicePolicy:
 def chosen(settings: Settings, refuse: Refuse) -> ChoicePolicy:
     """Return the enabled filters and weighers; call `refuse` with the name of a wrong setting."""
     wanted = settings.scheduler
-    own: dict[str, Callable[..., Any]] = {}
+    extensions: dict[str, Callable[..., Any]] = {}
     for name, functions in (("scheduler_filters", wanted.filters), ("scheduler_weighers", wanted.weighers)):
         try:
-            own |= own_functions(functions)
+            extensions |= extension_functions(functions)
         except BadChoice as problem:
             refuse(name, str(problem))
     made = ChoicePolicy()
@@ -40,7 +40,7 @@ def chosen(settings: Settings, refuse: Refuse) -> ChoicePolicy:
                 filters or None,
                 weighers or None,
                 options=options,
-                own=own,
+                extensions=extensions,
                 subset=wanted.subset,
                 near=wanted.near,
                 cells=settings.cell_names,
@@ -53,15 +53,19 @@ def chosen(settings: Settings, refuse: Refuse) -> ChoicePolicy:
 
 def rule_options(settings: Settings) -> dict[str, dict[str, Any]]:
     """Return the options of filters and weighers; `pci` weighs the devices of `pci_aliases` by default."""
-    said = {name: dict(options) for name, options in settings.scheduler.rules.items()}
-    aliases = [words.split()[0] for words in settings.requests.pci_aliases.values() if words.split()]
+    options_of = {name: dict(options) for name, options in settings.scheduler.rules.items()}
+    aliases = [
+        aliases_text.split()[0]
+        for aliases_text in settings.requests.pci_aliases.values()
+        if aliases_text.split()
+    ]
     if aliases:
         classes = dict.fromkeys((*DEVICES, *aliases))
-        said["pci"] = {"classes": list(classes), **said.get("pci", {})}
-    return said
+        options_of["pci"] = {"classes": list(classes), **options_of.get("pci", {})}
+    return options_of
 
 
-def own_functions(names: Iterable[str]) -> dict[str, Callable[..., Any]]:
+def extension_functions(names: Iterable[str]) -> dict[str, Callable[..., Any]]:
     """Return an operator's own filters and weighers, from names of the form `module:function`."""
     return {name: _function(name) for name in names if ":" in name}
 
@@ -89,17 +93,17 @@ _READ_UNSCOPED = {
 
 def request_options(settings: Settings) -> RequestOptions:
     """Return the options for reading requests, from checked settings."""
-    said, rules = settings.requests, settings.scheduler.filters
+    requests, rules = settings.requests, settings.scheduler.filters
     return RequestOptions(
-        pci_aliases=pci_aliases(said.pci_aliases),
-        large_pages=said.large_pages,
-        image_metadata_traits=said.image_metadata_traits,
-        image_type_traits=said.image_type_traits,
-        max_wait=said.max_wait,
+        pci_aliases=pci_aliases(requests.pci_aliases),
+        large_pages=requests.large_pages,
+        image_metadata_traits=requests.image_metadata_traits,
+        image_type_traits=requests.image_type_traits,
+        max_wait=requests.max_wait,
         unscoped=not rules or any(name.rpartition(".")[2] in _READ_UNSCOPED for name in rules),
-        tenant_aggregates=said.tenant_aggregates != "off",
-        tenant_aggregates_required=said.tenant_aggregates == "required",
-        isolate_aggregates=said.isolate_aggregates,
+        tenant_aggregates=requests.tenant_aggregates != "off",
+        tenant_aggregates_required=requests.tenant_aggregates == "required",
+        isolate_aggregates=requests.isolate_aggregates,
     )
 
 
@@ -111,10 +115,10 @@ def pci_aliases(texts: Mapping[str, str]) -> dict[str, PciAlias]:
 def _alias(name: str, value: str) -> PciAlias:
     if not _WORD.fullmatch(name):
         raise ValueError(f"{name!r} is no name: up to 48 letters, digits, _ and -")
-    words = value.split()
-    policies = [word.removeprefix("numa=") for word in words if word.startswith("numa=")]
-    names = [word for word in words if not word.startswith("numa=")]
-    strange = [repr(word) for word in names if not _NAME.fullmatch(word)]
+    parts = value.split()
+    policies = [part.removeprefix("numa=") for part in parts if part.startswith("numa=")]
+    names = [part for part in parts if not part.startswith("numa=")]
+    strange = [repr(part) for part in names if not _NAME.fullmatch(part)]
     if not names or strange or len(policies) > 1:
         wrong = f"{strange[0]} of {name} is none" if strange else f"{name} has {value!r}"
         raise ValueError(f"takes a resource class, traits, and once numa=POLICY: {wrong}")

@@ -50,8 +50,8 @@ def read(
     def take(name: str, value: Any, origin: str) -> None:
         if name not in KINDS:
             like = get_close_matches(name, KINDS, n=1, cutoff=0.8)
-            there = f"did you mean {like[0]}?" if like else f"there are: {', '.join(KINDS)}"
-            raise BadSetting(f"{origin}: there is no setting {masked(name)!r}; {there}")
+            suggestion = f"did you mean {like[0]}?" if like else f"there are: {', '.join(KINDS)}"
+            raise BadSetting(f"{origin}: there is no setting {masked(name)!r}; {suggestion}")
         values[name], origins[name] = _converted(name, value, origin), origin
 
     for name, value, origin in _from_environment(environment):

@@ -142,16 +142,16 @@ async def _holders(bus: Bus, placed: Mapping[str, Provider]) -> dict[str, str]:
 
 
 def _ironic_state(node: Raw) -> IronicState:
-    words = defaultdict(str, {name: str(value or "") for name, value in node.items()})
+    texts = defaultdict(str, {name: str(value or "") for name, value in node.items()})
     maintenance = bool(node.get("maintenance"))
     return IronicState(
-        state=words["provision_state"] or "available",
-        target=words["target_provision_state"],
-        power=words["power_state"],
+        state=texts["provision_state"] or "available",
+        target=texts["target_provision_state"],
+        power=texts["power_state"],
         maintenance=maintenance,
-        why=((words["maintenance_reason"] or words["fault"]) if maintenance else words["last_error"])[:300],
-        instance=words["instance_uuid"],
-        resource_class=words["resource_class"],
+        why=((texts["maintenance_reason"] or texts["fault"]) if maintenance else texts["last_error"])[:300],
+        instance=texts["instance_uuid"],
+        resource_class=texts["resource_class"],
     )
 
 

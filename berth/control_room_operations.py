@@ -44,7 +44,7 @@ class ControlRoomActions:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 
-    async def mark_host(self, what: str, root: str, given: str) -> str:
+    async def mark_host(self, marking: str, root: str, given: str) -> str:
         with operations_refused():
             cause = checked_cause(given)
             markings = {
@@ -54,7 +54,7 @@ class ControlRoomActions:
                 "undo-force-down": forcing_down(False),
             }
             before = await host_named(self._bus, root)
-            state = await markings[what](self._bus, before)
+            state = await markings[marking](self._bus, before)
             after = await host_named(self._bus, root)
             if set(after.traits) == set(before.traits):
                 raise OperationRefused(state)

@@ -39,15 +39,15 @@ def bus_operations(
         return [QueueLoad(spec.name, f"agent {agent}") for spec in agent_queues(cell, agent)]
 
     async def queues(cells: Collection[str], agents: Collection[tuple[str, str]]) -> Sequence[QueueLoad]:
-        here = tuple(dict.fromkeys((*settings.cell_names, *sorted(cells))))
-        if here not in made:
+        cell_names = tuple(dict.fromkeys((*settings.cell_names, *sorted(cells))))
+        if cell_names not in made:
             made.clear()
             # in a thread: where no other worker is in this process, their tables are yet to be imported
-            made[here] = await asyncio.to_thread(_queues, settings, here, elsewhere, queues_of)
+            made[cell_names] = await asyncio.to_thread(_queues, settings, cell_names, elsewhere, queues_of)
         reported = [
             queue for cell, agent in agents if cell not in elsewhere for queue in of_agent(cell, agent)
         ]
-        return list({queue.name: queue for queue in (*reported, *made[here])}.values())
+        return list({queue.name: queue for queue in (*reported, *made[cell_names])}.values())
 
     async def replay(ids: Collection[str]) -> tuple[int, Sequence[str]]:
         stay = list[str]()

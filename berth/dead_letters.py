@@ -33,8 +33,8 @@ async def replay(
         try:
             await transport.send(letter.queue, envelope, expected=True)
         except (Unroutable, Undecodable) as problem:
-            gone = isinstance(problem, Unroutable)
-            why = f"there is no queue {letter.queue!r}" if gone else f"its body is {problem}"
+            no_queue = isinstance(problem, Unroutable)
+            why = f"there is no queue {letter.queue!r}" if no_queue else f"its body is {problem}"
             stays(f"{letter.id} stays: {why}")
             return False
         return True

@@ -26,7 +26,7 @@ _SELECTABLE = {  # field of a node in settings → of the selection
     "owner": "owners",
     "resource_class": "resource_classes",
 }
-_NEWS_KEPT = 600.0  # seconds for which a broker keeps the news of an agent that may never come back
+_NOTIFICATIONS_KEPT = 600.0  # seconds for which a broker keeps the news of an agent that may never come back
 
 
 def check(settings: Settings, refuse: Callable[[str, str], None]) -> None:
@@ -136,11 +136,11 @@ def followed(settings: Settings, clock: Clock) -> FollowedIronic:
 def _notifications(
     settings: Settings, clock: Clock, receiver: str = "", kept_seconds: float | None = None
 ) -> Notifications:
-    news = settings.ironic.news
+    notifications = settings.ironic.news
     return Notifications(
-        news.amqp_url,
-        exchange=news.exchange,
-        topics=news.topics,
+        notifications.amqp_url,
+        exchange=notifications.exchange,
+        topics=notifications.topics,
         # not the queue of another berth on the same RabbitMQ
         queue=f"{settings.bus.exchange}.ironic_sync{receiver}",
         quorum=settings.bus.queue_type == "quorum" and kept_seconds is None,
@@ -167,11 +167,11 @@ def agent_of(cell: str) -> str:
 
 def metal(settings: Settings, role: Role, bus: Bus) -> Worker:
     """Return the bare-metal agent that deploys on the nodes of a cell."""
-    cell, pool, clock, news = role.cell, agent_of(role.cell), bus.clock, None
+    cell, pool, clock, notifications = role.cell, agent_of(role.cell), bus.clock, None
     agent = role.agent or pool
     if settings.ironic.is_heard:  # every process receives all notifications, on a queue that expires after it
         receiver = f".{agent}.{clock.uuid()[:8]}"
-        news = notification_source(_notifications(settings, clock, receiver, _NEWS_KEPT))
+        notifications = notification_source(_notifications(settings, clock, receiver, _NOTIFICATIONS_KEPT))
     api = IronicApi(access(settings), clock)
     lease = NodeLease(
         agent,
@@ -179,14 +179,14 @@ def metal(settings: Settings, role: Role, bus: Bus) -> Worker:
         cell,
         bus.asker(topics.LEASE, timeout=_LEASE_TIMEOUT),
         clock,
-        bus.asker(topics.TELL_NODES),
+        bus.asker(topics.REPORT_NODES),
         nodes_of(api, selection(settings), cell, pool),
     )
     return metal_agent(
         agent,
         cell,
         api,
-        news=news,
+        notifications=notifications,
         period=settings.compute.heartbeat,
         patience=settings.ironic.builds.build_patience,
         maintenance_patience=settings.ironic.builds.maintenance_patience,

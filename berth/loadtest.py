@@ -27,8 +27,8 @@ def mixed(flavors: int) -> tuple[Flavor, ...]:
     """Return this many different flavors: 1 to 8 VCPUs, 512 MB to 4 GB for each VCPU, some disk."""
     made = []
     for index in range(flavors):
-        size, turn = index % 4, index // 4
-        memory, disk, again = turn % 4, turn // 4 % 4, turn // 16
+        size, quarter = index % 4, index // 4
+        memory, disk, again = quarter % 4, quarter // 4 % 4, quarter // 16
         vcpus = 1 << size
         made.append(
             Flavor(
@@ -150,8 +150,8 @@ class Load:
         self._began = monotonic()
         async with asyncio.TaskGroup() as group:
             working = [
-                group.create_task(self._hear_ended(ended)),
-                group.create_task(self._hear_unplaceable(unplaceable)),
+                group.create_task(self._on_ended(ended)),
+                group.create_task(self._on_unplaceable(unplaceable)),
                 group.create_task(self._watch(progress)),
                 group.create_task(self._ask()),  # which may wait for room, or a broker, that never comes
             ]
@@ -197,12 +197,12 @@ class Load:
         self.open += count
         await publish(self.bus, *requests)
 
-    async def _hear_ended(self, listener: Listener[BuildEnded]) -> None:
+    async def _on_ended(self, listener: Listener[BuildEnded]) -> None:
         while True:
             end = await listener.get()
             self._end(end.build, end.status, end.host, end.reason, len(end.attempts))
 
-    async def _hear_unplaceable(self, listener: Listener[BuildUnplaceable]) -> None:
+    async def _on_unplaceable(self, listener: Listener[BuildUnplaceable]) -> None:
         while True:
             end = await listener.get()
             for build in end.instances:

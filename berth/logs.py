@@ -64,10 +64,10 @@ def secrets_of(settings: Settings) -> tuple[str, ...]:
 
         found |= secrets_of_cloud(cloud)
     for value in by_name(settings).values():
-        for one in value.values() if isinstance(value, dict) else (value,):
-            if isinstance(one, str) and "://" in one:
-                found |= set(_passwords(one))
-    return tuple(sorted((one for one in found if len(one) >= _SHORTEST), key=len, reverse=True))
+        for text in value.values() if isinstance(value, dict) else (value,):
+            if isinstance(text, str) and "://" in text:
+                found |= set(_passwords(text))
+    return tuple(sorted((text for text in found if len(text) >= _SHORTEST), key=len, reverse=True))
 
 
 def _passwords(url: str) -> Iterator[str]:
@@ -149,9 +149,13 @@ class JsonLines(_Lines):
         for kind, known in ids_of(envelopes).items():
             line[kind] = known[0] if len(known) == 1 else known
         if len(envelopes) == 1:
-            [one] = envelopes
-            line |= {"message": one.id, "type": one.type, "correlation": one.correlation or one.id}
-            line |= {"trace": one.traceparent[3:35]} if one.traceparent else {}
+            [envelope] = envelopes
+            line |= {
+                "message": envelope.id,
+                "type": envelope.type,
+                "correlation": envelope.correlation or envelope.id,
+            }
+            line |= {"trace": envelope.traceparent[3:35]} if envelope.traceparent else {}
         if trace := self.trace(record):
             line["traceback"] = self.masked(trace)
         return msgspec.json.encode(line).decode()

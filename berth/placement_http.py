@@ -7,7 +7,7 @@ from typing import Any
 from berth.settings import BadSetting, Settings
 from bus.http import HttpLimits, announce, listen, serve
 from placement_worker import Placement
-from placement_worker.http import Options, access, http_app, tell_refusal
+from placement_worker.http import Options, access, format_refusal, http_app
 
 
 def placement_http(placement: Placement, settings: Settings) -> Callable[[], Coroutine[Any, Any, None]]:
@@ -22,7 +22,7 @@ def placement_http(placement: Placement, settings: Settings) -> Callable[[], Cor
             listener,
             limits=HttpLimits(connections=settings.placement.http_connections),
             drain=settings.process.drain,
-            tell_refusal=tell_refusal,
+            format_refusal=format_refusal,
             closing=app.state.closing.set,
         )
 
@@ -40,7 +40,7 @@ def access_of(settings: Settings) -> tuple[access.TokenFile | None, access.Acces
     door = settings.placement
     try:
         tokens = access.TokenFile(Path(door.tokens)) if door.auth == "tokens" else None
-        own = access.load_policy(Path(door.policy)) if door.policy else {}
-        return tokens, access.AccessPolicy(own, enforce_new_defaults=door.enforce_new_defaults)
+        file_rules = access.load_policy(Path(door.policy)) if door.policy else {}
+        return tokens, access.AccessPolicy(file_rules, enforce_new_defaults=door.enforce_new_defaults)
     except (access.BadTokens, access.BadPolicy) as problem:
         raise BadSetting(str(problem)) from None

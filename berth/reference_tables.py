@@ -16,7 +16,7 @@ import msgspec
 from prometheus_client.metrics import MetricWrapperBase
 
 from berth import settings as settings_module
-from berth.choice import own_functions, policy, rule_options
+from berth.choice import extension_functions, policy, rule_options
 from berth.settings import GROUP_OF, KINDS, Settings, SettingsGroup, by_name
 from bus.decisions import CONSTRAINTS, ENDS, MOVES
 from placement_worker.http.access import DEFAULTS
@@ -155,16 +155,16 @@ _REASONS: tuple[tuple[str, str, str, Mapping[str, str]], ...] = (
 
 def reasons() -> list[dict[str, str]]:
     return [
-        {"code": code, "of": title.removeprefix("Of "), "says": says}
+        {"code": code, "of": title.removeprefix("Of "), "says": meaning}
         for title, _, _, codes in _REASONS
-        for code, says in codes.items()
+        for code, meaning in codes.items()
     ]
 
 
 def reasons_markdown() -> str:
     parts = []
     for title, lead, head, codes in _REASONS:
-        rows = [(f"`{code}`", says) for code, says in codes.items()]
+        rows = [(f"`{code}`", meaning) for code, meaning in codes.items()]
         parts += [f"### {title}\n", *([f"{lead}\n"] if lead else []), markdown_table(("code", head), rows)]
     return "\n".join(parts)
 
@@ -173,13 +173,13 @@ def reasons_markdown() -> str:
 
 
 def filters(settings: Settings) -> list[Choosable]:
-    own = own_functions(settings.scheduler.filters)
-    return all_rules(policy(settings), rule_options(settings), own)
+    extensions = extension_functions(settings.scheduler.filters)
+    return all_rules(policy(settings), rule_options(settings), extensions)
 
 
 def weighers(settings: Settings) -> list[Choosable]:
-    own = own_functions(settings.scheduler.weighers)
-    return all_weighers(policy(settings), rule_options(settings), own)
+    extensions = extension_functions(settings.scheduler.weighers)
+    return all_weighers(policy(settings), rule_options(settings), extensions)
 
 
 def rules(settings: Settings) -> dict[str, Any]:
@@ -237,10 +237,12 @@ class Setting:
 
 
 def settings_there_are() -> list[Setting]:
-    says, titles = _words(), _titles()
+    sentences, titles = _words(), _titles()
     defaults = by_name(Settings())
     return [
-        Setting(name, titles[group], _TYPES.get(KINDS[name], "table"), defaults[name], says.get(name, ""))
+        Setting(
+            name, titles[group], _TYPES.get(KINDS[name], "table"), defaults[name], sentences.get(name, "")
+        )
         for name, group in GROUP_OF.items()
     ]
 
@@ -268,9 +270,9 @@ def _titles() -> Mapping[str, str]:
     def below(kind: type[SettingsGroup], path: tuple[str, ...]) -> None:
         for field in msgspec.structs.fields(kind):
             if isinstance(field.type, type) and issubclass(field.type, SettingsGroup):
-                here = (*path, field.name)
-                found[" ".join(here)] = inspect.cleandoc(field.type.__doc__ or "").split("\n\n")[0]
-                below(field.type, here)
+                field_path = (*path, field.name)
+                found[" ".join(field_path)] = inspect.cleandoc(field.type.__doc__ or "").split("\n\n")[0]
+                below(field.type, field_path)
 
     below(Settings, ())
     return {path: re.sub(r" ?\((docs/\w+\.md)\)", "", title) for path, title in found.items()}

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from bus import topics
-from bus.candidates import CandidateSource, Heard
+from bus.candidates import CandidateSource, OnChange
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.worker import Worker
@@ -22,12 +22,12 @@ class SharedMemory:
     def __init__(self) -> None:
         self._memory: Memory | None = None
         self._given = asyncio.Event()
-        self._watchers: list[Heard] = []
+        self._watchers: list[OnChange] = []
 
     def give(self, memory: Memory) -> None:
         self._memory = memory
-        for heard in self._watchers:
-            memory.watch(heard)
+        for on_change in self._watchers:
+            memory.watch(on_change)
         self._given.set()
 
     @property
@@ -36,10 +36,10 @@ class SharedMemory:
             raise Unavailable("placement has not read what there is yet")
         return self._memory.index
 
-    def watch(self, heard: Heard) -> None:
-        self._watchers.append(heard)
+    def watch(self, on_change: OnChange) -> None:
+        self._watchers.append(on_change)
         if self._memory is not None:
-            self._memory.watch(heard)
+            self._memory.watch(on_change)
 
     async def loaded(self) -> None:
         await self._given.wait()
@@ -67,8 +67,8 @@ def candidate_source(bus: Bus, shared: SharedMemory | None) -> SearchPlace:
         return SearchPlace(IndexedSource(shared), shared.loaded, ())
     ask = bus.asker
     reader = BusReader(ask(topics.TREES), ask(topics.CHANGES), ask(topics.AGGREGATES), ask(topics.CELLS))
-    kept, worker = replica(reader, bus.clock)
-    return SearchPlace(IndexedSource(kept), kept.loaded, (worker,))
+    index, worker = replica(reader, bus.clock)
+    return SearchPlace(IndexedSource(index), index.loaded, (worker,))
 
 
 def placement_queries(bus: Bus) -> PlacementQueries:

@@ -177,12 +177,12 @@ class Supervisor:
     @staticmethod
     def command(together: Sequence["worker_roles.Role"]) -> Sequence[str]:
         first = together[0]
-        words = [sys.executable, "-m", "berth", "run", first.worker]
+        command = [sys.executable, "-m", "berth", "run", first.worker]
         if first.cell:
-            words += ["--cell", ",".join(dict.fromkeys(role.cell for role in together))]
+            command += ["--cell", ",".join(dict.fromkeys(role.cell for role in together))]
         if first.agent and len(together) == 1:
-            words += ["--agent", first.agent]
-        return words
+            command += ["--agent", first.agent]
+        return command
 
     async def _end(self) -> None:
         """Ask every worker to finish its messages in hand; kill workers that take too long."""

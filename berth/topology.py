@@ -79,10 +79,10 @@ def asyncapi(workers: Sequence[Worker]) -> dict[str, Any]:
     operations: dict[str, Any] = {}
     for topic in TOPICS:
         name = _identifier(topic.pattern)
-        says = topic.says
+        description = topic.says
         if topic.outsiders and "reply_to" in topic.message.__struct_fields__:
-            says += f"; on {topic.pattern}.<reply_to> when asked so"
-        channels[name] = _channel(topic.pattern, says, [topic.message.__name__])
+            description += f"; on {topic.pattern}.<reply_to> when asked so"
+        channels[name] = _channel(topic.pattern, description, [topic.message.__name__])
         for worker in emitters(topic, workers):
             operations[f"{_identifier(worker)}_sends_{name}"] = _operation("send", name, topic.says)
         for worker in hearers(topic, workers):
@@ -130,10 +130,10 @@ def _describe_query(
             operations[f"{_identifier(worker)}_{verb}_{name}"] = operation
 
 
-def _channel(pattern: str, says: str, messages: Sequence[str]) -> dict[str, Any]:
+def _channel(pattern: str, description: str, messages: Sequence[str]) -> dict[str, Any]:
     channel: dict[str, Any] = {
         "address": pattern,
-        "description": says,
+        "description": description,
         "messages": {name: {"$ref": f"#/components/messages/{name}"} for name in messages},
         "bindings": {"amqp": {"is": "routingKey", "exchange": {"name": "berth", "type": "topic"}}},
     }
@@ -143,8 +143,8 @@ def _channel(pattern: str, says: str, messages: Sequence[str]) -> dict[str, Any]
     return channel
 
 
-def _operation(action: str, channel: str, says: str) -> dict[str, Any]:
-    return {"action": action, "channel": {"$ref": f"#/channels/{channel}"}, "summary": says}
+def _operation(action: str, channel: str, summary: str) -> dict[str, Any]:
+    return {"action": action, "channel": {"$ref": f"#/channels/{channel}"}, "summary": summary}
 
 
 def _identifier(name: str) -> str:
@@ -187,72 +187,76 @@ def _where(address: str) -> str:
 
 
 def _section(name: str, schema: Mapping[str, Any], where: str) -> list[str]:
-    says = re.sub(r"\s+", " ", schema.get("description", "")).strip()
+    description = re.sub(r"\s+", " ", schema.get("description", "")).strip()
     lines = [f"#### {name}", ""]
-    lines += [part for part in (where and f"{where}. ", says and html.escape(says, quote=False)) if part]
+    lines += [
+        part
+        for part in (where and f"{where}. ", description and html.escape(description, quote=False))
+        if part
+    ]
     if "properties" not in schema:
         return [*lines, "", _type(schema), ""]
     needed = schema.get("required", ())
     rows = []
-    for field, one in schema["properties"].items():
-        default, value = "", one.get("default")
+    for field, field_schema in schema["properties"].items():
+        default, value = "", field_schema.get("default")
         if field in needed:
             default = "needed"
         elif value not in ("", None, [], (), {}):
             default = "as each of its own" if isinstance(value, dict) else _code(json.dumps(value))
-        rows.append((f"`{field}`", _type(one), default))
+        rows.append((f"`{field}`", _type(field_schema), default))
     return [*lines, "", markdown_table(("field", "is", "default"), rows)]
 
 
-def _type(one: Mapping[str, Any]) -> str:
-    if "$ref" in one:
-        name = one["$ref"].removeprefix(_REF)
+def _type(schema: Mapping[str, Any]) -> str:
+    if "$ref" in schema:
+        name = schema["$ref"].removeprefix(_REF)
         return f"[{name}](#{name.lower()})"
-    if "anyOf" in one:
-        return " or ".join(_type(each) for each in one["anyOf"])
-    if "enum" in one:
-        return "one of " + ", ".join(_code(json.dumps(value)) for value in one["enum"])
-    if "const" in one:
-        return _code(json.dumps(one["const"]))
-    bounds = _bounds(one)
-    match one.get("type"):
+    if "anyOf" in schema:
+        return " or ".join(_type(each) for each in schema["anyOf"])
+    if "enum" in schema:
+        return "one of " + ", ".join(_code(json.dumps(value)) for value in schema["enum"])
+    if "const" in schema:
+        return _code(json.dumps(schema["const"]))
+    bounds = _bounds(schema)
+    match schema.get("type"):
         case "array":
-            parts = [_type(each) for each in one.get("prefixItems", ())]
-            items = one.get("items")
+            parts = [_type(each) for each in schema.get("prefixItems", ())]
+            items = schema.get("items")
             if parts:
                 return f"[{', '.join(parts)}]"
             return f"list{bounds} of {_type(items)}" if items else f"list{bounds}"
         case "object":
-            keys, values = one.get("propertyNames"), one.get("additionalProperties")
+            keys, values = schema.get("propertyNames"), schema.get("additionalProperties")
             inside = _type(values) if isinstance(values, dict) else "anything"
             by = f" by {_type({'type': 'string', **keys})}" if keys else ""
             return f"table{bounds} of {inside}{by}"
         case "null":
             return "nothing"
-        case "string" if "description" in one:
-            return html.escape(one["description"], quote=False).replace("|", "&#124;") + bounds
-        case "string" if "pattern" in one:
-            return f"text like {_code(one['pattern'].replace('(?!' + chr(92) + 'n)', ''))}{bounds}"
+        case "string" if "description" in schema:
+            return html.escape(schema["description"], quote=False).replace("|", "&#124;") + bounds
+        case "string" if "pattern" in schema:
+            return f"text like {_code(schema['pattern'].replace('(?!' + chr(92) + 'n)', ''))}{bounds}"
         case kind:
             return _TYPES.get(kind, str(kind)) + bounds
 
 
-def _bounds(one: Mapping[str, Any]) -> str:
+def _bounds(schema: Mapping[str, Any]) -> str:
     """Return the limits of a field as text, to follow `text`."""
     names = ("imum", "Length", "Items", "Properties")
-    least = next((one[f"min{name}"] for name in names if f"min{name}" in one), None)
-    most = next((one[f"max{name}"] for name in names if f"max{name}" in one), None)
-    if "exclusiveMinimum" in one:
-        limits = f"more than {one['exclusiveMinimum']}"
+    least = next((schema[f"min{name}"] for name in names if f"min{name}" in schema), None)
+    most = next((schema[f"max{name}"] for name in names if f"max{name}" in schema), None)
+    if "exclusiveMinimum" in schema:
+        limits = f"more than {schema['exclusiveMinimum']}"
     elif most is not None:
         limits = f"at most {most}" if least is None else f"{least} to {most}"
     elif least:
         limits = f"at least {least}"
     else:
         return ""
-    if one.get("type") in ("array", "object"):
+    if schema.get("type") in ("array", "object"):
         return f" ({limits})"
-    return f", {limits} long" if one.get("type") == "string" else f", {limits}"
+    return f", {limits} long" if schema.get("type") == "string" else f", {limits}"
 
 
 def _code(text: str) -> str:

@@ -44,8 +44,8 @@ def begin(environment: Mapping[str, str] = os.environ) -> None:
     known = {point.name: point for point in entry_points(group="opentelemetry_traces_exporter")}
     found = known.get(_CALLED.get(name, name))
     if found is None:
-        there = ", ".join(sorted(known)) or "none"
-        raise BadSetting(f"OTEL_TRACES_EXPORTER={name}: no such exporter ({_HOW}); there are: {there}")
+        available = ", ".join(sorted(known)) or "none"
+        raise BadSetting(f"OTEL_TRACES_EXPORTER={name}: no such exporter ({_HOW}); there are: {available}")
     service = {"service.name": environment.get("OTEL_SERVICE_NAME", "berth")}
     provider = sdk.TracerProvider(resource=resources.Resource.create(service))
     provider.add_span_processor(export.BatchSpanProcessor(found.load()()))

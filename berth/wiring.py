@@ -45,7 +45,7 @@ def transport(settings: Settings, name: str, cell: str = "") -> Transport:
     if settings.embedded:
         return SocketTransport(Path(settings.database.state_dir) / SOCKET)
     url = settings.cell(cell).broker if cell else settings.bus.amqp_url
-    return _rabbit(settings, url, name, keeps=name == "placement")
+    return _rabbit(settings, url, name, declares_shared=name == "placement")
 
 
 def way_of(together: Sequence[worker_roles.Role], settings: Settings) -> Transport:
@@ -54,7 +54,7 @@ def way_of(together: Sequence[worker_roles.Role], settings: Settings) -> Transpo
     return transport(settings, worker_roles.name_of(together), "" if first.worker == "ferry" else first.cell)
 
 
-def _rabbit(settings: Settings, url: str, name: str, *, keeps: bool) -> RabbitTransport:
+def _rabbit(settings: Settings, url: str, name: str, *, declares_shared: bool) -> RabbitTransport:
     from bus.rabbit import RabbitTransport
 
     return RabbitTransport(
@@ -62,7 +62,7 @@ def _rabbit(settings: Settings, url: str, name: str, *, keeps: bool) -> RabbitTr
         exchange=settings.bus.exchange,
         quorum=settings.bus.queue_type == "quorum",
         name=f"berth {name}",
-        keeps=keeps,
+        declares_shared=declares_shared,
         central=central_queues() if url == settings.bus.amqp_url else (),
     )
 
@@ -109,7 +109,7 @@ async def workers(
         from bus.rabbit import RabbitTransport
 
         assert isinstance(bus.transport, RabbitTransport)  # embedded cells have no separate broker
-        cell_transport = _rabbit(settings, settings.cell(role.cell).ferry, str(role), keeps=True)
+        cell_transport = _rabbit(settings, settings.cell(role.cell).ferry, str(role), declares_shared=True)
         try:
             yield [ferry(crossings_of(role.cell), bus.transport, cell_transport, bus.clock)]
         finally:

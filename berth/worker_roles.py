@@ -124,7 +124,7 @@ def processes(settings: Settings) -> list[tuple[Role, ...]]:
             open_[kind] = []
             found.append(open_[kind])
         open_[kind].append(role)
-    return [tuple(those) for those in found]
+    return [tuple(group) for group in found]
 
 
 def ending(settings: Settings) -> list[list[Role]]:
@@ -142,8 +142,8 @@ def ending(settings: Settings) -> list[list[Role]]:
 
 def name_of(together: Sequence[Role]) -> str:
     """Return the name of a process: conductor.c1, or conductor.c1+c2."""
-    first, *others = together
-    return "+".join([str(first), *(role.agent or role.cell for role in others)])
+    first, *further = together
+    return "+".join([str(first), *(role.agent or role.cell for role in further)])
 
 
 def agents_of(cell: str, settings: Settings) -> list[str]:

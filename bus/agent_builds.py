@@ -184,14 +184,16 @@ def reshaped_mappings(
     """
     instead: dict[str, tuple[str, ...]] = {}
     for provider, resources in before.items():
-        gone = [name for name in resources if name not in after.get(provider, {})]
-        instead[provider] = (() if len(gone) == len(resources) else (provider,)) + tuple(
+        removed = [name for name in resources if name not in after.get(provider, {})]
+        instead[provider] = (() if len(removed) == len(resources) else (provider,)) + tuple(
             to
             for to, moved in after.items()
-            if to != provider and any(name in moved and name not in before.get(to, {}) for name in gone)
+            if to != provider and any(name in moved and name not in before.get(to, {}) for name in removed)
         )
     return {
-        suffix: tuple(dict.fromkeys(to for one in providers for to in instead.get(one, (one,))))
+        suffix: tuple(
+            dict.fromkeys(to for provider_id in providers for to in instead.get(provider_id, (provider_id,)))
+        )
         for suffix, providers in mappings.items()
     }
 

@@ -140,8 +140,8 @@ AggregateResult = AggregateEdited | AggregateRefusal
 def refusal_reason(refusal: AggregateRefusal) -> str:
     """Return the reason why an edit of an aggregate was refused, as a sentence for operators."""
     match refusal:
-        case Missing(what=what, names=names):
-            return f"there is no {what} {', '.join(names)}"
+        case Missing(what=kind, names=names):
+            return f"there is no {kind} {', '.join(names)}"
         case Taken(what="name", value=name):
             return f"another aggregate has the name {name!r}"
         case Taken(value=name):

@@ -25,7 +25,7 @@ class SenselessQuery(ValueError):
     """A query for candidates that is not valid; the text names the wrong field and the reason."""
 
 
-Heard = Callable[[Sequence[str], Sequence[str]], None]  # changed roots; changed aggregates and cells
+OnChange = Callable[[Sequence[str], Sequence[str]], None]  # changed roots; changed aggregates and cells
 
 
 class PlacedHost(Protocol):
@@ -142,8 +142,8 @@ class CandidateSource(Protocol):
 
     def withdraw(self, allocations: Allocations) -> None: ...
 
-    def watch(self, heard: Heard) -> None:
+    def watch(self, on_change: OnChange) -> None:
         """Call `heard` after every change of placement, with the changed roots, aggregates and cells."""
 
-    def watch_for_more(self, heard: Heard) -> None:
+    def watch_for_more(self, on_change: OnChange) -> None:
         """Call `heard` after changes that may help a waiting request: free capacity, traits, inventories."""

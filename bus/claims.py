@@ -27,7 +27,7 @@ from bus.vocabulary import (
 
 CLEANUP = "CLEANUP"  # type of consumers that hold the resources of a guest that is to be deleted
 MIGRATION = "MIGRATION"  # type of consumers that hold the source of a move until it is confirmed or reverted
-KEEPERS = (CLEANUP, MIGRATION)
+HOLDER_TYPES = (CLEANUP, MIGRATION)
 
 
 def holder_consumer(build: str, attempt: int) -> str:

@@ -59,9 +59,9 @@ SOONEST = 0.1  # seconds between two messages
 class RateLimitedPublisher:
     """A publisher of at most ten messages a second. While the bus is unreachable, messages are dropped."""
 
-    def __init__(self, say: Callable[[], Awaitable[None]], what: str) -> None:
-        self._say = say
-        self._what = what
+    def __init__(self, publish: Callable[[], Awaitable[None]], subject: str) -> None:
+        self._publish = publish
+        self._subject = subject
         self._due = asyncio.Event()
 
     def due(self) -> None:
@@ -73,9 +73,9 @@ class RateLimitedPublisher:
             await self._due.wait()
             self._due.clear()
             try:
-                await self._say()
+                await self._publish()
             except Unavailable as away:
-                log.debug("%s was not published: %s", self._what, away)
+                log.debug("%s was not published: %s", self._subject, away)
             await asyncio.sleep(SOONEST)
 
 
@@ -90,6 +90,6 @@ class ReportSequence:
         self._last = min(max(self._last + 1, int(self._clock.now() * 1_000_000)), MAX_ORDINAL)
         return self._last
 
-    def follow(self, told: int) -> None:
+    def follow(self, reported: int) -> None:
         """Continue after this sequence number of an earlier run of the process, whose clock was ahead."""
-        self._last = max(self._last, told)
+        self._last = max(self._last, reported)

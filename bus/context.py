@@ -67,7 +67,7 @@ class StoredContext(msgspec.Struct, frozen=True, omit_defaults=True):
     traceparent: str = ""
 
 
-NO_STORY = StoredContext()
+NO_CONTEXT = StoredContext()
 
 
 @contextmanager
@@ -89,27 +89,27 @@ def envelopes_handled() -> Sequence[Envelope]:
     return (alone,) if alone is not None else tuple(_arrived.get({}).values())
 
 
-def story_of(message: Message) -> StoredContext:
+def stored_context(message: Message) -> StoredContext:
     """Return the causal context of a message that is being handled now, to be stored with the message."""
     envelope = _arrived.get({}).get(id(message))
     if envelope is None:
-        return NO_STORY
+        return NO_CONTEXT
     return StoredContext(envelope.id, envelope.correlation, envelope.traceparent)
 
 
 @contextmanager
-def resumed(story: StoredContext) -> Iterator[None]:
+def resumed(context: StoredContext) -> Iterator[None]:
     """Mark messages published within the block as caused by the message whose context was stored."""
-    if story == NO_STORY:
+    if context == NO_CONTEXT:
         yield
         return
     envelope = Envelope(
-        id=story.id,
+        id=context.id,
         type="",
         key="",
         body=msgspec.Raw(b""),
-        correlation=story.correlation,
-        traceparent=story.traceparent,
+        correlation=context.correlation,
+        traceparent=context.traceparent,
     )
     token = current.set(envelope)
     try:

@@ -105,7 +105,7 @@ class HostStanding(Value, frozen=True, kw_only=True):
 def standing(
     traits: Collection[str],
     health: HostHealth | None,
-    kept: Collection[str] | None = None,
+    kept_traits: Collection[str] | None = None,
     *,
     deleted: bool = False,
 ) -> HostStanding:
@@ -121,7 +121,7 @@ def standing(
     forced = FORCED_DOWN in traits or (health is not None and health.forced_down)
     why = [health.why] if health is not None and down else []
     why += closed_by(
-        traits, health is None or health.enabled, "" if health is None else health.why_disabled, kept
+        traits, health is None or health.enabled, "" if health is None else health.why_disabled, kept_traits
     )
     if forced:
         why.insert(0, FORCED)
@@ -181,13 +181,13 @@ FORCED = "forced down by an operator"
 
 
 def closed_by(
-    traits: Collection[str], enabled: bool, why_disabled: str, kept: Collection[str] | None = None
+    traits: Collection[str], enabled: bool, why_disabled: str, kept_traits: Collection[str] | None = None
 ) -> list[str]:
     """Return who disabled a host (operator or agent) with the causes; empty if the host is enabled."""
     causes = causes_in(traits)
     marked = DISABLED in traits
-    by_operator = causes or (marked and (enabled if kept is None else DISABLED in kept))
-    by_agent = not enabled or (marked and kept is not None and DISABLED not in kept)
+    by_operator = causes or (marked and (enabled if kept_traits is None else DISABLED in kept_traits))
+    by_agent = not enabled or (marked and kept_traits is not None and DISABLED not in kept_traits)
     reasons = []
     if by_operator:
         reasons.append(f"disabled by an operator{_because(cause for cause in causes if cause != UNNAMED)}")
@@ -197,13 +197,13 @@ def closed_by(
 
 
 def marked(
-    traits: Collection[str], kept: Collection[str] | None = None, *, deleted: bool = False
+    traits: Collection[str], kept_traits: Collection[str] | None = None, *, deleted: bool = False
 ) -> list[str]:
     """Return the reasons in the traits of a host's root provider why the host gets no new instances."""
     return [
         *(["deleted: its owner reports so"] if deleted else []),
         *([FORCED] if FORCED_DOWN in traits else []),
-        *closed_by(traits, True, "", kept),
+        *closed_by(traits, True, "", kept_traits),
     ]
 
 
@@ -217,5 +217,5 @@ def _since(moment: float) -> str:
 
 
 def _because(causes: Iterable[str]) -> str:
-    words = ", ".join(causes)
-    return f": {words}" if words else ""
+    listed = ", ".join(causes)
+    return f": {listed}" if listed else ""

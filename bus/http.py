@@ -30,7 +30,7 @@ ADDRESS_BYTES = 65_535  # limit of a URL with its query, given by the parser
 LEAST_RATE = 1000  # bytes a second; a long request that is sent slower is refused
 
 # Makes headers and body of a refusal from its status, reason and the client's Accept header.
-TellRefusal = Callable[[int, str, str], tuple[Mapping[str, str], bytes]]
+FormatRefusal = Callable[[int, str, str], tuple[Mapping[str, str], bytes]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +60,9 @@ def url_of(listener: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def announce(what: str, listener: socket.socket, path: str = "") -> None:
+def announce(server: str, listener: socket.socket, path: str = "") -> None:
     """Print where a server listens, such as `placement is served at http://127.0.0.1:8778`."""
-    sys.stdout.write(f"{what} at {url_of(listener)}{path}\n")
+    sys.stdout.write(f"{server} at {url_of(listener)}{path}\n")
     sys.stdout.flush()
 
 
@@ -77,7 +77,7 @@ async def serve(
     *,
     limits: HttpLimits | None = None,
     drain: float = 1.0,
-    tell_refusal: TellRefusal = plainly,
+    format_refusal: FormatRefusal = plainly,
     closing: Callable[[], None] | None = None,
 ) -> None:
     """Serve HTTP until cancelled; then requests in progress have `drain` seconds to finish.
@@ -98,7 +98,7 @@ async def serve(
         timeout_graceful_shutdown=max(1, round(drain)),
     )
     config.limits = limits
-    config.tell_refusal = tell_refusal
+    config.format_refusal = format_refusal
     server = _Server(config)
     try:
         await server.serve(sockets=[listener])
@@ -119,7 +119,7 @@ def _within_open_files(limits: HttpLimits) -> HttpLimits:
 
 class _Config(uvicorn.Config):
     limits: HttpLimits
-    tell_refusal: TellRefusal
+    format_refusal: FormatRefusal
 
 
 class _Server(uvicorn.Server):
@@ -146,10 +146,10 @@ class _Connection(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._head = 0  # bytes of the request's headers so far; -1 after them
-        self._said_in_full = True  # whether the last request is complete
+        self._is_complete = True  # whether the last request is complete
         self._said = 0  # bytes of the request so far
         self._since = 0.0  # start of the request
-        self._impatient: TimerHandle | None = None  # deadline of an incomplete request
+        self._sender_deadline: TimerHandle | None = None  # deadline of an incomplete request
         self._unread: TimerHandle | None = None  # deadline of an unread response
         self._answering: RequestResponseCycle | None = None  # pipelined requests wait behind it
 
@@ -170,7 +170,7 @@ class _Connection(HttpToolsProtocol):
             and connection is not self
             and not connection.transport.is_closing()
         ]
-        for timer in ("timeout_keep_alive_task", "_impatient"):
+        for timer in ("timeout_keep_alive_task", "_sender_deadline"):
             waited_for = [connection for connection in others if getattr(connection, timer) is not None]
             if waited_for:
                 min(waited_for, key=lambda connection: getattr(connection, timer).when()).transport.close()
@@ -192,28 +192,28 @@ class _Connection(HttpToolsProtocol):
         super().data_received(data)
         if self.transport.is_closing():
             return
-        if self._said_in_full:
+        if self._is_complete:
             self._stop_waiting()
             if self.timeout_keep_alive_task is None and (self.cycle is None or self.cycle.response_complete):
                 self._wait_for_request()  # only line ends between requests
             return
-        if self._impatient is None:
+        if self._sender_deadline is None:
             self._said, self._since = 0, self.loop.time()
-            self._impatient = self.loop.call_later(self.config.limits.slow, self._grow_impatient)
+            self._sender_deadline = self.loop.call_later(self.config.limits.slow, self._check_sender)
         self._said += len(data)
         if self._head >= 0:
             self._head += len(data)
             if self._head > HEAD_BYTES:
                 self._refuse(431, f"The headers of a request may have {HEAD_BYTES} bytes.")
 
-    def _grow_impatient(self) -> None:
+    def _check_sender(self) -> None:
         """Refuse a request that is incomplete at its deadline, which fast uploads extend."""
         now = self.loop.time()
         if self.flow.read_paused or self._is_responding():
             self._since, self._said = now, 0
         left = self._since + self.config.limits.slow + self._said / LEAST_RATE - now
         if left > 0:
-            self._impatient = self.loop.call_later(left, self._grow_impatient)
+            self._sender_deadline = self.loop.call_later(left, self._check_sender)
         else:
             self._refuse(408, "The request was not complete in time.")
 
@@ -226,12 +226,12 @@ class _Connection(HttpToolsProtocol):
         )
 
     def _stop_waiting(self) -> None:
-        if self._impatient is not None:
-            self._impatient.cancel()
-            self._impatient = None
+        if self._sender_deadline is not None:
+            self._sender_deadline.cancel()
+            self._sender_deadline = None
 
     def on_message_begin(self) -> None:
-        self._head, self._said_in_full = 0, False
+        self._head, self._is_complete = 0, False
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -244,7 +244,7 @@ class _Connection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        self._said_in_full = True
+        self._is_complete = True
         super().on_message_complete()
 
     # Time to read a response
@@ -263,7 +263,7 @@ class _Connection(HttpToolsProtocol):
         super().on_response_complete()
         if self.transport.is_closing():
             self._watch_reader()
-        elif not self._said_in_full:  # the next request has begun: the connection is not idle
+        elif not self._is_complete:  # the next request has begun: the connection is not idle
             self._unset_keepalive_if_required()
 
     def _watch_reader(self) -> None:
@@ -318,7 +318,7 @@ class _Connection(HttpToolsProtocol):
         self._stop_waiting()
         self._forget_answers()
         accept = dict(self.headers or ()).get(b"accept", b"").decode("latin-1")
-        headers, body = self.config.tell_refusal(status, why, accept)
+        headers, body = self.config.format_refusal(status, why, accept)
         headers = {**headers, "content-length": str(len(body)), "connection": "close"}
         head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self.transport.write(f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{head}\r\n".encode() + body)

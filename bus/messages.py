@@ -299,13 +299,13 @@ class HostFailed(Message, frozen=True, kw_only=True):
     ours: bool = True  # the host caused the failure; False: the request did, such as by a corrupt image
 
 
-MOST_SPOKEN = 1000
+MOST_REPORTED = 1000
 
 
 class IronicSpoke(Message, frozen=True, kw_only=True):
     """A hint that Ironic nodes changed, to refresh pages; it may be delivered twice or not at all."""
 
-    nodes: Annotated[tuple[Id, ...], Meta(max_length=MOST_SPOKEN)] = ()  # empty: too many to list
+    nodes: Annotated[tuple[Id, ...], Meta(max_length=MOST_REPORTED)] = ()  # empty: too many to list
 
 
 class NodeChanged(Message, frozen=True, kw_only=True):

@@ -134,12 +134,12 @@ def matches(pattern: str, key: str) -> bool:
     return _segments_match(pattern.split(".") if pattern else [], key.split(".") if key else [])
 
 
-def _segments_match(pattern: list[str], words: list[str]) -> bool:
+def _segments_match(pattern: list[str], segments: list[str]) -> bool:
     if not pattern:
-        return not words
+        return not segments
     if pattern[0] == "#":
-        return any(_segments_match(pattern[1:], words[skip:]) for skip in range(len(words) + 1))
-    return bool(words) and pattern[0] in ("*", words[0]) and _segments_match(pattern[1:], words[1:])
+        return any(_segments_match(pattern[1:], segments[skip:]) for skip in range(len(segments) + 1))
+    return bool(segments) and pattern[0] in ("*", segments[0]) and _segments_match(pattern[1:], segments[1:])
 
 
 _CONDUCTOR = "that cell's conductor"
@@ -147,9 +147,9 @@ _AGENTS = "that cell's agents"
 TopicMessage = TypeVar("TopicMessage", bound=Message)
 
 
-def _outcome(pattern: str, message: type[TopicMessage], says: str, source: str) -> Topic[TopicMessage]:
+def _outcome(pattern: str, message: type[TopicMessage], meaning: str, source: str) -> Topic[TopicMessage]:
     """Return a topic of results for clients; publishing such a message without a subscriber is no error."""
-    return Topic(pattern, message, says, source, "the client", expected=False, outsiders=True)
+    return Topic(pattern, message, meaning, source, "the client", expected=False, outsiders=True)
 
 
 # fmt: off
@@ -183,7 +183,7 @@ MOVE_PLACED = Topic("move.placed.{cell}", moves.MovePlaced, "the destination of 
 MOVE_REFUSED = _outcome("move.refused", moves.MoveRefused, "a move was refused, with the reason", "scheduler")
 MOVE_STEER = Topic("move.steer.{cell}", moves.MoveSteered, "confirm, revert, abort or force a move", ANYONE,
     _CONDUCTOR)
-MOVE_TOLD = _outcome("move.told.{cell}", moves.MoveProgress,
+MOVE_PROGRESS = _outcome("move.told.{cell}", moves.MoveProgress,
     "progress of a move, or why it cannot be confirmed, reverted, aborted or forced", "conductor")
 MOVE_ENDED = _outcome("move.ended.{cell}", moves.MoveEnded, "a move ended, with all phases and attempts",
     "conductor")
@@ -206,7 +206,7 @@ AGENT_MOVED = Topic("agent.moved.{cell}", moves.MoveReported,
     "conductor")
 AGENT_ASKED = Topic("agent.asked.{cell}.{agent}", guests.GuestsAsked, "ask an agent for its guests", ANYONE,
     "agent")
-AGENT_TOLD = _outcome("agent.told.{cell}", guests.GuestsReported,
+AGENT_GUESTS = _outcome("agent.told.{cell}", guests.GuestsReported,
     "the guests of an agent, from its own records", "agent")
 SCHEDULER_ALIVE = Topic("scheduler.alive", messages.SchedulerAlive, "heartbeat of a scheduler", "scheduler",
     "every scheduler", expected=False)
@@ -282,7 +282,7 @@ FIND_MOVES = Query("cell.moves.{cell}", moves.FindMoves, moves.MovesFound,
     "moves of a cell, active and ended", ANYONE, _CONDUCTOR)
 LEASE = Query("cell.lease.{cell}", leases.LeaseAsked, leases.LeaseAnswered,
     "renew the lease of a bare-metal agent, and learn its nodes", _AGENTS, _CONDUCTOR, within=True)
-TELL_NODES = Query("cell.nodes.{cell}", leases.NodesReported, leases.NodesTaken,
+REPORT_NODES = Query("cell.nodes.{cell}", leases.NodesReported, leases.NodesTaken,
     "report which bare-metal nodes exist, to divide them among agents", _AGENTS, _CONDUCTOR, within=True)
 FIND_AGENTS = Query("cell.agents.{cell}", leases.FindAgents, leases.AgentsFound,
     "bare-metal agents of a cell with the number of their nodes", ANYONE, _CONDUCTOR)

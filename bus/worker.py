@@ -37,7 +37,7 @@ class On:
     linger: float  # seconds to wait for further messages under load
     private: bool  # every replica receives every message while it runs
     unheard: Callable[[Any], Awaitable[Emits]] | None = None  # replaces unroutable messages
-    unheard_after: int = 0  # after this many tries
+    undeliverable_after: int = 0  # after this many tries
 
     @property
     def name(self) -> str:
@@ -188,13 +188,13 @@ def on_many(
     linger: float = 0.0,
     private: bool = False,
     unheard: Callable[[Any], Awaitable[Emits]] | None = None,
-    unheard_after: int = 20,
+    undeliverable_after: int = 20,
 ) -> On:
     """Return a row that consumes a topic and handles its messages in lists; the handler returns one outcome
     for each message.
 
     Emitted messages without a subscriber are retried, and finally become a dead letter. With `unheard`, that
-    handler is called instead after `unheard_after` tries, to undo what the message stands for.
+    handler is called instead after `undeliverable_after` tries, to undo what the message stands for.
 
     `linger` is for handlers whose cost is per list (a transaction): under load, a list waits this long for
     further messages; the first message after a pause never waits.
@@ -203,7 +203,9 @@ def on_many(
     _check(handler, declared)
     if unheard is not None:
         _check(unheard, declared)
-    return On(_address(topic), handler, declared, batch, concurrency, linger, private, unheard, unheard_after)
+    return On(
+        _address(topic), handler, declared, batch, concurrency, linger, private, unheard, undeliverable_after
+    )
 
 
 def answers(

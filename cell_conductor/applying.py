@@ -94,14 +94,14 @@ class EventApplier:
         moved: list[tuple[BuildMove, MovePlaced]] = []
         async with self.database.write() as tx:
             known = await store.load(tx, events)
-            own = {build.move.id for build in known.values() if build.move is not None}
+            moves_here = {build.move.id for build in known.values() if build.move is not None}
             begun = {move.move for event in events.values() if (move := placed_by(event)) is not None}
-            over = await store.ended_moves(tx, begun - own)
+            ended = await store.ended_moves(tx, begun - moves_here)
             for id_, event in events.items():
                 before = known.get(id_)
                 placed = placed_by(event)
-                if placed is not None and placed.move in over:  # read here, as it may have just ended
-                    applied[id_] = before, end_messages(over[placed.move])
+                if placed is not None and placed.move in ended:  # read here, as it may have just ended
+                    applied[id_] = before, end_messages(ended[placed.move])
                     continue
                 if placed is not None and (why := postpone_reason(before, placed)):
                     applied[id_] = Retry(MOVE_LATER, why)
@@ -151,9 +151,9 @@ def _moves_of(
 
 
 def _log_abandoned_leftovers(before: Build, after: Build) -> None:
-    kept = {left.attempt for left in after.leftovers}
+    remaining = {left.attempt for left in after.leftovers}
     for left in before.leftovers:
-        if not left.gone and left.attempt not in kept:
+        if not left.gone and left.attempt not in remaining:
             host = before.hosts[left.at]
             log.warning(
                 "build %s: agent %s did not report, and the allocations held for its attempt %d on %s are"

@@ -63,16 +63,16 @@ class HeldByCell(Compact, frozen=True):
     def in_a_move(self) -> bool:
         return self.moves or self.status in ("moving", "verifying")
 
-    def beside(self, other: "HeldByCell") -> "HeldByCell":
+    def merged_with(self, other: "HeldByCell") -> "HeldByCell":
         """Return the merged records of two cells about a build that moved between them."""
-        here, gone = (other, self) if self.status == "moved" else (self, other)
+        current, left = (other, self) if self.status == "moved" else (self, other)
         return HeldByCell(
-            here.status,
-            max(here.attempt, gone.attempt),
-            here.left | gone.left,
-            here.unreadable or gone.unreadable,
-            here.in_a_move or gone.in_a_move,
-            here.came or gone.came,
+            current.status,
+            max(current.attempt, left.attempt),
+            current.left | left.left,
+            current.unreadable or left.unreadable,
+            current.in_a_move or left.in_a_move,
+            current.came or left.came,
         )
 
 
@@ -171,14 +171,14 @@ class Listing:
 
 
 def _instance(build: Build) -> Instance:
-    spec, here = build.spec, build.guest_on
+    spec, guest = build.spec, build.guest_on
     return Instance(
         build=build.id,
         name=spec.name,
         status=build.status,
         cell=build.cell,
-        host=here.host,
-        root=here.root,
+        host=guest.host,
+        root=guest.root,
         project=spec.project,
         flavor=spec.flavor.name,
         attempt=build.attempt,

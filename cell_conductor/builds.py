@@ -73,7 +73,7 @@ class Builds:
         # A transaction that lost a race is retried; after too many attempts the work is postponed.
         # Builds that could not be added are handled as if they were known.
         self._add = retrying(self.clock, otherwise=lambda made, now: set[str]())(self._add_once)
-        self._silent = retrying(self.clock, otherwise=lambda *_: [])(self._silent_once)
+        self._silent = retrying(self.clock, otherwise=lambda *_: [])(self._probed_agents)
 
     async def start_many(self, placed: Sequence[BuildPlaced]) -> Sequence[Outcome]:
         """Store and order new builds. A known build returns its last messages again."""
@@ -159,32 +159,32 @@ class Builds:
         """
         now = self.clock.now()
         since = now - self.limits.stalled_after if self._resumed else now
-        said: list[_Reminder] = []
+        reminders: list[_Reminder] = []
         for silent in (store.SILENT, store.SILENT_MOVES):
             page, after = PAGE, ""
             while page == PAGE:
                 waiting = await self._silent(silent, since, now, after)
                 for build in waiting:
                     _, effects = step(build, Stalled(), now, self.limits)
-                    said += [effect for effect in effects if isinstance(effect, _Reminder)]
+                    reminders += [effect for effect in effects if isinstance(effect, _Reminder)]
                 page, after = len(waiting), max((build.id for build in waiting), default="")
-        if said:
-            log.info("repeated the messages that %d builds wait for", len(said))
+        if reminders:
+            log.info("repeated the messages that %d builds wait for", len(reminders))
         self._resumed = True
-        return await self._reminded(said)
+        return await self._reminded(reminders)
 
     async def move(self) -> Sequence[_Reminder]:
         """Send the unanswered orders for nodes to the nodes' new agents."""
-        said: list[_Reminder] = []
+        reminders: list[_Reminder] = []
         now, roots = self.clock.now(), frozenset(self.ring.moved)
         for build in await self.ring.builds_moved():
             _, effects = step(build, Stalled(), now, self.limits)
             effects = (*effects, *undone(build, roots=roots))
-            said += [effect for effect in effects if isinstance(effect, _Reminder)]
-        return await self._reminded(said)
+            reminders += [effect for effect in effects if isinstance(effect, _Reminder)]
+        return await self._reminded(reminders)
 
-    async def _reminded(self, said: list[_Reminder]) -> list[_Reminder]:
-        return [message for message in await self.ring.addressed(said) if isinstance(message, _Reminder)]
+    async def _reminded(self, reminders: list[_Reminder]) -> list[_Reminder]:
+        return [message for message in await self.ring.addressed(reminders) if isinstance(message, _Reminder)]
 
     async def prune(self) -> None:
         """Delete builds and moves that ended long ago and hold nothing."""
@@ -215,8 +215,8 @@ class Builds:
         return outcomes
 
     async def _advance(self, events: Mapping[str, Event]) -> Mapping[str, list[Message] | Retry]:
-        said: dict[str, list[Message]] = {id_: [] for id_ in events}
-        fates: dict[str, list[Message] | Retry] = dict(said)
+        emitted: dict[str, list[Message]] = {id_: [] for id_ in events}
+        fates: dict[str, list[Message] | Retry] = dict(emitted)
         for _ in range(ROUNDS):
             swaps: list[tuple[Build, ClaimRequested]] = []
             releases: list[tuple[Build, ReleaseRequested]] = []
@@ -231,7 +231,7 @@ class Builds:
                     elif build is not None and isinstance(effect, ReleaseRequested):
                         releases.append((build, effect))
                     else:
-                        said[id_].append(effect)
+                        emitted[id_].append(effect)
             asked = [build.id for build, _ in (*swaps, *releases)]
             events = await self._swap(swaps) | await self._release(releases)
             for id_ in asked:
@@ -285,7 +285,7 @@ class Builds:
         self._applier.cache(build for build in made if build.id in added)
         return added
 
-    async def _silent_once(self, silent: Statement, since: float, now: float, after: str) -> list[Build]:
+    async def _probed_agents(self, silent: Statement, since: float, now: float, after: str) -> list[Build]:
         """Return builds with ids after `after` and without activity since then, and count this as
         activity.
         """

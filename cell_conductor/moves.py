@@ -37,11 +37,11 @@ class CellMoves:
             known = await store.load(tx, {move.build for move in placed})
             ever = {build.id for build in known.values() if build.placed is not None}
             strange = [move for move in placed if not move.out_of and move.build not in ever]
-            over = await store.ended_moves(tx, {move.move for move in strange})
+            ended = await store.ended_moves(tx, {move.move for move in strange})
         roots = {build.id: build.host.root for build in known.values() if build.placed is not None}
         owned = await self.builds.ring.owned(roots.values()) if roots else set()
         metal = {id_ for id_, root in roots.items() if root in owned}
-        undone = [move for move in strange if move.move not in over]
+        undone = [move for move in strange if move.move not in ended]
         later = {move.move: retry for move in undone if (retry := await self._undo(move)) is not None}
         events: list[tuple[str, Event]] = [
             (move.build, MoveImpossible(move, METAL) if move.build in metal else move)

@@ -119,7 +119,7 @@ class Ring:
             version = await store.lock(tx, pool)
             known = await store.nodes(tx, pool)
             stay = named | (await store.uses(tx, pool)).keys()
-            gone = [
+            removed = [
                 replace(node, leaving="gone")
                 for node in known
                 if not node.leaving
@@ -127,12 +127,12 @@ class Ring:
                 and report.after < node.root
                 and (not report.upto or node.root <= report.upto)
             ]
-            if gone:
-                await store.save(tx, pool, version, gone)
+            if removed:
+                await store.save(tx, pool, version, removed)
             new = await store.add(tx, pool, named.difference(node.root for node in known))
         if new:
             await self.settle(pool)
-        return NodesTaken(new=new, gone=len(gone))
+        return NodesTaken(new=new, gone=len(removed))
 
     async def check_leases(self) -> None:
         """End expired leases of agents, and deal the nodes of these agents to others."""
@@ -156,14 +156,14 @@ class Ring:
                         self._settled.pop(member.pool, None)
         async with self.database.read_single() as tx:
             stopped = await store.stopped(tx)
-        there: dict[str, list[tuple[str, int, bool, bool]]] = defaultdict(list)
+        leases: dict[str, list[tuple[str, int, bool, bool]]] = defaultdict(list)
         for member in members:
-            there[member.pool].append((member.agent, member.epoch, member.alive, member.disabled))
+            leases[member.pool].append((member.agent, member.epoch, member.alive, member.disabled))
         strays = now >= self._strays_at
-        for pool, who in there.items():
-            if strays or pool in stopped or self._settled.get(pool) != who:
+        for pool, leases_of_pool in leases.items():
+            if strays or pool in stopped or self._settled.get(pool) != leases_of_pool:
                 await self.settle(pool)
-                self._settled[pool] = who
+                self._settled[pool] = leases_of_pool
         if strays:
             self._strays_at = now + max(STRAYS_EVERY, REST * (self.clock.monotonic() - now))
 
@@ -172,11 +172,11 @@ class Ring:
             version = await store.lock(tx, pool)
             members, nodes = await store.members(tx, pool), await store.nodes(tx, pool)
             changed = moves(nodes, members, await store.uses(tx, pool))
-            gone = forgotten(nodes, members)
-            if not changed and not gone:
+            removed = forgotten(nodes, members)
+            if not changed and not removed:
                 return
             await store.save(tx, pool, version, changed)
-            await store.DROP(tx, [(root,) for root in gone])
+            await store.DROP(tx, [(root,) for root in removed])
         before = {node.root: node.epoch for node in nodes}
         moved = {node.root for node in changed if node.epoch != before[node.root]}
         self.moved |= moved

@@ -40,7 +40,7 @@ _STOPPED = sql("""
     JOIN ring_members ON ring_members.agent = ring_nodes.owner
     WHERE leaving <> '' AND (ring_members.seen >= ring_nodes.version OR NOT ring_members.alive)
 """)
-_OVER = sql("""
+_IS_ENDED = sql("""
     UPDATE ring_members SET alive = false
     WHERE agent = :agent AND epoch = :epoch AND beat = :beat AND alive RETURNING agent
 """)
@@ -112,7 +112,7 @@ async def members(tx: Transaction, pool: str = "") -> list[RingMember]:
 
 async def expire(tx: Transaction, member: RingMember) -> bool:
     """End the lease; return False if it was renewed since it was read."""
-    return bool(await _OVER(tx, agent=member.agent, epoch=member.epoch, beat=member.beat))
+    return bool(await _IS_ENDED(tx, agent=member.agent, epoch=member.epoch, beat=member.beat))
 
 
 async def lock(tx: Transaction, pool: str) -> int:
@@ -182,11 +182,11 @@ async def uses(tx: Transaction, pool: str) -> dict[str, Use]:
 
 async def builds_on(tx: Transaction, roots: Collection[str]) -> list[Build]:
     """Return the builds with a guest, also one left behind, on these root providers."""
-    there = {build.id: build for build in readable(await _ON(tx, [(root,) for root in roots]))}
+    builds = {build.id: build for build in readable(await _ON(tx, [(root,) for root in roots]))}
     for build in readable(await _LEFT_BEHIND(tx)):
         if any(build.hosts[leftover.at].root in roots for leftover in build.leftovers):
-            there[build.id] = build
-    return list(there.values())
+            builds[build.id] = build
+    return list(builds.values())
 
 
 async def stopped(tx: Transaction) -> set[str]:

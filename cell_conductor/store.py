@@ -29,7 +29,7 @@ def status_in(statuses: Iterable[str]) -> str:
 # SQL conditions of the partial indexes: an index is used only if the query repeats its condition literally
 UNSETTLED_STATUSES = ("building", "swapping", "deleting")
 UNSETTLED = status_in(UNSETTLED_STATUSES)
-OVER = "status IN ('error', 'deleted', 'moved')"
+ENDED_STATUSES = "status IN ('error', 'deleted', 'moved')"
 LEFTOVER = "status IN ('active', 'error', 'deleted') AND deadline > 0"
 MOVING = "status IN ('moving', 'verifying', 'shelved', 'moved')"
 UNDER_WAY = "status = 'open'"  # of a move
@@ -93,7 +93,7 @@ SILENT, SILENT_MOVES = [
 # builds that ended long ago and hold nothing
 PRUNE = sql(f"""
     DELETE FROM builds WHERE id IN (SELECT id FROM builds
-    WHERE {OVER} AND deadline = 0 AND said < :before ORDER BY said LIMIT :most) RETURNING id
+    WHERE {ENDED_STATUSES} AND deadline = 0 AND said < :before ORDER BY said LIMIT :most) RETURNING id
 """)
 
 
@@ -192,13 +192,13 @@ def readable(rows: Iterable[Mapping[str, Any]]) -> list[Build]:
 
 
 def _build(row: Mapping[str, Any]) -> Build:
-    what = "what was placed"
+    part = "what was placed"
     try:
         placed = _placed(row["placed"]) if row["placed"] else None
-        what = "where it has moved"
+        part = "where it has moved"
         moved = _moved(row["moved"]) if row["moved"] else _MovedBuild()
     except NOT_JSON as problem:
-        raise Poison(f"build {row['id']}: {what} cannot be read any more: {problem}") from None
+        raise Poison(f"build {row['id']}: {part} cannot be read any more: {problem}") from None
     hosts = (placed.chosen, *placed.alternates, *moved.hosts) if placed else ()
     return Build(
         id=row["id"],
@@ -233,10 +233,10 @@ def _read_story(
 ) -> _StoredContext:
     """Return the decoded state of a stored build, or if unreadable what its end needs, from other columns."""
     try:
-        story = _story(row["story"])
-        if 0 <= story.at < max(len(hosts), 1):
-            return story
-        problem: object = f"it is on its host {story.at} of {len(hosts)}"
+        state = _story(row["story"])
+        if 0 <= state.at < max(len(hosts), 1):
+            return state
+        problem: object = f"it is on its host {state.at} of {len(hosts)}"
     except NOT_JSON as undecodable:
         problem = undecodable
     log.error("build %s continues without its history, which is unreadable: %s", row["id"], problem)

@@ -24,7 +24,7 @@ LINGER = 0.02  # one report costs a transaction as large as fifty do
 
 # What the handlers of builds and moves, and the reminders, publish
 _BUILD = [AGENT_BUILD, AGENT_DESTROY, topics.BUILD_ENDED, topics.BUILD_DELETED, topics.MOVE_ENDED, MOVE_HALF]
-_MOVE = [*_BUILD, AGENT_MOVE, topics.MOVE_TOLD, topics.HOST_FAILED]
+_MOVE = [*_BUILD, AGENT_MOVE, topics.MOVE_PROGRESS, topics.HOST_FAILED]
 _REMINDERS = [AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, AGENT_MOVE, AGENT_MOVED, MOVE_HALF]
 
 
@@ -68,7 +68,7 @@ def cell_conductor(
             answers(topics.FIND_INSTANCES, Listing(database).find, cell=cell),
             answers(topics.FIND_MOVES, moves.find, cell=cell),
             answers(topics.LEASE, ring.lend, cell=cell),
-            answers(topics.TELL_NODES, ring.report_nodes, cell=cell),
+            answers(topics.REPORT_NODES, ring.report_nodes, cell=cell),
             answers(topics.FIND_AGENTS, ring.find, cell=cell),
             answers(topics.EDIT_AGENT, ring.edit, cell=cell),
         ],
@@ -80,7 +80,7 @@ def cell_conductor(
 def _timers(builds: Builds, ring: Ring) -> list[Every]:
     limits = builds.limits
     return [
-        every(limits.look_every, builds.time_out, emits=[AGENT_REPORT, AGENT_MOVED]),
+        every(limits.poll_every, builds.time_out, emits=[AGENT_REPORT, AGENT_MOVED]),
         every(limits.stalled_after / 2, builds.resume, emits=_REMINDERS, at_once=True),
         every(limits.agent_lease / CHECKS_PER_LEASE, ring.check_leases, at_once=True),
         every(limits.agent_lease / CHECKS_PER_LEASE, builds.move, emits=_REMINDERS),

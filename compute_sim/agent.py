@@ -62,13 +62,13 @@ class SimulatedAgent:
     @property
     def ready(self) -> bool:
         """Return whether the agent has power and knows which guests are its own."""
-        self._look_at_the_clock()
+        self._check_clock()
         return self._home.is_set()
 
     @property
     def absences(self) -> int:
         """Return how often the agent lost power or stalled; answers to earlier questions are ignored."""
-        self._look_at_the_clock()
+        self._check_clock()
         return self.power.failed + self._absences
 
     async def until_ready(self) -> None:
@@ -107,14 +107,14 @@ class SimulatedAgent:
         if how == "handed over":
             return None
         await self.until_ready()
-        if not self.jobs.over(job):  # destroyed meanwhile, which was reported then
+        if not self.jobs.finish(job):  # destroyed meanwhile, which was reported then
             return None
         return await self._store_outcome(self._outcome(order, fate, lost=how == "lost"))
 
     def _start(self, order: BuildOrdered, seconds: float) -> AgentJob:
         now = asyncio.get_running_loop().time()
-        what = "build", order.attempt
-        job = self.jobs.begin(AgentJob(order.build, order.attempt, what, order.root, now, now + seconds))
+        work = "build", order.attempt
+        job = self.jobs.begin(AgentJob(order.build, order.attempt, work, order.root, now, now + seconds))
         self.disk.begin(order)
         self.use_changed(order.root)
         self.power.count_down()
@@ -127,10 +127,10 @@ class SimulatedAgent:
     async def with_current_allocations(self, order: O) -> O | None:
         """Return the order with its build's current allocations on this host, or None if it has none here."""
         assert self.allocations is not None
-        kept = holder_consumer(order.build, order.attempt)
-        asked = FindAllocations(consumers=(order.build, kept), cell=order.cell)
+        holder = holder_consumer(order.build, order.attempt)
+        asked = FindAllocations(consumers=(order.build, holder), cell=order.cell)
         held = {consumer.id: consumer.allocations for consumer in (await self.allocations(asked)).consumers}
-        for given in (held.get(kept, {}), held.get(order.build, {})):
+        for given in (held.get(holder, {}), held.get(order.build, {})):
             if self.disk.devices.on_root(order.root, given):
                 mappings = reshaped_mappings(order.mappings, allocations_of(order), given)
                 return replace(order, allocations=given, mappings=mappings)
@@ -150,15 +150,15 @@ class SimulatedAgent:
     async def report_guests(self, asked: GuestsAsked) -> GuestsReported:
         """Return the guests of the given builds, or a page of all guests."""
         await self.power.there()
-        there = self.disk.hosted.there
+        by_build = self.disk.hosted.there
         builds, more = asked.builds, False
         if not builds:
-            behind = nsmallest(GUESTS_A_PAGE + 1, (build for build in there if build > asked.after))
+            behind = nsmallest(GUESTS_A_PAGE + 1, (build for build in by_build if build > asked.after))
             builds, more = tuple(behind[:GUESTS_A_PAGE]), len(behind) > GUESTS_A_PAGE
         guests = tuple(
             ReportedGuest(guest.build, guest.attempt, guest.root, guest.state, guest.allocations)
             for build in dict.fromkeys(builds)
-            for _, guest in sorted(there.get(build, {}).items())
+            for _, guest in sorted(by_build.get(build, {}).items())
         )
         return GuestsReported(
             cell=asked.cell,
@@ -197,7 +197,7 @@ class SimulatedAgent:
             self._home.clear()
             self.disk.lose_power()
 
-    def _look_at_the_clock(self) -> None:
+    def _check_clock(self) -> None:
         # If the process stalled, its hosts may have been evacuated: it restarts as after a power failure, but
         # running jobs continue.
         now, before = asyncio.get_running_loop().time(), self._looked

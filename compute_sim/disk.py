@@ -96,9 +96,9 @@ class AgentDisk:
         self.remove(guest.build, range(guest.attempt, guest.attempt + 1))
         self._store(lines.GuestGone(guest.build, guest.attempt))
 
-    def phase_over(self, said: MoveReported) -> None:
-        self.steps.finished(said)
-        self._store(_of_fields(lines.MovePhaseSaid, said))
+    def phase_over(self, report: MoveReported) -> None:
+        self.steps.finished(report)
+        self._store(_of_fields(lines.MovePhaseReported, report))
 
     def remove(self, build: str, attempts: range) -> None:
         for guest in self.hosted.remove(build, attempts):
@@ -180,13 +180,13 @@ class AgentDisk:
                 self._rename(line.guest, line.was)
             case lines.GuestGone():
                 self.remove(line.build, range(line.attempt, line.attempt + 1))
-            case lines.MovePhaseSaid():
+            case lines.MovePhaseReported():
                 self.steps.finished(MoveReported(**asdict(line)))
 
     def _lines_of(self, outcome: AgentReported) -> Iterable[lines.GuestLine]:
-        there = self.guest(outcome.build, outcome.attempt)
-        if there is not None:
-            yield lines.GuestThere(there, outcome.outcome == "built")
+        guest = self.guest(outcome.build, outcome.attempt)
+        if guest is not None:
+            yield lines.GuestThere(guest, outcome.outcome == "built")
         if outcome.outcome == "failed":
             yield _of_fields(lines.OrderFailed, outcome)
 
@@ -203,8 +203,8 @@ class AgentDisk:
             if key not in listed and key not in self.builds.running:
                 # Expected, or built so long ago that only the guest itself records it
                 yield lines.GuestThere(guest, guest.state != "arriving")
-        for said in self.steps.known():
-            yield _of_fields(lines.MovePhaseSaid, said)
+        for report in self.steps.known():
+            yield _of_fields(lines.MovePhaseReported, report)
 
 
 def _of_fields(made: type[S], source: msgspec.Struct) -> S:

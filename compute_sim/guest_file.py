@@ -68,11 +68,11 @@ class GuestGone(Compact, frozen=True, tag=True):
     attempt: int
 
 
-class MovePhaseSaid(MoveReported, frozen=True, tag=True, array_like=True):
+class MovePhaseReported(MoveReported, frozen=True, tag=True, array_like=True):
     """A line of the agent's file: the outcome of a phase of a move."""
 
 
-GuestLine = GuestThere | OrderFailed | OrdersVoid | GuestRenamed | GuestGone | MovePhaseSaid
+GuestLine = GuestThere | OrderFailed | OrdersVoid | GuestRenamed | GuestGone | MovePhaseReported
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(GuestLine).decode
 
@@ -164,7 +164,7 @@ class GuestFile:
                 anew = known
         work = loop.run_in_executor(None, self._write, lines, anew)
 
-        def told(written: asyncio.Future[int]) -> None:
+        def on_written(written: asyncio.Future[int]) -> None:
             self._writing = None
             if written.cancelled() or (problem := written.exception()) is not None:
                 self._waiting[:0] = lines
@@ -178,7 +178,7 @@ class GuestFile:
             if not done.done():
                 done.set_result(None)
 
-        work.add_done_callback(told)
+        work.add_done_callback(on_written)
 
     def _write(self, lines: list[bytes], anew: list[GuestLine] | None) -> int:
         with self._in_use:

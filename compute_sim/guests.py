@@ -106,8 +106,8 @@ class Guests:
 
     def of(self, root: str) -> list[GuestRecord]:
         """Return the guests of a host, ordered by build."""
-        there = self.on[root].there if root in self.on else {}
-        return [there[key] for key in sorted(there)]
+        guests = self.on[root].there if root in self.on else {}
+        return [guests[key] for key in sorted(guests)]
 
     def is_there(self, guest: GuestRecord) -> bool:
         """Return whether exactly this record of a guest is the current one."""
@@ -120,9 +120,9 @@ class Guests:
 
     def remove(self, build: str, attempts: range) -> list[GuestRecord]:
         """Remove the guests of these attempts, and return them."""
-        there = self.there.get(build, {})
-        gone = [there.pop(attempt) for attempt in list(there) if attempt in attempts]
-        for guest in gone:
+        guests = self.there.get(build, {})
+        removed = [guests.pop(attempt) for attempt in list(guests) if attempt in attempts]
+        for guest in removed:
             host = self.on[guest.root]
             host.instances -= 1
             host.changes += 1
@@ -131,9 +131,9 @@ class Guests:
                 host.properties[property_] -= 1
                 if not host.properties[property_]:
                     del host.properties[property_]
-        if not there:
+        if not guests:
             self.there.pop(build, None)
-        return gone
+        return removed
 
 
 How = Literal["done", "lost", "destroyed", "overtaken", "handed over"]
@@ -157,7 +157,7 @@ class AgentJob:
     waiter: asyncio.Future[How] | None = None
 
     @property
-    def told(self) -> bool:
+    def reported(self) -> bool:
         """Return whether no delivery of the order waits for the job's end."""
         return self.waiter is None or self.waiter.done()
 
@@ -189,7 +189,7 @@ class DueJobs:
         self._set_alarm()
 
     def _set_alarm(self) -> None:
-        while self._due and self._due[0][2].told:
+        while self._due and self._due[0][2].reported:
             heappop(self._due)
         when = max(self._due[0][0], self._next_round) if self._due else inf
         if when < self._rings:
@@ -202,11 +202,11 @@ class DueJobs:
         # An event loop may fire early, so jobs due at the planned time count as due.
         now = max(self._rings, asyncio.get_running_loop().time())
         self._alarm, self._rings = None, inf
-        told = 0
+        rung = 0
         while self._due and self._due[0][0] <= now:
             heappop(self._due)[2].tell("done")
-            told += 1
-        self._next_round = now + min(ROUND * told, LONGEST_ROUND)
+            rung += 1
+        self._next_round = now + min(ROUND * rung, LONGEST_ROUND)
         self._set_alarm()
 
 
@@ -241,7 +241,7 @@ class AgentJobs:
             self._due.watch(job)
         return job.waiter
 
-    def over(self, job: AgentJob) -> bool:
+    def finish(self, job: AgentJob) -> bool:
         """Remove a job that has ended; return False if it was destroyed or replaced before."""
         if self.get(job.build, job.key) is not job:
             return False
@@ -255,7 +255,7 @@ class AgentJobs:
     def destroy(self, order: DestroyOrdered) -> None:
         for job in list(self._of.get(order.build, {}).values()):
             if order.above < job.attempt <= order.attempt:
-                self.over(job)
+                self.finish(job)
                 job.tell("destroyed")
 
 

@@ -26,15 +26,15 @@ _COMPARED = (  # the fields of a provider that decide whether its host is report
 class HostTrees:
     """The provider trees of the hosts that an agent reports itself; Ironic's nodes are excluded."""
 
-    def __init__(self, who: SimAgent, disk: AgentDisk) -> None:
-        self.cell, self.agent = who.cell, who.agent
-        self._hosts = {host.root: host for host in who.hosts if not host.metal}
+    def __init__(self, agent: SimAgent, disk: AgentDisk) -> None:
+        self.cell, self.agent = agent.cell, agent.agent
+        self._hosts = {host.root: host for host in agent.hosts if not host.metal}
         self._disk = disk
         self._devices = disk.devices
         self._pools: dict[str, None] = {}  # providers of shared pools that guests use
         self._stored: dict[str, tuple[TreeProvider, ...]] = {}
         self._trees: dict[str, ProviderTree] = {}
-        self._told: dict[str, int] = {}  # root → sequence of its last report
+        self._reported: dict[str, int] = {}  # root → sequence of its last report
         self._newest_taken = -1  # the highest sequence of ours in placement at the last check
         self._not_taken: dict[str, int] = {}  # root → consecutive checks without the report
         self._changed: dict[str, None] = {}
@@ -53,7 +53,7 @@ class HostTrees:
 
     def report(self, root: str, sequence: int) -> tuple[tuple[ProviderReport, ...], Reshaping | None]:
         """Return the present report of a host's tree, and the reshape that it causes."""
-        self._told[root] = sequence
+        self._reported[root] = sequence
         self._changed.pop(root, None)
         return self._trees[root].report(), self._reshaping(root)
 
@@ -107,8 +107,8 @@ class HostTrees:
         self._stored[root] = answered(answer).get(root, ())
         self._rebuild_tree(root)
         found = [*_of_owner(owner, host, self.cell, self.agent)]
-        untold = first or not self._was_applied(root, owner)
-        found += differences(self._stored[root], self._trees[root], closed_too=untold)
+        unpublished = first or not self._was_applied(root, owner)
+        found += differences(self._stored[root], self._trees[root], closed_too=unpublished)
         if moves := self._reshaping(root):
             found.append(f"what {len(moves.guests)} guests hold belongs to other providers")
         if found:
@@ -130,7 +130,7 @@ class HostTrees:
         self._newest_taken = newest
         if newest <= before:
             return set()
-        later = (root for root, sequence in self._told.items() if sequence > newest)
+        later = (root for root, sequence in self._reported.items() if sequence > newest)
         return {root for root in later if not self._was_applied(root, owners.get(root))}
 
     def misplaced(self) -> list[GuestRecord]:
@@ -171,7 +171,7 @@ class HostTrees:
         self._devices.furnish(tree, {move.provider for move in moves.moves} if moves else ())
 
     def _was_applied(self, root: str, owner: Provider | None) -> bool:
-        sequence = self._told.get(root, -1)
+        sequence = self._reported.get(root, -1)
         return sequence < 0 or (owner is not None and owner.sequence >= sequence)
 
     def _note_taken(self, host: SimHost, owner: Provider | None) -> None:

@@ -118,14 +118,14 @@ def _machine(at: str, table: Any) -> Machine:
         try:
             drivers.append(msgspec.convert(table.get(name, {}), DRIVERS[name]))
         except msgspec.ValidationError as problem:
-            what, _, where = str(problem).partition(" - at `")
+            problem_text, _, where = str(problem).partition(" - at `")
             field = where.rstrip("`").removeprefix("$")
-            raise BadMachine(f"{at}.{name}{field}: {what}") from None
+            raise BadMachine(f"{at}.{name}{field}: {problem_text}") from None
     if strange := sorted(table.keys() - {"drivers", *names}):
         raise BadMachine(f"{at}.{strange[0]}: is none of its drivers ({', '.join(names)})")
     if "flat" in names and "numa" in names:
         raise BadMachine(f"{at}.drivers: flat and numa both report processors")
-    return Machine(tuple(sorted(drivers, key=lambda one: not isinstance(one, NumaDriver))))
+    return Machine(tuple(sorted(drivers, key=lambda driver: not isinstance(driver, NumaDriver))))
 
 
 def _configured(path: Path) -> tuple[ConfiguredProvider, ...]:
@@ -140,12 +140,12 @@ def _configured(path: Path) -> tuple[ConfiguredProvider, ...]:
     for file in files:
         text = _text(file)
         try:
-            said = provider_config(safe_load(text))
+            providers = provider_config(safe_load(text))
         except BadProviderConfig as wrong:
             raise BadMachine(f"{file}: {wrong}") from None
         except (YAMLError, RecursionError, ValueError) as problem:
             raise BadMachine(f"{file}: not YAML: {problem}") from None
-        for provider in said:
+        for provider in providers:
             if any(provider.identification == other.identification for other in found):
                 name = provider.identification.uuid or provider.identification.name
                 raise BadMachine(f"{file}: {name} is in another file, too")

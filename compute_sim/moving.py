@@ -67,7 +67,7 @@ class SimulatedMoves:
             return None
         await self._agent.until_ready()
         self._under_way.pop(job, None)
-        if not self._agent.jobs.over(job):  # destroyed meanwhile, or replaced by a later order
+        if not self._agent.jobs.finish(job):  # destroyed meanwhile, or replaced by a later order
             return None
         return await self._store_outcome(self._outcome(order, fate, lost=how == "lost"))
 
@@ -91,8 +91,8 @@ class SimulatedMoves:
 
     def _refusal(self, order: MoveOrdered) -> str:
         guests = self._disk.hosted.there.get(order.build, {})
-        here = {attempt: guest.state for attempt, guest in guests.items()}
-        if why := refusal(order, here):
+        states = {attempt: guest.state for attempt, guest in guests.items()}
+        if why := refusal(order, states):
             return why
         key = order.build, order.attempt
         if order.phase == "prepare" and (full := self._disk.devices.refusal(key, allocations_of(order))):
@@ -104,7 +104,7 @@ class SimulatedMoves:
         begun, due = now, now + (HANG_SECONDS if fate.kind == "hang" else fate.seconds)
         if earlier is not None:
             before = self._under_way.pop(earlier, None)
-            self._agent.jobs.over(earlier)
+            self._agent.jobs.finish(earlier)
             if before is not None and (before.move, before.phase) == (order.move, order.phase):
                 begun, due = earlier.begun, earlier.due  # a copy continues from its progress
             earlier.tell("overtaken")

@@ -76,7 +76,7 @@ class GuestRecovery:
         self._waits_since = None
         if not agent.power.on or agent.absences != before:
             return []  # absent again meanwhile
-        gone = []
+        dropped = []
         for guest, whose in judged:
             if not agent.disk.hosted.is_there(guest):  # an order has decided meanwhile
                 continue
@@ -85,18 +85,18 @@ class GuestRecovery:
             elif whose == "unknown" and self._spares:
                 if (guest.build, guest.attempt) not in self._spared:
                     self._spared.add((guest.build, guest.attempt))
-                    what = agent.agent, guest.build, guest.host
+                    described = agent.agent, guest.build, guest.host
                     log.warning(
-                        "%s: placement has nothing for the guest of %s on %s: it stays, stopped", *what
+                        "%s: placement has nothing for the guest of %s on %s: it stays, stopped", *described
                     )
             elif whose in _LOST:
-                what = agent.agent, guest.build, guest.host
-                log.warning("%s: the guest of %s on %s is not its own any more: it is destroyed", *what)
-                gone.append(agent.drop(guest))
+                described = agent.agent, guest.build, guest.host
+                log.warning("%s: the guest of %s on %s is not its own any more: it is destroyed", *described)
+                dropped.append(agent.drop(guest))
         await agent.disk.settled()
         if not agent.ready and agent.power.on and agent.absences == before:
             agent.confirm_guests()
-        return gone
+        return dropped
 
     async def _judged(self, guests: Sequence[GuestRecord]) -> list[tuple[GuestRecord, Ownership]]:
         found = await self._found(name for guest in guests for name in guest.consumers)
@@ -117,14 +117,20 @@ class GuestRecovery:
     def _ownership_of(self, guest: GuestRecord, held: Mapping[str, Consumer]) -> Ownership:
         if not guest.allocations:
             return "ours"  # without allocations placement cannot tell
-        build, kept = held.get(guest.build), held.get(holder_consumer(guest.build, guest.attempt))
-        keeps = kept.type if kept is not None and self._is_of(kept, guest.root) else NOTHING
+        build, holder_held = held.get(guest.build), held.get(holder_consumer(guest.build, guest.attempt))
+        holder_type = (
+            holder_held.type if holder_held is not None and self._is_of(holder_held, guest.root) else NOTHING
+        )
         # The allocations of the build's next guest on this host are not this one's.
-        here = self._agent.disk.hosted.there.get(guest.build, {}).items()
-        later = [attempt for attempt, there in here if there.root == guest.root and attempt > guest.attempt]
+        guests = self._agent.disk.hosted.there.get(guest.build, {}).items()
+        later = [
+            attempt
+            for attempt, guest_found in guests
+            if guest_found.root == guest.root and attempt > guest.attempt
+        ]
         holders = [held[name] for name in _others(guest, min(later, default=None)) if name in held]
         otherwise = any(holder.type == MIGRATION and self._is_of(holder, guest.root) for holder in holders)
-        return ownership(build is not None and self._is_of(build, guest.root), keeps, otherwise)
+        return ownership(build is not None and self._is_of(build, guest.root), holder_type, otherwise)
 
     def _is_of(self, consumer: Consumer, root: str) -> bool:
         return any(root in (provider, self._root_of(provider)) for provider in consumer.allocations)

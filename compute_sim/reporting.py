@@ -42,15 +42,15 @@ class HostReports:
 
     def __init__(
         self,
-        who: SimAgent,
+        agent: SimAgent,
         does: SimulatedAgent,
         trees: HostTrees,
         options: SimOptions,
         clock: Clock,
         providers: Ask[FindProviders, ProvidersFound] | None,
     ) -> None:
-        self.agent, self.cell = who.agent, who.cell
-        self.hosts = {host.root: host for host in who.hosts}
+        self.agent, self.cell = agent.agent, agent.cell
+        self.hosts = {host.root: host for host in agent.hosts}
         self.period = options.period
         self.announce_every = options.announce_every
         self.clock = clock
@@ -69,7 +69,7 @@ class HostReports:
         self._begun = clock.monotonic()
         self._shares = [*portions(self.hosts, HOSTS_IN_A_BEAT)]
         self._turns = cycle(self._shares)
-        self._told_while = -1  # the number of absences at the last complete heartbeat
+        self._reported_absences = -1  # the number of absences at the last complete heartbeat
 
     @property
     def beat_every(self) -> float:
@@ -82,8 +82,8 @@ class HostReports:
         """Return heartbeats for some hosts in turn, or for all after an absence, if the agent is ready."""
         if not self._does.ready or not self._shares:
             return []
-        if self._told_while != (away := self._does.absences):
-            self._told_while, shares = away, self._shares
+        if self._reported_absences != (away := self._does.absences):
+            self._reported_absences, shares = away, self._shares
         else:
             shares = [next(self._turns)]
         sequence = self._sequence.next()
@@ -125,7 +125,7 @@ class HostReports:
         chunk = [*islice(self._to_announce, HOSTS_IN_A_REPORT)]
         for root in chunk:
             del self._to_announce[root]
-        return [self._said_of(self.hosts[root], sequence) for root in chunk]
+        return [self._report_of(self.hosts[root], sequence) for root in chunk]
 
     async def _differing_hosts(self) -> list[str]:
         # Later reports get sequences above that of any earlier report.
@@ -215,7 +215,7 @@ class HostReports:
             capabilities={"cpu_info:arch": host.architecture},
         )
 
-    def _said_of(self, host: SimHost, sequence: int) -> InventoryReported | NodeChanged:
+    def _report_of(self, host: SimHost, sequence: int) -> InventoryReported | NodeChanged:
         if host.metal:
             return NodeChanged(
                 event="create",

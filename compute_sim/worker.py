@@ -17,7 +17,7 @@ from compute_sim.reporting import HostReports
 
 
 def compute_sim(
-    who: SimAgent,
+    sim_agent: SimAgent,
     options: SimOptions | None = None,
     *,
     clock: Clock | None = None,
@@ -32,18 +32,18 @@ def compute_sim(
     `disk` survives.
     """
     clock, disk, options = clock or Clock(), disk or AgentDisk(), options or SimOptions()
-    trees = HostTrees(who, disk)
-    agent = SimulatedAgent(who.agent, options, disk, trees.use_changed, allocations)
+    trees = HostTrees(sim_agent, disk)
+    agent = SimulatedAgent(sim_agent.agent, options, disk, trees.use_changed, allocations)
     moves = SimulatedMoves(agent)
-    recovery = GuestRecovery(agent, who.cell, clock, providers, options.spares_unknown)
-    reports = HostReports(who, agent, trees, options, clock, providers)
-    address, concurrency = {"cell": who.cell, "agent": who.agent}, options.concurrency
+    recovery = GuestRecovery(agent, sim_agent.cell, clock, providers, options.spares_unknown)
+    reports = HostReports(sim_agent, agent, trees, options, clock, providers)
+    address, concurrency = {"cell": sim_agent.cell, "agent": sim_agent.agent}, options.concurrency
     return Worker(
-        f"agent.{who.cell}.{who.agent}",
+        f"agent.{sim_agent.cell}.{sim_agent.agent}",
         consumes=[
             on(topics.AGENT_BUILD.at(**address), agent.build, emits=[AGENT_REPORT], concurrency=concurrency),
             on(topics.AGENT_DESTROY.at(**address), agent.destroy, emits=[AGENT_REPORT]),
-            on(topics.AGENT_ASKED.at(**address), agent.report_guests, emits=[topics.AGENT_TOLD]),
+            on(topics.AGENT_ASKED.at(**address), agent.report_guests, emits=[topics.AGENT_GUESTS]),
             on(topics.AGENT_MOVE.at(**address), moves.move, emits=[AGENT_MOVED], concurrency=concurrency),
         ],
         asks=[

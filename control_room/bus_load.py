@@ -98,12 +98,14 @@ def all_routes() -> tuple[Route, ...]:
 def route_of(queue: str) -> Route | None:
     """Return the topic or query of a queue by the queue's name: `reader:key`, or `ask:key` for a query."""
     reader, _, key = queue.partition(":")
-    words = key.split(".")
+    segments = key.split(".")
     for route in all_routes():
         pattern = route.name.split(".")
-        if route.is_query != (reader == "ask") or len(pattern) != len(words):
+        if route.is_query != (reader == "ask") or len(pattern) != len(segments):
             continue
-        if all(part.startswith("{") or part == word for part, word in zip(pattern, words, strict=True)):
+        if all(
+            part.startswith("{") or part == segment for part, segment in zip(pattern, segments, strict=True)
+        ):
             return route
     return None
 

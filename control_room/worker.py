@@ -140,7 +140,7 @@ def control_room(events: Events, serves: Sequence[Callable[[], Coroutine[Any, An
             ),
             on(Address(topics.BUILD_UNPLACEABLE, "build.unplaceable.#"), events.on_unplaceable, private=True),
             on(Address(topics.MOVE_ENDED, "move.ended.#"), events.on_move_ended, private=True),
-            on(Address(topics.MOVE_TOLD, "move.told.#"), events.on_move_changed, private=True),
+            on(Address(topics.MOVE_PROGRESS, "move.told.#"), events.on_move_changed, private=True),
             on(topics.HOST_FAILED, events.on_host_failed, private=True),
             on(topics.HOST_REPORTED, events.on_host_reported, private=True),
             on(topics.IRONIC_SPOKE, events.on_ironic_events, private=True),

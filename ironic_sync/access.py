@@ -54,11 +54,11 @@ class Access:
     timeout: float = 30.0
 
     def __post_init__(self) -> None:
-        for what, url in (("url of Ironic's API", self.url), ("auth_url", self.auth.get("auth_url", ""))):
+        for setting, url in (("url of Ironic's API", self.url), ("auth_url", self.auth.get("auth_url", ""))):
             if url and not url.startswith(("http://", "https://")):
-                raise ValueError(f"the {what} must begin with http:// or https://")
+                raise ValueError(f"the {setting} must begin with http:// or https://")
             if url and httpx.URL(url).userinfo:
-                raise ValueError(f"the {what} contains a user name: give username and password separately")
+                raise ValueError(f"the {setting} contains a user name: give username and password separately")
         if self.key_file and not self.cert_file:
             raise ValueError("a key without its certificate")
         if self.has_tokens:

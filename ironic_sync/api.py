@@ -253,8 +253,8 @@ class IronicApi:
             response = await self._client.request(method, root + path, headers=headers, **more)
             status = str(response.status_code)
         except (httpx.RequestError, OSError) as problem:  # some TLS errors are not wrapped by httpx
-            what = str(problem) or type(problem).__name__
-            raise IronicUnavailable(f"Ironic at {self._root}: {method} {path}: {what}") from None
+            text = str(problem) or type(problem).__name__
+            raise IronicUnavailable(f"Ironic at {self._root}: {method} {path}: {text}") from None
         finally:
             REQUEST_SECONDS.labels(method, status).observe(monotonic() - began)
         if response.status_code in _OVERLOADED or (response.is_server_error and method == "GET"):
@@ -301,13 +301,13 @@ def _read(method: str, response: httpx.Response) -> Json:
 
 
 def _version_in(response: httpx.Response) -> tuple[int, int] | None:
-    said = response.headers.get(MAXIMUM)
-    if said is None and response.is_success:
+    header = response.headers.get(MAXIMUM)
+    if header is None and response.is_success:
         with suppress(msgspec.DecodeError, RecursionError, KeyError, TypeError):
             body = msgspec.json.decode(response.content)
-            said = (body.get("version") or body["default_version"])["version"]
+            header = (body.get("version") or body["default_version"])["version"]
     try:
-        major, minor = (int(part) for part in (said or "").split("."))
+        major, minor = (int(part) for part in (header or "").split("."))
     except (ValueError, AttributeError):
         return None
     return major, minor

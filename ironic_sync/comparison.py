@@ -36,10 +36,10 @@ class Comparison(NamedTuple):
         nodes = len({difference.node for difference in self.differences})
         differ = f"{nodes} differ" if nodes else "nothing differs"
         lines.append(f"{self.nodes} nodes in Ironic, {self.placed} in placement: {differ}")
-        gone = sum(difference.what == "gone" for difference in self.differences)
-        if gone > allowance(self.placed, share_gone):
+        missing = sum(difference.what == "gone" for difference in self.differences)
+        if missing > allowance(self.placed, share_gone):
             lines.append(
-                f"{gone} are missing in Ironic, more at once than is plausible: no node is removed until "
+                f"{missing} are missing in Ironic, more at once than is plausible: no node is removed until "
                 f"you allow it with `{ALLOW}`"
             )
         return lines
@@ -67,11 +67,13 @@ async def diff(survey: Survey, holders: FindHolders | None = None) -> Comparison
     if holders is not None:
         differences += await _of_instances(survey, holders, placed, read)
     return Comparison(
-        len(read), len(placed), tuple(sorted(differences, key=lambda one: (one.what, one.node)))
+        len(read),
+        len(placed),
+        tuple(sorted(differences, key=lambda each_difference: (each_difference.what, each_difference.node))),
     )
 
 
-async def remove_gone(
+async def remove_missing(
     ironic: FollowedIronic, survey: Survey, publish: Publish, clock: Clock, *, allow: bool
 ) -> NodesRemoved:
     """Remove deleted nodes from placement. The worker repairs all other differences, as it knows the last
@@ -80,14 +82,14 @@ async def remove_gone(
     rules = _rules(ironic)
     removed: list[str] = []
 
-    async def tell(seen: Sequence[SurveyedNode]) -> None:
-        gone = [node for node in seen if node.node is None]
-        await publish(*(said for node in gone if (said := node.report(rules)) is not None))
-        removed.extend(node.uuid for node in gone)
+    async def remove(seen: Sequence[SurveyedNode]) -> None:
+        missing = [node for node in seen if node.node is None]
+        await publish(*(report for node in missing if (report := node.report(rules)) is not None))
+        removed.extend(node.uuid for node in missing)
 
     sweep = Sweep(
         survey,
-        tell,
+        remove,
         clock,
         pages_per_second=ironic.pages_per_second,
         share=ironic.share_gone,

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import msgspec
 
 from bus.clock import Clock, RateLimitedPublisher
-from bus.context import NO_STORY, StoredContext, current_tracer, resumed
+from bus.context import NO_CONTEXT, StoredContext, current_tracer, resumed
 from bus.errors import BrokerRefused, TooBig, Unavailable, Unroutable
-from bus.messages import MOST_SPOKEN, InventoryReported, IronicSpoke
+from bus.messages import MOST_REPORTED, InventoryReported, IronicSpoke
 from bus.protocol import Envelope
 from bus.replication import PlacementChanged
 from bus.resources import Provider
@@ -42,9 +42,9 @@ class Following:
         rules: KnownStateRules,
         publish: Publish,
         clock: Clock,
-        wish: Callable[[str], None] | None = None,
-        look: Callable[[], None] = lambda: None,
-        spoken: Callable[[Collection[str]], None] = lambda _: None,
+        request_read: Callable[[str], None] | None = None,
+        on_gap: Callable[[], None] = lambda: None,
+        on_reported: Callable[[Collection[str]], None] = lambda _: None,
     ) -> None:
         """`wish` requests a read of a node and `look` a search for recent changes. `spoken` receives the
         nodes of notifications.
@@ -52,11 +52,11 @@ class Following:
         self.beliefs = KnownStates(rules)
         self._publish = publish
         self._clock = clock
-        self._wish = wish
-        self._look = look
-        self._spoken = spoken
-        self._stories = NotificationTraces()
-        self._heard_at = -math.inf  # monotonic time of the last notification
+        self._request_read = request_read
+        self._on_gap = on_gap
+        self._on_reported = on_reported
+        self._contexts = NotificationTraces()
+        self._received_at = -math.inf  # monotonic time of the last notification
         self._opening: dict[str, float] = {}  # nodes about to open, with the time of the notification
         self._opened: dict[str, float] = {}  # reported as open, and not yet seen in placement
 
@@ -66,25 +66,30 @@ class Following:
 
     async def handle(self, bodies: Sequence[bytes]) -> None:
         """Handle messages of Ironic's exchange in order. Returns when all resulting reports are published."""
-        self._heard_at = self._clock.monotonic()
+        self._received_at = self._clock.monotonic()
         reports: dict[str, InventoryReported] = {}  # the last report of a node replaces earlier ones
         dates = []
         nodes = set[str]()
         for body in bodies:
-            said = opened(body)
-            if isinstance(said, Skipped):
-                SKIPPED.labels(said.reason).inc()
-                level = logging.WARNING if said.reason == "unreadable" else logging.DEBUG
-                log.log(level, "skipped a message of Ironic's: %s: %s", said.reason, said.why[:500])
+            notification = opened(body)
+            if isinstance(notification, Skipped):
+                SKIPPED.labels(notification.reason).inc()
+                level = logging.WARNING if notification.reason == "unreadable" else logging.DEBUG
+                log.log(
+                    level,
+                    "skipped a message of Ironic's: %s: %s",
+                    notification.reason,
+                    notification.why[:500],
+                )
                 continue
-            step = self._apply_notification(said)
-            nodes.add(said.uuid)
+            step = self._apply_notification(notification)
+            nodes.add(notification.uuid)
             if step is not None and step.report is not None:
-                reports[said.uuid] = step.report
-                dates.append(said.at)
+                reports[notification.uuid] = step.report
+                dates.append(notification.at)
         await self.tell(tuple(reports.values()))
         if named := nodes - {""}:
-            self._spoken(named)
+            self._on_reported(named)
         now = self._clock.now()
         for date in dates:
             REPORTED_SECONDS.observe(max(0.0, now - date))
@@ -103,8 +108,8 @@ class Following:
 
     def closed(self, uuid: str) -> bool:
         """Return whether the last report of a node allowed no instance on it."""
-        told = self.beliefs.of(uuid).told
-        return told is not None and not is_open(told)
+        report = self.beliefs.of(uuid).reported
+        return report is not None and not is_open(report)
 
     def placed(self, providers: Mapping[str, Provider]) -> None:
         """Record the sequence numbers that placement has for the reports of these nodes."""
@@ -116,7 +121,7 @@ class Following:
         pause = FIRST_PAUSE
         while reports:
             try:
-                await self._tell_once(reports)
+                await self._publish_once(reports)
                 return
             except (Unavailable, Unroutable) as condition:
                 if pause == FIRST_PAUSE:
@@ -131,21 +136,22 @@ class Following:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    async def _tell_once(self, reports: Sequence[InventoryReported]) -> None:
+    async def _publish_once(self, reports: Sequence[InventoryReported]) -> None:
         """Publish each report in the trace of its notification. A report may be published twice."""
 
-        async def tell(story: StoredContext, some: Sequence[InventoryReported]) -> None:
-            with resumed(story):
+        async def publish_reports(context: StoredContext, some: Sequence[InventoryReported]) -> None:
+            with resumed(context):
                 await self._publish(*some)
 
-        told = await asyncio.gather(
-            *(tell(story, some) for story, some in self._stories.by_trace(reports)), return_exceptions=True
+        outcomes = await asyncio.gather(
+            *(publish_reports(context, some) for context, some in self._contexts.by_trace(reports)),
+            return_exceptions=True,
         )
-        for problem in told:
+        for problem in outcomes:
             if problem is not None:
                 raise problem
         for report in reports:
-            self._stories.over(report.root)
+            self._contexts.end(report.root)
 
     async def changed(self, changes: Sequence[PlacementChanged]) -> Sequence[None]:
         """Record which reports placement has applied, ours and those of other processes."""
@@ -157,43 +163,43 @@ class Following:
                 CLAIMABLE_SECONDS.observe(max(0.0, now - self._opened.pop(change.root)))
             if self.beliefs.placement_has(change.root, change.sequence) and self._hears():
                 # A later notification may have seemed to be reported already.
-                if self._wish is not None:
-                    self._wish(change.root)
+                if self._request_read is not None:
+                    self._request_read(change.root)
                 elif (again := self.beliefs.newer(change.root, change.sequence)) is not None:
                     await self.tell((again,))
         return [None] * len(changes)
 
     def _hears(self) -> bool:
         """Return whether this process, of all that follow this Ironic, receives the notifications."""
-        return self._clock.monotonic() < self._heard_at + RECENT_SECONDS
+        return self._clock.monotonic() < self._received_at + RECENT_SECONDS
 
-    def _apply_notification(self, said: ReceivedNotification) -> Step | None:
+    def _apply_notification(self, notification: ReceivedNotification) -> Step | None:
         now = self._clock.now()
-        LAG_SECONDS.set(now - said.at)
-        event = f"{said.event}.{said.phase}"
-        if not said.uuid:
+        LAG_SECONDS.set(now - notification.at)
+        event = f"{notification.event}.{notification.phase}"
+        if not notification.uuid:
             EVENTS.labels(event, "hint").inc()
-            self._look()
+            self._on_gap()
             return None
         try:
-            with self._stories.hearing(said):
-                step = self.beliefs.handle(said, latest=now + AHEAD_SECONDS)
+            with self._contexts.span(notification):
+                step = self.beliefs.handle(notification, latest=now + AHEAD_SECONDS)
         except Invalid as problem:
             EVENTS.labels(event, "invalid").inc()
-            log.warning("node %s, %s: %s", said.uuid, event, problem)
+            log.warning("node %s, %s: %s", notification.uuid, event, problem)
             return None
         except Exception:  # a bug, which would return with the message forever
             EVENTS.labels(event, "bug").inc()
-            log.exception("node %s, %s: cannot be taken in", said.uuid, event)
+            log.exception("node %s, %s: cannot be taken in", notification.uuid, event)
             return None
         EVENTS.labels(event, step.outcome).inc()
         if step.outcome == "read" or (step.report is not None and is_open(step.report)):
-            self._opening.setdefault(said.uuid, said.at)
-        self._watch(said.uuid, step.report)
-        if step.read and self._wish is not None:
-            self._wish(said.uuid)
+            self._opening.setdefault(notification.uuid, notification.at)
+        self._watch(notification.uuid, step.report)
+        if step.read and self._request_read is not None:
+            self._request_read(notification.uuid)
         elif step.report is None:
-            self._stories.over(said.uuid)
+            self._contexts.end(notification.uuid)
         return step
 
     def _apply_read(
@@ -212,11 +218,11 @@ class Following:
         except Invalid as problem:
             log.warning("node %s: %s", uuid, problem)
             return None
-        if step.read and self._wish is not None:
-            self._wish(uuid)
+        if step.read and self._request_read is not None:
+            self._request_read(uuid)
         elif step.report is None:
             self._opening.pop(uuid, None)
-            self._stories.over(uuid)
+            self._contexts.end(uuid)
         self._watch(uuid, step.report)
         return step.report
 
@@ -234,23 +240,29 @@ class NotificationTraces:
     """The tracing data of each node, from a notification to the published report; empty without tracing."""
 
     def __init__(self) -> None:
-        self._stories: dict[str, StoredContext] = {}
+        self._contexts: dict[str, StoredContext] = {}
 
     @contextmanager
-    def hearing(self, said: ReceivedNotification) -> Iterator[None]:
+    def span(self, notification: ReceivedNotification) -> Iterator[None]:
         """Handle a notification inside the first span of a new trace."""
         if (tracer := current_tracer()) is None:
             yield
             return
-        event = f"baremetal.node.{said.event}.{said.phase}"
-        heard = Envelope(
-            id=said.id, type=event, key=event, body=msgspec.Raw(b""), traceparent=tracer.beginning(event)
+        event = f"baremetal.node.{notification.event}.{notification.phase}"
+        envelope = Envelope(
+            id=notification.id,
+            type=event,
+            key=event,
+            body=msgspec.Raw(b""),
+            traceparent=tracer.beginning(event),
         )
-        span = tracer.handling("ironic_sync", event, heard)
+        span = tracer.handling("ironic_sync", event, envelope)
         if span is None:
             yield
             return
-        self._stories[said.uuid] = StoredContext(said.id, said.id, heard.traceparent)
+        self._contexts[notification.uuid] = StoredContext(
+            notification.id, notification.id, envelope.traceparent
+        )
         try:
             yield
         except BaseException as problem:
@@ -258,19 +270,19 @@ class NotificationTraces:
             raise
         span.end()
 
-    def over(self, uuid: str) -> None:
+    def end(self, uuid: str) -> None:
         """Delete the trace of a node: no further messages will be published for its notification."""
-        self._stories.pop(uuid, None)
+        self._contexts.pop(uuid, None)
 
     def by_trace(
         self, reports: Sequence[InventoryReported]
     ) -> list[tuple[StoredContext, list[InventoryReported]]]:
         """Group reports of nodes by the trace of their notification. Most reports have no trace."""
-        if not self._stories:
-            return [(NO_STORY, list(reports))]
+        if not self._contexts:
+            return [(NO_CONTEXT, list(reports))]
         found: dict[StoredContext, list[InventoryReported]] = {}
         for report in reports:
-            found.setdefault(self._stories.get(report.root, NO_STORY), []).append(report)
+            found.setdefault(self._contexts.get(report.root, NO_CONTEXT), []).append(report)
         return list(found.items())
 
 
@@ -279,17 +291,17 @@ class NotifiedNodes:
     nodes periodically.
     """
 
-    def __init__(self, say: Publish) -> None:
-        self._say = say
+    def __init__(self, publish: Publish) -> None:
+        self._publish = publish
         self._nodes: set[str] = set()
-        self._word = RateLimitedPublisher(self._publish_nodes, "that Ironic spoke of nodes")
-        self.run = self._word.run
+        self._notifier = RateLimitedPublisher(self._publish_nodes, "that Ironic spoke of nodes")
+        self.run = self._notifier.run
 
     def of(self, nodes: Collection[str]) -> None:
         """Add the nodes of notifications whose reports, if any, are published already."""
         self._nodes.update(nodes)
-        self._word.due()
+        self._notifier.due()
 
     async def _publish_nodes(self) -> None:
         nodes, self._nodes = self._nodes, set()
-        await self._say(IronicSpoke(nodes=tuple(sorted(nodes)) if len(nodes) <= MOST_SPOKEN else ()))
+        await self._publish(IronicSpoke(nodes=tuple(sorted(nodes)) if len(nodes) <= MOST_REPORTED else ()))

@@ -112,14 +112,14 @@ class Reader:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._read_pages(moment, take))
                 for index in range(self._at_once):
-                    group.create_task(self._read_singly(moment, take, beside=index < SINGLE_READERS))
+                    group.create_task(self._read_singly(moment, take, in_parallel=index < SINGLE_READERS))
         finally:
             for handle in self._refused.values():
                 handle.cancel()
 
-    async def _read_singly(self, moment: Callable[[], Moment], take: Take, *, beside: bool) -> None:
+    async def _read_singly(self, moment: Callable[[], Moment], take: Take, *, in_parallel: bool) -> None:
         while True:
-            uuid = await self._next(beside)
+            uuid = await self._next(in_parallel)
             self._reading.add(uuid)
             retry = True
             try:
@@ -161,9 +161,9 @@ class Reader:
             self._many.clear()
             await self._ironic_is_there()
             self._no_pages.clear()
-            in_vain = False
+            failed_roots = False
             try:
-                in_vain = not await self._read_round(moment, take)
+                failed_roots = not await self._read_round(moment, take)
             except Unavailable as problem:
                 self._pauses(problem)
             except IronicRefused as problem:
@@ -171,7 +171,7 @@ class Reader:
                 return
             finally:
                 self._no_pages.set()
-            if in_vain:
+            if failed_roots:
                 await asyncio.sleep(FRUITLESS_PAUSE)
             if len(self._waiting) >= MANY:
                 self._many.set()
@@ -183,20 +183,20 @@ class Reader:
         pages = self._api.nodes(fields=self._fields, limit=PAGE, **self._listing)
 
         async def following() -> tuple[int, Moment, Sequence[Mapping[str, Any]] | None]:
-            wishes, began = self._wishes, moment()
-            return wishes, began, await anext(pages, None)
+            requested, began = self._wishes, moment()
+            return requested, began, await anext(pages, None)
 
         taken = vain = 0
         try:
             async with asyncio.TaskGroup() as group:
                 reading = group.create_task(following())
                 while self._waiting and vain < FRUITLESS_PAGES:
-                    wishes, began, page = await reading
+                    requested, began, page = await reading
                     if page is None:
                         break
                     # the next page is read while this one is handled
                     reading = group.create_task(following())
-                    count = await self._take_page(page, wishes, began, take)
+                    count = await self._take_page(page, requested, began, take)
                     taken, vain = taken + count, 0 if count else vain + 1
                 reading.cancel()
         except ExceptionGroup as failed:
@@ -204,7 +204,7 @@ class Reader:
         return taken
 
     async def _take_page(
-        self, page: Sequence[Mapping[str, Any]], wishes: int, began: Moment, take: Take
+        self, page: Sequence[Mapping[str, Any]], requested: int, began: Moment, take: Take
     ) -> int:
         """Take the nodes that were requested before the page was read; later requests need another read.
 
@@ -217,7 +217,7 @@ class Reader:
                 await asyncio.sleep(0)
             uuid = str(raw.get("uuid"))
             if uuid in self._waiting:
-                if self._waiting[uuid] > wishes:
+                if self._waiting[uuid] > requested:
                     continue
             elif uuid in self._reading or not self._closed(uuid):
                 continue
@@ -231,10 +231,10 @@ class Reader:
         UNRESOLVED.set(self.unresolved)
         return len(found)
 
-    async def _next(self, beside: bool) -> str:
+    async def _next(self, in_parallel: bool) -> str:
         while True:
             await self._ironic_is_there()
-            if not beside:
+            if not in_parallel:
                 await self._no_pages.wait()
             if self._waiting:
                 break

@@ -120,8 +120,8 @@ class Survey:
             if _is_node(provider) and provider.agent in agents
         }
 
-    async def _ask(self, **which: Any) -> tuple[Provider, ...]:
-        return (await self._find(FindProviders(parts=PARTS, **which))).providers
+    async def _ask(self, **conditions: Any) -> tuple[Provider, ...]:
+        return (await self._find(FindProviders(parts=PARTS, **conditions))).providers
 
     async def everything(
         self, placed: Mapping[str, Provider], read: dict[str, str | None]
@@ -162,8 +162,8 @@ class Survey:
             reads = await asyncio.gather(*(self._api.node(uuid, self._fields) for uuid in some))
             for uuid, raw in zip(some, reads, strict=True):
                 if raw is None and uuid in placed:
-                    gone = (NodeDifference(uuid, "gone"),)
-                    found.append(SurveyedNode(uuid, None, began, placed[uuid], gone))
+                    missing = (NodeDifference(uuid, "gone"),)
+                    found.append(SurveyedNode(uuid, None, began, placed[uuid], missing))
             found += await self.judged([(raw, began) for raw in reads if raw is not None], placed)
             if most_gone is not None and sum(node.gone for node in found) > most_gone:
                 break
@@ -183,7 +183,7 @@ class Survey:
             return None
         return found
 
-    async def lately(self, horizon: Horizon) -> tuple[list[tuple[Raw, Moment]], Horizon]:
+    async def read_changed(self, horizon: Horizon) -> tuple[list[tuple[Raw, Moment]], Horizon]:
         """Return the nodes that changed since the last survey, each with the begin of its read, and the times
         from which the next one continues. Raises ReadAll.
 
@@ -194,12 +194,12 @@ class Survey:
         for key in CHANGED:
             since = horizon[key] - LATE_SECONDS
             async for began, timed in self._newest_first(key):
-                news = [(raw, at) for raw, at in timed if at >= since]
-                found.update((str(raw["uuid"]), (raw, began)) for raw, _ in news)
-                reached[key] = max([reached[key], *(at for _, at in news)])
+                changed = [(raw, at) for raw, at in timed if at >= since]
+                found.update((str(raw["uuid"]), (raw, began)) for raw, _ in changed)
+                reached[key] = max([reached[key], *(at for _, at in changed)])
                 if len(found) > MOST_CHANGES:
                     raise ReadAll(f"more than {MOST_CHANGES} nodes changed")
-                if len(news) < len(timed):
+                if len(changed) < len(timed):
                     break
         return list(found.values()), reached
 
@@ -267,12 +267,12 @@ class Survey:
             known = provider is not None and not provider.gone
             return (NodeDifference(node.uuid, "not ours", ironic=why, name=name),) if known else ()
         try:
-            told = self._rules.report(node, place)
+            report = self._rules.report(node, place)
         except Invalid as problem:
             return (NodeDifference(node.uuid, "bad", ironic=str(problem), name=name),)
-        if told is None:
+        if report is None:
             return (NodeDifference(node.uuid, "no class", name=name),)
-        return compare(told, provider, name)
+        return compare(report, provider, name)
 
 
 def _is_node(provider: Provider) -> bool:

@@ -39,7 +39,7 @@ class Sweep:
     def __init__(
         self,
         survey: Survey,
-        tell: Tell,
+        repair: Tell,
         clock: Clock,
         *,
         full_every: int = 10,  # rounds
@@ -53,7 +53,7 @@ class Sweep:
         itself, because placement may have a newer report of it.
         """
         self._survey = survey
-        self._tell = tell
+        self._tell = repair
         self._clock = clock
         self._full_every = full_every
         self._between_pages = 1 / pages_per_second
@@ -78,13 +78,13 @@ class Sweep:
         """Read and compare all nodes now, whatever is due."""
         await self._look(full=True)
 
-    async def lately(self) -> None:
+    async def read_changed(self) -> None:
         """Read and compare the nodes changed since the last round, if Ironic lists them. Raise as `round`."""
         await self._look(full=False, all_if_must=False)
 
     async def _look(self, *, full: bool, all_if_must: bool = True) -> None:
         try:
-            if full or (not await self._lately() and all_if_must):
+            if full or (not await self._read_changed() and all_if_must):
                 await self._everything()
                 self._rounds_to_full = self._full_every
             self._rounds_to_full = max(self._rounds_to_full - 1, 0)
@@ -103,57 +103,57 @@ class Sweep:
         left: Counter[str] = Counter()
         page_began = monotonic()
         async for found in self._survey.everything(placed, read):
-            left += await self._tell_of(found)
+            left += await self._repair(found)
             await self._pause(monotonic() - page_began)
             page_began = monotonic()
         found = await self._unlisted(placed, read)
-        left += await self._tell_of(found)
+        left += await self._repair(found)
         self._horizon = horizon
-        for what in WAITING:
-            UNREPAIRED.labels(what).set(left[what])
+        for aspect in WAITING:
+            UNREPAIRED.labels(aspect).set(left[aspect])
         NODES.set(len(read))
         SWEPT_AT.set(start)
         SWEEP_SECONDS.labels("full").observe(monotonic() - began)
 
-    async def _lately(self) -> bool:
+    async def _read_changed(self) -> bool:
         if self._horizon is None:
             return True  # this Ironic cannot list them: only full rounds count
         began = monotonic()
         try:
-            reads, horizon = await self._survey.lately(self._horizon)
+            reads, horizon = await self._survey.read_changed(self._horizon)
         except ReadAll as why:
             log.info("sweeping all: %s", why)
             return False
         placed = await self._survey.placed_now(str(raw["uuid"]) for raw, _ in reads)
         self._placed(placed)
-        await self._tell_of(await self._survey.judged(reads, placed))
+        await self._repair(await self._survey.judged(reads, placed))
         self._horizon = horizon
         SWEEP_SECONDS.labels("recent").observe(monotonic() - began)
         return True
 
     async def _unlisted(self, placed: Mapping[str, Provider], read: Collection[str]) -> list[SurveyedNode]:
         """Return placement's nodes that a listing left out, without deleted ones if too many."""
-        there = sum(not provider.gone for provider in placed.values())
-        most = allowance(there, self._share)
+        present = sum(not provider.gone for provider in placed.values())
+        most = allowance(present, self._share)
         unread = self._survey.unread(placed, read)
         found = await self._survey.each(unread, placed, None if self._allow_removals else most)
-        gone = sum(node.node is None for node in found)
-        self.held_back = gone if gone > most and not self._allow_removals else 0
+        missing = sum(node.node is None for node in found)
+        self.held_back = missing if missing > most and not self._allow_removals else 0
         UNREPAIRED.labels("gone").set(self.held_back)
         if self.held_back:
             log.error(
                 "at least %d of %d nodes are missing in Ironic, and more than %d at once are probably a "
                 "mistake: no node is removed. If they were really deleted: berth ironic sweep "
                 "--allow-removals",
-                *(self.held_back, there, most),
+                *(self.held_back, present, most),
             )
         return [node for node in found if node.node is not None or not self.held_back]
 
-    async def _tell_of(self, found: Sequence[SurveyedNode]) -> Counter[str]:
+    async def _repair(self, found: Sequence[SurveyedNode]) -> Counter[str]:
         """Report nodes with repairable differences; return how many only operators can resolve."""
         counts = Counter(difference.what for node in found for difference in node.differences)
-        for what, number in counts.items():
-            DIFFERENCES.labels(what).inc(number)
+        for aspect, number in counts.items():
+            DIFFERENCES.labels(aspect).inc(number)
         repairable = [node for node in found if node.repairable]
         if repairable:
             now = await self._survey.placed_now(node.uuid for node in repairable)
@@ -164,10 +164,10 @@ class Sweep:
                 elif node.node is not None:
                     self._unsure(node.uuid)
             self._known.update((uuid, provider.sequence) for uuid, provider in now.items())
-            if news := self._survey.still_different(settled, now):
-                log.info("reporting %d nodes that changed without a notification", len(news))
-                await self._tell(news)
-        return Counter({what: counts[what] for what in WAITING})
+            if different := self._survey.still_different(settled, now):
+                log.info("reporting %d nodes that changed without a notification", len(different))
+                await self._tell(different)
+        return Counter({aspect: counts[aspect] for aspect in WAITING})
 
     def _settled(self, seen: SurveyedNode, now: Provider | None) -> bool:
         """Return whether placement has no newer report of a node than this read. Sequences decide, because
@@ -195,12 +195,12 @@ class SweepSchedule:
         *,
         seconds: float,
         deaf_seconds: float,
-        hears: Callable[[], bool] | None,  # missing: notifications are not used
+        is_subscribed: Callable[[], bool] | None,  # missing: notifications are not used
     ) -> None:
         self._sweep = sweep
         self._seconds = seconds
         self._deaf_seconds = min(deaf_seconds, seconds)
-        self._hears = hears
+        self._is_subscribed = is_subscribed
         self._stirred = asyncio.Event()
         self._gap = True  # notifications may be lost: only a full sweep will do
         self._settled_at: float | None = None  # when the hinted change has taken effect
@@ -217,8 +217,10 @@ class SweepSchedule:
         self._stirred.set()
 
     async def run(self) -> None:
-        if self._hears is not None:  # a notification after the subscription cannot be lost, so read after it
-            await self._stir_within(SOONEST_SECONDS)
+        if (
+            self._is_subscribed is not None
+        ):  # a notification after the subscription cannot be lost, so read after it
+            await self._wake_within(SOONEST_SECONDS)
         while True:
             began = asyncio.get_running_loop().time()
             try:
@@ -234,9 +236,9 @@ class SweepSchedule:
         loop = asyncio.get_running_loop()
         self._settled_at = None
         if not self._gap:
-            await self._sweep.round(deaf=self._deaf())
+            await self._sweep.round(deaf=self._disconnected())
             return
-        await self._sweep.lately()  # two requests find most differences
+        await self._sweep.read_changed()  # two requests find most differences
         await asyncio.sleep(self._everything_at - loop.time())
         self._gap = False
         await self._sweep.everything()
@@ -245,21 +247,21 @@ class SweepSchedule:
     async def _until_due(self, began: float) -> None:
         loop = asyncio.get_running_loop()
         while not self._gap:
-            due = began + (self._deaf_seconds if self._deaf() else self._seconds)
+            due = began + (self._deaf_seconds if self._disconnected() else self._seconds)
             if self._settled_at is not None:
                 due = min(due, max(began + SOONEST_SECONDS, self._settled_at))
             if loop.time() >= due:
                 return
-            await self._stir_within(min(due - loop.time(), self._deaf_seconds))
+            await self._wake_within(min(due - loop.time(), self._deaf_seconds))
 
-    def _deaf(self) -> bool:
-        if self._hears is None:
+    def _disconnected(self) -> bool:
+        if self._is_subscribed is None:
             return False
-        hears = self._hears()
-        SUBSCRIBED.set(hears)
-        return not hears
+        subscribed = self._is_subscribed()
+        SUBSCRIBED.set(subscribed)
+        return not subscribed
 
-    async def _stir_within(self, seconds: float) -> None:
+    async def _wake_within(self, seconds: float) -> None:
         self._stirred.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):

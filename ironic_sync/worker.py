@@ -77,14 +77,14 @@ def _following(ironic: FollowedIronic, publish: Publish, find: Find | None, cloc
         skip_reserve_in_use=ironic.skip_reserve_in_use,
     )
     notifications = ironic.notifications
-    spoken = NotifiedNodes(publish)
+    notified = NotifiedNodes(publish)
     runs: list[Run] = []
     after_gap: list[Callable[[], None]] = []
     if ironic.api is None or find is None:
-        following = Following(rules, publish, clock, spoken=spoken.of)
+        following = Following(rules, publish, clock, on_reported=notified.of)
     else:
         following = Following(
-            rules, publish, clock, lambda uuid: reader.wish(uuid), lambda: schedule.hinted(), spoken.of
+            rules, publish, clock, lambda uuid: reader.wish(uuid), lambda: schedule.hinted(), notified.of
         )
         reader = Reader(
             ironic.api,
@@ -108,7 +108,7 @@ def _following(ironic: FollowedIronic, publish: Publish, find: Find | None, cloc
             sweep,
             seconds=ironic.sweep_seconds,
             deaf_seconds=ironic.deaf_sweep_seconds,
-            hears=None if notifications is None else lambda: notifications.hearing,
+            is_subscribed=None if notifications is None else lambda: notifications.subscribed,
         )
         after_gap = [schedule.missed]
         runs = [lambda: reader.run(following.moment, following.found), schedule.run]
@@ -116,11 +116,11 @@ def _following(ironic: FollowedIronic, publish: Publish, find: Find | None, cloc
     if notifications is not None:
 
         def interrupted() -> None:
-            following.beliefs.forget_told()
-            for tell in after_gap:
-                tell()
+            following.beliefs.forget_reported()
+            for on_gap in after_gap:
+                on_gap()
 
-        runs += [lambda: notifications.run(following.handle, interrupted), spoken.run]
+        runs += [lambda: notifications.run(following.handle, interrupted), notified.run]
         consumes.append(on_many(PLACEMENT_CHANGED, following.changed, private=True))
     return Worker(
         "ironic_sync",
@@ -136,7 +136,7 @@ def _following(ironic: FollowedIronic, publish: Publish, find: Find | None, cloc
 def _by_tools(skip_reserve_in_use: bool, following: Following | None) -> Any:
     """Return the table row for events from tools, which state a node's new state themselves."""
 
-    def told(node: NodeChanged) -> InventoryReported | Poison | None:
+    def report_of(node: NodeChanged) -> InventoryReported | Poison | None:
         try:
             report = inventory_of(node, skip_reserve_in_use=skip_reserve_in_use)
         except Invalid as problem:
@@ -146,6 +146,6 @@ def _by_tools(skip_reserve_in_use: bool, following: Following | None) -> Any:
         return report
 
     async def sync(nodes: Sequence[NodeChanged]) -> Sequence[InventoryReported | Poison | None]:
-        return [told(node) for node in nodes]
+        return [report_of(node) for node in nodes]
 
     return on_many(IRONIC_NODE, sync, emits=[INVENTORY_REPORTED])

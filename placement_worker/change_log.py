@@ -30,7 +30,7 @@ Publish = Callable[..., Awaitable[None]]  # of any number of messages; returns w
 
 CHANGES_A_ROUND = 200
 RESHAPES_A_ROUND = 20  # each of the builds of a host
-AT_HAND = 1000  # changes: during an outage of the broker the rest is only in the log
+UNPUBLISHED = 1000  # changes: during an outage of the broker the rest is only in the log
 RECORD_SECONDS = 0.25  # seconds until the position is stored; until then another relay may publish again
 POLL_SECONDS = 1.0  # interval for changes of killed processes; own commits wake the relay immediately
 PUBLISH_SECONDS = 30.0
@@ -53,7 +53,9 @@ class Relay:
         self._database = database
         self._woken = asyncio.Event()
         self._look = True  # into the log
-        self._at_hand: dict[int, PlacementChanged] = {}  # commits of this process that are not published yet
+        self._unpublished: dict[
+            int, PlacementChanged
+        ] = {}  # commits of this process that are not published yet
         self._told = 0  # by this process, with all that came before it; 0: the log knows
         self._recorded = 0  # the position in the database
         self._recorded_at = 0.0
@@ -71,10 +73,10 @@ class Relay:
         # If an older database was restored, only the log knows.
         if any(change.number <= self._told for change in new):
             self._told = self._recorded = 0
-            self._at_hand.clear()
-        if len(self._at_hand) >= AT_HAND:
-            self._at_hand.clear()
-        self._at_hand.update((change.number, change) for change in new)
+            self._unpublished.clear()
+        if len(self._unpublished) >= UNPUBLISHED:
+            self._unpublished.clear()
+        self._unpublished.update((change.number, change) for change in new)
         self._woken.set()
 
     async def run(self, publish: Publish) -> None:
@@ -111,7 +113,7 @@ class Relay:
     async def _round(self, publish: Publish) -> bool:
         following = self._following()
         if not following:
-            if not (self._look or self._at_hand):
+            if not (self._look or self._unpublished):
                 return False  # published in the meantime
             self._look = False
             return await self._round_of_the_log(publish)
@@ -122,29 +124,29 @@ class Relay:
             async with self._database.write() as tx:
                 await changes.TELL(tx, number=self._told)
             self._recorded, self._recorded_at = self._told, clock()
-        return bool(self._at_hand)
+        return bool(self._unpublished)
 
     def _following(self) -> list[PlacementChanged]:
         following: list[PlacementChanged] = []
         next_one = self._told + 1
-        while self._told and len(following) < CHANGES_A_ROUND and next_one in self._at_hand:
-            following.append(self._at_hand[next_one])
+        while self._told and len(following) < CHANGES_A_ROUND and next_one in self._unpublished:
+            following.append(self._unpublished[next_one])
             next_one += 1
         return following
 
     async def _round_of_the_log(self, publish: Publish) -> bool:
-        in_the_log = list(self._at_hand)
+        in_the_log = list(self._unpublished)
         if self._database.dialect == "postgresql":
             # Relays of other processes wait for the locked number; writers do not.
             async with self._database.write() as tx:
-                oldest = await changes.untold(tx, CHANGES_A_ROUND, self._told)
+                oldest = await changes.unpublished(tx, CHANGES_A_ROUND, self._told)
                 await self._publish_logged(oldest, publish)
                 if self._told > self._recorded:
                     await changes.TELL(tx, number=self._told)
         else:
             # Publishing takes its time: not with SQLite's one write lock in hand.
             async with self._database.read_single() as tx:
-                oldest = await changes.untold(tx, CHANGES_A_ROUND, self._told)
+                oldest = await changes.unpublished(tx, CHANGES_A_ROUND, self._told)
             await self._publish_logged(oldest, publish)
             if self._told > self._recorded:
                 async with self._database.write() as tx:
@@ -153,25 +155,29 @@ class Relay:
         if len(oldest) == CHANGES_A_ROUND:
             self._look = True
             return True
-        for one in in_the_log:  # numbers missing in memory were published by another process
-            self._at_hand.pop(one, None)
+        for number_logged in in_the_log:  # numbers missing in memory were published by another process
+            self._unpublished.pop(number_logged, None)
         return False
 
     async def _publish_logged(self, oldest: Sequence[PlacementChanged], publish: Publish) -> None:
         if oldest:
             # The log contains no trees: they are added if this process committed the change.
-            here = [self._at_hand.get(change.number, change) for change in oldest]
-            both = zip(oldest, here, strict=True)
+            in_memory = [self._unpublished.get(change.number, change) for change in oldest]
+            both = zip(oldest, in_memory, strict=True)
             await _published(
-                publish, [own if own.changes == logged.changes else logged for logged, own in both]
+                publish,
+                [
+                    remembered if remembered.changes == logged.changes else logged
+                    for logged, remembered in both
+                ],
             )
             self._logged = {change.number for change in oldest}
             self._record_published(oldest[-1].number)
 
     def _record_published(self, number: int) -> None:
         self._told = number
-        for one in [one for one in self._at_hand if one <= number]:
-            del self._at_hand[one]
+        for earlier in [earlier for earlier in self._unpublished if earlier <= number]:
+            del self._unpublished[earlier]
 
 
 class ReshapedBuilds(Relay):
@@ -181,9 +187,9 @@ class ReshapedBuilds(Relay):
 
     async def _round(self, publish: Publish) -> bool:
         async with self._database.read_single() as tx:
-            numbers, said = await changes.untold_reshaped(tx, RESHAPES_A_ROUND)
+            numbers, messages = await changes.unpublished_reshaped(tx, RESHAPES_A_ROUND)
         if numbers:
-            await _published(publish, said)
+            await _published(publish, messages)
             async with self._database.write() as tx:
                 await changes.FORGET_RESHAPED(tx, [(number,) for number in numbers])
         return len(numbers) == RESHAPES_A_ROUND
@@ -236,7 +242,7 @@ class ChangeLog:
         pairs: Sequence[tuple[Tree, Tree]],
         now: float,
         numbers: Iterator[int] = tree_writes.NONE_NEW,
-        beside: Sequence[BoundStatement] = (),
+        further: Sequence[BoundStatement] = (),
         last: Sequence[BoundStatement] = (),
     ) -> int:
         """Write provider trees, given as read and as changed, log the change and return its number.
@@ -244,7 +250,7 @@ class ChangeLog:
         `beside` is written after the inventories; `last` with the number, and must not depend on the rest.
         """
         first, writes = tree_writes.writes_between(self._book, pairs, now, numbers)
-        for write in (*first, *beside):
+        for write in (*first, *further):
             await write(tx)
         # Trees of repeated reports were not locked, so their usage may be outdated.
         shaped = {then.root: then for was, then in pairs if then.providers != was.providers}
@@ -260,7 +266,7 @@ class ChangeLog:
 
     async def trim(self) -> None:
         async with self._database.write() as tx:
-            await changes.TRIM(tx, keep=changes.KEEP, untold=changes.KEEP_UNTOLD)
+            await changes.TRIM(tx, keep=changes.KEEP, unpublished=changes.KEEP_UNPUBLISHED)
 
     def _learn(self, messages: Sequence[PlacementChanged], shaped: Mapping[str, Tree]) -> None:
         self.memory.learn(messages, shaped)

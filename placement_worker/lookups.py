@@ -33,22 +33,22 @@ class Lookups(PlacementOperations):
 
     async def _providers(self, tx: Transaction, query: FindProviders, cell: str) -> list[Provider]:
         like = query.like or ResourceGroup()
-        in_trees = {one for one in (query.in_tree, like.in_tree) if one is not None}
+        in_trees = {tree for tree in (query.in_tree, like.in_tree) if tree is not None}
         roots: set[str] = set()
         if len(in_trees) > 1 or (in_trees and (query.ids or query.name)):
             homes = await tree_reads.homes(tx, in_trees)
             roots = set(homes.values())
             if len(homes) < len(in_trees) or len(roots) > 1:
                 return []
-        keep = await lookups.matching(tx, self.book, like)
-        if keep is not None and not keep:
+        numbers = await lookups.matching(tx, self.book, like)
+        if numbers is not None and not numbers:
             return []
         leave = await lookups.shunned(tx, self.book, like)
-        found = await self._first(tx, query, in_trees, None if keep is None else keep - leave, cell)
+        found = await self._first(tx, query, in_trees, None if numbers is None else numbers - leave, cell)
         met = [
             provider
             for number, provider in found
-            if (keep is None or number in keep)
+            if (numbers is None or number in numbers)
             and number not in leave
             and (not query.name or provider.name == query.name)
             and (not roots or provider.root in roots)
@@ -61,27 +61,27 @@ class Lookups(PlacementOperations):
         return sorted(behind, key=lambda provider: provider.id)[: query.limit]
 
     async def _first(
-        self, tx: Transaction, query: FindProviders, in_trees: set[str], keep: set[int] | None, cell: str
+        self, tx: Transaction, query: FindProviders, in_trees: set[str], numbers: set[int] | None, cell: str
     ) -> list[tuple[int, Provider]]:
         parts = {*query.parts, "owner"} if query.agents or cell else query.parts
-        which, values = lookups.ALL, list[tuple[str | int]]()
+        selection, values = lookups.ALL, list[tuple[str | int]]()
         given: dict[str, str | int] = {}
         if query.ids:
-            which, values = lookups.BY_ID, [(uuid,) for uuid in dict.fromkeys(query.ids)]
+            selection, values = lookups.BY_ID, [(uuid,) for uuid in dict.fromkeys(query.ids)]
         elif query.name:
-            which, given = lookups.BY_NAME, {"name": query.name}
+            selection, given = lookups.BY_NAME, {"name": query.name}
         elif in_trees:
-            which, given = lookups.BY_TREE, {"tree": min(in_trees)}
-        elif keep is not None:
-            which, values = lookups.BY_NUMBER, [(number,) for number in keep]
+            selection, given = lookups.BY_TREE, {"tree": min(in_trees)}
+        elif numbers is not None:
+            selection, values = lookups.BY_NUMBER, [(number,) for number in numbers]
         elif query.agents:
-            which, values = lookups.BY_AGENT, [(agent,) for agent in dict.fromkeys(query.agents)]
+            selection, values = lookups.BY_AGENT, [(agent,) for agent in dict.fromkeys(query.agents)]
             given = {"cell": cell, "after": "", "most": MAX_INT}
             if query.limit and not query.like:  # which may remove rows: then the page is cut after that
                 given |= {"after": query.after, "most": query.limit}
         elif cell:
-            which, given = lookups.BY_CELL, {"cell": cell}
-        return await lookups.providers(tx, self.book, which, parts, values, **given)
+            selection, given = lookups.BY_CELL, {"cell": cell}
+        return await lookups.providers(tx, self.book, selection, parts, values, **given)
 
     async def _look_up(self, like: ResourceGroup) -> None:
         book, database = self.book, self.database
@@ -130,16 +130,16 @@ class Lookups(PlacementOperations):
             found, generations = await lookups.holdings(tx, self.book, query.consumers, query.providers)
             homes = await tree_reads.homes(tx, generations)
             wall = await limits(tx, cell, homes)
-        own = [
+        in_cell = [
             consumer
             for consumer in found
             if not wall.bars_holder(
                 consumer.id, [(provider, homes[provider]) for provider in consumer.allocations]
             )
         ]
-        seen = {provider for consumer in own for provider in consumer.allocations}
+        seen = {provider for consumer in in_cell for provider in consumer.allocations}
         return AllocationsFound(
-            consumers=tuple(own),
+            consumers=tuple(in_cell),
             generations={provider: number for provider, number in generations.items() if provider in seen},
         )
 

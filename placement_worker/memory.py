@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from bus.aggregates import Aggregate
-from bus.candidates import Heard
+from bus.candidates import OnChange
 from bus.cells import RegisteredCell
 from bus.replication import ChangesFound, PlacementChanged
 from bus.sql.database import Database
@@ -83,7 +83,7 @@ log = logging.getLogger(__name__)
 CHANGES_A_PAGE = 200
 IN_A_ROW = 100  # trees added to the index before other tasks run
 FAR_AHEAD = 1000  # numbers beyond what is known: before so much is believed to be lost, it is asked
-LOOK_SECONDS = 1.0  # interval of checks for changes of processes whose messages do not arrive
+POLL_SECONDS = 1.0  # interval of checks for changes of processes whose messages do not arrive
 
 
 class Memory:
@@ -97,42 +97,44 @@ class Memory:
         self._loaded = asyncio.Event()
         self._missed: list[tuple[PlacementChanged, Mapping[str, Tree]]] | None = None  # while reloading
         self._learned = asyncio.Event()  # set, and replaced, whenever something new is known
-        self._watchers: list[Heard] = []
+        self._watchers: list[OnChange] = []
 
-    def watch(self, heard: Heard) -> None:
+    def watch(self, on_change: OnChange) -> None:
         """Register a function to call with the changed roots and facts, after a reload with all of them."""
-        self._watchers.append(heard)
+        self._watchers.append(on_change)
 
     def learn(self, messages: Sequence[PlacementChanged], shaped: Mapping[str, Tree]) -> None:
         """Apply this process's commit to the index; `shaped` are the trees that it created or changed."""
         touched: dict[str, None] = {}
-        told: dict[str, None] = {}
+        described: dict[str, None] = {}
         for message in messages:
-            own = shaped
+            own_shapes = shaped
             if len(messages) > 1:
                 new = dict.fromkeys(change.root for change in message.changes if change.reshaped)
-                own = {root: shaped[root] for root in new if root in shaped}
-            roots = self.index.accept(message.number, message.changes, own, message.aggregates, message.cells)
+                own_shapes = {root: shaped[root] for root in new if root in shaped}
+            roots = self.index.accept(
+                message.number, message.changes, own_shapes, message.aggregates, message.cells
+            )
             touched.update(dict.fromkeys(roots))
-            told.update(dict.fromkeys([aggregate.id for aggregate in message.aggregates]))
-            told.update(dict.fromkeys([cell.name for cell in message.cells]))
+            described.update(dict.fromkeys([aggregate.id for aggregate in message.aggregates]))
+            described.update(dict.fromkeys([cell.name for cell in message.cells]))
             if self._missed is not None:
-                self._missed.append((message, own))
+                self._missed.append((message, own_shapes))
         self._learned.set()
         self._learned = asyncio.Event()
-        if self.loads and (touched or told):
-            for heard in self._watchers:
-                heard(tuple(touched), tuple(told))
+        if self.loads and (touched or described):
+            for on_change in self._watchers:
+                on_change(tuple(touched), tuple(described))
 
     async def handle_many(self, messages: Sequence[PlacementChanged]) -> Sequence[None]:
         """Apply commits of any process to the index; the reshaped trees of all are read together."""
         unknown = [message for message in messages if not self.index.knows(message.number)]
         if self.loads:
             unknown = await self._committed(self.index, unknown)
-        news = [change for change in unknown if change.changes or change.aggregates or change.cells]
-        if news:
-            await self._take_in(news)
-        if len(news) < len(unknown):  # changes that an older placement cannot express
+        effective = [change for change in unknown if change.changes or change.aggregates or change.cells]
+        if effective:
+            await self._take_in(effective)
+        if len(effective) < len(unknown):  # changes that an older placement cannot express
             await self.fresh()
         return [None] * len(messages)
 
@@ -158,9 +160,9 @@ class Memory:
                     log.warning("%s: reading everything again", forgotten)
                     await self.reload()
                 continue
-            news = [message for message in missed if not self.index.knows(message.number)]
-            if news:
-                await self._take_in(news)
+            unknown = [message for message in missed if not self.index.knows(message.number)]
+            if unknown:
+                await self._take_in(unknown)
 
     async def _changes(self, after: int) -> tuple[Sequence[PlacementChanged], bool]:
         """Return the next changes, and whether more follow; raise Forgotten if the next one was deleted."""
@@ -180,7 +182,7 @@ class Memory:
         """Yield every change after this change number when it is committed; raise Forgotten if it is no
         longer stored.
 
-        The feed ends within LOOK_SECONDS after `until` is set.
+        The feed ends within POLL_SECONDS after `until` is set.
         """
         page, _ = await self._changes(after)
         while until is None or not until.is_set():
@@ -191,13 +193,13 @@ class Memory:
             page, _ = await self._changes(after)
             if not page:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_SECONDS):
+                    async with asyncio.timeout(POLL_SECONDS):
                         await learned.wait()
 
     async def _take_in(self, messages: Sequence[PlacementChanged]) -> None:
         shaped: dict[str, Tree | None] = {}  # in the order that decides the rows; None: not in the message
-        for message in sorted(messages, key=lambda one: one.number):
-            trees = _trees_beside(message)
+        for message in sorted(messages, key=lambda each_message: each_message.number):
+            trees = _changed_trees(message)
             shaped |= {change.root: trees.get(change.root) for change in message.changes if change.reshaped}
         if unknown := [root for root, tree in shaped.items() if tree is None]:
             shaped |= await self._reader.trees(unknown)
@@ -216,9 +218,9 @@ class Memory:
             self._missed = []
             try:
                 index = await self._read()
-                told = [message for message, _ in self._missed]
-                true = {message.number for message in await self._committed(index, told)}
-                false = {message.number for message in told} - true
+                reported = [message for message, _ in self._missed]
+                true = {message.number for message in await self._committed(index, reported)}
+                false = {message.number for message in reported} - true
                 for message, shaped in self._missed:  # perhaps more by now
                     if message.number in false:
                         continue
@@ -231,8 +233,8 @@ class Memory:
         everybody = tuple(dict.fromkeys((*before.trees, *index.trees)))
         facts = before.aggregate_facts, index.aggregate_facts, before.cell_facts, index.cell_facts
         described = tuple(dict.fromkeys(name for some in facts for name in some))
-        for heard in self._watchers:
-            heard(everybody, described)
+        for on_change in self._watchers:
+            on_change(everybody, described)
 
     async def _read(self) -> Index:
         # The number first: what is read after it holds at least all that happened up to it.
@@ -250,7 +252,7 @@ class Memory:
         return index
 
 
-def _trees_beside(message: PlacementChanged) -> Mapping[str, Tree]:
+def _changed_trees(message: PlacementChanged) -> Mapping[str, Tree]:
     if message.trees is None:
         return {}
     try:

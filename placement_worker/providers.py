@@ -70,7 +70,7 @@ class ProviderOperations(PlacementOperations):
         read = await tree_reads.read_locked(tx, self.book, wanted)
         if not placing:
             return WorkingTrees(read)
-        found = await tree_reads.look(
+        found = await tree_reads.find(
             tx, self.book, [order.provider for order in placing], [order.name for order in placing]
         )
         return WorkingTrees(found.owned | read, found.names, found.ids, found.number)
@@ -189,10 +189,12 @@ class BulkLoad(PlacementOperations):
         await self.book.know_contents(self.database, items, now)
         named = {item.id: None for item in items} | {item.parent: None for item in items if item.parent}
         async with self.numbers.taken(len(items)) as numbers, changing(self.database, self.book) as tx:
-            found = await tree_reads.look(tx, self.book, list(named), [item.name for item in items])
-            read = await tree_reads.read_locked(tx, self.book, [one for one in named if one in found.ids])
+            found = await tree_reads.find(tx, self.book, list(named), [item.name for item in items])
+            read = await tree_reads.read_locked(
+                tx, self.book, [provider_id for provider_id in named if provider_id in found.ids]
+            )
             working = WorkingTrees(found.owned | read, found.names, found.ids, found.number)
-            if len(found.ids) != sum(one in working.homes for one in named):
+            if len(found.ids) != sum(provider_id in working.homes for provider_id in named):
                 raise Conflict("a provider was deleted while it was being read")
             results = list(chain.from_iterable(loading.load(tree, working) for tree in grown))
             pairs = working.changed()

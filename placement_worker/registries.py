@@ -87,13 +87,13 @@ class ClassesAndTraits(PlacementOperations):
             return Standard(name=name)
         names = names_of(self.book, kind)
         async with self.database.read_single() as tx:
-            there = await entries(tx, kind, [name])
-        if there:
-            return NameEdited(named=there[0].named)
+            existing = await entries(tx, kind, [name])
+        if existing:
+            return NameEdited(named=existing[0].named)
         now = self.clock.now()
         async with changing(self.database, self.book) as tx:
             made, new = await names.make(tx, [name], now)
-            tx.after_commit(lambda: names.learn((id_, one) for one, id_ in made.items()))
+            tx.after_commit(lambda: names.learn((id_, new_name) for new_name, id_ in made.items()))
         return NameEdited(named=Named(name=name, updated=now), made=bool(new))
 
     async def _rename(self, kind: NameKind, name: str, to: str) -> NameResult:
@@ -176,11 +176,11 @@ class ServerGroups(PlacementOperations):
         async with self.database.write() as tx:
             if await server_groups.make(tx, group, self.clock.now()):
                 return groups.GroupEdited(group=group, changed=True)
-        [there] = (await self.find(groups.FindGroups(ids=(make.group,)))).groups or [None]
-        if there is None:
+        [existing] = (await self.find(groups.FindGroups(ids=(make.group,)))).groups or [None]
+        if existing is None:
             return Taken(what="name", value=make.name)
-        if structs.replace(there, members={}, left={}) == group:
-            return groups.GroupEdited(group=there)
+        if structs.replace(existing, members={}, left={}) == group:
+            return groups.GroupEdited(group=existing)
         return Taken(what="id", value=make.group)
 
 
@@ -238,11 +238,11 @@ class CellOperations(PlacementOperations):
             instances = 0 if edit.force else instances
             return CellInUse(cell=edit.cell, instances=instances, hosts=len(roots))
         async with changing(self.database, self.book) as tx:
-            gone = RegisteredCell(name=edit.cell, gone=True)
+            deleted = RegisteredCell(name=edit.cell, gone=True)
             if not await hosts.LOCK_CELL(tx, cell=edit.cell):  # another dropped it meanwhile
-                return CellEdited(cell=gone)
+                return CellEdited(cell=deleted)
             await hosts.DROP_CELL(tx, cell=edit.cell)
-            return CellEdited(cell=gone, number=await self.log.write_facts(tx, cells=(gone,)))
+            return CellEdited(cell=deleted, number=await self.log.write_facts(tx, cells=(deleted,)))
 
     async def _left_in(self, cell: str) -> tuple[list[str], int]:
         async with self.database.read() as tx:
@@ -251,7 +251,7 @@ class CellOperations(PlacementOperations):
 
 
 PAGE_BYTES = 500_000  # about; a message holds a mebibyte
-BESIDE = 100  # bytes of an aggregate without its name and metadata
+FIXED_BYTES = 100  # bytes of an aggregate without its name and metadata
 ROWS = 1000
 
 
@@ -280,7 +280,7 @@ class AggregateOperations(PlacementOperations):
                     found[after] = aggregate
                     if count:
                         hosts[after] = count
-                    size += BESIDE + len(aggregate.name)
+                    size += FIXED_BYTES + len(aggregate.name)
                     size += sum(len(key) + len(value) + 6 for key, value in aggregate.metadata.items())
         return aggregates.AggregatesFound(seen=seen, aggregates=tuple(found.values()), hosts=hosts, more=more)
 
@@ -327,11 +327,11 @@ class AggregateOperations(PlacementOperations):
         if trouble := zone_trouble(wanted, scene.described, concerned):
             return trouble
         number = 0
-        if wanted.said:
+        if wanted.is_changed:
             await stored.say(tx, wanted.now, now)
         if pairs:
             number = await self.log.write_trees(tx, pairs, now)
-        if wanted.said:
+        if wanted.is_changed:
             number = await self.log.write_facts(tx, aggregates=(wanted.now,))
         return aggregates.AggregateEdited(
             aggregate=wanted.now,

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from bus import topics
 from bus.aggregates import Aggregate, AggregatesFound, FindAggregates
-from bus.candidates import Heard
+from bus.candidates import OnChange
 from bus.cells import CellsFound, FindCells, RegisteredCell
 from bus.clock import Clock
 from bus.errors import Unavailable
@@ -18,7 +18,7 @@ from bus.vocabulary import Message
 from bus.worker import Worker, every, on_many
 from placement_worker.core.index import Index
 from placement_worker.core.trees import Tree, unpacked
-from placement_worker.memory import LOOK_SECONDS, Memory, Take
+from placement_worker.memory import POLL_SECONDS, Memory, Take
 
 log = logging.getLogger(__name__)
 
@@ -108,13 +108,13 @@ class BusReader:
 class Replica:
     """A copy of placement's index that follows `placement.changed`.
 
-    A lost change is detected by the next number, or by a query after LOOK_SECONDS without a message.
+    A lost change is detected by the next number, or by a query after POLL_SECONDS without a message.
     """
 
     def __init__(self, reader: BusReader, clock: Clock) -> None:
         self._memory = Memory(reader)
         self._clock = clock
-        self._heard_at = clock.monotonic()
+        self._received_at = clock.monotonic()
         self._asked_at = -BREATH_SECONDS  # last query for trees that other processes reshaped
 
     @property
@@ -124,8 +124,8 @@ class Replica:
             raise Unavailable("what there is has not been read from placement yet")
         return self._memory.index
 
-    def watch(self, heard: Heard) -> None:
-        self._memory.watch(heard)
+    def watch(self, on_change: OnChange) -> None:
+        self._memory.watch(on_change)
 
     async def loaded(self) -> None:
         await self._memory.loaded()
@@ -142,7 +142,7 @@ class Replica:
         log.info("placement's memory here: %d providers, as of change %d", rows, seen)
 
     async def handle_many(self, messages: Sequence[PlacementChanged]) -> Sequence[None]:
-        self._heard_at = now = self._clock.monotonic()
+        self._received_at = now = self._clock.monotonic()
         bare = [message.changes for message in messages if message.trees is None]
         if any(change.reshaped for changes in bare for change in changes):
             # Reports that arrive in quick succession are read together.
@@ -153,22 +153,22 @@ class Replica:
             await self._memory.fresh()  # something was lost
         return [None] * len(messages)
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Ask placement for its newest change number if no change has arrived for some time."""
-        if self._memory.loads and self._clock.monotonic() - self._heard_at >= LOOK_SECONDS:
+        if self._memory.loads and self._clock.monotonic() - self._received_at >= POLL_SECONDS:
             await self._memory.fresh()
 
 
 def replica(reader: BusReader, clock: Clock) -> tuple[Replica, Worker]:
     """Return the index and the worker that updates it, to be served in the same process."""
-    kept = Replica(reader, clock)
+    replicated = Replica(reader, clock)
     worker = Worker(
         "replica",
         consumes=[
-            on_many(topics.PLACEMENT_CHANGED, kept.handle_many, private=True, batch=256, concurrency=1)
+            on_many(topics.PLACEMENT_CHANGED, replicated.handle_many, private=True, batch=256, concurrency=1)
         ],
         asks=[topics.TREES, topics.CHANGES, topics.AGGREGATES, topics.CELLS],
-        timers=[every(LOOK_SECONDS, kept.look)],
-        runs=[kept.keep],
+        timers=[every(POLL_SECONDS, replicated.check)],
+        runs=[replicated.keep],
     )
-    return kept, worker
+    return replicated, worker

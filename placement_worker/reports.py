@@ -13,7 +13,15 @@ from bus.resources import OwnerEditAnswered, OwnerEditRequested, OwnerGiven
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Contended, Missing
 from placement_worker.change_log import ReshapedBuilds
-from placement_worker.core.reports import bars_report, complaint, given, names_apart, reported, settled, swept
+from placement_worker.core.reports import (
+    bars_report,
+    complaint,
+    distinct_names,
+    given,
+    reported,
+    settled,
+    swept,
+)
 from placement_worker.core.reshape import NO_MOVES, MovedHolder, Moves, Unmovable, moves
 from placement_worker.core.trees import Tree
 from placement_worker.store import changes, hosts, tree_reads, tree_writes
@@ -50,7 +58,9 @@ class ReportOperations(PlacementOperations):
                 latest[report.root] = position
         chosen = [reports[position] for position in latest.values()]
         plain = [report for report in chosen if report.reshape is None]
-        parts = [*portions_by_size(plain, lambda one: len(one.providers), PROVIDERS_A_TRANSACTION)]
+        parts = [
+            *portions_by_size(plain, lambda each_report: len(each_report.providers), PROVIDERS_A_TRANSACTION)
+        ]
         parts += [[report] for report in chosen if report.reshape is not None]
         for part in parts:
             for root, why in (await self._report(part)).items():
@@ -114,8 +124,10 @@ class ReportOperations(PlacementOperations):
         for report in reports:
             if report.reshape is None:
                 continue
-            here = {provider.uuid for provider in before[report.root].providers}
-            homes = await tree_reads.homes(tx, {move.provider for move in report.reshape.moves} - here)
+            provider_ids = {provider.uuid for provider in before[report.root].providers}
+            homes = await tree_reads.homes(
+                tx, {move.provider for move in report.reshape.moves} - provider_ids
+            )
             if homes:
                 provider, home = min(homes.items())
                 refused[report.root] = f"reshape.moves: {provider} belongs to the tree of {home}"
@@ -136,20 +148,22 @@ class ReportOperations(PlacementOperations):
         goes: Mapping[str, Moves],
     ) -> Sequence[tree_reads.Judged]:
         """Rename reported providers whose names another cell uses; the new names are added to `taken`."""
-        others: dict[tuple[str, str], tuple[str, ...]] = {}
+        renamed: dict[tuple[str, str], tuple[str, ...]] = {}
         for _, report, _ in pairs:
             for provider in report.providers:
                 _, cell = taken.get(provider.name, ("", ""))
                 if cell and cell != report.cell:
-                    others[report.root, provider.id] = names_apart(provider.name, report.cell, provider.id)
-        if not others:
+                    renamed[report.root, provider.id] = distinct_names(
+                        provider.name, report.cell, provider.id
+                    )
+        if not renamed:
             return pairs
-        taken |= await tree_reads.names_taken(tx, {name for names in others.values() for name in names})
+        taken |= await tree_reads.names_taken(tx, {name for names in renamed.values() for name in names})
         apart = []
         for before, report, after in pairs:
             providers = tuple(
-                structs.replace(provider, name=_free_name(provider, others[report.root, provider.id], taken))
-                if (report.root, provider.id) in others
+                structs.replace(provider, name=_free_name(provider, renamed[report.root, provider.id], taken))
+                if (report.root, provider.id) in renamed
                 else provider
                 for provider in report.providers
             )
@@ -209,20 +223,20 @@ class ReportOperations(PlacementOperations):
         numbers: Iterator[int] = tree_writes.NONE_NEW,
         goes: Mapping[str, Moves] = NOBODY_GOES,
     ) -> None:
-        news = [(was, then) for was, then in pairs if then != was]
-        if not news:
+        changed = [(was, then) for was, then in pairs if then != was]
+        if not changed:
             return
-        moved = [(was, then, goes[then.root].moved) for was, then in news if then.root in goes]
-        beside = [
+        moved = [(was, then, goes[then.root].moved) for was, then in changed if then.root in goes]
+        further = [
             write
             for was, then, some in moved
             for write in tree_writes.holder_writes(self.book, was, then, some, now)
         ]
-        saving = [hosts.saving([then for _, then in news], now)]
-        number = await self.log.write_trees(tx, news, now, numbers, beside, saving)
-        told = [reshaped for _, then, some in moved for reshaped in _reshaped_messages(then, some, now)]
-        if told:  # by themselves, not by the log: that is cut when it grows too long
-            await changes.keep_reshaped(tx, number, told)
+        saving = [hosts.saving([then for _, then in changed], now)]
+        number = await self.log.write_trees(tx, changed, now, numbers, further, saving)
+        messages = [reshaped for _, then, some in moved for reshaped in _reshaped_messages(then, some, now)]
+        if messages:  # by themselves, not by the log: that is cut when it grows too long
+            await changes.keep_reshaped(tx, number, messages)
             tx.after_commit(self.reshaped_builds.wake)
 
     async def prune(self, before: float) -> None:
@@ -240,7 +254,7 @@ def _reshaped_messages(tree: Tree, moved: Sequence[MovedHolder], now: float) -> 
             generation=holder.holder.generation,
             number=0,
             at=now,
-            allocations={**holder.holder.beside, **holder.held},
+            allocations={**holder.holder.elsewhere, **holder.held},
         )
         for holder in moved
         if holder.holder.build

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from bus.aggregates import Aggregate
-from bus.candidates import Bools, Floats, Heard, Ints
+from bus.candidates import Bools, Floats, Ints, OnChange
 from bus.cells import RegisteredCell
 from bus.decisions import NearMiss, Removal
 from bus.queries import Candidate, FindCandidates
@@ -20,13 +20,13 @@ from placement_worker.core.search_plan import Fit, FitFinder, SearchPlan, plan
 from placement_worker.core.ways import BREATH
 
 
-class KeepsIndex(Protocol):
+class HasIndex(Protocol):
     """The interface of an object with an index, which it may replace by a newly loaded one."""
 
     @property
     def index(self) -> Index: ...
 
-    def watch(self, heard: Heard) -> None: ...
+    def watch(self, on_change: OnChange) -> None: ...
 
     async def fresh(self) -> None: ...
 
@@ -34,7 +34,7 @@ class KeepsIndex(Protocol):
 class IndexedSource:
     """The CandidateSource over an index. Each scheduler has one with its reservations."""
 
-    def __init__(self, memory: KeepsIndex) -> None:
+    def __init__(self, memory: HasIndex) -> None:
         self._memory = memory
         self._reserved_amounts = ReservedAmounts()
         self._known: Index | None = None  # read on first use: a replica may not be loaded yet
@@ -116,21 +116,21 @@ class IndexedSource:
     def withdraw(self, allocations: Allocations) -> None:
         self._reserved_amounts.withdraw(allocations)
 
-    def watch(self, heard: Heard) -> None:
-        self._memory.watch(heard)
+    def watch(self, on_change: OnChange) -> None:
+        self._memory.watch(on_change)
 
-    def watch_for_more(self, heard: Heard) -> None:
+    def watch_for_more(self, on_change: OnChange) -> None:
         known: Index | None = None
-        told = 0
+        reported = 0
 
         def some(roots: Sequence[str], described: Sequence[str]) -> None:
-            nonlocal known, told
+            nonlocal known, reported
             index = self._memory.index
             if index is known:
-                roots = [root for root in roots if index.gave.get(root, 0) > told]
-            known, told = index, index.gives
+                roots = [root for root in roots if index.gave.get(root, 0) > reported]
+            known, reported = index, index.gives
             if roots or described:
-                heard(roots, described)
+                on_change(roots, described)
 
         self._memory.watch(some)
 
@@ -139,7 +139,7 @@ class AsIfEmpty(Snapshot):
     """The trees of the index as if nothing were allocated."""
 
     def alter(self, row: Row) -> Row:
-        return replace(row, amounts={}, told=None, known_free=None, excluded=False)
+        return replace(row, amounts={}, summary=None, known_free=None, excluded=False)
 
     def gives(self, name: str, asked: int) -> Bools:
         met: Bools = self.top(name)[: self.index.high] >= asked
@@ -165,8 +165,8 @@ class HostSearch:
     ) -> None:
         self._index = index
         self._reserved_amounts = reserved_amounts
-        self._beside = ReservedSnapshot(index, reserved_amounts)
-        self._trees: Snapshot = AsIfEmpty(index) if empty else self._beside
+        self._reserved_snapshot = ReservedSnapshot(index, reserved_amounts)
+        self._trees: Snapshot = AsIfEmpty(index) if empty else self._reserved_snapshot
         self._plan = made = plan(self._trees, question, named=True)
         self._finder = FitFinder(self._trees, made, 0)
         self._lone = not made.slots  # every host offers one way, and all of it itself
@@ -185,7 +185,7 @@ class HostSearch:
     def free(self, resource_class: str) -> Floats:
         free = self._free.get(resource_class)
         if free is None:
-            free = self._beside.free_of_trees(resource_class).take(self.positions)
+            free = self._reserved_snapshot.free_of_trees(resource_class).take(self.positions)
             self._free[resource_class] = free
             free.flags.writeable = False  # callers share the array
         return free
@@ -289,7 +289,7 @@ class HostSearch:
 
     def _as_it_is(self) -> SearchPlan:
         if isinstance(self._trees, ReservedSnapshot):
-            if self._trees is self._beside and self._beside.current:
+            if self._trees is self._reserved_snapshot and self._reserved_snapshot.current:
                 return self._plan
             self._trees = ReservedSnapshot(self._index, self._reserved_amounts)
         return plan(self._trees, self._plan.query, named=True)
@@ -297,7 +297,7 @@ class HostSearch:
     def _fitting(self, made: SearchPlan) -> int:
         left = made.left & self._finder.anchors
         # Promises may have been withdrawn since.
-        self._without = {one for one in self._without if not left[one] or not self.ways(one, 1)}
+        self._without = {host for host in self._without if not left[host] or not self.ways(host, 1)}
         without = sum(bool(left[position]) for position in self._without) + self._not_known(made)
         return made.count - without if int(np.count_nonzero(left)) > without else 0
 

@@ -202,12 +202,12 @@ class ClaimOperations(PlacementOperations):
     @again(contended_each)
     async def _release(self, orders: Sequence[ReleaseRequested], cell: str) -> list[ReleaseResult]:
         # A consumer without allocations that is to be retired cannot claim before its tombstone is written.
-        newcomers: dict[str, ConsumerClaim | None] = {
+        new_consumers: dict[str, ConsumerClaim | None] = {
             release.consumer: None for release in orders if release.retire
         }
         holder_consumers = {release.keep for release in orders if release.keep}
-        newcomers |= dict.fromkeys(holder_consumers)
-        scope = claims.ClaimScope(newcomers, {release.consumer for release in orders}, cell=cell)
+        new_consumers |= dict.fromkeys(holder_consumers)
+        scope = claims.ClaimScope(new_consumers, {release.consumer for release in orders}, cell=cell)
         now = self.clock.now()
         if holder_consumers:
             await self.book.types.ensure(self.database, (CLEANUP,), now)
@@ -216,8 +216,10 @@ class ClaimOperations(PlacementOperations):
             results = [capacity.release(order, world) for order in orders]
             number = await self._save(tx, world, now)
         return [
-            Released(number=number) if isinstance(one, Released) and order.consumer in world.stirred else one
-            for order, one in zip(orders, results, strict=True)
+            Released(number=number)
+            if isinstance(result, Released) and order.consumer in world.stirred
+            else result
+            for order, result in zip(orders, results, strict=True)
         ]
 
     async def _save(self, tx: Transaction, world: ClaimWorld, now: float) -> int:

@@ -34,12 +34,12 @@ class Listening:
         self.due = LEAST_SILENCE  # the shortest period of all known agents
         self._last = now
 
-    def heard(self, now: float) -> None:
+    def received(self, now: float) -> None:
         """Record the arrival of any message: a report, a request or an answer."""
         self.seconds += min(max(now - self._last, 0.0), self.due)
         self._last = now
 
-    def deaf_until(self, now: float) -> None:
+    def disconnected_until(self, now: float) -> None:
         self._last = now
 
 
@@ -48,7 +48,7 @@ class ReportedAgent:
     """The last heartbeat of an agent, with its period and run number."""
 
     number: int
-    heard: float  # in seconds of listening
+    received: float  # in seconds of listening
     at: float  # by the clock
     period: float
     sequence: int
@@ -95,17 +95,17 @@ class Agents:
         agent = self._known.get(name)
         if agent is None:
             number = self.number(name)
-            said = (report.period, report.sequence, report.run, report.partial)
-            agent = ReportedAgent(number, listened, now, *said, first=listened)
+            reported = (report.period, report.sequence, report.run, report.partial)
+            agent = ReportedAgent(number, listened, now, *reported, first=listened)
             self._known[name] = agent
             self._of_cell[report.cell] += 1
         elif report.run != agent.run or (  # without run numbers, a long silence shows a restart
-            report.sequence < agent.sequence and listened - agent.heard > agent.silence
+            report.sequence < agent.sequence and listened - agent.received > agent.silence
         ):
             agent.run, agent.life, agent.sequence = report.run, agent.life + 1, report.sequence
         elif report.sequence <= agent.sequence:
             return agent
-        agent.heard, agent.at = listened, now
+        agent.received, agent.at = listened, now
         agent.sequence, agent.partial = report.sequence, report.partial
         agent.period = report.period
         self._write(agent)
@@ -117,7 +117,7 @@ class Agents:
         known = self._known.get(key)
         if known is None:
             return None if self.early else Silence(f"no heartbeat from its agent {key[1]}")
-        if self._listening.seconds - known.heard <= known.silence:
+        if self._listening.seconds - known.received <= known.silence:
             return None
         return Silence(f"no heartbeat from its agent {key[1]}", known.at)
 
@@ -150,7 +150,7 @@ class Agents:
     def crowded(self) -> bool:
         return len(self._numbers) > 2 * len(self._known) + 1024
 
-    def number_anew(self, named: Iterable[AgentKey]) -> None:
+    def renumber(self, named: Iterable[AgentKey]) -> None:
         """Number again the agents that placement names and the agents with heartbeats."""
         self._numbers = {}
         for name in named:
@@ -173,14 +173,16 @@ class Agents:
         listened = self._listening.seconds
         while self._known:
             name, agent = next(iter(self._known.items()))
-            if listened - agent.heard <= agent.remembered:
+            if listened - agent.received <= agent.remembered:
                 break
             self._forget(name)
-        periods = [agent.period for agent in self._known.values() if listened - agent.heard <= agent.silence]
+        periods = [
+            agent.period for agent in self._known.values() if listened - agent.received <= agent.silence
+        ]
         self._listening.due = max(min(periods, default=LEAST_SILENCE), 1.0)
 
     def _write(self, agent: ReportedAgent) -> None:
-        self._table[:, agent.number] = agent.heard, agent.silence, agent.first, agent.partial
+        self._table[:, agent.number] = agent.received, agent.silence, agent.first, agent.partial
 
     def _forget(self, name: AgentKey) -> None:
         self._table[0, self._known.pop(name).number] = NEVER
@@ -334,9 +336,9 @@ class Roster:
 class WaitingSignal:
     """Sends an early heartbeat, so that other schedulers read the stored waiting requests again."""
 
-    def __init__(self, roster: Roster, say: Callable[[SchedulerAlive], Awaitable[None]]) -> None:
+    def __init__(self, roster: Roster, publish: Callable[[SchedulerAlive], Awaitable[None]]) -> None:
         self._roster = roster
-        self._say = say
+        self._send = publish
         self._heartbeat = RateLimitedPublisher(self._publish, "that others wait now")
         self.run = self._heartbeat.run
 
@@ -346,4 +348,4 @@ class WaitingSignal:
         self._heartbeat.due()
 
     async def _publish(self) -> None:
-        await self._say(await self._roster.say())
+        await self._send(await self._roster.say())

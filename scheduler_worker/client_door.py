@@ -13,7 +13,7 @@ from msgspec import structs
 
 from bus.candidates import CandidateSource
 from bus.chunks import portions
-from bus.claims import KEEPERS
+from bus.claims import HOLDER_TYPES
 from bus.clients import (
     ClientAnswered,
     ClientAsked,
@@ -36,7 +36,7 @@ from bus.vocabulary import UNSAID_ID, Id
 from scheduler_worker.core.move_start import refused as refused_move
 from scheduler_worker.dependencies import CellQueries, PlacementQueries
 from scheduler_worker.store.decisions import bind, projects_of, registered
-from scheduler_worker.waiting.owner import Keeping
+from scheduler_worker.waiting.owner import WaitingOwner
 from scheduler_worker.what_if import WhatIfs
 
 UNKNOWN = "no build of this client's projects has this id, or its cell does not answer"
@@ -60,7 +60,7 @@ class ClientDoor:
     database: Database
     placement: PlacementQueries
     cells: CellQueries
-    keeping: Keeping
+    keeping: WaitingOwner
     what_ifs: WhatIfs
     source: CandidateSource
 
@@ -77,10 +77,15 @@ class ClientDoor:
     async def request_many(self, asked: Sequence[ClientRequested]) -> Sequence[Published | Poison]:
         """Return for each client's request the same request as an operator's message, or the refusal."""
         clients = await self._registered({client.client for client in asked})
-        boots = [one.boot for one in asked if one.boot is not None]
+        boots = [request.boot for request in asked if request.boot is not None]
         new = {id_ for boot in boots for id_ in (boot.request, *boot.instances)}
         existing = {id_ for boot in boots for id_ in (*boot.hints.same_host, *boot.hints.different_host)}
-        acts = [act for one in asked for act in (one.delete, one.move, one.steer) if act is not None]
+        acts = [
+            act
+            for request in asked
+            for act in (request.delete, request.move, request.steer)
+            if act is not None
+        ]
         known = await self._known(new, existing.union(act.build for act in acts))
         return [await self._judged(client, clients.get(client.client), known) for client in asked]
 
@@ -94,28 +99,28 @@ class ClientDoor:
         try:
             if client is None:
                 raise NotAllowed(f"client {asked.client} is not registered")
-            own = _own_word(asked.client, act.reply_to)
-            if act.reply_to not in ("", own):
+            client_key = _client_key(asked.client, act.reply_to)
+            if act.reply_to not in ("", client_key):
                 raise NotAllowed(
                     f"reply_to: {asked.client}, or {asked.client}_ and a name, not {act.reply_to}"
                 )
-            act = structs.replace(act, reply_to=own)
+            act = structs.replace(act, reply_to=client_key)
             match act:
                 case BuildRequested():
                     return _boot(act, client, known)
                 case BuildCancelRequested():
-                    _check_own(act.build, client, known)
+                    _check_project(act.build, client, known)
                     return structs.replace(act, anywhere=True)
                 case MoveRequested():
-                    _check_own(act.build, client, known)
+                    _check_project(act.build, client, known)
                     return _move(act)
                 case MoveSteered():
-                    _check_own(act.build, client, known)
+                    _check_project(act.build, client, known)
                     await self._check_move(act)
                     return act
         except NotAllowed as refused:
-            word = _own_word(asked.client, act.reply_to)
-            return _refusal(structs.replace(act, reply_to=word), str(refused))
+            client_key = _client_key(asked.client, act.reply_to)
+            return _refusal(structs.replace(act, reply_to=client_key), str(refused))
 
     async def _check_move(self, steer: MoveSteered) -> None:
         try:
@@ -140,10 +145,10 @@ class ClientDoor:
         fields = [getattr(asked, name) for name in asked.__struct_fields__ if name != "client"]
         if sum(field is not None for field in fields) != 1:
             raise NotAllowed("a client's query has exactly one field in addition to client")
-        own = client.projects
+        projects = client.projects
         if asked.builds is not None:
             builds = (await self.cells.builds(asked.builds)).builds
-            mine = [build for build in builds if build.placed.spec.project in own]
+            mine = [build for build in builds if build.placed.spec.project in projects]
             return ClientAnswered(builds=BuildsFound(builds=tuple(mine)))
         if asked.instances is not None:
             instances = structs.replace(asked.instances, project=_project(client, asked.instances.project))
@@ -160,7 +165,7 @@ class ClientDoor:
             project = decision.request.project if decision.request is not None else None
             if project is None and decision.move is not None:
                 project = (await self._known((), (decision.move.build,))).get(decision.move.build)
-            return ClientAnswered(decision=decision if project in own else DecisionFound())
+            return ClientAnswered(decision=decision if project in projects else DecisionFound())
         if asked.what_if is not None:
             request = asked.what_if.request
             known = await self._known((), (*request.hints.same_host, *request.hints.different_host))
@@ -170,7 +175,7 @@ class ClientDoor:
             if not asked.allocations:
                 return ClientAnswered(allocations=())
             held = await self.placement.allocations(FindAllocations(consumers=asked.allocations))
-            consumers = [consumer for consumer in held.consumers if consumer.project in own]
+            consumers = [consumer for consumer in held.consumers if consumer.project in projects]
             return ClientAnswered(allocations=tuple(consumers))
         if asked.usages is not None:
             usages = structs.replace(asked.usages, project=_project(client, asked.usages.project))
@@ -204,9 +209,11 @@ class ClientDoor:
         for some in portions([id_ for id_ in ids if id_ not in projects], PLACEMENT_ASKED):
             held = await self.placement.allocations(FindAllocations(consumers=some))
             projects |= {
-                consumer.id: consumer.project for consumer in held.consumers if consumer.type not in KEEPERS
+                consumer.id: consumer.project
+                for consumer in held.consumers
+                if consumer.type not in HOLDER_TYPES
             }
-        missing = sorted({one for one in existing if one not in projects})
+        missing = sorted({build for build in existing if build not in projects})
         if not missing:
             return projects
         cells = sorted({host.cell for host in self.source.hosts()})
@@ -227,8 +234,8 @@ class ClientDoor:
         return found
 
 
-def _own_word(client: str, word: str) -> str:
-    return word if word == client or word.startswith(f"{client}_") else client
+def _client_key(client: str, key: str) -> str:
+    return key if key == client or key.startswith(f"{client}_") else client
 
 
 def _project(client: RegisteredClient, named: str) -> str:
@@ -241,7 +248,7 @@ def _project(client: RegisteredClient, named: str) -> str:
     return client.projects[0]
 
 
-def _check_own(build: Id, client: RegisteredClient, known: Projects) -> None:
+def _check_project(build: Id, client: RegisteredClient, known: Projects) -> None:
     if known.get(build) not in client.projects:
         raise NotAllowed(UNKNOWN)
 
@@ -253,7 +260,7 @@ def _boot(request: BuildRequested, client: RegisteredClient, known: Projects) ->
     if any(known.get(id_, project) not in client.projects for id_ in (request.request, *request.instances)):
         raise NotAllowed("request, instances: use new uuids")
     for name in ("same_host", "different_host"):
-        if not all(known.get(one) in client.projects for one in getattr(request.hints, name)):
+        if not all(known.get(build) in client.projects for build in getattr(request.hints, name)):
             raise NotAllowed(f"hints.{name}: {UNKNOWN}")
     return structs.replace(request, project=project)
 

@@ -30,10 +30,10 @@ from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.scale import CapacityReservation
 from scheduler_worker.hosts import GRACE, HostBook
 
-UNHEARD_SECONDS = 60.0  # a message without a consumer is published again for this time
+UNDELIVERABLE_SECONDS = 60.0  # a message without a consumer is published again for this time
 REQUESTS_AT_ONCE = 1280  # hosts are searched and weighed once for equal requests of a batch
 
-Says = Callable[..., Awaitable[None]]  # publishes messages; returns after the broker's confirm
+Publish = Callable[..., Awaitable[None]]  # publishes messages; returns after the broker's confirm
 Claims = Callable[[Sequence[claims.ClaimRequested]], Awaitable[Sequence[claims.ClaimAnswered]]]
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class SchedulerOptions:
     requests: RequestOptions = field(default_factory=RequestOptions)
     patience: float = PATIENCE
     grace: float = GRACE
-    unheard_for: float = UNHEARD_SECONDS
+    undeliverable_for: float = UNDELIVERABLE_SECONDS
     batch: int = REQUESTS_AT_ONCE
     concurrency: int = 2
 
@@ -120,9 +120,9 @@ class RetryTimes:
 class Ending:
     """Ends instances: retires consumers, releases claims, and looks up the hosts of allocations."""
 
-    def __init__(self, placement: PlacementQueries, clock: Clock, unheard_for: float) -> None:
+    def __init__(self, placement: PlacementQueries, clock: Clock, undeliverable_for: float) -> None:
         self._placement = placement
-        self._unheard_for = unheard_for
+        self._undeliverable_for = undeliverable_for
         self._unheard = RetryTimes(clock, UNHEARD)
 
     async def fence(self, of_each: Sequence[Sequence[Fence]]) -> list[FenceAnswers | FenceImpossible]:
@@ -131,7 +131,7 @@ class Ending:
         answers: list[FenceAnswers | FenceImpossible] = []
         for fences in of_each:
             of_this = [(fence.instance, next(results)) for fence in fences]
-            problem = next((one for _, one in of_this if isinstance(one, str)), "")
+            problem = next((outcome for _, outcome in of_this if isinstance(outcome, str)), "")
             if problem:
                 answers.append(FenceImpossible(problem))
             else:
@@ -179,16 +179,16 @@ class Ending:
         answers = [await self._placement.providers(question) for question in questions]
         return {provider.id: provider for answer in answers for provider in answer.providers}
 
-    async def take_back(self, placed: BuildPlaced) -> BuildUnplaceable | None:
+    async def undo_placed(self, placed: BuildPlaced) -> BuildUnplaceable | None:
         """Retry a placed build whose cell has no conductor for a time; then release its claim and end it."""
-        self.wait_for_ears(placed.request, placed.cell)
+        self.wait_for_consumer(placed.request, placed.cell)
         host = placed.chosen.host
         why = f"cell {placed.cell!r}: no conductor takes builds there; the claim on {host} was given back"
         match await self.retire(placed.build, why, placed.generation):
             case claims.Released():
                 log.warning("build %s: %s", placed.build, why)
-            case claims.Retired(why=told, unplaceable=True):
-                why = told
+            case claims.Retired(why=cause, unplaceable=True):
+                why = cause
             case claims.Retired():
                 return None
             case _:
@@ -201,10 +201,10 @@ class Ending:
             reply_to=placed.reply_to,
         )
 
-    def wait_for_ears(self, request: Id, cell: str) -> None:
+    def wait_for_consumer(self, request: Id, cell: str) -> None:
         """Raise `Retry` while a message has had no consumer for less than a limited time."""
         self._unheard.begin(request)
-        left = self._unheard_for - self._unheard.retried_for(request)
+        left = self._undeliverable_for - self._unheard.retried_for(request)
         if left > 0:
             raise Retry(after=min(left, LONGEST_PAUSE), why=f"no conductor of cell {cell!r} hears of it")
 
@@ -241,7 +241,7 @@ class PendingChoices:
         self._confirmed: list[tuple[int, int, PendingChoice]] = []
         self._ties = 0
         # called with hosts on which capacity was released
-        self.let_go: Callable[[str], None] = lambda root: None
+        self.on_released: Callable[[str], None] = lambda root: None
 
     def enter(self, way: Candidate) -> PendingChoice:
         now = self._clock.monotonic()
@@ -259,13 +259,13 @@ class PendingChoices:
         entry.number = number
         heappush(self._confirmed, (number, self._ties, entry))
 
-    def drop(self, promise: object) -> None:
+    def drop(self, reservation: object) -> None:
         """Release the reservation of a choice that was not claimed; its host has one build less."""
-        if isinstance(promise, PendingChoice) and promise.open:
-            self._book.unchose(promise.cell, promise.root, promise.at)
-            self._withdraw(promise)
+        if isinstance(reservation, PendingChoice) and reservation.open:
+            self._book.unchose(reservation.cell, reservation.root, reservation.at)
+            self._withdraw(reservation)
 
-    def look(self) -> None:
+    def expire(self) -> None:
         """Release reserved capacity for choices that the index shows by now, and for expired choices."""
         now, confirmed, seen = self._clock.monotonic(), self._confirmed, self._source.seen
         while confirmed and confirmed[0][0] <= seen:
@@ -277,7 +277,7 @@ class PendingChoices:
         """Release the reservation of a claim that the index shows, or that timed out."""
         if entry.open:
             self._withdraw(entry)
-            self.let_go(entry.root)
+            self.on_released(entry.root)
 
     def _withdraw(self, entry: PendingChoice) -> None:
         entry.open = False
@@ -307,21 +307,21 @@ class Supposing:
         self._reserve(way, builds)
         return way
 
-    def drop(self, promise: CapacityReservation) -> None:
-        kept = self._kept.pop(id(promise), None)
-        if kept is not None:
-            self._withdraw(*kept)
+    def drop(self, reservation: CapacityReservation) -> None:
+        reserved = self._kept.pop(id(reservation), None)
+        if reserved is not None:
+            self._withdraw(*reserved)
 
     def on(self, root: str) -> int:
         return sum(way.root == root for way, _ in self._kept.values())
 
     def suspend(self) -> None:
-        for kept in self._kept.values():
-            self._withdraw(*kept)
+        for reserved in self._kept.values():
+            self._withdraw(*reserved)
 
     def resume(self) -> None:
-        for kept in self._kept.values():
-            self._reserve(*kept)
+        for reserved in self._kept.values():
+            self._reserve(*reserved)
 
     @property
     def several(self) -> int:

@@ -26,14 +26,14 @@ from scheduler_worker.core.move_state import (
     holding_nothing,
     judged,
     messages_of,
-    nobody_hears,
+    no_consumer,
 )
 from scheduler_worker.dependencies import Ending, PlacementQueries
 
 log = logging.getLogger(__name__)
 
 SOON = 0.5
-TELL_AGAIN_SECONDS = 60.0
+REPEAT_SECONDS = 60.0
 KEEP_SECONDS = 30 * 86400.0
 TRIES = 4  # attempts of a claim during concurrent changes
 PAGE = 500
@@ -88,7 +88,7 @@ class Handovers:
             case "retry":
                 raise Retry(after=SOON, why="it has not confirmed the release yet")
             case "take back":
-                generation, problem = await self._take_back(order, report)
+                generation, problem = await self._restore_source(order, report)
                 after = structs.replace(
                     order, state="back", by=report, generation=generation, problem=problem
                 )
@@ -106,7 +106,7 @@ class Handovers:
                     raise Retry(after=SOON, why=f"the order of move {report.move} is being changed")
         return messages_of(after, report)
 
-    async def _take_back(self, order: Handover, by: HandoverReported) -> tuple[int | None, str]:
+    async def _restore_source(self, order: Handover, by: HandoverReported) -> tuple[int | None, str]:
         """Claim an instance's former allocations again; return its generation, or what prevented that."""
         build, generation = order.placed.build, order.placed.generation if by.half == "leaving" else None
         for _ in range(TRIES):
@@ -123,32 +123,36 @@ class Handovers:
                 case Held(generation=held, allocations=allocations):
                     generation = held if allocations else None
                 case Retired(why=why):  # it was taken back before, or the build has ended
-                    there = (await self._ending.held([build])).get(build)
-                    return (None, f"its claim has ended ({why})") if there is None else (there.generation, "")
+                    holding = (await self._ending.held([build])).get(build)
+                    return (
+                        (None, f"its claim has ended ({why})")
+                        if holding is None
+                        else (holding.generation, "")
+                    )
                 case Refused(refusals=refusals):
                     why = "; ".join(map(str, refusals)) or "it was refused"
-                    gone = any(isinstance(refusal, NothingHeld) for refusal in refusals)
-                    there = (await self._ending.held([build])).get(build) if gone else None
-                    return None if there is None else there.generation, why
+                    nothing_held = any(isinstance(refusal, NothingHeld) for refusal in refusals)
+                    holding = (await self._ending.held([build])).get(build) if nothing_held else None
+                    return None if holding is None else holding.generation, why
                 case _:
                     break
         raise Retry(after=SOON, why=f"the claim of {build} is contended")
 
-    async def unheard(self, said: Message) -> Sequence[Outgoing]:
+    async def unheard(self, message: Message) -> Sequence[Outgoing]:
         """Retry an order to a cell without a conductor for a limited time; then its half has failed."""
-        if not isinstance(said, MovePlaced | HandoverProgress):
+        if not isinstance(message, MovePlaced | HandoverProgress):
             return ()
-        self._ending.wait_for_ears(said.move, said.cell)
-        order = (await self.known([said.move])).get(said.move)
-        if order is None or order.state != ("arriving" if isinstance(said, MovePlaced) else "leaving"):
+        self._ending.wait_for_consumer(message.move, message.cell)
+        order = (await self.known([message.move])).get(message.move)
+        if order is None or order.state != ("arriving" if isinstance(message, MovePlaced) else "leaving"):
             return ()  # its cell reports again, which publishes it again
-        return await self._advance(order, nobody_hears(order))
+        return await self._advance(order, no_consumer(order))
 
-    async def tell_again(self) -> Sequence[HandoverProgress]:
+    async def repeat_handovers(self) -> Sequence[HandoverProgress]:
         """Return again the orders to source cells that have not reported about their move yet."""
         now = self._clock.now()
         async with self._database.write() as tx:
-            orders = await untold(tx, now - TELL_AGAIN_SECONDS, now, PAGE)
+            orders = await unpublished(tx, now - REPEAT_SECONDS, now, PAGE)
         every = [message for order in orders for message in messages_of(order)]
         return [message for message in every if isinstance(message, HandoverProgress)]
 
@@ -171,7 +175,7 @@ _UPDATE = sql("""
     FROM {n: move str, state str, was str, story str}
     WHERE handovers.move = n.move AND handovers.state = n.was RETURNING handovers.move
 """)
-_UNTOLD = sql("""
+_UNPUBLISHED = sql("""
     UPDATE handovers SET at = :NOW WHERE move IN (SELECT move FROM handovers
     WHERE state = 'leaving' AND at < :before ORDER BY at LIMIT :most) RETURNING handovers.story
 """)
@@ -205,9 +209,9 @@ async def change(tx: Transaction, before: Handover, after: Handover, now: float)
     return bool(await _UPDATE(tx, [row], now=now))
 
 
-async def untold(tx: Transaction, before: float, now: float, limit: int) -> list[Handover]:
+async def unpublished(tx: Transaction, before: float, now: float, limit: int) -> list[Handover]:
     """Return moves whose source cell has not reported since the given time, and set their time to now."""
-    return [_decode(row["story"]) for row in await _UNTOLD(tx, before=before, now=now, most=limit)]
+    return [_decode(row["story"]) for row in await _UNPUBLISHED(tx, before=before, now=now, most=limit)]
 
 
 async def prune(tx: Transaction, before: float, limit: int) -> int:

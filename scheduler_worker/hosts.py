@@ -26,8 +26,8 @@ class LastHostReport:
     state: HostState
     agent: str
     cell: str
-    said: tuple[int, int]  # the agent's life and sequence: which report is the newer
-    heard: float  # in seconds of listening
+    version: tuple[int, int]  # the agent's life and sequence: which report is the newer
+    received: float  # in seconds of listening
     remembered: float
     at: float  # by the clock
 
@@ -68,7 +68,7 @@ class HostBook(BuildCounts):
 
     def opened(self, now: float) -> None:
         """Start to count the silence of agents: from now on heartbeats can be received."""
-        self._listening.deaf_until(now)
+        self._listening.disconnected_until(now)
         self._agents.opened = self._listening.seconds
         self._judged = None
 
@@ -92,7 +92,7 @@ class HostBook(BuildCounts):
 
     def listened(self, now: float) -> None:
         """Record that any message arrived, which shows that this process can receive messages."""
-        self._listening.heard(now)
+        self._listening.received(now)
         if now - self._tidied > TIDY_SECONDS:
             self._tidied = now
             self._tidy(now)
@@ -103,19 +103,21 @@ class HostBook(BuildCounts):
         if self._agents.down((report.cell, report.agent), now):
             self._agent_returns(report)
         agent = self._agents.handle(report, now)
-        said = (agent.life, report.sequence)
+        version = (agent.life, report.sequence)
         hosts = self._hosts.setdefault(report.cell, OrderedDict())
         for state in report.hosts:
             known = hosts.get(state.root)
-            if known is None or known.agent != report.agent or said > known.said:
+            if known is None or known.agent != report.agent or version > known.version:
                 self._put(
-                    LastHostReport(state, report.agent, report.cell, said, agent.heard, agent.remembered, now)
+                    LastHostReport(
+                        state, report.agent, report.cell, version, agent.received, agent.remembered, now
+                    )
                 )
                 self._heartbeat((report.cell, state.root), agent)
         if not hosts:
             del self._hosts[report.cell]
         while self._count > MOST_HOSTS:
-            cell, most = max(self._hosts.items(), key=lambda one: len(one[1]))
+            cell, most = max(self._hosts.items(), key=lambda item: len(item[1]))
             self._drop(cell, next(iter(most)))
         self._agents.keep(MOST_HOSTS)
 
@@ -150,19 +152,19 @@ class HostBook(BuildCounts):
             return silence
         listened, slot = self._listening.seconds, self._columns.slots.get((cell, root), NOBODY)
         heartbeat = self._columns.heartbeat.item(slot)
-        others = f"though its agent {agent} reports other hosts"
+        detail = f"though its agent {agent} reports other hosts"
         if heartbeat != NEVER:
             up = listened - heartbeat <= self._columns.silence.item(slot)
             at = self._hosts[cell][root].at
-            return None if up else Silence(f"no heartbeat from it, {others},", at)
+            return None if up else Silence(f"no heartbeat from it, {detail},", at)
         early = listened - max(known.first, self._appeared.get(root, 0.0)) <= known.silence
-        return None if early else Silence(f"no heartbeat from it, {others}")
+        return None if early else Silence(f"no heartbeat from it, {detail}")
 
     def level(self, source: CandidateSource, now: float) -> HostsNow:
         """Return the data of all hosts by their present positions in placement's index."""
         self._past(now)
         if source is not self._source or source.layout != self._layout:
-            self._read_anew(source)
+            self._reread(source)
         self._place_new()
         self._judge(now)
         return HostsNow(
@@ -181,9 +183,9 @@ class HostBook(BuildCounts):
         self.level(source, now)
         slots = self._slot_at.take(self._placed)
         closed = (self._columns.fact("enabled") == 0) | (self._columns.fact("forced_down") == 1)
-        told = ~self._up.take(self._placed) | self._unknown.take(self._placed) | closed.take(slots)
+        unusable = ~self._up.take(self._placed) | self._unknown.take(self._placed) | closed.take(slots)
         found = {}
-        for index in np.flatnonzero(told).tolist():
+        for index in np.flatnonzero(unusable).tolist():
             host = self._placed_hosts[index]
             if host.agent:
                 found[host.cell, host.uuid] = self._health_of(host, now, wall)
@@ -198,8 +200,8 @@ class HostBook(BuildCounts):
         state = self._columns.states[self._columns.slots.get((cell, root), NOBODY)]
         record = self._recorded_down(cell, root, host.agent)
         silence = self._silence_of(cell, root, host.agent) if record is None else None
-        heard = self._hosts.get(cell, _NO_HOSTS).get(root)
-        at = None if silence is None else silence.at if heard is None else heard.at
+        report = self._hosts.get(cell, _NO_HOSTS).get(root)
+        at = None if silence is None else silence.at if report is None else report.at
         down = record is not None or silence is not None
         return HostHealth(
             root=root,
@@ -219,12 +221,12 @@ class HostBook(BuildCounts):
         if self._judged is not None and 0 <= now - self._judged < JUDGED_EVERY:
             return
         listened, columns, slots = self._listening.seconds, self._columns, self._slot_at
-        heard, silence, first, partial = self._agents.level(self._agent_at)
-        alive = listened - heard <= silence
+        received, silence, first, partial = self._agents.level(self._agent_at)
+        alive = listened - received <= silence
         heartbeat, recorded = columns.heartbeat.take(slots), columns.recorded_down.take(slots) > 0
         beats = listened - heartbeat <= columns.silence.take(slots)
         new = alive & (listened - np.maximum(self._appeared_at, first) <= silence)
-        early = new | (np.isneginf(heard) & self._agents.early)
+        early = new | (np.isneginf(received) & self._agents.early)
         fresh = alive & (beats | (partial > 0))
         self._unknown = np.isneginf(heartbeat) & early & ~recorded & ~fresh
         self._up = fresh | self._unknown
@@ -234,11 +236,11 @@ class HostBook(BuildCounts):
 
     def _heartbeat(self, key: HostKey, agent: ReportedAgent) -> None:
         columns, slot = self._columns, self._columns.slots[key]
-        if agent.heard - columns.heartbeat.item(slot) > columns.silence.item(slot):
+        if agent.received - columns.heartbeat.item(slot) > columns.silence.item(slot):
             self._judged = None
             columns.recorded_down[slot] = 0.0
             self._records.pop(key, None)
-        columns.heartbeat[slot], columns.silence[slot] = agent.heard, agent.silence
+        columns.heartbeat[slot], columns.silence[slot] = agent.received, agent.silence
 
     def _agent_returns(self, report: HostReported) -> None:
         self._judged = None
@@ -281,13 +283,13 @@ class HostBook(BuildCounts):
                 self._slot_at[position] = columns.slots[cell, root]
         columns.new.clear()
 
-    def _read_anew(self, source: CandidateSource) -> None:
+    def _reread(self, source: CandidateSource) -> None:
         placed = self._placed_hosts = list(source.hosts())
         positions = [host.position for host in placed]
         self._placed = np.array(positions, np.intp)
         self._cell_of = {host.uuid: host.cell for host in placed}
         named = [(host.cell, host.agent) for host in placed]
-        self._agents.number_anew(named)
+        self._agents.renumber(named)
         agents, slots = self._agents.number, self._columns.slots
         self._agent_at = numbered(positions, [agents(agent) for agent in named], source.size)
         keys = [slots.get((host.cell, host.uuid), NOBODY) for host in placed]
@@ -309,12 +311,12 @@ class HostBook(BuildCounts):
         for cell in list(self._hosts):
             while hosts := self._hosts.get(cell):
                 root, host = next(iter(hosts.items()))
-                if listened - host.heard <= host.remembered:
+                if listened - host.received <= host.remembered:
                     break
                 self._drop(cell, root)
         self._drop_slots(now)
         if self._agents.crowded:
-            self._agents.number_anew(())
+            self._agents.renumber(())
             self._layout = None
 
     def _drop_slots(self, now: float) -> None:

@@ -25,13 +25,13 @@ from scheduler_worker.handovers import Handovers
 from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.orders import put_off
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.waiting.hosts import beside
+from scheduler_worker.waiting.hosts import without_roots
 
 MoveVerdict = move_state.MoveMessages | Retry | Poison
 
 # Why moves were refused, and what each asked of hosts, as far as that is known
 RefusedMoves = Sequence[tuple[MoveRequested, BuildRequested | None, MoveRefused]]
-KeepRefusals = Callable[[RefusedMoves], Awaitable[None]]
+StoreRefusals = Callable[[RefusedMoves], Awaitable[None]]
 
 
 @dataclass(slots=True, eq=False)
@@ -61,46 +61,50 @@ class MoveCourses:
     """The moves of a batch, and the steps that take all of them forward."""
 
     def __init__(
-        self, scheduler: Scheduler, lookups: MoveLookups, handovers: Handovers, keep_refusals: KeepRefusals
+        self, scheduler: Scheduler, lookups: MoveLookups, handovers: Handovers, store_refusals: StoreRefusals
     ) -> None:
         self.scheduler = scheduler
         self._lookups = lookups
         self._handovers = handovers
-        self._keep_refusals = keep_refusals
+        self._store_refusals = store_refusals
 
     async def place_new(
         self, courses: Sequence[MoveCourse], aside: Aside | None = None, park: Parks | None = None
     ) -> list[MoveVerdict]:
         """Return a verdict for each new move: begun, refused, or waiting."""
         new = [course for course in courses if course.state.end is None]
-        for course, look in zip(new, await self.look(new), strict=True):
-            if look is None:
+        for course, found in zip(new, await self.look_up(new), strict=True):
+            if found is None:
                 continue
-            if self.scheduler.retries.retried_for(course.asked.move) >= self.scheduler.unheard_for:
-                course.take(move_state.Stopped(look.barred, look.start))
+            if self.scheduler.retries.retried_for(course.asked.move) >= self.scheduler.undeliverable_for:
+                course.take(move_state.Stopped(found.barred, found.start))
             else:
-                self._postpone(course, look.barred.why)
+                self._postpone(course, found.barred.why)
         await self.begin(new, aside)
         if park is not None:
             await park([course for course in new if course.state.park is not None or course.behind])
         await self.finish(new)
         return [self._settled(course) for course in courses]
 
-    async def look(self, courses: Sequence[MoveCourse]) -> list[move_state.NotYet | None]:
+    async def look_up(self, courses: Sequence[MoveCourse]) -> list[move_state.NotYet | None]:
         """Look up the instance of each move; return the answers in case a cell stays unreachable."""
         crossing = [course for course in courses if course.asked.to_cell]
-        known = await self._handovers.known([one.asked.move for one in crossing]) if crossing else {}
+        known = (
+            await self._handovers.known([each_course.asked.move for each_course in crossing])
+            if crossing
+            else {}
+        )
         for course in crossing:  # existing handovers continue, whatever the cells report now
             if (order := known.get(course.asked.move)) is not None:
                 course.take(move_state.begins(order))
         open_ = [course for course in courses if course.state.end is None]
-        looks = await self._lookups.look([course.asked for course in open_])
+        results = await self._lookups.look_up([course.asked for course in open_])
         unknown: dict[Id, move_state.NotYet] = {}
-        for course, look in zip(open_, looks, strict=True):
-            if isinstance(look, move_state.NotYet):
-                unknown[course.asked.move] = look
+        for course, found in zip(open_, results, strict=True):
+            if isinstance(found, move_state.NotYet):
+                unknown[course.asked.move] = found
             else:
-                course.take(look)
+                course.take(found)
         return [unknown.get(course.asked.move) for course in courses]
 
     async def begin(self, courses: Sequence[MoveCourse], aside: Aside | None = None) -> None:
@@ -116,14 +120,14 @@ class MoveCourses:
         # Refused moves are fenced first, so that no concurrent delivery begins them.
         barred = [(course, course.state.barred.why) for course in courses if course.state.barred is not None]
         await self._fence(barred, unplaceable=True)
-        await self._tell_again([course for course in courses if course.state.again])
+        await self._repeat_handovers([course for course in courses if course.state.again])
         await self._hand_over(courses)
         refusals: list[tuple[MoveRequested, BuildRequested | None, MoveRefused]] = []
         for course in courses:
             request = course.state.start.request() if course.state.start is not None else None
             messages = [message for message in messages_of(course) if isinstance(message, MoveRefused)]
             refusals += [(course.asked, request, message) for message in messages]
-        await self._keep_refusals(refusals)
+        await self._store_refusals(refusals)
 
     def _settled(self, course: MoveCourse) -> MoveVerdict:
         if course.state.end is None:
@@ -150,7 +154,7 @@ class MoveCourses:
                 course.take(ComeAgain(late.after, late.after, str(late)))
             elif event.refusal or aside is None or not aside(course, order):
                 order = structs.replace(order, waited=max(order.waited, course.waited))
-                trying.append((course, (beside(order, course.excluding, course.why_reserved), event)))
+                trying.append((course, (without_roots(order, course.excluding, course.why_reserved), event)))
         await self.place(trying)
 
     async def place(self, trying: Sequence[tuple[MoveCourse, Begins]]) -> None:
@@ -162,7 +166,7 @@ class MoveCourses:
                 course.take(end)
 
     def _begun(self, courses: Sequence[MoveCourse]) -> list[Begins]:
-        return self.scheduler.begin_moves([start for one in courses if (start := one.state.start)])
+        return self.scheduler.begin_moves([start for course in courses if (start := course.state.start)])
 
     async def _hand_over(self, courses: Sequence[MoveCourse]) -> None:
         crossing: list[tuple[MoveCourse, move_state.Handover]] = []
@@ -174,16 +178,20 @@ class MoveCourses:
                 if isinstance(placed, MovePlaced) and placed.cell != start.cell:
                     crossing.append((course, move_state.handover(start, placed, start.booted)))
         if crossing:
-            kept = await self._handovers.keep([order for _, order in crossing])
+            stored = await self._handovers.keep([order for _, order in crossing])
             for course, order in crossing:
-                course.take(move_state.begins(kept.get(order.placed.move, order)))
+                course.take(move_state.begins(stored.get(order.placed.move, order)))
 
     async def check_rebuilds(self, courses: Sequence[MoveCourse]) -> None:
         """Refuse rebuilds whose present host does not fit the new image."""
         if not courses:
             return
         scheduler = self.scheduler
-        sources = [source for one in courses if one.state.start and (source := one.state.start.source)]
+        sources = [
+            source
+            for each_course in courses
+            if each_course.state.start and (source := each_course.state.start.source)
+        ]
         if any(scheduler.source.position(source.root) is None for source in sources):
             await scheduler.source.fresh()
         now, _ = scheduler.hosts_now()
@@ -191,7 +199,7 @@ class MoveCourses:
             if event.refusal:
                 course.take(move_state.Stopped(Barred(code="unreadable", why=event.refusal)))
                 continue
-            [root] = order.alternatives[0].own
+            [root] = order.alternatives[0].current_roots
             fits = [
                 unfit(alternative, root, scheduler.source, now, scheduler.policy)
                 for alternative in order.alternatives
@@ -220,11 +228,11 @@ class MoveCourses:
             else:
                 self._postpone(course, "its name is contended")
 
-    async def _tell_again(self, courses: Sequence[MoveCourse]) -> None:
+    async def _repeat_handovers(self, courses: Sequence[MoveCourse]) -> None:
         known: list[tuple[MoveCourse, MoveStart]] = []
         for course in courses:
             if course.state.start is None:
-                await self._wait_for_its_cell(course)
+                await self._await_cell(course)
             else:
                 known.append((course, course.state.start))
         retire = self.scheduler.ending.retire
@@ -235,41 +243,41 @@ class MoveCourses:
         for (course, start), result in zip(known, undone, strict=True):
             if isinstance(result, Retired):
                 if course.asked.kind == "unshelve":  # the scheduler that undid it may have stopped halfway
-                    await self.asleep_again(course.asked.build, start.cell)
+                    await self.park_again(course.asked.build, start.cell)
                 course.take((refused(course.asked, unheard(start.cell), "no_conductor"),))
             elif start.seeks:
                 going.append((course, start))
             else:
                 course.take((start.stays(),))
         if going:
-            await self._tell_what_is_held(going)
+            await self._report_holdings(going)
 
-    async def _wait_for_its_cell(self, course: MoveCourse) -> None:
+    async def _await_cell(self, course: MoveCourse) -> None:
         asked = course.asked
         waited = self.scheduler.retries.retried_for(asked.move)
-        if waited < self.scheduler.unheard_for and await self.scheduler.ending.held([asked.build]):
+        if waited < self.scheduler.undeliverable_for and await self.scheduler.ending.held([asked.build]):
             self._postpone(course, "it has begun, but its cell does not know its build")
         else:
             course.take(())
 
-    async def _tell_what_is_held(self, going: Sequence[tuple[MoveCourse, MoveStart]]) -> None:
+    async def _report_holdings(self, going: Sequence[tuple[MoveCourse, MoveStart]]) -> None:
         consumers = [id_ for _, start in going for id_ in (start.asked.build, start.keep) if id_]
         held = await self.scheduler.ending.held(consumers)
         telling: list[tuple[MoveCourse, Begins]] = []
         begun = self.scheduler.begin_moves([start for _, start in going])
         for (course, start), (order, _) in zip(going, begun, strict=True):
-            there = held.get(start.asked.build)
-            if there is None or (start.keep and start.keep not in held):
+            holding = held.get(start.asked.build)
+            if holding is None or (start.keep and start.keep not in held):
                 course.take(())  # its cell has consumed it in the meantime
                 continue
             request = order.request
             if not order.alternatives:  # unreadable now, for example because a named host was deleted
                 request = structs.replace(request, alternates=0)
-            order = structs.replace(order, request=request, instances=(), held=((start.asked.move, there),))
+            order = structs.replace(order, request=request, instances=(), held=((start.asked.move, holding),))
             telling.append((course, (order, Begun())))
         await self.place(telling)
 
-    async def take_back(self, placed: MovePlaced | HandoverProgress) -> MoveRefused | None:
+    async def undo_placed(self, placed: MovePlaced | HandoverProgress) -> MoveRefused | None:
         """Handle a begun move without a conductor: retry for a limited time, then undo its claim."""
         why = unheard(placed.cell)
         asked = MoveRequested(
@@ -278,7 +286,7 @@ class MoveCourses:
         refusal = refused(asked, why, "no_conductor", placed.decision)
         if isinstance(placed, HandoverProgress):
             return refusal if await self._handovers.unheard(placed) else None
-        self.scheduler.ending.wait_for_ears(placed.move, placed.cell)
+        self.scheduler.ending.wait_for_consumer(placed.move, placed.cell)
         match await self._undo(placed):
             case Released() | Claimed() | Retired():
                 log.warning("move %s: %s", placed.move, why)
@@ -297,10 +305,10 @@ class MoveCourses:
         [answer] = await self.scheduler.placement.claim_many([claims.ClaimRequested(claims=(claim,))])
         result = answer.results[0]
         if placed.kind == "unshelve" and isinstance(result, Claimed | Retired):
-            await self.asleep_again(placed.build, placed.cell)
+            await self.park_again(placed.build, placed.cell)
         return result
 
-    async def asleep_again(self, build: Id, cell: str) -> None:
+    async def park_again(self, build: Id, cell: str) -> None:
         """Shelve an instance again after its unshelving was refused, unless a newer move has begun."""
         question = claims.ReleaseRequested(consumer=build, generation=None, retire=SHELVED, cell=cell)
         if isinstance((await self.scheduler.placement.release(question)).result, Contended):

@@ -20,7 +20,7 @@ from bus.resources import FindProviders, Provider
 from bus.vocabulary import Id
 from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.move_start import Barred, MoveStart, misread, move_start, stuck, unready
-from scheduler_worker.core.move_state import MoveLook, NotYet, SeenThrough, Stopped
+from scheduler_worker.core.move_state import LookedUpMove, NotYet, SeenThrough, Stopped
 from scheduler_worker.dependencies import PLACEMENT_ASKED, CellQueries, Ending, PlacementQueries, together
 
 BUILDS_ASKED = 100  # of a cell at a time, as many as it takes
@@ -45,24 +45,24 @@ class MoveLookups:
     placement: PlacementQueries
     cells: CellQueries
 
-    async def look(self, requests: Sequence[MoveRequested]) -> list[MoveLook]:
+    async def look_up(self, requests: Sequence[MoveRequested]) -> list[LookedUpMove]:
         wrong = [misread(request) for request in requests]
         standing = await self._standing(
-            [one for one, barred in zip(requests, wrong, strict=True) if not barred]
+            [each_request for each_request, barred in zip(requests, wrong, strict=True) if not barred]
         )
-        looks: list[MoveLook] = [
-            _judged(one, standing) if barred is None else Stopped(barred)
-            for one, barred in zip(requests, wrong, strict=True)
+        results: list[LookedUpMove] = [
+            _judged(each_request, standing) if barred is None else Stopped(barred)
+            for each_request, barred in zip(requests, wrong, strict=True)
         ]
-        starts = [one for one in looks if isinstance(one, MoveStart)]
+        starts = [each_request for each_request in results if isinstance(each_request, MoveStart)]
         roots = await self._roots(starts)
         groups = await self._groups(starts)
-        for index, start in enumerate(looks):
+        for index, start in enumerate(results):
             if isinstance(start, MoveStart):
                 start = structs.replace(start, group=groups.get(start.asked.build))
                 barred = stuck(start, roots.get(start.source.root) if start.source else None)
-                looks[index] = start if barred is None else Stopped(barred, start)
-        return looks
+                results[index] = start if barred is None else Stopped(barred, start)
+        return results
 
     async def _standing(self, requests: Sequence[MoveRequested]) -> _Standing:
         standing = _Standing()
@@ -109,8 +109,8 @@ class MoveLookups:
             if isinstance(answer, str):
                 standing.silent[cell] = answer
                 continue
-            for one in answer.builds:
-                standing.stands[one.build] = cell, one
+            for stands in answer.builds:
+                standing.stands[stands.build] = cell, stands
 
     async def _ask_cell(self, cell: str, builds: tuple[Id, ...]) -> BuildsFound | str:
         try:
@@ -127,25 +127,27 @@ class MoveLookups:
             for some in portions(ids, PLACEMENT_ASKED)
         ]
         answers = [await self.placement.providers(question) for question in questions]
-        return {one.id: one for answer in answers for one in answer.providers}
+        return {provider.id: provider for answer in answers for provider in answer.providers}
 
     async def _groups(self, starts: Sequence[MoveStart]) -> dict[Id, Id]:
-        there = {one.asked.build for one in starts if one.seeks and one.keep}
-        made = {one.asked.build: one for one in starts if one.group is not None}
-        questions = [FindGroups(members=some) for some in portions(tuple(there), PLACEMENT_ASKED)]
+        builds = {each_start.asked.build for each_start in starts if each_start.seeks and each_start.keep}
+        made = {each_start.asked.build: each_start for each_start in starts if each_start.group is not None}
+        questions = [FindGroups(members=some) for some in portions(tuple(builds), PLACEMENT_ASKED)]
         if made:
-            ids = tuple(dict.fromkeys(one.group for one in made.values() if one.group))
+            ids = tuple(dict.fromkeys(each_start.group for each_start in made.values() if each_start.group))
             questions.append(FindGroups(ids=ids))
         answers = [await self.placement.groups(question) for question in questions]
         found = {group.id: group for answer in answers for group in answer.groups}
-        groups = {member: group.id for group in found.values() for member in group.members if member in there}
+        groups = {
+            member: group.id for group in found.values() for member in group.members if member in builds
+        }
         for build, start in made.items():
             if start.group in found and found[start.group].project == start.spec.project:
                 groups[build] = start.group
         return groups
 
 
-def _judged(asked: MoveRequested, standing: _Standing) -> MoveLook:
+def _judged(asked: MoveRequested, standing: _Standing) -> LookedUpMove:
     build = asked.build
     if build not in standing.stands:
         return _unknown(build, standing)
@@ -161,7 +163,7 @@ def _judged(asked: MoveRequested, standing: _Standing) -> MoveLook:
     return start or SeenThrough()
 
 
-def _unknown(build: Id, standing: _Standing) -> MoveLook:
+def _unknown(build: Id, standing: _Standing) -> LookedUpMove:
     cells = standing.cells[build]
     silent = [standing.silent[cell] for cell in cells if cell in standing.silent]
     if silent:

@@ -71,7 +71,9 @@ class Orders:
             except Unreadable as problem:
                 refusal = str(problem)
         if move is not None:
-            alternatives = tuple([replace(alternative, own=move.own) for alternative in alternatives])
+            alternatives = tuple(
+                [replace(alternative, current_roots=move.current_roots) for alternative in alternatives]
+            )
         order = Order(
             request=request,
             alternatives=alternatives,
@@ -146,13 +148,13 @@ class Orders:
 
 def put_off(orders: Sequence[Order], clock: Clock) -> list[Retry | None]:
     """Postpone orders whose messages would exceed a memory limit of the process."""
-    room, later = BATCH_BYTES, list[Retry | None]()
+    bytes_left, later = BATCH_BYTES, list[Retry | None]()
     for order in orders:
-        if order.bytes > room and room < BATCH_BYTES:
+        if order.bytes > bytes_left and bytes_left < BATCH_BYTES:
             after = clock.chance.uniform(0.1, 0.5)
             later.append(Retry(after=after, why="other large requests go first"))
         else:
-            room -= order.bytes
+            bytes_left -= order.bytes
             later.append(None)
     return later
 
@@ -184,7 +186,9 @@ class Resolving:
         found = (await self.placement.groups(FindGroups(ids=ids))).groups if ids else ()
         groups = {group.id: group for group in found}
         on: dict[Id, str] = {}
-        if named := dict.fromkeys(one for hints in asking for one in hints.same_host + hints.different_host):
+        if named := dict.fromkeys(
+            instance_id for hints in asking for instance_id in hints.same_host + hints.different_host
+        ):
             held = await self.ending.held(named)
             [located] = await self.ending.locate([list(held.items())])
             on = {instance: place.root for instance, place in located.places.items() if place is not None}
@@ -199,11 +203,15 @@ class Resolving:
             if group is None or group.project != request.project:
                 return order, Begun(f"hints.group: there is no server group {hints.group} in this project")
             if order.move is not None:
-                group = order.move.others_of(group)
+                group = order.move.other_members(group)
             order = order.with_alternatives(group=group)
         if hints.same_host or hints.different_host:
-            same = frozenset(on[one] for one in hints.same_host if one in on) if hints.same_host else None
-            different = frozenset(on[one] for one in hints.different_host if one in on)
+            same = (
+                frozenset(on[instance] for instance in hints.same_host if instance in on)
+                if hints.same_host
+                else None
+            )
+            different = frozenset(on[instance] for instance in hints.different_host if instance in on)
             order = order.with_alternatives(same=same, different=different)
         return order, event
 
@@ -233,7 +241,7 @@ class RelatedHosts:
         kinds = list(naming)
         changed: list[str] = []
         impossible: dict[str, str] = {}
-        told: dict[str, object] = {}
+        published: dict[str, object] = {}
         roots: dict[str, frozenset[str]] = {}
         try:
             for some in portions(kinds, AT_ONCE):
@@ -242,15 +250,15 @@ class RelatedHosts:
                     if begun.refusal:
                         impossible[kind] = begun.refusal
                         continue
-                    told[kind], roots[kind] = _named(order)
-                    if self._told.get(kind) != told[kind]:
+                    published[kind], roots[kind] = _named(order)
+                    if self._told.get(kind) != published[kind]:
                         changed.append(kind)
         except BaseException:
             self.stirred = True
             raise
         finally:
             self._asking = False
-        self._told, self._roots = told, roots
+        self._told, self._roots = published, roots
         self._around = frozenset[str]().union(*roots.values())
         return changed, impossible
 

@@ -60,11 +60,11 @@ class Scheduler:
         self.clock = clock
         self.source = source
         self.placement = placement
-        self.unheard_for = options.unheard_for
+        self.undeliverable_for = options.undeliverable_for
         self.book = HostBook(clock.monotonic(), options.grace)
         self.pending = dependencies.PendingChoices(source, self.book, clock)
         self.retries = dependencies.RetryTimes(self.clock)
-        self.ending = dependencies.Ending(placement, self.clock, options.unheard_for)
+        self.ending = dependencies.Ending(placement, self.clock, options.undeliverable_for)
         self._resolving = Resolving(placement, self.ending)
         self._orders = Orders(source, options.requests, self.policy)
         self._hosts = HostMap(source, self.policy.cells)
@@ -75,7 +75,7 @@ class Scheduler:
 
     def leave_out_reserved(self, released: Callable[[str], None], narrow: Narrow) -> None:
         """Set the functions that exclude reserved hosts before a search, and that receive released hosts."""
-        self.pending.let_go = released
+        self.pending.on_released = released
         self.narrow = narrow
 
     def alternatives_of(self, request: BuildRequested) -> Sequence[Alternative]:
@@ -85,7 +85,7 @@ class Scheduler:
     def hosts_now(self) -> tuple[HostsNow, Bools]:
         """Return the reported state of hosts, and the mask of hosts that have an agent."""
         now = self.clock.monotonic()
-        self.pending.look()
+        self.pending.expire()
         self._hosts.level()
         self._hosts.share(self.roster.live, self.roster.name)
         return self.book.level(self.source, now), self._hosts.served
@@ -96,7 +96,7 @@ class Scheduler:
     async def handle(self, report: HostReported) -> None:
         self.book.handle(report, self.clock.monotonic())
 
-    async def hear_of_failure(self, failure: HostFailed) -> None:
+    async def on_host_failed(self, failure: HostFailed) -> None:
         """Count a failed build that its host caused. A root that placement does not have is ignored."""
         if failure.ours and self.source.position(failure.root) is not None:
             self.book.failed(failure.cell, failure.root, self.clock.monotonic())
@@ -105,7 +105,9 @@ class Scheduler:
         """Return a verdict for each request: a host, or the reason why there is none."""
         begun = self.begin(requests)
         later = put_off([order for order, _ in begun], self.clock)
-        ends = await self.place([one for one, late in zip(begun, later, strict=True) if late is None])
+        ends = await self.place(
+            [each_order for each_order, late in zip(begun, later, strict=True) if late is None]
+        )
         placed = iter(ends)
         return [
             self.verdict(order.request.request, next(placed)) if late is None else late
@@ -125,10 +127,10 @@ class Scheduler:
             for start in starts
         ]
 
-    def begin_stored(self, kept: ParkedRequest) -> Begins:
-        if kept.start is not None:
-            return self.begin_moves([kept.start])[0]
-        return self.begin([kept.message])[0]
+    def begin_stored(self, parked: ParkedRequest) -> Begins:
+        if parked.start is not None:
+            return self.begin_moves([parked.start])[0]
+        return self.begin([parked.message])[0]
 
     async def place(self, begun: Sequence[Begins]) -> list[events.End]:
         """Place orders and return how each ended; without a host only after the index was refreshed."""
@@ -161,7 +163,7 @@ class Scheduler:
             self._find_help(_asking(left, Need.REMEDIES))
             await self._fence(_asking(left, Need.FENCES))
             self._find_spares(_asking(left, Need.ALTERNATES))
-        return [course.end or events.SayAll(()) for course in courses]
+        return [course.end or events.PublishEnds(()) for course in courses]
 
     def verdict(self, request: Id, end: events.End) -> Verdict:
         if isinstance(end, events.ComeAgain):
@@ -173,9 +175,9 @@ class Scheduler:
                 return Poison(why)
             case events.Park(why=why):
                 return Retry(after=1.0, why=why)
-            case events.SayAll(messages=messages):
+            case events.PublishEnds(messages=messages):
                 return messages
-            case events.SayMove() | events.BegunBefore():  # moves publish in move_arrivals.py
+            case events.PublishMove() | events.BegunBefore():  # moves publish in move_arrivals.py
                 return ()
 
     def _take(self, course: _Course, event: events.Event) -> None:
@@ -188,13 +190,13 @@ class Scheduler:
             match effect:  # the most frequent ones first
                 case Need():
                     course.need = effect
-                case events.KeepHost():
+                case events.ReserveHost():
                     self._keep(course.order, effect)
-                case events.SayAll():
+                case events.PublishEnds():
                     course.end = effect
-                case events.GiveUpHost(pick=pick, instance=instance):
-                    self.pending.drop(pick.promise)
-                    self.pending.let_go(pick.root)
+                case events.ReleaseHost(pick=pick, instance=instance):
+                    self.pending.drop(pick.reservation)
+                    self.pending.on_released(pick.root)
                     if group := course.order.request.hints.group:
                         self._joined.leave(group, instance)
                 case events.Warn(text=text):
@@ -217,7 +219,7 @@ class Scheduler:
                 for course, answer in short:
                     order, group = course.order, course.order.alternative.group
                     for instance, pick in zip(order.instances, answer.picks, strict=False):
-                        self.pending.drop(pick.promise)
+                        self.pending.drop(pick.reservation)
                         if group is not None:
                             self._joined.leave(group.id, instance)
                     course.order = self._orders.again(order)
@@ -292,16 +294,16 @@ class Scheduler:
             else:
                 self._take(course, events.ClaimAnswers(tuple(answer.results)))
 
-    def _keep(self, order: Order, kept: events.KeepHost) -> None:
-        promise = kept.pick.promise
-        if kept.way is not kept.pick.choices[0]:
-            self.pending.drop(promise)
-            self.pending.let_go(kept.pick.root)
-            promise = self.pending.enter(kept.way)
-        if isinstance(promise, dependencies.PendingChoice):
-            self.pending.confirm(promise, kept.number)
+    def _keep(self, order: Order, choice: events.ReserveHost) -> None:
+        reservation = choice.pick.reservation
+        if choice.way is not choice.pick.choices[0]:
+            self.pending.drop(reservation)
+            self.pending.on_released(choice.pick.root)
+            reservation = self.pending.enter(choice.way)
+        if isinstance(reservation, dependencies.PendingChoice):
+            self.pending.confirm(reservation, choice.number)
         if group := order.request.hints.group:
-            self._joined.join(group, kept.instance, kept.way.root)
+            self._joined.join(group, choice.instance, choice.way.root)
 
     async def _locate(self, courses: Sequence[_Course]) -> None:
         held = [course.order.held for course in courses]
@@ -314,5 +316,5 @@ class Scheduler:
             self._take(course, answer)
 
 
-def _asking(courses: Sequence[_Course], what: Need) -> list[_Course]:
-    return [course for course in courses if course.need is what]
+def _asking(courses: Sequence[_Course], need: Need) -> list[_Course]:
+    return [course for course in courses if course.need is need]

@@ -32,7 +32,7 @@ from scheduler_worker.core.scale import CapacityReservation, Pick, scores_of
 from scheduler_worker.dependencies import Supposing
 from scheduler_worker.move_courses import MoveCourse, MoveCourses
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.waiting.hosts import beside
+from scheduler_worker.waiting.hosts import without_roots
 
 SLICE = 0.003  # seconds of looking between two breaths: boots go on meanwhile
 AT_ONCE = 50  # instances chosen in one go
@@ -54,7 +54,7 @@ class _Counted:
     host: PlacedHost | None = None  # of several providers, and not finished
     tried: list[CapacityReservation] = field(default_factory=list)  # on that host
     capped: bool = False
-    over: bool = False
+    done: bool = False
 
     def add(self, host: PlacedHost, several: int) -> None:
         self.after = host.position
@@ -98,11 +98,11 @@ class WhatIfs:
             if not question.room or answer.refusal:
                 return answer
             found, cut = await self._room(fitting, question.request.request, supposing)
-            room = tuple(
+            capacity = tuple(
                 CapacityLeft(cell=cell, zone=zone, hosts=found.hosts[cell, zone], instances=instances)
                 for (cell, zone), instances in sorted(found.instances.items())
             )
-            return structs.replace(answer, room=room, cut=cut)
+            return structs.replace(answer, room=capacity, cut=cut)
 
     async def chosen(
         self, order: Order, best: int, supposing: Supposing
@@ -122,15 +122,15 @@ class WhatIfs:
         first = shorts[0]
         if first.refusal:
             return WhatIfAnswered(fits=False, refusal=first.refusal), order.alternatives[0]
-        with self._looking(supposing) as choosing:
-            said = helps(
+        with self._choosing_with(supposing) as choosing:
+            helpful = helps(
                 order.alternatives[0],
                 choosing,
                 order.request.request,
                 self._scheduler.late_help(),
                 needed=order.needed,
             )
-        decision = structs.replace(first.decision(()), helps=said)
+        decision = structs.replace(first.decision(()), helps=helpful)
         return WhatIfAnswered(fits=False, decision=decision), order.alternatives[0]
 
     async def _picks(self, order: Order, supposing: Supposing) -> tuple[list[Pick], Shortage | None]:
@@ -140,7 +140,7 @@ class WhatIfs:
                 AT_ONCE if order.alternative.group is None else len(order.instances)
             )  # members see each other
             some = order.instances[len(picks) : len(picks) + at_once]
-            with self._looking(supposing) as choosing:
+            with self._choosing_with(supposing) as choosing:
                 # Of a group as many as there must be: that decides where its first goes.
                 least = 1 if order.alternative.group is None else order.needed
                 as_many_as_fit = structs.replace(order.request, at_least=least, alternates=0)
@@ -155,16 +155,16 @@ class WhatIfs:
     def _fitting(
         self, alternative: Alternative, seed: str, best: int, picks: Sequence[Pick]
     ) -> WhatIfAnswered:
-        with self._looking(self.supposing()) as choosing:
+        with self._choosing_with(self.supposing()) as choosing:
             first = choosing.rank(alternative, seed).take(best, MOST_WAYS) or picks[0]
         ways = {way.root: way for way in reversed(first.choices)}
-        there = Counter([pick.root for pick in picks])
+        instances = Counter([pick.root for pick in picks])
         chosen = {pick.root: pick.choices[0] for pick in picks}
         return WhatIfAnswered(
             fits=True,
             flavor=alternative.alternative_index,
             placed=tuple(
-                PlacedThere(root=root, host=way.host, cell=way.cell, zone=way.zone, instances=there[root])
+                PlacedThere(root=root, host=way.host, cell=way.cell, zone=way.zone, instances=instances[root])
                 for root, way in chosen.items()
             ),
             best=tuple(
@@ -187,14 +187,14 @@ class WhatIfs:
     async def _room(self, alternative: Alternative, seed: str, supposing: Supposing) -> tuple[_Counted, str]:
         clock = self._scheduler.clock
         counted, spent, layout = _Counted(), 0.0, self._scheduler.source.layout
-        while not counted.over:
+        while not counted.done:
             if spent > LONGEST:
                 counted.finish()
                 return counted, f"counting stopped after {LONGEST:g} s: there may be room on more hosts"
             if self._scheduler.source.layout != layout:
                 return counted, "counting stopped: hosts came or went meanwhile"
             began = clock.monotonic()
-            with self._looking(supposing) as choosing:
+            with self._choosing_with(supposing) as choosing:
                 self._count(choosing.rank(alternative, seed), counted, supposing)
             spent += clock.monotonic() - began
             await asyncio.sleep(0)
@@ -212,13 +212,13 @@ class WhatIfs:
             if clock.monotonic() > until:
                 return
         self._finish(counted, supposing)
-        counted.over = True
+        counted.done = True
 
     def _count_host(
         self, ranking: Ranking, index: int, counted: _Counted, supposing: Supposing, until: float
     ) -> bool:
         """Count the instances that fit on a host, by trying unless it is one provider; return if finished."""
-        ways = ranking.found.look(index, 1) if ranking.found.admits(index) else ()
+        ways = ranking.found.find_ways(index, 1) if ranking.found.admits(index) else ()
         host, most = ranking.found.host(index), ON_ONE_HOST
         group = ranking.alternative.group
         if group is not None and group.policy == "anti-affinity":
@@ -237,7 +237,7 @@ class WhatIfs:
             tries -= 1
             if self._scheduler.clock.monotonic() > until:
                 return False
-            ways = ranking.found.look(index, 1)
+            ways = ranking.found.find_ways(index, 1)
         counted.capped |= bool(ways) and len(counted.tried) == TRIED
         self._finish(counted, supposing)
         return True
@@ -246,11 +246,11 @@ class WhatIfs:
         """Add the instances that fit on the current host; hosts that share its resources then have less."""
         tried = counted.finish()
         if not self._scheduler.source.sharing:
-            for promise in tried:
-                supposing.drop(promise)
+            for reservation in tried:
+                supposing.drop(reservation)
 
     @contextmanager
-    def _looking(self, supposing: Supposing) -> Iterator[Choosing]:
+    def _choosing_with(self, supposing: Supposing) -> Iterator[Choosing]:
         """Yield a choice of hosts that includes the hypothetical instances; the block must not await."""
         choosing = self._scheduler.choosing(supposing)
         supposing.resume()
@@ -271,7 +271,7 @@ class _Gone:
         if start.group is not None:
             self.members.setdefault(start.group, {})[start.asked.build] = roots
             if start.keep is not None:
-                self.left.setdefault(start.group, {})[start.keep] = tuple(start.own)
+                self.left.setdefault(start.group, {})[start.keep] = tuple(start.current_roots)
 
     def seen_by(self, order: Order) -> Order:
         alternatives = []
@@ -295,9 +295,9 @@ class WhatIfsOfMoves:
     async def answer(self, question: WhatIfMoves) -> WhatIfMovesAnswered:
         async with self._what_ifs.one:
             courses = [MoveCourse(move) for move in question.moves]
-            for course, look in zip(courses, await self._courses.look(courses), strict=True):
-                if look is not None:
-                    course.take(Stopped(look.barred))
+            for course, found in zip(courses, await self._courses.look_up(courses), strict=True):
+                if found is not None:
+                    course.take(Stopped(found.barred))
             ready = [course for course in courses if course.state.begins]
             await self._courses.check_rebuilds([course for course in ready if course.asked.kind == "rebuild"])
             seeking = [course for course in ready if (start := course.state.start) and start.seeks]
@@ -309,7 +309,7 @@ class WhatIfsOfMoves:
         self, courses: Sequence[MoveCourse], question: WhatIfMoves
     ) -> Mapping[int, WhatIfAnswered]:
         starts = [start for course in courses if (start := course.state.start) is not None]
-        supposing, gone = self._what_ifs.supposing(), _Gone()
+        supposing, emptied = self._what_ifs.supposing(), _Gone()
         answers: dict[int, WhatIfAnswered] = {}
         orders = await self._scheduler.resolved((), starts)
         for course, start, (order, begun) in zip(courses, starts, orders, strict=True):
@@ -318,10 +318,10 @@ class WhatIfsOfMoves:
                     fits=False, refusal=begun.refusal, decision=Decision(code="unreadable")
                 )
                 continue
-            order = gone.seen_by(beside(order, question.closed, lambda root: "being emptied"))
+            order = emptied.seen_by(without_roots(order, question.closed, lambda root: "being emptied"))
             answer, _ = await self._what_ifs.chosen(order, question.best, supposing)
             if answer.fits:
-                gone.goes(start, tuple(there.root for there in answer.placed))
+                emptied.goes(start, tuple(placed.root for placed in answer.placed))
                 if answers:
                     answer = structs.replace(answer, best=(), decision=Decision())
             answers[id(course)] = answer

@@ -13,14 +13,14 @@ from bus.vocabulary import Message
 from bus.worker import Every, On, Worker, answers, every, on, on_many
 from scheduler_worker.agents import SAYS_SECONDS, WaitingSignal
 from scheduler_worker.client_door import ClientDoor
-from scheduler_worker.dependencies import CellQueries, PlacementQueries, Says, SchedulerOptions
-from scheduler_worker.handovers import TELL_AGAIN_SECONDS, Handovers
+from scheduler_worker.dependencies import CellQueries, PlacementQueries, Publish, SchedulerOptions
+from scheduler_worker.handovers import REPEAT_SECONDS, Handovers
 from scheduler_worker.host_records import HostRecords
 from scheduler_worker.move_courses import MoveCourses
 from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.waiting.evaluating import WaitingBuilds, WaitingMoves
-from scheduler_worker.waiting.owner import Cancelling, Keeping
+from scheduler_worker.waiting.owner import Cancelling, WaitingOwner
 from scheduler_worker.waiting.queue import WaitingQueue
 from scheduler_worker.waiting.store import HostChanges, WaitingStore
 from scheduler_worker.what_if import WhatIfs, WhatIfsOfMoves
@@ -30,7 +30,7 @@ SWEEP_SECONDS = 60.0
 PRUNE_SECONDS = 3600.0
 MEASURE_SECONDS = 15.0
 RECORD_SECONDS = 1.0  # after which a change of a host is stored at the latest
-TRIES_UNHEARD = 3  # attempts to publish a build to its conductor before its age is checked
+TRIES_UNDELIVERABLE = 3  # attempts to publish a build to its conductor before its age is checked
 ANNOUNCED: frozenset[type[Message]] = frozenset(
     {BuildPlaced, BuildUnplaceable, BuildCancelled, MovePlaced, MoveRefused, SchedulerAlive}
 )
@@ -54,7 +54,7 @@ CLIENT_RESULTS = [
     topics.BUILD_UNPLACEABLE,
     topics.BUILD_CANCELLED,
     topics.MOVE_REFUSED,
-    topics.MOVE_TOLD,
+    topics.MOVE_PROGRESS,
 ]
 
 
@@ -66,7 +66,7 @@ class SchedulerNeeds:
     placement: PlacementQueries
     cells: CellQueries
     database: Database
-    say: Says
+    say: Publish
     clock: Clock
     options: SchedulerOptions = field(default_factory=SchedulerOptions)
     loaded: Callable[[], Awaitable[None]]
@@ -88,10 +88,10 @@ class _Parts:
         scheduler.leave_out_reserved(store.released, store.without_reserved)
         self.handovers = Handovers(database, placement, scheduler.ending, clock)
         lookups = MoveLookups(source, scheduler.ending, placement, needs.cells)
-        self.courses = MoveCourses(scheduler, lookups, self.handovers, store.keep_refusals)
+        self.courses = MoveCourses(scheduler, lookups, self.handovers, store.store_refusals)
         self.builds, self.moves = WaitingBuilds(scheduler, store), WaitingMoves(store, self.courses)
         self.queue = WaitingQueue(store, self.builds, self.moves, needs.say, clock)
-        self.keeping = Keeping(self.queue, clock)
+        self.keeping = WaitingOwner(self.queue, clock)
         self.cancelling = Cancelling(store, scheduler.ending, needs.say)
         self.records = HostRecords(scheduler.book, source, database, clock)
         self.changes = HostChanges(scheduler, store, self.queue.recheck)
@@ -106,7 +106,7 @@ class _Parts:
             consumes=[
                 *self._requests(),
                 on(topics.HOST_REPORTED, self.changes.handle, private=True),
-                on(topics.HOST_FAILED, self.scheduler.hear_of_failure, private=True),
+                on(topics.HOST_FAILED, self.scheduler.on_host_failed, private=True),
                 on(topics.SCHEDULER_ALIVE, self.scheduler.roster.handle, private=True),
                 on(topics.BUILD_CANCEL, self.cancelling.cancel, emits=[topics.BUILD_DELETE]),
             ],
@@ -124,7 +124,7 @@ class _Parts:
             timers=self._timers(),
             starts=[self.needs.loaded, self.records.load, self.scheduler.opened],
             runs=[self.queue.run, self.signal.run],
-            stops=[keeping.let_go],
+            stops=[keeping.release_ownership],
         )
 
     def _requests(self) -> list[On]:
@@ -136,8 +136,8 @@ class _Parts:
                 emits=[topics.BUILD_PLACED, topics.BUILD_UNPLACEABLE],
                 batch=self.options.batch,
                 concurrency=concurrency,
-                unheard=self.scheduler.ending.take_back,
-                unheard_after=TRIES_UNHEARD,
+                unheard=self.scheduler.ending.undo_placed,
+                undeliverable_after=TRIES_UNDELIVERABLE,
             ),
             on_many(
                 topics.CLIENT_REQUESTED,
@@ -150,15 +150,15 @@ class _Parts:
                 self.handovers.handle_many,
                 emits=[topics.MOVE_PLACED, topics.MOVE_HANDOVER, topics.BUILD_DELETE],
                 unheard=self.handovers.unheard,
-                unheard_after=TRIES_UNHEARD,
+                undeliverable_after=TRIES_UNDELIVERABLE,
                 concurrency=concurrency,
             ),
             on_many(
                 topics.MOVE_REQUESTED,
                 self.moves.place_many,
                 emits=[topics.MOVE_PLACED, topics.MOVE_REFUSED, topics.MOVE_HANDOVER],
-                unheard=self.courses.take_back,
-                unheard_after=TRIES_UNHEARD,
+                unheard=self.courses.undo_placed,
+                undeliverable_after=TRIES_UNDELIVERABLE,
                 concurrency=concurrency,
             ),
         ]
@@ -172,6 +172,6 @@ class _Parts:
             every(MEASURE_SECONDS, records.measure),
             every(BEAT_SECONDS, keeping.beat, at_once=True),
             every(SWEEP_SECONDS, keeping.sweep),
-            every(TELL_AGAIN_SECONDS, handovers.tell_again, emits=handover),
+            every(REPEAT_SECONDS, handovers.repeat_handovers, emits=handover),
             *(every(PRUNE_SECONDS, prune) for prune in (records.prune, keeping.prune, handovers.prune)),
         ]

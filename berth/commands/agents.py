@@ -42,7 +42,7 @@ async def show_agents(
     async with cli.bus("agent") as bus:
         found, silent = await find_agents(bus, await chosen_cells(bus, cli.settings, cells or ()))
     agents = [
-        {"cell": cell, **structs.asdict(one)} for cell, answer in found.items() for one in answer.agents
+        {"cell": cell, **structs.asdict(agent)} for cell, answer in found.items() for agent in answer.agents
     ]
     cli.rows(agents, _table(found, bus.clock) if agents else "no agents share bare metal")
     all_shown(silent)

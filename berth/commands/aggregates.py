@@ -80,19 +80,19 @@ def _row(found: tuple[Aggregate, int]) -> tuple[str, ...]:
 async def show(cli: Cli, aggregate: Which) -> int:
     """Show one aggregate with its properties and all hosts."""
     async with cli.bus("aggregate") as bus:
-        one = await aggregate_named(bus, aggregate)
-        hosts = sorted(await hosts_inside(bus, one.id), key=lambda each: each.host or each.name)
+        found = await aggregate_named(bus, aggregate)
+        hosts = sorted(await hosts_inside(bus, found.id), key=lambda each: each.host or each.name)
     if cli.as_json:
         inside = [{"uuid": each.id, "name": each.host or each.name, "cell": each.cell} for each in hosts]
-        write_json({**_facts(one), "host_count": len(hosts), "hosts": inside})
+        write_json({**_facts(found), "host_count": len(hosts), "hosts": inside})
         return 0
-    cli.line(f"{one.name or '(no name)'}  {one.id}")
-    for key, value in sorted(one.metadata.items()):
+    cli.line(f"{found.name or '(no name)'}  {found.id}")
+    for key, value in sorted(found.metadata.items()):
         cli.line(f"  {printable(f'{key} = {value}')}")
     cli.line(f"{several(len(hosts), 'host')}{':' if hosts else ''}")
     for each in hosts:
-        kept = "" if one.id in each.kept_aggregates or not each.agent else "  (as its owner reports)"
-        cli.line(f"  {printable(each.host or each.name)}  {each.id}{kept}")
+        owner_note = "" if found.id in each.kept_aggregates or not each.agent else "  (as its owner reports)"
+        cli.line(f"  {printable(each.host or each.name)}  {each.id}{owner_note}")
     return 0
 
 
@@ -118,7 +118,7 @@ async def create_command(cli: Cli, options: NewAggregate) -> int:
     )
     order = checked(AggregateEditRequested(edit=edit))
     async with cli.bus("aggregate") as bus:
-        return _tell(cli, (await bus.asker(topics.EDIT_AGGREGATE)(order)).result)
+        return _print_result(cli, (await bus.asker(topics.EDIT_AGGREGATE)(order)).result)
 
 
 @commands.command("set")
@@ -229,22 +229,28 @@ async def change(cli: Cli, name: str, edit: ChangeAggregate | DropAggregate) -> 
     async with cli.bus("aggregate") as bus:
         found = await aggregate_named(bus, name)
         order = AggregateEditRequested(edit=structs.replace(edit, aggregate=found.id))
-        return _tell(cli, (await bus.asker(topics.EDIT_AGGREGATE)(order)).result)
+        return _print_result(cli, (await bus.asker(topics.EDIT_AGGREGATE)(order)).result)
 
 
-def _tell(cli: Cli, result: AggregateResult) -> int:
+def _print_result(cli: Cli, result: AggregateResult) -> int:
     if not isinstance(result, AggregateEdited):
         raise OperationRefused(refusal_reason(result))
-    one = result.aggregate
+    found = result.aggregate
     lists = {"added": result.added, "removed": result.removed, "warnings": result.warnings}
     changed = ("put in", result.added), ("taken out", result.removed)
-    counts = [f"{several(len(roots), 'host')} {what}" for what, roots in changed if roots]
+    counts = [f"{several(len(roots), 'host')} {change}" for change, roots in changed if roots]
     did = (
-        "deleted" if one.gone else "made" if result.made else "changed" if result.number else "is so already"
+        "deleted"
+        if found.gone
+        else "made"
+        if result.made
+        else "changed"
+        if result.number
+        else "is so already"
     )
-    uuid = f"\n  uuid {one.id}" if result.made else ""
-    sentence = f"{one.name or one.id}: {', '.join([did, *counts])}{uuid}"
-    cli.tell(sentence, **_facts(one), gone=one.gone, **lists)
+    uuid = f"\n  uuid {found.id}" if result.made else ""
+    sentence = f"{found.name or found.id}: {', '.join([did, *counts])}{uuid}"
+    cli.tell(sentence, **_facts(found), gone=found.gone, **lists)
     for warning in () if cli.as_json else result.warnings:
         complain.print(f"  {printable(warning)}", style="yellow", markup=False)
     return 0

@@ -54,7 +54,7 @@ async def audit_command(
         facts = {
             "clean": found.clean, "breaches": found.breaches, "notes": found.notes,
             "consumers": found.consumers, "builds": found.builds, "types": found.types,
-            "of_others": found.others, "custom_classes": found.classes,
+            "of_others": found.of_other_owners, "custom_classes": found.classes,
         }  # fmt: skip
         sys.stdout.write(json.dumps(facts, indent=2) + "\n")
     else:
@@ -62,25 +62,27 @@ async def audit_command(
     return 0 if found.clean else 1
 
 
-def show_audit(found: Audit, say: Console) -> None:
+def show_audit(found: Audit, console: Console) -> None:
     builds = ", ".join(f"{count} {status}" for status, count in sorted(found.builds.items())) or "none"
     named = {"CLEANUP": "clean-ups", "MIGRATION": "migrations"}
     types = sorted((type_, count) for type_, count in found.types.items() if type_ != "INSTANCE")
     kinds = [
         f"{count} {named.get(type_, type_)}" for type_, count in types
     ]  # of consumers that are no builds
-    kinds += [f"{found.others} instances of other owners"] if found.others else []
-    others = f" ({', '.join(kinds)})" if kinds else ""
+    kinds += [f"{found.of_other_owners} instances of other owners"] if found.of_other_owners else []
+    further = f" ({', '.join(kinds)})" if kinds else ""
     verdict = "[green]clean[/green]" if found.clean else f"[red]{len(found.breaches)} breaches[/red]"
-    say.print(f"audit: {verdict}; {found.consumers} consumers hold resources{others}; builds: {builds}")
+    console.print(f"audit: {verdict}; {found.consumers} consumers hold resources{further}; builds: {builds}")
     if found.classes:
         used = ", ".join(f"{name} {used} of {total} used" for name, (used, total) in found.classes.items())
-        say.print(f"  custom classes: {used}", style="dim", markup=False)
+        console.print(f"  custom classes: {used}", style="dim", markup=False)
     for sentences, style in ((found.breaches, "red"), (found.notes, "dim")):
         for sentence in sentences[:_MOST]:
-            say.print(f"  {sentence}", style=style, markup=False)
+            console.print(f"  {sentence}", style=style, markup=False)
         if len(sentences) > _MOST:
-            say.print(f"  ... and {len(sentences) - _MOST} more: --json lists all", style=style, markup=False)
+            console.print(
+                f"  ... and {len(sentences) - _MOST} more: --json lists all", style=style, markup=False
+            )
 
 
 @commands.command("heal")
@@ -106,8 +108,8 @@ async def heal(
     known = {repair.sentence for repair in proven} | doubts.keys()
     listed = {**doubts, **{sentence: "" for sentence in found.breaches if sentence not in known}}
     if as_json:
-        told = [{"is": repair.sentence, "would": repair.would, "mended": repair.did} for repair in proven]
-        write_json({"proven": told, "listed": [_with_why(*item) for item in listed.items()]})
+        repairs = [{"is": repair.sentence, "would": repair.would, "mended": repair.did} for repair in proven]
+        write_json({"proven": repairs, "listed": [_with_why(*item) for item in listed.items()]})
     else:
         for repair in proven:
             say.print(f"{repair.did or f'would be {repair.would}'}: {repair.sentence}", markup=False)

@@ -116,7 +116,7 @@ async def boot_command(
     """
     request = msgspec.structs.replace(boot_request(options), wait=waiting_time(wait), priority=priority)
     names = names_of(options)
-    tell_notes(request)
+    print_notes(request)
     if request.wait:
         from scheduler_worker import seconds_of
 
@@ -124,7 +124,7 @@ async def boot_command(
     return await boot(cli, request, wait is not None, timeout, names)
 
 
-def tell_notes(request: BuildRequested) -> None:
+def print_notes(request: BuildRequested) -> None:
     """Print notes about parts of the request without effect."""
     from berth.operations.request_sense import sense_of  # loads the scheduler's parser, which takes long
 
@@ -161,38 +161,42 @@ class _BootPrinter:
         self._lacks = ""
         self._cli = cli
 
-    async def ended(self, said: BuildEnded) -> None:
+    async def ended(self, build_ended: BuildEnded) -> None:
         if not self._notes_read:  # one build of a request is sufficient
             self._notes_read = True
             try:
-                self._note(await notes_of(self._bus, said))
+                self._note(await notes_of(self._bus, build_ended))
             except (Unavailable, Unroutable, AnswerRefused) as problem:
                 note(f"what was noted is not known: {problem}")
         if self._cli.as_json:
-            write_json(said)
+            write_json(build_ended)
             return
-        where = f"on {said.host} in cell {said.cell}" if said.status == "active" else said.reason
-        self._cli.say.print(said.build, coloured(said.status), escape(where))
-        for number, attempt in enumerate(said.attempts, 1):
+        where = (
+            f"on {build_ended.host} in cell {build_ended.cell}"
+            if build_ended.status == "active"
+            else build_ended.reason
+        )
+        self._cli.say.print(build_ended.build, coloured(build_ended.status), escape(where))
+        for number, attempt in enumerate(build_ended.attempts, 1):
             if attempt.outcome != "built":
                 self._cli.line(f"  {number}. {attempt.host}: {attempt.outcome}: {attempt.cause}")
 
-    def unplaceable(self, said: BuildUnplaceable) -> None:
-        self._note(said.decision.notes)
+    def unplaceable(self, refusal: BuildUnplaceable) -> None:
+        self._note(refusal.decision.notes)
         if self._cli.as_json:
-            write_json(said)
+            write_json(refusal)
             return
-        without = len(said.instances)
+        without = len(refusal.instances)
         of = f" for {without} of {self._requested}" if without < self._requested else ""
         # The reason names the requirements and the closest hosts.
-        self._cli.say.print(f"[red]no host[/red]{of}: {escape(said.reason)}")
-        self._cli.say.print(f"[dim]berth why {said.request} shows how that came to be[/dim]")
+        self._cli.say.print(f"[red]no host[/red]{of}: {escape(refusal.reason)}")
+        self._cli.say.print(f"[dim]berth why {refusal.request} shows how that came to be[/dim]")
 
-    def waits(self, said: WaitingRequest) -> None:
-        lacks = wait_sentence(said)
+    def waits(self, waiting: WaitingRequest) -> None:
+        lacks = wait_sentence(waiting)
         if lacks != self._lacks:
             self._lacks = lacks
-            self._cli.value(said, f"waiting: {lacks}")
+            self._cli.value(waiting, f"waiting: {lacks}")
 
     def _note(self, notes: Iterable[str]) -> None:
         for text in dict.fromkeys(notes):

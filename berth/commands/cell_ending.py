@@ -112,13 +112,13 @@ async def _drop_queues(settings: Settings, name: str, admin: BrokerUsers) -> lis
     """Delete the cell's queues, then the queues that only it filled, when placement has stopped reading."""
     from bus.rabbit.inspection import delete_queues
 
-    ferried = ferry_permissions(settings, name, own=False)
+    ferried = ferry_permissions(settings, name, at_cell_broker=False)
     url, exchange = settings.bus.amqp_url, settings.bus.exchange
-    own = await queues_of(admin, f"{queues_within(name, exchange)}|{ferried.configure}")
+    cell_queues = await queues_of(admin, f"{queues_within(name, exchange)}|{ferried.configure}")
     filled = await queues_of(admin, filled_by(name, exchange))
-    stay = await delete_queues(url, own)
+    stay = await delete_queues(url, cell_queues)
     stay += await delete_queues(url, filled, unread_within=UNREAD_SECONDS)
-    done = [f"{len(own) + len(filled) - len(stay)} queues of its are deleted"]
+    done = [f"{len(cell_queues) + len(filled) - len(stay)} queues of its are deleted"]
     if stay:
         done.append(f"still has a consumer, and was left: {', '.join(stay)}")
     return done
@@ -192,8 +192,8 @@ async def remove_agent(cli: Cli, cell: CellOfAgent, name: NameOfAgent, *, tool: 
     if user not in await admin.users():
         raise OperationRefused(f"there is no RabbitMQ user {user}")
     await admin.drop(user, queue_policy(user))
-    own = permissions_of_agent(cli.settings, cell, name).configure
-    queues = await queues_of(admin, own)
+    agent_queues = permissions_of_agent(cli.settings, cell, name).configure
+    queues = await queues_of(admin, agent_queues)
     await delete_queues(cli.settings.bus.amqp_url, queues)
     sentence = f"agent {name} of cell {cell}: RabbitMQ user {user} and its queues are deleted"
     cli.tell(sentence, cell=cell, agent=name, user=user, queues=queues)

@@ -42,7 +42,7 @@ from bus.resources import FindProviders
 if TYPE_CHECKING:
     from berth.broker_users import BrokerUsers
 
-HEARD_SECONDS = 10.0  # placement may take to begin with a new cell's queues
+PLACEMENT_SECONDS = 10.0  # placement may take to begin with a new cell's queues
 
 commands = Commands()
 
@@ -97,40 +97,40 @@ class NewCell:
         return login_of(self.settings, self.name)
 
 
-async def add(cli: Cli, what: NewCell, tool: BrokerTool) -> int:
-    settings, options, agents = what.settings, what.options, what.options.with_agent or ()
-    check_identifiers(settings, what.name)
+async def add(cli: Cli, new_cell: NewCell, tool: BrokerTool) -> int:
+    settings, options, agents = new_cell.settings, new_cell.options, new_cell.options.with_agent or ()
+    check_identifiers(settings, new_cell.name)
     for agent in agents:
         check_agent(agent)
     enabled = False if options.disabled else None
-    edit = edit_of(RegisterCell(cell=what.name, enabled=enabled, note=options.note))
+    edit = edit_of(RegisterCell(cell=new_cell.name, enabled=enabled, note=options.note))
     admin = await tool.users(settings)
-    known = read_cell_file(what.file, what.name)
-    password = await broker_password(what.user, known, admin, what.file, options.rotate)
+    known = read_cell_file(new_cell.file, new_cell.name)
+    password = await broker_password(new_cell.user, known, admin, new_cell.file, options.rotate)
     database, database_password = "", ""
-    if what.login:
-        database_password = await _database_password(what, known)
+    if new_cell.login:
+        database_password = await _database_password(new_cell, known)
         url = options.database or settings.database.url
-        database = as_user(url, what.login, database_password, f"/{what.login}")
+        database = as_user(url, new_cell.login, database_password, f"/{new_cell.login}")
     # The file is written first: a repeated command then uses the same passwords.
-    has = CellFile(as_user(options.broker or settings.bus.amqp_url, what.user, password), database)
+    has = CellFile(as_user(options.broker or settings.bus.amqp_url, new_cell.user, password), database)
     async with undone_on_failure() as undo:
         if known is None:
-            undo(f"the file {what.file}", partial(delete_file, what.file))
-        wrote = write_cell_file(what.file, what.name, settings, has)
-        access = await _make_login(what, database_password, undo) if what.login else DatabaseAccess()
-        may = BrokerUser(password, permissions_of(settings, what.name, agents), limits_of(settings))
-        if what.user not in await admin.users():
-            policies = flood_policy(what.name, settings.bus.exchange), queue_policy(what.user)
-            undo(f"RabbitMQ user {what.user}", partial(admin.drop, what.user, *policies))
-        await admin.take(definitions_of(settings, what.name, what.user, may))
+            undo(f"the file {new_cell.file}", partial(delete_file, new_cell.file))
+        wrote = write_cell_file(new_cell.file, new_cell.name, settings, has)
+        access = await _make_login(new_cell, database_password, undo) if new_cell.login else DatabaseAccess()
+        may = BrokerUser(password, permissions_of(settings, new_cell.name, agents), limits_of(settings))
+        if new_cell.user not in await admin.users():
+            policies = flood_policy(new_cell.name, settings.bus.exchange), queue_policy(new_cell.user)
+            undo(f"RabbitMQ user {new_cell.user}", partial(admin.drop, new_cell.user, *policies))
+        await admin.take(definitions_of(settings, new_cell.name, new_cell.user, may))
         async with cli.bus("cell") as bus:
             result = (await bus.asker(topics.EDIT_CELL)(edit)).result
             if not isinstance(result, CellEdited):
                 raise OperationRefused("another edit of this cell is in progress: repeat the command")
-            heard = await _placement_hears(bus, what.name)
-    _tell_added(cli, what, admin.by, wrote, access, heard)
-    return 0 if heard else 1
+            received = await _reaches_placement(bus, new_cell.name)
+    _print_added(cli, new_cell, admin.by, wrote, access, received)
+    return 0 if received else 1
 
 
 Undo = Callable[[str, Callable[[], Awaitable[object]]], None]
@@ -141,13 +141,13 @@ async def undone_on_failure() -> AsyncIterator[Undo]:
     """Yield a function that registers how to undo a step; if a later step fails, all are undone."""
     steps: list[tuple[str, Callable[[], Awaitable[object]]]] = []
     try:
-        yield lambda what, step: steps.append((what, step))
+        yield lambda label, step: steps.append((label, step))
     except BaseException:
-        for what, step in reversed(steps):
+        for label, step in reversed(steps):
             try:
                 await step()
             except Exception as problem:
-                complain.print(f"{what} could not be deleted again: {problem}", style="red", markup=False)
+                complain.print(f"{label} could not be deleted again: {problem}", style="red", markup=False)
         raise
 
 
@@ -165,20 +165,20 @@ async def broker_password(
     return secrets.token_urlsafe(24) if rotate or not password else password
 
 
-async def _database_password(what: NewCell, known: CellFile | None) -> str:
-    password = password_of(known.database, what.login) if known else ""
-    if not what.options.rotate and not password:
+async def _database_password(new_cell: NewCell, known: CellFile | None) -> str:
+    password = password_of(known.database, new_cell.login) if known else ""
+    if not new_cell.options.rotate and not password:
         from bus.sql.logins import logins  # databases take long to load
 
-        async with logins(what.settings.database.url) as server:
-            if await server.has_login(what.login):
-                raise OperationRefused(_unknown_password(what.file, f"PostgreSQL login {what.login}"))
-    return secrets.token_urlsafe(24) if what.options.rotate or not password else password
+        async with logins(new_cell.settings.database.url) as server:
+            if await server.has_login(new_cell.login):
+                raise OperationRefused(_unknown_password(new_cell.file, f"PostgreSQL login {new_cell.login}"))
+    return secrets.token_urlsafe(24) if new_cell.options.rotate or not password else password
 
 
-def _unknown_password(file: Path, who: str) -> str:
+def _unknown_password(file: Path, login: str) -> str:
     return (
-        f"{who} is there already, and {file} does not have its password: name the file with --file, or"
+        f"{login} is there already, and {file} does not have its password: name the file with --file, or"
         " give it a new one with --rotate"
     )
 
@@ -191,29 +191,29 @@ class DatabaseAccess:
     shut_out: Sequence[str] = ()  # logins that entered placement's database by PUBLIC's right only
 
 
-async def _make_login(what: NewCell, password: str, undo: Undo) -> DatabaseAccess:
+async def _make_login(new_cell: NewCell, password: str, undo: Undo) -> DatabaseAccess:
     from bus.sql.logins import LoginLimits, logins
 
-    url, limits = what.settings.database.url, what.settings.cell_limits
+    url, limits = new_cell.settings.database.url, new_cell.settings.cell_limits
 
     async def drop() -> None:
         async with logins(url) as server:
-            await server.drop(what.login)
+            await server.drop(new_cell.login)
 
     async with logins(url) as server:
-        if not (await server.has_login(what.login) or await server.has_database(what.login)):
-            undo(f"PostgreSQL login and database {what.login}", drop)
-        shut_out = await server.close_to_public(database_of(what.settings))
+        if not (await server.has_login(new_cell.login) or await server.has_database(new_cell.login)):
+            undo(f"PostgreSQL login and database {new_cell.login}", drop)
+        shut_out = await server.close_to_public(database_of(new_cell.settings))
         seconds = limits.statement_seconds, limits.transaction_seconds, limits.lock_seconds
         of_login = LoginLimits(limits.database_connections, *seconds, limits.temp_bytes)
-        await server.make(what.login, password, of_login)
-        return DatabaseAccess(await server.enters(what.login), shut_out)
+        await server.make(new_cell.login, password, of_login)
+        return DatabaseAccess(await server.enters(new_cell.login), shut_out)
 
 
-async def _placement_hears(bus: Bus, cell: str) -> bool:
+async def _reaches_placement(bus: Bus, cell: str) -> bool:
     """Return whether placement answers queries sent with the cell's own user."""
     ask = bus.asker(topics.CELL_PROVIDERS, timeout=2.0)
-    until = monotonic() + HEARD_SECONDS
+    until = monotonic() + PLACEMENT_SECONDS
     while True:
         try:
             await ask(FindProviders(cell=cell, limit=1))
@@ -224,25 +224,27 @@ async def _placement_hears(bus: Bus, cell: str) -> bool:
             await asyncio.sleep(0.1)
 
 
-def _tell_added(cli: Cli, what: NewCell, by: str, wrote: bool, access: DatabaseAccess, heard: bool) -> None:
-    name, login, limits = what.name, what.login, what.settings.cell_limits
+def _print_added(
+    cli: Cli, new_cell: NewCell, by: str, wrote: bool, access: DatabaseAccess, received: bool
+) -> None:
+    name, login, limits = new_cell.name, new_cell.login, new_cell.settings.cell_limits
     if cli.as_json:
-        facts = {"user": what.user, "login": login, "file": str(what.file), "wrote": wrote}
+        facts = {"user": new_cell.user, "login": login, "file": str(new_cell.file), "wrote": wrote}
         facts |= {"also_connects_to": access.enters, "shut_out": access.shut_out}
-        write_json({"cell": name, **facts, "limits": structs.asdict(limits), "heard": heard})
+        write_json({"cell": name, **facts, "limits": structs.asdict(limits), "heard": received})
     else:
         cli.line(
-            f"cell {name}: RabbitMQ user {what.user}, by {by}: at most {limits.connections} connections,"
+            f"cell {name}: RabbitMQ user {new_cell.user}, by {by}: at most {limits.connections} connections,"
             f" {limits.channels} channels and {limits.queue_bytes} bytes in each queue"
         )
         if login:
             most = f"at most {limits.database_connections} connections"
             cli.line(f"PostgreSQL login and database {login}: {most}")
         has = "has" if wrote else "has as before"
-        cli.line(f"{what.file} {has} its secrets, for its workers' machine alone:")
-        cli.line(f"  berth --config {what.file.name} run conductor --cell {name}")
+        cli.line(f"{new_cell.file} {has} its secrets, for its workers' machine alone:")
+        cli.line(f"  berth --config {new_cell.file.name} run conductor --cell {name}")
         cli.line(f"each agent has its own: berth cell add-agent {name} AGENT")
-        if heard:
+        if received:
             cli.line("it is registered, and placement consumes its reports")
     notes = []
     if access.enters:
@@ -252,15 +254,15 @@ def _tell_added(cli: Cli, what: NewCell, by: str, wrote: bool, access: DatabaseA
         )
     if access.shut_out:
         notes.append(
-            f"note: CONNECT ON DATABASE {database_of(what.settings)} was revoked from PUBLIC, so"
+            f"note: CONNECT ON DATABASE {database_of(new_cell.settings)} was revoked from PUBLIC, so"
             f" {', '.join(access.shut_out)} can no longer connect to it; GRANT CONNECT to those that need it"
         )
     for sentence in notes:
         complain.print(sentence, markup=False)
-    if not heard:
+    if not received:
         complain.print(
             f"it is registered, but placement does not consume the reports of cell {name} within "
-            f"{HEARD_SECONDS:g} s: its"
+            f"{PLACEMENT_SECONDS:g} s: its"
             f" log says why; one from before this version must be restarted with {name} among `cells`",
             style="red",
             markup=False,

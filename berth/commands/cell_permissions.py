@@ -79,9 +79,13 @@ def permissions_command(name: NameOfCell, options: PermissionOptions, state_dir:
     limits: UserLimits | None = limits_of(settings)
     url = settings.bus.amqp_url
     if options.ferry:
-        own = options.ferry == "own"
-        user, may, limits = ferry_user_of(settings, name), ferry_permissions(settings, name, own=own), None
-        url = (settings.cell(name).ferry if own else "") or url
+        at_cell_broker = options.ferry == "own"
+        user, may, limits = (
+            ferry_user_of(settings, name),
+            ferry_permissions(settings, name, at_cell_broker=at_cell_broker),
+            None,
+        )
+        url = (settings.cell(name).ferry if at_cell_broker else "") or url
     elif options.agent:
         check_agent(options.agent)
         user, limits = agent_user_of(settings, name, options.agent), limits_of_agent(settings)
@@ -180,8 +184,8 @@ def permissions_of_agent(settings: Settings, cell: str, agent: str, *, metal: bo
     return of_cell(cell, wiring.tables_of_agent(cell, agent, metal=metal), settings.bus.exchange)
 
 
-def ferry_permissions(settings: Settings, cell: str, *, own: bool) -> Permissions:
-    return of_ferry(wiring.crossings_of(cell), own=own, exchange=settings.bus.exchange)
+def ferry_permissions(settings: Settings, cell: str, *, at_cell_broker: bool) -> Permissions:
+    return of_ferry(wiring.crossings_of(cell), at_cell_broker=at_cell_broker, exchange=settings.bus.exchange)
 
 
 def definitions_of(
@@ -195,13 +199,16 @@ def definitions_of(
 
 def _control_lines(made: Mapping[str, Any], user: str, vhost: str, limits: UserLimits | None) -> list[str]:
     commands = [
-        ["set_permissions", user, one["configure"], one["write"], one["read"]] for one in made["permissions"]
+        ["set_permissions", user, permission["configure"], permission["write"], permission["read"]]
+        for permission in made["permissions"]
     ]
-    for one in made["topic_permissions"]:
-        commands.append(["set_topic_permissions", user, one["exchange"], one["write"], one["read"]])
-    for one in made["policies"]:
-        order = ["--priority", str(one["priority"]), "--apply-to", one["apply-to"]]
-        policy = [one["name"], one["pattern"], json.dumps(one["definition"])]
+    for permission in made["topic_permissions"]:
+        commands.append(
+            ["set_topic_permissions", user, permission["exchange"], permission["write"], permission["read"]]
+        )
+    for permission in made["policies"]:
+        order = ["--priority", str(permission["priority"]), "--apply-to", permission["apply-to"]]
+        policy = [permission["name"], permission["pattern"], json.dumps(permission["definition"])]
         commands.append(["set_policy", *order, *policy])
     lines = [f"# first: rabbitmqctl add_user {shlex.quote(user)}   (it asks for the password)"]
     if limits:
@@ -222,8 +229,8 @@ def _sentences(known: BrokerUser, user: str, vhost: str) -> list[str]:
     ]
     for title, patterns in sections:
         lines.append(title)
-        for what, pattern in patterns:
-            lines += [f"  {what}", *(f"    {alternative}" for alternative in _alternatives(pattern))]
+        for heading, pattern in patterns:
+            lines += [f"  {heading}", *(f"    {alternative}" for alternative in _alternatives(pattern))]
     return lines
 
 

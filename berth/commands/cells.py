@@ -26,7 +26,7 @@ from bus.delivery.runner import Bus
 from bus.host_health import not_up
 from control_room.core.words import several
 
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 _SHOWN = 50  # instances that are left
 
 commands = Commands(name="cell", no_args_is_help=True)
@@ -55,17 +55,17 @@ async def list_cells(cli: Cli) -> int:
         cells = cells_by_name(found.cells, cli.settings)
         names = sorted(cells)
         answers = await asyncio.gather(*(conductor_answers(bus, name) for name in names))
-        heard = dict(zip(names, answers, strict=True))
+        answering = dict(zip(names, answers, strict=True))
     facts, rows = [], []
     for name in names:
         cell, hosts, instances = cells[name], found.hosts.get(name, 0), found.instances.get(name, 0)
         of_cell = states if states is None else states.get(name, {})
         facts.append({
             "cell": name, "state": state_of(cell), "hosts": hosts, "instances": instances,
-            "host_states": of_cell, "conductor": heard[name], "note": cell.note,
+            "host_states": of_cell, "conductor": answering[name], "note": cell.note,
         })  # fmt: skip
-        conductor = "heard" if heard[name] else "not heard"
-        rows.append((name, state_of(cell), _hosts_in_words(hosts, of_cell), instances, conductor, cell.note))
+        conductor = "heard" if answering[name] else "not heard"
+        rows.append((name, state_of(cell), _host_count(hosts, of_cell), instances, conductor, cell.note))
     table = plain_table(("cell", "state", "hosts", "instances", "conductor", "note"), rows)
     cli.rows(facts, table if names else "no cells")
     return 0
@@ -129,7 +129,7 @@ async def drain(
     return 1
 
 
-def _hosts_in_words(hosts: int, states: Mapping[str, int] | None) -> str:
+def _host_count(hosts: int, states: Mapping[str, int] | None) -> str:
     """Return numbers of hosts as text, like `5 (1 down, 1 disabled)`; hosts that are up are not named."""
     if states is None:
         return f"{hosts} (no scheduler answers)" if hosts else "0"
@@ -143,12 +143,12 @@ async def mark(cli: Cli, name: str, enabled: bool, note: str | None) -> int:
         cell = await register(bus, RegisterCell(cell=name, enabled=enabled, note=note))
         found = await registered_cells(bus)
     hosts, instances = found.hosts.get(name, 0), found.instances.get(name, 0)
-    word = "was " if before.enabled == enabled else "is "
-    word += state_of(cell) + (" already" if before.enabled == enabled else "")
+    change = "was " if before.enabled == enabled else "is "
+    change += state_of(cell) + (" already" if before.enabled == enabled else "")
     stay = "" if enabled or not instances else ", which stay"
-    there = f"{several(hosts, 'host')}, {several(instances, 'instance')}{stay}"
+    contents = f"{several(hosts, 'host')}, {several(instances, 'instance')}{stay}"
     facts = {"cell": name, "state": state_of(cell), "hosts": hosts, "instances": instances, "note": cell.note}
-    cli.tell(f"cell {name} {word}: {there}", **facts)
+    cli.tell(f"cell {name} {change}: {contents}", **facts)
     return 0
 
 
@@ -160,7 +160,7 @@ async def _wait(bus: Bus, name: str, left: int, timeout: float | None) -> int:
         shown = bar.add_task(f"cell {name}: left", total=most)
         while left and (until is None or monotonic() < until):
             bar.update(shown, completed=most - left, total=most)
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
             left = await instances_left(bus, name)
             most = max(most, left)
     return left

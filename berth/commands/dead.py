@@ -76,7 +76,7 @@ async def show_letter(cli: Cli, id_: Id, cell: OfCell = "") -> int:
                 cli.line(printable(letter.traceback, lines=True))
             cli.line(printable(_text(letter), lines=True))
     if not found:
-        _say_there_is_none(id_, complain if cli.as_json else cli.say)
+        _print_not_found(id_, complain if cli.as_json else cli.say)
     return 0 if found else 1
 
 
@@ -123,7 +123,7 @@ def _check(ids: Sequence[str]) -> None:
         raise BadSetting("`all` includes every id: use it without ids")
 
 
-async def _chosen(transport: Transport, ids: Sequence[str], say: Console) -> Collection[str] | None:
+async def _chosen(transport: Transport, ids: Sequence[str], console: Console) -> Collection[str] | None:
     """Return the dead letters with an id that begins with one of the given texts, or None for all."""
     if list(ids) == ["all"]:
         return None
@@ -131,7 +131,7 @@ async def _chosen(transport: Transport, ids: Sequence[str], say: Console) -> Col
     for id_ in ids:
         found = {letter.id async for letter in _letters(transport, beginning=id_)}
         if not found:
-            _say_there_is_none(id_, say)
+            _print_not_found(id_, console)
         chosen |= found
     return chosen
 
@@ -148,8 +148,8 @@ async def _letters(
                 yield letter
 
 
-def _say_there_is_none(id_: str, say: Console) -> None:
-    say.print(f"no dead letter's id begins with {id_!r}", style="red", markup=False)
+def _print_not_found(id_: str, console: Console) -> None:
+    console.print(f"no dead letter's id begins with {id_!r}", style="red", markup=False)
 
 
 def _facts(letter: DeadLetter) -> dict[str, str | int]:

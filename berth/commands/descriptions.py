@@ -131,15 +131,15 @@ def settings_command(as_json: Json = False, markdown: Markdown = False) -> None:
         return
     found = effective()
     values = by_name(found.settings)
-    told = {
+    described = {
         name: {"value": masked(values[name]), "from": found.origins.get(name, "default"), "group": group}
         for name, group in GROUP_OF.items()
     }
     if as_json:
-        sys.stdout.write(json.dumps(told, indent=2) + "\n")
+        sys.stdout.write(json.dumps(described, indent=2) + "\n")
     else:
         group = ""
-        for name, this in told.items():
+        for name, this in described.items():
             if group != (group := this["group"]):
                 say.print(f"# {group}", markup=False)
             say.print(f"{name} = {this['value']!r}  # {this['from']}", markup=False)

@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import structs
 
 from berth.commands.hosts import Names
-from berth.commands.move_output import MovePrinter, tell_why_they_stay
+from berth.commands.move_output import MovePrinter, print_not_moved
 from berth.commands.options import Commands, WaitingCommand, option, positional
 from berth.commands.terminal import Cli, complain, progress_bar, write_json
 from berth.operations.boot_options import waiting_time
@@ -75,14 +75,14 @@ async def drain_command(cli: Cli, options: DrainOptions) -> int:
         await check_to_cell(bus, cli.settings, asked.to_cell)
         hosts = await _hosts(bus, cli.settings, options)
         if options.dry_run:
-            return await tell_what_would_be(bus, hosts, asked, cli, "disabled")
+            return await print_plan(bus, hosts, asked, cli, "disabled")
         for host in hosts:
             state = await disabling(because)(bus, host)
             if not cli.as_json:
                 cli.line(f"{host.host or host.name}: {state}")
         emptying = Emptying(bus, hosts, asked, options.most, printer, because=because)
         code = await _empty(emptying, printer, "stopped", "the same command goes on")
-        await tell_left_over(bus, hosts, emptying.so_far.stay, cli)
+        await print_remaining(bus, hosts, emptying.so_far.stay, cli)
     return code
 
 
@@ -133,23 +133,25 @@ class EmptyingPrinter(MovePrinter, EmptyingListener):
         self._task = self.bar.add_task("moved", total=None)
 
     def so_far(self, far: Emptied) -> None:
-        self.bar.update(self._task, completed=far.over, total=len(far.seen), description=far.sentence())
+        self.bar.update(self._task, completed=far.finished, total=len(far.seen), description=far.sentence())
 
-    def over(self, outcome: MoveOutcome) -> None:
+    def on_outcome(self, outcome: MoveOutcome) -> None:
         if self.cli.as_json or outcome.end != "done" or not complain.is_terminal:
-            super().over(outcome)
+            super().on_outcome(outcome)
 
 
-async def tell_left_over(bus: Bus, hosts: Sequence[Provider], told: Collection[str], cli: Cli) -> None:
+async def print_remaining(bus: Bus, hosts: Sequence[Provider], reported: Collection[str], cli: Cli) -> None:
     """Print the consumers that still have allocations on drained hosts and are not listed yet."""
     for host in hosts:
-        left, called = await remaining_consumers(bus, host, told), host.host or host.name
+        left, called = await remaining_consumers(bus, host, reported), host.host or host.name
         if cli.as_json:
-            for one in left:
-                write_json({"host": called, "consumer": one.id, "type": one.type, "is": _is(one)})
+            for consumer in left:
+                write_json(
+                    {"host": called, "consumer": consumer.id, "type": consumer.type, "is": _is(consumer)}
+                )
             continue
-        for one in left[:_SHOWN]:
-            cli.line(f"  {printable(called)}: {one.id} {_is(one)}", "dim")
+        for consumer in left[:_SHOWN]:
+            cli.line(f"  {printable(called)}: {consumer.id} {_is(consumer)}", "dim")
         if len(left) > _SHOWN:
             cli.line(f"  {printable(called)}: ... and {len(left) - _SHOWN} more", "dim")
 
@@ -166,23 +168,23 @@ def _is(holder: Consumer) -> str:
             return f"holds resources there, and is none of berth's ({holder.type or 'unknown'})"
 
 
-async def tell_what_would_be(
-    bus: Bus, hosts: Sequence[Provider], asked: MoveRequested, cli: Cli, state: str
-) -> int:
+async def print_plan(bus: Bus, hosts: Sequence[Provider], asked: MoveRequested, cli: Cli, state: str) -> int:
     """Print what the moves would do if the hosts were drained; return 1 if instances would stay."""
     found = await suppose_emptying(bus, hosts, asked)
-    for one in found:
-        called, count = one.host.host or one.host.name, one.statuses
-        whys = {build: printable(why_not(answer)) for build, answer in one.stay.items()}
-        others = ", ".join(f"{many} {status}" for status, many in sorted(count.items()) if status != "active")
-        rest = f"; waited for: {others}" if others else ""
-        finds = f", of which {len(one.stay)} find no host now" if one.stay else ""
+    for drain in found:
+        called, count = drain.host.host or drain.host.name, drain.statuses
+        whys = {build: printable(why_not(answer)) for build, answer in drain.stay.items()}
+        further = ", ".join(
+            f"{many} {status}" for status, many in sorted(count.items()) if status != "active"
+        )
+        rest = f"; waited for: {further}" if further else ""
+        finds = f", of which {len(drain.stay)} find no host now" if drain.stay else ""
         sentence = f"{called}: would be {state}, and {count['active']} instances moved{finds}{rest}"
         cli.tell(sentence, host=called, instances=dict(count), stay=whys)
-    stay = [item for one in found for item in one.stay.items()]
+    stay = [item for drain in found for item in drain.stay.items()]
     if not cli.as_json:
-        tell_why_they_stay(stay, cli)
-        if sum(one.statuses["active"] for one in found) > AT_ONCE:
+        print_not_moved(stay, cli)
+        if sum(drain.statuses["active"] for drain in found) > AT_ONCE:
             cli.line(f"looked at {AT_ONCE} at a time: of room it is not known who takes it", "dim")
     return 1 if stay else 0
 
@@ -220,14 +222,14 @@ async def evacuate_command(cli: Cli, options: EvacuateOptions) -> int:
             # Before the host is forced down only another kind of move can be asked about; hosts are the same.
             fenced = FORCED_DOWN in host.traits
             supposed = structs.replace(asked, kind="evacuate" if fenced else "migrate")
-            return await tell_what_would_be(bus, [host], supposed, cli, "forced down")
-        there = await instances_on(bus, [host])
+            return await print_plan(bus, [host], supposed, cli, "forced down")
+        instances = await instances_on(bus, [host])
         called = host.host or host.name
-        active = [instance for instance in there if instance.status == "active"]
+        active = [instance for instance in instances if instance.status == "active"]
         if not cli.as_json:
-            rest = len(there) - len(active)
-            others = f"; its cell sees to the {rest} that are not active" if rest else ""
-            cli.line(f"{called}: forced down; {len(active)} move to other hosts{others}")
+            rest = len(instances) - len(active)
+            further = f"; its cell sees to the {rest} that are not active" if rest else ""
+            cli.line(f"{called}: forced down; {len(active)} move to other hosts{further}")
         await forcing_down(True)(bus, host)
         if options.wait is not None:
             printer = EmptyingPrinter(cli)

@@ -78,14 +78,14 @@ async def list_groups(
 
 
 @commands.command("show")
-async def show(cli: Cli, which: Which, project: Project = "") -> int:
+async def show(cli: Cli, wanted: Which, project: Project = "") -> int:
     """Show one server group with its members and their hosts.
 
     A guest that may still run on a host it left keeps other members of an anti-affinity group away until it
     is destroyed.
     """
     async with cli.bus("group") as bus:
-        group = await group_named(bus, which, project)
+        group = await group_named(bus, wanted, project)
         hosts = await _hosts(bus, group)
     if cli.as_json:
         write_json({**msgspec.structs.asdict(group), "hosts": hosts})
@@ -94,23 +94,23 @@ async def show(cli: Cli, which: Which, project: Project = "") -> int:
     cli.line(f"  {_policy(group)}; project {printable(group.project)}")
     if not group.members:
         cli.say.print("  no members")
-    for places, what in ((group.members, ""), (group.left, " (may still be there)")):
+    for places, note in ((group.members, ""), (group.left, " (may still be there)")):
         for consumer, roots in places.items():
             on = ", ".join(printable(hosts.get(root, root)) for root in roots)
-            cli.line(f"  {consumer} on {on}{what}")
+            cli.line(f"  {consumer} on {on}{note}")
     return 0
 
 
 @commands.command("delete")
 async def delete(
     cli: Cli,
-    which: Which,
+    wanted: Which,
     project: Project = "",
     force: bool = option(False, "Also with members: they stay where they are, without a policy."),
 ) -> int:
     """Delete a server group that has no members."""
     async with cli.bus("group") as bus:
-        group = await group_named(bus, which, project)
+        group = await group_named(bus, wanted, project)
         await _edited(bus, GroupEditRequested(edit=DropGroup(group=group.id, force=force)), group.name)
     cli.tell(f"server group {group.name} deleted", id=group.id, name=group.name, gone=True)
     return 0

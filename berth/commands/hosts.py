@@ -122,7 +122,7 @@ async def force_down_command(
 def picture(tree: Sequence[Provider], about: str) -> Picture:
     """Return a provider tree as text, each provider below its parent."""
     found: dict[str | None, Picture] = {}
-    waiting = sorted(tree, key=lambda one: one.name)
+    waiting = sorted(tree, key=lambda each_provider: each_provider.name)
     while waiting:
         ready = [provider for provider in waiting if provider.parent is None or provider.parent in found]
         if not ready:
@@ -210,8 +210,10 @@ async def reset(cli: Cli, root: str, cell: str) -> int:
     if not isinstance(result, OwnerGiven):
         raise OperationRefused("other processes are changing it: try again")
     before = f"cell {result.cell}" if result.cell else "no cell"
-    told = f", agent {result.agent}" if result.agent else ""
-    cli.value(result, f"{root} is of cell {cell}; it was of {before}{told}, last report {result.sequence}")
+    agent_note = f", agent {result.agent}" if result.agent else ""
+    cli.value(
+        result, f"{root} is of cell {cell}; it was of {before}{agent_note}, last report {result.sequence}"
+    )
     return 0
 
 
@@ -227,7 +229,9 @@ async def reset_the_ownerless(cli: Cli, cell: str, match: str, dry_run: bool) ->
             given = [isinstance(answer.result, OwnerGiven) for answer in answers]
             failed += [provider.name for provider, done in zip(part, given, strict=True) if not done]
     names = [provider.name for provider in found if provider.name not in failed]
-    some = f": {', '.join(printable(one.name) for one in found[:_SHOWN])}" if found else ""
+    some = (
+        f": {', '.join(printable(each_provider.name) for each_provider in found[:_SHOWN])}" if found else ""
+    )
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     goes = f"would go to cell {cell}" if dry_run else f"are of cell {cell} now"
     sentence = f"{len(found) - len(failed)} hosts {goes}{some}{more}"
@@ -246,4 +250,4 @@ async def _ownerless(bus: Bus) -> list[Provider]:
         async for provider in every_provider(bus, FindProviders(parts=("owner", "traits")), timeout=60.0)
         if provider.parent is None and not provider.cell and SHARES not in provider.traits
     ]
-    return sorted(found, key=lambda one: one.name)
+    return sorted(found, key=lambda each_provider: each_provider.name)

@@ -59,13 +59,13 @@ async def placement_command(options: ImportOptions) -> int:
     """Copy a running Placement into a running berth; repeat it until the switch."""
     from berth.importing.client import PlacementClient
 
-    here = effective().settings.placement.http
-    if not options.to and not here:
+    target_address = effective().settings.placement.http
+    if not options.to and not target_address:
         raise BadSetting("say with --to where berth's Placement API is, or set placement_http")
     _check_certificates(options.cacert)
     token, to_token = _token(options.token_file, "OS_TOKEN"), _token(options.to_token_file, "BERTH_TOKEN")
     source = PlacementClient(_url("--url", options.url), token, options.cacert)
-    target = PlacementClient(_url("--to", options.to or f"http://{here}"), to_token, options.cacert)
+    target = PlacementClient(_url("--to", options.to or f"http://{target_address}"), to_token, options.cacert)
     async with source, target:
         return await _import(source, target, options, _Report(options.as_json))
 
@@ -103,11 +103,11 @@ async def _import(
     from berth.importing.placement_contents import differences, unimportable
 
     with progress_bar() as bars:
-        there, here = _shown(bars, "there"), _shown(bars, "here")
-        theirs, ours = await source.world(there), await target.world(here)
+        source_progress, target_progress = _shown(bars, "there"), _shown(bars, "here")
+        theirs, ours = await source.world(source_progress), await target.world(target_progress)
         found = differences(theirs, ours)
         if not options.dry_run:
-            outcome = await Import(theirs, ours, target, here).run(options.prune)
+            outcome = await Import(theirs, ours, target, target_progress).run(options.prune)
     report.read(source, theirs)
     if options.dry_run:
         report.would(found, options.prune, unimportable(theirs, ours, options.prune))
@@ -131,10 +131,10 @@ def _shown(bars: Progress, side: str) -> Callable[[str, int, int], None]:
     """Return a function that shows the import's progress for each type of object."""
     tasks: dict[str, Any] = {}
 
-    def show(what: str, done: int, total: int) -> None:
-        if what not in tasks:
-            tasks[what] = bars.add_task(f"{what} {side}", total=total)
-        bars.update(tasks[what], completed=done, total=total)
+    def show(counted: str, done: int, total: int) -> None:
+        if counted not in tasks:
+            tasks[counted] = bars.add_task(f"{counted} {side}", total=total)
+        bars.update(tasks[counted], completed=done, total=total)
 
     return show
 
@@ -153,19 +153,19 @@ class _Report:
     def read(self, source: "PlacementClient", theirs: "PlacementContents") -> None:
         counts = {"providers": len(theirs.providers), "consumers": len(theirs.consumers)}
         self._facts["read"] = {"url": source.place, **counts}
-        what = " and ".join(several(count, name[:-1]) for name, count in counts.items())
-        self._line(f"read {what} at {source.place} (version 1.{source.minor})")
+        counted = " and ".join(several(count, name[:-1]) for name, count in counts.items())
+        self._line(f"read {counted} at {source.place} (version 1.{source.minor})")
 
     def would(self, found: "list[ContentsDifference]", prune: bool, refused: Mapping[str, str]) -> None:
-        wanted, gone = _wanted(found, prune, refused)
-        refusals = {one.id: refused[one.id] for one in found if one.id in refused}
-        self._facts["would"] = {**wanted, "remove": gone, "refused": refusals}
+        wanted, removed = _wanted(found, prune, refused)
+        refusals = {difference.id: refused[difference.id] for difference in found if difference.id in refused}
+        self._facts["would"] = {**wanted, "remove": removed, "refused": refusals}
         providers, consumers = (
             several(wanted["provider"], "provider"),
             several(wanted["consumer"], "consumer"),
         )
         names = several(wanted["class"] + wanted["trait"], "name")
-        self._line(f"would bring over {providers}, {consumers} and {names}, and remove {gone:,}")
+        self._line(f"would bring over {providers}, {consumers} and {names}, and remove {removed:,}")
         self._refused("would not be brought over", refusals)
 
     def done(self, outcome: "Outcome") -> None:
@@ -185,18 +185,18 @@ class _Report:
         self._line(", ".join(changes) or "nothing could be changed")
         self._refused("not brought over", outcome.failed)
 
-    def _refused(self, what: str, failed: Mapping[str, str]) -> None:
+    def _refused(self, label: str, failed: Mapping[str, str]) -> None:
         for id_, why in sorted(failed.items()):
-            self._line(f"{what}: {id_}: {why}", "red")
+            self._line(f"{label}: {id_}: {why}", "red")
 
     def compared(self, found: "list[ContentsDifference]") -> None:
-        self._facts["differences"] = [vars(one) for one in found]
+        self._facts["differences"] = [vars(difference) for difference in found]
         if not found:
             self._line("verified: both sides hold the same", "green")
             return
         self._line(f"verified: {several(len(found), 'difference')}", "red")
-        for one in found[:_SHOWN]:
-            self._line(f"  {one}")
+        for difference in found[:_SHOWN]:
+            self._line(f"  {difference}")
         if len(found) > _SHOWN:
             self._line(f"  and {len(found) - _SHOWN:,} more")
 
@@ -209,10 +209,10 @@ def _wanted(
     found: "list[ContentsDifference]", prune: bool, refused: Mapping[str, str]
 ) -> tuple[dict[str, int], int]:
     """Return how many objects are to be imported, by type, and how many to be removed."""
-    wanted = {what: len({one.id for one in found
-                         if one.what == what and not one.ours_alone and one.id not in refused})
-              for what in ("class", "trait", "provider", "consumer")}  # fmt: skip
-    return wanted, len({one.id for one in found if one.ours_alone}) if prune else 0
+    wanted = {kind: len({unlike.id for unlike in found
+                         if unlike.what == kind and not unlike.ours_alone and unlike.id not in refused})
+              for kind in ("class", "trait", "provider", "consumer")}  # fmt: skip
+    return wanted, len({unlike.id for unlike in found if unlike.ours_alone}) if prune else 0
 
 
 @dataclass(frozen=True)
@@ -253,14 +253,14 @@ async def adopt_command(cli: Cli, options: AdoptOptions) -> int:
     wanted = [uuid_of(consumer, "an instance") for consumer in options.consumers or ()]
     if not (options.everything or options.hosts or wanted):
         wanted = [*servers]
-    which = Adoptable(wanted, options.hosts or (), servers)
+    selection = Adoptable(wanted, options.hosts or (), servers)
     async with cli.bus("adopt") as bus:
         timeout = options.timeout if options.yes else None
-        found = await adopt_instances(bus, cli.settings, which, timeout, note)
-    return _tell_adopted(cli, found, options.yes)
+        found = await adopt_instances(bus, cli.settings, selection, timeout, note)
+    return _print_adopted(cli, found, options.yes)
 
 
-def _tell_adopted(cli: Cli, found: AdoptionOutcome, yes: bool) -> int:
+def _print_adopted(cli: Cli, found: AdoptionOutcome, yes: bool) -> int:
     """Print the result of an adoption; return 1 if an instance could not be adopted."""
     adopted, listed, known = found.adopted, found.refused, found.known
     if cli.as_json:

@@ -48,9 +48,9 @@ async def instances_command(cli: Cli, options: InstanceOptions) -> int:
     A cell that does not answer is named, and the others are shown; then the exit code is 1.
     """
     known: tuple[InstanceStatus, ...] = get_args(InstanceStatus)
-    for one in options.status or []:
-        if one not in known:
-            raise BadSetting(f"--status {one!r}: it is one of {', '.join(known)}")
+    for status in options.status or []:
+        if status not in known:
+            raise BadSetting(f"--status {status!r}: it is one of {', '.join(known)}")
     if options.sort not in (*_COLUMNS, "since"):
         raise BadSetting(f"--sort {options.sort!r}: it is one of {', '.join((*_COLUMNS, 'since'))}")
     statuses = tuple([literal for literal in known if literal in (options.status or [])])
@@ -70,7 +70,7 @@ async def show_instances(
     async with cli.bus("instances") as bus:
         cells = await chosen_cells(bus, cli.settings, only)
         found, count, silent = await _instances_of(bus, cells, question, most)
-    found.sort(key=lambda one: (getattr(one, sort), one.build))
+    found.sort(key=lambda instance: (getattr(instance, sort), instance.build))
     cli.rows(found, instances_table(found) if found else "none")
     if count > len(found):
         complain.print(f"... and {count - len(found)} more: --all shows them", style="dim")
@@ -160,12 +160,23 @@ async def show_waiting(cli: Cli, project: str, limit: int, now: float) -> int:
 
 def _waiting_table(waiting: Sequence[WaitingRequest], now: float) -> Table:
     rows = []
-    for one in waiting:
-        several = "" if one.instances == 1 else f" and {one.instances - 1} more"
-        times = duration(now - one.since), duration(one.until - now)
-        build = f"{next(iter(one.builds), one.request)}{several}"
-        what = one.move or "boot", one.flavor, one.instances
-        rows.append((one.kind, one.position, one.priority, *what, *times, build, one.lacks, one.wakes))
+    for request in waiting:
+        several = "" if request.instances == 1 else f" and {request.instances - 1} more"
+        times = duration(now - request.since), duration(request.until - now)
+        build = f"{next(iter(request.builds), request.request)}{several}"
+        request_cells = request.move or "boot", request.flavor, request.instances
+        rows.append(
+            (
+                request.kind,
+                request.position,
+                request.priority,
+                *request_cells,
+                *times,
+                build,
+                request.lacks,
+                request.wakes,
+            )
+        )
     titles = ("line", "place", "priority", "asks", "flavor", "instances", "since", "for", "build")
     return plain_table((*titles, "lacks", "would wake it"), rows, folded=("lacks", "would wake it"))
 

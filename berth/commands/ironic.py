@@ -100,7 +100,7 @@ async def sweep_command(
 
     The ironic worker repairs all other differences.
     """
-    return await sweep_gone(cli, sides_of(cli.settings), allow_removals)
+    return await sweep_missing(cli, sides_of(cli.settings), allow_removals)
 
 
 @ironic.command("sim")
@@ -187,11 +187,11 @@ async def show_diff(cli: Cli, sides: Sides) -> int:
     return 1 if compared.differences else 0
 
 
-async def sweep_gone(cli: Cli, sides: Sides, allow_removals: bool) -> int:
-    from ironic_sync.comparison import remove_gone
+async def sweep_missing(cli: Cli, sides: Sides, allow_removals: bool) -> int:
+    from ironic_sync.comparison import remove_missing
 
     async with _surveyed(sides) as (bus, survey):
-        done = await remove_gone(sides.ironic, survey, bus.publish, bus.clock, allow=allow_removals)
+        done = await remove_missing(sides.ironic, survey, bus.publish, bus.clock, allow=allow_removals)
     for uuid in done.removed:
         cli.tell(f"{uuid}: gone", node=uuid, gone=True)
     if done.held_back:

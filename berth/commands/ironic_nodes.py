@@ -242,11 +242,11 @@ async def _report(at: AnyIronic, api: "IronicApi", nodes: Sequence[str], wait: b
             await asyncio.sleep(_POLL_SECONDS)
             node = await _known(api, name, _FIELDS)
         state, target = node["provision_state"], node["target_provision_state"]
-        words = [f"{state}, bound for {target}" if target else state, node["power_state"] or "power unknown"]
-        words += ["in maintenance"] * bool(node["maintenance"])
-        words += [f"instance {node['instance_uuid']}"] * bool(node["instance_uuid"])
-        words += [node["last_error"]] * bool(node["last_error"])
-        at.cli.tell(f"{node['name'] or node['uuid']}: {'; '.join(words)}", **node)
+        parts = [f"{state}, bound for {target}" if target else state, node["power_state"] or "power unknown"]
+        parts += ["in maintenance"] * bool(node["maintenance"])
+        parts += [f"instance {node['instance_uuid']}"] * bool(node["instance_uuid"])
+        parts += [node["last_error"]] * bool(node["last_error"])
+        at.cli.tell(f"{node['name'] or node['uuid']}: {'; '.join(parts)}", **node)
         has_failed = has_failed or (wait and _failed(node))
     return int(has_failed)
 

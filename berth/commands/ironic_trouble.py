@@ -68,16 +68,16 @@ async def fail(
 @commands.command("bmc")
 async def bmc(
     node: Node,
-    says: Annotated[
+    reply: Annotated[
         str, positional("'power on', 'power off', 'stuck on', 'stuck off', unreachable, error; or well.")
     ],
     *,
     at: AnyIronic,
 ) -> None:
     """Simulated Ironic only: set the answers of a node's BMC, independent of Ironic's state."""
-    body = {"says": None if says == "well" else says}
+    body = {"says": None if reply == "well" else reply}
     await _request(
-        at, f"nodes/{node}/bmc", body, f"{node}: its BMC is {says}; Ironic notices it at its next check"
+        at, f"nodes/{node}/bmc", body, f"{node}: its BMC is {reply}; Ironic notices it at its next check"
     )
 
 

@@ -147,11 +147,11 @@ def load_flavors(options: LoadOptions) -> tuple[Flavor, ...]:
     return (msgspec.structs.replace(_FLAVOR, **described),)
 
 
-async def demo(settings: Settings, plan: LoadPlan, stay: bool, say: Console) -> int:
+async def demo(settings: Settings, plan: LoadPlan, stay: bool, console: Console) -> int:
     """Run the demonstration; its last line has the address of the control room."""
     with tempfile.TemporaryDirectory(prefix="berth-demo-") as directory:
         settings = settings.having(state_dir=directory)
-        say.print(
+        console.print(
             f"[bold]berth demo[/bold]: {plan.boots} boots of {len(plan.flavors)} flavors on"
             f" {settings.compute.hosts} hosts in {len(settings.cell_names)} cells,"
             f" {settings.compute.fail:.0%} failing on their first host; one process, in-process bus, SQLite"
@@ -159,30 +159,31 @@ async def demo(settings: Settings, plan: LoadPlan, stay: bool, say: Console) -> 
         async with embedded(settings) as house:
             await ready(house.bus, settings)
             settle_in()
-            room = f"is at {url}" if (url := room_url(settings)) else "is switched off"
-            result = await _with_progress(Load(house.bus, plan), say)
-            metal = await _metal_story(house.bus, settings)
+            room_place = f"is at {url}" if (url := room_url(settings)) else "is switched off"
+            result = await _with_progress(Load(house.bus, plan), console)
+            metal = await _metal_summary(house.bus, settings)
             if stay:
-                code = _told(result, metal, await audit_databases(settings), say)
+                code = _print_outcome(result, metal, await audit_databases(settings), console)
                 stopping = asyncio.Event()
                 stop_on_signals(stopping)
-                say.print(f"running until Ctrl-C: the control room {room}", markup=False)
+                console.print(f"running until Ctrl-C: the control room {room_place}", markup=False)
                 await stopping.wait()
                 return code
-        code = _told(result, metal, await audit_databases(settings, settled=True), say)
-    say.print(
-        f"to inspect it: make demo ARGS=--stay keeps it running, and its control room {room}", markup=False
+        code = _print_outcome(result, metal, await audit_databases(settings, settled=True), console)
+    console.print(
+        f"to inspect it: make demo ARGS=--stay keeps it running, and its control room {room_place}",
+        markup=False,
     )
     return code
 
 
-def _told(result: LoadOutcome, metal: str, found: Audit, say: Console) -> int:
-    show(result, say)
-    say.print(metal)
-    return _verdict(result, found, say)
+def _print_outcome(result: LoadOutcome, metal: str, found: Audit, console: Console) -> int:
+    show(result, console)
+    console.print(metal)
+    return _verdict(result, found, console)
 
 
-async def _metal_story(bus: Bus, settings: Settings) -> str:
+async def _metal_summary(bus: Bus, settings: Settings) -> str:
     """Clean two bare-metal nodes and deploy a build on one of them, or on the second if that fails."""
     cell = settings.cell_names[0]
     nodes = [node_event(settings, name, cell) for name in ("demo-node-1", "demo-node-2")]
@@ -199,40 +200,44 @@ async def _metal_story(bus: Bus, settings: Settings) -> str:
     claimable = monotonic() - began
     ended = await bus.listen(topics.BUILD_ENDED.at(reply_to="metal"))
     await publish(bus, msgspec.structs.replace(request, reply_to="metal"))
-    said = await ended.get()
-    how = f"on {said.host}, attempt {len(said.attempts)}" if said.status == "active" else said.reason
+    build_ended = await ended.get()
+    how = (
+        f"on {build_ended.host}, attempt {len(build_ended.attempts)}"
+        if build_ended.status == "active"
+        else build_ended.reason
+    )
     return (
         f"bare metal: two nodes cleaned → available, claimable after {claimable * 1000:.0f} ms; "
-        f"a build for one ended {coloured(said.status)}: {escape(how)}"
+        f"a build for one ended {coloured(build_ended.status)}: {escape(how)}"
     )
 
 
 async def load(cli: Cli, plan: LoadPlan, attach: bool, picture: Path | None) -> int:
-    settings, say = cli.settings, cli.say
+    settings, console = cli.settings, cli.say
     refuse_strangers(settings)
     if picture is not None:
         picture.touch()  # an unwritable file is reported before the load, not after it
-    async with _berth_to_load(settings, attach, say) as (bus, settings):
+    async with _berth_to_load(settings, attach, console) as (bus, settings):
         hosts = await (scheduling(bus, settings, share=0.0) if attach else ready(bus, settings))
         settle_in()
-        result = await _with_progress(Load(bus, plan), say)
+        result = await _with_progress(Load(bus, plan), console)
         found = await audit_databases(settings)
     if picture is not None:
         mode = "embedded" if settings.embedded else "RabbitMQ + PostgreSQL"
         title = f"{len(result.boots)} boots on {hosts} hosts, {mode}: {result.per_second:.0f} boots/s"
         picture.write_text(latency_svg(result, title), encoding="utf-8")
-        say.print(f"time from request to end, over the run: {picture}")
+        console.print(f"time from request to end, over the run: {picture}")
     if cli.as_json:
         summary = {**result.summary(), "flavors": len(plan.flavors), "hosts": hosts, "audit": found.breaches}
         sys.stdout.write(json.dumps(summary, indent=2) + "\n")
     else:
-        show(result, say)
-    return _verdict(result, found, say)
+        show(result, console)
+    return _verdict(result, found, console)
 
 
 @asynccontextmanager
 async def _berth_to_load(
-    settings: Settings, attach: bool, say: Console
+    settings: Settings, attach: bool, console: Console
 ) -> AsyncIterator[tuple[Bus, Settings]]:
     if attach:
         async with Bus(wiring.transport(settings, "load")) as bus:
@@ -244,10 +249,10 @@ async def _berth_to_load(
             async with embedded(private) as house:
                 yield house.bus, private
     else:
-        await migrate_all(settings, say)
+        await migrate_all(settings, console)
         stopping = asyncio.Event()
         async with asyncio.TaskGroup() as group:
-            group.create_task(Supervisor(settings, say.print).run(stopping))
+            group.create_task(Supervisor(settings, console.print).run(stopping))
             try:
                 async with Bus(wiring.transport(settings, "load")) as bus:
                     yield bus, settings
@@ -277,9 +282,11 @@ def _loopback(host: str) -> bool:
         return False
 
 
-async def _with_progress(load: Load, say: Console) -> LoadOutcome:
+async def _with_progress(load: Load, console: Console) -> LoadOutcome:
     counts = TextColumn("boots ended"), BarColumn(), MofNCompleteColumn()
-    with Progress(*counts, TextColumn("{task.fields[speed]}"), TimeElapsedColumn(), console=say) as progress:
+    with Progress(
+        *counts, TextColumn("{task.fields[speed]}"), TimeElapsedColumn(), console=console
+    ) as progress:
         bar = progress.add_task("boots", total=load.plan.boots, speed="")
 
         def show_progress(load: Load) -> None:
@@ -291,7 +298,7 @@ async def _with_progress(load: Load, say: Console) -> LoadOutcome:
     return result
 
 
-def show(result: LoadOutcome, say: Console) -> None:
+def show(result: LoadOutcome, console: Console) -> None:
     summary = result.summary()
     table = Table(show_header=False, box=None, padding=(0, 2))
     table.add_row("ended", ", ".join(f"{count} {status}" for status, count in summary["ended"].items()))
@@ -302,13 +309,13 @@ def show(result: LoadOutcome, say: Console) -> None:
     table.add_row("speed", f"{result.per_second:.0f} boots/s over {result.seconds:.1f} s")
     for reason, count in result.reasons():
         table.add_row("reason", escape(f"{count} × {reason}"))
-    say.print(table, soft_wrap=False)
+    console.print(table, soft_wrap=False)
 
 
-def _verdict(result: LoadOutcome, found: Audit, say: Console) -> int:
-    show_audit(found, say)
+def _verdict(result: LoadOutcome, found: Audit, console: Console) -> int:
+    show_audit(found, console)
     if result.lost:
-        say.print(f"[red]{result.lost} boots never ended[/red]")
+        console.print(f"[red]{result.lost} boots never ended[/red]")
     if result.changed:
-        say.print(f"[red]{result.changed} boots ended in two ways[/red]")
+        console.print(f"[red]{result.changed} boots ended in two ways[/red]")
     return 1 if result.lost or result.changed or not found.clean else 0

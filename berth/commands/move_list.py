@@ -44,7 +44,7 @@ async def list_command(
     """List the moves in progress in all cells; with --all also ended moves."""
     question = FindMoves(
         cell="any",
-        builds=tuple(uuid_of(one) for one in build or ()),
+        builds=tuple(uuid_of(build_name) for build_name in build or ()),
         host=host,
         under_way=not every,
         limit=limit,
@@ -66,7 +66,7 @@ async def show_command(
 async def list_moves(cli: Cli, only: Sequence[str], question: FindMoves) -> int:
     async with cli.bus("moves") as bus:
         found, silent = await _ask(bus, await chosen_cells(bus, cli.settings, only), question)
-    found.sort(key=lambda one: (-one.since, one.move))
+    found.sort(key=lambda move: (-move.since, move.move))
     none = "no move is in progress (--all shows ended ones)" if question.under_way else "none"
     cli.rows(found, moves_table(found, Clock().now()) if found else none)
     all_shown(silent)
@@ -85,19 +85,19 @@ async def show_move(cli: Cli, id_: str) -> int:
             f"no cell knows a move {id_}, or one of a build {id_}; of one that waits or was refused"
             f" `berth why {id_}` tells"
         )
-    one = max(found, key=lambda each: (not each.ended, each.since))
+    shown_move = max(found, key=lambda each: (not each.ended, each.since))
     if cli.as_json:
-        write_json(one)
+        write_json(shown_move)
         return 0
-    for fact in facts_of(one):
+    for fact in facts_of(shown_move):
         cli.say.print(fact)
-    if one.phases:
-        cli.say.print(phases_table(one))
-    for line in attempts_of(one.attempts):
+    if shown_move.phases:
+        cli.say.print(phases_table(shown_move))
+    for line in attempts_of(shown_move.attempts):
         cli.line(line)
-    if one.decision.considered:
+    if shown_move.decision.considered:
         cli.say.print("why there", style="bold")
-        print_funnel(one.decision, cli.say)
+        print_funnel(shown_move.decision, cli.say)
     return 0
 
 
@@ -194,11 +194,11 @@ async def _found(bus: Bus, cells: Sequence[str], id_: str, to: Steering) -> Move
 
 async def _wait_ended(bus: Bus, waits: WaitingRequest, printer: MovePrinter) -> bool:
     """End the waiting of a move. Return False if it no longer waited, because it has just begun."""
-    said = await end_wait(bus, waits.request)
-    if said.waited:
+    waited = await end_wait(bus, waits.request)
+    if waited.waited:
         build = next(iter(waits.builds), "")
-        printer.over(MoveOutcome(move=waits.request, build=build, end="cancelled", kind=waits.move))
-    return said.waited
+        printer.on_outcome(MoveOutcome(move=waits.request, build=build, end="cancelled", kind=waits.move))
+    return waited.waited
 
 
 async def _steer(
@@ -217,7 +217,7 @@ async def _steer(
                 return True
             late = f"not followed any longer: {stands.move} was not over within {options.timeout:g} s"
             ended = await within(options.timeout, outcome, late)
-            printer.over(ended)
+            printer.on_outcome(ended)
             return ended.end in _GOOD[to]
     except asyncio.CancelledError:
         complain.print(f"{to} was requested; `berth moves show {stands.move}` shows what comes of it")

@@ -28,14 +28,14 @@ def funnel(decision: Decision, width: int, chosen: str = "") -> Iterator[Text]:
         yield from _narrowing(decision, width)
     if decision.record is not None:
         yield from _best(decision.record, width, chosen)
-    for said, what, style in (
+    for heading, items, style in (
         ("placement refused", decision.refused, "red"),
         ("would help", decision.helps, "green"),
         ("of no meaning here", decision.notes, "yellow"),
     ):
-        if what:
-            yield Text(f"  {said}", style=style)
-            yield from (_clipped(f"    {printable(one)}", width) for one in what)
+        if items:
+            yield Text(f"  {heading}", style=style)
+            yield from (_clipped(f"    {printable(item)}", width) for item in items)
     if decision.nearest:
         yield Text("  came closest", style="bold")
         longest = max(len(miss.host) for miss in decision.nearest)
@@ -77,32 +77,36 @@ def _best(record: Record, width: int, chosen: str) -> Iterator[Text]:
     scales = sorted(record.scales, key=lambda scale: -abs(scale.multiplier))
     weighers = [scale.weigher for scale in scales[:MOST_WEIGHERS]]
     names = {host.root: printable(host.host) for host in record.hosts}
-    room = max(10, min(max(map(len, names.values())), width - 8 - 12 * (len(weighers) + 1)))
+    name_width = max(10, min(max(map(len, names.values())), width - 8 - 12 * (len(weighers) + 1)))
     title = "".join(f"{_short(name, 11):>12}" for name in ("total", *weighers))
-    others = len(scales) - len(weighers)
-    yield Text(f"  {'the best':<{room + 4}}{title}{f'  and {others} more' if others else ''}", style="bold")
-    told = [host for host in again if host not in rest]
-    for host in told:
-        yield _row(host, record, weighers, _short(names[host.root], room), room, host.root == chosen)
+    further = len(scales) - len(weighers)
+    yield Text(
+        f"  {'the best':<{name_width + 4}}{title}{f'  and {further} more' if further else ''}", style="bold"
+    )
+    ranked = [host for host in again if host not in rest]
+    for host in ranked:
+        yield _row(
+            host, record, weighers, _short(names[host.root], name_width), name_width, host.root == chosen
+        )
     for host in rest:
         why = printable(host.refused) or "placement refused it"
-        line = Text(f"  ✗ {_short(names[host.root], room):<{room + 2}}", style="dim")
+        line = Text(f"  ✗ {_short(names[host.root], name_width):<{name_width + 2}}", style="dim")
         line.append(f"  {why}", style="dim")
         line.truncate(width, overflow="ellipsis")
         yield line
 
 
 def _row(
-    host: RecordedHost, record: Record, weighers: Sequence[str], name: str, room: int, chosen: bool
+    host: RecordedHost, record: Record, weighers: Sequence[str], name: str, name_width: int, chosen: bool
 ) -> Text:
     from scheduler_worker import scores_of
 
     scores = scores_of(record, host.root)
-    points = "".join(f"{scores.get(one, 0.0):>12.4g}" for one in ("total", *weighers))
-    said = [f"chosen {host.chosen} times before"] if host.chosen else []
-    said += ["in another scheduler's slice"] if host.outside else []
-    tail = f"  {', '.join(said)}" if said else ""
-    line = Text(f"  {'▸' if chosen else ' '} {name:<{room + 2}}{points}")
+    points = "".join(f"{scores.get(weigher, 0.0):>12.4g}" for weigher in ("total", *weighers))
+    notes = [f"chosen {host.chosen} times before"] if host.chosen else []
+    notes += ["in another scheduler's slice"] if host.outside else []
+    tail = f"  {', '.join(notes)}" if notes else ""
+    line = Text(f"  {'▸' if chosen else ' '} {name:<{name_width + 2}}{points}")
     line.stylize("bold green" if chosen else "")
     return line.append(tail, style="dim")
 
@@ -117,10 +121,10 @@ def _short(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def print_funnel(decision: Decision, say: Console, chosen: str = "") -> None:
-    for line in funnel(decision, say.width, chosen):
+def print_funnel(decision: Decision, console: Console, chosen: str = "") -> None:
+    for line in funnel(decision, console.width, chosen):
         line.rstrip()
-        say.print(line)
+        console.print(line)
 
 
 _SHOWN = 20  # instances shown per reason
@@ -170,27 +174,27 @@ class MovePrinter(MoveListener):
         self._phases: dict[str, tuple[str, str]] = {}
         self._waits: dict[str, str] = {}
 
-    def progress(self, said: MoveProgress) -> None:
+    def progress(self, progress: MoveProgress) -> None:
         if self.cli.as_json:
-            write_json(said)
+            write_json(progress)
             return
-        if self._phases.get(said.move) == (said.phase, said.host):
+        if self._phases.get(progress.move) == (progress.phase, progress.host):
             return
-        self._phases[said.move] = (said.phase, said.host)
-        if said.phase in _BEGINS:
-            words = _BEGINS[said.phase].format(host=printable(said.host) or "its host")
-            if said.phase == "send" and not said.host:
-                words = "is stopped, and its image made"
-            self.cli.line(f"{said.build} {words}", "dim")
+        self._phases[progress.move] = (progress.phase, progress.host)
+        if progress.phase in _BEGINS:
+            text = _BEGINS[progress.phase].format(host=printable(progress.host) or "its host")
+            if progress.phase == "send" and not progress.host:
+                text = "is stopped, and its image made"
+            self.cli.line(f"{progress.build} {text}", "dim")
 
-    def waits(self, said: WaitingRequest) -> None:
+    def waits(self, waiting: WaitingRequest) -> None:
         """Print that a move waits, once, and again when it lacks something else."""
-        lacks = wait_sentence(said)
-        if self._waits.get(said.request) != lacks:
-            self._waits[said.request] = lacks
-            self.cli.value(said, f"{next(iter(said.builds), said.request)} waits: {lacks}", "dim")
+        lacks = wait_sentence(waiting)
+        if self._waits.get(waiting.request) != lacks:
+            self._waits[waiting.request] = lacks
+            self.cli.value(waiting, f"{next(iter(waiting.builds), waiting.request)} waits: {lacks}", "dim")
 
-    def over(self, outcome: MoveOutcome) -> None:
+    def on_outcome(self, outcome: MoveOutcome) -> None:
         if self.cli.as_json:
             write_json(vars(outcome))
             return
@@ -204,9 +208,9 @@ class RequestedMovesPrinter(MovePrinter):
 
     count_over = 0
 
-    def over(self, outcome: MoveOutcome) -> None:
+    def on_outcome(self, outcome: MoveOutcome) -> None:
         self.count_over += 1
-        super().over(outcome)
+        super().on_outcome(outcome)
         if outcome.end == VERIFYING and not self.cli.as_json:
             build = outcome.build
             self.cli.line(
@@ -217,10 +221,10 @@ class RequestedMovesPrinter(MovePrinter):
 def sentence(outcome: MoveOutcome) -> str:
     """Return the result of a move as a coloured sentence."""
     ended = f"[green]{_DONE.get(outcome.kind, 'done')}[/green]" if outcome.end == "done" else ""
-    words = (ended or _ENDS.get(outcome.end, outcome.end)).format(host=escape(printable(outcome.host)) or "?")
+    text = (ended or _ENDS.get(outcome.end, outcome.end)).format(host=escape(printable(outcome.host)) or "?")
     code = rf" \[{outcome.code}]" if outcome.code else ""
     reason = f": {escape(printable(outcome.reason))}" if outcome.reason else ""
-    return f"{outcome.build} {words}{code}{reason}"
+    return f"{outcome.build} {text}{code}{reason}"
 
 
 def attempts_of(attempts: Sequence[Attempt]) -> list[str]:
@@ -271,11 +275,11 @@ def phases_table(move: MoveStands) -> Table:
     return plain_table(("phase", "host", "came to", "took", "cause"), rows, folded=("cause",))
 
 
-def tell_supposed(cli: Cli, moves: Sequence[MoveRequested], answers: Sequence[WhatIfAnswered]) -> int:
+def print_what_if(cli: Cli, moves: Sequence[MoveRequested], answers: Sequence[WhatIfAnswered]) -> int:
     """Print what moves would do if they were requested; return 1 unless all would succeed."""
     for request, answer in zip(moves, answers, strict=True):
         if answer.fits:
-            where = "".join(f" to {printable(there.host)} in cell {there.cell}" for there in answer.placed)
+            where = "".join(f" to {printable(placed.host)} in cell {placed.cell}" for placed in answer.placed)
             cli.value(answer, f"{request.build}: {request.kind}{where}", "green")
         else:
             cli.value(answer, f"{request.build}: no {request.kind}: {printable(why_not(answer))}", "red")
@@ -284,7 +288,7 @@ def tell_supposed(cli: Cli, moves: Sequence[MoveRequested], answers: Sequence[Wh
     return 0 if all(answer.fits for answer in answers) else 1
 
 
-def tell_why_they_stay(stay: Sequence[tuple[str, WhatIfAnswered]], cli: Cli) -> None:
+def print_not_moved(stay: Sequence[tuple[str, WhatIfAnswered]], cli: Cli) -> None:
     """Print the instances that cannot move, grouped by reason, with the decision about the first one."""
     alike: dict[tuple[str, object], list[tuple[str, WhatIfAnswered]]] = {}
     for build, answer in stay:

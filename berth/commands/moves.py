@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import structs
 
-from berth.commands.move_output import RequestedMovesPrinter, tell_supposed
+from berth.commands.move_output import RequestedMovesPrinter, print_what_if
 from berth.commands.options import Commands, WaitingCommand, described, option, positional
 from berth.commands.terminal import Cli, complain
 from berth.operations.boot_options import image_named, pairs, waiting_time
@@ -268,7 +268,7 @@ async def request_moves(cli: Cli, builds: Sequence[str], making: Making, how: _F
         name = f"move-{Clock().uuid()[:8]}"
         requests = await prepare_moves(bus, cli.settings, ids, how.cell, making, name if how.follows else "")
         if how.dry_run:
-            return tell_supposed(cli, requests, await supposed(bus, requests))
+            return print_what_if(cli, requests, await supposed(bus, requests))
         if how.follows:
             return await _follow(bus, name, requests, cli, how)
         await publish(bus, *requests, patience=PATIENCE)

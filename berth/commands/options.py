@@ -85,11 +85,11 @@ class WaitingCommand(TyperCommand):
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         from berth.operations.boot_options import is_time  # loads the bus, which `berth --help` does not need
 
-        told = []
+        completed = []
         for position, arg in enumerate(args):
             after = args[position + 1] if position + 1 < len(args) else ""
-            told.append("--wait=" if arg == "--wait" and not is_time(after) else arg)
-        return super().parse_args(ctx, told)
+            completed.append("--wait=" if arg == "--wait" and not is_time(after) else arg)
+        return super().parse_args(ctx, completed)
 
 
 class Commands(typer.Typer):

@@ -145,7 +145,7 @@ async def migrate_command(as_json: Json = False, cells: Cells = None, state_dir:
         say.print("every database is up to date")
 
 
-async def up(settings: Settings, say: Console) -> int:
+async def up(settings: Settings, console: Console) -> int:
     stopping = asyncio.Event()
     if settings.embedded:
         port, host = settings.process.metrics_port, settings.process.metrics_host
@@ -154,17 +154,17 @@ async def up(settings: Settings, say: Console) -> int:
             await ready(house.bus, settings)
             settle_in()
             if port:
-                say.print(f"metrics at {metrics_url(port, host)}")
-            say.print(
+                console.print(f"metrics at {metrics_url(port, host)}")
+            console.print(
                 f"berth is up: {settings.compute.hosts} simulated hosts in cells "
                 f"{', '.join(settings.cell_names)}; state in {settings.database.state_dir}. Ctrl-C stops it."
             )
             await stopping.wait()
         return 0
     metrics_ports(settings)  # used ports are reported before anything is done
-    await migrate_all(settings, say)
+    await migrate_all(settings, console)
     stop_on_signals(stopping)
-    supervisor = Supervisor(settings, say.print)
+    supervisor = Supervisor(settings, console.print)
     async with asyncio.TaskGroup() as group:
         group.create_task(supervisor.run(stopping))
         async with Bus(wiring.transport(settings, "up")) as bus:
@@ -173,8 +173,8 @@ async def up(settings: Settings, say: Console) -> int:
                 for name, (pid, port) in supervisor.processes().items():
                     url = metrics_url(port, settings.process.metrics_host)
                     metrics = f", metrics at {url}" if port else ""
-                    say.print(f"  {name}: process {pid}{metrics}")
-                say.print("berth is up. Ctrl-C stops it.")
+                    console.print(f"  {name}: process {pid}{metrics}")
+                console.print("berth is up. Ctrl-C stops it.")
     return 0
 
 
@@ -256,7 +256,7 @@ async def _ready_or_stopped(bus: Bus, settings: Settings, stopping: asyncio.Even
             getting.cancel()
 
 
-async def migrate_all(settings: Settings, say: Console) -> list[tuple[str, str]]:
+async def migrate_all(settings: Settings, console: Console) -> list[tuple[str, str]]:
     """Migrate all databases and print each migration; return them as pairs (database, migration)."""
     from bus.sql.migrations import migrate
 
@@ -268,6 +268,6 @@ async def migrate_all(settings: Settings, say: Console) -> list[tuple[str, str]]
         finally:
             await database.close()
         for name in applied:
-            say.print(f"{wiring.store_of(role)}: applied {name}")
+            console.print(f"{wiring.store_of(role)}: applied {name}")
             made.append((wiring.store_of(role), name))
     return made

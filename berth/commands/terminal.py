@@ -184,10 +184,10 @@ def explained(app: typer.Typer) -> None:
 
 def _explain(problems: Iterable[BaseException]) -> int:
     """Print each error once, as a sentence; return 2 if the user's input is unusable, otherwise 1."""
-    told = {_sentence(problem): problem for problem in problems}
-    for sentence in told:
+    sentences = {_sentence(problem): problem for problem in problems}
+    for sentence in sentences:
         complain.print(printable(sentence, lines=True), style="red", markup=False)
-    return 2 if all(isinstance(problem, BadSetting) for problem in told.values()) else 1
+    return 2 if all(isinstance(problem, BadSetting) for problem in sentences.values()) else 1
 
 
 def _sentence(problem: BaseException) -> str:

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Annotated
 
-from berth.commands.builds import BOOT_OPTIONS, tell_notes
+from berth.commands.builds import BOOT_OPTIONS, print_notes
 from berth.commands.move_output import print_funnel
 from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, plain_table, write_json
@@ -66,7 +66,7 @@ async def what_if_command(cli: Cli, options: Annotated[BootOptions, _ASKED], que
     request = boot_request(options)
     if question.mix or question.add_hosts or question.without:
         return await plan_room(cli, request, question)
-    tell_notes(request)
+    print_notes(request)
     async with cli.bus("what-if") as bus:
         request = checked(await resolved(bus, request, names_of(options)))
         ask = bus.asker(topics.WHAT_IF, timeout=SECONDS)
@@ -100,16 +100,16 @@ async def plan_room(cli: Cli, request: BuildRequested, question: WhatIfOptions) 
 def flavor_as_planned(flavor: Flavor) -> str:
     """Return the requested flavor in the syntax of --mix: amounts and traits."""
     amounts = {"VCPU": flavor.vcpus, "MEMORY_MB": flavor.memory_mb, "DISK_GB": flavor.disk_gb}
-    words = []
+    traits = []
     for key, value in flavor.extra_specs.items():
         kind, _, name = key.partition(":")
         if kind == "resources" and value.isdecimal():
             amounts[name] = int(value)
         elif kind == "trait" and value in ("required", "forbidden"):
-            words.append(name if value == "required" else f"!{name}")
+            traits.append(name if value == "required" else f"!{name}")
         else:
             raise BadSetting(f"--extra-spec {key}: a plan uses amounts and traits; use --mix instead")
-    return ",".join([*(f"{name}:{amount}" for name, amount in amounts.items() if amount), *words])
+    return ",".join([*(f"{name}:{amount}" for name, amount in amounts.items() if amount), *traits])
 
 
 def show_plan(answer: PlanAnswer, cli: Cli) -> None:
@@ -124,8 +124,8 @@ def show_plan(answer: PlanAnswer, cli: Cli) -> None:
             cli.line(f"  allocations there must move elsewhere, and are not counted: {held}")
     rows = [("all of them, mixed", now.mixes, then.mixes if then else None, last.lost)]
     rows += [
-        (room.name, room.fits, then.flavors[at].fits if then else None, last.flavors[at].lost)
-        for at, room in enumerate(now.flavors)
+        (flavor_now.name, flavor_now.fits, then.flavors[at].fits if then else None, last.flavors[at].lost)
+        for at, flavor_now in enumerate(now.flavors)
     ]
     if then:
         cli.say.print(plain_table(("flavor", "fit now", "fit then", "lost in pieces"), rows))
@@ -146,12 +146,12 @@ def _pieces(flavor: FlavorCapacity) -> list[str]:
     for class_ in flavor.classes:
         left: Mapping[str, int] = {
             "in pieces too small": class_.small,
-            "in addition to the limiting resource": class_.beside,
+            "in addition to the limiting resource": class_.in_addition,
         }
-        told = ", ".join(f"{amount} {where}" for where, amount in left.items() if amount)
-        if told:
+        listed = ", ".join(f"{amount} {where}" for where, amount in left.items() if amount)
+        if listed:
             free = f"{class_.free} free, the largest piece {class_.largest}"
-            lines.append(f"  {class_.resource_class}: {free}; left {told}")
+            lines.append(f"  {class_.resource_class}: {free}; left {listed}")
     return lines
 
 
@@ -159,16 +159,16 @@ def show_answer(answer: WhatIfAnswered, cli: Cli) -> None:
     if answer.refusal:
         cli.line(f"it cannot be meant: {printable(answer.refusal)}", "red")
         return
-    count = sum(there.instances for there in answer.placed)
+    count = sum(placed.instances for placed in answer.placed)
     if answer.fits:
         as_flavor = f", as flavor {answer.flavor} of --or-else" if answer.flavor else ""
         cli.line(f"it fits: {several(count, 'instance')}{as_flavor}", "green")
     else:
         cli.line(f"it does not fit [{answer.decision.code}]", "red")
     if count > 1:
-        for there in answer.placed:
-            zone = f", zone {printable(there.zone)}" if there.zone else ""
-            cli.line(f"  {there.instances:>5} on {printable(there.host)} (cell {there.cell}{zone})")
+        for placed in answer.placed:
+            zone = f", zone {printable(placed.zone)}" if placed.zone else ""
+            cli.line(f"  {placed.instances:>5} on {printable(placed.host)} (cell {placed.cell}{zone})")
     print_funnel(answer.decision, cli.say, answer.placed[0].root if answer.placed else "")
     if answer.room:
         total, hosts = sum(left.instances for left in answer.room), sum(left.hosts for left in answer.room)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from berth.commands.move_list import facts_of
-from berth.commands.move_output import attempts_of, print_funnel, tell_supposed
+from berth.commands.move_output import attempts_of, print_funnel, print_what_if
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, write_json
 from berth.commands.what_if import show_answer
@@ -169,7 +169,7 @@ async def _ask_now(cli: Cli, bus: Bus, known: Known) -> int:
         raise OperationRefused("it has begun: `berth move --dry-run` asks about another")
     if known.decided.move is not None:
         moves = [known.decided.move]
-        return tell_supposed(cli, moves, await supposed(bus, moves))
+        return print_what_if(cli, moves, await supposed(bus, moves))
     request = known.decided.request or recorded_request(known.stands[0])
     if not request.instances:
         raise OperationRefused("the request is not recorded")

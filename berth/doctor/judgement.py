@@ -94,7 +94,7 @@ def judged(seen: BerthSeen) -> list[Finding]:
         found.append(Finding("broken", "bus", seen.bus, "Start it (`berth up`), or say where it is."))
     found += [*_queues(seen), *_each(_worker, seen.workers), *_letters(seen.letters)]
     order: Sequence[Level] = ("broken", "warning", "fine")
-    return sorted(found, key=lambda one: order.index(one.level))
+    return sorted(found, key=lambda finding: order.index(finding.level))
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
@@ -115,8 +115,8 @@ def _machine(seen: BerthSeen) -> Iterator[Finding]:
         yield Finding("fine", "Python", f"Python is {version}.")
     if seen.disk is not None and seen.disk < DISK_SHARE:
         level: Level = "broken" if seen.disk < DISK_BROKEN else "warning"
-        says = f"Of the disk of {seen.state_dir} {seen.disk:.0%} are free."
-        yield Finding(level, "disk", says, "Free disk space: a process that cannot write stops.")
+        sentence = f"Of the disk of {seen.state_dir} {seen.disk:.0%} are free."
+        yield Finding(level, "disk", sentence, "Free disk space: a process that cannot write stops.")
 
 
 def _broker(seen: BrokerSeen) -> Iterator[Finding]:
@@ -160,8 +160,10 @@ def _database(seen: DatabaseSeen) -> Iterator[Finding]:
         do = "Run `berth migrate`, or start its worker; if it should have data, check the URL."
         yield Finding("broken", about, "It was never made: it has no tables.", do)
     elif seen.revision not in seen.known:
-        says = f"It is at {seen.revision}, which this version does not have."
-        yield Finding("warning", about, says, "A newer version migrated it: bring this one up to date, too.")
+        sentence = f"It is at {seen.revision}, which this version does not have."
+        yield Finding(
+            "warning", about, sentence, "A newer version migrated it: bring this one up to date, too."
+        )
     elif seen.revision != newest:
         do = "Run `berth migrate`, or restart its worker: it migrates at its start."
         yield Finding("warning", about, f"It is at {seen.revision}, and {newest} is the newest.", do)
@@ -175,16 +177,16 @@ def _clock(about: str, ahead: float | None) -> Iterator[Finding]:
     if ahead is None or abs(ahead) < CLOCK_SECONDS:
         return
     level: Level = "broken" if abs(ahead) >= CLOCK_BROKEN else "warning"
-    which = "ahead of" if ahead > 0 else "behind"
-    says = f"Its clock is {abs(ahead):.1f} s {which} this machine's."
-    yield Finding(level, about, says, "Have both follow the same time (chrony, systemd-timesyncd).")
+    direction = "ahead of" if ahead > 0 else "behind"
+    sentence = f"Its clock is {abs(ahead):.1f} s {direction} this machine's."
+    yield Finding(level, about, sentence, "Have both follow the same time (chrony, systemd-timesyncd).")
 
 
 def _queues(seen: BerthSeen) -> Iterator[Finding]:
     for name in seen.missing:
         if name.partition(".")[0] == "compute":
-            says = "No simulated agent has run: the hosts of this cell need agents of your own."
-            yield Finding("fine", f"worker {name}", says, "")
+            sentence = "No simulated agent has run: the hosts of this cell need agents of your own."
+            yield Finding("fine", f"worker {name}", sentence, "")
             continue
         do = f"Start it: `berth run {name.partition('.')[0]}` (with --cell if it belongs to a cell)."
         yield Finding("warning", f"worker {name}", "It was never here: none of its queues is there.", do)
@@ -193,8 +195,10 @@ def _queues(seen: BerthSeen) -> Iterator[Finding]:
         more = queue.later - queue.messages
         if not queue.readers:
             level: Level = "broken" if queue.later else "warning"
-            says = f"It has no consumer, and {_messages(queue.later)}."
-            yield Finding(level, about, says, f"Start its worker, {queue.worker}; nothing is lost meanwhile.")
+            sentence = f"It has no consumer, and {_messages(queue.later)}."
+            yield Finding(
+                level, about, sentence, f"Start its worker, {queue.worker}; nothing is lost meanwhile."
+            )
         elif queue.later >= DEEP:
             how = "become more" if more > 0 else "become fewer" if more < 0 else "do not become fewer"
             do = f"Give {queue.worker} time, a faster database, or a replica beside it."
@@ -218,9 +222,11 @@ def _letters(seen: LettersSeen) -> Iterator[Finding]:
         return
     several = f"at least {seen.count}" if seen.more else str(seen.count)
     where = ", ".join(seen.queues)
-    says = f"There are {several} dead letters, the oldest of {_ago(seen.oldest)} ago; most died in {where}."
+    sentence = (
+        f"There are {several} dead letters, the oldest of {_ago(seen.oldest)} ago; most died in {where}."
+    )
     do = "See why with `berth dead list`; `berth dead replay` tries one again, `drop` deletes it."
-    yield Finding("warning", "dead letters", says, do)
+    yield Finding("warning", "dead letters", sentence, do)
 
 
 def _messages(count: int) -> str:

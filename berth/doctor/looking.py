@@ -114,13 +114,13 @@ async def _brokers(
     for role, specs in wiring.queues(settings).items():
         url = settings.cell(role.cell).broker if role.cell else settings.bus.amqp_url
         by_url.setdefault(url, []).extend((str(role), spec) for spec in specs)
-    for url, kept in by_url.items():
+    for url, queues_of_broker in by_url.items():
         central = url == settings.bus.amqp_url
         try:
             found, later = await look_at(
                 url,
                 settings.bus.exchange,
-                [spec for _, spec in kept],
+                [spec for _, spec in queues_of_broker],
                 quorum=settings.bus.queue_type == "quorum",
                 pause=PAUSE_SECONDS,
                 publishes=central,
@@ -138,12 +138,16 @@ async def _brokers(
         )
         if found.fresh:
             continue
-        for worker, spec in kept:
+        for worker, spec in queues_of_broker:
             if spec.name in found.waiting:
                 messages, readers = found.waiting[spec.name]
                 queues.append(QueueSeen(spec.name, worker, messages, later.get(spec.name, 0), readers))
-        there = {worker for worker, spec in kept if spec.name in found.waiting}
-        missing += [worker for worker in dict.fromkeys(worker for worker, _ in kept) if worker not in there]
+        present = {worker for worker, spec in queues_of_broker if spec.name in found.waiting}
+        missing += [
+            worker
+            for worker in dict.fromkeys(worker for worker, _ in queues_of_broker)
+            if worker not in present
+        ]
     return seen, queues, missing
 
 
@@ -151,19 +155,21 @@ async def _management(url: str, amqp_url: str, clock: Clock) -> tuple[tuple[str,
     """Return the alarms and the clock of RabbitMQ's nodes, if its management API answers."""
     parts, known = urlsplit(url), urlsplit(amqp_url)
     at = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
-    who = (parts.username or known.username or "guest", parts.password or known.password or "guest")
+    credentials = (parts.username or known.username or "guest", parts.password or known.password or "guest")
     try:
-        async with httpx.AsyncClient(timeout=ANSWER_SECONDS, auth=who) as http:
-            told = await http.get(f"{at}/api/nodes?columns=name,mem_alarm,disk_free_alarm")
-            nodes = told.json() if told.status_code == 200 else []
-            ahead = parsedate_to_datetime(told.headers["date"]).timestamp() + 0.5 - clock.now()
+        async with httpx.AsyncClient(timeout=ANSWER_SECONDS, auth=credentials) as http:
+            response = await http.get(f"{at}/api/nodes?columns=name,mem_alarm,disk_free_alarm")
+            nodes = response.json() if response.status_code == 200 else []
+            ahead = parsedate_to_datetime(response.headers["date"]).timestamp() + 0.5 - clock.now()
     except (httpx.HTTPError, ValueError, KeyError):
         return (), None
     short = {
-        what: [str(node["name"]) for node in nodes if node.get(f"{name}_alarm")]
-        for what, name in (("memory", "mem"), ("disk", "disk_free"))
+        resource: [str(node["name"]) for node in nodes if node.get(f"{name}_alarm")]
+        for resource, name in (("memory", "mem"), ("disk", "disk_free"))
     }
-    return tuple(f"{what} at {', '.join(there)}" for what, there in short.items() if there), ahead
+    return tuple(
+        f"{resource} at {', '.join(node_names)}" for resource, node_names in short.items() if node_names
+    ), ahead
 
 
 # Workers

@@ -149,12 +149,14 @@ class Import:
         if not left:
             return
         narrow = {id_ for consumer in left for id_ in consumer.allocations}
-        told = [self.theirs.providers[id_] for id_ in sorted(narrow) if id_ in self.theirs.providers]
-        await self._send(self._widened(provider, left) for provider in told)
+        narrow_providers = [
+            self.theirs.providers[id_] for id_ in sorted(narrow) if id_ in self.theirs.providers
+        ]
+        await self._send(self._widened(provider, left) for provider in narrow_providers)
         try:
             await self._claims(left, last=True)
         finally:
-            await self._send(told)
+            await self._send(narrow_providers)
 
     def _widened(
         self, provider: ImportedProvider, consumers: Collection[ImportedConsumer]
@@ -165,8 +167,8 @@ class Import:
             class_: self.theirs.used(provider.id, class_) + self.ours.used(provider.id, class_)
             for class_ in wanted
         }
-        room = {class_: Inventory(total=min(MAX_INT, amount)) for class_, amount in held.items()}
-        return replace(provider, inventories={**provider.inventories, **room})
+        held_inventories = {class_: Inventory(total=min(MAX_INT, amount)) for class_, amount in held.items()}
+        return replace(provider, inventories={**provider.inventories, **held_inventories})
 
     async def _claims(
         self, consumers: list[ImportedConsumer], *, last: bool = False
@@ -205,7 +207,9 @@ def _load(provider: ImportedProvider) -> Mapping[str, Any]:
         "id": provider.id,
         "name": provider.name,
         "parent": provider.parent,
-        "inventories": {name: msgspec.structs.asdict(one) for name, one in provider.inventories.items()},
+        "inventories": {
+            name: msgspec.structs.asdict(inventory) for name, inventory in provider.inventories.items()
+        },
         "traits": sorted(provider.traits),
         "aggregates": sorted(provider.aggregates),
     }

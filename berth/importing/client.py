@@ -193,7 +193,7 @@ def _reason(answer: httpx.Response) -> str:
 
 
 async def each(
-    items: Iterable[T], work: Callable[[T], Awaitable[None]], what: str, progress: Progress
+    items: Iterable[T], work: Callable[[T], Awaitable[None]], label: str, progress: Progress
 ) -> None:
     """Run a coroutine for each item, a limited number in parallel."""
     waiting = list(items)
@@ -202,9 +202,9 @@ async def each(
     async def worker() -> None:
         for item in ahead:
             await work(item)
-            progress(what, next(done), len(waiting))
+            progress(label, next(done), len(waiting))
 
-    progress(what, 0, len(waiting))
+    progress(label, 0, len(waiting))
     async with asyncio.TaskGroup() as group:
         for _ in range(min(AT_ONCE, len(waiting))):
             group.create_task(worker())

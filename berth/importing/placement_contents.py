@@ -83,7 +83,7 @@ def differences(theirs: PlacementContents, ours: PlacementContents) -> list[Cont
     """Return what must change in `ours` to equal `theirs`; additional names in `ours` are no difference."""
     names = [("class", name) for name in sorted(theirs.classes - ours.classes)]
     names += [("trait", name) for name in sorted(theirs.traits - ours.traits)]
-    missing = [ContentsDifference(what, name, "missing here") for what, name in names]
+    missing = [ContentsDifference(kind, name, "missing here") for kind, name in names]
     return [*missing, *_of_providers(theirs, ours), *_of_consumers(theirs, ours)]
 
 
@@ -118,8 +118,8 @@ def _of_providers(theirs: PlacementContents, ours: PlacementContents) -> Iterato
             for part in _parts(this, that):
                 yield ContentsDifference("provider", id_, f"{this.name!r}: {part}")
     for id_ in ours.providers.keys() - theirs.providers.keys():
-        says = f"{ours.providers[id_].name!r} is only here"
-        yield ContentsDifference("provider", id_, says, ours_alone=True)
+        sentence = f"{ours.providers[id_].name!r} is only here"
+        yield ContentsDifference("provider", id_, sentence, ours_alone=True)
 
 
 def _parts(this: ImportedProvider, that: ImportedProvider) -> Iterator[str]:
@@ -128,11 +128,11 @@ def _parts(this: ImportedProvider, that: ImportedProvider) -> Iterator[str]:
     if this.parent != that.parent:
         yield f"its parent is {that.parent} here, not {this.parent}"
     for class_ in sorted(this.inventories.keys() | that.inventories.keys()):
-        there, here = this.inventories.get(class_), that.inventories.get(class_)
-        if there is None or here is None:
-            yield f"inventory of {class_} is {'missing' if here is None else 'only'} here"
-        elif there != here:
-            yield f"inventory of {class_} has {_unlike(here, there)} here, not {_unlike(there, here)}"
+        other, mine = this.inventories.get(class_), that.inventories.get(class_)
+        if other is None or mine is None:
+            yield f"inventory of {class_} is {'missing' if mine is None else 'only'} here"
+        elif other != mine:
+            yield f"inventory of {class_} has {_unlike(mine, other)} here, not {_unlike(other, mine)}"
     names = {"trait": (this.traits, that.traits), "aggregate": (this.aggregates, that.aggregates)}
     for kind, (theirs, ours) in names.items():
         for name in sorted(theirs ^ ours):
@@ -149,21 +149,25 @@ def _of_consumers(theirs: PlacementContents, ours: PlacementContents) -> Iterato
     for id_, this in theirs.consumers.items():
         that = ours.consumers.get(id_)
         if that is None:
-            yield ContentsDifference("consumer", id_, f"holds nothing here, there {_told(this.allocations)}")
+            yield ContentsDifference(
+                "consumer", id_, f"holds nothing here, there {_listed(this.allocations)}"
+            )
             continue
         for name in ("project", "user", "type"):
-            there, here = getattr(this, name), getattr(that, name)
-            if there != here and there is not None:  # no type: any will do
-                yield ContentsDifference("consumer", id_, f"its {name} is {here!r} here, not {there!r}")
+            their_value, our_value = getattr(this, name), getattr(that, name)
+            if their_value != our_value and their_value is not None:  # no type: any will do
+                yield ContentsDifference(
+                    "consumer", id_, f"its {name} is {our_value!r} here, not {their_value!r}"
+                )
         if this.allocations != that.allocations:
-            says = f"holds {_told(that.allocations)} here, there {_told(this.allocations)}"
-            yield ContentsDifference("consumer", id_, says)
+            sentence = f"holds {_listed(that.allocations)} here, there {_listed(this.allocations)}"
+            yield ContentsDifference("consumer", id_, sentence)
     for id_ in ours.consumers.keys() - theirs.consumers.keys():
-        says = f"holds {_told(ours.consumers[id_].allocations)} only here"
-        yield ContentsDifference("consumer", id_, says, ours_alone=True)
+        sentence = f"holds {_listed(ours.consumers[id_].allocations)} only here"
+        yield ContentsDifference("consumer", id_, sentence, ours_alone=True)
 
 
-def _told(allocations: Mapping[str, Mapping[str, Any]]) -> str:
+def _listed(allocations: Mapping[str, Mapping[str, Any]]) -> str:
     shares = (
         f"{amount} {class_} of {provider}"
         for provider, resources in sorted(allocations.items())

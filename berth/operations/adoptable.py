@@ -71,10 +71,10 @@ def _rows(path: Path, text: str) -> Iterator[Any]:
                 from yaml import YAMLError, safe_load  # type: ignore[import-untyped]
 
                 try:
-                    said = safe_load(text)
+                    loaded = safe_load(text)
                 except (YAMLError, RecursionError) as problem:
                     raise BadSetting(f"{path}: is no YAML: {problem}") from None
-                yield from said if isinstance(said, list) else [said]
+                yield from loaded if isinstance(loaded, list) else [loaded]
             case _ if text.lstrip().startswith("["):
                 yield from json.loads(text)
             case _:
@@ -84,41 +84,41 @@ def _rows(path: Path, text: str) -> Iterator[Any]:
 
 
 def _server(where: str, row: Mapping[str, Any]) -> tuple[str, OldServer]:
-    said = {_plain(str(name)): value for name, value in row.items()}
-    words = {name: _word(where, name, _first(said, called)) for name, called in _CALLED.items()}
+    fields = {_plain(str(name)): value for name, value in row.items()}
+    texts = {name: _notifier(where, name, _first(fields, called)) for name, called in _CALLED.items()}
     try:
-        id_ = str(uuid.UUID(words.pop("uuid")))
+        id_ = str(uuid.UUID(texts.pop("uuid")))
     except ValueError:
         raise BadSetting(f"{where}: uuid: is missing, or is none") from None
     flavor: Mapping[str, Any] = next(
-        (said[name] for name in _CALLED["flavor"] if isinstance(said.get(name), Mapping)), {}
+        (fields[name] for name in _CALLED["flavor"] if isinstance(fields.get(name), Mapping)), {}
     )
     more = {_plain(str(name)): value for name, value in flavor.items()}
     specs = more.get("extra_specs") or {}
     if not isinstance(specs, Mapping):
         raise BadSetting(f"{where}: flavor.extra_specs: is no object with names")
-    amounts = {name: _first({**said, **more}, called) for name, called in _LISTED_AMOUNTS.items()}
+    amounts = {name: _first({**fields, **more}, called) for name, called in _LISTED_AMOUNTS.items()}
     figures = {
         name: _number(where, name, value) for name, value in amounts.items() if value not in ("", None)
     }
     return id_, OldServer(
-        **words, figures=figures, extra_specs={str(name): str(value) for name, value in specs.items()}
+        **texts, figures=figures, extra_specs={str(name): str(value) for name, value in specs.items()}
     )
 
 
-def _first(said: Mapping[str, Any], names: tuple[str, ...]) -> Any:
-    return next((said[name] for name in names if said.get(name) not in (None, "")), "")
+def _first(fields: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+    return next((fields[name] for name in names if fields.get(name) not in (None, "")), "")
 
 
-def _word(where: str, name: str, value: Any) -> str:
+def _notifier(where: str, name: str, value: Any) -> str:
     if isinstance(value, Mapping):  # a flavor as in Nova's API
         value = value.get("original_name") or value.get("name") or ""
     if not isinstance(value, str | int):
         raise BadSetting(f"{where}: {name}: {value!r} is no word")
-    word = str(value).strip()
-    if len(word) > (200 if name == "flavor" else 255):
+    text = str(value).strip()
+    if len(text) > (200 if name == "flavor" else 255):
         raise BadSetting(f"{where}: {name}: is too long")
-    return word
+    return text
 
 
 def _number(where: str, name: str, value: Any) -> int:
@@ -234,16 +234,16 @@ def _home(consumer: Consumer, providers: Mapping[str, Provider]) -> Provider | s
     if len(trees) > 1:
         called = ", ".join(sorted(provider.host or root for root, provider in trees.items()))
         return f"it holds something of {len(trees)} hosts ({called}): perhaps it was just being moved"
-    ((root, one),) = trees.items()
-    if not one.cell:
+    ((root, tree),) = trees.items()
+    if not tree.cell:
         return (
             f"its host {root} is of no cell: `berth provider reset {root} --cell NAME` assigns it to a cell"
         )
-    if one.gone:
-        return f"its host {one.host or root} is gone, its agent says"
-    if not one.agent or not one.host:
-        return f"no agent of cell {one.cell} has reported its host {root} yet"
-    return one
+    if tree.gone:
+        return f"its host {tree.host or root} is gone, its agent says"
+    if not tree.agent or not tree.host:
+        return f"no agent of cell {tree.cell} has reported its host {root} yet"
+    return tree
 
 
 def _contradiction(consumer: Consumer, home: Provider, server: OldServer | None) -> str:
@@ -259,9 +259,9 @@ def _contradiction(consumer: Consumer, home: Provider, server: OldServer | None)
         for name, amount in resources.items():
             totals["VCPU" if name == "PCPU" else name] += amount
     for class_, name in _FIGURES.items():
-        said = server.figures.get(name)
-        if said is not None and said != totals[class_]:
-            return f"the file gives it {said} {name}, placement {totals[class_]} {class_}"
+        given = server.figures.get(name)
+        if given is not None and given != totals[class_]:
+            return f"the file gives it {given} {name}, placement {totals[class_]} {class_}"
     return ""
 
 

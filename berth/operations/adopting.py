@@ -43,11 +43,11 @@ class Adoptable:
 
 
 async def adopt_instances(
-    bus: Bus, settings: Settings, which: Adoptable, timeout: float | None, note: Callable[[str], None]
+    bus: Bus, settings: Settings, selection: Adoptable, timeout: float | None, note: Callable[[str], None]
 ) -> AdoptionOutcome:
     """Adopt instances as builds of their cells; without a timeout, return what would be adopted."""
-    wanted, servers = which.wanted, which.servers
-    found = await (_consumers(bus, wanted) if wanted else _on_hosts(bus, which.hosts))
+    wanted, servers = selection.wanted, selection.servers
+    found = await (_consumers(bus, wanted) if wanted else _on_hosts(bus, selection.hosts))
     known = await _known(bus, settings, found, note)
     providers = await providers_by_id(
         bus, (id_ for consumer in found.values() for id_ in consumer.allocations)
@@ -61,9 +61,9 @@ async def adopt_instances(
         for id_, consumer in sorted(found.items())
         if id_ not in known
     ]
-    requests = [one.request for one in judged if one.request is not None]
+    requests = [adoption.request for adoption in judged if adoption.request is not None]
     outcomes = await _ask(bus, requests, timeout) if timeout is not None else {}
-    refused = {one.consumer: one.why for one in judged if one.request is None}
+    refused = {adoption.consumer: adoption.why for adoption in judged if adoption.request is None}
     adopted: dict[str, BuildAdoptRequested] = {}
     for request in requests:
         outcome = outcomes.get(request.build)
@@ -95,8 +95,8 @@ async def _on_hosts(bus: Bus, hosts: Sequence[str]) -> dict[str, Consumer]:
         ids += [provider.id for provider in (await ask(FindProviders(in_tree=root.id, parts=()))).providers]
     if not hosts:
         ids = [provider.id async for provider in every_provider(bus, FindProviders(parts=()), _SECONDS)]
-    there = await _consumers(bus, ids, on_providers=True)
-    return await _consumers(bus, [id_ for id_, consumer in there.items() if consumer.client])
+    consumers = await _consumers(bus, ids, on_providers=True)
+    return await _consumers(bus, [id_ for id_, consumer in consumers.items() if consumer.client])
 
 
 async def _known(
@@ -108,7 +108,7 @@ async def _known(
     known: dict[str, str] = {}
     for some in portions(sorted(found), _BUILDS):
         answers, deaf = await ask_cells(
-            [one for one in cells if one not in silent],
+            [cell_name for cell_name in cells if cell_name not in silent],
             lambda cell, some=some: find(FindBuilds(cell=cell, builds=some)),  # type: ignore[misc]
         )
         silent |= {*deaf}
@@ -126,14 +126,14 @@ async def _ask(bus: Bus, requests: Sequence[BuildAdoptRequested], timeout: float
     if not requests:
         return outcomes
     reply_to = f"adopt-{Clock().uuid()[:8]}"
-    heard = await bus.listen(topics.BUILD_ADOPTED.at(reply_to=reply_to))
+    listener = await bus.listen(topics.BUILD_ADOPTED.at(reply_to=reply_to))
     for some in portions(requests, _BUILDS):
         await publish(bus, *(checked(replace(request, reply_to=reply_to)) for request in some))
     try:
         async with asyncio.timeout(timeout):
             while len(outcomes) < len(requests):
-                told = await heard.get()
-                outcomes[told.build] = told
+                adopted = await listener.get()
+                outcomes[adopted.build] = adopted
     except TimeoutError:
         pass
     return outcomes

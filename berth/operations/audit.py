@@ -46,7 +46,7 @@ class Audit:
     consumers: int = 0
     builds: dict[str, int] = field(default_factory=dict)
     types: dict[str, int] = field(default_factory=dict)  # of consumers
-    others: int = 0  # instances that no cell has built: imported, or made over HTTP
+    of_other_owners: int = 0  # instances that no cell has built: imported, or made over HTTP
     classes: dict[str, tuple[int, int]] = field(default_factory=dict)  # custom: used, and all there is
     leaks: list[Leak] = field(default_factory=list)  # what `berth heal` may mend; each is a breach, too
     misheld: list[Misheld] = field(default_factory=list)  # the same
@@ -74,20 +74,24 @@ async def audit(
         found.breaches += await stored.breaches(placement)
         found.notes += await stored.in_two_zones(placement)
         found.classes = await stored.custom_classes(placement)
-        kept = await stored.stored_holders(placement)
+        holders = await stored.stored_holders(placement)
         held = await stored.trees_of_consumers(placement)
         exactly = {} if placement_only else await stored.holdings(placement)
-        gone = await stored.retired(placement)
+        retired = await stored.retired(placement)
         unread = await stored.registered_cells(placement) - {*settings.cell_names}
         after = await builds_by_cell(settings, cells)
-        keeping = await _keeping(settings, cells, {holder.build for holder in kept.values()})
+        keeping = await _keeping(settings, cells, {holder.build for holder in holders.values()})
         still = await stored.stored_holders(placement)
     finally:
         await placement.close()
     found.consumers = len(held)
     found.builds = dict(Counter(known.status for known in after.builds.values()))
-    found.types = dict(Counter(what.type or "unknown" for what in held.values()))
-    found.breaches += [f"{one}: retired, and yet holds resources" for one in held if one in gone]
+    found.types = dict(Counter(holding.type or "unknown" for holding in held.values()))
+    found.breaches += [
+        f"{retired_consumer}: retired, and yet holds resources"
+        for retired_consumer in held
+        if retired_consumer in retired
+    ]
     if placement_only:
         found.notes.append("only placement was checked, not whether every allocation has an owner")
         return found
@@ -95,14 +99,16 @@ async def audit(
     found.notes += [f"cell {cell}: {why}" for cell in sorted(unread)]
     found.breaches += after.doubled
     places = {id_: cell for id_, cell in places.items() if _unchanged(cell, before, after)}
-    found.misheld = list(misheld(places, held, exactly, _moving(places, (*kept.values(), *still.values()))))
+    found.misheld = list(
+        misheld(places, held, exactly, _moving(places, (*holders.values(), *still.values())))
+    )
     found.breaches += map(str, found.misheld)
     found.breaches += _unheld(before, after, held, places)
     old = clock.now() - (0 if settled else _UNDER_WAY)
-    unchanged = [holder for name, holder in kept.items() if still.get(name) == holder]
+    unchanged = [holder for name, holder in holders.items() if still.get(name) == holder]
     found.leaks = list(leaks(unchanged, keeping, all_read=not unread, old=old))
     found.breaches += map(str, found.leaks)
-    ownerless = {consumer: what for consumer, what in held.items() if consumer not in after.builds}
+    ownerless = {consumer: holding for consumer, holding in held.items() if consumer not in after.builds}
     _judge_ownerless(found, ownerless, settings, unread, old)
     found.breaches += _wrong_ends(after, held, settled)
     return found
@@ -193,13 +199,13 @@ def _unchanged(place: PlaceByCell, before: BuildsByCell, after: BuildsByCell) ->
     return known is not None and known == after.builds.get(place.build) and known.version == place.version
 
 
-def _moving(places: Mapping[str, PlaceByCell], kept: Iterable[StoredHolder]) -> set[str]:
+def _moving(places: Mapping[str, PlaceByCell], holders: Iterable[StoredHolder]) -> set[str]:
     """Return the builds with a move that has begun, even if their cell does not know it yet."""
     return {
-        one.build
-        for one in kept
-        if (place := places.get(one.build)) is not None
-        and one.consumer == holder_consumer(one.build, place.attempt)
+        holder.build
+        for holder in holders
+        if (place := places.get(holder.build)) is not None
+        and holder.consumer == holder_consumer(holder.build, place.attempt)
     }
 
 
@@ -213,7 +219,7 @@ async def _keeping(
     read = partial(keeping, builds=builds)
     async for _, held in _of_cells(settings, cells if builds else (), read):
         for id_, known in held.items():
-            found[id_] = known.beside(found[id_]) if id_ in found else known
+            found[id_] = known.merged_with(found[id_]) if id_ in found else known
     return found
 
 
@@ -236,13 +242,13 @@ def _judge_ownerless(
 ) -> None:
     """Add notes or violations for consumers without a build, except leaks, which are violations already."""
     leaking = {leak.consumer for leak in found.leaks}
-    for consumer, what in held.items():
+    for consumer, holding in held.items():
         if consumer in leaking:
             continue
-        found.others += what.type == _BUILD
-        if (why := _not_ours(what, settings, unread)) is not None:
+        found.of_other_owners += holding.type == _BUILD
+        if (why := _not_ours(holding, settings, unread)) is not None:
             found.notes.append(f"{consumer}: {why}")
-        elif what.since <= old:
+        elif holding.since <= old:
             found.breaches.append(f"{consumer}: holds resources, but no cell knows it")
 
 

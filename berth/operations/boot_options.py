@@ -90,7 +90,7 @@ def boot_request(options: BootOptions) -> BuildRequested:
         image=image,
         zone=options.zone,
         cell=options.cell,
-        or_else=tuple(flavor_instead(flavor, one) for one in options.or_else),
+        or_else=tuple(flavor_instead(flavor, alternative) for alternative in options.or_else),
         at_least=options.at_least,
         wanted_host=options.host,
         forced_host=options.force_host,
@@ -136,32 +136,32 @@ def waiting_time(wait: str | None) -> str:
 
 
 def pairs(option: str, given: Sequence[str]) -> dict[str, str]:
-    found = [one.partition("=") for one in given]
-    for one, (key, equals, _) in zip(given, found, strict=True):
+    found = [text.partition("=") for text in given]
+    for text, (key, equals, _) in zip(given, found, strict=True):
         if not key or not equals:
-            raise BadSetting(f"{option} takes KEY=VALUE, not {one!r}")
+            raise BadSetting(f"{option} takes KEY=VALUE, not {text!r}")
     return {key: value for key, _, value in found}
 
 
 def hints_given(given: Sequence[str]) -> Hints:
     """Parse hints such as `same_host=UUID`, which may be repeated, or `query=["=", "$zone", "a"]`."""
-    said: dict[str, str | list[str]] = {}
-    for one in given:
-        ((key, value),) = pairs("--hint", [one]).items()
+    hints: dict[str, str | list[str]] = {}
+    for text in given:
+        ((key, value),) = pairs("--hint", [text]).items()
         if key not in _HINTS:
             like = difflib.get_close_matches(key, _HINTS, n=1)
             meant = f", did you mean {like[0]}?" if like else ""
             raise BadSetting(f"--hint {key}: there is no such hint{meant}; there are: {', '.join(_HINTS)}")
         if key in _LISTS:
-            known = said.setdefault(key, [])
+            known = hints.setdefault(key, [])
             assert isinstance(known, list)
             known += [_instance(key, part.strip()) for part in value.split(",")]
-        elif key in said:
+        elif key in hints:
             raise BadSetting(f"--hint {key}: is given twice")
         else:
-            said[key] = value
+            hints[key] = value
     try:
-        return msgspec.convert(said, Hints)
+        return msgspec.convert(hints, Hints)
     except msgspec.ValidationError as problem:
         raise BadSetting(f"--hint: {problem}") from None
 
@@ -198,16 +198,16 @@ def flavor_instead(flavor: Flavor, given: str) -> Flavor:
 def weights_given(given: Sequence[str]) -> dict[str, float]:
     """Parse the weights of preferred traits: `TRAIT` counts 1, `TRAIT=2.5` counts 2.5."""
     found = {}
-    for one in given:
-        name, _, number = one.partition("=")
+    for text in given:
+        name, _, number = text.partition("=")
         try:
             weight = float(number or 1)
         except ValueError:
             weight = math.nan
         if not math.isfinite(weight) or not weight:
-            raise BadSetting(f"--prefer-trait {one}: {number!r} is not a weight: a number other than 0")
+            raise BadSetting(f"--prefer-trait {text}: {number!r} is not a weight: a number other than 0")
         if not _TRAIT.fullmatch(name):
-            raise BadSetting(f"--prefer-trait {one}: {name!r} is no trait (A to Z, 0 to 9, _)")
+            raise BadSetting(f"--prefer-trait {text}: {name!r} is no trait (A to Z, 0 to 9, _)")
         found[name] = weight
     return found
 
@@ -235,17 +235,17 @@ def recorded_request(build: BuildStands) -> BuildRequested:
 
 
 SECONDS = 5.0  # for the cell's answer about a decision
-_LOOK_SECONDS = 1.0  # between two checks of a waiting request
+_POLL_SECONDS = 1.0  # between two checks of a waiting request
 
 
 class BootListener(Protocol):
     """The interface that receives the progress of a build request."""
 
-    async def ended(self, said: BuildEnded) -> None: ...
+    async def ended(self, build_ended: BuildEnded) -> None: ...
 
-    def unplaceable(self, said: BuildUnplaceable) -> None: ...
+    def unplaceable(self, refusal: BuildUnplaceable) -> None: ...
 
-    def waits(self, said: WaitingRequest) -> None: ...
+    def waits(self, waiting: WaitingRequest) -> None: ...
 
 
 async def follow_boot(bus: Bus, request: BuildRequested, timeout: float, listener: BootListener) -> int:
@@ -263,14 +263,14 @@ async def follow_boot(bus: Bus, request: BuildRequested, timeout: float, listene
                 group.create_task(_report_waits(bus, request, listener)),
             ]
             while open_:
-                said = await received.get()
-                if isinstance(said, BuildUnplaceable):
-                    open_ -= set(said.instances)
-                    listener.unplaceable(said)
-                elif said.build in open_:
-                    open_.discard(said.build)
-                    active += said.status == "active"
-                    await listener.ended(said)
+                message = await received.get()
+                if isinstance(message, BuildUnplaceable):
+                    open_ -= set(message.instances)
+                    listener.unplaceable(message)
+                elif message.build in open_:
+                    open_.discard(message.build)
+                    active += message.status == "active"
+                    await listener.ended(message)
             for task in tasks:
                 task.cancel()
     except TimeoutError:
@@ -283,13 +283,13 @@ async def follow_boot(bus: Bus, request: BuildRequested, timeout: float, listene
 async def _report_waits(bus: Bus, request: BuildRequested, listener: BootListener) -> None:
     """Report the position of a waiting request in its queue until cancelled."""
     while request.wait:
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)
         try:
             found = await bus.asker(topics.WAITING)(FindWaiting(requests=(request.request,)))
         except (Unavailable, AnswerRefused):
             continue
-        for one in found.waiting:
-            listener.waits(one)
+        for waiting in found.waiting:
+            listener.waits(waiting)
 
 
 async def notes_of(bus: Bus, ended: BuildEnded) -> list[str]:

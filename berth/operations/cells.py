@@ -41,9 +41,9 @@ async def chosen_cells(
 ) -> Sequence[str]:
     """Return the cells that the option names, which must exist; without the option, all cells."""
     cells = await known_cells(bus, settings)
-    for one in only:
-        if one not in cells:
-            raise BadSetting(f"{option} {one!r}: cells are {', '.join(cells)}")
+    for cell in only:
+        if cell not in cells:
+            raise BadSetting(f"{option} {cell!r}: cells are {', '.join(cells)}")
     return only or cells
 
 
@@ -58,13 +58,13 @@ async def ask_cells(
 ) -> tuple[dict[str, R], list[str]]:
     """Send a query to cells in parallel. Return the answers by cell, and the cells that did not answer."""
 
-    async def one(cell: str) -> R | None:
+    async def ask_cell(cell: str) -> R | None:
         try:
             return await ask(cell)
         except (Unavailable, Unroutable):
             return None
 
-    answers = await asyncio.gather(*(one(cell) for cell in cells))
+    answers = await asyncio.gather(*(ask_cell(cell) for cell in cells))
     found = {cell: answer for cell, answer in zip(cells, answers, strict=True) if answer is not None}
     return found, [cell for cell in cells if cell not in found]
 
@@ -181,7 +181,7 @@ async def instances_left(bus: Bus, name: str) -> int:
 
 
 AGENT_SECONDS = 10.0  # a cell may take to answer
-_LOOK_AGAIN = 0.5
+_RETRY_SECONDS = 0.5
 
 
 async def find_agents(bus: Bus, cells: Sequence[str]) -> tuple[dict[str, AgentsFound], list[str]]:
@@ -222,5 +222,5 @@ async def leave_nodes(bus: Bus, cell: str, name: str, seconds: float) -> int:
         agents = {agent.agent: agent for agent in found[cell].agents} if cell in found else {}
         if cell in found and not (left := agents[name].leaving if name in agents else 0):
             return 0
-        await asyncio.sleep(_LOOK_AGAIN)
+        await asyncio.sleep(_RETRY_SECONDS)
     return left

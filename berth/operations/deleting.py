@@ -20,7 +20,7 @@ from bus.vocabulary import Message
 T = TypeVar("T")
 
 SECONDS = 5.0  # for a cell's answer
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +113,7 @@ class _Deletion:
 
     async def _until_nothing_is_held(self, build: str) -> None:
         while await _held(self.bus, build):
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
 
     async def _publish(self, message: Message) -> None:
         await publish(self.bus, checked(message), patience=min(self.options.timeout, PATIENCE))

@@ -30,7 +30,7 @@ from bus.queries import FindInstances, Instance, WhatIfAnswered
 from bus.resources import Consumer, FindAllocations, FindProviders, Provider
 
 _HOSTS_A_QUESTION = 200
-LOOK_SECONDS = 1.0  # between two checks of builds and deletions in progress
+POLL_SECONDS = 1.0  # between two checks of builds and deletions in progress
 TIMES = 3  # that one is asked for again when it was no longer as it had been seen
 _SETTLING = ("building", "swapping", "deleting")
 
@@ -46,11 +46,11 @@ class Emptied:
     stay: dict[str, str] = field(default_factory=dict)
 
     @property
-    def over(self) -> int:
+    def finished(self) -> int:
         return len(self.moved) + len(self.gone) + len(self.stay)
 
     def sentence(self) -> str:
-        rest = len(self.seen) - self.over - len(self.under_way)
+        rest = len(self.seen) - self.finished - len(self.under_way)
         counts = (len(self.gone), "gone without"), (len(self.under_way), "under way"), (rest, "not begun")
         words = [f"{count} {what}" for count, what in counts if count]
         stay = f"{len(self.stay)} stay" if self.stay else "none stays"
@@ -115,7 +115,7 @@ class Emptying:
             for _ in range(min(self.most, len(movable))):
                 group.create_task(self._work(moves, movable))
             if settling and self.patient:
-                group.create_task(asyncio.sleep(LOOK_SECONDS))
+                group.create_task(asyncio.sleep(POLL_SECONDS))
         return bool(open_)
 
     async def _work(self, moves: FollowedMoves, movable: list[Instance]) -> None:
@@ -135,7 +135,7 @@ class Emptying:
     async def _watch(self) -> None:
         """Find hosts whose drain was stopped: they are no longer disabled for its cause."""
         while self.because:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             for ids in portions((host.id for host in self.hosts), _HOSTS_A_QUESTION):
                 with suppress(Unavailable, Unroutable):  # while placement is away nothing else is known
                     found = await self.bus.asker(topics.PROVIDERS)(FindProviders(ids=ids, parts=("traits",)))
@@ -149,7 +149,7 @@ class Emptying:
         question = FindMoves(cell=instance.cell, builds=(instance.build,), under_way=True)
         found = await moves_of(self.bus, question)
         if not found:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             return
         self.so_far.under_way.add(instance.build)
         outcome = await moves.join(found[0].move, instance.cell)
@@ -174,7 +174,7 @@ class Emptying:
             return
         else:
             far.stay[outcome.build] = why_it_stays(outcome)
-        self.listener.over(outcome)
+        self.listener.on_outcome(outcome)
 
 
 def why_it_stays(outcome: MoveOutcome) -> str:

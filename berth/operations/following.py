@@ -13,9 +13,9 @@ from bus.messages import Attempt
 from bus.moves import FindMoves, MoveEnded, MoveProgress, MoveRefused, MoveRequested, MoveStands, PhaseOver
 from bus.queries import FindWaiting, WaitingRequest
 
-LOOK_SECONDS = 2.0  # between two reads of the cells' records of moves, in case a message was lost
+POLL_SECONDS = 2.0  # between two reads of the cells' records of moves, in case a message was lost
 AGAIN_SECONDS = 15.0  # after which a move is requested again that no cell knows and no scheduler refused
-_A_LOOK = 500  # moves
+_MOVES_A_POLL = 500  # moves
 
 REFUSED = "refused"
 VERIFYING = "verifying"  # the move waits for confirm or revert
@@ -45,17 +45,17 @@ class _Open:
     since: float
     outcome: asyncio.Future[MoveOutcome]
     past_verifying: bool = False
-    told: tuple[str, str, int] = field(default=("", "", 0))
+    shown: tuple[str, str, int] = field(default=("", "", 0))
 
 
 class MoveListener:
     """The interface that receives the progress of moves; its methods do nothing."""
 
-    def progress(self, said: MoveProgress) -> None: ...
+    def progress(self, progress: MoveProgress) -> None: ...
 
-    def waits(self, said: WaitingRequest) -> None: ...
+    def waits(self, waiting: WaitingRequest) -> None: ...
 
-    def over(self, outcome: MoveOutcome) -> None: ...
+    def on_outcome(self, outcome: MoveOutcome) -> None: ...
 
 
 class FollowedMoves:
@@ -82,51 +82,53 @@ class FollowedMoves:
         self._open[move] = _Open(cell, asked, since, outcome, past_verifying)
         return outcome
 
-    def refused(self, said: MoveRefused) -> None:
-        self._over(_outcome(said, end=REFUSED))
+    def refused(self, refusal: MoveRefused) -> None:
+        self._over(_outcome(refusal, end=REFUSED))
 
-    def ended(self, said: MoveEnded) -> None:
-        self._over(_outcome(said))
+    def ended(self, move_ended: MoveEnded) -> None:
+        self._over(_outcome(move_ended))
 
-    def progress(self, said: MoveProgress) -> None:
-        one = self._open.get(said.move)
-        if one is None:
+    def progress(self, progress: MoveProgress) -> None:
+        followed = self._open.get(progress.move)
+        if followed is None:
             return
-        if said.refused:
-            self._listener.progress(said)
+        if progress.refused:
+            self._listener.progress(progress)
             return
-        now = (said.phase, said.host, said.percent)
-        if now != one.told:
-            one.told = now
-            self._listener.progress(said)
-        if said.phase in ("verify", VERIFYING) and not one.past_verifying:
-            self._over(MoveOutcome(move=said.move, build=said.build, end=VERIFYING, host=said.host))
+        now = (progress.phase, progress.host, progress.percent)
+        if now != followed.shown:
+            followed.shown = now
+            self._listener.progress(progress)
+        if progress.phase in ("verify", VERIFYING) and not followed.past_verifying:
+            self._over(
+                MoveOutcome(move=progress.move, build=progress.build, end=VERIFYING, host=progress.host)
+            )
 
     def _over(self, outcome: MoveOutcome) -> None:
-        one = self._open.pop(outcome.move, None)
-        if one is not None and not one.outcome.done():
-            one.outcome.set_result(outcome)
+        followed = self._open.pop(outcome.move, None)
+        if followed is not None and not followed.outcome.done():
+            followed.outcome.set_result(outcome)
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Read the state of followed moves from the cells, soon and then repeatedly: messages may be lost."""
-        wait = LOOK_SECONDS / 8
+        wait = POLL_SECONDS / 8
         while True:
             await asyncio.sleep(wait)
-            wait = min(2 * wait, LOOK_SECONDS)
+            wait = min(2 * wait, POLL_SECONDS)
             cells: dict[str, list[str]] = {}
             for move, open in self._open.items():
                 cells.setdefault(open.cell, []).append(move)
             for cell, moves in cells.items():
-                await self._look_at(cell, moves[:_A_LOOK])
+                await self._look_at(cell, moves[:_MOVES_A_POLL])
 
     async def _look_at(self, cell: str, moves: list[str]) -> None:
-        found = await moves_of(self.bus, FindMoves(cell=cell, moves=tuple(moves), limit=_A_LOOK))
+        found = await moves_of(self.bus, FindMoves(cell=cell, moves=tuple(moves), limit=_MOVES_A_POLL))
         if found is None:
             return  # the cell is away
         for stands in found:
             if stands.in_cell:  # its other half reports the result
-                if (one := self._open.get(stands.move)) is not None:
-                    one.cell = stands.in_cell
+                if (followed := self._open.get(stands.move)) is not None:
+                    followed.cell = stands.in_cell
             elif stands.ended:
                 back = stands.phase in ("reverted", "aborted")
                 host = stands.at or (stands.source if back else stands.host)  # older cells have no `at`
@@ -145,14 +147,14 @@ class FollowedMoves:
         now = self.bus.clock.monotonic()
         waiting = await self._that_wait(unknown)
         for move in sorted(unknown):
-            one = self._open.get(move)
-            if one is None or one.asked is None or now - one.since < AGAIN_SECONDS:
+            followed = self._open.get(move)
+            if followed is None or followed.asked is None or now - followed.since < AGAIN_SECONDS:
                 continue
-            if one.asked.wait and (waiting is None or move in waiting):
+            if followed.asked.wait and (waiting is None or move in waiting):
                 continue
-            one.since = now
+            followed.since = now
             try:
-                await self.bus.publish(one.asked)
+                await self.bus.publish(followed.asked)
             except (Unavailable, Unroutable):
                 return
 
@@ -168,9 +170,11 @@ class FollowedMoves:
         return None if found is None else {request.request for request in found}
 
 
-def _outcome(said: MoveRefused | MoveEnded | MoveStands, **changed: str) -> MoveOutcome:
+def _outcome(message: MoveRefused | MoveEnded | MoveStands, **changed: str) -> MoveOutcome:
     """Return the result of a move from a message or record, with some fields changed."""
-    fields = {name: getattr(said, name) for name in MoveOutcome.__dataclass_fields__ if hasattr(said, name)}
+    fields = {
+        name: getattr(message, name) for name in MoveOutcome.__dataclass_fields__ if hasattr(message, name)
+    }
     return MoveOutcome(**fields | changed)
 
 
@@ -185,7 +189,7 @@ async def moves_of(bus: Bus, question: FindMoves) -> tuple[MoveStands, ...] | No
 async def waiting_moves(bus: Bus, ids: Collection[str]) -> tuple[WaitingRequest, ...] | None:
     """Return the moves with these ids, or of these builds, that wait for capacity; None: no answer."""
     try:
-        found = await bus.asker(topics.WAITING)(FindWaiting(requests=tuple(ids), limit=_A_LOOK))
+        found = await bus.asker(topics.WAITING)(FindWaiting(requests=tuple(ids), limit=_MOVES_A_POLL))
     except (Unavailable, Unroutable, AnswerRefused):
         return None
     return tuple(request for request in found.waiting if request.move)
@@ -197,13 +201,13 @@ async def following(bus: Bus, name: str, listener: MoveListener) -> AsyncIterato
     moves = FollowedMoves(bus, name, listener)
     refusals = await bus.listen(topics.MOVE_REFUSED.at(reply_to=name))
     ends = await bus.listen(topics.MOVE_ENDED.at(reply_to=name))
-    progress = await bus.listen(topics.MOVE_TOLD.at(reply_to=name))
+    progress = await bus.listen(topics.MOVE_PROGRESS.at(reply_to=name))
     async with asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(each_message(refusals, moves.refused)),
             group.create_task(each_message(ends, moves.ended)),
             group.create_task(each_message(progress, moves.progress)),
-            group.create_task(moves.look()),
+            group.create_task(moves.poll()),
         ]
         try:
             yield moves

@@ -36,17 +36,17 @@ async def compare_guests(settings: Settings, seconds: float = SECONDS) -> tuple[
 
     placement = wiring.database(settings, worker_roles.Role("placement"))
     try:
-        asked = {one for one in await agents(placement) if one[0] in settings.cell_names}
+        asked = {agent_key for agent_key in await agents(placement) if agent_key[0] in settings.cell_names}
         before = await places_by_cell(settings, settings.cell_names)
         async with Bus(wiring.transport(settings, "audit")) as bus:
             books, silent = await _books(bus, asked, seconds)
         builds = await builds_by_cell(settings, settings.cell_names)
         after = await places_by_cell(settings, settings.cell_names)
-        kept = {holder.build for holder in (await stored_holders(placement)).values()}
+        held_builds = {holder.build for holder in (await stored_holders(placement)).values()}
     finally:
         await placement.close()
     stood = {build: place for build, place in after.items() if before.get(build) == place}
-    breaches = differences(books, builds.builds.keys(), stood, kept)
+    breaches = differences(books, builds.builds.keys(), stood, held_builds)
     notes = [f"agent {agent} of cell {cell} does not say which guests it has" for cell, agent in silent]
     return breaches, notes
 
@@ -55,17 +55,17 @@ def differences(
     books: Mapping[Agent, Collection[ReportedGuest]],
     builds: Collection[str],
     stood: Mapping[str, PlaceByCell],
-    kept: Collection[str],
+    held_builds: Collection[str],
 ) -> list[str]:
     """Return missing guests, and guests that no cell knows or whose build is on another host.
 
     `builds`: known by cells. `stood`: active without a change. `kept`: with holder consumers.
     """
     found = []
-    there = {agent: {(g.build, g.attempt, g.root) for g in guests} for agent, guests in books.items()}
+    recorded = {agent: {(g.build, g.attempt, g.root) for g in guests} for agent, guests in books.items()}
     for build, place in sorted(stood.items()):
         agent = place.cell, place.host.agent
-        if agent in there and (build, place.attempt, place.host.root) not in there[agent]:
+        if agent in recorded and (build, place.attempt, place.host.root) not in recorded[agent]:
             found.append(
                 f"{build}: active on {place.host.host} in cell {place.cell},"
                 f" and agent {place.host.agent} has no guest of its attempt {place.attempt} there"
@@ -76,7 +76,7 @@ def differences(
             known = stood.get(guest.build)
             if guest.build not in builds:
                 found.append(f"{has}, and no cell knows it")
-            elif known is None or guest.build in kept:
+            elif known is None or guest.build in held_builds:
                 continue
             elif (guest.attempt, guest.root) != (known.attempt, known.host.root):
                 found.append(f"{has}, and by its cell it is attempt {known.attempt} on {known.host.host}")
@@ -88,7 +88,7 @@ async def _books(
 ) -> tuple[dict[Agent, list[ReportedGuest]], list[Agent]]:
     """Return the guests of every agent that answered, and the agents that did not answer."""
     reply_to = f"audit-{Clock().uuid()[:8]}"
-    replies = await bus.listen(topics.AGENT_TOLD.at(reply_to=reply_to))
+    replies = await bus.listen(topics.AGENT_GUESTS.at(reply_to=reply_to))
     read: dict[Agent, list[ReportedGuest]] = {}
     waiting: dict[Agent, str] = {}  # agents that are queried, and the last build of the page
 
@@ -109,16 +109,16 @@ async def _books(
             while waiting:
                 try:
                     async with asyncio.timeout(seconds):
-                        told = await replies.get()
+                        page = await replies.get()
                 except TimeoutError:
                     break
-                agent = told.cell, told.agent
-                if waiting.get(agent) != told.after:  # a repeated answer
+                agent = page.cell, page.agent
+                if waiting.get(agent) != page.after:  # a repeated answer
                     continue
                 del waiting[agent]
-                read.setdefault(agent, []).extend(told.guests)
-                if told.more and told.guests:
-                    await ask(agent, told.guests[-1].build)
+                read.setdefault(agent, []).extend(page.guests)
+                if page.more and page.guests:
+                    await ask(agent, page.guests[-1].build)
             silent |= waiting.keys()
             waiting.clear()
     finally:

@@ -71,34 +71,34 @@ class Mending:
                 wanted[misheld.place.cell, misheld.place.host.agent].add(misheld.place.build)
                 for host in holders[misheld.place.build].values():
                     wanted[host.cell, host.agent].add(misheld.place.build)
-        words = await self._words({agent: builds for agent, builds in wanted.items() if all(agent)})
+        reported = await self._words({agent: builds for agent, builds in wanted.items() if all(agent)})
         return [
-            _judged(misheld, stands.get(misheld.place.build), holders[misheld.place.build], words)
+            _judged(misheld, stands.get(misheld.place.build), holders[misheld.place.build], reported)
             for misheld in found
         ]
 
     async def mend(self, mend: Mend) -> str:
         """Make a repair; return an empty string, or why it failed."""
-        one, stands = mend.one, mend.stands
+        misheld, stands = mend.one, mend.stands
         assert stands is not None and not mend.why_not, mend
-        held, generation = one.held, one.generation
-        if one.wrong != "outdated":
-            claim = _claim(one, stands)
+        held, generation = misheld.held, misheld.generation
+        if misheld.wrong != "outdated":
+            claim = _claim(misheld, stands)
             answer = await self._bus.asker(topics.CLAIM)(ClaimRequested(claims=(claim,)))
             result = answer.results[0]
             if not isinstance(result, Claimed):
                 return _lost(result)
             held, generation = claim.choices[0].allocations, result.generation
         assert generation is not None
-        told = BuildAdoptRequested(
-            build=one.place.build,
-            cell=one.place.cell,
-            chosen=replace(one.place.host, choice=Choice(allocations=held)),
+        adoption = BuildAdoptRequested(
+            build=misheld.place.build,
+            cell=misheld.place.cell,
+            chosen=replace(misheld.place.host, choice=Choice(allocations=held)),
             generation=generation,
             spec=stands.spec or stands.placed.spec,
             reply_to=self._reply_to,
         )
-        return await self._tell(told)
+        return await self._adopt(adoption)
 
     async def _stands(self, found: Sequence[Misheld]) -> dict[str, BuildStands]:
         by_cell: dict[str, list[str]] = defaultdict(list)
@@ -131,11 +131,11 @@ class Mending:
 
     async def _words(self, wanted: Mapping[Agent, set[str]]) -> _Words:
         """Return the guests of these builds as agents report them, without agents that did not answer."""
-        words: dict[Agent, dict[str, list[ReportedGuest]]] = {}
+        reported: dict[Agent, dict[str, list[ReportedGuest]]] = {}
         open_: dict[Agent, set[str]] = {agent: set(builds) for agent, builds in wanted.items()}
         if not open_:
-            return words
-        heard = await self._bus.listen(topics.AGENT_TOLD.at(reply_to=self._reply_to))
+            return reported
+        listener = await self._bus.listen(topics.AGENT_GUESTS.at(reply_to=self._reply_to))
         try:
             for (cell, agent), builds in wanted.items():
                 for some in portions(sorted(builds), _AT_ONCE):
@@ -146,35 +146,35 @@ class Mending:
                         open_.pop((cell, agent), None)
             async with asyncio.timeout(self._seconds):
                 while any(open_.values()):
-                    told: GuestsReported = await heard.get()
-                    of = words.setdefault((told.cell, told.agent), {})
-                    for build in told.builds:
-                        of[build] = [guest for guest in told.guests if guest.build == build]
-                    open_.get((told.cell, told.agent), set()).difference_update(told.builds)
+                    page: GuestsReported = await listener.get()
+                    of = reported.setdefault((page.cell, page.agent), {})
+                    for build in page.builds:
+                        of[build] = [guest for guest in page.guests if guest.build == build]
+                    open_.get((page.cell, page.agent), set()).difference_update(page.builds)
         except TimeoutError:
             pass
         finally:
-            await heard.stop()
-        return words
+            await listener.stop()
+        return reported
 
-    async def _tell(self, told: BuildAdoptRequested) -> str:
+    async def _adopt(self, adoption: BuildAdoptRequested) -> str:
         """Inform a cell of the restored allocations of one of its builds."""
-        heard = await self._bus.listen(topics.BUILD_ADOPTED.at(reply_to=self._reply_to))
+        listener = await self._bus.listen(topics.BUILD_ADOPTED.at(reply_to=self._reply_to))
         try:
-            await publish(self._bus, told)
+            await publish(self._bus, adoption)
             async with asyncio.timeout(self._seconds):
                 while True:
-                    said: BuildAdopted = await heard.get()
-                    if said.build == told.build:
-                        return f"its cell: {said.why}" if said.outcome == "refused" else ""
+                    answer: BuildAdopted = await listener.get()
+                    if answer.build == adoption.build:
+                        return f"its cell: {answer.why}" if answer.outcome == "refused" else ""
         except TimeoutError:
             return "its cell has not confirmed it yet: try again"
         finally:
-            await heard.stop()
+            await listener.stop()
 
 
 def _judged(
-    misheld: Misheld, stands: BuildStands | None, holders: Mapping[str, Provider], words: _Words
+    misheld: Misheld, stands: BuildStands | None, holders: Mapping[str, Provider], reported: _Words
 ) -> Mend:
     place = misheld.place
     if stands is None:
@@ -182,12 +182,12 @@ def _judged(
     now = stands.status, stands.attempt, stands.generation, stands.chosen
     if now != ("active", place.attempt, place.generation, place.host):
         return Mend(misheld, why_not="it is being changed: try again")
-    here = words.get((place.cell, place.host.agent), {}).get(place.build)
-    there = {
-        host.host or root: words.get((host.cell, host.agent), {}).get(place.build)
+    on_host = reported.get((place.cell, place.host.agent), {}).get(place.build)
+    elsewhere = {
+        host.host or root: reported.get((host.cell, host.agent), {}).get(place.build)
         for root, host in holders.items()
     }
-    return Mend(misheld, stands, doubt(misheld, here, there))
+    return Mend(misheld, stands, doubt(misheld, on_host, elsewhere))
 
 
 def _claim(misheld: Misheld, stands: BuildStands) -> ConsumerClaim:
@@ -252,12 +252,12 @@ async def repaired(settings: Settings, found: Audit, yes: bool) -> tuple[list[He
         except Unavailable:  # leaks are proven by the databases alone
             return shown, {str(misheld): "no running berth can be queried here" for misheld in found.misheld}
     async with Bus(wiring.transport(settings, "heal")) as bus:
-        proven = [await _give_back(bus, leak) for leak in leaks] if yes else shown
+        proven = [await _release_leak(bus, leak) for leak in leaks] if yes else shown
         mended, doubts = await _mended(bus, found.misheld, yes)
     return [*proven, *mended], doubts
 
 
-async def _give_back(bus: Bus, leak: Leak) -> Healed:
+async def _release_leak(bus: Bus, leak: Leak) -> Healed:
     """Release the allocations of an unneeded holder consumer, unless it changed since it was read."""
     release = ReleaseRequested(consumer=leak.consumer, generation=leak.generation)
     result = (await bus.asker(topics.RELEASE)(release)).result

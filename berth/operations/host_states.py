@@ -108,14 +108,14 @@ def state_of(root: Provider) -> str:
     """Return the host's state according to placement."""
     if root.gone:
         return "gone"
-    words = []
+    states = []
     if FORCED_DOWN in root.traits:
-        words.append("forced down")
+        states.append("forced down")
     if DISABLED in root.traits:
-        words.append("disabled" if DISABLED in root.kept_traits else "disabled by its agent")
+        states.append("disabled" if DISABLED in root.kept_traits else "disabled by its agent")
     if causes := causes_of(root):
-        words.append(f"because of {' and '.join(causes)}")
-    return ", ".join(words) or "open"
+        states.append(f"because of {' and '.join(causes)}")
+    return ", ".join(states) or "open"
 
 
 def causes_of(root: Provider) -> list[str]:
@@ -170,14 +170,14 @@ def enabling(cause: str) -> Marking:
     return enable
 
 
-def forcing_down(there: bool) -> Marking:
+def forcing_down(down: bool) -> Marking:
     """Return the change that marks a host as forced down, or that removes the mark."""
 
     async def force_down(bus: Bus, root: Provider) -> str:
-        if there:
+        if down:
             await _make(bus, FORCED_DOWN)
         return await _edited(
-            bus, root, lambda now: {*now.traits, FORCED_DOWN} if there else {*now.traits} - {FORCED_DOWN}
+            bus, root, lambda now: {*now.traits, FORCED_DOWN} if down else {*now.traits} - {FORCED_DOWN}
         )
 
     return force_down
@@ -239,22 +239,22 @@ async def aggregate_named(bus: Bus, name: str) -> Aggregate:
     raise OperationRefused(f"there is no aggregate {name!r}{hint}")
 
 
-async def group_named(bus: Bus, which: str, project: str = "") -> ServerGroup:
+async def group_named(bus: Bus, name_or_id: str, project: str = "") -> ServerGroup:
     """Return the server group of a name or uuid. Raise OperationRefused unless there is exactly one."""
     try:
-        question = FindGroups(ids=(str(uuid.UUID(which)),), project=project)
+        question = FindGroups(ids=(str(uuid.UUID(name_or_id)),), project=project)
     except ValueError:
-        question = checked(FindGroups(name=which, project=project))
+        question = checked(FindGroups(name=name_or_id, project=project))
     groups = (await bus.asker(topics.GROUPS)(question)).groups
     if not groups:
         where = f" in project {project}" if project else ""
         raise OperationRefused(
-            f"there is no server group {which}{where}: `berth group list` lists the groups"
+            f"there is no server group {name_or_id}{where}: `berth group list` lists the groups"
         )
     if len(groups) > 1:
         projects = ", ".join(sorted(group.project for group in groups))
         raise OperationRefused(
-            f"{which} is a server group of projects {projects}: say --project, or its uuid"
+            f"{name_or_id} is a server group of projects {projects}: say --project, or its uuid"
         )
     return groups[0]
 
@@ -268,17 +268,17 @@ class ByName:
     not_aggregates: tuple[str, ...] = ()
 
 
-async def resolved(bus: Bus, request: BuildRequested, said: ByName) -> BuildRequested:
+async def resolved(bus: Bus, request: BuildRequested, by_name: ByName) -> BuildRequested:
     """Return a request with uuids in place of names; raise OperationRefused for an unknown name."""
-    if said.group:
-        joined = (await group_named(bus, said.group, request.project)).id
+    if by_name.group:
+        joined = (await group_named(bus, by_name.group, request.project)).id
         request = structs.replace(request, hints=structs.replace(request.hints, group=joined))
-    names = dict.fromkeys((*(name for some in said.aggregates for name in some), *said.not_aggregates))
+    names = dict.fromkeys((*(name for some in by_name.aggregates for name in some), *by_name.not_aggregates))
     ids = {name: await _id(bus, name) for name in names}
     return structs.replace(
         request,
-        aggregates=tuple(tuple(ids[name] for name in some) for some in said.aggregates),
-        not_aggregates=tuple(ids[name] for name in said.not_aggregates),
+        aggregates=tuple(tuple(ids[name] for name in some) for some in by_name.aggregates),
+        not_aggregates=tuple(ids[name] for name in by_name.not_aggregates),
     )
 
 

@@ -83,7 +83,7 @@ async def follow_moves(
         outcome = await moves.ask(request)
         open_.remove(request.move)
         good += outcome.end in ("done", VERIFYING)
-        listener.over(outcome)
+        listener.on_outcome(outcome)
 
     try:
         async with asyncio.timeout(timeout), following(bus, name, listener) as moves:
@@ -118,15 +118,15 @@ def flavor_changed(
     flavor: Flavor, name: str, sizes: Mapping[str, int | None], specs: Mapping[str, str]
 ) -> Flavor:
     """Return a flavor with the changed values, under another name."""
-    said = {key: value for key, value in sizes.items() if value is not None}
+    given = {key: value for key, value in sizes.items() if value is not None}
     for key, value in specs.items():
         if not value and key not in flavor.extra_specs:
             raise BadSetting(f"--extra-spec {key}=: the flavor has no such extra spec to take away")
     extra = {key: value for key, value in {**flavor.extra_specs, **specs}.items() if value}
-    changed = structs.replace(flavor, extra_specs=extra, **said)
+    changed = structs.replace(flavor, extra_specs=extra, **given)
     if name or changed == flavor:
         return structs.replace(changed, name=name or flavor.name)
-    differs = [f"{key}={value}" for key, value in said.items() if getattr(flavor, key) != value]
+    differs = [f"{key}={value}" for key, value in given.items() if getattr(flavor, key) != value]
     differs += [f"{key}={value}" for key, value in specs.items() if flavor.extra_specs.get(key, "") != value]
     base = flavor.name.partition(" with ")[0]
     return structs.replace(changed, name=f"{base} with {','.join(differs)}"[:_LONGEST_NAME])
@@ -153,7 +153,7 @@ async def end_wait(bus: Bus, request: str) -> BuildCancelled:
 
 async def move_in_progress(bus: Bus, cells: Sequence[str], id_: str) -> MoveStands:
     """Return the move in progress with this id or of this build, or raise OperationRefused."""
-    over: MoveStands | None = None
+    ended_move: MoveStands | None = None
     elsewhere: MoveStands | None = None
     silent = []
     for cell in cells:
@@ -172,14 +172,14 @@ async def move_in_progress(bus: Bus, cells: Sequence[str], id_: str) -> MoveStan
                 elif not move.ended:
                     return move
                 else:
-                    over = move
-    if elsewhere is not None and (over is None or over.move != elsewhere.move):
+                    ended_move = move
+    if elsewhere is not None and (ended_move is None or ended_move.move != elsewhere.move):
         raise OperationRefused(
             f"move {elsewhere.move} of {elsewhere.build} is on its way to cell {elsewhere.in_cell}:"
             " say it again when it is there"
         )
-    if over is not None:
-        raise OperationRefused(f"move {over.move} of {over.build} is over: {over.phase}")
+    if ended_move is not None:
+        raise OperationRefused(f"move {ended_move.move} of {ended_move.build} is over: {ended_move.phase}")
     unheard = f"; did not answer: {named(silent)}" if silent else ""
     raise OperationRefused(f"{id_}: no move of it is under way{unheard}")
 
@@ -206,11 +206,11 @@ class _FirstAnswer(MoveListener):
         self._answer = answer
         self._listener = listener
 
-    def progress(self, said: MoveProgress) -> None:
+    def progress(self, progress: MoveProgress) -> None:
         if not self._answer.done():
-            self._answer.set_result(said)
-        if not said.refused:
-            self._listener.progress(said)
+            self._answer.set_result(progress)
+        if not progress.refused:
+            self._listener.progress(progress)
 
-    def waits(self, said: WaitingRequest) -> None:
-        self._listener.waits(said)
+    def waits(self, waiting: WaitingRequest) -> None:
+        self._listener.waits(waiting)

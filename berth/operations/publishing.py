@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # the command line imports this module, and does not need met
 log = logging.getLogger(__name__)
 
 PATIENCE = 10.0  # seconds
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 
 
 async def publish(bus: Bus, *messages: Message, patience: float = PATIENCE) -> None:
@@ -32,13 +32,15 @@ async def publish(bus: Bus, *messages: Message, patience: float = PATIENCE) -> N
         try:
             await bus.publish(*messages)
             return
-        except Unroutable as nobody:
-            who = topics.TOPIC_OF[type(messages[0])].target
+        except Unroutable as unroutable:
+            receiver = topics.TOPIC_OF[type(messages[0])].target
             if bus.clock.monotonic() >= deadline:
-                raise Unroutable(f"{nobody}: not running: {who} (tried for {patience:g} s)") from None
+                raise Unroutable(
+                    f"{unroutable}: not running: {receiver} (tried for {patience:g} s)"
+                ) from None
             if not tries:  # once: a user at a terminal should know the reason for the wait
-                log.warning("%s: not up yet: %s; trying again for %g s", nobody, who, patience)
-        await asyncio.sleep(_LOOK_SECONDS)
+                log.warning("%s: not up yet: %s; trying again for %g s", unroutable, receiver, patience)
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 M = TypeVar("M", bound=Message)

@@ -49,29 +49,29 @@ def misheld(
     for build, place in places.items():
         at = f"{build}: active on {place.host.root}"
         if build not in trees and build not in holdings:
-            said = f"{at} in cell {place.cell}, and holds nothing"
-            yield Misheld("missing", place, None, {}, said, build in moving)
+            sentence = f"{at} in cell {place.cell}, and holds nothing"
+            yield Misheld("missing", place, None, {}, sentence, build in moving)
             continue
         if build not in trees or build not in holdings:
             continue  # it has just begun to hold something, or ended
         generation, held, _ = holdings[build]
         if not trees[build].may_be_on(place.host.root):
-            said = f"{at}, but holds resources of {', '.join(trees[build].trees)}"
-            yield Misheld("elsewhere", place, generation, held, said, build in moving)
+            sentence = f"{at}, but holds resources of {', '.join(trees[build].trees)}"
+            yield Misheld("elsewhere", place, generation, held, sentence, build in moving)
         elif build in moving:
             continue
-        elif (there := _sums(held)) != (wanted := _sums(place.host.choice.allocations)):
-            said = f"{at} with {_told(wanted)}, but holds {_told(there)}"
-            yield Misheld("amounts", place, generation, held, said)
+        elif (held_sums := _sums(held)) != (wanted := _sums(place.host.choice.allocations)):
+            sentence = f"{at} with {_listed(wanted)}, but holds {_listed(held_sums)}"
+            yield Misheld("amounts", place, generation, held, sentence)
         elif generation != place.generation:
-            said = f"{at}: its cell knows generation {place.generation} of it, placement {generation}"
-            yield Misheld("outdated", place, generation, held, said)
+            sentence = f"{at}: its cell knows generation {place.generation} of it, placement {generation}"
+            yield Misheld("outdated", place, generation, held, sentence)
 
 
 def doubt(
     misheld: Misheld,
-    here: Sequence[ReportedGuest] | None,
-    there: Mapping[str, Sequence[ReportedGuest] | None],
+    on_host: Sequence[ReportedGuest] | None,
+    elsewhere: Mapping[str, Sequence[ReportedGuest] | None],
 ) -> str:
     """Return why the cell's record must not be restored, or an empty string.
 
@@ -85,16 +85,18 @@ def doubt(
         return "a move of it has begun that its cell does not know"
     if misheld.wrong == "outdated":
         return ""  # where and what is beyond doubt
-    if here is None:
+    if on_host is None:
         return "" if misheld.wrong == "missing" else f"agent {agent} of {host} does not list its guests"
-    own = [guest for guest in here if (guest.attempt, guest.root) == (place.attempt, place.host.root)]
-    if not own:
+    guests_of_attempt = [
+        guest for guest in on_host if (guest.attempt, guest.root) == (place.attempt, place.host.root)
+    ]
+    if not guests_of_attempt:
         return f"agent {agent} has no guest of its attempt {place.attempt} on {host}"
-    if len(own) < len(here):
+    if len(guests_of_attempt) < len(on_host):
         return f"agent {agent} has more than one guest of it"
-    if (has := _sums(own[0].allocations)) != _sums(place.host.choice.allocations):
-        return f"agent {agent} has it with {_told(has)}"
-    for name, guests in there.items():
+    if (has := _sums(guests_of_attempt[0].allocations)) != _sums(place.host.choice.allocations):
+        return f"agent {agent} has it with {_listed(has)}"
+    for name, guests in elsewhere.items():
         if guests is None:
             return f"no agent lists the guests on {name}, where it is held"
         if any(guest.root != place.host.root for guest in guests):
@@ -110,7 +112,7 @@ def _sums(held: Allocations) -> Counter[str]:
     return sums
 
 
-def _told(sums: Counter[str]) -> str:
+def _listed(sums: Counter[str]) -> str:
     return ", ".join(f"{amount} {name}" for name, amount in sorted(sums.items())) or "nothing"
 
 
@@ -136,14 +138,14 @@ class Leak:
 
 
 def leaks(
-    kept: Iterable[StoredHolder], cells: Mapping[str, HeldByCell], *, all_read: bool, old: float
+    holders: Iterable[StoredHolder], cells: Mapping[str, HeldByCell], *, all_read: bool, old: float
 ) -> Iterator[Leak]:
     """Yield the holder consumers without a move or clean-up.
 
     `cells`: records of builds, read after the consumers. `all_read`: no cell is missing. `old`: the cell may
     not know a younger consumer yet.
     """
-    for holder in kept:
+    for holder in holders:
         if holder.since > old:
             continue
         known = cells.get(holder.build)

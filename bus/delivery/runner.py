@@ -226,16 +226,16 @@ class Listener(Generic[M]):
         while True:
             delivery = await self._inbox.get()
             delivery.done()
-            heard = delivery.envelope
+            envelope = delivery.envelope
             try:
                 if delivery.problem:
                     raise Undecodable(delivery.problem)
-                message: M = decode(self._topic.message, heard.body, heard.type)
-                if self._topic.key(message) != heard.key:
+                message: M = decode(self._topic.message, envelope.body, envelope.type)
+                if self._topic.key(message) != envelope.key:
                     raise Undecodable(f"it is a message of {self._topic.key(message)}")
                 return message
             except Undecodable as problem:
-                log.warning("skipped a message on %s: %s", heard.key, problem)
+                log.warning("skipped a message on %s: %s", envelope.key, problem)
 
     async def stop(self) -> None:
         await self._inbox.stop()

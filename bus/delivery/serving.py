@@ -30,7 +30,7 @@ class QueueReader:
         self._seconds = HANDLING_SECONDS.labels(*served.labels)
         self._busy: dict[asyncio.Task[None], None] = {}  # in the order they began, so that a story replays
         self._slots = asyncio.Semaphore(row.concurrency)
-        self._company = 1.0  # how many came together of late
+        self._batch_average = 1.0  # how many came together of late
         self._group: asyncio.TaskGroup
         self._inbox: Inbox
         self._loop: asyncio.Task[None]
@@ -62,14 +62,14 @@ class QueueReader:
             except BaseException:
                 self._slots.release()
                 raise
-            self._company += (len(deliveries) - self._company) / 4
+            self._batch_average += (len(deliveries) - self._batch_average) / 4
             task = self._group.create_task(self._handle(deliveries))
             self._busy[task] = None
             task.add_done_callback(self._finished)
 
     async def _next(self) -> list[Delivery]:
         deliveries = [await self._inbox.get()]
-        if self._linger and self._company > 1.5:
+        if self._linger and self._batch_average > 1.5:
             try:
                 await asyncio.sleep(self._linger)
             except asyncio.CancelledError:
@@ -104,7 +104,7 @@ class QueueReader:
         self._seconds.observe(self._clock.monotonic() - started)
 
 
-MAX_UNHEARD = 60  # repetitions of messages without a consumer
+MAX_UNDELIVERABLE = 60  # repetitions of messages without a consumer
 _PAUSES = (0.05, 0.1, 0.2, 0.5)  # seconds between repetitions; the last value repeats
 _LONGEST_PAUSE = 1.0
 
@@ -136,14 +136,14 @@ class Timer:
         """
         pauses = iter(_PAUSES)
         unheard = 0
-        while unheard < MAX_UNHEARD:
+        while unheard < MAX_UNDELIVERABLE:
             try:
                 await self._emitter.emit(made, self._row.emits)
                 return
             except Unavailable as condition:
                 log.info("%s: %s; trying again", self._emitter.worker, condition)
-            except Unroutable as nobody:
-                log.info("%s: %s; trying again", self._emitter.worker, nobody)
+            except Unroutable as unroutable:
+                log.info("%s: %s; trying again", self._emitter.worker, unroutable)
                 made, unheard = await self._publish_singly(made), unheard + 1
             await asyncio.sleep(next(pauses, _LONGEST_PAUSE))
         log.warning("%s: %d messages of a timer had no consumer", self._emitter.worker, len(made))

@@ -159,7 +159,11 @@ class ServedRow(ABC):
     def _log_messages(self, readable: Readable, made: Made) -> None:
         """Log a line for each message, so that one build can be followed through all workers."""
         for delivery, message in readable:
-            emitted = [type(one).__name__ for cause, one in made if cause is delivery.envelope]
+            emitted = [
+                type(emitted_message).__name__
+                for cause, emitted_message in made
+                if cause is delivery.envelope
+            ]
             text = "%s: %s handled, published %s"
             log.debug(
                 text,
@@ -274,7 +278,7 @@ class ConsumedRow(ServedRow):
         except Unroutable:
             cause = made[0][0]
             of_several = any(envelope is not cause for envelope, _ in made)
-            if self.row.unheard is None or of_several or cause.attempt < self.row.unheard_after:
+            if self.row.unheard is None or of_several or cause.attempt < self.row.undeliverable_after:
                 raise
             for _, message in made:
                 await self._publish_or_undo(cause, message)
@@ -284,10 +288,10 @@ class ConsumedRow(ServedRow):
         assert self.row.unheard is not None
         try:
             await self._emitter.emit([(cause, message)], self.row.emits)
-        except Unroutable as nobody:
-            log.warning("%s: given up: %s", self.queue.name, nobody)
+        except Unroutable as unroutable:
+            log.warning("%s: given up: %s", self.queue.name, unroutable)
             instead = messages_of(await self.row.unheard(message))
-            await self._emitter.emit([(cause, one) for one in instead], self.row.emits)
+            await self._emitter.emit([(cause, replacement) for replacement in instead], self.row.emits)
 
     async def _refuse(self, envelope: Envelope, why: str, *, again: bool = False) -> bool:
         return False  # a message expects no reply, whatever its reply address

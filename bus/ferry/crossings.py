@@ -69,7 +69,7 @@ class Crossing:
         key = envelope.key
         if key == self.queue.name:
             key = self._key_of_message(envelope)
-        if key not in self.keys and not any(matches(heard, key) for heard in self.keys):
+        if key not in self.keys and not any(matches(pattern, key) for pattern in self.keys):
             raise Undecodable(f"it came by the key {key}, and {self.name} is forwarded here")
         return key
 

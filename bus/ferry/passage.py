@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 PREFETCH = 1024  # envelopes in hand; the rest waits in the queue while a broker is away
 TOGETHER = 512  # published together: confirmed before the next ones
-UNHEARD_SECONDS = 300.0  # for this time a consumer may be missing; then the message is a dead letter
+UNDELIVERABLE_SECONDS = 300.0  # for this time a consumer may be missing; then the message is a dead letter
 
 Loaded = Sequence[tuple[Delivery, Envelope]]
 
@@ -40,19 +40,19 @@ class Passage:
     def __init__(
         self,
         crossing: Crossing,
-        here: Transport,
-        there: Transport,
+        source: Transport,
+        target: Transport,
         clock: Clock,
-        unheard_seconds: float = UNHEARD_SECONDS,
+        undeliverable_seconds: float = UNDELIVERABLE_SECONDS,
     ) -> None:
         self.crossing = crossing
-        self.here = here
+        self.here = source
         self.in_hand = 0
         self.oldest = 0.0  # time of publication of the oldest of them
-        self._there = there
+        self._there = target
         self._clock = clock
         self._carried = CARRIED.labels(crossing.cell, crossing.way.value, crossing.name)
-        self._unheard_seconds = unheard_seconds
+        self._undeliverable_seconds = undeliverable_seconds
         self._unheard = ("", 0.0)  # the key without a consumer, and since when
 
     async def run(self) -> None:
@@ -100,8 +100,8 @@ class Passage:
                 continue
             except Exception as problem:
                 if len(load) > 1:  # together they failed: find out which by itself
-                    for one in load:
-                        await self._forward([one])
+                    for single in load:
+                        await self._forward([single])
                     return
                 match problem:
                     case Unroutable():
@@ -130,7 +130,7 @@ class Passage:
         if self._unheard[0] != key:
             self._unheard = (key, now)
             log.warning("%s waits: %s has no consumer there", self.crossing.queue.name, key)
-        return now - self._unheard[1] >= self._unheard_seconds
+        return now - self._unheard[1] >= self._undeliverable_seconds
 
     async def _refuse_unroutable(self, question: Envelope, why: str) -> bool:
         """Refuse a query without a consumer immediately, to be repeated. Return False for other messages."""
@@ -150,11 +150,11 @@ class Passage:
         await self._insist(lambda: self.here.store_dead_letter(letter))
         delivery.done()
 
-    async def _insist(self, say: Callable[[], Awaitable[None]]) -> None:
+    async def _insist(self, publish: Callable[[], Awaitable[None]]) -> None:
         backoff = Backoff(self._clock)
         while True:
             try:
-                await say()
+                await publish()
                 return
             except Unavailable as problem:
                 log.warning("%s waits: %s", self.crossing.queue.name, problem)
@@ -171,40 +171,48 @@ async def _next(inbox: Inbox) -> list[Delivery]:
     return deliveries
 
 
-LOOK_SECONDS = 5.0  # between two measurements of the queues' depths
+POLL_SECONDS = 5.0  # between two measurements of the queues' depths
 
 
 def ferry(
     crossings: Sequence[Crossing],
     middle: Transport,
-    own: Transport,
+    cell_broker: Transport,
     clock: Clock,
-    look_seconds: float = LOOK_SECONDS,
-    unheard_seconds: float = UNHEARD_SECONDS,
+    poll_seconds: float = POLL_SECONDS,
+    undeliverable_seconds: float = UNDELIVERABLE_SECONDS,
 ) -> Worker:
     """Return the ferry's worker for a bus of the central broker; it opens the cell's broker `own`."""
     (cell,) = {crossing.cell for crossing in crossings}
-    into = [Passage(one, middle, own, clock, unheard_seconds) for one in crossings if one.way is Way.IN]
-    out = [Passage(one, own, middle, clock, unheard_seconds) for one in crossings if one.way is Way.OUT]
+    into = [
+        Passage(each_crossing, middle, cell_broker, clock, undeliverable_seconds)
+        for each_crossing in crossings
+        if each_crossing.way is Way.IN
+    ]
+    out = [
+        Passage(each_crossing, cell_broker, middle, clock, undeliverable_seconds)
+        for each_crossing in crossings
+        if each_crossing.way is Way.OUT
+    ]
 
     async def run() -> None:
         async with asyncio.TaskGroup() as group:
             for passage in into:  # messages published in the meantime wait in the queues
                 group.create_task(passage.run())
-            await _opened(own, clock)
+            await _opened(cell_broker, clock)
             for passage in out:
                 group.create_task(passage.run())
-            for side, passages in ((middle, into), (own, out)):
-                group.create_task(_look(side, passages, clock, look_seconds))
+            for side, passages in ((middle, into), (cell_broker, out)):
+                group.create_task(_look(side, passages, clock, poll_seconds))
 
     return Worker(f"ferry.{cell}", runs=[run])
 
 
-async def _opened(own: Transport, clock: Clock) -> None:
+async def _opened(cell_broker: Transport, clock: Clock) -> None:
     backoff = Backoff(clock)
     while True:
         try:
-            await own.open()
+            await cell_broker.open()
             return
         except (Unavailable, BrokerRefused) as problem:
             log.warning("the broker of the cell: %s; trying again", problem)

@@ -179,8 +179,8 @@ class LocalBroker:
         now = self.clock.now()
         self.queues = {spec.name: LocalQueue(spec) for spec in journal.queues()}
         stored, letters = journal.restore(now)
-        for one in stored:
-            queue = self.queues.setdefault(one.queue, LocalQueue(QueueSpec(one.queue)))
-            item = QueuedItem(one.envelope, one.crashes, one.row)
-            self._arrive(queue, item, min(one.due - now, LONGEST_DELAY))
+        for item_stored in stored:
+            queue = self.queues.setdefault(item_stored.queue, LocalQueue(QueueSpec(item_stored.queue)))
+            item = QueuedItem(item_stored.envelope, item_stored.crashes, item_stored.row)
+            self._arrive(queue, item, min(item_stored.due - now, LONGEST_DELAY))
         self.dead = {letter.id: letter for letter in letters}

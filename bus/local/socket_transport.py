@@ -161,9 +161,9 @@ class _ClientConnection:
                 SocketReply(inbox=number, tag=tag, envelope=delivery.envelope, crashes=delivery.crashes)
             )
 
-    def _send(self, say: SocketReply) -> None:
+    def _send(self, reply: SocketReply) -> None:
         if not self.writer.is_closing():
-            self.writer.write(msgspec.json.encode(say) + b"\n")
+            self.writer.write(msgspec.json.encode(reply) + b"\n")
 
 
 class SocketTransport(asyncio.Protocol):
@@ -247,14 +247,14 @@ class SocketTransport(asyncio.Protocol):
         after = ""
         while page := await self.dead_letters(after=after):
             for letter in page:
-                gone = False
+                removed = False
                 chosen = letter.id not in taken and (ids is None or letter.id in ids)
                 if chosen and (rescue is None or await rescue(letter)):
                     call = SocketCall("remove_dead_letters", ids=[letter.id], number=letter.died)
-                    gone = bool((await self._call(call)).count)
-                    if gone or rescue is not None:
+                    removed = bool((await self._call(call)).count)
+                    if removed or rescue is not None:
                         taken.add(letter.id)
-                if not gone:
+                if not removed:
                     after = letter.id
         return len(taken)
 
@@ -290,12 +290,12 @@ class SocketTransport(asyncio.Protocol):
                 self._answers[reply.id].set_result(reply)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        gone = Unavailable(f"the berth at {self.path} is not reachable any more")
+        problem = Unavailable(f"the berth at {self.path} is not reachable any more")
         for answer in self._answers.values():
             if not answer.done():
-                answer.set_exception(gone)
+                answer.set_exception(problem)
         for inbox in self._inboxes.values():
-            inbox.lost(gone)
+            inbox.lost(problem)
 
 
 class _SocketDelivery:

@@ -50,7 +50,7 @@ class RequestRefused(Exception):
 
 
 @contextmanager
-def telling_refusals() -> Iterator[None]:
+def raising_refusals() -> Iterator[None]:
     """Convert requests that the broker refuses within the block to RequestRefused; other errors pass."""
     try:
         yield
@@ -61,7 +61,7 @@ def telling_refusals() -> Iterator[None]:
 @asynccontextmanager
 async def answered() -> AsyncIterator[None]:
     """Wait for the reply to a request; raise one of BROKEN if it does not arrive in time."""
-    with telling_refusals():
+    with raising_refusals():
         async with asyncio.timeout(ANSWER_SECONDS):
             yield
 

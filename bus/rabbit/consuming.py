@@ -62,18 +62,18 @@ class RabbitInbox:
 
     def get_nowait(self) -> Delivery | None:
         reading = self._reading
-        if reading is None or reading.over or not reading.has_room(self._prefetch):
+        if reading is None or reading.closed or not reading.has_room(self._prefetch):
             return None
         if not reading.opened and not self._open_next(reading):
             return None
-        return reading.hand_out()
+        return reading.next_delivery()
 
     async def stop(self) -> None:
         self._stopping = True
         if not self._spec.durable:
             self._link.undeclare(self._spec)  # it ends with its last reader
         reading = self._reading
-        if reading is None or reading.over:
+        if reading is None or reading.closed:
             await self._all_back()
             return
         try:
@@ -123,7 +123,7 @@ class RabbitInbox:
         """Requeue unpacked envelopes, and messages from a queue that was deleted meanwhile."""
         while reading.opened or (reading.deliveries and reading.is_last_copy(reading.deliveries[0].tag)):
             if reading.opened or self._open_next(reading):
-                reading.hand_out().requeue()
+                reading.next_delivery().requeue()
 
     async def _all_back(self) -> None:
         """Wait until requeued messages are in their queue; a lost connection redelivers them anyway."""
@@ -175,7 +175,7 @@ class RabbitInbox:
     async def _attend(self, reading: Reading) -> None:
         """Send acknowledgements until the channel ends or, after a stop, until every message is settled."""
         try:
-            while not reading.over and not (self._stopping and not reading.unsettled):
+            while not reading.closed and not (self._stopping and not reading.unsettled):
                 await reading.wake.wait()
                 reading.wake.clear()
                 await reading.settle()
@@ -224,7 +224,7 @@ class RabbitInbox:
     async def _tune(self, reading: Reading) -> None:
         """Set the channel's prefetch count again: AMQP messages hold one envelope or hundreds."""
         async with self._steering:
-            if not self._stopping and not reading.over and not self._fits(reading.in_advance):
+            if not self._stopping and not reading.closed and not self._fits(reading.in_advance):
                 await self._consume(reading, self._wanted())
 
     def _wanted(self) -> int:

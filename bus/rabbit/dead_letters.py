@@ -86,10 +86,10 @@ class DeadLetterQueue:
                         continue  # the replayed message has failed again
                     if rescue is not None and dead.id not in rescued:
                         try:
-                            gone = await rescue(dead)
+                            removed = await rescue(dead)
                         except Exception as failure:  # not the broker's: no reason to try again
                             return failure
-                        if not gone:
+                        if not removed:
                             staying.add(dead.id)
                             continue
                     rescued[dead.id] = dead.died

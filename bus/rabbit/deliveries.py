@@ -15,7 +15,9 @@ from bus.rabbit.wire import Arrived
 
 # seconds to combine acknowledgements: no client waits for one, and a quorum queue writes each
 ACKS_WAIT = 0.05
-SHARE_TOLD = 0.25  # share of the prefetch: so many are sent immediately, so that the broker keeps delivering
+SHARE_SETTLED_AT_ONCE = (
+    0.25  # share of the prefetch: so many are sent immediately, so that the broker keeps delivering
+)
 
 SendBack = Callable[["Parcel", Sequence[Envelope]], None]
 
@@ -27,7 +29,7 @@ class Reading:
         self.channel = channel
         self.consumer = ""
         self.in_advance = 0
-        self.over = False
+        self.closed = False
         self.last_copies = 0  # what came up to this tag is in no queue any more: it cannot be refused into it
         self.newest = 0
         self.deliveries: deque[Arrived] = deque()  # not taken apart yet
@@ -45,7 +47,7 @@ class Reading:
     def has_room(self, prefetch: int) -> bool:
         return self.in_hand < prefetch and self.bytes_in_hand < MAX_IN_HAND_BYTES
 
-    def hand_out(self) -> "RabbitDelivery":
+    def next_delivery(self) -> "RabbitDelivery":
         """Return the next unpacked envelope."""
         delivery = self.opened.popleft()
         self.in_hand += 1
@@ -53,7 +55,7 @@ class Reading:
         return delivery
 
     def end(self) -> None:
-        self.over = True
+        self.closed = True
         self.wake.set()
 
     def on_queue_deleted(self, _: str = "") -> None:
@@ -65,7 +67,7 @@ class Reading:
 
     def ack(self, tag: int, *, at_once: bool = False) -> None:
         self.acks.append(tag)
-        if at_once or len(self.acks) >= SHARE_TOLD * self.in_advance:
+        if at_once or len(self.acks) >= SHARE_SETTLED_AT_ONCE * self.in_advance:
             self.wake.set()
         elif self._waits is None:
             self._waits = asyncio.get_running_loop().call_later(ACKS_WAIT, self.wake.set)
@@ -168,7 +170,7 @@ class RabbitDelivery:
     def _release(self) -> bool:
         """Count the delivery as settled. Return False if it was settled before or its connection is lost."""
         reading = self._parcel.reading
-        if not self._open or (reading.over and not reading.is_last_copy(self._parcel.tag)):
+        if not self._open or (reading.closed and not reading.is_last_copy(self._parcel.tag)):
             return False
         self._open = False
         reading.in_hand -= 1

@@ -25,24 +25,24 @@ from bus.rabbit.connection import (
     open_channel,
     place,
     plainly,
+    raising_refusals,
     reason,
-    telling_refusals,
 )
 from bus.rabbit.underlay import BulkChannel, hang_up
 from bus.rabbit.wire import PERSISTENT, Arrived, Post, Properties
 
-__all__ = ["BadCredentials", "ForeignListener", "ForeignPublisher", "Gap", "Hear"]
+__all__ = ["BadCredentials", "ForeignListener", "ForeignPublisher", "Gap", "HandleBodies"]
 
 log = logging.getLogger(__name__)
 
 PREFETCH = 1000
 SETTLE_SECONDS = 0.25  # what is handled within them is acknowledged together: the queue writes each down
 TOGETHER = 256  # largest number of messages handled together
-LOOK_SECONDS = 5.0  # between two checks of the binding
-FIRST_LOOK_SECONDS = 0.1  # while there is no exchange, growing to the above
+POLL_SECONDS = 5.0  # between two checks of the binding
+FIRST_POLL_SECONDS = 0.1  # while there is no exchange, growing to the above
 _NEVER = 1_000_000_000  # redeliveries: RabbitMQ 4 would drop after 20
 
-Hear = Callable[[Sequence[bytes]], Awaitable[None]]
+HandleBodies = Callable[[Sequence[bytes]], Awaitable[None]]
 Gap = Callable[[], None]
 
 
@@ -67,7 +67,7 @@ class ForeignListener:
         made_by: str,
         quorum: bool = True,
         kept_seconds: float | None = None,
-        look_seconds: float = LOOK_SECONDS,
+        poll_seconds: float = POLL_SECONDS,
         clock: Clock | None = None,
     ) -> None:
         self._url = broker_url(url, name)
@@ -77,14 +77,14 @@ class ForeignListener:
         self._made_by = made_by  # a sentence about the exchange's owner
         self._quorum = quorum
         self._kept_seconds = kept_seconds  # without us; then the broker drops our queue
-        self._look_seconds = look_seconds
+        self._poll_seconds = poll_seconds
         self._clock = clock or Clock()
         self._waiting = False  # a missing exchange has been logged
         self._complaint = ""  # the last logged error of the broker
         self._binding: AbstractChannel | None = None
-        self.hearing = False  # connected, and bound to an exchange that is there
+        self.subscribed = False  # connected, and bound to an exchange that is there
 
-    async def run(self, handle: Hear, gap: Gap) -> None:
+    async def run(self, handle: HandleBodies, gap: Gap) -> None:
         """Pass messages of the foreign exchange to `handle` in order; call `gap` after a possible loss."""
         backoff = Backoff(self._clock)
         while True:
@@ -94,39 +94,39 @@ class ForeignListener:
                     backoff = Backoff(self._clock)
                     await self._attend(connection, handle, gap)
                 finally:
-                    self.hearing, self._binding = False, None
+                    self.subscribed, self._binding = False, None
                     await hang_up(connection)
             except (Unavailable, BrokerRefused) as problem:
                 if str(problem) != self._complaint:
-                    log.warning("not hearing %s: %s; trying again until it works", self._exchange, problem)
+                    log.warning("not subscribed %s: %s; trying again until it works", self._exchange, problem)
                 self._complaint = str(problem)
             await backoff.pause()
 
-    async def _attend(self, connection: AbstractConnection, handle: Hear, gap: Gap) -> None:
+    async def _attend(self, connection: AbstractConnection, handle: HandleBodies, gap: Gap) -> None:
         loop = asyncio.get_running_loop()
         with plainly(self._url):
-            ear = await self._listen(connection)
-        pause, look_at = FIRST_LOOK_SECONDS, 0.0
+            subscription = await self._listen(connection)
+        pause, look_at = FIRST_POLL_SECONDS, 0.0
         try:
             while True:
                 if loop.time() >= look_at:
                     with plainly(self._url):
-                        before, self.hearing = self.hearing, await self._bind(connection)
-                    if self.hearing and not before:
+                        before, self.subscribed = self.subscribed, await self._bind(connection)
+                    if self.subscribed and not before:
                         gap()
-                    pause = self._look_seconds if self.hearing else min(2 * pause, self._look_seconds)
+                    pause = self._poll_seconds if self.subscribed else min(2 * pause, self._poll_seconds)
                     look_at = loop.time() + pause
-                bodies, tag = await ear.next(look_at)
+                bodies, tag = await subscription.next(look_at)
                 if bodies:
                     await handle(bodies)
-                    ear.is_safe(tag)
+                    subscription.is_safe(tag)
                 with plainly(self._url):
-                    ear.check()
-                    await ear.settle_due()
+                    subscription.check()
+                    await subscription.settle_due()
         finally:
-            await ear.leave()
+            await subscription.leave()
 
-    async def _listen(self, connection: AbstractConnection) -> "_Ear":
+    async def _listen(self, connection: AbstractConnection) -> "_Subscription":
         kind: dict[str, Any] = {"x-queue-type": "classic"}
         if self._quorum:
             kind = {"x-queue-type": "quorum", "x-delivery-limit": _NEVER}
@@ -141,9 +141,9 @@ class ForeignListener:
         except RequestRefused as refused:
             if refused.code not in ("PRECONDITION_FAILED", "ACCESS_REFUSED"):
                 raise
-        ear = _Ear(await BulkChannel().open(connection, confirms=False))
-        await ear.channel.consume(self._queue, PREFETCH, ear.heard)
-        return ear
+        subscription = _Subscription(await BulkChannel().open(connection, confirms=False))
+        await subscription.channel.consume(self._queue, PREFETCH, subscription.received)
+        return subscription
 
     async def _bind(self, connection: AbstractConnection) -> bool:
         """Bind the queue by its routing keys. Return whether the exchange exists."""
@@ -167,12 +167,12 @@ class ForeignListener:
                 )
             return False
         if self._waiting or self._complaint:
-            log.warning("hearing the exchange %r at %s", self._exchange, place(self._url))
+            log.warning("subscribed the exchange %r at %s", self._exchange, place(self._url))
         self._waiting, self._complaint = False, ""
         return True
 
 
-class _Ear:
+class _Subscription:
     """Messages that one channel has received and the listener has not processed yet."""
 
     def __init__(self, channel: BulkChannel) -> None:
@@ -181,12 +181,12 @@ class _Ear:
         self._messages: deque[Arrived] = deque()
         self._wake = asyncio.Event()
         self._now = asyncio.get_running_loop().time
-        self._safe = self._told = 0  # tags: of handled messages, and of acknowledged ones
-        self._tell_at = math.inf
+        self._safe = self._acknowledged = 0  # tags: of handled messages, and of acknowledged ones
+        self._acknowledge_at = math.inf
         channel.when_closed(self._end)
         channel.when_cancelled(self._end)
 
-    def heard(self, message: Arrived) -> None:
+    def received(self, message: Arrived) -> None:
         self._messages.append(message)
         self._wake.set()
 
@@ -195,30 +195,30 @@ class _Ear:
         if not self._messages and not self._over:
             self._wake.clear()
             with suppress(TimeoutError):
-                async with asyncio.timeout_at(min(until, self._tell_at)):
+                async with asyncio.timeout_at(min(until, self._acknowledge_at)):
                     await self._wake.wait()
         taken = [self._messages.popleft() for _ in range(min(len(self._messages), TOGETHER))]
         return [bytes(message.body) for message in taken], taken[-1].tag if taken else 0
 
     def is_safe(self, tag: int) -> None:
-        self._safe, self._tell_at = tag, min(self._tell_at, self._now() + SETTLE_SECONDS)
+        self._safe, self._acknowledge_at = tag, min(self._acknowledge_at, self._now() + SETTLE_SECONDS)
 
     async def settle_due(self) -> None:
-        if self._now() >= self._tell_at or self._safe - self._told >= TOGETHER:
-            await self._tell()
+        if self._now() >= self._acknowledge_at or self._safe - self._acknowledged >= TOGETHER:
+            await self._acknowledge()
 
     async def leave(self) -> None:
         """Send pending acknowledgements before the channel closes."""
         try:
-            if self._safe > self._told:
-                await self._tell()
+            if self._safe > self._acknowledged:
+                await self._acknowledge()
         except BROKEN as problem:
             if cancelled_by_us(problem):
                 raise
 
-    async def _tell(self) -> None:
+    async def _acknowledge(self) -> None:
         await self.channel.ack(self._safe, multiple=True)
-        self._told, self._tell_at = self._safe, math.inf
+        self._acknowledged, self._acknowledge_at = self._safe, math.inf
 
     def check(self) -> None:
         if self._over:
@@ -290,7 +290,7 @@ class ForeignPublisher:
 
     async def _make_exchange(self, connection: AbstractConnection) -> None:
         try:
-            with telling_refusals():
+            with raising_refusals():
                 await (await open_channel(connection, confirms=False)).get_exchange(self._exchange)
         except RequestRefused as refused:
             if refused.code != "NOT_FOUND":

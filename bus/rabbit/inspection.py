@@ -19,13 +19,13 @@ from bus.rabbit.connection import (
     dial,
     open_channel,
     plainly,
-    telling_refusals,
+    raising_refusals,
 )
 from bus.rabbit.topology import BrokerNames, Topology
 from bus.rabbit.underlay import hang_up
 
 TAKES_SECONDS = 5.0
-_NOBODYS = "doctor.looks"  # a key without a queue
+_NO_QUEUE_KEY = "doctor.looks"  # a key without a queue
 
 
 @dataclass
@@ -85,9 +85,9 @@ async def _takes(connection: AbstractConnection, exchange: str, found: BrokerSta
     try:
         async with asyncio.timeout(TAKES_SECONDS):
             channel = await open_channel(connection, confirms=True)
-            with telling_refusals():
+            with raising_refusals():
                 through = await channel.get_exchange(exchange, ensure=False)
-                await through.publish(Message(b""), _NOBODYS, mandatory=True)
+                await through.publish(Message(b""), _NO_QUEUE_KEY, mandatory=True)
     except TimeoutError:
         return False
     except RequestRefused as refused:

@@ -68,13 +68,13 @@ def hashed(password: str, salt: bytes) -> str:
     return b64encode(salt + sha256(salt + password.encode()).digest()).decode()
 
 
-TOLD_TO_CLIENTS: tuple[Topic[Any], ...] = (
+CLIENT_TOPICS: tuple[Topic[Any], ...] = (
     topics.BUILD_ENDED,
     topics.BUILD_DELETED,
     topics.BUILD_UNPLACEABLE,
     topics.BUILD_CANCELLED,
     topics.MOVE_REFUSED,
-    topics.MOVE_TOLD,
+    topics.MOVE_PROGRESS,
     topics.MOVE_ENDED,
 )
 """The topics that a client may bind, with its own word as the last of the key."""
@@ -209,7 +209,9 @@ def queues_within(cell: str, exchange: str = "berth") -> str:
     return _any_of(_named(BrokerNames(exchange), queues))
 
 
-def of_ferry(crossings: Sequence[Crossing], *, own: bool = False, exchange: str = "berth") -> Permissions:
+def of_ferry(
+    crossings: Sequence[Crossing], *, at_cell_broker: bool = False, exchange: str = "berth"
+) -> Permissions:
     """Return the permissions of a ferry.
 
     At the central broker it may publish and consume what crosses the cell's border; at the cell's `own`
@@ -219,9 +221,9 @@ def of_ferry(crossings: Sequence[Crossing], *, own: bool = False, exchange: str 
     (cell,) = {crossing.cell for crossing in crossings}
     owned = _named(names, [rf"ferry\.{re.escape(cell)}:.+"])
     # the exchanges and queues that all workers of the broker share
-    made = [re.escape(names.exchange) + r"(\.(queues|delay|dead)(\.[0-9]+)?)?"] if own else []
-    letters = _any_of([LETTER, rf"{LETTER}\.\*", r"[0-9]+\.#"]) if own else _NONE
-    consumed = [crossing for crossing in crossings if crossing.way is (Way.OUT if own else Way.IN)]
+    made = [re.escape(names.exchange) + r"(\.(queues|delay|dead)(\.[0-9]+)?)?"] if at_cell_broker else []
+    letters = _any_of([LETTER, rf"{LETTER}\.\*", r"[0-9]+\.#"]) if at_cell_broker else _NONE
+    consumed = [crossing for crossing in crossings if crossing.way is (Way.OUT if at_cell_broker else Way.IN)]
     writes = sorted({_carried_by(crossing) for crossing in crossings if crossing not in consumed})
     reads = [re.escape(key) for crossing in consumed for key in crossing.keys]
     to = rf"[0-9]+\.({'|'.join(owned)})"
@@ -232,7 +234,7 @@ def of_ferry(crossings: Sequence[Crossing], *, own: bool = False, exchange: str 
         keys=(
             KeyPatterns(names.exchange, _any_of(writes), _any_of(reads)),
             KeyPatterns(names.queues, _any_of([to]), _any_of([rf"\*\.{name}" for name in owned])),
-            KeyPatterns(names.delay, _NONE, _any_of([r"[0-9]+\.#"]) if own else _NONE),
+            KeyPatterns(names.delay, _NONE, _any_of([r"[0-9]+\.#"]) if at_cell_broker else _NONE),
             KeyPatterns(names.dead, _any_of([re.escape(letter_key(cell))]), letters),
         ),
     )
@@ -243,11 +245,11 @@ def of_client(name: str, exchange: str = "berth") -> Permissions:
     names = BrokerNames(exchange)
     below = rf"client\.{re.escape(name)}\.[A-Za-z0-9._-]+"
     queues = _named(names, [rf"client\.{re.escape(name)}\.[0-9]{{1,2}}"])
-    word = rf"{re.escape(name)}(_{_WORD})?"
+    client_key = rf"{re.escape(name)}(_{_WORD})?"
     keys = [rf"client\.{re.escape(name)}", rf"ask\.scheduler\.client\.{re.escape(name)}"]
     any_cell = rf"({_WORD}|\\*)"
-    patterns = [_FIELD.sub(any_cell, topic.pattern.replace(".", r"\.")) for topic in TOLD_TO_CLIENTS]
-    results = [rf"{pattern}\.{word}" for pattern in patterns]
+    patterns = [_FIELD.sub(any_cell, topic.pattern.replace(".", r"\.")) for topic in CLIENT_TOPICS]
+    results = [rf"{pattern}\.{client_key}" for pattern in patterns]
     return Permissions(
         configure=_any_of(queues),
         write=_any_of([*queues, *_exchanges(names, "")]),
@@ -288,8 +290,8 @@ def _replies_to(cell: str, askers: Sequence[str] = ()) -> str:
 
 
 def _filled(pattern: str, cell: str) -> str:
-    words = pattern.replace(".", r"\.")
-    return _FIELD.sub(lambda field: re.escape(cell) if cell and field[1] == "cell" else _WORD, words)
+    escaped = pattern.replace(".", r"\.")
+    return _FIELD.sub(lambda field: re.escape(cell) if cell and field[1] == "cell" else _WORD, escaped)
 
 
 def _named(names: BrokerNames, queues: Iterable[str]) -> list[str]:

@@ -91,12 +91,12 @@ class Publisher:
 
     def abandon(self) -> None:
         """Fail all waiting calls, because the connection closes."""
-        gone = Unavailable(
+        problem = Unavailable(
             f"the connection to RabbitMQ at {self._link.place} was closed before this was sent"
         )
         for queue in self._queues.values():
             while queue.waiting:
-                queue.waiting.popleft()[1].settle(gone)
+                queue.waiting.popleft()[1].settle(problem)
         self._queues.clear()
 
     def _schedule_send(self, queue: _Queue) -> None:

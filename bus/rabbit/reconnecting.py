@@ -46,7 +46,7 @@ class Link:
         names: BrokerNames,
         *,
         quorum: bool,
-        look_seconds: float,
+        poll_seconds: float,
         clock: Clock,
         declared: Declared,
     ) -> None:
@@ -56,7 +56,7 @@ class Link:
         self.user = user_of(url)
         self._url = url
         self._quorum = quorum
-        self._look_seconds = look_seconds
+        self._poll_seconds = poll_seconds
         self._declared = declared
         self._session: Session | None = None
         self._changed = asyncio.Event()  # set when a session begins or the link ends
@@ -222,7 +222,7 @@ class Link:
     async def _first(self, patience: float) -> Session:
         deadline = monotonic() + patience
         backoff = Backoff(self.clock)
-        say = log.warning  # once: a user at a terminal should know the reason for the wait
+        log_problem = log.warning  # once: a user at a terminal should know the reason for the wait
         while True:
             try:
                 return await self._connect()
@@ -231,14 +231,14 @@ class Link:
             except Unavailable as problem:
                 if monotonic() > deadline:
                     raise Unavailable(f"{problem} (tried for {patience:g} s)") from None
-                say("%s; trying again for %g s", problem, patience)
-                say = log.info
+                log_problem("%s; trying again for %g s", problem, patience)
+                log_problem = log.info
             await backoff.pause()
 
     async def _connect(self) -> Session:
         connection = await dial(self._url)
         topology = Topology(connection, self.names, self._quorum)
-        session = Session(connection, topology, self._declared, self._look_seconds)
+        session = Session(connection, topology, self._declared, self._poll_seconds)
         try:
             async with asyncio.timeout(_RESTORING):
                 await session.open_publisher()  # before other callers, so that messages keep their order

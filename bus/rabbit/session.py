@@ -14,14 +14,14 @@ from bus.rabbit.wire import Post
 
 log = logging.getLogger(__name__)
 
-_LOOKS_TO_A_ROUND = 15
+_CHECKS_A_ROUND = 15
 # A broker confirms within moments, unless it is short of memory or disk.
 UNCONFIRMED_SECONDS = ANSWER_SECONDS
 
 
 class Session:
     def __init__(
-        self, connection: AbstractConnection, topology: Topology, declared: Declared, look_seconds: float
+        self, connection: AbstractConnection, topology: Topology, declared: Declared, poll_seconds: float
     ) -> None:
         self.connection = connection
         self.topology = topology
@@ -29,7 +29,7 @@ class Session:
         self.whole.set()
         self.mended = 0  # how often it was made whole again
         self._declared = declared
-        self._look_seconds = look_seconds
+        self._poll_seconds = poll_seconds
         self._missed = asyncio.Event()
         self._publisher: BulkChannel | None = None
         self._opening = asyncio.Lock()
@@ -47,14 +47,14 @@ class Session:
         id_ = post.properties.message_id
         if apart or id_ in self._under_way:  # returned messages are identified by their ids
             async with self._apart:
-                own = await BulkChannel().open(self.connection, confirms=True)
+                extra_channel = await BulkChannel().open(self.connection, confirms=True)
                 try:
                     async with asyncio.timeout(UNCONFIRMED_SECONDS):
-                        await own.publish(post)
+                        await extra_channel.publish(post)
                 finally:
-                    if not own.closed:
+                    if not extra_channel.closed:
                         with suppress(TimeoutError):
-                            await own.close()
+                            await extra_channel.close()
             return
         self._under_way.add(id_)
         try:
@@ -122,10 +122,10 @@ class Session:
             if len(missing) in (0, 3):
                 break
             was_whole = False
-            await asyncio.sleep(self._look_seconds / 20)
+            await asyncio.sleep(self._poll_seconds / 20)
         await self.declare_all()
         if not was_whole:
-            await asyncio.sleep(2 * self._look_seconds)
+            await asyncio.sleep(2 * self._poll_seconds)
 
     def missed(self, mended: int) -> None:
         """Stop publishing because an exchange is missing, unless it was repaired since (`mended` grew)."""
@@ -142,13 +142,13 @@ class Session:
         declared again every few checks.
         """
         while True:
-            for _ in range(_LOOKS_TO_A_ROUND):
+            for _ in range(_CHECKS_A_ROUND):
                 await self._look()
             await self._again()
 
     async def _look(self) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._look_seconds):
+            async with asyncio.timeout(self._poll_seconds):
                 await self._missed.wait()
         await self._mind_the_unconfirmed()
         if not self._missed.is_set():
@@ -167,10 +167,10 @@ class Session:
         self.whole.clear()
         log.warning("an exchange was deleted from the broker: all exchanges and queues are declared again")
         while True:
-            await asyncio.sleep(2 * self._look_seconds)
+            await asyncio.sleep(2 * self._poll_seconds)
             if await self._again():
                 break
-        await asyncio.sleep(self._look_seconds)
+        await asyncio.sleep(self._poll_seconds)
         self._missed.clear()
         self.mended += 1
         self.whole.set()

@@ -28,28 +28,30 @@ class RabbitTransport:
         coalesce: bool = True,
         name: str = "",
         patience: float = 30.0,
-        look_seconds: float = 2.0,  # seconds between two checks of the exchanges
-        keeps: bool = False,  # what everybody uses and only some may make is made as soon as we connect
+        poll_seconds: float = 2.0,  # seconds between two checks of the exchanges
+        declares_shared: bool = False,  # declare what all workers use when the connection opens
         central: Sequence[QueueSpec] = (),  # declared with the exchanges if one is missing
         clock: Clock | None = None,
     ) -> None:
         self._names = BrokerNames(exchange)
         self._patience = patience
-        declared = Declared(central=tuple(central), dead=keeps)
-        if keeps:
+        declared = Declared(central=tuple(central), dead=declares_shared)
+        if declares_shared:
             declared.delays = {delay_for(seconds) for seconds in DELAYS}
         self._link = Link(
             broker_url(url, name),
             self._names,
             quorum=quorum,
-            look_seconds=look_seconds,
+            poll_seconds=poll_seconds,
             clock=clock or Clock(),
             declared=declared,
         )
         self._publisher = Publisher(self._link, coalesce=coalesce)
         self._dead = DeadLetterQueue(self._link)
         self._unrouted = (
-            UnroutedMessages(self._link, self._put_back, self._dead.store_dead_letter) if keeps else None
+            UnroutedMessages(self._link, self._put_back, self._dead.store_dead_letter)
+            if declares_shared
+            else None
         )
         self._inboxes: list[RabbitInbox] = []
 
@@ -150,7 +152,7 @@ async def _depths(names: BrokerNames, queues: Sequence[str], session: Session) -
     delays.append(await depth(names.unrouted))
     dead = await depth(names.dead)
     return BusDepths(
-        {name: there for name, there in found.items() if there is not None},
+        {name: queue_depth for name, queue_depth in found.items() if queue_depth is not None},
         dead=dead.messages if dead else 0,
         delayed=sum(delay.messages for delay in delays if delay),
     )

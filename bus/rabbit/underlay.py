@@ -12,7 +12,7 @@ from aio_pika.abc import AbstractConnection
 from aio_pika.exceptions import ChannelClosed, ChannelInvalidStateError, ConnectionClosed
 
 from bus.rabbit.connection import BROKEN, answered, open_channel, reason, refusal, streams_of
-from bus.rabbit.wire import Arrived, FramesOfChannel, Heard, Post, arrived
+from bus.rabbit.wire import Arrived, FramesOfChannel, OnMessage, Post, arrived
 
 _HANGING_UP_SECONDS = 5.0
 
@@ -62,10 +62,10 @@ class BulkChannel:
         except ChannelClosed as closed:
             raise refusal(closed) from None
 
-    async def consume(self, queue: str, in_advance: int, heard: Heard) -> str:
+    async def consume(self, queue: str, in_advance: int, on_message: OnMessage) -> str:
         """Call `heard` with messages of a queue, this many unsettled at most. Return the consumer tag."""
         consumer = f"{self._under.number}.{next(self._consumers)}"
-        self._frames.heard[consumer] = heard
+        self._frames.consumers[consumer] = on_message
         async with answered():
             await self._channel.set_qos(in_advance)
             await self._under.basic_consume(queue, _never, consumer_tag=consumer)
@@ -78,7 +78,7 @@ class BulkChannel:
     async def cancel(self, consumer: str) -> None:
         async with answered():
             await self._under.basic_cancel(consumer)
-        self._frames.heard.pop(consumer, None)
+        self._frames.consumers.pop(consumer, None)
 
     async def get(self, queue: str) -> Arrived | None:
         """Return the next message of a queue if it has one, without waiting."""

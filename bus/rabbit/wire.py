@@ -74,7 +74,7 @@ def arrived(tag: int, exchange: str, key: str, redelivered: bool, body: bytes, p
     )
 
 
-Heard = Callable[[Arrived], None]
+OnMessage = Callable[[Arrived], None]
 
 
 class NoQueueBound(Exception):
@@ -139,7 +139,7 @@ class FramesOfChannel:
     def __init__(
         self, wire: Wire, writer: asyncio.StreamWriter, number: int, frame_max: int, *, confirms: bool
     ) -> None:
-        self.heard: dict[str, Heard] = {}  # by the consumer's tag
+        self.consumers: dict[str, OnMessage] = {}  # by the consumer's tag
         self._writer = writer
         self._number = number
         self._most = frame_max - _START.size - len(_END)
@@ -265,10 +265,10 @@ class FramesOfChannel:
         if coming.consumer is None:  # it has come back: the confirm that follows means nothing
             self._settled(self._tags.get(str(properties.message_id), 0), NoQueueBound())
             return
-        heard = self.heard.get(coming.consumer)
-        if heard is not None:
+        on_message = self.consumers.get(coming.consumer)
+        if on_message is not None:
             body = coming.bodies[0] if len(coming.bodies) == 1 else b"".join(coming.bodies)
-            heard(arrived(coming.tag, coming.exchange, coming.key, coming.redelivered, body, properties))
+            on_message(arrived(coming.tag, coming.exchange, coming.key, coming.redelivered, body, properties))
 
 
 _Unconfirmed = tuple[asyncio.Future[None], str]

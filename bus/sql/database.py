@@ -162,7 +162,7 @@ class Database:
                     if commit:
                         await tx.commit()
                 finally:
-                    await tx.give_back()
+                    await tx.release_connection()
         except Exception as error:
             if self.revision is None or not misses_something(error) or not await self._has_moved_on():
                 raise
@@ -177,7 +177,7 @@ class Database:
             try:
                 rows = await tx.fetch("SELECT version_num FROM alembic_version", [])
             finally:
-                await tx.give_back()
+                await tx.release_connection()
         return [row["version_num"] for row in rows] != [self.revision]
 
     async def _connected(self) -> Transaction:

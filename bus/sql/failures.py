@@ -105,9 +105,9 @@ def misses_something(error: BaseException) -> bool:
     """Return whether a database error is about a table or column that only another version has."""
     if sqlstate(error) in ("42P01", "42703", "42883", "42P10", "23502"):
         return True
-    words = str(getattr(error, "orig", None) or error)
+    text = str(getattr(error, "orig", None) or error)
     missing = ("no such table", "no such column", "has no column", "NOT NULL constraint failed")
-    return bool(result_code(error)) and any(part in words for part in missing)
+    return bool(result_code(error)) and any(part in text for part in missing)
 
 
 def explained(error: Exception, database: str) -> Exception:

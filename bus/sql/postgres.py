@@ -26,18 +26,18 @@ def secured(address: URL) -> tuple[URL, dict[str, Any]]:
 
     Without files the driver uses libpq's defaults: PGSSLROOTCERT, ~/.postgresql/root.crt.
     """
-    words = {name: str(address.query[name]) for name in ("ssl", "sslmode", *FILES) if name in address.query}
-    if not words:
+    options = {name: str(address.query[name]) for name in ("ssl", "sslmode", *FILES) if name in address.query}
+    if not options:
         return address, {}
-    plain = address.difference_update_query(list(words))
-    mode = words.get("sslmode") or words.get("ssl", "")
+    plain = address.difference_update_query(list(options))
+    mode = options.get("sslmode") or options.get("ssl", "")
     if mode not in MODES:
         raise ValueError(f"sslmode={mode}: there are {', '.join(MODES)}")
-    if not any(name in words for name in FILES):
+    if not any(name in options for name in FILES):
         return plain, {"ssl": mode}
     if mode not in ("require", *_VERIFIES):
         raise ValueError(f"sslmode={mode} needs no certificates: say require, verify-ca or verify-full")
-    return plain, {"ssl": _context(mode, *(words.get(name) for name in FILES))}
+    return plain, {"ssl": _context(mode, *(options.get(name) for name in FILES))}
 
 
 def _context(mode: str, root: str | None, certificate: str | None, key: str | None) -> ssl.SSLContext:

@@ -39,7 +39,7 @@ class Rows:
 
     def __init__(self, dialect: Literal["postgresql", "sqlite"], name: str, columns: dict[str, Any]) -> None:
         unknown = [str(kind) for kind in columns.values() if kind not in _POSTGRESQL]
-        if unknown or not columns or not all(word.isidentifier() for word in (name, *columns)):
+        if unknown or not columns or not all(identifier.isidentifier() for identifier in (name, *columns)):
             raise TypeError(f"rows {name}({', '.join(columns)}) of {unknown or 'columns with such names'}")
         self._postgresql = dialect == "postgresql"
         self._keys = [f"{name}_{column}" if self._postgresql else name for column in columns]
@@ -216,11 +216,11 @@ def _numbered(sql: str, names: Sequence[str], first: int, mark: str) -> str:
 
 def _joined(made: Sequence[_Made]) -> str:
     """Return one SQL statement that executes each of the given statements once."""
-    *others, leading = made
+    *preceding, leading = made
     first, parts = 1, ""
-    for position, statement in enumerate(others):
+    for position, statement in enumerate(preceding):
         parts += f"other{position} AS ({_numbered(statement.sql, statement.names, first, '$')} RETURNING 1), "
         first += len(statement.names)
-    done = [f"(SELECT count(*) FROM other{position})" for position in range(len(others))]
+    done = [f"(SELECT count(*) FROM other{position})" for position in range(len(preceding))]
     sql = _numbered(leading.sql, leading.names, first, "$").replace("{others}", parts)
     return sql.replace("{after}", f"{' + '.join(done) or 0} >= 0")

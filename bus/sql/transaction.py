@@ -68,7 +68,7 @@ class Transaction(ABC):
     async def _commit(self) -> None: ...
 
     @abstractmethod
-    async def give_back(self) -> None:
+    async def release_connection(self) -> None:
         """Roll back what was not committed, and return the database connection to the pool."""
 
 
@@ -119,7 +119,7 @@ class PostgresTransaction(Transaction):
             raise RuntimeError("a statement of this transaction had failed: it was rolled back")
         self._unfinished = False
 
-    async def give_back(self) -> None:
+    async def release_connection(self) -> None:
         try:
             if self._unfinished and not self._driver.is_closed():
                 await postgres.roll_back(self._driver)
@@ -170,11 +170,11 @@ class SqliteTransaction(Transaction):
         except (exc.SQLAlchemyError, OSError) as error:
             raise self._explained(error) from error
 
-    async def give_back(self) -> None:
-        await _give_back(self._connection)
+    async def release_connection(self) -> None:
+        await _release_connection(self._connection)
 
 
-async def _give_back(connection: AsyncConnection) -> None:
+async def _release_connection(connection: AsyncConnection) -> None:
     if connection.sync_connection is None:
         return
     try:

@@ -90,8 +90,8 @@ def release_answered(build: Build, result: claims.ReleaseResult) -> Stepped:
     """Apply placement's answer to a release: the build holds nothing any more, so its end can be reported."""
     match result:
         case claims.Held():  # release it, whichever claim changed it
-            build, said = _caught_up(build, result)
-            return build, (*said, say.question(build))
+            build, messages_out = _caught_up(build, result)
+            return build, (*messages_out, say.question(build))
         case Contended():
             return build, (say.question(build),)
         case claims.OutsideCell(why=why) if not build.end:  # not ours to release: the end says so
@@ -115,8 +115,8 @@ def _caught_up(build: Build, held: claims.Held) -> Stepped:
     position = position_of(build, held)
     if position is None or position == build.at:
         return build, ()
-    there = replace(holding(build, position, held.allocations), at=position, attempt=build.attempt + 1)
-    return there, (say.destroy(build),)
+    retried = replace(holding(build, position, held.allocations), at=position, attempt=build.attempt + 1)
+    return retried, (say.destroy(build),)
 
 
 def _taken_over(build: Build, held: claims.Held) -> Leftover | None:
@@ -124,13 +124,13 @@ def _taken_over(build: Build, held: claims.Held) -> Leftover | None:
     return next((left for left in waits if holds_instead(build, build.hosts[left.at], held)), None)
 
 
-def holds_instead(build: Build, there: Selection, held: claims.Held) -> bool:
+def holds_instead(build: Build, selection: Selection, held: claims.Held) -> bool:
     """Return whether placement has the build's allocations on the given host, and none on its present
     host.
     """
-    if there.choice.allocations == held.allocations != build.host.choice.allocations:
+    if selection.choice.allocations == held.allocations != build.host.choice.allocations:
         return True
-    return there.root in held.roots and build.host.root not in held.roots
+    return selection.root in held.roots and build.host.root not in held.roots
 
 
 def doomed(build: Build, why: str) -> Stepped:
@@ -163,8 +163,8 @@ def position_of(build: Build, held: claims.Held) -> int | None:
     hosts = build.hosts
     order = (*range(build.at + 1, len(hosts)), build.at)
     same = (at for at in order if hosts[at].choice.allocations == held.allocations)
-    there = (at for at in order if hosts[at].root in held.roots)
-    return next(same, next(there, None))
+    positions = (at for at in order if hosts[at].root in held.roots)
+    return next(same, next(positions, None))
 
 
 def holding(build: Build, position: int, allocations: Allocations) -> Build:
@@ -225,8 +225,8 @@ def checked_allocations(
         case Held() if not answer.allocations:
             return "it does not hold any resources now"
         case Held() if known is not None and known.placed is not None:
-            there = asked.chosen.root in answer.roots
-            return answer if there else f"it holds nothing of {asked.chosen.host} by now"
+            on_chosen = asked.chosen.root in answer.roots
+            return answer if on_chosen else f"it holds nothing of {asked.chosen.host} by now"
         case Held():
             same = answer.allocations == asked.chosen.choice.allocations
             return answer if same else "its allocations have changed: try again"
@@ -291,7 +291,7 @@ def _adopted_build(asked: BuildAdoptRequested, held: Held, now: float, version: 
         generation=held.generation,
         spec=asked.spec,
     )
-    there = Attempt(
+    adopted = Attempt(
         host=asked.chosen.host,
         agent=asked.chosen.agent,
         outcome="built",
@@ -308,7 +308,7 @@ def _adopted_build(asked: BuildAdoptRequested, held: Held, now: float, version: 
         attempt=1,
         generation=held.generation,
         started=now,
-        attempts=(there,),
+        attempts=(adopted,),
         end="active",
     )
 

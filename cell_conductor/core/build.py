@@ -126,41 +126,41 @@ def overdue(build: Build) -> messages.AgentReported:
 def attempt_fields(
     build: Build,
     attempt: int | None = None,
-    there: messages.Selection | messages.AgentReported | MoveReported | None = None,
+    guest_on: messages.Selection | messages.AgentReported | MoveReported | None = None,
 ) -> dict[str, Any]:
     """Return the fields of messages that name an attempt (by default the present one) and its host."""
-    there = there or build.host
+    guest_on = guest_on or build.host
     return {
         "build": build.id,
         "attempt": build.attempt if attempt is None else attempt,
         "cell": build.cell,
-        "agent": there.agent,
-        "root": there.root,
-        "host": there.host,
+        "agent": guest_on.agent,
+        "root": guest_on.root,
+        "host": guest_on.host,
     }
 
 
 def question(build: Build) -> ClaimRequested | ReleaseRequested:
     """Return the question of a build to placement: a claim of the next host, or a release."""
-    keep = leftover_holder(build)
+    holder = leftover_holder(build)
     if build.status == "deleting" or build.doom:
         retire = "deleted" if build.status == "deleting" else f"error: {build.doom}"[:MAX_CAUSE]
-        return ReleaseRequested(consumer=build.id, generation=build.generation, retire=retire, keep=keep)
+        return ReleaseRequested(consumer=build.id, generation=build.generation, retire=retire, keep=holder)
     claim = ConsumerClaim(
         consumer=build.id,
         generation=build.generation,
         choices=tuple(spare.choice for spare in build.spares),
         project=build.spec.project,
         user=build.spec.user,
-        keep=keep,
+        keep=holder,
     )
     return ClaimRequested(claims=(claim,))
 
 
 def leftover_holder(build: Build) -> str | None:
     """Return the holder consumer for the resources of the guest that this attempt leaves behind, if any."""
-    kept = (left for left in build.leftovers if left.attempt == build.attempt and not left.gone)
-    return next((_holder(build, left) for left in kept), None)
+    leftovers = (left for left in build.leftovers if left.attempt == build.attempt and not left.gone)
+    return next((_holder(build, left) for left in leftovers), None)
 
 
 def _holder(build: Build, left: Leftover) -> str:
@@ -201,15 +201,15 @@ def ended(build: Build) -> messages.BuildEnded:
     """Return the message about the end of a build; always the same message."""
     assert build.end, f"{build.id} has not ended"
     active = build.end == "active"
-    there = _built_on(build)
+    guest_on = _built_on(build)
     return messages.BuildEnded(
         build=build.id,
         request=build.as_placed.request,
         cell=build.cell,
         status=build.end,
-        host=there.host if active else "",
-        root=there.root if active else "",
-        agent=there.agent if active else "",
+        host=guest_on.host if active else "",
+        root=guest_on.root if active else "",
+        agent=guest_on.agent if active else "",
         reason="" if active else build.doom,
         attempts=build.attempts,
         decision=replace(build.as_placed.decision, record=None),  # the record is for queries
@@ -285,16 +285,16 @@ def undone(build: Build, attempt: int | None = None, roots: Collection[str] | No
     some.
     """
     left = (left for left in build.leftovers if not left.gone and attempt in (None, left.attempt))
-    there = (each for each in left if roots is None or build.hosts[each.at].root in roots)
-    return tuple(destroy_left(build, each) for each in there)
+    leftovers = (each for each in left if roots is None or build.hosts[each.at].root in roots)
+    return tuple(destroy_left(build, each) for each in leftovers)
 
 
 def leftover_released(build: Build, consumer: str, result: ReleaseResult) -> Build:
     """Forget a guest left behind: placement has answered the release of its holder consumer."""
     if isinstance(result, Contended | Held):
         return build
-    kept = tuple(left for left in build.leftovers if _holder(build, left) != consumer)
-    return build if kept == build.leftovers else replace(build, leftovers=kept)
+    remaining = tuple(left for left in build.leftovers if _holder(build, left) != consumer)
+    return build if remaining == build.leftovers else replace(build, leftovers=remaining)
 
 
 def timed(build: Build) -> Build:

@@ -75,6 +75,6 @@ class AttemptLimits(Struct, frozen=True):
     build_timeout: float = 1800.0
     delete_timeout: float = 600.0  # after which a build is deleted without its agent's confirmation
     cleanup_timeout: float = 86400.0  # how long a silent agent's leftover holds its resources
-    look_every: float = 5.0  # between checks for silent agents
+    poll_every: float = 5.0  # between checks for silent agents
     stalled_after: float = 60.0  # silence after which messages are repeated
     agent_lease: float = 2.0  # of agents that share nodes

@@ -134,7 +134,7 @@ def _delete(build: Build, event: BuildDeleteRequested, now: float, limits: Attem
     if move.goal == "deleted":
         return build, phases.waited_for(build)
     if move.phase == "send":
-        build = phases.over(build, "given up", DELETED, now)
+        build = phases.end_phase(build, "given up", DELETED, now)
     return recalled(build, "deleted", DELETED, now, limits)
 
 
@@ -159,30 +159,32 @@ def _left_cell(
         build = phases.source_left(build, now, limits)
     replies = build.replies if status == "deleted" else ()
     build = replace(build, generation=None, move=replace(move, silent=move.phase == "away"))
-    build, said = phases.close(build, "deleted" if status == "deleted" else "done", move.cause, now, status)
-    return build, (*said, *(say.deleted(build, reply_to) for reply_to in replies))
+    build, emitted = phases.close(
+        build, "deleted" if status == "deleted" else "done", move.cause, now, status
+    )
+    return build, (*emitted, *(say.deleted(build, reply_to) for reply_to in replies))
 
 
-def _back(build: Build, told: HandoverProgress, now: float, limits: AttemptLimits) -> Stepped:
+def _back(build: Build, progress: HandoverProgress, now: float, limits: AttemptLimits) -> Stepped:
     """Take back a build that failed to leave, with its old resources or why they are lost."""
     move = phases.open_move(build)
     deleted = move.goal == "deleted"
     move = replace(
         move,
-        goal="deleted" if deleted else told.end if told.end in ("reverted", "aborted") else "error",
-        cause=told.cause,
-        highest=max(move.highest, told.above),
-        step=max(move.step, told.steps),
-        phases=(*move.phases, *told.phases),
-        attempts=told.attempts,
+        goal="deleted" if deleted else progress.end if progress.end in ("reverted", "aborted") else "error",
+        cause=progress.cause,
+        highest=max(move.highest, progress.above),
+        step=max(move.step, progress.steps),
+        phases=(*move.phases, *progress.phases),
+        attempts=progress.attempts,
     )
-    build = replace(build, generation=told.generation, status="moving", move=move)
+    build = replace(build, generation=progress.generation, status="moving", move=move)
     if deleted:
-        build, said = phases.close(build, "deleted", DELETED, now, "deleting", say.destroy(build))
-        return replace(build, deadline=now + limits.delete_timeout), said
+        build, emitted = phases.close(build, "deleted", DELETED, now, "deleting", say.destroy(build))
+        return replace(build, deadline=now + limits.delete_timeout), emitted
     if move.kind == "unshelve":
         return phases.close(build, move.goal or "error", move.cause, now, "shelved")
-    return phases.returned(build, now, limits, told.problem)
+    return phases.returned(build, now, limits, progress.problem)
 
 
 def arrives(build: Build | None, placed: MovePlaced, now: float, limits: AttemptLimits) -> Stepped | None:
@@ -199,7 +201,7 @@ def arrives(build: Build | None, placed: MovePlaced, now: float, limits: Attempt
         return phases.deleting(taken, None, now, limits, DELETED)
     if build.status != "moved":
         cause = f"the instance is {build.status} there already"
-        there = HandoverReported(
+        report = HandoverReported(
             move=placed.move,
             build=placed.build,
             cell=placed.cell,
@@ -208,7 +210,7 @@ def arrives(build: Build | None, placed: MovePlaced, now: float, limits: Attempt
             above=build.attempt,
             cause=cause,
         )
-        return build, (there,)
+        return build, (report,)
     build = phases.trimmed(build)
     at = len(build.hosts)
     build = replace(build, moved=(*build.moved, placed.chosen, *placed.alternates))

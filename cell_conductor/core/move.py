@@ -30,7 +30,7 @@ Phase = Literal[
     "away",  # released to another cell, which decides what follows
     "recall",  # the scheduler is asked for the build's resources after a cancelled departure
 ]
-Over = Literal["done", "failed", "timed out", "given up"]
+PhaseOutcome = Literal["done", "failed", "timed out", "given up"]
 
 KEPT: tuple[moves.MoveKind, ...] = ("migrate", "resize", "live", "evacuate")  # a holder holds the source
 BUILT: tuple[moves.MoveKind, ...] = ("evacuate", "unshelve")  # built again at the destination
@@ -184,8 +184,8 @@ def half_report(move: BuildMove) -> moves.HandoverReported:
 
 def end_messages(move: BuildMove) -> tuple[Message, ...]:
     """Return the messages about a move's end, with a report to the other cell if it waits for one."""
-    said: tuple[Message, ...] = () if move.silent else (ended(move),)
-    return (*said, half_report(move)) if move.half == "arriving" else said
+    emitted: tuple[Message, ...] = () if move.silent else (ended(move),)
+    return (*emitted, half_report(move)) if move.half == "arriving" else emitted
 
 
 def move_state(move: BuildMove) -> moves.MoveStands:

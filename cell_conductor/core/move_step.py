@@ -71,22 +71,24 @@ def _phase_reported(build: Build, report: MoveReported, now: float, limits: Atte
         case _, "prepare":
             return phases.failed_there(build, "failed", cause, now, limits, report)
         case _, "send":
-            build = phases.over(build, "failed", cause, now)
+            build = phases.end_phase(build, "failed", cause, now)
             return _not_sent(build, f"{move.left} could not send it: {cause}", now, limits)
         case _, "start":
             return _not_started(build, cause, now, limits, left=report.leftover)
         case _, "rebuild":  # the old guest continues
-            build = replace(phases.over(build, "failed", cause, now), attempt=move.was, became=move.before)
+            build = replace(
+                phases.end_phase(build, "failed", cause, now), attempt=move.was, became=move.before
+            )
             return phases.close(
                 build, "error", f"it could not be rebuilt, and is as it was: {cause}", now, "active"
             )
         case _:
-            return resumed(phases.over(build, "failed", cause, now), cause, now)
+            return resumed(phases.end_phase(build, "failed", cause, now), cause, now)
 
 
 def _done(build: Build, now: float, limits: AttemptLimits) -> Stepped:
     move = phases.open_move(build)
-    build = phases.over(build, "done", "", now)
+    build = phases.end_phase(build, "done", "", now)
     match move.phase:
         case "prepare":
             return phases.enter(build, "start" if move.half == "arriving" else "send", now, limits)
@@ -106,7 +108,7 @@ def _done(build: Build, now: float, limits: AttemptLimits) -> Stepped:
 
 def _not_started(build: Build, cause: str, now: float, limits: AttemptLimits, left: bool) -> Stepped:
     failed = say.host_failed(build, cause)
-    build = phases.tried(phases.over(build, "failed", cause, now), "failed", cause, now)
+    build = phases.tried(phases.end_phase(build, "failed", cause, now), "failed", cause, now)
     if left:
         build = say.add_leftover(build, now, limits.cleanup_timeout, above=phases.open_move(build).was)
     return phases.way_back(build, "error", "it could not be started", now, limits, failed)
@@ -129,7 +131,7 @@ def _agent_reported(build: Build, report: AgentReported, now: float, limits: Att
     if mine and move.phase == "build":
         match report.outcome:
             case "built":
-                build = phases.tried(phases.over(build, "done", "", now), "built", "", now)
+                build = phases.tried(phases.end_phase(build, "done", "", now), "built", "", now)
                 return phases.arrived(build, now, limits)
             case "failed":
                 cause = report.cause or "failed without giving a cause"
@@ -150,7 +152,7 @@ def _destroyed(build: Build, attempt: int, now: float, limits: AttemptLimits) ->
         case "undo":
             return undone(build, now, limits)
         case "destroy" if mine:
-            return phases.enter(phases.over(build, "done", "", now), "release", now, limits)
+            return phases.enter(phases.end_phase(build, "done", "", now), "release", now, limits)
         case "prepare" | "build" if mine:
             return phases.failed_there(build, "failed", cause, now, limits)
         case "start" if mine:
@@ -158,8 +160,8 @@ def _destroyed(build: Build, attempt: int, now: float, limits: AttemptLimits) ->
         case "verify":
             return build, ()
         case _:  # repeat what this led to
-            said = move.phase in ASKING or move.first <= attempt < build.attempt
-            return build, phases.waited_for(build) if said else ()
+            awaited = move.phase in ASKING or move.first <= attempt < build.attempt
+            return build, phases.waited_for(build) if awaited else ()
 
 
 def _overdue(build: Build, now: float, limits: AttemptLimits) -> Stepped:
@@ -175,27 +177,29 @@ def _overdue(build: Build, now: float, limits: AttemptLimits) -> Stepped:
         case "prepare" | "build":
             return phases.failed_there(build, "timed out", cause, now, limits)
         case "send":
-            build = phases.over(build, "timed out", cause, now)
+            build = phases.end_phase(build, "timed out", cause, now)
             return _not_sent(build, f"{move.left} did not send it: {cause}", now, limits)
         case "start":  # it may run there, so it belongs there, and the order stays queued
             failed = say.host_failed(build, cause)
-            build = phases.tried(phases.over(build, "timed out", cause, now), "timed out", cause, now)
+            build = phases.tried(phases.end_phase(build, "timed out", cause, now), "timed out", cause, now)
             why = f"{move.host} did not say that it runs; it is there, or will be: {cause}"
-            build, said = phases.arrived(build, now, limits, "error", why)
-            return build, (failed, *said)
+            build, emitted = phases.arrived(build, now, limits, "error", why)
+            return build, (failed, *emitted)
         case "rebuild":  # the order stays queued, so it may become the new guest
-            build = phases.over(build, "timed out", cause, now)
+            build = phases.end_phase(build, "timed out", cause, now)
             return phases.close(build, "error", f"it may yet be rebuilt: {cause}", now, "active")
         case "resume":
-            return resumed(phases.over(build, "timed out", cause, now), cause, now)
+            return resumed(phases.end_phase(build, "timed out", cause, now), cause, now)
         case "verify":
             return phases.arrived(
-                phases.over(build, "done", "the time to revert has expired", now), now, limits
+                phases.end_phase(build, "done", "the time to revert has expired", now), now, limits
             )
         case "undo":
             return undoing(build, now, limits)
         case _:  # destroy: its resources stay held until it is destroyed
-            build = say.add_leftover(phases.over(build, "timed out", cause, now), now, limits.cleanup_timeout)
+            build = say.add_leftover(
+                phases.end_phase(build, "timed out", cause, now), now, limits.cleanup_timeout
+            )
             return phases.enter(build, "release", now, limits)
 
 
@@ -221,17 +225,17 @@ def steered(build: Build, event: MoveSteered, now: float, limits: AttemptLimits)
         return _refused(build, event, "it is being reverted already")
     match event.to, move.phase:
         case "confirm", "verify":
-            return phases.arrived(phases.over(build, "done", "confirmed", now), now, limits)
+            return phases.arrived(phases.end_phase(build, "done", "confirmed", now), now, limits)
         case "revert", "verify":
-            build = phases.over(build, "given up", "reverted", now)
+            build = phases.end_phase(build, "given up", "reverted", now)
             build = say.add_leftover(build, now, limits.cleanup_timeout, above=move.was)
             build = replace(build, move=replace(phases.open_move(build), may_run=True))
             return phases.way_back(build, "reverted", "", now, limits)
         case "abort", "send" if move.leaves:
-            return recalled(phases.over(build, "given up", "aborted", now), "aborted", "", now, limits)
+            return recalled(phases.end_phase(build, "given up", "aborted", now), "aborted", "", now, limits)
         case "abort", "prepare" | "send" | "build" | "swap" | "undo":
             if move.phase != "swap":
-                build = phases.over(build, "given up", "aborted", now)
+                build = phases.end_phase(build, "given up", "aborted", now)
             if move.phase in ("prepare", "build") or (move.phase == "send" and move.kind != "shelve"):
                 build = say.add_leftover(build, now, limits.cleanup_timeout, above=move.was)
             return phases.way_back(build, "aborted", "", now, limits)
@@ -252,20 +256,22 @@ def undoing(build: Build, now: float, limits: AttemptLimits) -> Stepped:
     move = phases.open_move(build)
     waits = phases.pending(build)
     if not move.goal:
-        return phases.enter(phases.over(build, "timed out", "no answer", now), "swap", now, limits)
+        return phases.enter(phases.end_phase(build, "timed out", "no answer", now), "swap", now, limits)
     if move.may_run and any(now < left.until for left in waits):
         cause = f"{', '.join(build.hosts[left.at].host for left in waits)}: no reply; the order is repeated"
         build = replace(build, deadline=now + limits.delete_timeout)
         return build, (phases.move_progress(build, refused=cause), *phases.waited_for(build))
     return phases.enter(
-        phases.over(build, "timed out", "no answer", now), phases.phase_without_guest(build), now, limits
+        phases.end_phase(build, "timed out", "no answer", now), phases.phase_without_guest(build), now, limits
     )
 
 
 def undone(build: Build, now: float, limits: AttemptLimits) -> Stepped:
     if phases.pending(build):
         return build, ()
-    return phases.enter(phases.over(build, "done", "", now), phases.phase_without_guest(build), now, limits)
+    return phases.enter(
+        phases.end_phase(build, "done", "", now), phases.phase_without_guest(build), now, limits
+    )
 
 
 def resumed(build: Build, problem: str, now: float) -> Stepped:

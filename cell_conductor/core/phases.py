@@ -39,7 +39,7 @@ Stepped = tuple[Build, Effects]
 AWAY_SECONDS = 60.0  # after which the departure is reported again
 
 
-def enter(build: Build, phase: moves.Phase, now: float, limits: AttemptLimits, *said: Message) -> Stepped:
+def enter(build: Build, phase: moves.Phase, now: float, limits: AttemptLimits, *before: Message) -> Stepped:
     """Begin a phase of a move: return the given messages, the state of the move, and the phase's orders."""
     move = open_move(build)
     deadline = {
@@ -61,10 +61,10 @@ def enter(build: Build, phase: moves.Phase, now: float, limits: AttemptLimits, *
     statuses: dict[moves.Phase, Status] = {"verify": "verifying", "away": "moved"}
     status = statuses.get(phase, "moving")
     build = replace(build, move=move, status=status, deadline=deadline)
-    return build, (*said, move_progress(build), *waited_for(build))
+    return build, (*before, move_progress(build), *waited_for(build))
 
 
-def over(build: Build, outcome: moves.Over, cause: str, now: float) -> Build:
+def end_phase(build: Build, outcome: moves.PhaseOutcome, cause: str, now: float) -> Build:
     """Record the end of the current phase of a move."""
     move = open_move(build)
     sends = move.phase == "send"
@@ -80,13 +80,13 @@ def tried(build: Build, outcome: Literal["built", "failed", "timed out"], cause:
     return replace(build, move=replace(move, attempts=(*move.attempts, attempt)))
 
 
-def close(build: Build, end: MoveEnd, reason: str, now: float, status: Status, *said: Message) -> Stepped:
+def close(build: Build, end: MoveEnd, reason: str, now: float, status: Status, *before: Message) -> Stepped:
     host = build.host if status == "active" else None
     move = moves.closed(
         open_move(build), end, reason, host.host if host else "", host.root if host else "", now
     )
     build = trimmed(replace(build, move=move, status=status, deadline=0.0))
-    return build, (*said, *repeated_move_end(build))
+    return build, (*before, *repeated_move_end(build))
 
 
 def arrived(build: Build, now: float, limits: AttemptLimits, end: MoveEnd = "done", why: str = "") -> Stepped:
@@ -100,19 +100,19 @@ def arrived(build: Build, now: float, limits: AttemptLimits, end: MoveEnd = "don
 def deleting(build: Build, reply_to: str | None, now: float, limits: AttemptLimits, why: str) -> Stepped:
     """Delete a build in any phase of its move: destroy its guest, also the one at the source."""
     move = open_move(build)
-    build = over(build, "given up", why, now)
+    build = end_phase(build, "given up", why, now)
     if move.kept and move.phase != "resume":
         build = source_left(build, now, limits)
-    build, said = close(build, "deleted", why, now, "deleting", say.destroy(build))
+    build, emitted = close(build, "deleted", why, now, "deleting", say.destroy(build))
     known = reply_to is None or reply_to in build.replies
     replies = build.replies if known else (*build.replies, reply_to)
-    return replace(build, replies=replies, deadline=now + limits.delete_timeout), said
+    return replace(build, replies=replies, deadline=now + limits.delete_timeout), emitted
 
 
 def source_left(build: Build, now: float, limits: AttemptLimits) -> Build:
     move = open_move(build)
-    kept = move.placed.attempt if move.placed.attempt != move.was else 0
-    left = Leftover(move.was, move.source, now + limits.cleanup_timeout, kept=kept)
+    held_attempt = move.placed.attempt if move.placed.attempt != move.was else 0
+    left = Leftover(move.was, move.source, now + limits.cleanup_timeout, kept=held_attempt)
     return say.with_leftover(build, left)
 
 
@@ -143,7 +143,7 @@ def failed_there(
     """Try the next destination of a move, or go back to the source."""
     retry = report is None or report.retry
     failed = say.host_failed(build, cause, ours=retry)
-    build = over(build, outcome, cause, now)
+    build = end_phase(build, outcome, cause, now)
     build = tried(build, outcome, cause, now)
     move = open_move(build)
     if outcome == "timed out" or (report is not None and report.leftover):
@@ -163,7 +163,7 @@ def failed_there(
 
 
 def way_back(
-    build: Build, goal: MoveEnd, why: str, now: float, limits: AttemptLimits, *said: Message
+    build: Build, goal: MoveEnd, why: str, now: float, limits: AttemptLimits, *before: Message
 ) -> Stepped:
     """Restore the state before a move; the guest at the destination counts as left behind."""
     assert goal in ("error", "reverted", "aborted")
@@ -174,12 +174,12 @@ def way_back(
     build = replace(build, move=move)
     undone = tuple(say.destroy_left(build, left) for left in pending(build))
     if move.kind == "unshelve":
-        return enter(build, "release", now, limits, *said, *undone)
+        return enter(build, "release", now, limits, *before, *undone)
     if not move.kept and move.half != "arriving":
-        return resume(build, now, limits, *said)
+        return resume(build, now, limits, *before)
     if undone and (move.may_run or move.phase == "start"):
-        return enter(build, "undo", now, limits, *said)
-    return enter(build, phase_without_guest(build), now, limits, *said, *undone)
+        return enter(build, "undo", now, limits, *before)
+    return enter(build, phase_without_guest(build), now, limits, *before, *undone)
 
 
 def phase_without_guest(build: Build) -> moves.Phase:
@@ -204,12 +204,12 @@ def returned(build: Build, now: float, limits: AttemptLimits, problem: str = "")
     return close(build, move.goal, move.cause, now, "active")
 
 
-def resume(build: Build, now: float, limits: AttemptLimits, *said: Message) -> Stepped:
+def resume(build: Build, now: float, limits: AttemptLimits, *before: Message) -> Stepped:
     """Start the guest of a build at the source of its move again, under a new attempt number."""
     move = open_move(build)
     number = move.highest + 1
     build = replace(build, attempt=number, move=replace(move, highest=number))
-    return enter(build, "resume", now, limits, *said)
+    return enter(build, "resume", now, limits, *before)
 
 
 def open_move(build: Build) -> moves.BuildMove:
@@ -267,8 +267,8 @@ def repeated_move_end(build: Build) -> Effects:
 
 def ended_before(build: Build) -> Effects:
     """Return the messages of a move that had ended when its order was redelivered."""
-    own = (say.destroy(build),) if build.status == "deleting" else ()
-    return (*own, *repeated_move_end(build))
+    destroying = (say.destroy(build),) if build.status == "deleting" else ()
+    return (*destroying, *repeated_move_end(build))
 
 
 def pending(build: Build) -> list[Leftover]:
@@ -283,10 +283,10 @@ def question(build: Build) -> ClaimRequested | ReleaseRequested:
     move = open_move(build)
     if move.phase == "swap":
         return say.question(build)
-    keep = say.leftover_holder(build)
+    holder = say.leftover_holder(build)
     if move.phase == "release":
         return ReleaseRequested(
-            consumer=build.id, generation=build.generation, keep=keep, retire=SHELVED
+            consumer=build.id, generation=build.generation, keep=holder, retire=SHELVED
         )  # its boot, if redelivered, must not be placed again
     source = build.hosts[move.source].choice.allocations
     claim = ConsumerClaim(
@@ -295,7 +295,7 @@ def question(build: Build) -> ClaimRequested | ReleaseRequested:
         choices=(Choice(allocations=source if move.afresh else {}),),
         project=build.spec.project,
         user=build.spec.user,
-        keep=keep,
+        keep=holder,
         take_over=None if move.afresh else say.holder_consumer(build.id, move.placed.attempt),
     )
     return ClaimRequested(claims=(claim,))
@@ -303,14 +303,14 @@ def question(build: Build) -> ClaimRequested | ReleaseRequested:
 
 def _ordered(build: Build, move: moves.BuildMove, phase: MovePhase) -> MoveOrdered:
     sends = phase == "send"
-    here = build.hosts[move.source] if sends else build.host
+    host = build.hosts[move.source] if sends else build.host
     spec = (move.before or build.as_placed.spec) if sends else build.spec
     if move.kind in ("shelve", "rebuild") or move.kind in moves.BUILT:
         peer = ""
     else:
         peer = move.left if phase in ("prepare", "start") else move.host
     return MoveOrdered(
-        **say.attempt_fields(build, move.was if sends else build.attempt, here),
+        **say.attempt_fields(build, move.was if sends else build.attempt, host),
         move=move.id,
         kind=move.kind,
         phase=phase,
@@ -319,6 +319,6 @@ def _ordered(build: Build, move: moves.BuildMove, phase: MovePhase) -> MoveOrder
         peer=peer,
         force=sends and move.forced,
         spec=spec,
-        allocations=sent_allocations(here.root, spec, here.choice.allocations),
-        mappings=here.mappings,
+        allocations=sent_allocations(host.root, spec, host.choice.allocations),
+        mappings=host.mappings,
     )

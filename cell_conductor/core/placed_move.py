@@ -39,8 +39,8 @@ def begun(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, w
     wants = "shelved" if placed.kind == "unshelve" else "active"
     if build.status == wants:
         last = () if build.move is None else (ended(build.move),)  # in case that message was lost
-        build, said = _begin(build, placed, now, limits, why)
-        return build, (*last, *said)
+        build, emitted = _begin(build, placed, now, limits, why)
+        return build, (*last, *emitted)
     if placed.kind not in KEPT or build.placed is None:
         return _never(build, placed, now)
     if build.status == "deleting":
@@ -148,13 +148,13 @@ def undone_unknown(placed: MovePlaced) -> claims.ClaimRequested | claims.Release
 
 def late_move_report(build: Build, report: MoveReported) -> Stepped:
     """Apply an agent's report about a move that is over: after a failed rebuild the old guest runs."""
-    move, said = build.move, stale_move_report(build, report)
+    move, emitted = build.move, stale_move_report(build, report)
     last = (report.move, report.step, report.attempt)
     same = move is not None and (move.id, move.step, build.attempt) == last
     failed = (report.phase, report.outcome, build.status) == ("rebuild", "failed", "active")
     if move is not None and same and failed:
         build = replace(build, attempt=move.was, became=move.before)
-    return build, said
+    return build, emitted
 
 
 def stale_move_report(build: Build, report: MoveReported) -> Effects:

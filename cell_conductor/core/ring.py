@@ -186,8 +186,10 @@ def _moved(
 def forgotten(nodes: Iterable[RingNode], members: Iterable[RingMember]) -> list[str]:
     """Return the deleted nodes on which no agent acts any more, whose records can be removed."""
     known = {member.agent: member for member in members}
-    gone = [node for node in nodes if node.leaving == "gone"]
-    return [node.root for node in gone if node.owner not in known or _has_stopped(node, known[node.owner])]
+    removable = [node for node in nodes if node.leaving == "gone"]
+    return [
+        node.root for node in removable if node.owner not in known or _has_stopped(node, known[node.owner])
+    ]
 
 
 def _has_stopped(node: RingNode, owner: RingMember) -> bool:
@@ -213,7 +215,7 @@ class Sightings:
     """The last heartbeats of agents by this conductor's clock, which show that a lease has expired."""
 
     def __init__(self, deaf_after: float) -> None:
-        self._deaf_after = deaf_after
+        self._silent_after = deaf_after
         self._seen: dict[str, tuple[Mark, float]] = {}  # with the time of the first sight
         self._news = float("-inf")  # time of the last beat of any agent
 
@@ -223,7 +225,7 @@ class Sightings:
         same = {agent for agent, mark in marks.items() if known.get(agent) == mark}
         if len(same) < len(marks):
             self.renewed(now)
-        if now - self._news > self._deaf_after:
+        if now - self._news > self._silent_after:
             same = set()
         self._seen = {
             agent: self._seen[agent] if agent in same else (mark, now) for agent, mark in marks.items()
@@ -231,7 +233,7 @@ class Sightings:
 
     def renewed(self, now: float) -> None:
         """Record that an agent asked for its lease: agents can reach the conductor."""
-        if now - self._news > self._deaf_after:
+        if now - self._news > self._silent_after:
             self._seen = {agent: (mark, now) for agent, (mark, _) in self._seen.items()}
         self._news = now
 

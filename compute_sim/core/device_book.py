@@ -39,7 +39,7 @@ class DeviceBook:
             del self.root_of[id_]
             self._others.pop(id_, None)
             self._departed[id_] = name
-        self._departed |= {gone.id: gone.name for gone in tree.others if gone.inventories}
+        self._departed |= {departed.id: departed.name for departed in tree.foreign if departed.inventories}
         for id_ in moving:
             self._departed.pop(id_, None)
         self._of_root[tree.root] = tuple(now)
@@ -48,7 +48,7 @@ class DeviceBook:
             self.root_of[id_] = tree.root
             capacities = {class_: has.capacity for class_, has in provider.inventories.items()}
             self._has[id_] = provider.name, capacities
-            self._others[id_] = provider.others.classes
+            self._others[id_] = provider.foreign.classes
 
     def in_use(self, provider: str) -> Mapping[str, int]:
         return self._used.get(provider, _NOTHING)
@@ -66,8 +66,8 @@ class DeviceBook:
 
     def on_root(self, root: str, allocations: Allocations) -> bool:
         """Return whether any of these allocations may be on this host."""
-        here = self._of_root.get(root, ())
-        return any(provider in here or provider in self._departed for provider in allocations)
+        of_root = self._of_root.get(root, ())
+        return any(provider in of_root or provider in self._departed for provider in allocations)
 
     def refusal(self, guest: GuestKey, wanted: Allocations) -> str:
         """Return why a guest cannot have these allocations; empty if it can or has them already."""
@@ -125,7 +125,7 @@ def reshaping(stored: Sequence[TreeProvider], tree: ProviderTree, guests: Iterab
     if not moves:
         return None
     by_source = {(move.provider, move.resource_class): move.to for move in moves}
-    room, most = _room(stored, tree)
+    free, most = _room(stored, tree)
     going: list[tuple[tuple[str, int], list[tuple[str, int, tuple[str, ...]]]]] = []
     for key, held in guests:
         goes = [
@@ -137,8 +137,8 @@ def reshaping(stored: Sequence[TreeProvider], tree: ProviderTree, guests: Iterab
         if goes:
             going.append((key, goes))
     # Largest first and in a fixed order of guests, so that a repeated report is identical.
-    going.sort(key=lambda one: (-max(amount for _, amount, _ in one[1]), one[0]))
-    guests_now = [GuestPlace(*key, _place(goes, room, most)) for key, goes in going]
+    going.sort(key=lambda item: (-max(amount for _, amount, _ in item[1]), item[0]))
+    guests_now = [GuestPlace(*key, _place(goes, free, most)) for key, goes in going]
     return Reshaping(moves=moves, guests=tuple(place for place in guests_now if place.allocations))
 
 
@@ -172,16 +172,16 @@ def _room(stored: Sequence[TreeProvider], tree: ProviderTree) -> tuple[_Amounts,
     return free, most
 
 
-def _place(goes: Sequence[tuple[str, int, tuple[str, ...]]], room: _Amounts, most: _Amounts) -> Allocations:
+def _place(goes: Sequence[tuple[str, int, tuple[str, ...]]], free: _Amounts, most: _Amounts) -> Allocations:
     wanted: dict[tuple[str, tuple[str, ...]], int] = {}
     for name, amount, to in goes:
         wanted[name, to] = wanted.get((name, to), 0) + amount
     place: dict[str, dict[str, int]] = {}
     for among in dict.fromkeys(to for _, to in wanted):
         together = {name: amount for (name, to), amount in wanted.items() if to == among}
-        for provider, name, amount in _spread(together, among, room, most):
+        for provider, name, amount in _spread(together, among, free, most):
             place.setdefault(provider, {})[name] = amount
-            room[provider, name] -= amount
+            free[provider, name] -= amount
             together[name] -= amount
         if any(together.values()):
             return {}
@@ -189,28 +189,28 @@ def _place(goes: Sequence[tuple[str, int, tuple[str, ...]]], room: _Amounts, mos
 
 
 def _spread(
-    together: Mapping[str, int], among: Sequence[str], room: _Amounts, most: _Amounts
+    together: Mapping[str, int], among: Sequence[str], free: _Amounts, most: _Amounts
 ) -> list[tuple[str, str, int]]:
     # All on one provider, so that a guest stays within a NUMA cell; else spread over several.
     for to in among:
-        if all(min(room[to, name], most[to, name]) >= amount for name, amount in together.items()):
+        if all(min(free[to, name], most[to, name]) >= amount for name, amount in together.items()):
             return [(to, name, amount) for name, amount in together.items()]
     found = []
     for name, amount in together.items():
         for to in among:
-            if here := min(amount, room[to, name], most[to, name]):
-                found.append((to, name, here))
-                amount -= here
+            if taken := min(amount, free[to, name], most[to, name]):
+                found.append((to, name, taken))
+                amount -= taken
     return found
 
 
-def fits_tree(held: Allocations, tree: ProviderTree, others: Mapping[str, object]) -> bool:
+def fits_tree(held: Allocations, tree: ProviderTree, other_providers: Mapping[str, object]) -> bool:
     """Return whether all allocations exist in the tree. `others` are known providers of shared pools."""
     for provider, amounts in held.items():
-        one = tree.by_id(provider)
-        if one is None:
-            if provider not in others:
+        provider_found = tree.by_id(provider)
+        if provider_found is None:
+            if provider not in other_providers:
                 return False
-        elif not amounts.keys() <= one.inventories.keys() | one.others.classes:
+        elif not amounts.keys() <= provider_found.inventories.keys() | provider_found.foreign.classes:
             return False
     return True

@@ -158,9 +158,9 @@ def with_vfs(count: int) -> str:
     return f"CUSTOM_PF_WITH_{count}_VFS"
 
 
-def as_trait(word: str) -> str:
+def as_trait(text: str) -> str:
     """Return a word in the form of a trait: NVIDIA_35 for `nvidia-35`."""
-    return "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in word.upper())
+    return "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in text.upper())
 
 
 class PhysicalGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

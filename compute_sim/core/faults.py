@@ -25,9 +25,9 @@ _PHASES: dict[MovePhase, str] = {
 _ABORT = ("the image is corrupt: checksum mismatch", "the volume could not be prepared")
 
 
-def draw(*words: object) -> float:
+def draw(*key: object) -> float:
     """Return a number in [0, 1) that depends only on the given words."""
-    digest = blake2b("|".join(map(str, words)).encode(), digest_size=8).digest()
+    digest = blake2b("|".join(map(str, key)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64
 
 
@@ -39,8 +39,8 @@ class Durations:
     values: tuple[float, ...]
 
     @staticmethod
-    def parse(words: str) -> "Durations":
-        name, _, rest = words.partition(":")
+    def parse(text: str) -> "Durations":
+        name, _, rest = text.partition(":")
         wanted = {"constant": 1, "uniform": 2, "exponential": 1, "lognormal": 2}.get(name)
         try:
             values = tuple(float(value) for value in rest.split(","))
@@ -48,7 +48,7 @@ class Durations:
             values = ()
         if wanted is None or len(values) != wanted or min(values) < 0:
             raise ValueError(
-                f"{words!r} is not a duration: constant:s, uniform:from,to, exponential:mean, "
+                f"{text!r} is not a duration: constant:s, uniform:from,to, exponential:mean, "
                 "lognormal:median,sigma"
             )
         return Durations(name, values)

@@ -20,21 +20,23 @@ PhaseEnd = Literal["done", "failed", "hung", "lost"]  # lost: the power failed m
 REMEMBERED = 100_000  # builds
 
 
-def refusal(order: MoveOrdered, here: Mapping[int, GuestState]) -> str:
+def refusal(order: MoveOrdered, states: Mapping[int, GuestState]) -> str:
     """Return why a phase of a move cannot begin with these guests of its build (by attempt), or ""."""
     match order.phase:
         case "prepare":
             return ""
-        case "send" | "start" if order.attempt not in here:
+        case "send" | "start" if order.attempt not in states:
             return f"there is no guest of attempt {order.attempt} here"
-        case "send" if here[order.attempt] == "arriving":
+        case "send" if states[order.attempt] == "arriving":
             return f"the guest of attempt {order.attempt} has never run here"
-        case "resume" | "rebuild" if order.attempt not in here and order.was not in here:
+        case "resume" | "rebuild" if order.attempt not in states and order.was not in states:
             return f"there is no guest of attempt {order.was} here"
     theirs = (order.attempt, order.was)
-    others = [attempt for attempt, state in here.items() if state == "running" and attempt not in theirs]
-    if order.phase in ("start", "resume") and others:
-        return f"its guest of attempt {others[0]} runs here"
+    other_attempts = [
+        attempt for attempt, state in states.items() if state == "running" and attempt not in theirs
+    ]
+    if order.phase in ("start", "resume") and other_attempts:
+        return f"its guest of attempt {other_attempts[0]} runs here"
     return ""
 
 
@@ -88,8 +90,8 @@ class MoveSteps:
     def known(self) -> Iterable[MoveReported]:
         return [report for on in self._known.values() for _, report in on.values() if report is not None]
 
-    def _put(self, build: str, root: str, step: int, said: MoveReported | None) -> None:
-        self._known.setdefault(build, {})[root] = step, said
+    def _put(self, build: str, root: str, step: int, report: MoveReported | None) -> None:
+        self._known.setdefault(build, {})[root] = step, report
         self._known.move_to_end(build)
         if len(self._known) > self._remembered:
             self._known.popitem(last=False)

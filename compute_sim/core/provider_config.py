@@ -67,17 +67,17 @@ class _File(msgspec.Struct, frozen=True):
 _FIELDS = {"": {"meta", "providers"}, "providers": {"identification", "inventories", "traits"}}
 
 
-def provider_config(said: Any) -> tuple[ConfiguredProvider, ...]:
+def provider_config(configured: Any) -> tuple[ConfiguredProvider, ...]:
     """Return the validated content of a parsed provider.yaml."""
     try:
-        file = msgspec.convert(said, _File)
+        file = msgspec.convert(configured, _File)
     except msgspec.ValidationError as problem:
         raise BadProviderConfig(_by_field(str(problem))) from None
     version = file.meta.schema_version
     if not _VERSION.fullmatch(version):
         raise BadProviderConfig(f"meta.schema_version: {version!r}: only 1.0 and later ones of 1 are known")
     if version == "1.0":
-        _refuse_unknown(said)
+        _refuse_unknown(configured)
     if file.source:
         raise BadProviderConfig("__source_file: is not for a file to say")
     for position, provider in enumerate(file.providers):
@@ -92,20 +92,20 @@ def provider_config(said: Any) -> tuple[ConfiguredProvider, ...]:
 
 
 def _by_field(problem: str) -> str:
-    what, _, where = problem.partition(" - at `")
-    return f"{where.rstrip('`').removeprefix('$').lstrip('.') or 'the file'}: {what}"
+    problem_text, _, where = problem.partition(" - at `")
+    return f"{where.rstrip('`').removeprefix('$').lstrip('.') or 'the file'}: {problem_text}"
 
 
-def _refuse_unknown(said: dict[str, Any]) -> None:
-    for at, there in (("", [said]), ("providers", said.get("providers") or ())):
-        for position, one in enumerate(there):
-            for strange in sorted(one.keys() - _FIELDS[at]):
+def _refuse_unknown(configured: dict[str, Any]) -> None:
+    for at, entries in (("", [configured]), ("providers", configured.get("providers") or ())):
+        for position, entry in enumerate(entries):
+            for strange in sorted(entry.keys() - _FIELDS[at]):
                 where = f"providers[{position}].{strange}" if at else strange
                 raise BadProviderConfig(
                     f"{where}: there is no such field; there are: {', '.join(_FIELDS[at])}"
                 )
             for part in ("inventories", "traits") if at else ():
-                for strange in sorted(one.get(part, {}).keys() - {"additional"}):
+                for strange in sorted(entry.get(part, {}).keys() - {"additional"}):
                     where = f"providers[{position}].{part}.{strange}"
                     raise BadProviderConfig(f"{where}: there is no such field; there are: additional")
 

@@ -26,7 +26,7 @@ class TreeMistake(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class OthersContents:
+class ForeignContents:
     """Content that operators added to a provider: known to the agent and never reported by it."""
 
     classes: frozenset[str] = frozenset()
@@ -34,7 +34,7 @@ class OthersContents:
     aggregates: frozenset[str] = frozenset()
 
 
-NOTHING_OF_OTHERS = OthersContents()
+NOTHING_FOREIGN = ForeignContents()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class TreeProvider:
     inventories: Mapping[str, Inventory] = field(default_factory=dict)
     traits: frozenset[str] = frozenset()
     aggregates: frozenset[str] = frozenset()
-    others: OthersContents = NOTHING_OF_OTHERS
-    said: bool = True  # False: known from placement only
+    foreign: ForeignContents = NOTHING_FOREIGN
+    reported: bool = True  # False: known from placement only
     used: Mapping[str, int] = field(default_factory=dict)  # in placement, of the drivers' classes
 
 
@@ -60,8 +60,10 @@ class ProviderTree:
         self.name = name
         self._known = {provider.id: provider for provider in known}
         self._named = {name: root}
-        here = self._known.get(root)
-        self._known[root] = TreeProvider(root, name, None, others=here.others if here else NOTHING_OF_OTHERS)
+        known_root = self._known.get(root)
+        self._known[root] = TreeProvider(
+            root, name, None, foreign=known_root.foreign if known_root else NOTHING_FOREIGN
+        )
 
     @property
     def providers(self) -> tuple[TreeProvider, ...]:
@@ -69,9 +71,9 @@ class ProviderTree:
         return tuple(self._known[id_] for id_ in self._named.values())
 
     @property
-    def others(self) -> tuple[TreeProvider, ...]:
+    def foreign(self) -> tuple[TreeProvider, ...]:
         """Return the providers that only placement knows: created by operators, or of removed hardware."""
-        return tuple(provider for provider in self._known.values() if not provider.said)
+        return tuple(provider for provider in self._known.values() if not provider.reported)
 
     def __contains__(self, name: str) -> bool:
         return name in self._named
@@ -82,8 +84,8 @@ class ProviderTree:
         return self._known[self._named[name]]
 
     def by_id(self, id_: str) -> TreeProvider | None:
-        one = self._known.get(id_)
-        return one if one is not None and one.said else None
+        provider = self._known.get(id_)
+        return provider if provider is not None and provider.reported else None
 
     def add(self, name: str, parent: str = "") -> str:
         """Add a provider below the parent, or below the root, and return its name."""
@@ -93,42 +95,42 @@ class ProviderTree:
         if not 1 <= len(name) <= 200:
             raise TreeMistake(f"{name[:40]!r}...: a name has from 1 to 200 characters")
         id_ = child_id(self.root, name)
-        here = self._known.get(id_)
-        others = here.others if here else NOTHING_OF_OTHERS
-        self._known[id_] = TreeProvider(id_, name, above.id, others=others)
+        known = self._known.get(id_)
+        others = known.foreign if known else NOTHING_FOREIGN
+        self._known[id_] = TreeProvider(id_, name, above.id, foreign=others)
         self._named[name] = id_
         return name
 
     def give(self, name: str, **inventories: Inventory) -> None:
         """Add inventories to a provider; a class may be added once."""
-        one = self[name]
+        provider = self[name]
         for class_, inventory in inventories.items():
             at = f"{name}: inventories.{class_}"
             if class_ not in _CLASSES and not _CUSTOM.fullmatch(class_):
                 raise TreeMistake(f"{at}: no such resource class; those of your own begin with CUSTOM_")
-            if class_ in one.inventories:
+            if class_ in provider.inventories:
                 raise TreeMistake(f"{at}: two drivers say it")
             if not inventory.total > 0:
                 raise TreeMistake(f"{at}.total: {inventory.total}; what there is none of is left out")
             if not 0 <= inventory.reserved <= inventory.total:
                 total = inventory.total
                 raise TreeMistake(f"{at}.reserved: {inventory.reserved} is not from 0 to the total, {total}")
-        self._known[one.id] = replace(one, inventories={**one.inventories, **inventories})
+        self._known[provider.id] = replace(provider, inventories={**provider.inventories, **inventories})
 
     def mark(self, name: str, *traits: str) -> None:
         """Add traits to a provider of the tree."""
-        one = self[name]
+        provider = self[name]
         for trait in traits:
             if trait not in _TRAITS and not _CUSTOM.fullmatch(trait):
                 raise TreeMistake(
                     f"{name}: traits: no such trait {trait}; those of your own begin with CUSTOM_"
                 )
-        self._known[one.id] = replace(one, traits=one.traits.union(traits))
+        self._known[provider.id] = replace(provider, traits=provider.traits.union(traits))
 
     def gather(self, name: str, *aggregates: str) -> None:
         """Add a provider to aggregates."""
-        one = self[name]
-        self._known[one.id] = replace(one, aggregates=one.aggregates.union(aggregates))
+        provider = self[name]
+        self._known[provider.id] = replace(provider, aggregates=provider.aggregates.union(aggregates))
 
     def report(self) -> tuple[ProviderReport, ...]:
         """Return the content from drivers as a report for placement."""
@@ -154,8 +156,8 @@ def answered(providers: Iterable[Provider]) -> dict[str, tuple[TreeProvider, ...
     """Return the tree of each root in placement's answer with all parts."""
     trees: dict[str, list[TreeProvider]] = {}
     for provider in providers:
-        kept = (provider.kept_classes, provider.kept_traits, provider.kept_aggregates)
-        others = OthersContents(*map(frozenset, kept))
+        not_reported = (provider.kept_classes, provider.kept_traits, provider.kept_aggregates)
+        others = ForeignContents(*map(frozenset, not_reported))
         theirs = TreeProvider(
             provider.id,
             provider.name,
@@ -164,7 +166,7 @@ def answered(providers: Iterable[Provider]) -> dict[str, tuple[TreeProvider, ...
             frozenset(provider.traits) - others.traits,
             frozenset(provider.aggregates) - others.aggregates,
             others,
-            said=False,
+            reported=False,
             used={name: used for name, used in provider.used.items() if name not in others.classes},
         )
         trees.setdefault(provider.root, []).append(theirs)
@@ -190,14 +192,14 @@ def differences(stored: Iterable[TreeProvider], tree: ProviderTree, *, closed_to
             old, new = was.inventories.get(class_), now.inventories.get(class_)
             if not _alike(old, new, closed_too):
                 yield f"{now.name}: {_figure(old)} → {_figure(new)} {class_}"
-        for what, old_, new_ in (
-            ("traits", was.traits, now.traits - now.others.traits),
-            ("aggregates", was.aggregates, now.aggregates - now.others.aggregates),
+        for attribute, old_, new_ in (
+            ("traits", was.traits, now.traits - now.foreign.traits),
+            ("aggregates", was.aggregates, now.aggregates - now.foreign.aggregates),
         ):
             if old_ != new_:
                 changes = [f"+{name}" for name in sorted(new_ - old_)]
                 changes += [f"-{name}" for name in sorted(old_ - new_)]
-                yield f"{now.name}: {what} {', '.join(changes)}"
+                yield f"{now.name}: {attribute} {', '.join(changes)}"
     for was in known.values():
         has = was.inventories.values()
         if not all(map(_is_closed, has)) if has else was.traits or was.aggregates:

@@ -82,7 +82,7 @@ class Conductor:
         clock: Clock | None = None,
         emit: Emit = lambda _: None,
         *,
-        room: Callable[[], Awaitable[None]] = _next_turn,
+        wait_for_space: Callable[[], Awaitable[None]] = _next_turn,
     ) -> None:
         self.plan = plan or SimPlan()
         self.clock = clock or Clock()
@@ -90,7 +90,7 @@ class Conductor:
         self._names: dict[str, str] = {}
         self._instances: dict[str, str] = {}
         self.emit = emit
-        self.room = room  # await it before emitting more
+        self.room = wait_for_space  # await it before emitting more
         self._works: dict[str, int] = {}
         self._planned: dict[tuple[str, Kind], Fault] = {}
         self._waiting: dict[str, asyncio.Event] = {}

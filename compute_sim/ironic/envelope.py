@@ -75,22 +75,24 @@ class AllocationNotification:
     request: str
 
 
-def event_type(told: SentNotification | AllocationNotification) -> str:
-    kind = "node" if isinstance(told, SentNotification) else "allocation"
-    return f"baremetal.{kind}.{told.action}.{told.phase}"
+def event_type(notification: SentNotification | AllocationNotification) -> str:
+    kind = "node" if isinstance(notification, SentNotification) else "allocation"
+    return f"baremetal.{kind}.{notification.action}.{notification.phase}"
 
 
-def payload(told: SentNotification | AllocationNotification) -> Json:
+def payload(notification: SentNotification | AllocationNotification) -> Json:
     """Return the versioned object inside a notification."""
-    if isinstance(told, AllocationNotification):
-        return _versioned("AllocationCRUDPayload", "1.1", told.data)
-    name, version, beside = _PAYLOADS[told.action]
-    node = told.shown or told.node
-    data = {**fields_of_node(node, beside, "Z"), **told.more, **fields_of_node(node, COMMON, "Z")}
+    if isinstance(notification, AllocationNotification):
+        return _versioned("AllocationCRUDPayload", "1.1", notification.data)
+    name, version, further = _PAYLOADS[notification.action]
+    node = notification.shown or notification.node
+    data = {**fields_of_node(node, further, "Z"), **notification.more, **fields_of_node(node, COMMON, "Z")}
     for secret in ("instance_info", "driver_info", "driver_internal_info"):
         if secret in data:
             data[secret] = masked(data[secret])
-    if told.action == "create" and told.phase == "start":  # Ironic has not filled in the defaults yet
+    if (
+        notification.action == "create" and notification.phase == "start"
+    ):  # Ironic has not filled in the defaults yet
         data.update(dict.fromkeys(_UNSET_BEFORE_CREATE))
     return _versioned(name, version, data)
 
@@ -113,23 +115,23 @@ class Envelopes:
         self._topics = tuple(topics)
         self._last = 0  # microseconds
 
-    def of(self, told: SentNotification | AllocationNotification) -> list[tuple[str, bytes]]:
+    def of(self, notification: SentNotification | AllocationNotification) -> list[tuple[str, bytes]]:
         """Return the routing key and body of a notification for each topic, all with one message id."""
         self._last = max(self._last + 1, int(self._clock.now() * 1_000_000))
         seconds, micros = divmod(self._last, 1_000_000)
-        level = "error" if told.phase == "error" else "info"
-        by_api = isinstance(told, AllocationNotification) or told.action in _FROM_API
+        level = "error" if notification.phase == "error" else "info"
+        by_api = isinstance(notification, AllocationNotification) or notification.action in _FROM_API
         message: dict[str, Any] = {
             "message_id": self._clock.uuid(),
             "publisher_id": f"ironic-{'api' if by_api else 'conductor'}.{self._host}",
-            "event_type": event_type(told),
+            "event_type": event_type(notification),
             "priority": level.upper(),
-            "payload": payload(told),
+            "payload": payload(notification),
             "timestamp": f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{micros:06}",
             "_unique_id": "",
             **_CONTEXT,
         }
-        message["_context_request_id"] = told.request
+        message["_context_request_id"] = notification.request
         bodies = []
         for topic in self._topics:
             message["_unique_id"] = self._clock.uuid().replace("-", "")

@@ -28,7 +28,7 @@ BATCH = 256
 class NotificationSink(Protocol):
     """The interface of a destination of notifications."""
 
-    def __call__(self, told: Notification, /) -> None: ...
+    def __call__(self, notification: Notification, /) -> None: ...
 
     async def room(self) -> None:
         """Wait until more notifications can be accepted."""
@@ -109,10 +109,10 @@ class IronicExchange:
         """Return the address of the exchange, for messages to people."""
         return self._publisher.place
 
-    def __call__(self, told: Notification) -> None:
-        if isinstance(told, SentNotification) and (told.silent or self._loses(told)):
+    def __call__(self, notification: Notification) -> None:
+        if isinstance(notification, SentNotification) and (notification.silent or self._loses(notification)):
             return
-        for message in self._envelopes.of(told):
+        for message in self._envelopes.of(notification):
             self._backlog.put(message)
 
     async def room(self) -> None:
@@ -138,8 +138,8 @@ class IronicExchange:
         finally:
             await self._publisher.close()
 
-    def _loses(self, told: SentNotification) -> bool:
-        if not self._lossy or told.action != "provision_set" or told.phase == "start":
+    def _loses(self, notification: SentNotification) -> bool:
+        if not self._lossy or notification.action != "provision_set" or notification.phase == "start":
             return False
         self._steps += 1
         lost = draw(self._seed, "lost", self._steps) < self._lossy
@@ -165,9 +165,11 @@ class BusNotifier:
         self._last = 0  # microseconds
         self._backlog: Backlog[NodeChanged] = Backlog()
 
-    def __call__(self, told: Notification) -> None:
-        if isinstance(told, SentNotification) and not told.asked:
-            self._backlog.put(self._changed(told.node, told.action, deleted=told.action == "delete"))
+    def __call__(self, notification: Notification) -> None:
+        if isinstance(notification, SentNotification) and not notification.asked:
+            self._backlog.put(
+                self._changed(notification.node, notification.action, deleted=notification.action == "delete")
+            )
 
     def introduce(self, nodes: Iterable[SimNode]) -> None:
         """Publish the given nodes on berth's bus, because without the REST API nothing else makes them

@@ -192,15 +192,15 @@ def _as_ironic_keeps_it(fields: Json) -> Json:
 def _operations(operations: object) -> Iterator[tuple[str, list[str], Any]]:
     if not isinstance(operations, list):
         raise ApiRefusal(400, "Expected a JSON patch: a list of operations")
-    for one in operations:
-        if not isinstance(one, dict):
-            raise ApiRefusal(400, f"Not an operation of a JSON patch: {one!r}")
-        operation, path = one.get("op"), one.get("path")
+    for patch_operation in operations:
+        if not isinstance(patch_operation, dict):
+            raise ApiRefusal(400, f"Not an operation of a JSON patch: {patch_operation!r}")
+        operation, path = patch_operation.get("op"), patch_operation.get("path")
         if operation not in ("add", "replace", "remove"):
             raise ApiRefusal(400, f"'{operation}' is not one of ['add', 'replace', 'remove']")
         if not isinstance(path, str) or not re.fullmatch(r"(/[^/]+)+", path):
             raise ApiRefusal(400, f"'{path}' is not a path to a field")
-        if operation != "remove" and "value" not in one:
+        if operation != "remove" and "value" not in patch_operation:
             raise ApiRefusal(400, "'add' and 'replace' operations need a value")
         keys = [key.replace("~1", "/").replace("~0", "~") for key in path[1:].split("/")]
         if keys[0] == "traits":
@@ -213,7 +213,7 @@ def _operations(operations: object) -> Iterator[tuple[str, list[str], Any]]:
             raise ApiRefusal(
                 400, f"Cannot patch {path}. Only the following can be updated: {', '.join(PATCHABLE)}"
             )
-        yield operation, keys, one.get("value")
+        yield operation, keys, patch_operation.get("value")
 
 
 def _applied(whole: Json, operation: str, path: Sequence[str], value: Any) -> Json:
@@ -230,7 +230,7 @@ def _applied(whole: Json, operation: str, path: Sequence[str], value: Any) -> Js
         raise _cannot(operation, path, f"can't {operation} a non-existent object '{key}'")
     if operation == "replace":
         return {**whole, key: value}
-    return {name: kept for name, kept in whole.items() if name != key}
+    return {name: present for name, present in whole.items() if name != key}
 
 
 def _cannot(operation: str, path: Sequence[str], reason: str) -> ApiRefusal:

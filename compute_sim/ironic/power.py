@@ -51,10 +51,10 @@ class Power:
         """Start the periodic synchronization of power states."""
         self._conductor.later(self._conductor.plan.sync_every, self._check_power)
 
-    def tamper(self, node: SimNode, says: Bmc | None) -> None:
+    def tamper(self, node: SimNode, bmc: Bmc | None) -> None:
         """Set the power state that a node's BMC reports; None: the state that Ironic assumes."""
-        if says is not None:
-            self._boards[node.uuid] = _Board(says)
+        if bmc is not None:
+            self._boards[node.uuid] = _Board(bmc)
             return
         board = self._boards.pop(node.uuid, None)
         if board is not None and node.power_state in (None, "error"):

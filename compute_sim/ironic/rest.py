@@ -178,10 +178,10 @@ class _Handlers:
 
     async def bmc(self, call: SimRequest) -> None:
         """Handle {"says": "unreachable"}: the node's BMC reports this; null: what Ironic assumes."""
-        says = (await call.fields()).get("says")
-        if says not in (*BMC, None):
+        bmc = (await call.fields()).get("says")
+        if bmc not in (*BMC, None):
             raise ApiRefusal(400, f"says is one of {', '.join(BMC)} or null")
-        self._power.tamper(self._conductor.find(call.ident), says)
+        self._power.tamper(self._conductor.find(call.ident), bmc)
 
     async def storm(self, call: SimRequest) -> Json:
         """Handle {"target": "provide", "count": 5000}: start this transition on so many nodes together."""
@@ -238,8 +238,8 @@ def _refusal(status: int, text: str) -> Response:
 def _minor(request: Request) -> int:
     text = request.headers.get(VERSION, "").strip()
     if not text:
-        words = request.headers.get("OpenStack-API-Version", "").split()
-        text = words[1] if len(words) == 2 and words[0] == "baremetal" else _LOWEST
+        parts = request.headers.get("OpenStack-API-Version", "").split()
+        text = parts[1] if len(parts) == 2 and parts[0] == "baremetal" else _LOWEST
     if text.lower() == "latest":
         return views.MAXIMUM
     major, _, minor = text.partition(".")

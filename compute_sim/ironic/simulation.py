@@ -38,13 +38,13 @@ class Simulation:
         listener: socket.socket | None = None,
         login: tuple[str, str] = ("", ""),  # user and password that requests need
     ) -> None:
-        self._voice = voice
+        self._notify = voice
         self._listener = listener
         self.sent = 0  # notifications
         if voice is None:
             self.conductor = Conductor(plan, clock, self._handle)
         else:
-            self.conductor = Conductor(plan, clock, self._handle, room=voice.room)
+            self.conductor = Conductor(plan, clock, self._handle, wait_for_space=voice.room)
         self.works = Works(self.conductor)
         self.power = Power(self.conductor)
         self.conductor.enroll(nodes)
@@ -56,13 +56,13 @@ class Simulation:
         return "" if self._listener is None else url_of(self._listener)
 
     async def run(self) -> None:
-        if isinstance(self._voice, BusNotifier):
-            self._voice.introduce(self.conductor.nodes.values())
+        if isinstance(self._notify, BusNotifier):
+            self._notify.introduce(self.conductor.nodes.values())
         self.power.start()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.conductor.run())
-            if self._voice is not None:
-                group.create_task(self._voice.run())
+            if self._notify is not None:
+                group.create_task(self._notify.run())
             if self.conductor.plan.churn:
                 api = Api(self.conductor, self.works, self.power)
                 group.create_task(Churn(self.conductor, api, lambda: self.sent).run())
@@ -73,11 +73,11 @@ class Simulation:
         """Return the simulation as a worker of berth, with a BusNotifier."""
         return Worker(name, runs=[self.run], announces=frozenset({NodeChanged}))
 
-    def _handle(self, told: Notification) -> None:
-        if not (isinstance(told, SentNotification) and told.silent):
+    def _handle(self, notification: Notification) -> None:
+        if not (isinstance(notification, SentNotification) and notification.silent):
             self.sent += 1
-        if self._voice is not None:
-            self._voice(told)
+        if self._notify is not None:
+            self._notify(notification)
 
 
 _PERIOD = 0.02  # seconds between checks of the rate

@@ -66,32 +66,32 @@ class Asked(NamedTuple):
 
 def whole(node: SimNode, minor: int, url: str) -> Json:
     """Return all fields of a node that this version of Ironic's API has."""
-    told = visible_fields(node, FIELDS, minor)
+    body = visible_fields(node, FIELDS, minor)
     place = f"nodes/{node.uuid}"
-    told["links"] = _links(url, place)
+    body["links"] = _links(url, place)
     for part in ("ports", "states", "portgroups", "volume"):
-        told[part] = _links(url, f"{place}/{part}")
-    return told
+        body[part] = _links(url, f"{place}/{part}")
+    return body
 
 
 def visible_fields(node: SimNode, fields: Iterable[str], minor: int) -> Json:
     """Return the given fields without those that are newer than the API version."""
-    told = fields_of_node(node, [field for field in fields if _SINCE.get(field, 0) <= minor], "+00:00")
-    if minor < 2 and told.get("provision_state") == "available":
-        told["provision_state"] = None
-    if minor < 39 and told.get("provision_state") == "inspect wait":
-        told["provision_state"] = "inspecting"
+    visible = fields_of_node(node, [field for field in fields if _SINCE.get(field, 0) <= minor], "+00:00")
+    if minor < 2 and visible.get("provision_state") == "available":
+        visible["provision_state"] = None
+    if minor < 39 and visible.get("provision_state") == "inspect wait":
+        visible["provision_state"] = "inspecting"
     for secret in _SECRET:
-        if secret in told:
-            told[secret] = masked(told[secret])
-    return told
+        if secret in visible:
+            visible[secret] = masked(visible[secret])
+    return visible
 
 
 def some(node: SimNode, fields: Sequence[str], minor: int, url: str) -> Json:
-    told = visible_fields(node, [field for field in fields if field != "links"], minor)
+    body = visible_fields(node, [field for field in fields if field != "links"], minor)
     if "links" in fields:
-        told["links"] = _links(url, f"nodes/{node.uuid}")
-    return told
+        body["links"] = _links(url, f"nodes/{node.uuid}")
+    return body
 
 
 def fields_of(text: str | None, minor: int) -> tuple[str, ...] | None:
@@ -130,10 +130,10 @@ def asked(query: Mapping[str, str], minor: int) -> Asked:
         raise ApiRefusal(400, f"The sort_key value {sort_key} is an invalid field for sorting")
     if sort_dir not in ("asc", "desc"):
         raise ApiRefusal(400, f"Invalid sort direction: {sort_dir}. Acceptable values are 'asc' or 'desc'")
-    kept = {name: "True" for name in _KEPT_FOR_NEXT if name in query and _flag(query[name])}
+    unchanged = {name: "True" for name in _KEPT_FOR_NEXT if name in query and _flag(query[name])}
     fields = fields_of(query.get("fields"), minor)
     if fields is not None:
-        kept["fields"] = ",".join(fields)
+        unchanged["fields"] = ",".join(fields)
     return Asked(
         matches,
         fields,
@@ -141,7 +141,7 @@ def asked(query: Mapping[str, str], minor: int) -> Asked:
         query.get("marker", ""),
         sort_key,
         sort_dir == "desc",
-        {"sort_key": sort_key, "sort_dir": sort_dir, **kept},
+        {"sort_key": sort_key, "sort_dir": sort_dir, **unchanged},
     )
 
 

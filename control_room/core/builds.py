@@ -55,7 +55,10 @@ def shown(decision: Decision, scores: Scores, chosen: str = "") -> DecisionShown
             why_not=host.refused or refused,
         )
 
-    ranked = sorted(map(row, record.hosts), key=lambda one: (bool(one.why_not), -one.total, not one.chosen))
+    ranked = sorted(
+        map(row, record.hosts),
+        key=lambda shown_host: (bool(shown_host.why_not), -shown_host.total, not shown_host.chosen),
+    )
     return DecisionShown(decision, weighers, tuple(ranked))
 
 
@@ -130,19 +133,19 @@ def move_shown(move: MoveStands) -> MoveShown:
     host = move.towards or "its host"
     waits = move.phase in VERIFYING
     if move.in_cell:
-        says = f"continues in cell {move.in_cell}"
+        description = f"continues in cell {move.in_cell}"
     elif move.ended:
-        says = _ENDS.get(move.phase, move.phase)
+        description = _ENDS.get(move.phase, move.phase)
     elif waits:
-        says = f"runs on {host}, waits for confirmation or revert"
+        description = f"runs on {host}, waits for confirmation or revert"
     else:
         known = _PHASES.get(move.phase)
-        says = known.format(host=host) if known else f"{move.phase} on {host}"
+        description = known.format(host=host) if known else f"{move.phase} on {host}"
     states = {"done": "good", "error": "bad"}
     state = states.get(move.phase, "warn") if move.ended else ""
     return MoveShown(
         stands=move,
-        says=says,
+        says=description,
         state="warn" if waits else state,
         attempt=sum(each.outcome != "built" for each in move.attempts) + 1,
         took=max(0.0, move.ended - move.since) if move.ended else None,
@@ -163,7 +166,7 @@ def merged_moves(found: Iterable[MoveStands]) -> list[MoveStands]:
     every = list(found)
     known = {move.move for move in every if not move.in_cell}
     one_each = {move.move: move for move in every if not move.in_cell or move.move not in known}
-    return sorted(one_each.values(), key=lambda one: (-one.since, one.move))
+    return sorted(one_each.values(), key=lambda merged_move: (-merged_move.since, merged_move.move))
 
 
 # Drains
@@ -190,7 +193,7 @@ class DrainShown:
         return self.moved / (self.moved + self.left) if self.left else 1.0
 
 
-def moved_away(host: str, moves: Sequence[MoveStands], now: float) -> int:
+def left_host(host: str, moves: Sequence[MoveStands], now: float) -> int:
     """Return how many moves left the host within a day, and since a guest last came there."""
     count = 0
     for move in moves:

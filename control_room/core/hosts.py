@@ -141,10 +141,10 @@ class StockColumns:
             return np.array([max(0, min(read(stock), MAX_CAPACITY)) for _, stock in found], dtype=np.int64)
 
         self.host = np.array([at for at, _ in found], dtype=np.int64)
-        self.free = column(lambda one: one.free)
-        self._most = column(lambda one: one.max_unit)
-        self._least = column(lambda one: one.min_unit)
-        self._step = np.maximum(column(lambda one: one.step), 1)
+        self.free = column(lambda each_stock: each_stock.free)
+        self._most = column(lambda each_stock: each_stock.max_unit)
+        self._least = column(lambda each_stock: each_stock.min_unit)
+        self._step = np.maximum(column(lambda each_stock: each_stock.step), 1)
         numbers = np.arange(len(hosts))
         self._begins = np.searchsorted(self.host, numbers, side="left")
         self._ends = np.searchsorted(self.host, numbers, side="right")
@@ -167,11 +167,11 @@ class StockColumns:
         pieces: Counts = np.where(self.gives(amount), free // amount, 0)
         return pieces
 
-    def take(self, free: Counts, amount: int, pieces: Counts, here: Counts) -> None:
+    def take(self, free: Counts, amount: int, pieces: Counts, pieces_taken: Counts) -> None:
         """Subtract an amount `here` times from each host, from its inventories in their order."""
         before = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(pieces)))
         on_host = before[:-1] - before[self._begins][self.host]
-        free -= np.clip(here[self.host] - on_host, 0, pieces) * amount
+        free -= np.clip(pieces_taken[self.host] - on_host, 0, pieces) * amount
 
 
 MOST_CLASSES = 40
@@ -275,16 +275,16 @@ def changed_columns(fleet: Fleet, since: int, flavor: Mapping[str, int]) -> dict
 
 def natural(name: str) -> tuple[str, int, str]:
     """Return a sort key that orders h2 before h10."""
-    word = name.rstrip("0123456789")
-    digits = name[len(word) :]
-    return word, int(digits or 0), name
+    prefix = name.rstrip("0123456789")
+    digits = name[len(prefix) :]
+    return prefix, int(digits or 0), name
 
 
 def parse_flavor(text: str) -> dict[str, int]:
     """Return the amounts in a text such as `VCPU:2,MEMORY_MB:4096`; raise ValueError with the mistake."""
     flavor = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
-        name, colon, amount = (word.strip() for word in part.partition(":"))
+        name, colon, amount = (piece.strip() for piece in part.partition(":"))
         if not (colon and AMOUNT.fullmatch(amount) and 0 < int(amount) < 2**31):
             raise ValueError(f"{part!r}: CLASS:AMOUNT, such as VCPU:2")
         flavor[name.upper()] = int(amount)

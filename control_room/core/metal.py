@@ -79,13 +79,13 @@ _NOT_READY = {"enroll", "manageable"}
 
 def shown(node: BoardNode, reads_ironic: bool, now: float) -> NodeShown:
     record = node.placement_record
-    words = "does not have it"
+    state = "does not have it"
     if record is not None:
-        words = "held" if record.used else "closed" if record.closed or record.marks else "open"
+        state = "held" if record.used else "closed" if record.closed or record.marks else "open"
     return NodeShown(
         node=node,
         column=_column(node, reads_ironic),
-        berth=", ".join((words, *(record.marks if record else ()))),
+        berth=", ".join((state, *(record.marks if record else ()))),
         age=max(0.0, now - record.updated) if record and record.updated else None,
         obstacles=_obstacles(node, reads_ironic, now),
     )
@@ -119,34 +119,34 @@ def _column(node: BoardNode, reads_ironic: bool) -> str:
 
 
 def _obstacles(node: BoardNode, reads_ironic: bool, now: float) -> tuple[str, ...]:
-    words = []
+    obstacles = []
     ironic, record = node.ironic, node.placement_record
     if ironic is not None:
         if ironic.maintenance:
-            words.append(f"it is in maintenance{f': {ironic.why}' if ironic.why else ''}")
+            obstacles.append(f"it is in maintenance{f': {ironic.why}' if ironic.why else ''}")
         if ironic.power == "error":
-            words.append("its power cannot be controlled")
+            obstacles.append("its power cannot be controlled")
         elif not ironic.power:
-            words.append("its power state is not known")
+            obstacles.append("its power state is not known")
         if ironic.state != "available":
             error = f": {ironic.why}" if ironic.why and not ironic.maintenance else ""
-            words.append(f"Ironic has it {ironic.state}{error}")
+            obstacles.append(f"Ironic has it {ironic.state}{error}")
         if ironic.instance:
-            words.append(f"Ironic has instance {ironic.instance} on it")
+            obstacles.append(f"Ironic has instance {ironic.instance} on it")
         if not ironic.resource_class:
-            words.append("it has no resource class")
+            obstacles.append("it has no resource class")
     elif reads_ironic:
-        words.append("Ironic does not have it any more")
+        obstacles.append("Ironic does not have it any more")
     if record is None:
-        words.append("placement does not have it")
-        return tuple(words)
+        obstacles.append("placement does not have it")
+        return tuple(obstacles)
     if record.used and not (ironic is not None and record.holder and ironic.instance == record.holder):
-        words.append(f"{record.holder or 'somebody'} holds it")
-    words += record.marks
-    if record.closed and not record.used and not words:
+        obstacles.append(f"{record.holder or 'somebody'} holds it")
+    obstacles += record.marks
+    if record.closed and not record.used and not obstacles:
         since = f" {duration(now - record.updated)} ago" if record.updated and now else ""
-        words.append(f"placement received{since} that nothing can be deployed on it")
-    return tuple(words)
+        obstacles.append(f"placement received{since} that nothing can be deployed on it")
+    return tuple(obstacles)
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def board(
 
 def _matches(node: BoardNode, wanted: str) -> bool:
     ironic, record = node.ironic, node.placement_record
-    words = [node.id, node.name]
-    words += [ironic.state, ironic.resource_class, ironic.instance] if ironic else []
-    words += [record.cell, record.agent, record.holder] if record else []
-    return any(wanted in word.lower() for word in words)
+    texts = [node.id, node.name]
+    texts += [ironic.state, ironic.resource_class, ironic.instance] if ironic else []
+    texts += [record.cell, record.agent, record.holder] if record else []
+    return any(wanted in text.lower() for text in texts)

@@ -30,7 +30,7 @@ class ClassCapacity:
     taken: int
     largest: int  # free amount of one provider
     small: int  # left in amounts too small for one more
-    beside: int  # left on hosts that lack another class
+    in_addition: int  # left on hosts that lack another class
     ends: int  # hosts where this class runs out first
 
 
@@ -97,14 +97,14 @@ def planned(
     Raise InvalidPlan for an unknown host, and PlanStopped soon after `stopped` returns True.
     """
     taken = _named(hosts, plan.without)
-    gone = {host.root for host in taken}
+    removed = {host.root for host in taken}
     added = [host for wanted in plan.added for host in _added(wanted, hosts)]
     if sum(len(host.stocks) for host in added) > MOST_STOCKS:
         raise InvalidPlan(f"the hosts to add have {MOST_STOCKS:,} inventories at most in all")
     held = Counter[str]()
     for stock in (stock for host in taken for stock in host.stocks):
         held[stock.resource_class] += stock.capacity - stock.free
-    then = [*(host for host in hosts if host.root not in gone), *added]
+    then = [*(host for host in hosts if host.root not in removed), *added]
     return PlanAnswer(
         now=_side(hosts, plan, stopped),
         then=_side(then, plan, stopped) if taken or added else None,
@@ -155,17 +155,17 @@ def _added(wanted: AddedHosts, hosts: Sequence[KnownHost]) -> list[KnownHost]:
 
 
 def _side(hosts: Sequence[KnownHost], plan: Plan, stopped: Callable[[], bool]) -> PlanSide:
-    there = [
+    on_side = [
         host
         for host in hosts
         if (not plan.cell or host.cell == plan.cell or (host.new and not host.cell))
         and (not plan.zone or host.zone == plan.zone or (host.new and not host.zone))
     ]
-    packing = _Packing([host for host in there if not host.closed], plan.mix, stopped)
+    packing = _Packing([host for host in on_side if not host.closed], plan.mix, stopped)
     mixes, left = packing.mixes()
     return PlanSide(
         hosts=len(packing.hosts),
-        closed=len(there) - len(packing.hosts),
+        closed=len(on_side) - len(packing.hosts),
         flavors=tuple(packing.flavor(flavor) for flavor in plan.mix),
         mixes=mixes,
         mixes_in_sum=packing.mixes_in_sum(),
@@ -235,7 +235,7 @@ class _Packing:
             taken=int(fits.sum()) * amount,
             largest=_largest(stocks.free[admitted[stocks.host]]),
             small=int(left[ends].sum()),
-            beside=int(left[~ends].sum()),
+            in_addition=int(left[~ends].sum()),
             ends=int(ends.sum()),
         )
 
@@ -282,12 +282,12 @@ class _Packing:
         ):
             wanted = (mixes - done) * flavor.parts
             fits = self.fits(flavor, free)
-            here = np.clip(wanted - (np.cumsum(fits) - fits), 0, fits)
-            if int(here.sum()) < wanted:
+            placed = np.clip(wanted - (np.cumsum(fits) - fits), 0, fits)
+            if int(placed.sum()) < wanted:
                 return None
             for name, amount in flavor.amounts.items():
                 stocks = self._stocks[name]
-                stocks.take(free[name], amount, stocks.pieces(amount, free[name]), here)
+                stocks.take(free[name], amount, stocks.pieces(amount, free[name]), placed)
         return free
 
     def _pack_whole(self, mixes: int, free: FreeByClass) -> int:
@@ -295,10 +295,10 @@ class _Packing:
         found = np.where(admitted, MAX_CAPACITY, 0).astype(np.int64)
         for name in self.classes:
             found = np.minimum(found, self._stocks[name].by_host(self._mix_pieces(name, free)))
-        here = np.clip(mixes - (np.cumsum(found) - found), 0, found)
+        placed = np.clip(mixes - (np.cumsum(found) - found), 0, found)
         for name, amount in self._mix_amounts.items():
-            self._stocks[name].take(free[name], amount, self._mix_pieces(name, free), here)
-        return int(here.sum())
+            self._stocks[name].take(free[name], amount, self._mix_pieces(name, free), placed)
+        return int(placed.sum())
 
     def _mix_pieces(self, name: str, free: FreeByClass) -> Counts:
         stocks = self._stocks[name]

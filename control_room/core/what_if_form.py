@@ -109,7 +109,7 @@ def parse_request(texts: Mapping[str, str]) -> WhatIfRequest | None:
 
 
 def words(text: str) -> list[str]:
-    return [word for word in _APART.split(text) if word]
+    return [item for item in _APART.split(text) if item]
 
 
 def address_of(request: BuildRequested) -> str:
@@ -142,16 +142,16 @@ def _is_number(text: str) -> bool:
 
 def _extra_specs(texts: Mapping[str, str], problems: list[str]) -> Iterator[str]:
     """Yield KEY=VALUE for the resources, traits and extra specs that were entered in the form."""
-    for word in words(texts["resources"]):
-        name, _, amount = word.partition(":")
+    for item in words(texts["resources"]):
+        name, _, amount = item.partition(":")
         if _NAME.fullmatch(name) and _is_number(amount):
             yield f"resources:{name}={amount}"
         else:
-            problems.append(f"{_label('resources')}: {word!r} is not CLASS:AMOUNT, such as CUSTOM_GPU:1.")
-    for word in words(texts["traits"]):
-        name = word.removeprefix("!")
+            problems.append(f"{_label('resources')}: {item!r} is not CLASS:AMOUNT, such as CUSTOM_GPU:1.")
+    for item in words(texts["traits"]):
+        name = item.removeprefix("!")
         if _NAME.fullmatch(name):
-            yield f"trait:{name}={'required' if name == word else 'forbidden'}"
+            yield f"trait:{name}={'required' if name == item else 'forbidden'}"
         else:
             problems.append(f"{_label('traits')}: {name!r} is no trait (A to Z, 0 to 9, _).")
     for line in filter(None, map(str.strip, texts["specs"].splitlines())):
@@ -294,18 +294,18 @@ class _Terms:
         self.traits: set[str] = set()
         self.forbidden: set[str] = set()
         self.zone = ""
-        words = [word for part in text.split(",") if (word := part.strip())]
-        if len(words) > MOST_WORDS:
+        terms = [term for part in text.split(",") if (term := part.strip())]
+        if len(terms) > MOST_WORDS:
             raise ValueError(f"{text[:60]!r}…: {MOST_WORDS} classes and traits at most")
-        for word in words:
-            name, colon, amount = (part.strip() for part in word.partition(":"))
-            if word.startswith("zone="):
-                self.zone = word.removeprefix("zone=")
+        for term in terms:
+            name, colon, amount = (part.strip() for part in term.partition(":"))
+            if term.startswith("zone="):
+                self.zone = term.removeprefix("zone=")
             elif not _NAME.fullmatch(name.removeprefix("!")):
-                raise ValueError(f"{word!r}: CLASS:AMOUNT or a trait, of A to Z, 0 to 9 and _")
+                raise ValueError(f"{term!r}: CLASS:AMOUNT or a trait, of A to Z, 0 to 9 and _")
             elif not colon:
                 (self.forbidden if name.startswith("!") else self.traits).add(name.removeprefix("!"))
             elif not (AMOUNT.fullmatch(amount) and 0 < int(amount) <= _MOST_AMOUNT):
-                raise ValueError(f"{word!r}: the amount is a whole number from 1 to {_MOST_AMOUNT:,}")
+                raise ValueError(f"{term!r}: the amount is a whole number from 1 to {_MOST_AMOUNT:,}")
             else:
                 self.amounts[name] = int(amount)

@@ -112,13 +112,16 @@ class DeadLetterPages(PageGroup):
             return await self._confirmation(request, name, ids)
         with _available():
             if name == "replay":
-                count, kept = await self._context.operations.bus.replay(ids)
+                count, not_replayed = await self._context.operations.bus.replay(ids)
             else:
-                count, kept = await self._context.operations.bus.transport.remove_dead_letters(ids), ()
+                count, not_replayed = (
+                    await self._context.operations.bus.transport.remove_dead_letters(ids),
+                    (),
+                )
         log.info("%s: %s of %d dead letters: %s", user_of(request), name, count, ids)
-        if kept or count < len(ids):
-            missing = len(ids) - count - len(kept)
-            problems = [*kept]
+        if not_replayed or count < len(ids):
+            missing = len(ids) - count - len(not_replayed)
+            problems = [*not_replayed]
             if missing > 0:
                 problems.append(f"{several(missing, 'letter')} were deleted before.")
             done = f"{count:,} {OPERATIONS[name]}."
@@ -139,9 +142,9 @@ class DeadLetterPages(PageGroup):
         parameters = request.query_params
         queue, after = parameters.get("queue", ""), parameters.get("after", "")
         done = done or " ".join(
-            f"{parameters[word]} {word}."
-            for word in OPERATIONS.values()
-            if parameters.get(word, "").isdecimal()
+            f"{parameters[operation]} {operation}."
+            for operation in OPERATIONS.values()
+            if parameters.get(operation, "").isdecimal()
         )
         problems = problems or []
         try:

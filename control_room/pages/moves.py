@@ -17,7 +17,7 @@ from bus.moves import FindMoves, MovesFound, MoveStands
 from bus.queries import FindInstances, InstancesFound, InstanceStatus
 from bus.requests import ResourceGroup
 from bus.resources import FindProviders, Provider
-from control_room.core.builds import DrainShown, MoveShown, merged_moves, move_shown, moved_away, shown
+from control_room.core.builds import DrainShown, MoveShown, left_host, merged_moves, move_shown, shown
 from control_room.core.now import Reply
 from control_room.pages import frame
 from control_room.pages.frame import PageUpdates
@@ -72,7 +72,7 @@ class DrainReader:
             cell=root.cell,
             # a moving instance is recorded at its destination, and may still return
             left=guests.answer.count + running if guests.answer else None,
-            moved=moved_away(name, known, self._clock.now()),
+            moved=left_host(name, known, self._clock.now()),
             running=running,
             causes=tuple([cause for cause in causes_in(root.traits) if cause != DRAIN]),
             runs_here=progress is not None and progress.is_running,

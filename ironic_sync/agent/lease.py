@@ -82,10 +82,10 @@ class LeasedNodes:
 log = logging.getLogger(__name__)
 
 ASKS = 4  # questions in the duration of a lease
-UNTOLD = 0.5  # seconds between two questions, at most
+UNREPORTED_SECONDS = 0.5  # seconds between two questions, at most
 SHORTEST_PAUSE = 0.1
-TELL_EVERY = 60.0  # seconds between two lists of all nodes
-TELL_AT_ONCE = 5000  # nodes in one message
+REPORT_SECONDS = 60.0  # seconds between two lists of all nodes
+REPORT_PAGE = 5000  # nodes in one message
 
 ListNodes = Callable[[], Awaitable[Sequence[str]]]  # lists the nodes of our pool in Ironic
 
@@ -128,7 +128,7 @@ class NodeLease:
         cell: str,
         ask: Ask[LeaseAsked, LeaseAnswered],
         clock: Clock,
-        tell: Ask[NodesReported, NodesTaken] | None = None,
+        report_nodes: Ask[NodesReported, NodesTaken] | None = None,
         list_nodes: ListNodes | None = None,
     ) -> None:
         self.agent = agent
@@ -137,7 +137,7 @@ class NodeLease:
         # called when there is more, or less, that may be done
         self.changed: Callable[[], None] = lambda: None
         self._ask = ask
-        self._tell = tell
+        self._report_nodes = report_nodes
         self._list_nodes = list_nodes
         self._clock = clock
         self._run = clock.uuid()
@@ -174,8 +174,8 @@ class NodeLease:
         """Renew the lease until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep())
-            if self._tell is not None and self._list_nodes is not None:
-                group.create_task(self._keep_telling(self._tell, self._list_nodes))
+            if self._report_nodes is not None and self._list_nodes is not None:
+                group.create_task(self._report_periodically(self._report_nodes, self._list_nodes))
 
     async def leave(self) -> None:
         """Release the lease, so that other agents may act immediately."""
@@ -189,8 +189,8 @@ class NodeLease:
             began = self._clock.monotonic()
             more = await self._renew()
             if not more:
-                left = self._lent.until - began if self.good() else UNTOLD * ASKS
-                pause = min(max(left / ASKS, SHORTEST_PAUSE), UNTOLD)
+                left = self._lent.until - began if self.good() else UNREPORTED_SECONDS * ASKS
+                pause = min(max(left / ASKS, SHORTEST_PAUSE), UNREPORTED_SECONDS)
                 await asyncio.sleep(max(began + pause - self._clock.monotonic(), 0.0))
 
     async def _renew(self) -> bool:
@@ -224,22 +224,24 @@ class NodeLease:
             self.changed()
         return answer.more
 
-    async def _keep_telling(self, tell: Ask[NodesReported, NodesTaken], list_nodes: ListNodes) -> None:
+    async def _report_periodically(
+        self, report_nodes: Ask[NodesReported, NodesTaken], list_nodes: ListNodes
+    ) -> None:
         while True:
             if self._lent.tells and self.good():
                 try:
-                    await self._tell_all(tell, sorted(await list_nodes()))
+                    await self._report_all(report_nodes, sorted(await list_nodes()))
                 except (Unavailable, AnswerRefused) as problem:
                     log.warning("agent %s cannot list its nodes: %s", self.agent, problem)
-                    await asyncio.sleep(UNTOLD)
+                    await asyncio.sleep(UNREPORTED_SECONDS)
                     continue
-                await asyncio.sleep(TELL_EVERY)
-            await asyncio.sleep(UNTOLD)
+                await asyncio.sleep(REPORT_SECONDS)
+            await asyncio.sleep(UNREPORTED_SECONDS)
 
-    async def _tell_all(self, tell: Ask[NodesReported, NodesTaken], roots: Sequence[str]) -> None:
+    async def _report_all(self, report_nodes: Ask[NodesReported, NodesTaken], roots: Sequence[str]) -> None:
         after = ""
-        for page in [*portions(roots, TELL_AT_ONCE)] or [()]:
+        for page in [*portions(roots, REPORT_PAGE)] or [()]:
             upto = page[-1] if page and page[-1] != roots[-1] else ""
             address = {"cell": self.cell, "agent": self.agent, "pool": self.pool}
-            await tell(NodesReported(**address, nodes=page, after=after, upto=upto))
+            await report_nodes(NodesReported(**address, nodes=page, after=after, upto=upto))
             after = upto

@@ -55,12 +55,12 @@ class OrderProgress:
 
     def saw(self, node: MetalNode | None, now: float, maintenance_patience: float) -> None:
         """Record the provision state of the order's node at the monotonic time `now`."""
-        self._look_at_maintenance(node, now, maintenance_patience)
+        self._check_maintenance(node, now, maintenance_patience)
         state = "gone" if node is None else f"{node.provision_state} {node.instance_uuid}"
         if state != self.state:
             self.state, self.changed, self.pause = state, now, SHORTEST_PAUSE
 
-    def _look_at_maintenance(self, node: MetalNode | None, now: float, patience: float) -> None:
+    def _check_maintenance(self, node: MetalNode | None, now: float, patience: float) -> None:
         """Fail the order if the node stays in maintenance: Ironic itself waits forever for its callback."""
         ours = node is not None and node.attempt_of(self.order.build) == self.order.attempt
         if node is None or not ours or not node.maintenance or node.provision_state not in DEPLOYING:
@@ -135,11 +135,11 @@ class RunningOrders:
         loop = asyncio.get_running_loop()
         until = loop.time() + HOLD_SECONDS
         job = self._job(key, order)
-        turn = job.turn
+        running_turn = job.turn
         lock = self._locks.setdefault(order.root, asyncio.Lock())
         while loop.time() < until:
             async with lock:  # two orders for one node must not interleave
-                if self._jobs.get(key) is not job or job.turn != turn:
+                if self._jobs.get(key) is not job or job.turn != running_turn:
                     return None
                 job.woken.clear()
                 standing = self.right.standing(order.root, job.order.epoch, job.came)
@@ -149,11 +149,15 @@ class RunningOrders:
                         "%s: %s is another's: build %s is not for us", self.agent, order.host, order.build
                     )
                     return None
-                said = await self._advance(job) if standing == "ours" else None
-                if said is not None:
+                result = await self._advance(job) if standing == "ours" else None
+                if result is not None:
                     self._forget(key)
                     return report(
-                        job.order, said.outcome, cause=said.cause, retry=said.retry, leftover=said.leftover
+                        job.order,
+                        result.outcome,
+                        cause=result.cause,
+                        retry=result.retry,
+                        leftover=result.leftover,
                     )
             if not self.right.good() and self.clock.monotonic() - job.came > NO_LEASE_SECONDS:
                 # another process of the same agent may have it
@@ -166,8 +170,8 @@ class RunningOrders:
         order = job.order
         step: Step = steps.Wait("it was not read yet")
         try:
-            said = await self.api.node(order.root, FIELDS)
-            node = None if said is None else node_of(said)
+            fields = await self.api.node(order.root, FIELDS)
+            node = None if fields is None else node_of(fields)
             while True:
                 job.saw(node, self.clock.monotonic(), self.maintenance_patience)
                 step = next_step(node, order, given_up=job.given_up, writes=job.writes)

@@ -12,7 +12,7 @@ from bus.chunks import portions
 from bus.clock import Clock, ReportSequence
 from bus.messages import AgentReported, HostReported
 from bus.reports import HostState
-from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, HOST_REPORTED, LEASE, TELL_NODES
+from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, HOST_REPORTED, LEASE, REPORT_NODES
 from bus.worker import Worker, every, on
 from ironic_sync.access import IronicRefused
 from ironic_sync.agent.lease import ListNodes, NodeLease, NotLeased, UnsharedNodes
@@ -24,7 +24,7 @@ from ironic_sync.notifications import Notifications
 
 log = logging.getLogger(__name__)
 
-LONGEST_PAUSE_WITH_NEWS = 60.0
+LONGEST_PAUSE_WITH_NOTIFICATIONS = 60.0
 HOSTS_IN_A_REPORT = 500
 LEASE_SECONDS, LEASE_LOOKS = 3.0, 30  # how long a heartbeat waits for a lease, and how often it checks
 
@@ -38,15 +38,15 @@ NotificationSource = Callable[[OnNode], Coroutine[Any, Any, None]]
 def notification_source(notifications: Notifications) -> NotificationSource:
     """Return a function that passes on the nodes named by Ironic's notifications."""
 
-    async def news(heard: OnNode) -> None:
+    async def follow(on_node: OnNode) -> None:
         async def handle(bodies: Sequence[bytes]) -> None:
-            for said in map(opened, bodies):
-                if isinstance(said, ReceivedNotification):
-                    heard(said.uuid)
+            for notification in map(opened, bodies):
+                if isinstance(notification, ReceivedNotification):
+                    on_node(notification.uuid)
 
         await notifications.run(handle, lambda: None)
 
-    return news
+    return follow
 
 
 class _Heartbeats:
@@ -120,7 +120,7 @@ def metal_agent(
     cell: str,
     api: IronicApi,
     *,
-    news: NotificationSource | None = None,
+    notifications: NotificationSource | None = None,
     period: float = 10.0,
     progress_every: float = 30.0,
     patience: float = 3600.0,
@@ -138,7 +138,7 @@ def metal_agent(
     orders = RunningOrders(
         agent,
         api,
-        LONGEST_PAUSE if news is None else LONGEST_PAUSE_WITH_NEWS,
+        LONGEST_PAUSE if notifications is None else LONGEST_PAUSE_WITH_NOTIFICATIONS,
         maintenance_patience,
         clock or Clock(),
         AgentBuilds(),
@@ -146,8 +146,8 @@ def metal_agent(
     )
     tidings = _Heartbeats(agent, cell, orders, period, patience, lease.pool if lease else agent)
     runs: list[Callable[[], Coroutine[Any, Any, None]]] = []
-    if news is not None:
-        runs.append(partial(news, orders.check_node))
+    if notifications is not None:
+        runs.append(partial(notifications, orders.check_node))
     if lease is not None:
         lease.changed = orders.check_all
         runs.append(lease.run)
@@ -162,7 +162,7 @@ def metal_agent(
             every(period, tidings.beat, emits=[HOST_REPORTED], at_once=True),
             every(progress_every, tidings.progress, emits=[AGENT_REPORT]),
         ],
-        asks=[] if lease is None else [LEASE, TELL_NODES],
+        asks=[] if lease is None else [LEASE, REPORT_NODES],
         starts=[api.open],
         runs=runs,
         stops=[api.close] if lease is None else [lease.leave, api.close],
@@ -178,9 +178,9 @@ def nodes_of(api: IronicApi, selection: NodeSelection, cell: str, pool: str) -> 
         found = []
         try:
             async for page in api.nodes(fields=selection.fields(), **filters):
-                for said in page:
+                for fields in page:
                     try:
-                        node = from_rest(said)
+                        node = from_rest(fields)
                     except Malformed as problem:  # the first order for the node will report the problem
                         log.warning("a node that cannot be read is left out: %s", problem)
                         continue

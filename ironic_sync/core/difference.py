@@ -62,26 +62,28 @@ class NodeDifference(msgspec.Struct, frozen=True):
         )
 
 
-def compare(told: InventoryReported, provider: Provider | None, name: str = "") -> tuple[NodeDifference, ...]:
+def compare(
+    report: InventoryReported, provider: Provider | None, name: str = ""
+) -> tuple[NodeDifference, ...]:
     """Return the differences between a node's provider in placement and the report due now."""
     if provider is None or provider.gone:
-        return (NodeDifference(told.root, "missing", name=name),)
-    between = _between(told, provider)
+        return (NodeDifference(report.root, "missing", name=name),)
+    between = _between(report, provider)
     return tuple(
-        NodeDifference(told.root, what, ironic, placement, name) for what, ironic, placement in between
+        NodeDifference(report.root, aspect, ironic, placement, name) for aspect, ironic, placement in between
     )
 
 
-def _between(told: InventoryReported, provider: Provider) -> Iterator[tuple[What, str, str]]:
-    wanted = told.providers[0]
+def _between(report: InventoryReported, provider: Provider) -> Iterator[tuple[What, str, str]]:
+    wanted = report.providers[0]
     ((class_, inventory),) = wanted.inventories.items()
     stays = {class_, *provider.kept_classes}
-    others = [
+    other_classes = [
         other for other in provider.inventories if other not in stays and not _left_over(provider, other)
     ]
     has = provider.inventories.get(class_)
-    if has is None or others:
-        yield "class", class_, ", ".join(others if has is None else [class_, *others])
+    if has is None or other_classes:
+        yield "class", class_, ", ".join(other_classes if has is None else [class_, *other_classes])
     if has is not None and has.reserved != inventory.reserved:
         yield "reserved", str(inventory.reserved), str(has.reserved)
     elif has is not None and has != inventory:
@@ -90,12 +92,12 @@ def _between(told: InventoryReported, provider: Provider) -> Iterator[tuple[What
         yield "traits", *extra
     if extra := _unequal(wanted.aggregates, provider.aggregates, provider.kept_aggregates):
         yield "aggregates", *extra
-    if told.zone != provider.zone:
-        yield "zone", told.zone, provider.zone
-    if told.cell != provider.cell:
-        yield "cell", told.cell, provider.cell
-    if told.agent != provider.agent:
-        yield "agent", told.agent, provider.agent
+    if report.zone != provider.zone:
+        yield "zone", report.zone, provider.zone
+    if report.cell != provider.cell:
+        yield "cell", report.cell, provider.cell
+    if report.agent != provider.agent:
+        yield "agent", report.agent, provider.agent
 
 
 def _left_over(provider: Provider, class_: str) -> bool:
@@ -111,9 +113,11 @@ def _written(inventory: Inventory) -> str:
     )
 
 
-def _unequal(theirs: Sequence[str], ours: Sequence[str], kept: Sequence[str]) -> tuple[str, str] | None:
+def _unequal(
+    theirs: Sequence[str], ours: Sequence[str], not_reported: Sequence[str]
+) -> tuple[str, str] | None:
     """Return the values that only one side has, except values that operators added in placement."""
-    ahead, behind = sorted({*theirs} - {*ours}), sorted({*ours} - {*theirs, *kept})
+    ahead, behind = sorted({*theirs} - {*ours}), sorted({*ours} - {*theirs, *not_reported})
     return (", ".join(ahead), ", ".join(behind)) if ahead or behind else None
 
 

@@ -63,7 +63,7 @@ class Moment(NamedTuple):
     """The begin of a read of nodes: its time, and how many notifications had been received by then."""
 
     at: float
-    heard: int
+    received: int
 
 
 class KnownState(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,8 +73,8 @@ class KnownState(msgspec.Struct, frozen=True, kw_only=True):
     gone: bool = False
     date: float = 0.0  # notifications dated before this are late
     version: float | None = 0.0  # the newest `updated_at` seen; empty after a read that did not return it
-    heard: int = 0  # the count of notifications when the last one about this node arrived
-    told: InventoryReported | None = None  # the last report to placement
+    received: int = 0  # the count of notifications when the last one about this node arrived
+    reported: InventoryReported | None = None  # the last report to placement
     sequence: int = 0  # the next report has a higher sequence
 
 
@@ -87,29 +87,33 @@ class Step(NamedTuple):
     read: bool = False
 
 
-def handle(belief: KnownState, said: ReceivedNotification, rules: KnownStateRules, heard: int) -> Step:
+def handle(
+    belief: KnownState, notification: ReceivedNotification, rules: KnownStateRules, received: int
+) -> Step:
     """Apply a notification to the known state of a node. `heard` counts all notifications received so far.
     Raises Invalid.
     """
-    node = said.node
-    if said.event in _ASKED_OF_THE_API and said.phase in ("start", "error"):
-        return Step(belief, "asked", read=rules.can_read and said.phase == "error")
+    node = notification.node
+    if notification.event in _ASKED_OF_THE_API and notification.phase in ("start", "error"):
+        return Step(belief, "asked", read=rules.can_read and notification.phase == "error")
     if node is None:
-        return Step(replace(belief, heard=heard), "hint", read=rules.can_read)
-    at, age = sequence_at(said.at), _age(belief, node)
-    if said.at < belief.date and (belief.gone or age != "newer"):
-        doubt = age != "older" and _says_otherwise(belief, said, node, rules)
+        return Step(replace(belief, received=received), "hint", read=rules.can_read)
+    at, age = sequence_at(notification.at), _age(belief, node)
+    if notification.at < belief.date and (belief.gone or age != "newer"):
+        doubt = age != "older" and _contradicts(belief, notification, node, rules)
         return Step(belief, "late", read=rules.can_read and doubt)
     # Another process reported a later date to placement: that process, or its clock, may be ahead.
-    behind = belief.told is None and at < belief.sequence
-    ahead, belief = belief.sequence + 1, replace(belief, heard=heard, sequence=max(belief.sequence, at))
-    if said.event == "delete":
-        return _deleted(belief, said, node, rules, max(at, ahead))
-    if belief.gone and said.event != "create":
+    behind = belief.reported is None and at < belief.sequence
+    ahead, belief = belief.sequence + 1, replace(belief, received=received, sequence=max(belief.sequence, at))
+    if notification.event == "delete":
+        return _deleted(belief, notification, node, rules, max(at, ahead))
+    if belief.gone and notification.event != "create":
         return Step(belief, "echo", read=rules.can_read)
     seen = _whole(node, belief.node)
-    merged = _merged(belief, said.event, seen) if said.event in _SNAPSHOTS else seen
-    return _seen(belief, merged, said, rules, max(at, ahead), behind=behind, doubt=behind or merged != seen)
+    merged = _merged(belief, notification.event, seen) if notification.event in _SNAPSHOTS else seen
+    return _seen(
+        belief, merged, notification, rules, max(at, ahead), behind=behind, doubt=behind or merged != seen
+    )
 
 
 def read(
@@ -132,31 +136,36 @@ def read(
     read again.
     """
     sequence = max(sequence_at(began.at), belief.sequence + 1, known + 1)
-    overtaken = belief.heard > began.heard
+    overtaken = belief.received > began.received
     if node is None:
         has = (was if again else None) or _last_place(belief, rules)
         return _not_found(belief, uuid, began, sequence, overtaken, has)
     place = rules.place(node)
-    told = None if place is None else rules.report(node, place, sequence)
-    outcome: Outcome = "not ours" if place is None else "no class" if told is None else "same"
-    if told is not None and (again or not _same(told, belief.told)):
+    report = None if place is None else rules.report(node, place, sequence)
+    outcome: Outcome = "not ours" if place is None else "no class" if report is None else "same"
+    if report is not None and (again or not _same(report, belief.reported)):
         outcome = "told"
     if overtaken:
-        closes = told is not None and not is_open(told) and belief.told is not None and is_open(belief.told)
+        closes = (
+            report is not None
+            and not is_open(report)
+            and belief.reported is not None
+            and is_open(belief.reported)
+        )
         # Closing a node for a moment too long is better than closing it too late.
         if outcome == "told" and closes:
-            return Step(replace(belief, told=told, sequence=sequence), "told", told, read=True)
+            return Step(replace(belief, reported=report, sequence=sequence), "told", report, read=True)
         return Step(belief, "read" if outcome == "told" else outcome, read=outcome == "told")
     belief = replace(belief, node=node, gone=False, date=max(belief.date, began.at), version=node.updated_at)
     if outcome != "told":
         return Step(belief, outcome)
-    return Step(replace(belief, told=told, sequence=sequence), "told", told)
+    return Step(replace(belief, reported=report, sequence=sequence), "told", report)
 
 
 def _seen(
     belief: KnownState,
     node: IronicNode,
-    said: ReceivedNotification,
+    notification: ReceivedNotification,
     rules: KnownStateRules,
     sequence: int,
     *,
@@ -166,15 +175,15 @@ def _seen(
     if rules.only_reads_place and not node.whole:
         return Step(belief, "read", read=rules.can_read)
     place = rules.place(node)
-    told = None if place is None else rules.report(node, place, sequence)
-    opens = told is not None and is_open(told)
-    same = told is not None and _same(told, belief.told)
-    if opens and not same and not rules.can_read and said.phase in ("start", "error"):
+    report = None if place is None else rules.report(node, place, sequence)
+    opens = report is not None and is_open(report)
+    same = report is not None and _same(report, belief.reported)
+    if opens and not same and not rules.can_read and notification.phase in ("start", "error"):
         return Step(belief, "asked")
     if opens and behind and not rules.can_read:
         return Step(belief, "late")
     version = node.updated_at or 0.0
-    date = version if opens and said.event in _SNAPSHOTS else said.at
+    date = version if opens and notification.event in _SNAPSHOTS else notification.at
     belief = replace(
         belief,
         node=node,
@@ -182,15 +191,17 @@ def _seen(
         date=max(belief.date, date),
         version=max(belief.version or 0.0, version),
     )
-    doubt = doubt or (said.event == "update" and (not same or rules.only_reads_place))
-    if told is None:
+    doubt = doubt or (notification.event == "update" and (not same or rules.only_reads_place))
+    if report is None:
         outcome: Outcome = "not ours" if place is None else "no class"
         return Step(belief, outcome, read=rules.can_read and rules.only_reads_place and doubt)
     if same:
         return Step(belief, "same", read=rules.can_read and doubt)
     if opens and rules.can_read:
         return Step(belief, "read", read=True)
-    return Step(replace(belief, told=told, sequence=sequence), "told", told, read=rules.can_read and doubt)
+    return Step(
+        replace(belief, reported=report, sequence=sequence), "told", report, read=rules.can_read and doubt
+    )
 
 
 def _merged(belief: KnownState, event: str, new: IronicNode) -> IronicNode:
@@ -221,20 +232,26 @@ def _age(belief: KnownState, node: IronicNode) -> Literal["older", "same", "newe
 
 
 def _deleted(
-    belief: KnownState, said: ReceivedNotification, node: IronicNode, rules: KnownStateRules, sequence: int
+    belief: KnownState,
+    notification: ReceivedNotification,
+    node: IronicNode,
+    rules: KnownStateRules,
+    sequence: int,
 ) -> Step:
-    known = belief.told
+    known = belief.reported
     if known is not None:
         place: Place | None = _place_of(known)
     else:
         place = None if rules.only_reads_place else rules.place(node)
-    belief = _without(belief, said.at, float(math.floor(said.at)))  # no later version was of this node
+    belief = _without(
+        belief, notification.at, float(math.floor(notification.at))
+    )  # no later version was of this node
     if place is None:
         return Step(belief, "not ours")
     if known is not None and known.gone:
         return Step(belief, "same")
-    told = deletion_report(node.uuid, place, sequence)
-    return Step(replace(belief, told=told, sequence=sequence), "gone", told)
+    report = deletion_report(node.uuid, place, sequence)
+    return Step(replace(belief, reported=report, sequence=sequence), "gone", report)
 
 
 def _not_found(
@@ -246,8 +263,8 @@ def _not_found(
     belief = _without(belief, began.at, 0.0)
     if has is None:
         return Step(belief, "same")
-    told = deletion_report(uuid, has, sequence)
-    return Step(replace(belief, told=told, sequence=sequence), "gone", told)
+    report = deletion_report(uuid, has, sequence)
+    return Step(replace(belief, reported=report, sequence=sequence), "gone", report)
 
 
 def _without(belief: KnownState, at: float, version: float) -> KnownState:
@@ -255,15 +272,15 @@ def _without(belief: KnownState, at: float, version: float) -> KnownState:
     return replace(belief, node=None, gone=True, date=max(belief.date, at), version=newest)
 
 
-def _says_otherwise(
-    belief: KnownState, said: ReceivedNotification, node: IronicNode, rules: KnownStateRules
+def _contradicts(
+    belief: KnownState, notification: ReceivedNotification, node: IronicNode, rules: KnownStateRules
 ) -> bool:
     """Return whether a late notification would change its node's report: its date may be wrong."""
-    if belief.gone or said.event == "delete":
-        return said.event == ("create" if belief.gone else "delete")
+    if belief.gone or notification.event == "delete":
+        return notification.event == ("create" if belief.gone else "delete")
     place = rules.place(_whole(node, belief.node))
-    told = None if place is None else rules.report(node, place)
-    return told is not None and not _same(told, belief.told)
+    report = None if place is None else rules.report(node, place)
+    return report is not None and not _same(report, belief.reported)
 
 
 def _whole(new: IronicNode, old: IronicNode | None) -> IronicNode:
@@ -273,16 +290,16 @@ def _whole(new: IronicNode, old: IronicNode | None) -> IronicNode:
     return replace(new, shard=old.shard, whole=True)
 
 
-def _same(told: InventoryReported, before: InventoryReported | None) -> bool:
-    return before is not None and replace(told, sequence=before.sequence) == before
+def _same(report: InventoryReported, before: InventoryReported | None) -> bool:
+    return before is not None and replace(report, sequence=before.sequence) == before
 
 
 def _last_place(belief: KnownState, rules: KnownStateRules) -> Place | None:
     """Return the cell and agent under which placement should have the node, or None."""
-    if belief.told is not None:
-        return None if belief.told.gone else _place_of(belief.told)
+    if belief.reported is not None:
+        return None if belief.reported.gone else _place_of(belief.reported)
     return None if belief.node is None else rules.place(belief.node)
 
 
-def _place_of(told: InventoryReported) -> Place:
-    return Place(cell=told.cell, agent=told.agent, zone=told.zone)
+def _place_of(report: InventoryReported) -> Place:
+    return Place(cell=report.cell, agent=report.agent, zone=report.zone)

@@ -18,7 +18,7 @@ class KnownStates:
 
     def __init__(self, rules: KnownStateRules, most: int = MOST_NODES) -> None:
         self.rules = rules
-        self.heard = 0
+        self.received = 0
         self._most = most
         self._of: dict[str, KnownState] = {}
 
@@ -27,15 +27,17 @@ class KnownStates:
 
     def moment(self, now: float) -> Moment:
         """Return the present time and notification count, to be noted before nodes are read."""
-        return Moment(now, self.heard)
+        return Moment(now, self.received)
 
-    def handle(self, said: ReceivedNotification, latest: float) -> Step:
+    def handle(self, notification: ReceivedNotification, latest: float) -> Step:
         """Apply a notification to the known state of its node; a date after `latest` counts as `latest`. If
         it raises Invalid, nothing has changed.
         """
-        self.heard += 1
-        said = said if said.at <= latest else replace(said, at=latest)
-        return self._keep(said.uuid, handle(self.of(said.uuid), said, self.rules, self.heard))
+        self.received += 1
+        notification = notification if notification.at <= latest else replace(notification, at=latest)
+        return self._keep(
+            notification.uuid, handle(self.of(notification.uuid), notification, self.rules, self.received)
+        )
 
     def read(
         self,
@@ -55,7 +57,7 @@ class KnownStates:
         """Forget the last report of a node, because another process has reported the node since."""
         if uuid in self._of:
             before = self._of[uuid]
-            self._of[uuid] = replace(before, told=None, sequence=max(before.sequence, sequence))
+            self._of[uuid] = replace(before, reported=None, sequence=max(before.sequence, sequence))
 
     def placement_has(self, uuid: str, sequence: int) -> bool:
         """Record a report that placement has applied; return whether another process's replaced ours.
@@ -63,11 +65,11 @@ class KnownStates:
         Our next report then gets a higher sequence number, whatever the clocks of the two processes show.
         """
         before = self.of(uuid)
-        overruled = before.told is not None and sequence > before.told.sequence
+        overruled = before.reported is not None and sequence > before.reported.sequence
         if overruled or sequence > before.sequence:
-            told = None if overruled else before.told
+            report = None if overruled else before.reported
             self._keep(
-                uuid, Step(replace(before, told=told, sequence=max(before.sequence, sequence)), "same")
+                uuid, Step(replace(before, reported=report, sequence=max(before.sequence, sequence)), "same")
             )
         return overruled
 
@@ -77,16 +79,16 @@ class KnownStates:
         place = None if belief.node is None else self.rules.place(belief.node)
         if belief.node is None or place is None or belief.date * 1_000_000 <= sequence:
             return None
-        told = self.rules.report(belief.node, place, belief.sequence + 1)
-        if told is not None:
-            self._of[uuid] = replace(belief, told=told, sequence=told.sequence)
-        return told
+        report = self.rules.report(belief.node, place, belief.sequence + 1)
+        if report is not None:
+            self._of[uuid] = replace(belief, reported=report, sequence=report.sequence)
+        return report
 
-    def forget_told(self) -> None:
+    def forget_reported(self) -> None:
         """Forget all last reports, as other processes may have sent newer ones: each next change is
         reported.
         """
-        self._of = {uuid: replace(belief, told=None) for uuid, belief in self._of.items()}
+        self._of = {uuid: replace(belief, reported=None) for uuid, belief in self._of.items()}
 
     def _keep(self, uuid: str, step: Step) -> Step:
         if step.belief is not _UNKNOWN:

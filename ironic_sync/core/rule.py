@@ -114,8 +114,10 @@ def inventory_of(event: NodeChanged, *, skip_reserve_in_use: bool = False) -> In
     return report(node, place, sequence, skip_reserve_in_use=skip_reserve_in_use)
 
 
-def is_open(told: InventoryReported) -> bool:
+def is_open(report: InventoryReported) -> bool:
     """Return whether a report of a node allows an instance on it."""
     return any(
-        inventory.reserved == 0 for provider in told.providers for inventory in provider.inventories.values()
+        inventory.reserved == 0
+        for provider in report.providers
+        for inventory in provider.inventories.values()
     )

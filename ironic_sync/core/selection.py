@@ -37,7 +37,11 @@ class NodeSelection:
     aggregates_by: tuple[str, ...] = ()  # keys, or `zone`: nodes with the same value share an aggregate
 
     def __post_init__(self) -> None:
-        for key in (self.cell_by, self.zone_by, *(one for one in self.aggregates_by if one != "zone")):
+        for key in (
+            self.cell_by,
+            self.zone_by,
+            *(key_or_group for key_or_group in self.aggregates_by if key_or_group != "zone"),
+        ):
             kind, _, name = key.partition(".")
             if key and not (key in _FIELDS or (kind in _PROPERTIES and name)):
                 known = ", ".join((*_FIELDS, *(f"{kind}.NAME" for kind in _PROPERTIES)))
@@ -47,7 +51,9 @@ class NodeSelection:
         if not self.cells and not self.cell:
             raise ValueError("no cell is named for any node")
         # Ironic stores conductor group names in lower case.
-        object.__setattr__(self, "conductor_groups", tuple(one.lower() for one in self.conductor_groups))
+        object.__setattr__(
+            self, "conductor_groups", tuple(key_or_group.lower() for key_or_group in self.conductor_groups)
+        )
         if self.cell_by == "conductor_group":
             object.__setattr__(self, "cells", {group.lower(): cell for group, cell in self.cells.items()})
 
@@ -83,14 +89,14 @@ class NodeSelection:
 
     def reason_not_selected(self, node: IronicNode) -> str:
         """Return why a node is not selected, or an empty string if it is."""
-        for values, what, value in (
+        for values, attribute, value in (
             (self.conductor_groups, "conductor group", node.conductor_group or DEFAULT_GROUP),
             (self.shards, "shard", node.shard),
             (self.owners, "owner", node.owner),
             (self.resource_classes, "resource class", node.resource_class),
         ):
             if values and value not in values:
-                return f"its {what}, {value or 'none'}, is not among ours"
+                return f"its {attribute}, {value or 'none'}, is not among ours"
         if not self._cell(node):
             return f"no cell is named for its {self.cell_by}, {_value(node, self.cell_by) or 'none'}"
         return ""

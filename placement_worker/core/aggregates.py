@@ -40,7 +40,7 @@ class Intent:
         return self.was.metadata.get(ZONE) != self.now.metadata.get(ZONE)
 
     @property
-    def said(self) -> bool:
+    def is_changed(self) -> bool:
         return self.was != self.now
 
 
@@ -68,7 +68,7 @@ def as_change(edit: AggregateEdit) -> ChangeAggregate:
 def intent(edit: AggregateEdit, scene: AggregateScene) -> Intent | AggregateRefusal:
     """Return the properties and members of an aggregate after an edit. A repeated edit changes nothing."""
     was = scene.described.get(edit.aggregate) or Aggregate(id=edit.aggregate)
-    there = edit.aggregate in scene.described or bool(scene.members)
+    exists = edit.aggregate in scene.described or bool(scene.members)
     deleted = Aggregate(id=was.id, name=was.name, gone=True)
     missing = Missing(what="aggregate", names=(edit.aggregate,))
     match edit:
@@ -79,8 +79,8 @@ def intent(edit: AggregateEdit, scene: AggregateScene) -> Intent | AggregateRefu
         case MakeAggregate():
             return _changed(as_change(edit), was, scene, made=True)
         case ChangeAggregate():
-            return _changed(edit, was, scene) if there else missing
-        case DropAggregate() if not there:  # repeated as well
+            return _changed(edit, was, scene) if exists else missing
+        case DropAggregate() if not exists:  # repeated as well
             return Intent(deleted, deleted) if scene.known else missing
         case DropAggregate() if scene.members and not edit.force:
             return HasHosts(
@@ -103,12 +103,12 @@ def _changed(
     ):
         return Missing(what="host", names=unknown)
     metadata = {key: value for key, value in was.metadata.items() if key not in edit.unset} | edit.set
-    remove = {root for one in edit.remove for root in scene.hosts[one]}
+    remove = {root for named_host in edit.remove for root in scene.hosts[named_host]}
     return Intent(
         was,
         Aggregate(id=was.id, name=name, metadata=metadata),
         made,
-        add=frozenset(root for one in edit.add for root in scene.hosts[one]) - remove,
+        add=frozenset(root for named_host in edit.add for root in scene.hosts[named_host]) - remove,
         remove=frozenset(remove.intersection(scene.members)),
         force=edit.force,
     )
@@ -167,9 +167,9 @@ def zones(tree: Tree, described: Described) -> dict[str, str]:
     """Return the availability zones of a host, each with its source: a report or an aggregate."""
     found = {tree.zone: "what its owner reports"} if tree.zone else {}
     for id_ in tree.providers[0].aggregates:
-        said = described.get(id_)
-        if said is not None and not said.gone and (zone := said.metadata.get(ZONE)):
-            found[zone] = f"aggregate {said.name or id_}"
+        aggregate = described.get(id_)
+        if aggregate is not None and not aggregate.gone and (zone := aggregate.metadata.get(ZONE)):
+            found[zone] = f"aggregate {aggregate.name or id_}"
     return found
 
 
@@ -197,7 +197,7 @@ def doubts(metadata: Mapping[str, str]) -> list[str]:
             found.append(f"{key}: {value!r} has a comma, and no request can ask for it")
         elif key.startswith("trait:") and value != "required":
             found.append(f"{key}: {value!r} means nothing, only 'required' does")
-        elif key.startswith("filter_tenant_id") and not any(one.strip() for one in value.split(",")):
+        elif key.startswith("filter_tenant_id") and not any(project.strip() for project in value.split(",")):
             found.append(f"{key}: names no project")
         elif key in _WITHOUT_EFFECT:
             found.append(f"{key}: has no effect; {_WITHOUT_EFFECT[key]}'s ratio is in the hosts' inventory")

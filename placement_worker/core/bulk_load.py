@@ -70,13 +70,13 @@ def load(items: Sequence[Item], working: WorkingTrees) -> list[LoadResult]:
     if why := _objection(whole, working):
         return refused(items, why)
     results = {}
-    for _, one in whole:
-        state = working.find(one.id)
-        if state is not None and state.name != one.name:
+    for _, provider_load in whole:
+        state = working.find(provider_load.id)
+        if state is not None and state.name != provider_load.name:
             working.free_name(state)
-    for one in _parents_first(whole, working):
-        results[one.id] = _put(one, working)
-    return [results[one.id] for _, one in whole]
+    for provider_load in _parents_first(whole, working):
+        results[provider_load.id] = _put(provider_load, working)
+    return [results[provider_load.id] for _, provider_load in whole]
 
 
 def refused(items: Iterable[Item], why: str) -> list[LoadResult]:
@@ -138,15 +138,15 @@ def _objection(items: Sequence[_WholeItem], working: WorkingTrees) -> str:
 
 def _in_a_loop(whole: _Whole, parents: Mapping[str, str | None], working: WorkingTrees) -> bool:
     seen = set()
-    here: str | None = whole.id
-    while here is not None and here not in seen:
-        seen.add(here)
-        if here in parents:
-            here = parents[here]
+    ancestor: str | None = whole.id
+    while ancestor is not None and ancestor not in seen:
+        seen.add(ancestor)
+        if ancestor in parents:
+            ancestor = parents[ancestor]
         else:
-            state = working.find(here)
-            here = None if state is None else state.parent
-    return here is not None
+            state = working.find(ancestor)
+            ancestor = None if state is None else state.parent
+    return ancestor is not None
 
 
 def _parents_first(items: Sequence[_WholeItem], working: WorkingTrees) -> list[_Whole]:
@@ -156,11 +156,11 @@ def _parents_first(items: Sequence[_WholeItem], working: WorkingTrees) -> list[_
     depths: dict[str, int] = {}
     for uuid in loads:
         path: list[str] = []
-        here: str | None = uuid
-        while here is not None and here not in depths:
-            path.append(here)
-            here = loads[here].parent if here in loads else working.there(here).parent
-        depth = -1 if here is None else depths[here]
+        ancestor: str | None = uuid
+        while ancestor is not None and ancestor not in depths:
+            path.append(ancestor)
+            ancestor = loads[ancestor].parent if ancestor in loads else working.there(ancestor).parent
+        depth = -1 if ancestor is None else depths[ancestor]
         for step in reversed(path):
             depth = depths[step] = depth + 1
-    return sorted(loads.values(), key=lambda one: depths[one.id])
+    return sorted(loads.values(), key=lambda provider_load: depths[provider_load.id])

@@ -173,14 +173,14 @@ def _refusal(choice: claims.Choice, before: _Before, world: ClaimWorld) -> claim
     for provider, resources in choice.allocations.items():
         if provider not in world.providers:
             raise Unread
-        room = world.providers[provider]
-        if room is None:
+        claimed = world.providers[provider]
+        if claimed is None:
             return claims.NoSuchProvider(provider=provider)
-        if shapes and shapes.get(provider, room.shape) != room.shape:
+        if shapes and shapes.get(provider, claimed.shape) != claimed.shape:
             return claims.Moved(provider=provider)
-        is_excluded = any(_is_taken(sibling, choice, world) for sibling in room.excludes)
+        is_excluded = any(_is_taken(sibling, choice, world) for sibling in claimed.excludes)
         for name, asked in resources.items():
-            stock = room.stocks.get(name)
+            stock = claimed.stocks.get(name)
             if stock is None:
                 return claims.Full(
                     provider=provider, resource_class=name, asked=asked, free=0, limit="inventory"
@@ -201,8 +201,8 @@ def _refusal(choice: claims.Choice, before: _Before, world: ClaimWorld) -> claim
 def _is_taken(sibling: str, choice: claims.Choice, world: ClaimWorld) -> bool:
     if sibling not in world.providers:
         raise Unread
-    room = world.providers[sibling]
-    return sibling in choice.allocations or (room is not None and room.in_use)
+    claimed = world.providers[sibling]
+    return sibling in choice.allocations or (claimed is not None and claimed.in_use)
 
 
 def _roots(world: ClaimWorld, allocations: Allocations) -> frozenset[str]:
@@ -224,9 +224,9 @@ def _leave_to(world: ClaimWorld, holder: Holder, holder_consumer: Holder, type_:
     _hold(world, holder, 0, {}, None, holder.group)
     both = {provider: dict(resources) for provider, resources in holder_consumer.held.items()}
     for provider, resources in left.items():
-        there = both.setdefault(provider, {})
+        remaining = both.setdefault(provider, {})
         for name, amount in resources.items():
-            there[name] = there.get(name, 0) + amount
+            remaining[name] = remaining.get(name, 0) + amount
     holder_consumer.heir_of, holder_consumer.heir_type = holder, type_
     holder_consumer.keeps_for = holder.keeps_for or holder.uuid
     _hold(world, holder_consumer, holder_consumer.generation + 1, both, None, group)

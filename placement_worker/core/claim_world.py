@@ -41,14 +41,16 @@ class CellLimits:
                 return f"provider {provider}: it is none of cell {self.cell}"
         return "" if at_home else f"nothing of it is in cell {self.cell}"
 
-    def refuses_holder(self, consumer: str, keep: str) -> str:
+    def refuses_holder(self, consumer: str, holder: str) -> str:
         """Return why a cell cannot use this id for a holder consumer, or an empty text.
 
         Only ids derived from the build's are allowed, so that a cell cannot occupy another build's id.
         """
-        if any(keep == claims.holder_consumer(consumer, attempt) for attempt in range(1, MOST_ATTEMPTS + 1)):
+        if any(
+            holder == claims.holder_consumer(consumer, attempt) for attempt in range(1, MOST_ATTEMPTS + 1)
+        ):
             return ""
-        return f"consumer {keep}: it is no clean-up of {consumer}"
+        return f"consumer {holder}: it is no clean-up of {consumer}"
 
 
 def ended(retired: claims.Retired, cell: str) -> claims.Retired:
@@ -71,11 +73,11 @@ class _Headcount:
 
     def count(self, whose: str, roots: Iterable[str], sign: int) -> None:
         for root in roots:
-            there = self.on.setdefault(root, {})
-            there[whose] = there.get(whose, 0) + sign
-            if not there[whose]:
-                del there[whose]
-            if not there:
+            members = self.on.setdefault(root, {})
+            members[whose] = members.get(whose, 0) + sign
+            if not members[whose]:
+                del members[whose]
+            if not members:
                 del self.on[root]
 
 
@@ -111,13 +113,13 @@ class GroupPlaces:
         if keeps_for is None:
             self._members.count(consumer, roots, -1)
 
-    def refusal(self, roots: frozenset[str], who: str) -> claims.GroupPolicyViolated | None:
+    def refusal(self, roots: frozenset[str], consumer: str) -> claims.GroupPolicyViolated | None:
         """Return why the policy of the server group forbids this consumer on the given roots, or None."""
         if self.policy == "anti-affinity":
             for root in sorted(roots):
-                there = self._all.on.get(root, {})
-                if (others := len(there) - (who in there)) >= self.max_per_host:
-                    return self._crowded(root, others)
+                members = self._all.on.get(root, {})
+                if (other_members := len(members) - (consumer in members)) >= self.max_per_host:
+                    return self._crowded(root, other_members)
         elif self.policy == "affinity" and self._members.on and not roots & self._members.on.keys():
             return self._crowded(min(roots), 0) if roots else None
         return None
@@ -125,23 +127,23 @@ class GroupPlaces:
     def breaches(self) -> Iterator[str]:
         """Yield a sentence for each violation of the group's policy, if it must not be violated."""
         if self.policy == "anti-affinity":
-            for root, there in sorted(self._all.on.items()):
-                if len(there) > self.max_per_host:
-                    yield f"{len(there)} on {root}, where {self.max_per_host} may be"
+            for root, on_host in sorted(self._all.on.items()):
+                if len(on_host) > self.max_per_host:
+                    yield f"{len(on_host)} on {root}, where {self.max_per_host} may be"
         elif self.policy == "affinity":
             members = len(self.places) - len(self.holder_consumers)
-            if members and all(len(there) < members for there in self._members.on.values()):
+            if members and all(len(on_host) < members for on_host in self._members.on.values()):
                 yield f"its members are apart, on {', '.join(sorted(self._members.on))}"
 
-    def _crowded(self, root: str, there: int) -> claims.GroupPolicyViolated:
-        return claims.GroupPolicyViolated(provider=root, group=self.uuid, policy=self.policy, members=there)
+    def _crowded(self, root: str, members: int) -> claims.GroupPolicyViolated:
+        return claims.GroupPolicyViolated(provider=root, group=self.uuid, policy=self.policy, members=members)
 
 
 def roots_of(places: Iterable[tuple[str, bool]]) -> frozenset[str]:
     """Return the root providers of allocations, each with whether its provider shares with other trees."""
     listed = list(places)
-    own = frozenset(root for root, shares in listed if not shares)
-    return own or frozenset(root for root, _ in listed)
+    not_shared = frozenset(root for root, shares in listed if not shares)
+    return not_shared or frozenset(root for root, _ in listed)
 
 
 @dataclass(slots=True)
@@ -274,10 +276,10 @@ def fenced_off(
 ) -> list[claims.ClaimResult]:
     """Return the refusals by generation, retirement or cell, and those of duplicate consumers."""
     results: list[claims.ClaimResult] = []
-    beside = Counter(name for claim in order.claims for name in _further_consumers(claim))
-    seen = {*beside}
+    further = Counter(name for claim in order.claims for name in _further_consumers(claim))
+    seen = {*further}
     for claim, behind in zip(order.claims, fences, strict=True):
-        twice = claim.consumer in seen or any(beside[name] > 1 for name in _further_consumers(claim))
+        twice = claim.consumer in seen or any(further[name] > 1 for name in _further_consumers(claim))
         if behind is None and twice:
             behind = as_held(world.holders[claim.consumer], world)
         seen.add(claim.consumer)
@@ -323,16 +325,16 @@ def bars_release(order: claims.ReleaseRequested, holder: Holder | None, world: C
     return _bars_holder(holder, order.consumer, order.keep, world)
 
 
-def _bars_holder(holder: Holder | None, consumer: str, keep: str | None, world: ClaimWorld) -> str:
+def _bars_holder(holder: Holder | None, consumer: str, holder_id: str | None, world: ClaimWorld) -> str:
     wall = world.wall
     assert wall is not None
     if why := wall.bars_holder(consumer, _places(world, holder.held if holder else {})):
         return why
-    if not keep:
+    if not holder_id:
         return ""
-    if world.holds(keep):
-        return wall.bars_holder(keep, _places(world, world.holders[keep].held))
-    return wall.refuses_holder(consumer, keep)
+    if world.holds(holder_id):
+        return wall.bars_holder(holder_id, _places(world, world.holders[holder_id].held))
+    return wall.refuses_holder(consumer, holder_id)
 
 
 def _places(world: ClaimWorld, allocations: Allocations) -> list[tuple[str, str]]:

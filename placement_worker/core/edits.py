@@ -94,10 +94,10 @@ def _tangle(
         return Missing(what="parent", names=(parent,))
     if state.parent is not None and not edit.anywhere:
         return Tangled(why="re-parenting", provider=state.uuid, parent=parent)
-    here: str | None = parent
-    while here is not None and here != state.uuid:
-        here = working.there(here).parent
-    if here is not None:
+    ancestor: str | None = parent
+    while ancestor is not None and ancestor != state.uuid:
+        ancestor = working.there(ancestor).parent
+    if ancestor is not None:
         return Tangled(why="loop", provider=state.uuid, parent=parent)
     return None
 

@@ -57,12 +57,12 @@ def nearest(
         kind = index.classes.get(demand.resource_class)
         if kind is not None:
             top = snapshot.top(demand.resource_class)
-            best, there = top[:high], kind.there[:high]
+            best, present = top[:high], kind.there[:high]
             if index.children:  # of a tree
-                rows, best, there = np.flatnonzero(index.below[:high]), best.copy(), there.copy()
+                rows, best, present = np.flatnonzero(index.below[:high]), best.copy(), present.copy()
                 np.maximum.at(best, index.root_of[rows], top[rows])
-                np.logical_or.at(there, index.root_of[rows], kind.there[rows])
-            met += there
+                np.logical_or.at(present, index.root_of[rows], kind.there[rows])
+            met += present
             best = np.maximum(best, 0)  # reservations may exceed the free amount: then the host is full
             short += np.maximum(1 - best / float(min(demand.asked, BEYOND_COUNTING)), 0)
     met += _enough_providers(index, made) * len(demands)
@@ -146,12 +146,14 @@ def _merged(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, Why]:
             misses[breaking].append(NearMiss(host=anchor.host, lacks=lacks, code=code))
     left = made.count
     removals = list(made.removals)
-    for says, count, near in zip((*(step.says for step in steps), UNSEEN), removed, misses, strict=True):
+    for constraint, count, near in zip(
+        (*(step.says for step in steps), UNSEEN), removed, misses, strict=True
+    ):
         if count:
             left -= count
             some = tuple(miss.host for miss in near[:NAMED])
-            code = UNSEEN_CODE if says == UNSEEN else JOINT_CODE
-            removals.append(Removal(constraint=says, removed=count, left=left, code=code, hosts=some))
+            code = UNSEEN_CODE if constraint == UNSEEN else JOINT_CODE
+            removals.append(Removal(constraint=constraint, removed=count, left=left, code=code, hosts=some))
     # Hosts that satisfy the most constraints are the closest.
     closest = [miss for some in (*reversed(misses[:-1]), misses[-1]) for miss in some]
     return tuple(removals), tuple(closest[:NEAREST])

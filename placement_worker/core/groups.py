@@ -52,7 +52,7 @@ class Slot:
 
     suffix: str
     asks: Resources
-    own: Bools  # rows that can satisfy the slot for their tree
+    in_tree: Bools  # rows that can satisfy the slot for their tree
     away: Bools | None  # rows that can satisfy it for trees they share with
 
 
@@ -89,17 +89,17 @@ class SlotPlanner:
         index, query = self.index, self.query
         # First, so that all other demands are about the named hosts.
         if query.roots:
-            says = "not the requested host" if len(query.roots) == 1 else "none of the requested hosts"
-            yield Demand(says, self._these(query.roots), about="roots", code="host")
+            constraint = "not the requested host" if len(query.roots) == 1 else "none of the requested hosts"
+            yield Demand(constraint, self._these(query.roots), about="roots", code="host")
         if query.cell:
             flags = index.cells.get(query.cell)
             met = None if flags is None else flags.mask(self.high)
             yield Demand(f"cell {query.cell}", met, about="cell", code="cell")
         if query.not_cells:
-            says = f"in a disabled cell ({', '.join(query.not_cells)})"
+            constraint = f"in a disabled cell ({', '.join(query.not_cells)})"
             disabled = self._any(index.cells, query.not_cells)
             met = ~(np.zeros(self.high, np.bool_) if disabled is None else disabled)
-            yield Demand(says, met, about="not_cells", code="cell_disabled")
+            yield Demand(constraint, met, about="not_cells", code="cell_disabled")
         if query.not_roots:
             met = ~self._these(query.not_roots)
             yield Demand(EXCLUDED, met, about="not_roots", code="forbidden_host")
@@ -206,7 +206,7 @@ class SlotPlanner:
     def _spread(self, group: ResourceGroup) -> Iterator[Demand]:
         tests = list(self._tests(group))
         root_of = self.index.root_of[: self.high]
-        own = away = member = self._everyone
+        in_tree = away = member = self._everyone
         for test in tests:
             rows = mine = self._rows(test)
             if test.code == "aggregate":  # an aggregate of the root counts for the whole tree
@@ -214,19 +214,19 @@ class SlotPlanner:
             elif test.code == "forbidden_aggregate":
                 mine = rows & rows[root_of]
             if test.code in ("tree", "forbidden_trait", "forbidden_aggregate"):
-                own, away = own & mine, away & rows
+                in_tree, away = in_tree & mine, away & rows
             yield self._demand(test, mine, rows if group.in_tree is None else None)
         if group.member_of:
-            own, away = own & (member | member[root_of]), away & member
+            in_tree, away = in_tree & (member | member[root_of]), away & member
         givers, sharers = np.zeros(self.high, np.bool_), np.zeros(self.high, np.bool_)
         for test in tests:
             if test.code == "class":
-                mine, others = own & self._rows(test), away & self._rows(test)
+                mine, elsewhere = in_tree & self._rows(test), away & self._rows(test)
                 givers |= mine
-                sharers |= others
-                slot = Slot("", {test.resource_class: test.asked}, mine, self._sharers(others))
+                sharers |= elsewhere
+                slot = Slot("", {test.resource_class: test.asked}, mine, self._sharers(elsewhere))
                 self.slots.append(slot)
-                if own is not self._everyone:
+                if in_tree is not self._everyone:
                     met = self._anchors(mine, slot.away)
                     yield Demand(f"{test.says}, all else being met", met, joint=True, code="group")
         for test in tests:
@@ -263,12 +263,12 @@ class SlotPlanner:
             if trait in index.traits:
                 yield Demand(f"no trait {trait}", ~index.traits[trait].mask(high), code="forbidden_trait")
         for choice in group.member_of:
-            says = f"aggregate {self._named(choice)}"
-            yield Demand(says, self._any(index.aggregates, choice), code="aggregate")
+            constraint = f"aggregate {self._named(choice)}"
+            yield Demand(constraint, self._any(index.aggregates, choice), code="aggregate")
         for uuid in group.not_member_of:
             if uuid in index.aggregates:
-                says = f"not in aggregate {self._named((uuid,))}"
-                yield Demand(says, ~index.aggregates[uuid].mask(high), code="forbidden_aggregate")
+                constraint = f"not in aggregate {self._named((uuid,))}"
+                yield Demand(constraint, ~index.aggregates[uuid].mask(high), code="forbidden_aggregate")
         for name, asked in group.resources.items():
             kind = index.classes.get(name)
             if kind is None:
@@ -294,14 +294,14 @@ class SlotPlanner:
         met: Bools | None = np.logical_or.reduce(known) if known else None
         return met
 
-    def _demand(self, test: Demand, own: Bools, away: Bools | None) -> Demand:
-        met = self._anchors(own & self._everyone, away) if test.met is not None else None
+    def _demand(self, test: Demand, in_tree: Bools, away: Bools | None) -> Demand:
+        met = self._anchors(in_tree & self._everyone, away) if test.met is not None else None
         return Demand(test.says, met, test.resource_class, test.asked, test.code)
 
-    def _anchors(self, own: Bools, away: Bools | None) -> Bools:
-        met = own & self.index.roots[: self.high]
+    def _anchors(self, in_tree: Bools, away: Bools | None) -> Bools:
+        met = in_tree & self.index.roots[: self.high]
         if self.index.children:
-            rows = np.flatnonzero(own & self.index.below[: self.high])
+            rows = np.flatnonzero(in_tree & self.index.below[: self.high])
             met[self.index.root_of[rows]] = True
         if away is not None and self._sharing is not None:
             self._reach(met, away & self._sharing)
@@ -313,12 +313,12 @@ class SlotPlanner:
             met[np.concatenate(reached)] = True
 
     def _summed(self, slots: list[Slot], of: Numbers) -> Numbers:
-        rows = np.flatnonzero(np.logical_or.reduce([slot.own for slot in slots]))
+        rows = np.flatnonzero(np.logical_or.reduce([slot.in_tree for slot in slots]))
         total = np.bincount(self.index.root_of[rows], weights=of[rows], minlength=self.high)
         total = total.astype(np.float64, copy=False)  # the sum of no rows is an integer array
-        others = [slot.away for slot in slots if slot.away is not None]
-        if others:
-            for position in np.flatnonzero(np.logical_or.reduce(others)).tolist():
+        shared = [slot.away for slot in slots if slot.away is not None]
+        if shared:
+            for position in np.flatnonzero(np.logical_or.reduce(shared)).tolist():
                 total[self.index.reach(position)] += of[position]
         return total
 

@@ -107,11 +107,11 @@ class Round:
 
     def anchors(self) -> Iterator[Row | None]:
         """Yield the remaining hosts in order, and `None` where the search may pause."""
-        at, kept = self.snapshot.index.at, self.snapshot.kept_at
+        at, preserved = self.snapshot.index.at, self.snapshot.kept_at
         for positions in _walk(self.left, self.start, self.after, self.size):
             for low in range(0, len(positions), IN_A_ROW):
                 for position in positions[low : low + IN_A_ROW]:
-                    row = self.snapshot.row_at(position) if kept else at[position]
+                    row = self.snapshot.row_at(position) if preserved else at[position]
                     if row is not None:
                         yield row
                 yield None

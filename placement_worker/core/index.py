@@ -81,9 +81,9 @@ class Index(RowTable):
             self.seen += 1
             self._ahead.remove(self.seen)
         if self._described_at:
-            self._described_at = {one: told for one, told in self._described_at.items() if told > self.seen}
+            self._described_at = {key: at for key, at in self._described_at.items() if at > self.seen}
         if self._early:
-            self._early = {one: known for one, known in self._early.items() if known[1] > self.seen}
+            self._early = {key: known for key, known in self._early.items() if known[1] > self.seen}
         if self._put_at:
             self._put_at = {root: put for root, put in self._put_at.items() if put > self.seen}
         return touched.keys()
@@ -125,21 +125,21 @@ class Index(RowTable):
             return
         if number > self.seen:  # nothing older than what is seen will come
             self._put_at[tree.root] = number
-        for keep in self.snapshots:
-            keep(tree.root)
+        for preserve in self.snapshots:
+            preserve(tree.root)
             for provider in tree.providers:
                 if (row := self.rows.get(provider.uuid)) is not None:
-                    keep(row.root)
+                    preserve(row.root)
         # What another tree took over later stays there.
         providers = [
             provider
             for provider in tree.providers
             if (row := self.rows.get(provider.uuid)) is None or row.root == tree.root or row.shaped <= number
         ]
-        here = {provider.uuid for provider in providers}
+        provider_ids = {provider.uuid for provider in providers}
         for uuid in self.trees.pop(tree.root, ()):
             row = self.rows.get(uuid)
-            if uuid not in here and row is not None and row.root == tree.root:
+            if uuid not in provider_ids and row is not None and row.root == tree.root:
                 if row.number > number:  # a later change is known: the provider moves to another tree
                     known = ProviderChange(uuid, row.root, row.generation, dict(row.used))
                     self._early[uuid] = known, row.number
@@ -150,7 +150,7 @@ class Index(RowTable):
                 left = tuple(uuid for uuid in self.trees.pop(row.root, ()) if uuid != row.uuid)
                 if left:
                     self.trees[row.root] = left
-        if here:
+        if provider_ids:
             self.trees[tree.root] = tuple([provider.uuid for provider in providers])
         for provider in providers:
             self._put(tree, provider, number)
@@ -221,12 +221,12 @@ class Snapshot:
 
     def rows_of(self, root: str) -> list[Row]:
         """Return the providers of a tree, the root first, or an empty list if there is no such root."""
-        kept, rows = self._rows, self.index.rows
-        return [self.alter(kept.get(uuid) or rows[uuid]) for uuid in self.members(root)]
+        preserved, rows = self._rows, self.index.rows
+        return [self.alter(preserved.get(uuid) or rows[uuid]) for uuid in self.members(root)]
 
     def members(self, root: str) -> tuple[str, ...]:
-        kept = self._trees.get(root)
-        return self.index.trees.get(root, ()) if kept is None else kept
+        preserved = self._trees.get(root)
+        return self.index.trees.get(root, ()) if preserved is None else preserved
 
     def top(self, name: str) -> Tops:
         """Return for each row the largest amount of a resource class that one claim could take."""
@@ -280,8 +280,8 @@ class ReservedSnapshot(Snapshot):
         self._reserved_amounts = reserved_amounts
         high = index.high  # where nothing is yet there may be as many places again
         self._left: dict[str, Sums] = {
-            name: index.classes[name].left[:high] - promised[:high]
-            for name, promised in reserved_amounts.arrays(index).items()
+            name: index.classes[name].left[:high] - reserved[:high]
+            for name, reserved in reserved_amounts.arrays(index).items()
             if name in index.classes
         }
         excluding = index.traits.get(EXCLUDES_SIBLINGS)
@@ -327,10 +327,10 @@ class ReservedSnapshot(Snapshot):
 
     def alter(self, row: Row) -> Row:
         if row.uuid in self._excluded:
-            row = replace(row, told=None, known_free=None, excluded=True)
-        promised: Mapping[str, int] | None = self._reserved_amounts.of.get(row.uuid)
-        if not promised:
+            row = replace(row, summary=None, known_free=None, excluded=True)
+        reserved: Mapping[str, int] | None = self._reserved_amounts.of.get(row.uuid)
+        if not reserved:
             return row
         used = row.used  # of the existing classes; more if a removed class is still in use
-        amounts = {name: used.get(name, 0) + promised.get(name, 0) for name in {**used, **promised}}
-        return replace(row, amounts=amounts, told=None, known_free=None)
+        amounts = {name: used.get(name, 0) + reserved.get(name, 0) for name in {**used, **reserved}}
+        return replace(row, amounts=amounts, summary=None, known_free=None)

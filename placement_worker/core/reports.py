@@ -140,25 +140,25 @@ def _named(was: ProviderState | None, now: ProviderReport, shape: int) -> Provid
 def _left_out(left: dict[str, ProviderState], named: Collection[str], root: str) -> list[ProviderState]:
     stay = {uuid for uuid, provider in left.items() if provider.in_use}
     for provider in left.values():
-        here = None if provider.reported.provider else provider.uuid
-        while here is not None and here in left:
-            stay.add(here)
-            here = left[here].parent
-    kept = []
+        ancestor = None if provider.reported.provider else provider.uuid
+        while ancestor is not None and ancestor in left:
+            stay.add(ancestor)
+            ancestor = left[ancestor].parent
+    remaining = []
     for provider in left.values():
         if provider.uuid not in stay:
             continue
-        one = provider
+        changed = provider
         if provider.reported.provider:
             shut = {
                 name: _shut(provider.inventories[name])
                 for name in provider.reported.classes & provider.inventories.keys()
             }
-            one = replace(provider, inventories=provider.inventories | shut)
-        if one.parent not in named and one.parent not in stay:
-            one = replace(one, parent=root)
-        kept.append(one)
-    return kept
+            changed = replace(provider, inventories=provider.inventories | shut)
+        if changed.parent not in named and changed.parent not in stay:
+            changed = replace(changed, parent=root)
+        remaining.append(changed)
+    return remaining
 
 
 def _advanced(before: Tree, after: Tree, *, root_too: bool = False) -> Tree:
@@ -178,13 +178,13 @@ def _advanced(before: Tree, after: Tree, *, root_too: bool = False) -> Tree:
 
 
 def _closed_to_all(provider: ProviderState) -> ProviderState:
-    others = {
+    other_reserved = {
         name: provider.withheld.get(name, 0) + inventory.total - inventory.reserved
         for name, inventory in provider.inventories.items()
         if name not in provider.reported.classes
     }
     shut = {name: _shut(inventory) for name, inventory in provider.inventories.items()}
-    return replace(provider, inventories=shut, withheld=dict(+Counter(others)))
+    return replace(provider, inventories=shut, withheld=dict(+Counter(other_reserved)))
 
 
 def _shut(inventory: Inventory) -> Inventory:
@@ -255,12 +255,12 @@ def _wrong_parents(providers: tuple[ProviderReport, ...]) -> str:
     rooted = {providers[0].id}
     for position, provider in enumerate(providers):
         path: list[str] = []
-        here: str | None = provider.id
-        while here is not None and here not in rooted:
-            if here in path:
+        ancestor: str | None = provider.id
+        while ancestor is not None and ancestor not in rooted:
+            if ancestor in path:
                 return f"providers[{position}].parent: {provider.id} is its own ancestor"
-            path.append(here)
-            here = parents[here]
+            path.append(ancestor)
+            ancestor = parents[ancestor]
         rooted.update(path)
     return ""
 
@@ -285,7 +285,9 @@ def _wrong_reshape(report: InventoryReported) -> str:
                 return f"{at}.to: {to} has no {name} in this report"
     guests = [(guest.build, guest.attempt) for guest in report.reshape.guests]
     if len(guests) > len(set(guests)):
-        build, attempt = next(one for index, one in enumerate(guests) if one in guests[:index])
+        build, attempt = next(
+            duplicate for index, duplicate in enumerate(guests) if duplicate in guests[:index]
+        )
         return f"reshape.guests: attempt {attempt} of {build} is there twice"
     return ""
 
@@ -304,7 +306,7 @@ def bars_report(cell: str, owner: str, *, known: bool, sequence: int, now: float
     return ""
 
 
-def names_apart(name: str, cell: str, provider: str) -> tuple[str, ...]:
+def distinct_names(name: str, cell: str, provider: str) -> tuple[str, ...]:
     """Yield substitute names for a provider whose name another cell uses; the first free one is taken."""
     at = f"@{cell}"
     long = f"{at}@{provider}"

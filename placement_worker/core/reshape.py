@@ -32,7 +32,7 @@ class TreeHolder:
     uuid: str
     generation: int
     held: Allocations  # of the tree
-    beside: Allocations = field(default_factory=dict)  # allocations on other trees, such as a pool
+    elsewhere: Allocations = field(default_factory=dict)  # allocations on other trees, such as a pool
     build: bool = True  # a conductor may know it; False: it keeps a place, or is of a client of the API
 
 
@@ -68,22 +68,25 @@ def moves(before: Tree, report: InventoryReported, holders: Sequence[TreeHolder]
         return NO_MOVES
     by_source = {(move.provider, move.resource_class): move for move in report.reshape.moves}
     _refuse_operators(before, report.reshape.moves)
-    room = _Destinations(before, report, by_source)
-    going = [(holder, held) for holder in holders if (held := room.what_goes(holder.held))]
+    destinations = _Destinations(before, report, by_source)
+    going = [(holder, held) for holder in holders if (held := destinations.moving_amounts(holder.held))]
     guests: dict[str, tuple[int, GuestPlace]] = {}  # consumer (a build, or a clean-up) → its reported place
     for position, place in sorted(enumerate(report.reshape.guests), key=lambda pair: pair[1].attempt):
-        kept = holder_consumer(place.build, place.attempt)
-        guests[kept if any(kept == holder.uuid for holder in holders) else place.build] = position, place
+        holder_id = holder_consumer(place.build, place.attempt)
+        guests[holder_id if any(holder_id == holder.uuid for holder in holders) else place.build] = (
+            position,
+            place,
+        )
     places: dict[str, _Amounts] = {}
     unsaid = []
     for holder, held in going:
         if holder.uuid in guests:
-            places[holder.uuid] = room.as_reported(*guests[holder.uuid], held)
+            places[holder.uuid] = destinations.as_reported(*guests[holder.uuid], held)
         else:
             unsaid.append((holder, held))
     # The largest first: small consumers are the easiest to place last.
-    for holder, held in sorted(unsaid, key=lambda pair: (-room.share(pair[1]), pair[0].uuid)):
-        places[holder.uuid] = room.where_it_fits(holder, held)
+    for holder, held in sorted(unsaid, key=lambda pair: (-destinations.share(pair[1]), pair[0].uuid)):
+        places[holder.uuid] = destinations.destination_amounts(holder, held)
     leave: Counter[_At] = Counter()
     come: Counter[_At] = Counter()
     moved = []
@@ -103,8 +106,10 @@ class _Destinations:
         self._by_source = by_source
         wanted = {name for move in by_source.values() for name in move.to}
         used = {provider.uuid: provider.used for provider in before.providers}
-        self.has = {one.id: one.inventories for one in report.providers if one.id in wanted}
-        self.names = {one.id: one.name for one in report.providers}
+        self.has = {
+            reported.id: reported.inventories for reported in report.providers if reported.id in wanted
+        }
+        self.names = {reported.id: reported.name for reported in report.providers}
         self.free = {
             (provider, name): inventory.capacity - used.get(provider, {}).get(name, 0)
             for provider, inventories in self.has.items()
@@ -114,10 +119,10 @@ class _Destinations:
     def lacks(self, at: _At, amount: int) -> str:
         """Return why this amount cannot be allocated at a destination; empty if it can."""
         provider, name = at
-        one = self.has[provider][name]
+        inventory = self.has[provider][name]
         if amount > self.free[at]:
             return f"{self.names[provider]}: {amount} {name}, {max(self.free[at], 0)} free"
-        if limit := broken_limit(amount, one.min_unit, one.max_unit, one.step_size):
+        if limit := broken_limit(amount, inventory.min_unit, inventory.max_unit, inventory.step_size):
             return f"{self.names[provider]}: {amount} {name} breaks its {limit}"
         return ""
 
@@ -130,11 +135,11 @@ class _Destinations:
         shares = [0.0]
         for at, amount in held.items():
             move = self._by_source[at]
-            there = sum(self.has[to][_class_of(move)].capacity for to in move.to)
-            shares.append(amount / max(there, 1))
+            capacity = sum(self.has[to][_class_of(move)].capacity for to in move.to)
+            shares.append(amount / max(capacity, 1))
         return max(shares)
 
-    def what_goes(self, held: Allocations) -> _Amounts:
+    def moving_amounts(self, held: Allocations) -> _Amounts:
         return {
             (provider, name): amount
             for provider, resources in held.items()
@@ -166,7 +171,7 @@ class _Destinations:
         self.take(place)
         return place
 
-    def where_it_fits(self, holder: TreeHolder, held: _Amounts) -> _Amounts:
+    def destination_amounts(self, holder: TreeHolder, held: _Amounts) -> _Amounts:
         """Return new providers for allocations; classes that may move to the same providers stay together."""
         together: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
         for source, amount in held.items():
@@ -176,11 +181,11 @@ class _Destinations:
         for among, amounts in together.items():
             why = []
             for provider in among:
-                here = {(provider, name): amount for name, amount in amounts.items()}
-                lacks = [lack for at, amount in here.items() if (lack := self.lacks(at, amount))]
+                needed = {(provider, name): amount for name, amount in amounts.items()}
+                lacks = [lack for at, amount in needed.items() if (lack := self.lacks(at, amount))]
                 if not lacks:
-                    self.take(here)
-                    place |= here
+                    self.take(needed)
+                    place |= needed
                     break
                 why.append(lacks[0])
             else:
@@ -191,9 +196,9 @@ class _Destinations:
 
 
 def _refuse_operators(before: Tree, asked: Sequence[InventoryMove]) -> None:
-    there = {provider.uuid: provider for provider in before.providers}
+    providers = {provider.uuid: provider for provider in before.providers}
     for position, move in enumerate(asked):
-        was = there.get(move.provider)
+        was = providers.get(move.provider)
         if was is None or move.resource_class not in was.inventories:
             continue  # moved by an earlier report
         if move.resource_class not in was.reported.classes:
@@ -207,8 +212,8 @@ def _after(held: Allocations, goes: _Amounts, comes: _Amounts) -> Allocations:
         for provider, resources in held.items()
     }
     for (provider, name), amount in comes.items():
-        there = after.setdefault(provider, {})
-        there[name] = there.get(name, 0) + amount
+        amounts_after = after.setdefault(provider, {})
+        amounts_after[name] = amounts_after.get(name, 0) + amount
     return {provider: resources for provider, resources in after.items() if resources}
 
 

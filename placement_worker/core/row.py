@@ -45,7 +45,7 @@ class Row:
     shaped: int  # the last change that shaped it
     size: int  # about how many bytes it takes in an answer
     amounts: tuple[int, ...] | Mapping[str, int]  # what is used, in the order of `capacity` where it can be
-    told: Any = None  # what the API over HTTP made of it; nothing again after every change
+    summary: Any = None  # what the API over HTTP made of it; nothing again after every change
     known_free: dict[str, int] | None = None
     excluded: bool = False  # a sibling is in use that excludes it
 
@@ -208,14 +208,14 @@ class ClassArrays:
             self.picky -= inventory.min_unit > 1 or inventory.step_size > 1
 
     def grow(self, more: int) -> None:
-        none, ones = np.zeros(more), np.ones(more, np.int32)
+        none, minima = np.zeros(more), np.ones(more, np.int32)
         self.top = np.concatenate([self.top, np.zeros(more, np.int32)])
         self.there = np.concatenate([self.there, np.zeros(more, np.bool_)])
         self.left = np.concatenate([self.left, none])
         self.whole = np.concatenate([self.whole, none])
         if self.least is not None and self.step is not None:
-            self.least = np.concatenate([self.least, ones])
-            self.step = np.concatenate([self.step, ones])
+            self.least = np.concatenate([self.least, minima])
+            self.step = np.concatenate([self.step, minima])
 
 
 class ReservedAmounts:
@@ -273,6 +273,6 @@ class ReservedAmounts:
         array = self._arrays.get(name)
         if array is None:
             array = self._arrays[name] = np.zeros(len(index.at))
-        there = [uuid for uuid in uuids if uuid in rows]
-        reserved = [of.get(uuid, _NOTHING).get(name, 0) for uuid in there]
-        array[[rows[uuid].position for uuid in there]] = reserved
+        present = [uuid for uuid in uuids if uuid in rows]
+        reserved = [of.get(uuid, _NOTHING).get(name, 0) for uuid in present]
+        array[[rows[uuid].position for uuid in present]] = reserved

@@ -15,7 +15,7 @@ from placement_worker.core.trees import ProviderState, Tree
 
 FIRST_ROWS = 1024
 INTERNED = 100_000
-BESIDE = 160  # bytes of a candidate that every provider has: ids, numbers, brackets
+FIXED_BYTES = 160  # bytes of a candidate that every provider has: ids, numbers, brackets
 SHARES = "MISC_SHARES_VIA_AGGREGATE"  # the trait of providers that share with other trees in their aggregates
 
 _encode = msgspec.json.Encoder().encode
@@ -75,8 +75,12 @@ class RowTable:
     def excluded_by(self, row: Row) -> list[Row]:
         """Return the sibling providers that must be unused when this provider is claimed."""
         tree = (self.rows.get(uuid) for uuid in self.trees.get(row.root, ()))
-        siblings = [one for one in tree if one is not None and one is not row and one.parent == row.parent]
-        return [one for one in siblings if EXCLUDES_SIBLINGS in one.traits]
+        siblings = [
+            sibling
+            for sibling in tree
+            if sibling is not None and sibling is not row and sibling.parent == row.parent
+        ]
+        return [sibling for sibling in siblings if EXCLUDES_SIBLINGS in sibling.traits]
 
     def _shape(self, was: Row | None, tree: Tree, provider: ProviderState) -> Row:
         if was is not None:
@@ -91,7 +95,7 @@ class RowTable:
         inventories = self._same(provider.inventories)
         capacity = {name: inventory.capacity for name, inventory in inventories.items()}
         names = (tree.host or provider.name, tree.cell, tree.agent, tree.zone)
-        words = (*names, provider.traits, provider.aggregates)
+        contents = (*names, provider.traits, provider.aggregates)
         row = Row(
             position=position,
             uuid=uuid,
@@ -109,7 +113,7 @@ class RowTable:
             aggregates=self._same(provider.aggregates),
             number=0,
             shaped=0,
-            size=self._same(BESIDE + len(_encode(words)) + 2 * len(_encode(capacity))),
+            size=self._same(FIXED_BYTES + len(_encode(contents)) + 2 * len(_encode(capacity))),
             amounts=(),
         )
         self.shaped += 1
@@ -191,8 +195,8 @@ class RowTable:
     def _set_free(self, row: Row, used: Mapping[str, int]) -> bool:
         position, classes, inventories, capacity = row.position, self.classes, row.inventories, row.capacity
         amounts = [used.get(name, 0) for name in capacity]
-        for (name, there), amount in zip(capacity.items(), amounts, strict=True):
-            left = min(there - amount, 0) if row.excluded else there - amount
+        for (name, total), amount in zip(capacity.items(), amounts, strict=True):
+            left = min(total - amount, 0) if row.excluded else total - amount
             most, kind = inventories[name].max_unit, classes[name]
             kind.left[position] = left
             kind.top[position] = most if most < left else left if left > 0 else 0
@@ -201,7 +205,7 @@ class RowTable:
             row.amounts = tuple(amounts) if any(amounts) else _nothing(len(amounts))
         else:
             row.amounts = used
-        row.told = row.known_free = None
+        row.summary = row.known_free = None
         if EXCLUDES_SIBLINGS in row.traits:
             self._exclude(row)
         return not isinstance(was, tuple) or any(map(lt, amounts, was))
@@ -229,9 +233,9 @@ class RowTable:
         for flags in (self.cells, self.zones, self.traits, self.aggregates):
             for values in flags.values():
                 values.grow(len(self.at))
-        nobody = np.zeros(more, np.bool_)
-        self.roots = np.concatenate([self.roots, nobody])
-        self.below = np.concatenate([self.below, nobody])
+        falses = np.zeros(more, np.bool_)
+        self.roots = np.concatenate([self.roots, falses])
+        self.below = np.concatenate([self.below, falses])
         self.root_of = np.concatenate([self.root_of, np.full(more, -1, np.intp)])
         for kind in self.classes.values():
             kind.grow(more)

@@ -186,7 +186,7 @@ def _page(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, _Page]:
         page = _Page(order=walk.order)
     else:
         walk, page = Round(snapshot, finder.anchors, start, query.after, size), _Page()
-    room, patience, found = PAGE_BYTES, PATIENCE, page.candidates
+    bytes_left, patience, found = PAGE_BYTES, PATIENCE, page.candidates
     asked = sum(len(name) + 14 for group in query.groups for name in group.resources)
     flat = not made.slots
     for row in walk.anchors():
@@ -198,8 +198,8 @@ def _page(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, _Page]:
             page.cut |= len(found) < limit
             return page
         if flat or finder.alone(row):
-            room -= row.size + asked
-            if room < 0 and found:
+            bytes_left -= row.size + asked
+            if bytes_left < 0 and found:
                 page.more = walk.place(row)
                 return page
             found.append(lone_candidate(row, first))
@@ -211,8 +211,8 @@ def _page(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, _Page]:
             page.dead += finder.is_dead(row)
         free, capacity = sums(snapshot.rows_of(row.uuid))
         for nth, fit in enumerate(fits):
-            room -= row.size + asked + _beside(fit, free)
-            if len(found) == limit or (room < 0 and found):
+            bytes_left -= row.size + asked + _further_bytes(fit, free)
+            if len(found) == limit or (bytes_left < 0 and found):
                 if nth == len(found):  # the only host here: it has more ways than a page has room
                     break
                 del found[len(found) - nth :]
@@ -261,7 +261,7 @@ def candidate(fit: Fit, free: dict[str, int], capacity: dict[str, int]) -> Candi
     )
 
 
-def _beside(fit: Fit, free: dict[str, int]) -> int:
+def _further_bytes(fit: Fit, free: dict[str, int]) -> int:
     mapped = sum(len(suffix) + 8 + 40 * len(uuids) for suffix, uuids in fit.mappings.items())
-    rooms = sum(len(name) + 16 for asked in fit.allocations.values() for name in asked)
-    return 170 * len(fit.rows) + mapped + rooms + 2 * sum(len(name) + 24 for name in free)
+    name_bytes = sum(len(name) + 16 for asked in fit.allocations.values() for name in asked)
+    return 170 * len(fit.rows) + mapped + name_bytes + 2 * sum(len(name) + 24 for name in free)

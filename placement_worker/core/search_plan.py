@@ -22,12 +22,12 @@ def check(query: FindCandidates) -> None:
     groups, suffixes = query.groups, {group.suffix for group in query.groups}
     if len(groups) > MAX_GROUPS:
         raise SenselessQuery(f"groups: {len(groups)} of them, at most {MAX_GROUPS}")
-    tied = {suffix for one in query.same_subtree for suffix in one} - {""}
+    tied = {suffix for same_subtree in query.same_subtree for suffix in same_subtree} - {""}
     before: set[str] = set()
     for position, group in enumerate(groups):
         if group.suffix in before:
-            which = repr(group.suffix) if group.suffix else "without a suffix"
-            raise SenselessQuery(f"groups[{position}].suffix: there is a group {which} already")
+            group_name = repr(group.suffix) if group.suffix else "without a suffix"
+            raise SenselessQuery(f"groups[{position}].suffix: there is a group {group_name} already")
         before.add(group.suffix)
         if not group.resources and group.suffix not in tied:
             why = ", and no same_subtree names it" if group.suffix else ""
@@ -36,8 +36,8 @@ def check(query: FindCandidates) -> None:
             _check_demands(group, f"groups[{position}]")
     if not any(group.resources for group in groups):
         raise SenselessQuery("groups: none of them asks for resources")
-    for position, one in enumerate(query.same_subtree):
-        for suffix in one:
+    for position, same_subtree in enumerate(query.same_subtree):
+        for suffix in same_subtree:
             if not suffix or suffix not in suffixes:
                 raise SenselessQuery(f"same_subtree[{position}]: there is no group with suffix {suffix!r}")
     for position, suffix in enumerate(query.isolated):
@@ -67,7 +67,7 @@ def _check_demands(group: ResourceGroup, at: str) -> None:
 NAMED = 3  # hosts that are named per requirement
 
 
-FIRST_LOOK = 1024  # among so many of them they mostly are
+FIRST_ROWS = 1024  # among so many of them they mostly are
 
 
 @dataclass(slots=True)
@@ -104,9 +104,9 @@ def plan(trees: Snapshot, query: FindCandidates, *, named: bool = False) -> Sear
             count = int(np.count_nonzero(left))
         if count < before:
             removing.append(demand)
-            says, removed = demand.says, before - count
+            constraint, removed = demand.says, before - count
             removal = Removal(
-                constraint=says, removed=removed, left=count, about=demand.about, code=demand.code
+                constraint=constraint, removed=removed, left=count, about=demand.about, code=demand.code
             )
             removals.append(removal)
     if named or not count:
@@ -132,32 +132,32 @@ def _hosts(index: Index) -> Bools:
 def _with_names(index: Index, left: Bools, removing: list[Demand], removals: list[Removal]) -> list[Removal]:
     named = []
     for demand, removal in zip(removing, removals, strict=True):
-        gone = left if demand.met is None else left > demand.met
-        some = np.flatnonzero(gone[:FIRST_LOOK])[:NAMED]
+        removed = left if demand.met is None else left > demand.met
+        some = np.flatnonzero(removed[:FIRST_ROWS])[:NAMED]
         if some.size < NAMED:
-            some = np.flatnonzero(gone)[:NAMED]
+            some = np.flatnonzero(removed)[:NAMED]
         rows = [index.at[position] for position in some.tolist()]
         hosts = tuple([row.host for row in rows if row is not None])
         named.append(structs.replace(removal, hosts=hosts))
-        left = left > gone
+        left = left > removed
     return named
 
 
 def options_at(trees: Snapshot, plan: SearchPlan, anchor: Row) -> list[list[Row]]:
     """Return the providers that can satisfy each slot of the query at this host."""
     rows = trees.rows_of(anchor.uuid)
-    others: list[Row] = []
+    shared: list[Row] = []
     if plan.reached is not None and plan.reached[anchor.position]:
         sharers = trees.sharers
         met = {position for row in rows for uuid in row.aggregates for position in sharers.get(uuid, ())}
         found = [trees.row_at(position) for position in sorted(met)]
-        others = [row for row in found if row is not None and row.root != anchor.root]
+        shared = [row for row in found if row is not None and row.root != anchor.root]
     options: list[list[Row]] = []
     for slot in plan.slots:
-        own, away = slot.own, slot.away
-        options.append([row for row in rows if own[row.position]])
+        in_tree, away = slot.in_tree, slot.away
+        options.append([row for row in rows if in_tree[row.position]])
         if away is not None:
-            options[-1] += [row for row in others if away[row.position]]
+            options[-1] += [row for row in shared if away[row.position]]
     return options
 
 
@@ -284,8 +284,8 @@ class _Shared:
 
     def not_alone(self) -> Bools:
         index, high = self._snapshot.index, len(self._plan.left)
-        others = ~index.traits[SHARES].mask(high)
-        rows = np.flatnonzero(np.logical_or.reduce([slot.own for slot in self._plan.slots]) & others)
+        not_sharing = ~index.traits[SHARES].mask(high)
+        rows = np.flatnonzero(np.logical_or.reduce([slot.in_tree for slot in self._plan.slots]) & not_sharing)
         met = np.zeros(high, np.bool_)
         met[index.root_of[rows]] = True
         met[list(self.anchors)] = True
@@ -309,8 +309,8 @@ class _Shared:
                 assert row is not None
                 options = _sharing(options_at(self._snapshot, self._plan, row))
                 sets = [{row.position for row in rows} for rows in options]
-                for one in sets[0]:
-                    self._having.setdefault(one, []).append((position, sets))
+                for provider in sets[0]:
+                    self._having.setdefault(provider, []).append((position, sets))
         for position, sets in self._having[way[0].position]:
             if all(row.position in rows for row, rows in zip(way, sets, strict=True)):
                 return position == anchor.position
@@ -320,15 +320,15 @@ class _Shared:
         index, plan = self._snapshot.index, self._plan
         high = len(plan.left)
         sharing = index.traits[SHARES].mask(high)
-        own = [np.flatnonzero(slot.own & sharing).tolist() for slot in plan.slots]
+        in_tree = [np.flatnonzero(slot.in_tree & sharing).tolist() for slot in plan.slots]
         away = [np.flatnonzero(slot.away).tolist() if slot.away is not None else [] for slot in plan.slots]
-        if not all(one or other for one, other in zip(own, away, strict=True)):
+        if not all(mine or other for mine, other in zip(in_tree, away, strict=True)):
             return {}
         possible = plan.left.copy()
         mark = np.zeros(high, np.uint64)  # alike for anchors with the same options
         for number in range(len(plan.slots)):
             some = np.zeros(high, np.bool_)
-            served = [(position, index.root_of[position : position + 1]) for position in own[number]]
+            served = [(position, index.root_of[position : position + 1]) for position in in_tree[number]]
             served += [(position, index.reach(position)) for position in away[number]]
             for position, anchors in served:
                 some[anchors] = True

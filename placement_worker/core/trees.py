@@ -77,8 +77,8 @@ class Tree:
 
 def renamed(tree: Tree, old: str, new: str) -> Tree:
 
-    def with_new(things: dict[str, T]) -> dict[str, T]:
-        return {new if name == old else name: thing for name, thing in things.items()}
+    def with_new(values: dict[str, T]) -> dict[str, T]:
+        return {new if name == old else name: value for name, value in values.items()}
 
     return replace(
         tree,
@@ -157,8 +157,8 @@ class WorkingTrees:
         for state in self.members[self.homes[provider]].values():
             children.setdefault(state.parent, []).append(state.uuid)
         found = [provider]
-        for one in found:  # grows meanwhile
-            found += children.get(one, ())
+        for descendant in found:  # grows meanwhile
+            found += children.get(descendant, ())
         return found
 
     def put(self, state: ProviderState, root: str = "") -> None:
@@ -215,8 +215,8 @@ _encode = msgspec.json.Encoder().encode
 class Packing:
     """A list of provider trees in the compact format while it is being made."""
 
-    def __init__(self, room: int) -> None:
-        self._room = room
+    def __init__(self, capacity: int) -> None:
+        self._room = capacity
         self._trees: list[KnownTree] = []
         self._tables = tuple(_Table() for _ in range(5))
         self._inventories, self._stocks, self._traits, self._aggregates, self._owners = self._tables
@@ -263,9 +263,9 @@ class Packing:
         )
 
     def answer(self, more: int | None = None) -> TreesFound:
-        return TreesFound(**structs.asdict(self.beside()), more=more)
+        return TreesFound(**structs.asdict(self.packed()), more=more)
 
-    def beside(self) -> KnownTrees:
+    def packed(self) -> KnownTrees:
         """Return the packed trees without their tables, for a message that has the tables elsewhere."""
         return KnownTrees(
             trees=tuple(self._trees),
@@ -302,7 +302,7 @@ def carried(trees: Collection[Tree]) -> KnownTrees | None:
     packing = Packing(ROOM)
     if not all(packing.add(tree) for tree in trees):
         return None
-    packed = packing.beside()
+    packed = packing.packed()
     return packed if len(_encode(packed)) <= CARRIED_ROOM else None
 
 

@@ -288,7 +288,7 @@ class AssignmentSearch:
             name = (
                 tuple([row.position in some for some in self._different_options]),
                 tuple(top(row, name) for name in self._rules.summed),
-                tuple([any(one in row.traits for one in some) for some in self._rules.needs]),
+                tuple([any(trait in row.traits for trait in some) for some in self._rules.needs]),
                 self._rules.apart and row.root,
                 place,
             )

@@ -1,6 +1,6 @@
 """The Placement API over HTTP, microversions 1.0 to 1.39, and what it never had."""
 
 from placement_worker.http.app import Options, http_app
-from placement_worker.http.errors import tell_refusal
+from placement_worker.http.errors import format_refusal
 
-__all__ = ["Options", "http_app", "tell_refusal"]
+__all__ = ["Options", "format_refusal", "http_app"]

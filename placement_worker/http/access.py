@@ -205,9 +205,9 @@ class AccessPolicy:
             raise BadPolicy(f"{circle.args[1][0]}: leads to itself") from None
         _refuse_unknown(rules, texts)
 
-    def allows(self, rule: str, who: Identity, target: Target) -> bool:
+    def allows(self, rule: str, identity: Identity, target: Target) -> bool:
         """Return whether the identity may perform an operation; a system-scoped token may not."""
-        return not who.system and self._rules[rule](who, target)
+        return not identity.system and self._rules[rule](identity, target)
 
 
 def load_policy(path: Path) -> dict[str, str]:
@@ -258,7 +258,7 @@ class _Parser:
     def parsed(self) -> Check:
         self._tokens = _TOKEN.findall(self.text)
         if not self._tokens:
-            return lambda who, target: True
+            return lambda identity, target: True
         check = self._either()
         if self._tokens:
             raise BadPolicy(f"did not expect {self._tokens[0]!r}")
@@ -267,18 +267,20 @@ class _Parser:
     def _either(self) -> Check:
         return self._joined("or", any, lambda: self._joined("and", all, self._one))
 
-    def _joined(self, word: str, judge: Callable[[Iterable[bool]], bool], part: Callable[[], Check]) -> Check:
+    def _joined(
+        self, operator: str, judge: Callable[[Iterable[bool]], bool], part: Callable[[], Check]
+    ) -> Check:
         checks = [part()]
-        while self._took(word):
+        while self._took(operator):
             checks.append(part())
         if len(checks) == 1:
             return checks[0]
-        return lambda who, target: judge(check(who, target) for check in checks)
+        return lambda identity, target: judge(check(identity, target) for check in checks)
 
     def _one(self) -> Check:
         if self._took("not"):
             check = self._one()
-            return lambda who, target: not check(who, target)
+            return lambda identity, target: not check(identity, target)
         if self._took("("):
             check = self._either()
             if not self._took(")"):
@@ -288,31 +290,33 @@ class _Parser:
             raise BadPolicy("a check is missing")
         return self._check(self._tokens.pop(0))
 
-    def _took(self, word: str) -> bool:
-        if self._tokens and self._tokens[0].lower() == word:
+    def _took(self, keyword: str) -> bool:
+        if self._tokens and self._tokens[0].lower() == keyword:
             self._tokens.pop(0)
             return True
         return False
 
-    def _check(self, word: str) -> Check:
-        if word in ("@", "!"):
-            return lambda who, target: word == "@"
-        kind, colon, value = word.partition(":")
+    def _check(self, token: str) -> Check:
+        if token in ("@", "!"):
+            return lambda identity, target: token == "@"
+        kind, colon, value = token.partition(":")
         if colon and kind == "role":
-            return lambda who, target: value.lower() in who.roles
+            return lambda identity, target: value.lower() in identity.roles
         if colon and kind == "rule":
             if value not in self.names:
                 raise BadPolicy(f"there is no rule {value!r}")
-            return lambda who, target: self.rules[value](who, target)
+            return lambda identity, target: self.rules[value](identity, target)
         if colon and kind in ("project_id", "user_id"):
             named = _TARGET.fullmatch(value)
 
-            def same(who: Identity, target: Target) -> bool:
+            def same(identity: Identity, target: Target) -> bool:
                 wanted = target.get(named[1]) if named else value
-                return bool(wanted) and wanted == (who.project if kind == "project_id" else who.user)
+                return bool(wanted) and wanted == (
+                    identity.project if kind == "project_id" else identity.user
+                )
 
             return same
-        raise BadPolicy(f"{word!r} is no check: there are @, !, role:, rule:, project_id: and user_id:")
+        raise BadPolicy(f"{token!r} is no check: there are @, !, role:, rule:, project_id: and user_id:")
 
 
 def _used(text: str) -> list[str]:

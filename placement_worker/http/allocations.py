@@ -33,21 +33,21 @@ UNKNOWN = "unknown"  # the type of consumers that were written before there were
 async def of_consumer(call: api_call.ApiCall) -> api_call.ApiAnswer:
     id_ = _consumer(call)
     answer = await call.placement.lookups.allocations(FindAllocations(consumers=(id_,)))
-    one = answer.consumers[0] if answer.consumers else None
-    if one is None or not one.allocations:
-        return api_call.json_answer({"allocations": {}}, one.updated if one else 0.0)
+    consumer = answer.consumers[0] if answer.consumers else None
+    if consumer is None or not consumer.allocations:
+        return api_call.json_answer({"allocations": {}}, consumer.updated if consumer else 0.0)
     allocations = {
         uuid: {"resources": resources, "generation": answer.generations.get(uuid, 0)}
-        for uuid, resources in one.allocations.items()
+        for uuid, resources in consumer.allocations.items()
     }
     answered: Json = {"allocations": allocations}
     if call.minor >= 12:
-        answered |= {"project_id": one.project, "user_id": one.user}
+        answered |= {"project_id": consumer.project, "user_id": consumer.user}
     if call.minor >= 28:
-        answered["consumer_generation"] = one.generation
+        answered["consumer_generation"] = consumer.generation
     if call.minor >= 38:
-        answered["consumer_type"] = one.type or UNKNOWN
-    return api_call.json_answer(answered, one.updated)
+        answered["consumer_type"] = consumer.type or UNKNOWN
+    return api_call.json_answer(answered, consumer.updated)
 
 
 async def of_provider(call: api_call.ApiCall) -> api_call.ApiAnswer:
@@ -154,10 +154,10 @@ async def _denied(
     named = {provider for claim in claims for choice in claim.choices for provider in choice.allocations}
     if problem.code == errors.CONCURRENT_UPDATE or not named:
         return problem
-    there = await call.placement.lookups.providers(FindProviders(ids=tuple(named), parts=()))
-    gone = named - {provider.id for provider in there.providers}
-    if gone:
-        return errors.bad_request(f"Allocation for resource provider '{min(gone)}' that does not exist.")
+    answer = await call.placement.lookups.providers(FindProviders(ids=tuple(named), parts=()))
+    missing = named - {provider.id for provider in answer.providers}
+    if missing:
+        return errors.bad_request(f"Allocation for resource provider '{min(missing)}' that does not exist.")
     shares = [choice.allocations.values() for claim in claims for choice in claim.choices]
     classes = {name for some in shares for share in some for name in share}
     absent = await errors.unknown(call.placement, "resource class", classes)
@@ -247,7 +247,7 @@ def _summaries(call: api_call.ApiCall, found: SearchResult, classes: Collection[
     if call.minor >= 29:
         for root in dict.fromkeys(row.root for fit in fits for row in fit.rows):
             rows.update((row.uuid, row) for row in snapshot.rows_of(root))
-        return ",".join([row.told or _summary(call, row, classes) for row in rows.values()])
+        return ",".join([row.summary or _summary(call, row, classes) for row in rows.values()])
     nested = snapshot.index.children > 0
     for fit in fits:
         for row in fit.rows:
@@ -267,7 +267,7 @@ def _summary(call: api_call.ApiCall, row: Row, classes: Collection[str]) -> str:
         rendered |= {"parent_provider_uuid": row.parent, "root_provider_uuid": row.root}
     text = f'"{row.uuid}":{api_call.encode(rendered).decode()}'
     if call.minor >= 29:
-        row.told = text
+        row.summary = text
     return text
 
 

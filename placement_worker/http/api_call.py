@@ -81,9 +81,9 @@ def empty_answer(status: int = 204, **headers: str) -> ApiAnswer:
     return ApiAnswer(status, headers=headers)
 
 
-def last_change(things: Iterable[Provider | Named | Consumer]) -> float:
+def last_change(records: Iterable[Provider | Named | Consumer]) -> float:
     """Return the time of the last change of the given objects; 0.0 without any."""
-    return max((thing.updated for thing in things), default=0.0)
+    return max((record.updated for record in records), default=0.0)
 
 
 Headers = list[tuple[bytes, bytes]]
@@ -106,8 +106,24 @@ class ApiCall:
     """A call of the API as handlers see it. `minor` is the requested minor version; -1 until it is known."""
 
     __slots__ = (
-        "_receive", "accept", "claim", "closing", "edits", "headers", "id", "limit", "method", "minor",
-        "path", "pattern", "placement", "query", "release", "scope", "status", "who",
+        "_receive",
+        "accept",
+        "claim",
+        "closing",
+        "edits",
+        "headers",
+        "id",
+        "identity",
+        "limit",
+        "method",
+        "minor",
+        "path",
+        "pattern",
+        "placement",
+        "query",
+        "release",
+        "scope",
+        "status",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive, served: Served) -> None:
@@ -127,7 +143,7 @@ class ApiCall:
         self.query: bytes = scope["query_string"]
         self.id = f"req-{served.placement.clock.uuid()}"
         self.minor = -1
-        self.who = NOBODY
+        self.identity = NOBODY
         self.limit = 0  # bytes of body that are taken
         self.status = 0  # of the response, once it begins
 
@@ -175,7 +191,7 @@ class ApiCall:
         return value
 
     async def send(self, answer: ApiAnswer, send: Send) -> None:
-        headers, body = self.own_headers(), answer.body or b""
+        headers, body = self.common_headers(), answer.body or b""
         if answer.updated is not None and self.minor >= CACHED_SINCE:
             headers.append((b"cache-control", b"no-cache"))
             if answer.dated:
@@ -189,7 +205,9 @@ class ApiCall:
             tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
             headers.append((b"etag", tag.encode()))
             known = self.headers.get("if-none-match", "").split(",")
-            if any(one.strip().removeprefix("W/") in (tag, "*") for one in known):  # the comparison is weak
+            if any(
+                known_tag.strip().removeprefix("W/") in (tag, "*") for known_tag in known
+            ):  # the comparison is weak
                 status, body = 304, b""
         if status not in (204, 304):
             headers.append((b"content-length", str(len(body)).encode()))
@@ -205,7 +223,7 @@ class ApiCall:
             kind, body = problem.rendered(self.accept, self.id, self.minor)
             await self.send(ApiAnswer(problem.status, body, headers=problem.headers, kind=kind), send)
 
-    def own_headers(self) -> Headers:
+    def common_headers(self) -> Headers:
         headers = [(b"x-openstack-request-id", self.id.encode())]
         if self.minor >= 0:
             headers.append((b"openstack-api-version", f"{SERVICE} 1.{self.minor}".encode()))

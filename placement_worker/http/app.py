@@ -117,7 +117,7 @@ class Resource:
             if int(call.headers.get("content-length", 0)) > operation.body:
                 raise api_call.too_large(operation.body)
             call.limit = operation.body
-        if operation.rule and not self._policy.allows(operation.rule, call.who, operation.target(call)):
+        if operation.rule and not self._policy.allows(operation.rule, call.identity, operation.target(call)):
             raise Problem(403, f"Policy does not allow {operation.rule} to be performed.")
 
 
@@ -250,7 +250,7 @@ def http_app(placement: Placement, options: Options | None = None) -> Starlette:
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         async with asyncio.TaskGroup() as group:
-            serving = [group.create_task(one.run()) for one in (claims, releases, served.edits)]
+            serving = [group.create_task(batcher.run()) for batcher in (claims, releases, served.edits)]
             yield
             for task in serving:
                 task.cancel()
@@ -324,9 +324,9 @@ class _Entry:
         log.debug("%s: %s %s: %d", call.id, call.method, scope["path"], call.status)
 
     async def _enter(self, call: ApiCall, scope: Scope, receive: Receive, send: Send) -> None:
-        who = self._authenticate(call.headers)
-        if who is not None:
-            call.who = who
+        identity = self._authenticate(call.headers)
+        if identity is not None:
+            call.identity = identity
         elif scope["path"] not in OPEN:
             raise Problem(401, "A valid token is required.", headers={"www-authenticate": "Token"})
         call.minor = negotiated(call.headers.get(VERSION_HEADER, ""))

@@ -127,5 +127,5 @@ def _missing(kind: names.NameKind, name: str) -> errors.Problem:
 
 
 def _class(name: str, call: ApiCall) -> dict[str, object]:
-    here = f"{call.mount}/resource_classes/{name}"
-    return {"name": name, "links": [{"rel": "self", "href": here}]}
+    url = f"{call.mount}/resource_classes/{name}"
+    return {"name": name, "links": [{"rel": "self", "href": url}]}

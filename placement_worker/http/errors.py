@@ -109,7 +109,7 @@ class Problem(Exception):
         return JSON, msgspec.json.encode({"errors": [error | {"request_id": request_id} | self.more]})
 
 
-def tell_refusal(status: int, why: str, accept: str) -> tuple[Mapping[str, str], bytes]:
+def format_refusal(status: int, why: str, accept: str) -> tuple[Mapping[str, str], bytes]:
     """Return a refusal of malformed or oversized HTTP in the API's error format."""
     if "Content-Length" in why:
         why = "content-length header must be an integer"
@@ -301,8 +301,8 @@ async def unknown(placement: Placement, kind: NameKind, names: Collection[str]) 
     missing = [name for name in names if not placement.book.known(kind, name)]
     if missing:
         answer = await placement.classes_and_traits.find(FindNames(kind=kind, names=tuple(missing)))
-        there = {named.name for named in answer.names}
-        missing = [name for name in missing if name not in there]
+        existing = {named.name for named in answer.names}
+        missing = [name for name in missing if name not in existing]
     return sorted(missing)
 
 

@@ -72,11 +72,11 @@ async def changes(call: ApiCall) -> EventSourceResponse:
     if after != call.placement.memory.index.seen:
         try:
             first = await anext(changes)  # raises if the number has expired
-        except Forgotten as gone:
-            raise errors.Problem(410, f"{gone}: {_ANEW}") from None
+        except Forgotten as forgotten:
+            raise errors.Problem(410, f"{forgotten}: {_ANEW}") from None
     return EventSourceResponse(
         _events(first, changes),
-        headers={name.decode(): value.decode() for name, value in call.own_headers()},
+        headers={name.decode(): value.decode() for name, value in call.common_headers()},
         ping=BEAT_SECONDS,
         ping_message_factory=_beat,
         sep="\n",
@@ -110,8 +110,8 @@ async def _events(
             yield _event(first)
         async for change in changes:
             yield _event(change)
-    except Forgotten as gone:  # the client is slower than changes are kept
-        yield ServerSentEvent(encode(str(gone)).decode(), event="forgotten", sep="\n")
+    except Forgotten as forgotten:  # the client is slower than changes are kept
+        yield ServerSentEvent(encode(str(forgotten)).decode(), event="forgotten", sep="\n")
     except Unavailable:
         return  # it comes back by itself, from the last number it saw
 
@@ -123,7 +123,7 @@ def _beat() -> ServerSentEvent:
 def _event(change: PlacementChanged) -> ServerSentEvent:
     fields = {
         "number": change.number,
-        "changes": [msgspec.structs.asdict(one) for one in change.changes],
+        "changes": [msgspec.structs.asdict(provider_change) for provider_change in change.changes],
         **({"aggregates": change.aggregates} if change.aggregates else {}),
     }
     return ServerSentEvent(encode(fields).decode(), event="changed", id=str(change.number), sep="\n")
@@ -177,23 +177,23 @@ async def create_aggregate(call: ApiCall) -> ApiAnswer:
 
 
 async def show_aggregate(call: ApiCall) -> ApiAnswer:
-    one = await _named(call)
+    aggregate = await _named(call)
     inside = await call.placement.lookups.providers(
-        FindProviders(like=ResourceGroup(member_of=((one.id,),)), parts=("owner",))
+        FindProviders(like=ResourceGroup(member_of=((aggregate.id,),)), parts=("owner",))
     )
     hosts = [
         {"uuid": each.id, "name": each.host or each.name} for each in inside.providers if not each.parent
     ]
     hosts.sort(key=lambda host: host["name"])
-    return json_answer(_body(one, host_count=len(hosts), hosts=hosts))
+    return json_answer(_body(aggregate, host_count=len(hosts), hosts=hosts))
 
 
 async def change_aggregate(call: ApiCall) -> ApiAnswer:
     body = await call.decoded(_change)
-    one = await _named(call)
+    aggregate = await _named(call)
     metadata = body.metadata.items()
     edit = aggregates.ChangeAggregate(
-        aggregate=one.id,
+        aggregate=aggregate.id,
         name=body.name,
         set={key: value for key, value in metadata if value is not None},
         unset=tuple(key for key, value in metadata if value is None),
@@ -205,8 +205,8 @@ async def change_aggregate(call: ApiCall) -> ApiAnswer:
 
 
 async def delete_aggregate(call: ApiCall) -> ApiAnswer:
-    one = await _named(call)
-    await _edit(call, aggregates.DropAggregate(aggregate=one.id, force=_forced(call)))
+    aggregate = await _named(call)
+    await _edit(call, aggregates.DropAggregate(aggregate=aggregate.id, force=_forced(call)))
     return empty_answer()
 
 
@@ -238,8 +238,8 @@ async def _edit(
         return result
     why = aggregates.refusal_reason(result)
     match result:
-        case Missing(what=what):
-            raise errors.bad_request(why) if what == "host" and not host else errors.not_found(why)
+        case Missing(what=kind):
+            raise errors.bad_request(why) if kind == "host" and not host else errors.not_found(why)
         case Taken():
             raise errors.conflict(why, errors.DUPLICATE_NAME)
         case Contended():

@@ -29,13 +29,18 @@ async def provider_of(call: ApiCall, *parts: Part) -> resources.Provider:
     return answer.providers[0]
 
 
-def _provider(one: resources.Provider, call: ApiCall) -> Json:
-    here = f"{call.mount}/resource_providers/{one.id}"
-    links = [{"rel": "self", "href": here}]
-    links += [{"rel": rel, "href": f"{here}/{rel}"} for rel, since in _LINKS if since <= call.minor]
-    answer: Json = {"uuid": one.id, "name": one.name, "generation": one.generation, "links": links}
+def _provider(provider: resources.Provider, call: ApiCall) -> Json:
+    url = f"{call.mount}/resource_providers/{provider.id}"
+    links = [{"rel": "self", "href": url}]
+    links += [{"rel": rel, "href": f"{url}/{rel}"} for rel, since in _LINKS if since <= call.minor]
+    answer: Json = {
+        "uuid": provider.id,
+        "name": provider.name,
+        "generation": provider.generation,
+        "links": links,
+    }
     if call.minor >= 14:
-        answer |= {"parent_provider_uuid": one.parent, "root_provider_uuid": one.root}
+        answer |= {"parent_provider_uuid": provider.parent, "root_provider_uuid": provider.root}
     return answer
 
 

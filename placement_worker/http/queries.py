@@ -76,9 +76,9 @@ def candidates(query_string: bytes, minor: int) -> Wanted[FindCandidates]:
     groups = {suffix: _group(parts, minor) for suffix, parts in grouped.items()}
     torn = [(f"required{suffix}", group.torn) for suffix, group in groups.items() if group.torn]
     if torn:
-        which = ", ".join(f"{key}: ({', '.join(traits)})" for key, traits in torn)
+        listed = ", ".join(f"{key}: ({', '.join(traits)})" for key, traits in torn)
         raise bad_request(
-            f"Conflicting required and forbidden traits found in the following traits keys: {which}"
+            f"Conflicting required and forbidden traits found in the following traits keys: {listed}"
         )
     policy = repeated["group_policy"][0] if "group_policy" in values else None
     if policy is None and sum(1 for suffix in groups if suffix) > 1:
@@ -138,11 +138,11 @@ def _check_groups(
                 BAD_VALUE,
             )
         return
-    for what, key, gap in (("traits", "required", "  "), ("member_of", "member_of", " ")):
+    for parameter, key, gap in (("traits", "required", "  "), ("member_of", "member_of", " ")):
         if orphans := sorted(key + suffix for suffix in bare if key in grouped[suffix]):
             raise bad_request(
-                f"All {what} parameters must be associated with resources.{gap}"
-                f"Found the following orphaned {what} keys: {', '.join(orphans)}"
+                f"All {parameter} parameters must be associated with resources.{gap}"
+                f"Found the following orphaned {parameter} keys: {', '.join(orphans)}"
             )
     if bare:
         raise bad_request("All request groups must specify resources.")

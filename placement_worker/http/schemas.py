@@ -41,7 +41,7 @@ def is_uuid(value: str) -> bool:
 
 def _unique(_: Any, wanted: bool, instance: Any, __: Any) -> Iterator[ValidationError]:
     if wanted and isinstance(instance, list):
-        texts = [one for one in instance if isinstance(one, str)]
+        texts = [item for item in instance if isinstance(item, str)]
         if len(set(texts)) < len(texts):
             yield ValidationError(f"{instance!r} has non-unique elements")
 

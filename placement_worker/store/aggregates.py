@@ -13,8 +13,8 @@ from placement_worker.store.changes import AGGREGATES_TURN
 
 # Each edit of aggregates must see the zones and names of all earlier ones.
 TURN = sql(f"SELECT c.number FROM changes c WHERE c.id = {AGGREGATES_TURN} FOR UPDATE OF c")
-_SAID = "(a.name IS NOT NULL OR a.metadata <> '{}')"
-_DESCRIBED = sql(f"SELECT a.uuid, a.name, a.metadata FROM aggregates a WHERE {_SAID}")
+_IS_DESCRIBED = "(a.name IS NOT NULL OR a.metadata <> '{}')"
+_DESCRIBED = sql(f"SELECT a.uuid, a.name, a.metadata FROM aggregates a WHERE {_IS_DESCRIBED}")
 KNOWN = sql("SELECT a.uuid FROM aggregates a WHERE a.uuid = :uuid")
 MEMBERS = sql("""
     SELECT p.uuid, p.name FROM aggregates a
@@ -50,7 +50,7 @@ def _find(among: bool) -> Statement:
         WHERE m.aggregate_id = a.id AND p.parent_provider_id IS NULL) AS hosts
         FROM aggregates a {"JOIN {n: uuid str} ON n.uuid = a.uuid" if among else ""} WHERE a.uuid > :after
         AND (CAST(:called AS text) = '' OR a.name = CAST(:called AS text))
-        AND ({_SAID}
+        AND ({_IS_DESCRIBED}
         OR EXISTS (SELECT 1 FROM resource_provider_aggregates u WHERE u.aggregate_id = a.id))
         ORDER BY a.uuid LIMIT :most
     """)

@@ -162,7 +162,10 @@ async def breaches(database: Database) -> list[str]:
 async def holdings(database: Database) -> dict[str, tuple[int, Allocations, float]]:
     """Return each consumer's generation and allocations, and the time of the last change."""
     held = await trees_of_consumers(database)
-    return {consumer: (one.generation, one.allocations, one.since) for consumer, one in held.items()}
+    return {
+        consumer: (holding.generation, holding.allocations, holding.since)
+        for consumer, holding in held.items()
+    }
 
 
 async def trees_of_consumers(database: Database) -> dict[str, TreesOfConsumer]:
@@ -176,13 +179,13 @@ async def trees_of_consumers(database: Database) -> dict[str, TreesOfConsumer]:
         for row in await _CONSUMER_TREES(tx):
             whose = (row["type"], row["created_at"], bool(row["client"]))
             fresh = TreesOfConsumer(*whose, {}, [], row["keeps_for"], row["generation"])
-            one = found.setdefault(row["consumer"], fresh)
-            amounts = one.allocations.setdefault(row["provider"], {})
+            holding = found.setdefault(row["consumer"], fresh)
+            amounts = holding.allocations.setdefault(row["provider"], {})
             reported = row["reported"]
             owner = None if reported is None else ReportedTree(row["cell"], row["agent"], reported)
-            one.trees[row["root"]] = owner
+            holding.trees[row["root"]] = owner
             if row["provider"] in pools and not amounts:
-                one.pools.append(pools[row["provider"]])
+                holding.pools.append(pools[row["provider"]])
             amounts[row["name"]] = row["used"]
     return found
 

@@ -24,9 +24,9 @@ from bus.sql.transaction import Transaction
 LAST_CHANGE, NAMES_EDITION, CLASS_NUMBERS, PROVIDER_NUMBERS, LAST_TOLD, AGGREGATES_TURN = 1, 2, 3, 4, 5, 6
 
 CHANGES_A_MESSAGE = 500
-NEWS_BYTES = 512 * 1024  # of an answer
+CHANGES_BYTES = 512 * 1024  # of an answer
 KEEP = 20_000  # numbers
-KEEP_UNTOLD = 500_000  # numbers kept during an outage; readers notice a larger gap and read everything
+KEEP_UNPUBLISHED = 500_000  # numbers kept during an outage; readers notice a larger gap and read everything
 
 _NEXT = f"""
     UPDATE changes SET number = number + :more WHERE id = {LAST_CHANGE} AND {{after}}
@@ -47,14 +47,14 @@ _LOG_FACTS = sql("""
     INSERT INTO change_log (number, changes, aggregates, cells)
     VALUES (:number, '[]', CAST(:aggregates AS text), CAST(:cells AS text))
 """)
-_NEWS = sql(f"""
+_CHANGES_SINCE = sql(f"""
     SELECT l.number, l.changes, l.aggregates, l.cells, c.number AS last,
     (SELECT min(o.number) FROM change_log o) AS oldest
     FROM changes c LEFT JOIN (SELECT number, changes, aggregates, cells FROM change_log
     WHERE number > :after ORDER BY number LIMIT :most) l ON 1 = 1
     WHERE c.id = {LAST_CHANGE} ORDER BY l.number
 """)
-_UNTOLD = sql(f"""
+_UNPUBLISHED = sql(f"""
     SELECT l.number, l.changes, l.aggregates, l.cells FROM change_log l WHERE l.number >
     (SELECT c.number FROM changes c WHERE c.id = {LAST_TOLD} FOR UPDATE OF c) AND l.number > :known
     ORDER BY l.number LIMIT :most
@@ -64,7 +64,7 @@ TELL = sql(f"UPDATE changes SET number = :number WHERE id = {LAST_TOLD} AND numb
 TRIM = sql(f"""
     DELETE FROM change_log WHERE number <= (SELECT number FROM changes WHERE id = {LAST_CHANGE}) - :keep
     AND (number <= (SELECT number FROM changes WHERE id = {LAST_TOLD})
-    OR number <= (SELECT number FROM changes WHERE id = {LAST_CHANGE}) - :untold)
+    OR number <= (SELECT number FROM changes WHERE id = {LAST_CHANGE}) - :unpublished)
 """)
 
 _encode = msgspec.json.Encoder().encode
@@ -78,12 +78,12 @@ async def announce(
 ) -> tuple[list[PlacementChanged], int]:
     """Execute the last writes, number and log the changes. Return their messages and the names' edition."""
     parts = list(portions(changes, CHANGES_A_MESSAGE))
-    kept = [(nth, _encode(part).decode()) for nth, part in enumerate(parts, 1)]
+    encoded = [(nth, _encode(part).decode()) for nth, part in enumerate(parts, 1)]
     if tx.dialect == "postgresql":
-        [(last, edition)] = await _NEXT_LOGGED.together(writes, tx, kept, more=len(parts))
+        [(last, edition)] = await _NEXT_LOGGED.together(writes, tx, encoded, more=len(parts))
     else:
         [(last, edition)] = await _NEXT_ALONE.together(writes, tx, more=len(parts))
-        await _LOG(tx, [(last - len(parts) + nth, changes) for nth, changes in kept])
+        await _LOG(tx, [(last - len(parts) + nth, changes) for nth, changes in encoded])
     announced = [
         PlacementChanged(number=last - len(parts) + nth, changes=tuple(part))
         for nth, part in enumerate(parts, 1)
@@ -108,21 +108,23 @@ async def last_number(tx: Transaction) -> int:
 
 async def news(tx: Transaction, number: int, most: int) -> ChangesFound:
     """Return logged changes after a number, as fit into an answer, and the oldest and newest number."""
-    rows = await _NEWS(tx, after=number, most=most)
-    kept: list[Any] = []
-    room = NEWS_BYTES
+    rows = await _CHANGES_SINCE(tx, after=number, most=most)
+    messages: list[Any] = []
+    bytes_left = CHANGES_BYTES
     for number, changes, aggregates, cells, _, _ in rows:
         size = len(changes or "") + len(aggregates or "") + len(cells or "")
-        if number is None or (kept and size > room):
+        if number is None or (messages and size > bytes_left):
             break
-        kept.append((number, changes, aggregates, cells))
-        room -= size
-    return ChangesFound(changes=tuple(_messages(kept)), oldest=rows[0]["oldest"] or 0, last=rows[0]["last"])
+        messages.append((number, changes, aggregates, cells))
+        bytes_left -= size
+    return ChangesFound(
+        changes=tuple(_messages(messages)), oldest=rows[0]["oldest"] or 0, last=rows[0]["last"]
+    )
 
 
-async def untold(tx: Transaction, most: int, known: int = 0) -> list[PlacementChanged]:
+async def unpublished(tx: Transaction, most: int, known: int = 0) -> list[PlacementChanged]:
     """Return unpublished changes after the `known` one; on PostgreSQL one caller at a time."""
-    return _messages(await _UNTOLD(tx, most=most, known=known))
+    return _messages(await _UNPUBLISHED(tx, most=most, known=known))
 
 
 def _messages(rows: Sequence[Any]) -> list[PlacementChanged]:
@@ -172,18 +174,18 @@ class ProviderNumbers:
 
 
 _KEEP_RESHAPED = sql("INSERT INTO reshaped_builds (number, builds) VALUES (:number, :builds)")
-_UNTOLD_RESHAPED = sql("SELECT number, builds FROM reshaped_builds ORDER BY number LIMIT :most")
+_UNPUBLISHED_RESHAPED = sql("SELECT number, builds FROM reshaped_builds ORDER BY number LIMIT :most")
 FORGET_RESHAPED = sql("DELETE FROM reshaped_builds WHERE number IN (SELECT n.number FROM {n: number int})")
 
 _builds = msgspec.json.Decoder(tuple[BuildReshaped, ...]).decode
 
 
-async def keep_reshaped(tx: Transaction, number: int, told: Sequence[BuildReshaped]) -> None:
-    await _KEEP_RESHAPED(tx, number=number, builds=_encode(told).decode())
+async def keep_reshaped(tx: Transaction, number: int, messages: Sequence[BuildReshaped]) -> None:
+    await _KEEP_RESHAPED(tx, number=number, builds=_encode(messages).decode())
 
 
-async def untold_reshaped(tx: Transaction, most: int) -> tuple[list[int], list[BuildReshaped]]:
+async def unpublished_reshaped(tx: Transaction, most: int) -> tuple[list[int], list[BuildReshaped]]:
     """Return the oldest unpublished messages about builds on reshaped hosts, with their change numbers."""
-    rows = await _UNTOLD_RESHAPED(tx, most=most)
-    said = [replace(reshaped, number=number) for number, builds in rows for reshaped in _builds(builds)]
-    return [number for number, _ in rows], said
+    rows = await _UNPUBLISHED_RESHAPED(tx, most=most)
+    messages = [replace(reshaped, number=number) for number, builds in rows for reshaped in _builds(builds)]
+    return [number for number, _ in rows], messages

@@ -33,7 +33,7 @@ _INSERT_CONSUMERS = sql(_INSERT)
 # PostgreSQL: one round trip if all consumers are new; else no provider is locked yet.
 _INSERT_AND_LOCK = sql(f"""
     WITH new AS ({_INSERT}),
-    locked AS (SELECT p.id FROM resource_providers p WHERE (SELECT count(*) FROM new) = :newcomers
+    locked AS (SELECT p.id FROM resource_providers p WHERE (SELECT count(*) FROM new) = :new_consumers
     AND p.uuid = ANY(CAST(:providers AS text[])) ORDER BY p.id FOR NO KEY UPDATE OF p)
     SELECT new.id, new.uuid, there.providers FROM new, (SELECT count(*) AS providers FROM locked) there
 """)
@@ -53,7 +53,7 @@ _LOCK_PROVIDERS = sql("""
     ORDER BY p.id FOR NO KEY UPDATE OF p
 """)
 # Once all of them are locked: a statement sees nothing that was committed while it waited for a lock.
-_ROOMS = sql("""
+_CAPACITIES = sql("""
     SELECT p.id, p.uuid, r.uuid AS root, p.shape, p.generation, i.resource_class_id AS class, i.total,
     i.reserved, i.allocation_ratio, i.used, i.min_unit, i.max_unit, i.step_size,
     EXISTS (SELECT 1 FROM {n: provider str, consumer str} JOIN retired_consumers e ON e.uuid = n.consumer)
@@ -120,8 +120,8 @@ _LAST = (
 class ClaimScope:
     """The consumers, providers and server groups of claims and releases, and the asking cell, if any."""
 
-    newcomers: dict[str, ConsumerClaim | None]  # consumers that may not exist yet, with their claims
-    others: set[str]  # consumers that should exist
+    new_consumers: dict[str, ConsumerClaim | None]  # consumers that may not exist yet, with their claims
+    other_consumers: set[str]  # consumers that should exist
     providers: Collection[str] = ()
     groups: Collection[str] | None = None  # None: group policies are not judged
     cell: str = ""
@@ -132,32 +132,32 @@ def claim_scope(claims: Collection[ConsumerClaim], providers: Collection[str]) -
     scope = ClaimScope({}, set(), providers)
     for claim in claims:
         if claim.generation is None or not claim.fenced:
-            scope.newcomers.setdefault(claim.consumer, claim)
+            scope.new_consumers.setdefault(claim.consumer, claim)
         else:
-            scope.others.add(claim.consumer)
+            scope.other_consumers.add(claim.consumer)
         if claim.take_over:
-            scope.others.add(claim.take_over)
+            scope.other_consumers.add(claim.take_over)
     for claim in claims:
         for name in (claim.keep, claim.begins):
             if name:
-                scope.newcomers.setdefault(name, None)
+                scope.new_consumers.setdefault(name, None)
     return scope
 
 
 async def open_world(tx: Transaction, book: Book, scope: ClaimScope, now: float) -> ClaimWorld:
     """Lock and read the data for claims and releases; for a cell also the owners of all providers."""
-    reading, newcomers = book.reading, scope.newcomers
-    everyone = {*newcomers, *scope.others}
+    reading, new_consumers = book.reading, scope.new_consumers
+    everyone = {*new_consumers, *scope.other_consumers}
     # Existing consumers are excluded: their groups and allocations come before the providers.
-    soon = () if scope.others or scope.groups else scope.providers
-    inserted, locked = await _insert(tx, book, newcomers, soon, now) if newcomers else ([], False)
+    soon = () if scope.other_consumers or scope.groups else scope.providers
+    inserted, locked = await _insert(tx, book, new_consumers, soon, now) if new_consumers else ([], False)
     holders = {uuid: Holder(uuid, id_) for id_, uuid in inserted}
-    world = ClaimWorld({}, holders, {}, placeholders={uuid: newcomers[uuid] for uuid in holders})
+    world = ClaimWorld({}, holders, {}, placeholders={uuid: new_consumers[uuid] for uuid in holders})
     held: dict[int, Holder] = {}
     if older := [(uuid,) for uuid in everyone if uuid not in holders]:
         for id_, uuid, generation, group in await _LOCK_CONSUMERS(tx, older):
             holders[uuid] = held[id_] = Holder(uuid, id_, generation, group=group, group_was=group)
-        if not newcomers.keys() <= holders.keys():
+        if not new_consumers.keys() <= holders.keys():
             raise Conflict("a consumer ended while it was being read")
     shapes = await _read_holdings(tx, book, held) if held else {}
     if scope.groups is not None:
@@ -165,17 +165,20 @@ async def open_world(tx: Transaction, book: Book, scope: ClaimScope, now: float)
         if scope.groups or joined:
             await server_groups.lock(tx, world, scope.groups, joined)
     wanted = {*scope.providers, *(provider for holder in held.values() for provider in holder.held)}
-    there = wanted
+    existing = wanted
     if wanted and not locked:
-        there = {uuid for (uuid,) in await _LOCK_PROVIDERS(tx, [(uuid,) for uuid in wanted])}
-    claimed, some_retired = await _read_providers(tx, book, there, everyone)
+        existing = {uuid for (uuid,) in await _LOCK_PROVIDERS(tx, [(uuid,) for uuid in wanted])}
+    claimed, some_retired = await _read_providers(tx, book, existing, everyone)
     world.providers = {**dict.fromkeys(wanted), **claimed}
     if some_retired:
         world.retired = {
             uuid: ended(Retired(why=why, unplaceable=bool(unplaceable), cell=by), scope.cell)
             for uuid, why, unplaceable, by in await _RETIRED(tx, [(uuid,) for uuid in everyone])
         }
-    if any((found := world.providers[one]) is None or found.shape != shape for one, shape in shapes.items()):
+    if any(
+        (found := world.providers[provider_id]) is None or found.shape != shape
+        for provider_id, shape in shapes.items()
+    ):
         raise Conflict("allocations may have moved while their providers were being locked")
     if world.groups:
         world.sharing = await server_groups.sharing(tx, world.providers)
@@ -190,17 +193,18 @@ async def open_world(tx: Transaction, book: Book, scope: ClaimScope, now: float)
 async def _insert(
     tx: Transaction,
     book: Book,
-    newcomers: dict[str, ConsumerClaim | None],
+    new_consumers: dict[str, ConsumerClaim | None],
     providers: Collection[str],
     now: float,
 ) -> tuple[list[tuple[int, str]], bool]:
     """Insert missing consumers. Return numbers and ids, and whether all providers could be locked."""
     rows = [
-        (uuid, *_owner(book, claim), claim is not None and claim.client) for uuid, claim in newcomers.items()
+        (uuid, *_owner(book, claim), claim is not None and claim.client)
+        for uuid, claim in new_consumers.items()
     ]
     if not providers or tx.dialect == "sqlite":
         return [(id_, uuid) for id_, uuid in await _INSERT_CONSUMERS(tx, rows, now=now)], False
-    found = await _INSERT_AND_LOCK(tx, rows, now=now, newcomers=len(rows), providers=list(providers))
+    found = await _INSERT_AND_LOCK(tx, rows, now=now, new_consumers=len(rows), providers=list(providers))
     locked = len(found) == len(rows) and found[0]["providers"] == len(set(providers))
     return [(row["id"], row["uuid"]) for row in found], locked
 
@@ -220,8 +224,8 @@ async def _read_providers(
     claimed: dict[str, ClaimedProvider] = {}
     if not locked:
         return claimed, True
-    listed = [*((one, None) for one in locked), *((None, consumer) for consumer in consumers)]
-    rows = await _ROOMS(tx, listed, excludes=EXCLUDES_SIBLINGS)
+    listed = [*((provider_id, None) for provider_id in locked), *((None, consumer) for consumer in consumers)]
+    rows = await _CAPACITIES(tx, listed, excludes=EXCLUDES_SIBLINGS)
     names = await book.class_names(tx, {row["class"] for row in rows if row["class"] is not None})
     for row in rows:
         uuid, generation, class_id, used = row["uuid"], row["generation"], row["class"], row["used"]

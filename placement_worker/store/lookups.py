@@ -53,13 +53,13 @@ BY_CELL: Which = (
 
 
 @cache
-def _providers(which: Which, parts: frozenset[str]) -> Statement:
+def _providers(selection: Which, parts: frozenset[str]) -> Statement:
     lists = []
     for part, (listed, table) in _PARTS.items():
         changed = f"(SELECT max(c.updated_at) FROM {table} c WHERE c.resource_provider_id = p.id)"
         listed, changed = (listed, changed) if part in parts else ("NULL", "NULL")
         lists.append(f"{listed} AS {part}, {changed} AS {part}_updated")
-    joined, condition = which
+    joined, condition = selection
     owner = "".join(f", h.{column}" for column in _OWNER) if "owner" in parts else ""
     return sql(f"""
         SELECT p.id, p.uuid, p.name, q.uuid AS parent, r.uuid AS root, p.generation, p.updated_at,
@@ -123,13 +123,13 @@ _USED = sql(f"""
 async def providers(
     tx: Transaction,
     book: Book,
-    which: Which,
+    selection: Which,
     parts: Collection[str],
     values: Iterable[Sequence[Any]] = (),
     **given: str | int,
 ) -> list[tuple[int, Provider]]:
     """Return the providers that satisfy a query with their numbers, ordered by number."""
-    rows = await _providers(which, frozenset(parts))(tx, values, **given)
+    rows = await _providers(selection, frozenset(parts))(tx, values, **given)
     if not rows:
         return []
     decoded, found = await with_stocks(tx, book, rows), []
@@ -137,7 +137,7 @@ async def providers(
     aggregates = await _named(tx, book.aggregates, rows, "aggregates")
     whens = ["updated_at", *(f"{part}_updated" for part in _PARTS)]
     for row, stocks in decoded:
-        one = Provider(
+        provider = Provider(
             id=row["uuid"],
             name=row["name"],
             parent=row["parent"],
@@ -150,19 +150,19 @@ async def providers(
             updated=max(when for name in whens if (when := row[name]) is not None),
             **(_owner(row, book, stocks) if "owner" in parts else {}),
         )
-        found.append((row["id"], one))
+        found.append((row["id"], provider))
     return found
 
 
 def _owner(row: Mapping[str, Any], book: Book, stocks: Stocks) -> dict[str, Any]:
     if row["cell"] is None:
         return {}
-    told = {name: row[name] for name in _OWNER} | {"gone": bool(row["gone"])}
+    fields = {name: row[name] for name in _OWNER} | {"gone": bool(row["gone"])}
     if len(stocks.reported) < len(stocks.inventories):
-        told["kept_classes"] = tuple(name for name in stocks.inventories if name not in stocks.reported)
+        fields["kept_classes"] = tuple(name for name in stocks.inventories if name not in stocks.reported)
     for part, names in (("traits", book.traits), ("aggregates", book.aggregates)):
-        told[f"kept_{part}"] = tuple(names.names[id_] for id_ in stored_names(row[part]).others or ())
-    return told
+        fields[f"kept_{part}"] = tuple(names.names[id_] for id_ in stored_names(row[part]).unreported or ())
+    return fields
 
 
 async def _named(

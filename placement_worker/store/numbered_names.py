@@ -12,7 +12,7 @@ from typing import NamedTuple
 import os_resource_classes  # type: ignore[import-untyped]
 import os_traits  # type: ignore[import-untyped]
 
-from bus.claims import KEEPERS, ConsumerClaim
+from bus.claims import HOLDER_TYPES, ConsumerClaim
 from bus.names import Named, NameKind
 from bus.reports import ProviderReport
 from bus.resources import ProviderLoad
@@ -61,8 +61,8 @@ class NumberedNames:
     async def read_all(self, tx: Transaction) -> None:
         before = dict(self.names)
         found = await self._all(tx)
-        there = {id_ for id_, _ in found}
-        self.forget(id_ for id_ in before if id_ not in there)
+        existing = {id_ for id_, _ in found}
+        self.forget(id_ for id_ in before if id_ not in existing)
         self.learn(found)
 
     def learn(self, found: Iterable[tuple[int, str]]) -> None:
@@ -98,8 +98,8 @@ class NumberedNames:
         async with database.read_single() as tx:
             found = await self._find(tx, [(name,) for name in missing])
         await self.agree(database, found)
-        there = {name for _, name in found}
-        return [name for name in missing if name not in there]
+        existing = {name for _, name in found}
+        return [name for name in missing if name not in existing]
 
     async def agree(self, database: Database, found: Sequence[tuple[int, str]]) -> None:
         """Add names with their numbers to the cache; if they contradict it, read all names again."""
@@ -189,7 +189,7 @@ class Book:
         await self.users.ensure(database, {claim.user for claim in claims}, now)
         types = {claim.type for claim in claims if claim.type is not None}
         if any(claim.keep for claim in claims):
-            types.update(KEEPERS)
+            types.update(HOLDER_TYPES)
         await self.types.ensure(database, types, now)
 
     async def know_contents(

@@ -25,7 +25,7 @@ def _numbers(table: str, column: str) -> str:
     return f"""(
         SELECT CAST(json_build_object(
             'reported', json_agg(t.{column}) FILTER (WHERE t.reported),
-            'others', json_agg(t.{column}) FILTER (WHERE NOT t.reported)
+            'unreported', json_agg(t.{column}) FILTER (WHERE NOT t.reported)
         ) AS text)
         FROM {table} t WHERE t.resource_provider_id = p.id
     )"""
@@ -52,11 +52,11 @@ class StoredNames(msgspec.Struct, frozen=True):
     """The numbers of the traits or aggregates of a provider."""
 
     reported: tuple[int, ...] | None = None  # put there by a report of the tree's owner
-    others: tuple[int, ...] | None = None  # put there by an operator
+    unreported: tuple[int, ...] | None = None  # put there by an operator
 
     @property
     def all(self) -> tuple[int, ...]:
-        return (*(self.reported or ()), *(self.others or ()))
+        return (*(self.reported or ()), *(self.unreported or ()))
 
 
 class Stocks(NamedTuple):

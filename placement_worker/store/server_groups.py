@@ -9,7 +9,7 @@ holder consumer is written in the same commit.
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
-from bus.claims import KEEPERS
+from bus.claims import HOLDER_TYPES
 from bus.groups import FindGroups, ServerGroup
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
@@ -67,7 +67,7 @@ _MAKE = sql("""
 _LOCK_ONE = sql("SELECT g.id FROM server_groups g WHERE g.uuid = :uuid FOR UPDATE OF g")
 _MEMBERS = sql(f"""
     SELECT c.uuid FROM consumers c LEFT JOIN consumer_types k ON k.id = c.consumer_type_id
-    WHERE c.group_id = :id AND COALESCE(k.name, '') NOT IN ({", ".join(repr(type_) for type_ in KEEPERS)})
+    WHERE c.group_id = :id AND COALESCE(k.name, '') NOT IN ({", ".join(map(repr, HOLDER_TYPES))})
     ORDER BY c.uuid LIMIT :most
 """)
 _DROP = sql("DELETE FROM server_groups WHERE id = :id")
@@ -98,7 +98,7 @@ async def _read_places(tx: Transaction, groups: Mapping[int, GroupPlaces], *, so
     found: dict[tuple[int, str, str | None], list[tuple[str, bool]]] = defaultdict(list)
     for row in await _PLACES(tx, wanted, shares=SHARES):
         # Processes of the previous version do not store whose place it holds.
-        keeps_for = (row["keeps_for"] or row["uuid"]) if row["type"] in KEEPERS else None
+        keeps_for = (row["keeps_for"] or row["uuid"]) if row["type"] in HOLDER_TYPES else None
         found[row["group_id"], row["uuid"], keeps_for].append((row["root"], bool(row["shares"])))
     for (number, consumer, keeps_for), places in found.items():
         groups[number].put(consumer, roots_of(places), keeps_for)
@@ -131,8 +131,16 @@ def _server_group(group: GroupPlaces) -> ServerGroup:
         project=group.project,
         policy=group.policy,
         max_per_host=group.max_per_host,
-        members={one: roots for one, roots in places.items() if one not in group.holder_consumers},
-        left={one: roots for one, roots in places.items() if one in group.holder_consumers},
+        members={
+            consumer_id: roots
+            for consumer_id, roots in places.items()
+            if consumer_id not in group.holder_consumers
+        },
+        left={
+            consumer_id: roots
+            for consumer_id, roots in places.items()
+            if consumer_id in group.holder_consumers
+        },
     )
 
 

@@ -65,7 +65,7 @@ _READ = sql(f"""
     )
 """)
 # Data outside of trees: owners of roots, counters (as `sequence`), users of ids and names.
-_LOOK = sql("""
+_FIND = sql("""
     SELECT 'host' AS kind, h.root AS id, h.host, h.cell, h.agent, h.zone, h.sequence,
         CASE WHEN h.gone THEN 1 ELSE 0 END AS gone, 0 AS counter
     FROM {n: uuid str, called str} JOIN hosts h ON h.root = n.uuid
@@ -202,7 +202,7 @@ async def read_unknown(tx: Transaction, names: NumberedNames, columns: Collectio
 
 
 @dataclass(slots=True)
-class Look:
+class TreesNamed:
     """Data, in addition to the trees, that edits of trees need: owners, counters, existing ids and names."""
 
     owned: dict[str, Tree]  # root → its owner, without providers
@@ -211,11 +211,11 @@ class Look:
     names: dict[str, str]  # existing ones, with their users
 
 
-async def look(
+async def find(
     tx: Transaction, book: Book, providers: Collection[str] = (), names: Collection[str] = ()
-) -> Look:
-    found = Look({}, 0, set(), {})
-    rows = await _LOOK(tx, zip_longest(providers, names))
+) -> TreesNamed:
+    found = TreesNamed({}, 0, set(), {})
+    rows = await _FIND(tx, zip_longest(providers, names))
     for row in rows:
         if row["kind"] == "host":
             found.owned[row["id"]] = owned(row["id"], row)
@@ -256,27 +256,27 @@ async def clashes(tx: Transaction, pairs: Sequence[Judged], owners: dict[str, st
         new_ids.update(
             {provider.uuid for provider in after.providers} - {provider.uuid for provider in before.providers}
         )
-    news = new_names(pairs)
+    added_names = new_names(pairs)
     homes = dict(await _FOREIGN(tx, [(uuid,) for uuid in new_ids])) if new_ids else {}
     found = {}
     for before, report, after in pairs:
         if report.gone:
             continue
-        here = {provider.uuid for provider in before.providers}
+        provider_ids = {provider.uuid for provider in before.providers}
         bears = {provider.name: provider.uuid for provider in after.providers}  # what stays in use comes last
-        for position, one in enumerate(report.providers):
-            owner = bears[one.name]
-            if owner == one.id and owners.get(one.name, one.id) not in here:
-                owner = owners.get(one.name, one.id)
-            if (home := homes.get(one.id, after.root)) != after.root:
-                found[after.root] = f"providers[{position}].id: {one.id} belongs to the tree of {home}"
-            elif owner != one.id:
+        for position, reported in enumerate(report.providers):
+            owner = bears[reported.name]
+            if owner == reported.id and owners.get(reported.name, reported.id) not in provider_ids:
+                owner = owners.get(reported.name, reported.id)
+            if (home := homes.get(reported.id, after.root)) != after.root:
+                found[after.root] = f"providers[{position}].id: {reported.id} belongs to the tree of {home}"
+            elif owner != reported.id:
                 found[after.root] = (
-                    f"providers[{position}].name: {one.name!r} is the name of provider {owner}"
+                    f"providers[{position}].name: {reported.name!r} is the name of provider {owner}"
                 )
         if after.root not in found:  # names are in use from here on
             homes.update(dict.fromkeys(new_ids & set(bears.values()), after.root))
-            owners.update((name, bears[name]) for name in news & bears.keys())
+            owners.update((name, bears[name]) for name in added_names & bears.keys())
     return found
 
 
@@ -288,13 +288,15 @@ def changes_between(pairs: Sequence[tuple[Tree, Tree]]) -> list[ProviderChange]:
         for provider in after.providers:
             if old.pop(provider.uuid, None) != provider:
                 changed.append(_change(provider, after, provider.used))
-        left += [_change(provider, after, {}, gone=True) for provider in old.values()]
+        left += [_change(provider, after, {}, deleted=True) for provider in old.values()]
     return left + changed
 
 
-def _change(state: ProviderState, tree: Tree, used: dict[str, int], *, gone: bool = False) -> ProviderChange:
+def _change(
+    state: ProviderState, tree: Tree, used: dict[str, int], *, deleted: bool = False
+) -> ProviderChange:
     return ProviderChange(
-        state.uuid, tree.root, state.generation, used, reshaped=True, gone=gone, sequence=tree.sequence
+        state.uuid, tree.root, state.generation, used, reshaped=True, gone=deleted, sequence=tree.sequence
     )
 
 

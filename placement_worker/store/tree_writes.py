@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import astuple
 
-from bus.claims import KEEPERS, Claimed, ClaimRequested
+from bus.claims import HOLDER_TYPES, Claimed, ClaimRequested
 from bus.replication import ProviderChange
 from bus.resources import Denied, EditResult, Reshape
 from bus.sql.failures import Conflict
@@ -216,23 +216,23 @@ async def reshape(tx: Transaction, book: Book, known: KnownNames, order: Reshape
     world, working = await _open(tx, book, order, now)
     if (refusal := edits.widen(order, working, known)) is not None:
         raise Undone(refusal)
-    rooms = world.providers
+    claimed_providers = world.providers
     for inventory in order.inventories:
-        _refit(rooms[inventory.provider], working, inventory.provider, known)
+        _refit(claimed_providers[inventory.provider], working, inventory.provider, known)
     results = capacity.claim(ClaimRequested(claims=order.claims), world) if order.claims else ()
     if results is None:
         raise Conflict("a consumer changed while it was being read")
     if not all(isinstance(result, Claimed) for result in results):
         raise Undone(Denied(results=results))
-    for uuid, room in world.touched.items():
+    for uuid, claimed in world.touched.items():
         if uuid in working.homes:
-            used = {name: stock.used for name, stock in room.stocks.items()}
-            working.put(replace(working.there(uuid), used=used, generation=room.generation))
+            used = {name: stock.used for name, stock in claimed.stocks.items()}
+            working.put(replace(working.there(uuid), used=used, generation=claimed.generation))
     if (in_use := edits.settle(order, working, known)) is not None:
         raise Undone(in_use)
-    for uuid, room in world.touched.items():
+    for uuid, claimed in world.touched.items():
         if uuid in working.homes:
-            room.generation = working.there(uuid).generation
+            claimed.generation = working.there(uuid).generation
     pairs = working.changed()
     # First the trees, that there is a row for what is used of each class.
     for write in chain(*writes_between(book, pairs, now)):
@@ -258,13 +258,13 @@ async def _open(tx: Transaction, book: Book, order: Reshape, now: float) -> tupl
     return world, working
 
 
-def _refit(room: ClaimedProvider | None, working: WorkingTrees, provider: str, known: KnownNames) -> None:
-    assert room is not None  # it is in the working trees, and locked
+def _refit(claimed: ClaimedProvider | None, working: WorkingTrees, provider: str, known: KnownNames) -> None:
+    assert claimed is not None  # it is in the working trees, and locked
     state = working.there(provider)
     for name, inventory in state.inventories.items():
         used, limits = state.used[name], (inventory.min_unit, inventory.max_unit, inventory.step_size)
-        room.stocks[name] = Stock(known.classes[name], inventory.capacity, used, used, *limits)
-    room.generation = room.was = state.generation
+        claimed.stocks[name] = Stock(known.classes[name], inventory.capacity, used, used, *limits)
+    claimed.generation = claimed.was = state.generation
 
 
 _HOLDERS = sql("""
@@ -307,13 +307,13 @@ async def read_holders(tx: Transaction, book: Book, root: str) -> list[TreeHolde
     names = await book.class_names(tx, {row["resource_class_id"] for row in rows})
     holders: dict[int, TreeHolder] = {}
     for row in rows:
-        build = not row["client"] and row["type"] not in KEEPERS
-        one = holders.setdefault(
+        build = not row["client"] and row["type"] not in HOLDER_TYPES
+        holder = holders.setdefault(
             row["id"], TreeHolder(row["id"], row["uuid"], row["generation"], {}, {}, build)
         )
-        part = one.held if row["root"] == root else one.beside
+        part = holder.held if row["root"] == root else holder.elsewhere
         part.setdefault(row["provider"], {})[names[row["resource_class_id"]]] = row["used"]
-    return sorted(holders.values(), key=lambda one: one.uuid)
+    return sorted(holders.values(), key=lambda holder: holder.uuid)
 
 
 def holder_writes(
@@ -324,11 +324,11 @@ def holder_writes(
         return
     ids = {provider.uuid: provider.id for provider in before.providers}
     classes: Mapping[str, int] = book.classes.ids
-    gone, come = [], []
+    deleted, come = [], []
     for holder in moved:
         was, now_held = _flat(holder.holder.held), _flat(holder.held)
         id_ = holder.holder.id
-        gone += [(id_, ids[at[0]], classes[at[1]]) for at in was if now_held.get(at) != was[at]]
+        deleted += [(id_, ids[at[0]], classes[at[1]]) for at in was if now_held.get(at) != was[at]]
         come += [
             (id_, at[0], classes[at[1]], amount) for at, amount in now_held.items() if was.get(at) != amount
         ]
@@ -339,7 +339,7 @@ def holder_writes(
         for name, amount in provider.used.items()
         if used.get(provider.uuid, {}).get(name, 0) != amount
     ]
-    yield _DELETE.of(gone)
+    yield _DELETE.of(deleted)
     yield _INSERT.of(come, now=now)
     yield _SET_USED.of(counted)
 

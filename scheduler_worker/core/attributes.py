@@ -88,15 +88,15 @@ def capability(state: HostState, path: str) -> str | None:
 
 def meets(value: object, demand: str) -> bool:
     """Return whether an attribute satisfies an extra spec; a text satisfies no numeric comparison."""
-    words = demand.split()
+    parts = demand.split()
     text = str(value)
-    if not words:
+    if not parts:
         return text == demand
-    sign, *operands = words
+    sign, *operands = parts
     if sign == "<or>":
         return text in operands[::2]
     if sign == "<all-in>":
-        return bool(operands) and all(word in text for word in operands)
+        return bool(operands) and all(operand in text for operand in operands)
     if sign == "<in>":
         return bool(operands) and operands[0] in text
     if sign in _TEXTS:
@@ -162,11 +162,13 @@ def _checked(query: list[Any], depth: int) -> tuple[Any, ...]:
     for operand in operands:
         if isinstance(operand, dict):
             raise UnreadableQuery(f"{operand!r} is neither a value nor a list")
-    return command, *(_checked(one, depth + 1) if isinstance(one, list) else one for one in operands)
+    return command, *(
+        _checked(nested, depth + 1) if isinstance(nested, list) else nested for nested in operands
+    )
 
 
 def _size(query: tuple[Any, ...]) -> tuple[int, int]:
-    sizes = [_size(one) if isinstance(one, tuple) else (0, 1) for one in query]
+    sizes = [_size(part) if isinstance(part, tuple) else (0, 1) for part in query]
     return 1 + sum(lists for lists, _ in sizes), sum(values for _, values in sizes)
 
 

@@ -45,7 +45,9 @@ class Joined:
             return
         oldest = min(self._under_way, default=self._last + 1)
         for group, members in list(self._places.items()):
-            self._places[group] = left = {one: there for one, there in members.items() if there[1] >= oldest}
+            self._places[group] = left = {
+                member: place for member, place in members.items() if place[1] >= oldest
+            }
             if not left:
                 del self._places[group]
 
@@ -100,7 +102,7 @@ class Choosing:
         spares: dict[Id, tuple[Candidate, ...]] = {}
         for settled in order.settled:
             if settled.lacking:
-                excluding = order.beside.union(spare.root for spare in settled.spares)
+                excluding = order.settled_roots.union(spare.root for spare in settled.spares)
                 try:
                     ranking = self.rank(order.alternatives[settled.alternative_index], order.request.request)
                 except SenselessQuery:
@@ -118,10 +120,10 @@ class Choosing:
         return Ranking(found, self.pending, seed)
 
     def without(self, rule: str) -> "Choosing":
-        rules = tuple([one for one in self.policy.rules if one.name != rule])
+        rules = tuple([other_rule for other_rule in self.policy.rules if other_rule.name != rule])
         return dataclasses.replace(self, policy=dataclasses.replace(self.policy, rules=rules))
 
-    def promised(self, alternative: Alternative) -> bool:
+    def is_reserved(self, alternative: Alternative) -> bool:
         """Return whether a request would have a host if no capacity were reserved for other claims."""
         open_ones = self.pending.unsettled
         question = alternative.question
@@ -151,7 +153,7 @@ class Choosing:
             return f"cell: no hosts in cell {request.cell!r}{_known('cells', cells)}"
         aggregates = self.source.aggregates.values()
         zones = {host.zone for host in hosts} - {""}
-        zones |= {zone for one in aggregates if (zone := one.metadata.get("availability_zone"))}
+        zones |= {zone for aggregate in aggregates if (zone := aggregate.metadata.get("availability_zone"))}
         if request.zone and request.zone not in zones:
             known = _known("zones", zones) or "; no host names a zone"
             return f"zone: no hosts in zone {request.zone!r}{known}"
@@ -162,7 +164,7 @@ class Choosing:
         if group is None:
             return alternative
         members: dict[str, int] = {}
-        joined = {one: (root,) for one, root in self.joined.of(group.id).items()}
+        joined = {member: (root,) for member, root in self.joined.of(group.id).items()}
         on: Mapping[str, Sequence[str]] = {**group.members, **joined}
         if group.policy == "anti-affinity":  # a guest that may still exist on the host excludes other members
             on = {**group.left, **on}
@@ -184,7 +186,7 @@ class _Kind:
 
     def __init__(self, choosing: Choosing, first: Order) -> None:
         self._choosing = choosing
-        self._wish = first.alternative
+        self._alternative = first.alternative
         self._seed = first.request.request
         self._choices = PACKED_CHOICES if choosing.policy.packs else CHOICES
         self._draws = choosing.policy.subset > 1
@@ -219,7 +221,7 @@ class _Kind:
         picks: list[tuple[Ranking, Pick]] = []
         for instance in order.instances:
             if self._ranking is None or (group is not None and picks):
-                self._ranking = self._choosing.rank(self._wish, self._seed, order.needed)
+                self._ranking = self._choosing.rank(self._alternative, self._seed, order.needed)
                 self._shortage = None
             pick = self._ranking.take(
                 min(self._choices, several),
@@ -241,7 +243,7 @@ class _Kind:
             return tuple([pick for _, pick in picks])
         excluding = {pick.root for _, pick in picks}
         if order.settled:
-            excluding |= order.beside
+            excluding |= order.settled_roots
         return tuple(
             replace(pick, spares=ranking.spares(pick.choices[0].cell, several, excluding, order.avoid))
             for ranking, pick in picks
@@ -254,11 +256,11 @@ class _Kind:
             return Shortage()
         if self._shortage is None or self._shortage[0] != ranking.turns:
             found = ranking.verdicts.shortage()
-            promised = self._choosing.promised(self._wish)
-            unknown = self._choosing.unknown(self._wish)
-            self._shortage = ranking.turns, dataclasses.replace(found, promised=promised, unknown=unknown)
+            reserved = self._choosing.is_reserved(self._alternative)
+            unknown = self._choosing.unknown(self._alternative)
+            self._shortage = ranking.turns, dataclasses.replace(found, is_reserved=reserved, unknown=unknown)
         return self._shortage[1]
 
 
-def _known(what: str, names: set[str]) -> str:
-    return f"; known {what}: {', '.join(sorted(names))}" if names else ""
+def _known(kind: str, names: set[str]) -> str:
+    return f"; known {kind}: {', '.join(sorted(names))}" if names else ""

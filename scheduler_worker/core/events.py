@@ -108,7 +108,7 @@ class Fence(msgspec.Struct, frozen=True, gc=False):
 # Effects that are done and forgotten
 
 
-class KeepHost(msgspec.Struct, frozen=True, gc=False):
+class ReserveHost(msgspec.Struct, frozen=True, gc=False):
     """The effect to count a choice's claimed capacity as used until placement's index shows the claim."""
 
     pick: Pick
@@ -117,7 +117,7 @@ class KeepHost(msgspec.Struct, frozen=True, gc=False):
     instance: Id
 
 
-class GiveUpHost(msgspec.Struct, frozen=True, gc=False):
+class ReleaseHost(msgspec.Struct, frozen=True, gc=False):
     """The effect to release the reserved capacity of a choice that was not claimed."""
 
     pick: Pick
@@ -131,13 +131,13 @@ class Warn(msgspec.Struct, frozen=True, gc=False):
 # Ends
 
 
-class SayAll(msgspec.Struct, frozen=True, gc=False):
+class PublishEnds(msgspec.Struct, frozen=True, gc=False):
     """The effect to publish all results of the order."""
 
     messages: tuple[BuildPlaced | BuildUnplaceable, ...]
 
 
-class SayMove(msgspec.Struct, frozen=True, gc=False):
+class PublishMove(msgspec.Struct, frozen=True, gc=False):
     """The effect to publish the result of a move."""
 
     message: MovePlaced | MoveRefused
@@ -168,6 +168,6 @@ class DeadLetterRequest(msgspec.Struct, frozen=True, gc=False):
     why: str
 
 
-End = SayAll | SayMove | BegunBefore | ComeAgain | Park | DeadLetterRequest
-Effect = Need | KeepHost | GiveUpHost | Warn | End
+End = PublishEnds | PublishMove | BegunBefore | ComeAgain | Park | DeadLetterRequest
+Effect = Need | ReserveHost | ReleaseHost | Warn | End
 Effects = tuple[Effect, ...]

@@ -43,8 +43,8 @@ def fitting(
 ) -> HostsFound:
     """Return accepted hosts with capacity for `enough` instances; `served` are the hosts with an agent."""
     positions = search.positions
-    there = served[positions]
-    admitted, lasting = there.copy(), there.copy()
+    served_here = served[positions]
+    admitted, lasting = served_here.copy(), served_here.copy()
     rules = policy.rules_for(alternative) if positions.size else []
     for rule, mask in masks_of(rules, AllHosts(search, now), alternative):
         admitted &= mask
@@ -52,10 +52,10 @@ def fitting(
             lasting &= mask
     lazy = [rule for rule in rules if rule.admits is None]
     passing = bool((lasting & ~admitted).any())
-    refused = [search.host(int(at)).uuid for at in positions[there & ~admitted]]
-    asked, fits, room = alternative.asked, dict[str, int](), 0
+    refused = [search.host(int(at)).uuid for at in positions[served_here & ~admitted]]
+    asked, fits, capacity = alternative.asked, dict[str, int](), 0
     for at in positions[admitted].tolist():
-        if room >= enough:
+        if capacity >= enough:
             return HostsFound(fits, refused, passing, more=True)
         facts = now.facts(search, at)
         refusal = next((rule for rule in lazy if rule.refuses(facts, alternative) is not None), None)
@@ -65,7 +65,7 @@ def fitting(
         elif search.ways(at, 1):
             several = capacities(asked, facts.free)
             fits[facts.root] = several
-            room += several
+            capacity += several
     return HostsFound(fits, refused, passing)
 
 
@@ -102,7 +102,7 @@ def unfit(
         not_cells=(),
         cell="",
         zone="",
-        root_forbidden=tuple(one for one in alternative.question.root_forbidden if one != DISABLED),
+        root_forbidden=tuple(trait for trait in alternative.question.root_forbidden if trait != DISABLED),
         root_member_of=(),
         root_not_member_of=(),
     )
@@ -153,8 +153,10 @@ class FoundHosts:
             (hosts.has_agent, hosts.served.take(search.positions)),
             *masks_of(self.rules, self.view, alternative),
         ]
-        keeps = (rule for rule in self.rules if rule.name == AFFINITY and alternative.together is not None)
-        self.keeps_together = next(keeps, None)
+        affinity_rules = (
+            rule for rule in self.rules if rule.name == AFFINITY and alternative.together is not None
+        )
+        self.keeps_together = next(affinity_rules, None)
         self.refused: dict[int, Refusal] = {}  # by a filter that evaluates single hosts
         self.full: dict[int, Entry] = {}  # hosts without capacity
         self.chosen: dict[int, int] = {}  # how often each host was chosen
@@ -202,8 +204,8 @@ class FoundHosts:
 
     def parts(self, index: int) -> bool:
         """Return whether a host has capacity for some, but not all, instances that must be on one host."""
-        keeps, together = self.keeps_together, self.alternative.together
-        if keeps is None or together is None or not self.ways(index, 1):
+        affinity_rule, together = self.keeps_together, self.alternative.together
+        if affinity_rule is None or together is None or not self.ways(index, 1):
             return False
         more = together.several - 1
         facts = with_more(self.facts(index), self.alternative.asked, more)
@@ -213,14 +215,14 @@ class FoundHosts:
             if why is not None:
                 self.refused[index] = rule, f"{why} (with {more} more of the request there)"
                 return True
-        room = 1 + self._room(index, more)
-        if room <= more:
-            self.refused[index] = keeps, f"room for {room} of {more + 1} that are to be together"
-        return room <= more
+        capacity = 1 + self._room(index, more)
+        if capacity <= more:
+            self.refused[index] = affinity_rule, f"room for {capacity} of {more + 1} that are to be together"
+        return capacity <= more
 
     def _room(self, index: int, more: int) -> int:
         """Return how many more instances fit on a host: calculated for a single provider, else tried."""
-        found = self.look(index, 1)
+        found = self.find_ways(index, 1)
         if not found:
             return -1
         if not found[0].free_by_provider:
@@ -231,7 +233,7 @@ class FoundHosts:
             while found and len(tried) < more:
                 self.source.reserve(found[0].allocations)
                 tried.append(found[0])
-                found = self.look(index, 1)
+                found = self.find_ways(index, 1)
         finally:
             for way in tried:
                 self.source.withdraw(way.allocations)
@@ -266,16 +268,16 @@ class FoundHosts:
             return ways
         ways = ways or self._tree_ways.get(index)
         if ways is None:
-            ways = self.look(index, WAYS_OF_THE_BEST)
+            ways = self.find_ways(index, WAYS_OF_THE_BEST)
             lone = len(ways) == 1 and len(ways[0].allocations) == 1 and ways[0].root in ways[0].allocations
             if ways:
                 (self.lone_ways if lone else self._tree_ways)[index] = ways
         if avoid and any(not way.allocations.keys().isdisjoint(avoid) for way in ways):
             if len(ways) == WAYS_OF_THE_BEST:
-                ways = self.look(index, ALL_WAYS)
+                ways = self.find_ways(index, ALL_WAYS)
             ways = tuple([way for way in ways if way.allocations.keys().isdisjoint(avoid)])
         return ways[:most]
 
-    def look(self, index: int, most: int) -> tuple[Candidate, ...]:
+    def find_ways(self, index: int, most: int) -> tuple[Candidate, ...]:
         """Search the allocation candidates of a host again, and return them."""
         return tuple(self.search.ways(self.positions.item(index), most))

@@ -84,14 +84,14 @@ class QuestionDraft:
 
     def asked(self) -> Iterator[ResourceGroup]:
         """Return the request groups that have resources, or that another group refers to."""
-        tied = {suffix for one in self.same for suffix in one}
+        tied = {suffix for suffixes in self.same for suffix in suffixes}
         for suffix, group in self.groups.items():
             resources = group.wanted
             if not resources and suffix not in tied:
                 if group.required or group.forbidden or group.any_of:
-                    which = f"group {suffix!r}" if suffix else "the group without a suffix"
+                    group_name = f"group {suffix!r}" if suffix else "the group without a suffix"
                     raise Unreadable(
-                        f"{self.where}.extra_specs: {which} has traits and asks for no resources"
+                        f"{self.where}.extra_specs: {group_name} has traits and asks for no resources"
                     )
                 continue
             yield ResourceGroup(
@@ -109,16 +109,16 @@ class QuestionDraft:
             self.root_required |= group.required
             self.root_forbidden |= group.forbidden
             group.required, group.forbidden = {}, {}
-        pairs = [(one.required, one.forbidden) for one in self.groups.values()]
+        pairs = [(each_group.required, each_group.forbidden) for each_group in self.groups.values()]
         for required, forbidden in (*pairs, (self.root_required, self.root_forbidden)):
             for name in required:
                 if name in forbidden:
                     raise Unreadable(
                         f"trait {name}: required by {required[name]}, forbidden by {forbidden[name]}"
                     )
-        for one in self.groups.values():
-            for some in one.any_of.values():
-                if one.forbidden.keys() >= set(some):
+        for each_group in self.groups.values():
+            for some in each_group.any_of.values():
+                if each_group.forbidden.keys() >= set(some):
                     raise Unreadable(
                         f"{self.where}.extra_specs: one of {', '.join(some)} is wanted, and all are forbidden"
                     )
@@ -155,8 +155,8 @@ def draft_of(flavor: Flavor, where: str) -> QuestionDraft:
 
 def _trait(draft: QuestionDraft, suffix: str, name: str, spec: SpecValue) -> None:
     group = draft.groups.setdefault(suffix, GroupDraft())
-    word, colon, number = spec.value.partition(":")
-    if word == "preferred":
+    keyword, colon, number = spec.value.partition(":")
+    if keyword == "preferred":
         if suffix:
             raise Unreadable(
                 f"{spec.at}: preferred traits belong to the host: write the key without a suffix"
@@ -186,23 +186,23 @@ def tie(draft: QuestionDraft, flavor: Flavor) -> None:
     suffixes: Collection[str] = draft.groups
     for key, value in flavor.extra_specs.items():
         if _SAME.fullmatch(key):
-            one = tuple(dict.fromkeys(part.strip() for part in value.split(",")))
-            for suffix in one:
+            named_suffixes = tuple(dict.fromkeys(part.strip() for part in value.split(",")))
+            for suffix in named_suffixes:
                 if not suffix or suffix not in suffixes:
                     raise Unreadable(
                         f"{draft.where}.extra_specs[{key!r}]: there is no group with suffix {suffix!r}"
                     )
-            draft.same.append(one)
+            draft.same.append(named_suffixes)
 
 
 def fill(draft: QuestionDraft, flavor: Flavor) -> None:
     """Add the flavor's vcpus, memory and disk for resource classes that no extra spec of the flavor names."""
-    spoken = {name for group in draft.groups.values() for name in group.resources}
+    requested = {name for group in draft.groups.values() for name in group.resources}
     resources = draft.groups[""].resources
-    if not spoken & {"VCPU", "PCPU"}:
+    if not requested & {"VCPU", "PCPU"}:
         resources["VCPU"] = flavor.vcpus
     for name, amount in (("MEMORY_MB", flavor.memory_mb), ("DISK_GB", flavor.disk_gb)):
-        if name not in spoken:
+        if name not in requested:
             resources[name] = amount
 
 
@@ -327,6 +327,6 @@ def _image_trait(prefix: str, value: str, at: str) -> str:
     name = prefix + value.strip().replace("-", "_").upper()
     known = set(os_traits.get_traits(prefix=prefix))
     if name not in known:
-        values = [one.removeprefix(prefix).lower() for one in known]
+        values = [trait.removeprefix(prefix).lower() for trait in known]
         raise Unreadable(f"{at}: no host can say that it has {value!r}{nearest(value.lower(), values)}")
     return name

@@ -42,15 +42,15 @@ class GuestCell:
 def page_choices(specs: GuestSpecs, large: Sequence[str]) -> tuple[int, ...]:
     """Return the page sizes in KB that a guest accepts, the best first; 0 stands for ordinary memory."""
     spec = _page_size(specs)
-    word = "small" if spec is None else spec.value.strip().lower()
-    if spec is None or word == "small":
+    text = "small" if spec is None else spec.value.strip().lower()
+    if spec is None or text == "small":
         return (0,)
-    if word not in ("large", "any"):
+    if text not in ("large", "any"):
         kb = _page_kb(spec)
         return (0 if kb == SMALL_KB else kb,)
     memory = gcd(*(cell.memory_mb for cell in _cells(specs))) * 1024  # each cell's is a multiple of this
     fitting = [kb for kb in page_sizes(large) if memory % kb == 0]
-    if word == "any":
+    if text == "any":
         return (*fitting, 0)
     if not fitting:
         raise Unreadable(
@@ -75,14 +75,14 @@ def _page_size(specs: GuestSpecs) -> SpecValue | None:
     flavor, image = specs.of_flavor("hw:mem_page_size"), specs.of_image("hw_mem_page_size")
     if image is None:
         return flavor
-    word = flavor.value.strip().lower() if flavor is not None else ""
-    if flavor is None or word not in ("large", "any"):
-        if flavor is not None and word == image.value.strip().lower():
+    text = flavor.value.strip().lower() if flavor is not None else ""
+    if flavor is None or text not in ("large", "any"):
+        if flavor is not None and text == image.value.strip().lower():
             return flavor
         other = f"{flavor.at}: {flavor.value!r}" if flavor is not None else "the flavor does not say it"
         raise Unreadable(f"{image.at}: only for a flavor whose hw:mem_page_size is large or any; {other}")
     chosen = image.value.strip().lower()
-    if word == "large" and (
+    if text == "large" and (
         chosen == "small" or (chosen not in ("any", "large") and _page_kb(image) == SMALL_KB)
     ):
         raise Unreadable(f"{flavor.at}: {flavor.value!r}, and {image.at}: {image.value!r}")
@@ -105,8 +105,8 @@ def add_topology(draft: QuestionDraft, specs: GuestSpecs, page_kb: int) -> int:
     nodes = specs.get("hw:numa_nodes")
     one_more = specs.one_of("hw:emulator_threads_policy", "share", "isolate") == "isolate"
     threads = specs.one_of("hw:cpu_thread_policy", "prefer", "isolate", "require")
-    for key, one in (("hw:cpu_thread_policy", bool(threads)), ("hw:emulator_threads_policy", one_more)):
-        if one and not pinned:
+    for key, requested in (("hw:cpu_thread_policy", bool(threads)), ("hw:emulator_threads_policy", one_more)):
+        if requested and not pinned:
             raise Unreadable(f"{_at(specs, key)}: only with hw:cpu_policy=dedicated or mixed")
     if nodes is None:
         for prefix in ("hw:numa_cpus.", "hw:numa_mem."):
@@ -142,13 +142,13 @@ def _dedicated(specs: GuestSpecs, policy: str) -> int:
     if mask is None:
         raise Unreadable(f"{at}: mixed needs hw:cpu_dedicated_mask, which processors are its own")
     count = _cpu_count(specs)
-    own = _numbers(mask, count)
-    if not own or own.bit_count() == count:
+    numbers = _numbers(mask, count)
+    if not numbers or numbers.bit_count() == count:
         raise Unreadable(
             f"{mask.at}: {mask.value!r} must name some and not all of the {count} processors"
             f" ({specs.where}.vcpus), for {at} is mixed"
         )
-    return own
+    return numbers
 
 
 def _cells(specs: GuestSpecs) -> list[GuestCell]:
@@ -156,8 +156,8 @@ def _cells(specs: GuestSpecs) -> list[GuestCell]:
     count = 1 if nodes is None else nodes.whole(1, MAX_CELLS)
     vcpus = _cpu_count(specs)
     cpus, memory = dict(specs.numbered("hw:numa_cpus.")), dict(specs.numbered("hw:numa_mem."))
-    for one in (cpus, memory):
-        for number, spec in one.items():
+    for requested in (cpus, memory):
+        for number, spec in requested.items():
             if number >= count:
                 raise Unreadable(f"{spec.at}: there are {count} cells (hw:numa_nodes), the first is 0")
     if not cpus and not memory:
@@ -169,9 +169,9 @@ def _cells(specs: GuestSpecs) -> list[GuestCell]:
                 )
         each, size = vcpus // count, flavor.memory_mb // count
         return [GuestCell(_span(n * each, n * each + each - 1), size) for n in range(count)]
-    for name, one in (("hw:numa_cpus", cpus), ("hw:numa_mem", memory)):
+    for name, requested in (("hw:numa_cpus", cpus), ("hw:numa_mem", memory)):
         for number in range(count):
-            if number not in one:
+            if number not in requested:
                 raise Unreadable(f"{where}.extra_specs: {name}.{number} is missing: say it for every cell")
     cells = [GuestCell(_numbers(cpus[n], vcpus), memory[n].whole(1)) for n in range(count)]
     union = reduce(or_, (cell.cpus for cell in cells))

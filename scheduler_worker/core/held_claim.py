@@ -32,7 +32,14 @@ def place_of(held: Held, providers: Mapping[str, Provider]) -> ClaimPlace | None
     owned = [provider for provider in holds.values() if provider.agent and provider.cell]
     if not owned:
         return None
-    first = min(owned, key=lambda one: (SHARES in one.traits, one.root not in held.allocations, one.root))
+    first = min(
+        owned,
+        key=lambda each_provider: (
+            SHARES in each_provider.traits,
+            each_provider.root not in held.allocations,
+            each_provider.root,
+        ),
+    )
     return ClaimPlace(first.root, first.host, first.cell, first.agent, holds)
 
 
@@ -86,9 +93,9 @@ def _ways(
         if not after[id_]:
             del after[id_]
         for served, rest in _ways(later, after, question, providers, patience):
-            there = [suffix for suffix, provider in served.items() if provider == id_]
-            isolated = [suffix for suffix in there if {first.suffix, suffix} <= set(question.isolated)]
-            if not isolated and not (there and question.group_policy == "isolate"):
+            suffixes = [suffix for suffix, provider in served.items() if provider == id_]
+            isolated = [suffix for suffix in suffixes if {first.suffix, suffix} <= set(question.isolated)]
+            if not isolated and not (suffixes and question.group_policy == "isolate"):
                 yield {first.suffix: id_, **served}, rest
 
 
@@ -106,13 +113,13 @@ def _may_serve(group: ResourceGroup, has: Mapping[str, int], provider: Provider 
 def _tied(served: Mapping[str, str], question: FindCandidates, providers: Mapping[str, Provider]) -> bool:
     for suffixes in question.same_subtree:
         among = {served[suffix] for suffix in suffixes if suffix in served}
-        if not any(all(_below(one, top, providers) for one in among) for top in among):
+        if not any(all(_below(provider, top, providers) for provider in among) for top in among):
             return not among
     return True
 
 
 def _below(provider: str, top: str, providers: Mapping[str, Provider]) -> bool:
-    here: str | None = provider
-    while here is not None and here != top:
-        here = providers[here].parent if here in providers else None
-    return here == top
+    ancestor: str | None = provider
+    while ancestor is not None and ancestor != top:
+        ancestor = providers[ancestor].parent if ancestor in providers else None
+    return ancestor == top

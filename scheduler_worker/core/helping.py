@@ -27,8 +27,8 @@ LOOKED_AT = 48  # hosts evaluated singly per variant; if all of them fit, the re
 MOST_TRIED = 24  # things to be done without, for one kind of request
 MOST_SEARCHES = 240  # searches for the whole batch
 MOST_PAIRED = 48  # searches for two at a time
-PAIRS_SAID = 3  # pairs that are reported: then the search stops
-MOST_SAID = 6
+PAIRS_SHOWN = 3  # pairs that are reported: then the search stops
+MOST_SHOWN = 6
 _STATES = {"up": "down", "enabled": "disabled"}  # of hosts that a filter rejects
 
 
@@ -171,13 +171,13 @@ def _amounts(ranking: Ranking, less: Lessened) -> Sequence[int]:
 def paired(alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
     """Yield pairs of changes that would make a request fit: two smaller amounts first."""
     yield from _both_less(alternative, choosing, tally)
-    for index, (first, there) in enumerate(_changes(alternative, choosing)):
+    for index, (first, relaxed) in enumerate(_changes(alternative, choosing)):
         for less in lessened(first.alternative):
             if tally.spent:
                 return
-            if fits := tally.by_less(less, there):
+            if fits := tally.by_less(less, relaxed):
                 yield _helps(fits.found, f"{first.what} and {fits.what}")
-        for second, elsewhere in list(_changes(first.alternative, there))[index:]:
+        for second, elsewhere in list(_changes(first.alternative, relaxed))[index:]:
             if tally.spent:
                 return
             found = tally.count(second.alternative, elsewhere)
@@ -192,8 +192,8 @@ def _changes(alternative: Alternative, choosing: Choosing) -> Iterator[tuple[Rel
     for rule in choosing.policy.rules:
         if rule.concerns(alternative):
             state = _STATES.get(rule.name, "")
-            what = f"with hosts that are {state}" if state else f"without the filter {rule.name}"
-            yield Relaxed(alternative, what, state=state), choosing.without(rule.name)
+            description = f"with hosts that are {state}" if state else f"without the filter {rule.name}"
+            yield Relaxed(alternative, description, state=state), choosing.without(rule.name)
 
 
 def _both_less(alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
@@ -212,8 +212,8 @@ def _both_less(alternative: Alternative, choosing: Choosing, tally: Tally) -> It
                     break
 
 
-def _helps(found: Found, what: str) -> Helps:
-    return Helps(found, what, f"{what}: {found}")
+def _helps(found: Found, change: str) -> Helps:
+    return Helps(found, change, f"{change}: {found}")
 
 
 def helps(
@@ -224,21 +224,21 @@ def helps(
     # If several instances fit, a shared resource is short, which is not counted here.
     if needed > 1 and tally.count(alternative, choosing).hosts:
         return ()
-    found = [one for one in islice(_tried(alternative, choosing, tally), MOST_TRIED) if one is not None]
+    found = [help_ for help_ in islice(_tried(alternative, choosing, tally), MOST_TRIED) if help_ is not None]
     if not found:
         pairs = paired(alternative, choosing, Tally(seed, MOST_PAIRED, late, needed=needed))
-        found = list(islice(pairs, PAIRS_SAID))
-    found.sort(key=lambda one: -one.found.hosts)
-    return tuple(dict.fromkeys(one.says for one in found))[:MOST_SAID]
+        found = list(islice(pairs, PAIRS_SHOWN))
+    found.sort(key=lambda help_: -help_.found.hosts)
+    return tuple(dict.fromkeys(help_.says for help_ in found))[:MOST_SHOWN]
 
 
 def _tried(alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterator[Helps | None]:
     for less in lessened(alternative):
         yield tally.by_less(less, choosing)
-    for easier, there in _changes(alternative, choosing):
-        found = tally.count(easier.alternative, there)
+    for easier, relaxed in _changes(alternative, choosing):
+        found = tally.count(easier.alternative, relaxed)
         yield Helps(found, easier.what, _sentence(easier, found, tally.needed)) if found.hosts else None
-    if choosing.promised(alternative):
+    if choosing.is_reserved(alternative):
         yield Helps(Found(1), "", "wait: builds that were just sent there may leave room after all")
 
 
@@ -254,7 +254,7 @@ def lessened(alternative: Alternative) -> Iterator[Lessened]:
     """Yield a flavor alternative without each of its resource classes in turn."""
     for index, group in enumerate(alternative.question.groups):
         for name, asked in group.resources.items():
-            left = {one: amount for one, amount in group.resources.items() if one != name}
+            left = {resource: amount for resource, amount in group.resources.items() if resource != name}
             yield Lessened(_with_group(alternative, index, resources=left), alternative, index, name, asked)
 
 
@@ -294,9 +294,11 @@ def _elsewhere(alternative: Alternative) -> Iterator[Relaxed]:
         if some in question.root_member_of:  # aggregates that operators' metadata requires cannot be left out
             left = _without(question.root_member_of, some)
             yield Relaxed(_asking(alternative, root_member_of=left), f"without aggregates[{index}]")
-    own = tuple(one for one in question.root_not_member_of if one not in request.not_aggregates)
-    if own != question.root_not_member_of:
-        yield Relaxed(_asking(alternative, root_not_member_of=own), "without not_aggregates")
+    remaining = tuple(
+        aggregate for aggregate in question.root_not_member_of if aggregate not in request.not_aggregates
+    )
+    if remaining != question.root_not_member_of:
+        yield Relaxed(_asking(alternative, root_not_member_of=remaining), "without not_aggregates")
 
 
 def _otherwise(alternative: Alternative) -> Iterator[Relaxed]:

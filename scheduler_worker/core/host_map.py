@@ -65,11 +65,11 @@ class HostMap:
         self.by_cell = np.argsort(self.cell_at, kind="stable")
         self.first_of_cell = np.searchsorted(self.cell_at[self.by_cell], range(len(self.cells) + 1))
 
-    def share(self, schedulers: Sequence[str], own: str) -> None:
-        shared = schedulers, own, self._layout
+    def share(self, schedulers: Sequence[str], name: str) -> None:
+        shared = schedulers, name, self._layout
         if shared != self._shared:
             self._shared = shared
-            self.ours = slice_of(self.mixed, schedulers, own)
+            self.ours = slice_of(self.mixed, schedulers, name)
 
     def number(self, cell: str) -> int:
         return self.cells.setdefault(cell, len(self.cells))
@@ -300,8 +300,8 @@ class AllHosts:
     def among(self, roots: Collection[str]) -> Number:
         return self._by_root(dict.fromkeys(roots, 1.0))
 
-    def within(self, says: Callable[[Aggregate], bool]) -> Number:
-        aggregates = [uuid for uuid, aggregate in self.now.source.aggregates.items() if says(aggregate)]
+    def within(self, matches: Callable[[Aggregate], bool]) -> Number:
+        aggregates = [uuid for uuid, aggregate in self.now.source.aggregates.items() if matches(aggregate)]
         if not aggregates:
             return _NONE
         found = np.zeros(len(self._positions))
@@ -312,7 +312,7 @@ class AllHosts:
     def cached(self, image: str) -> Number:
         return self._of_found(self.now.cached(image))
 
-    def said(self, value: Number) -> Number:
+    def known(self, value: Number) -> Number:
         return ~np.isnan(value)
 
     def each(self, value: Callable[[HostFacts], float]) -> Number:

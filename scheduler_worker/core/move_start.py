@@ -46,7 +46,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
     generation: int | None  # generation of its consumer according to its cell; None: it holds nothing
     source: Selection | None  # its present host; None: it has none
     spec: BuildSpec  # what it is now
-    beside: AlsoAsked = _NOTHING_ASKED  # host constraints of its boot request
+    original: AlsoAsked = _NOTHING_ASKED  # host constraints of its boot request
     group: Id | None = None  # the server group it is in, or was in
     booted: BuildPlaced | None = None  # sent to another cell if the move goes there
 
@@ -59,7 +59,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
         return holder_consumer(self.asked.build, self.attempt) if self.attempt else None
 
     @property
-    def own(self) -> frozenset[str]:
+    def current_roots(self) -> frozenset[str]:
         return frozenset() if self.source is None else frozenset({self.source.root})
 
     @property
@@ -71,18 +71,18 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
 
     def request(self) -> BuildRequested:
         """Return the boot request, under the move's id, that finds the destination in one cell."""
-        asked, beside = self.asked, self.beside
-        hints = msgspec.structs.replace(beside.hints or Hints(), group=self.group)
-        leaves = () if asked.same_host else tuple(self.own)
+        asked, original = self.asked, self.original
+        hints = msgspec.structs.replace(original.hints or Hints(), group=self.group)
+        leaves = () if asked.same_host else tuple(self.current_roots)
         return BuildRequested(
             request=asked.move,
             instances=(asked.move,),
             **msgspec.structs.asdict(self.becomes),
-            zone=beside.zone,
+            zone=original.zone,
             cell=asked.to_cell or self.cell,
-            aggregates=beside.aggregates,
-            not_aggregates=beside.not_aggregates,
-            preferred_traits=beside.preferred_traits,
+            aggregates=original.aggregates,
+            not_aggregates=original.not_aggregates,
+            preferred_traits=original.preferred_traits,
             hints=hints,
             wanted_host=asked.wanted_host,
             forced_host=asked.forced_host,
@@ -106,10 +106,10 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
             begins=self.asked.move,
         )
 
-    def others_of(self, group: ServerGroup) -> ServerGroup:
-        build, keep = self.asked.build, self.keep
-        members = {one: roots for one, roots in group.members.items() if one != build}
-        left = {one: roots for one, roots in group.left.items() if one != keep}
+    def other_members(self, group: ServerGroup) -> ServerGroup:
+        build, holder = self.asked.build, self.keep
+        members = {member: roots for member, roots in group.members.items() if member != build}
+        left = {member: roots for member, roots in group.left.items() if member != holder}
         return msgspec.structs.replace(group, members=members, left=left)
 
     def placed(
@@ -149,7 +149,7 @@ def move_start(asked: MoveRequested, stands: BuildStands, cell: str) -> MoveStar
     if not shelved and (stands.chosen is None or stands.generation is None or not stands.attempt):
         return None
     record = stands.placed.decision.record
-    beside = record.asked if record is not None and record.asked is not None else _NOTHING_ASKED
+    original = record.asked if record is not None and record.asked is not None else _NOTHING_ASKED
     return MoveStart(
         asked=asked,
         cell=cell,
@@ -157,10 +157,10 @@ def move_start(asked: MoveRequested, stands: BuildStands, cell: str) -> MoveStar
         generation=None if shelved else stands.generation,
         source=None if shelved else stands.chosen,
         spec=stands.spec or stands.placed.spec,
-        beside=beside,
+        original=original,
         booted=stands.placed if asked.to_cell else None,
         # A consumer without allocations is in no group: it joins the group of its boot.
-        group=beside.hints.group if shelved and beside.hints is not None else None,
+        group=original.hints.group if shelved and original.hints is not None else None,
     )
 
 
@@ -196,8 +196,8 @@ def misread(asked: MoveRequested) -> Barred | None:
             for name in ("wanted_host", "forced_host", "ignore_hosts")
         ),
     ]
-    says = next((text for wrong, text in problems if wrong), "")
-    return Barred(code="unreadable", why=says) if says else None
+    message = next((text for wrong, text in problems if wrong), "")
+    return Barred(code="unreadable", why=message) if message else None
 
 
 def unready(asked: MoveRequested, stands: BuildStands) -> Barred | None:
@@ -229,9 +229,9 @@ def stuck(start: MoveStart, root: Provider | None) -> Barred | None:
     if asked.kind != "evacuate" and fenced:
         why = f"its host {source.host} is forced down: `berth evacuate {source.host}` builds it elsewhere"
         return Barred(code="source_down", why=why)
-    there = {source.host, source.root}
+    source_names = {source.host, source.root}
     for name in ("wanted_host", "forced_host"):
-        if getattr(asked, name) in there and not asked.same_host:
+        if getattr(asked, name) in source_names and not asked.same_host:
             return Barred(code="same_host", why=f"{name}: it is on {source.host} already")
     return None
 

@@ -24,7 +24,15 @@ from bus import moves
 from bus.claims import Held, Released, ReleaseRequested, Retired
 from bus.messages import BuildDeleteRequested, BuildPlaced
 from bus.vocabulary import MAX_CAUSE, Value
-from scheduler_worker.core.events import BegunBefore, ComeAgain, DeadLetterRequest, End, Park, SayAll, SayMove
+from scheduler_worker.core.events import (
+    BegunBefore,
+    ComeAgain,
+    DeadLetterRequest,
+    End,
+    Park,
+    PublishEnds,
+    PublishMove,
+)
 from scheduler_worker.core.move_start import Barred, MoveStart, refused
 from scheduler_worker.core.order import CANCELLED, DELETED
 
@@ -53,7 +61,7 @@ class Stopped:
     start: MoveStart | None = None
 
 
-MoveLook = MoveStart | Stopped | NotYet | SeenThrough
+LookedUpMove = MoveStart | Stopped | NotYet | SeenThrough
 MoveEvent = MoveStart | Stopped | SeenThrough | End | Released | Retired | Held | MoveMessages
 
 
@@ -79,9 +87,9 @@ def step(state: MoveState, event: MoveEvent) -> MoveState:
             return replace(state, start=event)
         case Stopped(barred=barred, start=start):
             return replace(state, barred=barred, start=start or state.start)
-        case SeenThrough() | SayAll():
+        case SeenThrough() | PublishEnds():
             return replace(state, end=())
-        case SayMove(message=message):
+        case PublishMove(message=message):
             return replace(state, end=(message,))
         case Park():
             return replace(state, park=event)
@@ -211,7 +219,7 @@ def holding_nothing(order: Handover, *, deleted: bool) -> ReleaseRequested:
     )
 
 
-def nobody_hears(order: Handover) -> moves.HandoverReported:
+def no_consumer(order: Handover) -> moves.HandoverReported:
     """Return the report that stands for a destination cell which no longer exists: its half has failed."""
     placed = order.placed
     leaves = order.state == "leaving"

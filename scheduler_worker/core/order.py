@@ -43,8 +43,8 @@ CANCELLED = "cancelled while it waited for a host"
 DELETED = "deleted before it had a host"
 
 _NO_HINTS = Hints()
-_ASKED_BESIDE = tuple(name for name in AlsoAsked.__struct_fields__ if name != "hints")
-_asked_beside = attrgetter(*_ASKED_BESIDE)
+_FURTHER_FIELDS = tuple(name for name in AlsoAsked.__struct_fields__ if name != "hints")
+_further_fields = attrgetter(*_FURTHER_FIELDS)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -111,8 +111,8 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return min(max(self.request.at_least - len(self.settled), 1), len(self.instances))
 
     @property
-    def beside(self) -> frozenset[str]:
-        return frozenset([one.chosen.root for one in self.settled])
+    def settled_roots(self) -> frozenset[str]:
+        return frozenset([settled.chosen.root for settled in self.settled])
 
     @property
     def refusals(self) -> tuple[str, ...]:
@@ -153,23 +153,23 @@ class Order(msgspec.Struct, frozen=True, gc=False):
             return tuple([Fence(instance, number, given_back(instance)) for instance, number in self.emptied])
         return tuple([Fence(instance, None, self.reason) for instance in self.instances])
 
-    def said(self) -> list[BuildPlaced | BuildUnplaceable]:
+    def messages(self) -> list[BuildPlaced | BuildUnplaceable]:
         """Return the messages that end the placing of a request, with a result for each instance."""
         request = self.request
         messages: list[BuildPlaced | BuildUnplaceable] = []
-        for one in self.settled:
+        for settled in self.settled:
             # without alternatives: unreadable by now
-            used = self.alternatives[one.alternative_index].alternative_index if self.alternatives else 0
+            used = self.alternatives[settled.alternative_index].alternative_index if self.alternatives else 0
             messages.append(
                 BuildPlaced(
-                    build=one.instance,
+                    build=settled.instance,
                     request=request.request,
-                    cell=one.cell,
-                    chosen=one.chosen,
-                    generation=one.generation,
-                    alternates=tuple([selection_of(spare) for spare in one.spares]),
+                    cell=settled.cell,
+                    chosen=settled.chosen,
+                    generation=settled.generation,
+                    alternates=tuple([selection_of(spare) for spare in settled.spares]),
                     spec=spec_of(request, used),
-                    decision=one.decision,
+                    decision=settled.decision,
                     reply_to=request.reply_to,
                 )
             )
@@ -179,11 +179,11 @@ class Order(msgspec.Struct, frozen=True, gc=False):
             messages.append(self._unplaceable((instance,), why, Decision(code="cancelled")))
         return messages
 
-    def said_of(self, move: MoveStart) -> MovePlaced | MoveRefused:
+    def move_message(self, move: MoveStart) -> MovePlaced | MoveRefused:
         """Return the message that ends the placing of a move: placed or refused."""
-        for one in self.settled:
-            alternates = tuple([selection_of(spare) for spare in one.spares])
-            return move.placed(one.generation, one.chosen, alternates, one.decision, one.cell)
+        for settled in self.settled:
+            alternates = tuple([selection_of(spare) for spare in settled.spares])
+            return move.placed(settled.generation, settled.chosen, alternates, settled.decision, settled.cell)
         for _, why in self.unwanted:
             return refused(move.asked, why, "cancelled", Decision(code="cancelled"))
         return refused(move.asked, self.reason, self.decision.code, self.decision)
@@ -204,10 +204,10 @@ Begins = tuple[Order, Begun]  # an order, and its first event
 def also_asked(request: BuildRequested) -> AlsoAsked | None:
     """Return the demands on the host (zone, hints, ...) that a decision must record, if there are any."""
     hints = None if request.hints == _NO_HINTS else request.hints
-    asked = _asked_beside(request)
+    asked = _further_fields(request)
     if hints is None and not any(asked):
         return None
-    return AlsoAsked(hints=hints, **dict(zip(_ASKED_BESIDE, asked, strict=True)))
+    return AlsoAsked(hints=hints, **dict(zip(_FURTHER_FIELDS, asked, strict=True)))
 
 
 def selection_of(way: Candidate) -> Selection:

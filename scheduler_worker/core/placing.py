@@ -65,8 +65,10 @@ def step(order: Order, event: events.Event, patience: float) -> Step:
         case events.ClaimAnswers(results=results):
             return _claimed(order, results, patience)
         case events.ClaimImpossible(why=why):
-            gone = _release_picks(order)
-            return _also(gone, _next(_fail(replace(order, picks=()), why, Decision(code="claim")), patience))
+            released = _release_picks(order)
+            return _also(
+                released, _next(_fail(replace(order, picks=()), why, Decision(code="claim")), patience)
+            )
         case events.Located(places=places):
             return _located(order, places, patience)
         case events.FenceAnswers(results=fenced):
@@ -96,8 +98,10 @@ def _next(order: Order, patience: float) -> Step:
     if any(settled.lacking for settled in order.settled):
         return order, (Need.ALTERNATES,)
     if order.move is not None:
-        return order, (events.BegunBefore() if order.begun else events.SayMove(order.said_of(order.move)),)
-    return order, (events.SayAll(tuple(order.said())),)
+        return order, (
+            events.BegunBefore() if order.begun else events.PublishMove(order.move_message(order.move)),
+        )
+    return order, (events.PublishEnds(tuple(order.messages())),)
 
 
 # No host
@@ -114,13 +118,13 @@ def _no_host(order: Order, short: Shortage, patience: float) -> Step:
         order, alternative_index=0, rounds=order.rounds + 1, shorts=(), obstacle=obstacle, decision=decision
     )
     if not 0 < order.request.at_least <= len(order.settled):  # with `at_least` placed the rest end
-        promised = any(shortage.promised for shortage in shorts)
-        if promised and order.rounds < ROUNDS:
+        reserved = any(shortage.is_reserved for shortage in shorts)
+        if reserved and order.rounds < ROUNDS:
             return order, (Need.HOSTS,)
         if order.request.wait:
             return order, (events.Park(shorts, obstacle),)
         # claims of other requests may still fail and release this capacity
-        if promised or any(shortage.may_pass for shortage in shorts):
+        if reserved or any(shortage.may_pass for shortage in shorts):
             return _obstructed(order, patience)
     readable = not any(short.refusal for short in shorts)
     return _next(replace(_fail(order, obstacle, decision), unexplained=readable), patience)
@@ -163,7 +167,7 @@ def _claimed(order: Order, results: Sequence[ClaimResult], patience: float) -> S
     released, order = _release_picks(order), replace(order, picks=())
     if any(isinstance(result, Held | Retired) for result in results):
         if order.move is not None:
-            return _also(released, _not_as_it_was(order, results[0], patience))
+            return _also(released, _outdated(order, results[0], patience))
         return _also(released, _next(without_placed(order, results), patience))
     avoid, refused = set(order.avoid), list(order.refused)
     for pick, result in zip(picks, results, strict=False):
@@ -175,7 +179,7 @@ def _claimed(order: Order, results: Sequence[ClaimResult], patience: float) -> S
                 order = _fail(order, str(nowhere), Decision(code="no_server_group"))
                 return _also(released, _next(order, patience))
             texts, providers = refusals_of(pick, result.refusals)
-            refused += [one for one in texts if one not in refused]
+            refused += [text for text in texts if text not in refused]
             avoid |= providers
     order = replace(order, avoid=frozenset(avoid), refused=tuple(refused), alternative_index=0, shorts=())
     obstacle = f"every host that would do was refused when it was claimed: {'; '.join(order.refusals)}"
@@ -183,7 +187,7 @@ def _claimed(order: Order, results: Sequence[ClaimResult], patience: float) -> S
 
 
 def _release_picks(order: Order) -> events.Effects:
-    return tuple([events.GiveUpHost(*one) for one in zip(order.picks, order.instances, strict=False)])
+    return tuple([events.ReleaseHost(*pair) for pair in zip(order.picks, order.instances, strict=False)])
 
 
 def _also(before: events.Effects, then: Step) -> Step:
@@ -191,7 +195,7 @@ def _also(before: events.Effects, then: Step) -> Step:
     return order, (*before, *effects)
 
 
-def _not_as_it_was(order: Order, result: ClaimResult, patience: float) -> Step:
+def _outdated(order: Order, result: ClaimResult, patience: float) -> Step:
     """Handle the refused claim of a move whose build has changed since its cell reported it."""
     match result:
         case Retired(why=why, unplaceable=False) if why != BEGUN:  # the build, not the move
@@ -223,7 +227,7 @@ def _settle(order: Order, claimed: Sequence[Claimed], patience: float) -> Step:
             avoid |= providers
         spares, lacking = pick.spares, 0
         if result.choice or avoid or len(picks) > 1:
-            excluding = order.beside.union([candidate.root for candidate in ways])
+            excluding = order.settled_roots.union([candidate.root for candidate in ways])
             spares = spares_of(pick, way, excluding, avoid, order.alternates)
             if result.choice or len(spares) < len(pick.spares):
                 lacking = order.alternates - len(spares)
@@ -239,7 +243,7 @@ def _settle(order: Order, claimed: Sequence[Claimed], patience: float) -> Step:
                 lacking=lacking,
             )
         )
-        effects.append(events.KeepHost(pick, way, result.number, instance))
+        effects.append(events.ReserveHost(pick, way, result.number, instance))
     short = order.shorts
     order = replace(
         order,
@@ -302,7 +306,11 @@ def _located(order: Order, places: Mapping[Id, ClaimPlace | None], patience: flo
 def _fenced(order: Order, results: Sequence[tuple[Id, ReleaseResult]], patience: float) -> Step:
     emptied = {instance for instance, _ in order.emptied}
     order = replace(
-        order, emptied=(), instances=tuple([one for one in order.instances if one not in dict(results)])
+        order,
+        emptied=(),
+        instances=tuple(
+            [each_instance for each_instance in order.instances if each_instance not in dict(results)]
+        ),
     )
     effects: list[events.Effect] = []
     for instance, result in results:

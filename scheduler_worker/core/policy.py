@@ -62,19 +62,19 @@ _FILTERS = _Kind("filter", Rule, RULES, RULES_CALLED, RULES_OF_PLACEMENT, partia
 _WEIGHERS = _Kind("weigher", Weigher, WEIGHERS, WEIGHERS_CALLED, WEIGHERS_OF_OTHERS, _plain_weigher)
 
 
-def rules_named(names: Iterable[str] | None, options: Options, own: Own) -> tuple[Rule, ...]:
+def rules_named(names: Iterable[str] | None, options: Options, extensions: Own) -> tuple[Rule, ...]:
     """Return the named filters in their order, or the default filters for None."""
     found: dict[str, Rule] = {}
-    for _, rule in _named(_FILTERS, DEFAULT_RULES if names is None else names, options, own):
+    for _, rule in _named(_FILTERS, DEFAULT_RULES if names is None else names, options, extensions):
         found.setdefault(rule.name, rule)
     return tuple(found.values())
 
 
-def weighers_named(names: Names, options: Options, own: Own) -> tuple[Weigher, ...]:
+def weighers_named(names: Names, options: Options, extensions: Own) -> tuple[Weigher, ...]:
     """Return the named weighers, with the multipliers of a mapping, or the default weighers for None."""
     found: dict[str, Weigher] = {}
     multipliers = names if isinstance(names, Mapping) else {}
-    for name, weigher in _named(_WEIGHERS, WEIGHERS if names is None else names, options, own):
+    for name, weigher in _named(_WEIGHERS, WEIGHERS if names is None else names, options, extensions):
         multiplier = multipliers.get(name, weigher.multiplier)
         if not isfinite(multiplier):
             raise BadChoice(f"{name}: {multiplier} is no multiplier: it must be finite", weigher.name)
@@ -85,11 +85,11 @@ def weighers_named(names: Names, options: Options, own: Own) -> tuple[Weigher, .
     )
 
 
-def _named(kind: _Kind, names: Iterable[str], options: Options, own: Own) -> Iterator[tuple[str, Any]]:
+def _named(kind: _Kind, names: Iterable[str], options: Options, extensions: Own) -> Iterator[tuple[str, Any]]:
     """Yield each filter or weigher with the name by which an operator enabled it."""
     for chosen in names:
         last = chosen.rsplit(".", 1)[-1]
-        if chosen in kind.built_in or chosen in own:
+        if chosen in kind.built_in or chosen in extensions:
             ours: tuple[str, ...] = (chosen,)
         elif last in kind.called or last in kind.needless:
             ours = kind.called.get(last, ())
@@ -98,22 +98,30 @@ def _named(kind: _Kind, names: Iterable[str], options: Options, own: Own) -> Ite
             known = f"known {kind.word}s: {', '.join(kind.built_in)}"
             raise BadChoice(f"unknown {kind.word} {chosen!r}{nearest}; {known}", chosen)
         for name in ours:
-            yield chosen, _made(kind, name, own.get(name) or kind.built_in[name], options.get(name, {}))
+            yield (
+                chosen,
+                _made(kind, name, extensions.get(name) or kind.built_in[name], options.get(name, {})),
+            )
 
 
-def check_options(options: Options, own: Own) -> None:
+def check_options(options: Options, extensions: Own) -> None:
     """Raise BadChoice for an unknown filter, weigher or option; a filter and a weigher may share options."""
-    known = {*RULES, *WEIGHERS, *own}
+    known = {*RULES, *WEIGHERS, *extensions}
     for name, given in options.items():
         if name not in known:
             raise BadChoice(f"there is no rule or weigher {name!r}{_nearest(name, known)}", name)
-        there = {
-            option for kind in (RULES, WEIGHERS, own) if name in kind for option in options_of(kind[name])
+        known_options = {
+            option
+            for kind in (RULES, WEIGHERS, extensions)
+            if name in kind
+            for option in options_of(kind[name])
         }
         for option, value in given.items():
-            if option not in there:
-                others = f"there are: {', '.join(sorted(there))}" if there else "it has none"
-                raise BadChoice(f"no such option{_nearest(option, there)}; {others}", name, option)
+            if option not in known_options:
+                available = (
+                    f"there are: {', '.join(sorted(known_options))}" if known_options else "it has none"
+                )
+                raise BadChoice(f"no such option{_nearest(option, known_options)}; {available}", name, option)
             if option.startswith("max_") and str(value).startswith("-"):  # settings may give it as text
                 raise BadChoice(f"{value} is less than 0: no host would ever do", name, option)
 
@@ -127,7 +135,7 @@ def options_of(made: Made) -> dict[str, Any]:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    by_small = {one.lower(): one for one in known}
+    by_small = {known_name.lower(): known_name for known_name in known}
     close = get_close_matches(name.lower(), by_small, 1, 0.6)
     return f", did you mean {by_small[close[0]]!r}?" if close else ""
 
@@ -185,7 +193,7 @@ class ChoicePolicy:
         weighers: Names = None,
         *,
         options: Options | None = None,
-        own: Own | None = None,
+        extensions: Own | None = None,
         max_builds: int | None = None,
         cells: Collection[str] | None = None,
         subset: int = 1,
@@ -198,16 +206,16 @@ class ChoicePolicy:
         given: dict[str, Mapping[str, Any]] = dict(options or {})
         if max_builds is not None:
             given["io_ops"] = {"max_io_ops_per_host": max_builds, **given.get("io_ops", {})}
-        own = own or {}
+        extensions = extensions or {}
         if filters is None:  # an operator who sets options of a filter wants it enabled
             filters = (*DEFAULT_RULES, *(name for name in given if name in RULES and name != "metrics"))
-        check_options(given, own)
-        rules = rules_named(filters, given, own)
-        weighed = weighers_named(weighers, given, own)
+        check_options(given, extensions)
+        rules = rules_named(filters, given, extensions)
+        weighed = weighers_named(weighers, given, extensions)
         counted = given.get("metrics", {})
         if counted.get("weight_setting") and counted.get("required", True):
             rules = tuple(
-                {one.name: one for one in (*rules, *rules_named(("metrics",), given, own))}.values()
+                {rule.name: rule for rule in (*rules, *rules_named(("metrics",), given, extensions))}.values()
             )
         ours = None if cells is None else frozenset(cells)
         return cls(rules, weighed, ours, subset, near)
@@ -242,7 +250,7 @@ class ChoicePolicy:
         values = tuple([read(alternative) for read in self._reads])
         question = msgspec.structs.replace(alternative.question, seed="")
         forced = bool(alternative.request.forced_host)
-        hosts = alternative.same, alternative.different, alternative.own
+        hosts = alternative.same, alternative.different, alternative.current_roots
         return alternative.alternative_index, alternative.notes, forced, hosts, _encode((question, values))
 
     @cached_property
@@ -277,16 +285,16 @@ class Choosable(msgspec.Struct, frozen=True, kw_only=True):
     multiplier: float | None = None  # of a weigher
 
 
-def all_rules(policy: ChoicePolicy, options: Options, own: Own) -> list[Choosable]:
+def all_rules(policy: ChoicePolicy, options: Options, extensions: Own) -> list[Choosable]:
     """Return the enabled filters in their order, then all other filters."""
-    return _choosable(_FILTERS, [rule.name for rule in policy.rules], options, own)
+    return _choosable(_FILTERS, [rule.name for rule in policy.rules], options, extensions)
 
 
-def all_weighers(policy: ChoicePolicy, options: Options, own: Own) -> list[Choosable]:
+def all_weighers(policy: ChoicePolicy, options: Options, extensions: Own) -> list[Choosable]:
     """Return the enabled weighers, then all other weighers."""
     multipliers = {weigher.name: weigher.multiplier for weigher in policy.weighers}
     weighers = []
-    for weigher in _choosable(_WEIGHERS, [*multipliers], options, own):
+    for weigher in _choosable(_WEIGHERS, [*multipliers], options, extensions):
         known = weigher.name in multipliers
         multiplier = multipliers[weigher.name] if known else WEIGHERS[weigher.name]().multiplier
         enabled = known and bool(multiplier)
@@ -294,10 +302,10 @@ def all_weighers(policy: ChoicePolicy, options: Options, own: Own) -> list[Choos
     return weighers
 
 
-def _choosable(kind: _Kind, enabled: Sequence[str], options: Options, own: Own) -> list[Choosable]:
+def _choosable(kind: _Kind, enabled: Sequence[str], options: Options, extensions: Own) -> list[Choosable]:
     made, given = dict(kind.built_in), dict(options)
-    for chosen, function in own.items():
-        [(_, found)] = _named(kind, (chosen,), options, own)
+    for chosen, function in extensions.items():
+        [(_, found)] = _named(kind, (chosen,), options, extensions)
         made[found.name] = function
         if chosen in options:
             given[found.name] = options[chosen]
@@ -305,7 +313,9 @@ def _choosable(kind: _Kind, enabled: Sequence[str], options: Options, own: Own) 
     for name in dict.fromkeys((*enabled, *kind.built_in)):
         ours = options_of(made[name])
         ours |= {option: value for option, value in given.get(name, {}).items() if option in ours}
-        says = " ".join((inspect.getdoc(made[name]) or "").split("\n\n")[0].split())
+        description = " ".join((inspect.getdoc(made[name]) or "").split("\n\n")[0].split())
         called = tuple([other for other, of in kind.called.items() if name in of and other[0].isupper()])
-        choosable.append(Choosable(name=name, says=says, on=name in enabled, options=ours, called=called))
+        choosable.append(
+            Choosable(name=name, says=description, on=name in enabled, options=ours, called=called)
+        )
     return choosable

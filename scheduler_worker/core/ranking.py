@@ -29,7 +29,7 @@ class Ranking:
         self.alternative = alternative = found.alternative
         self.found = found
         self._subset = found.policy.subset
-        self._promises = promises
+        self._reservations = promises
         missing = [
             f"preferred_traits: no host that fits has {trait}"
             for trait, weight in alternative.preferred.items()
@@ -90,7 +90,7 @@ class Ranking:
         pick = Pick(
             crossed=order.tier(winner) == THEIR_HOSTS,
             choices=tuple(choices[:most]),
-            promise=self._promises.enter(choices[0]),
+            reservation=self._reservations.enter(choices[0]),
             considered=found.search.considered,
             removals=removals,
             record=record,
@@ -105,7 +105,7 @@ class Ranking:
         """Release picked hosts as if they had never been chosen."""
         found, order = self.found, self._order
         for pick in picks:
-            self._promises.drop(pick.promise)
+            self._reservations.drop(pick.reservation)
         for pick in picks:
             index = found.index(pick.root)
             found.chosen[index] -= 1
@@ -137,10 +137,12 @@ class Ranking:
 
     def _next(self) -> Entry | None:
         found, pop = self.found, self._order.pop
-        admitted, lone_ways, keeps = found.admitted, found.lone_ways, found.keeps_together
+        admitted, lone_ways, affinity_rule = found.admitted, found.lone_ways, found.keeps_together
         while (entry := pop()) is not None:
             index = entry[-1]
-            if not (index in admitted or found.admits(index)) or (keeps is not None and found.parts(index)):
+            if not (index in admitted or found.admits(index)) or (
+                affinity_rule is not None and found.parts(index)
+            ):
                 self._recorder.pass_over(entry)
             elif index in lone_ways or found.ways(index, 1):
                 return entry
@@ -171,7 +173,7 @@ class AlternatesOfCell:
 
     They are the next best hosts, each counted as fuller once it is named.
     While packing, the next best hosts are full before they are needed, and a cell cannot request more. So of
-    two or more alternates, tight hosts are replaced by some of the roomiest hosts of the cell.
+    two or more alternates, tight hosts are replaced by some of the emptiest hosts of the cell.
     """
 
     def __init__(
@@ -208,8 +210,8 @@ class AlternatesOfCell:
         roomy: list[Candidate] = []
         taken = {way.root for way in spares}.union(excluding)
         complete = several > 1 and len(found) == several
-        while complete and found and not self._is_roomy(found[-1][-1]):
-            way = self._next_roomy(taken, avoid)
+        while complete and found and not self._is_empty_enough(found[-1][-1]):
+            way = self._next_emptiest(taken, avoid)
             if way is None:
                 break
             roomy.append(way)
@@ -222,7 +224,7 @@ class AlternatesOfCell:
             self._name(entry, way)
         return (*spares, *roomy)
 
-    def _is_roomy(self, index: int) -> bool:
+    def _is_empty_enough(self, index: int) -> bool:
         capacities = self._capacities
         has = capacities.of(index)
         if self._enough is None:
@@ -231,11 +233,11 @@ class AlternatesOfCell:
             self._enough = TIGHT * capacities.most(self._cell)
         return has >= self._enough
 
-    def _next_roomy(self, taken: Collection[str], avoid: Collection[str]) -> Candidate | None:
+    def _next_emptiest(self, taken: Collection[str], avoid: Collection[str]) -> Candidate | None:
         """Return hosts with much free capacity in turn, so that builds do not all name the same alternate."""
         if self._roomy is None:
             assert self._enough is not None  # computed before any alternate is replaced
-            self._roomy = deque(self._capacities.roomiest(self._cell, self._enough))
+            self._roomy = deque(self._capacities.emptiest(self._cell, self._enough))
         for _ in range(len(self._roomy)):
             index = self._roomy.popleft()
             way = self._found.way(index)

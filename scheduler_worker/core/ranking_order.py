@@ -65,16 +65,16 @@ def drawn(seed: str, build: str, among: int) -> int:
     return mixed(f"{seed} {build}") % among if among > 1 else 0
 
 
-def slice_of(hashes: Hashes, schedulers: Sequence[str], own: str) -> Bools | None:
+def slice_of(hashes: Hashes, schedulers: Sequence[str], scheduler: str) -> Bools | None:
     """Return a mask of the hosts that this scheduler prefers, or None if it is the only scheduler."""
-    others = [name for name in schedulers if name != own]
-    if not others:
+    other_schedulers = [name for name in schedulers if name != scheduler]
+    if not other_schedulers:
         return None
-    ours = _weights(hashes, own)
+    ours = _weights(hashes, scheduler)
     mine = np.ones(len(hashes), np.bool_)
-    for name in others:
+    for name in other_schedulers:
         theirs = _weights(hashes, name)
-        mine &= (ours > theirs) | ((ours == theirs) & (own < name))
+        mine &= (ours > theirs) | ((ours == theirs) & (scheduler < name))
     return mine
 
 
@@ -253,7 +253,7 @@ def _ties_of(seed: str, hosts: "HostMap", positions: Ints, indices: Ints) -> Uin
     return ties(seed, hosts.mixed.take(positions.take(indices)))
 
 
-ROOMIEST = 64  # of a cell, how many are named as alternates by turns
+EMPTIEST = 64  # of a cell, how many are named as alternates by turns
 
 
 @dataclass(eq=False)
@@ -285,11 +285,11 @@ class CapacityByHost:
         most = self._in_order.most
         return 0.0 if number is None or number >= len(most) else most[number]
 
-    def roomiest(self, cell: str, least: float) -> list[int]:
+    def emptiest(self, cell: str, least: float) -> list[int]:
         """Return at most 64 hosts of the cell with the largest capacity, `least` or more, in random order."""
-        there, in_order = self._where_is(cell), self._in_order
-        indices, capacities = in_order.indices[there], in_order.capacities[there]
-        several = min(indices.size // 4 + 1, ROOMIEST)
+        positions, in_order = self._where_is(cell), self._in_order
+        indices, capacities = in_order.indices[positions], in_order.capacities[positions]
+        several = min(indices.size // 4 + 1, EMPTIEST)
         if indices.size > several:  # few are left to be sorted
             least = max(least, best_value(capacities, several))
         near = np.flatnonzero(capacities >= least)
@@ -298,8 +298,8 @@ class CapacityByHost:
         if indices.size > several:
             first = np.lexsort((its_ties, -capacities))[:several]
             indices, its_ties = indices.take(first), its_ties.take(first)
-        roomiest: list[int] = indices.take(np.argsort(its_ties)).tolist()
-        return roomiest
+        emptiest: list[int] = indices.take(np.argsort(its_ties)).tolist()
+        return emptiest
 
     def _where_is(self, cell: str) -> slice:
         number, first_of = self.found.hosts.cells.get(cell), self._in_order.first_of
@@ -322,10 +322,10 @@ class CapacityByHost:
         indices = at.take(found)
         capacities = capacities.take(indices)
         bounds = np.searchsorted(found, hosts.first_of_cell)
-        there = np.flatnonzero(bounds[1:] > bounds[:-1])  # cells with at least one host
+        with_hosts = np.flatnonzero(bounds[1:] > bounds[:-1])  # cells with at least one host
         most = np.zeros(len(bounds))
-        if there.size:
-            most[there] = np.maximum.reduceat(capacities, bounds.take(there))
+        if with_hosts.size:
+            most[with_hosts] = np.maximum.reduceat(capacities, bounds.take(with_hosts))
         return _ByCell(indices, capacities, bounds.tolist(), np.maximum(most, 0.0, out=most).tolist())
 
 
@@ -336,4 +336,4 @@ class _ByCell:
     indices: Ints
     capacities: Floats
     first_of: list[int]  # cell number → where its hosts begin
-    most: list[float]  # cell number → the room of its roomiest
+    most: list[float]  # cell number → the room of its emptiest

@@ -41,7 +41,7 @@ class Shortage:
     removals: tuple[Removal, ...] = ()  # placement's constraints, then ours
     nearest: tuple[NearMiss, ...] = ()
     may_pass: bool = False  # does something that passes by itself stand in the way?
-    promised: bool = False  # whether only reservations of other requests are in the way
+    is_reserved: bool = False  # whether only reservations of other requests are in the way
     named: bool = False  # the near misses are the hosts that the request names
     fitted: int = 0  # instances that would have a host, if all need one together
     alternative_index: int = 0  # 0: the flavor asked for; n: the nth of or_else
@@ -105,10 +105,10 @@ class Verdicts:
     """The hosts rejected by placement's search, by filters on arrays, and by filters on single hosts."""
 
     def __init__(self, found: FoundHosts, notes: tuple[str, ...]) -> None:
-        keeps = found.keeps_together
+        affinity_rule = found.keeps_together
         self._found = found
         self._notes = notes
-        self._lazy = found.lazy if keeps is None else [*found.lazy, keeps]
+        self._lazy = found.lazy if affinity_rule is None else [*found.lazy, affinity_rule]
         self._by_placement: tuple[Removal, ...] | None = None
         self._counted: set[int] = set()  # hosts that the removals by placement include
         self._removals: tuple[tuple[int, int], tuple[Removal, ...]] | None = None
@@ -120,11 +120,16 @@ class Verdicts:
         if self._removals is None or self._removals[0] != state:
             if self._by_placement is None:
                 removals = found.search.removals()
-                self._by_placement = tuple([_named_reserved(found.alternative, one) for one in removals])
+                self._by_placement = tuple(
+                    [_named_reserved(found.alternative, removal) for removal in removals]
+                )
                 left = removals[-1].left if removals else found.search.considered
                 if left < len(found.positions):
                     refused = (index for index in found.refused if index in found.chosen)
-                    self._counted = {*found.full, *(one for one in refused if not found.ways(one, 1))}
+                    self._counted = {
+                        *found.full,
+                        *(removal for removal in refused if not found.ways(removal, 1)),
+                    }
                 else:
                     self._counted = set()
             self._removals = state, (*self._by_placement, *self._by_filters())
@@ -152,10 +157,10 @@ class Verdicts:
         found: list[tuple[Removal, Rule, Ints]] = []
         left = np.ones(len(self._found.positions), np.bool_)
         for rule, mask in self._found.masks:
-            gone = np.flatnonzero(left > mask)
-            if gone.size:
+            removed = np.flatnonzero(left > mask)
+            if removed.size:
                 left &= mask
-                found.append((self._removal(rule.name, rule.code, gone), rule, gone))
+                found.append((self._removal(rule.name, rule.code, removed), rule, removed))
         return found
 
     def _removal(self, constraint: str, code: str, indices: Sequence[int] | Ints) -> Removal:
@@ -230,8 +235,8 @@ class Verdicts:
             for index, (rule, why) in islice(refused.items(), 50 * NEAREST):
                 if rule is asked:
                     yield self._miss(index, why, rule.code)
-        for _, rule, gone in reversed(self._removed_at_once):
-            for index in (gone[np.isin(gone, named)] if pinned else gone[:NEAREST]).tolist():
+        for _, rule, removed in reversed(self._removed_at_once):
+            for index in (removed[np.isin(removed, named)] if pinned else removed[:NEAREST]).tolist():
                 lacks = rule.refuses(found.facts(index), found.alternative)
                 yield self._miss(index, lacks or rule.name, rule.code)
 
@@ -263,8 +268,8 @@ def _named_reserved(alternative: Alternative, removal: Removal) -> Removal:
     """Return a removal with the code for reserved hosts, if it excludes some reserved hosts."""
     if not alternative.reserved or removal.code != "forbidden_host":
         return removal
-    says = f"{EXCLUDED} or " if alternative.request.ignore_hosts else ""
-    return structs.replace(removal, constraint=f"{says}reserved for other requests", code="reserved")
+    prefix = f"{EXCLUDED} or " if alternative.request.ignore_hosts else ""
+    return structs.replace(removal, constraint=f"{prefix}reserved for other requests", code="reserved")
 
 
 def _lacking_reserved(alternative: Alternative, miss: NearMiss, roots: Sequence[str]) -> NearMiss:

@@ -52,9 +52,9 @@ def check_hints(request: BuildRequested) -> tuple[str, ...]:
     if both:
         raise Unreadable(f"hints.same_host and hints.different_host both name {min(both)}")
     for field in ("same_host", "different_host"):
-        own = set(getattr(hints, field)) & set(request.instances)
-        if own:
-            raise Unreadable(f"hints.{field}: {min(own)} is one of the instances asked for")
+        named_instances = set(getattr(hints, field)) & set(request.instances)
+        if named_instances:
+            raise Unreadable(f"hints.{field}: {min(named_instances)} is one of the instances asked for")
     if hints.query:
         try:
             parsed(hints.query)
@@ -227,12 +227,14 @@ class Prefilters:
         """Return a flavor alternative with the operators' constraints added, which may exclude all hosts."""
         question, notes = alternative.question, alternative.notes
         if self.of_tenant is not None:
-            own = self.of_tenant.get(alternative.request.project)
-            if own is None and self.tenants_need_one:
-                own = (NOBODY,)
+            tenant_aggregates = self.of_tenant.get(alternative.request.project)
+            if tenant_aggregates is None and self.tenants_need_one:
+                tenant_aggregates = (NOBODY,)
                 notes = (*notes, f"no aggregate is for project {alternative.request.project} ({TENANT})")
-            if own is not None:
-                question = msgspec.structs.replace(question, root_member_of=(*question.root_member_of, own))
+            if tenant_aggregates is not None:
+                question = msgspec.structs.replace(
+                    question, root_member_of=(*question.root_member_of, tenant_aggregates)
+                )
         if self.demanding:
             required = set(question.root_required).union(*(group.required for group in question.groups))
             barred = tuple(uuid for uuid, demands in self.demanding if not demands <= required)
@@ -253,12 +255,12 @@ def prefilters(
     """Return the constraints on every request that follow from aggregates, cells and settings."""
     tenants: dict[str, list[str]] = {}
     demanding = []
-    for aggregate in sorted(aggregates, key=lambda one: one.id):
+    for aggregate in sorted(aggregates, key=lambda item: item.id):
         projects: dict[str, None] = {}
         demands = set()
         for key, value in aggregate.metadata.items():
             if key.startswith(TENANT):
-                projects |= dict.fromkeys(one.strip() for one in value.split(",") if one.strip())
+                projects |= dict.fromkeys(item.strip() for item in value.split(",") if item.strip())
             elif key.startswith("trait:") and value == "required":
                 demands.add(key.removeprefix("trait:"))
         for project in projects:

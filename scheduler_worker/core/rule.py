@@ -60,7 +60,7 @@ class Alternative:
     together: Together | None = None  # several instances of an affinity group without members on any host
     same: frozenset[str] | None = None  # roots of the instances of `same_host`; None: no such hint
     different: frozenset[str] = frozenset()  # roots of the instances of `different_host`
-    own: frozenset[str] = frozenset()  # roots it holds already: a move's source
+    current_roots: frozenset[str] = frozenset()  # roots it holds already: a move's source
     reserved: frozenset[str] = frozenset()  # of `question.not_roots`: not excluded by the request itself
     # the reason for reserving one of the roots
     why_reserved: Callable[[str], str] = field(default=str, compare=False)
@@ -227,15 +227,15 @@ class OneHost(msgspec.Struct, frozen=True, gc=False):
         """Return 1 if the host is one of the given roots, else 0."""
         return float(self.host.root in roots)
 
-    def within(self, says: Callable[[Aggregate], bool]) -> Number:
+    def within(self, matches: Callable[[Aggregate], bool]) -> Number:
         """Return 1 if the host is in an aggregate that satisfies the condition, else 0."""
-        return float(any(map(says, self.host.aggregates))) if self.host.aggregates else 0.0
+        return float(any(map(matches, self.host.aggregates))) if self.host.aggregates else 0.0
 
     def cached(self, image: str) -> Number:
         """Return 1 for a host that has cached this image, else 0."""
         return float(self.host.state is not None and image in self.host.state.images)
 
-    def said(self, value: Number) -> Number:
+    def known(self, value: Number) -> Number:
         """Return whether the value is known."""
         return not isnan(value)
 

@@ -273,7 +273,7 @@ class HasReservations(Protocol):
     def enter(self, way: Candidate) -> CapacityReservation:
         pass
 
-    def drop(self, promise: CapacityReservation) -> None:
+    def drop(self, reservation: CapacityReservation) -> None:
         """Release the reserved capacity of a claim that failed."""
 
 
@@ -281,7 +281,7 @@ class Pick(msgspec.Struct, frozen=True, eq=False, gc=False):
     """The hosts chosen for one claim, best first; capacity is reserved on the first only."""
 
     choices: tuple[Candidate, ...]
-    promise: CapacityReservation
+    reservation: CapacityReservation
     considered: int
     removals: tuple[Removal, ...]
     record: Record

@@ -18,10 +18,10 @@ from bus.vocabulary import Id
 
 Root = str
 Roots = Collection[Root]
-LineKey = tuple[int, float, str]  # position of a waiting request: the lowest is first
+QueueKey = tuple[int, float, str]  # position of a waiting request: the lowest is first
 
 REMEMBERED = 20_000  # recent changes of hosts, for evaluations in progress
-MOST_LINES = 64  # classes whose first requests may reserve hosts
+MOST_QUEUES = 64  # classes whose first requests may reserve hosts
 MOST_ASKED = 64  # hosts a rule is asked about before one is kept without
 
 
@@ -41,7 +41,7 @@ class Prospect:
 class HostReservation:
     """The reservation of a host for a waiting request."""
 
-    key: LineKey
+    key: QueueKey
     kind: str
 
 
@@ -57,12 +57,12 @@ class Waiter:
     needs: int = 1  # instances that are placed together or not at all
 
     @property
-    def key(self) -> LineKey:
+    def key(self) -> QueueKey:
         return (-self.priority, self.since, self.request)
 
 
 @dataclass(frozen=True, slots=True)
-class RoomNeeded:
+class CapacityNeeded:
     """The free capacity that a host must have before a request of the class may fit; empty: unknown."""
 
     resource_class: str = ""
@@ -84,17 +84,19 @@ class Line:
     """The queue of one equivalence class: its waiting requests, and the known hosts for them."""
 
     kind: str
-    watches: Sequence[RoomNeeded]
+    watches: Sequence[CapacityNeeded]
     waiting: list[Waiter] = field(default_factory=list)  # in order, without requests on trial
     trying: dict[Id, Waiter] = field(default_factory=dict)
     open: dict[Root, int] = field(default_factory=dict)  # would do, and for how many
     untested: dict[Root, None] = field(default_factory=dict)  # something changed there
     refused: set[Root] = field(default_factory=set)  # only rules stand in the way
-    in_vain: set[Root] = field(default_factory=set)  # seemed to do, and did not; nothing changed there since
+    failed_roots: set[Root] = field(
+        default_factory=set
+    )  # seemed to do, and did not; nothing changed there since
     swept: bool = False  # nothing but the sweep has found what is open
     more: bool = False  # more hosts would fit: the search stopped at the number of waiting requests
     whole: bool = False  # all hosts are to be evaluated
-    look_at: float | None = None  # when to do so again by itself
+    retry_at: float | None = None  # when to do so again by itself
 
     @property
     def first(self) -> Waiter:
@@ -126,20 +128,20 @@ class Turn:
     """The next waiting request to place, on any host except the excluded ones."""
 
     waiter: Waiter
-    beside: frozenset[Root]
+    excluded: frozenset[Root]
     forgotten: bool = False  # nothing but the sweep has found a host for it
 
 
-class HostSight(Protocol):
+class HostData(Protocol):
     """The interface of the host data that the waiting queues need."""
 
     def free(self, root: Root) -> Mapping[str, int]:
         """Return the free amounts in the provider tree of a host; empty if there is no such host."""
 
-    def watches(self, kind: str) -> Sequence[RoomNeeded]:
+    def watches(self, kind: str) -> Sequence[CapacityNeeded]:
         """Return amounts of resource classes such that every host that fits has at least one of them free."""
 
-    def look(self, kind: str, among: Roots | None, beside: Roots, enough: int) -> HostsFound:
+    def search(self, kind: str, among: Roots | None, excluding: Roots, enough: int) -> HostsFound:
         """Return which of the hosts `among` fit, or `enough` of all fitting hosts if `among` is None."""
 
     def prospect(self, kind: str) -> Prospect:
@@ -191,17 +193,17 @@ def reservations(
     firsts: Sequence[Waiter], prospect: Callable[[str], Prospect], before: Roots
 ) -> dict[Root, HostReservation]:
     """Return the host that the first request of each queue reserves, if possible the same as before."""
-    kept: dict[Root, HostReservation] = {}
+    reserved: dict[Root, HostReservation] = {}
     covered: Bools = np.zeros(0, np.bool_)
-    for first in firsts[:MOST_LINES]:
+    for first in firsts[:MOST_QUEUES]:
         seen = prospect(first.kind)
         if len(covered) < seen.size:
             covered = np.concatenate([covered, np.zeros(seen.size - len(covered), np.bool_)])
         left = np.flatnonzero(~covered[seen.positions])
         covered[seen.positions] = True
         for root in _nearest(seen, left, first.needs, before):
-            kept[root] = HostReservation(first.key, first.kind)
-    return kept
+            reserved[root] = HostReservation(first.key, first.kind)
+    return reserved
 
 
 def _nearest(seen: Prospect, left: Ints, needs: int, before: Roots) -> list[Root]:
@@ -213,12 +215,12 @@ def _nearest(seen: Prospect, left: Ints, needs: int, before: Roots) -> list[Root
         stays = [seen.root(int(position)) in before for position in seen.positions[left]]
         far = np.where(stays, -1.0, far)
     found: list[Root] = []
-    room = 0.0
+    capacity = 0.0
     for at in left[np.argsort(far, kind="stable")[: MOST_ASKED + needs]]:
-        if room >= needs:
+        if capacity >= needs:
             break
         position = int(seen.positions[at])
         if seen.admits(position):
             found.append(seen.root(position))
-            room += max(float(seen.capacities[at]), 1.0)
+            capacity += max(float(seen.capacities[at]), 1.0)
     return found

@@ -13,10 +13,10 @@ from operator import attrgetter
 from bus.vocabulary import Id
 from scheduler_worker.core.waiting_queue import (
     ChangedHosts,
+    HostData,
     HostReservation,
-    HostSight,
     Line,
-    LineKey,
+    QueueKey,
     Root,
     Roots,
     Trial,
@@ -27,31 +27,31 @@ from scheduler_worker.core.waiting_queue import (
 
 _key = attrgetter("key")
 TOO_MANY = 2_000  # changes in one step; beyond that every queue evaluates all hosts
-LOOK_AGAIN = 1.0  # seconds, where something stands in the way that passes by itself
+RETRY_SECONDS = 1.0  # seconds, where something stands in the way that passes by itself
 
 
-class WaitingRoom:
+class WaitingQueues:
     """All waiting requests of this process, in queues. The caller passes the time; nothing is awaited."""
 
-    def __init__(self, eyes: HostSight) -> None:
-        self._eyes = eyes
-        self.everybody: dict[Id, Waiter] = {}
+    def __init__(self, eyes: HostData) -> None:
+        self._hosts_data = eyes
+        self.waiters: dict[Id, Waiter] = {}
         self._lines: dict[str, Line] = {}
         self._watchers: dict[str, list[tuple[int, str]]] = {}  # class → amount and kind, in that order
         self._trials: dict[Id, Trial] = {}
         self._changes = ChangedHosts()
-        self.kept: dict[Root, HostReservation] = {}  # for the first requests of this process
-        self.kept_elsewhere: dict[Root, LineKey] = {}
+        self.reserved: dict[Root, HostReservation] = {}  # for the first requests of this process
+        self.reserved_elsewhere: dict[Root, QueueKey] = {}
         self._shuffled = False  # reserved hosts are to be computed again
-        self.looks = 0  # number of evaluations
+        self.searches = 0  # number of evaluations
 
     # Waiting requests
 
     def __len__(self) -> int:
-        return len(self.everybody)
+        return len(self.waiters)
 
     def __contains__(self, request: Id) -> bool:
-        return request in self.everybody
+        return request in self.waiters
 
     @property
     def mark(self) -> int:
@@ -60,17 +60,17 @@ class WaitingRoom:
 
     def enter(self, waiter: Waiter, mark: int | None = None) -> None:
         """Add a request that found no host in an evaluation with this mark (None: it was not evaluated)."""
-        if waiter.request in self.everybody:
+        if waiter.request in self.waiters:
             return
         line = self._lines.get(waiter.kind)
         if line is None:
-            watches = self._eyes.watches(waiter.kind)  # if this raises, nothing has been added
+            watches = self._hosts_data.watches(waiter.kind)  # if this raises, nothing has been added
             line = self._lines[waiter.kind] = Line(waiter.kind, watches)
             for watch in line.watches:
                 insort(self._watchers.setdefault(watch.resource_class, []), (watch.amount, line.kind))
             line.whole = True  # a search of all hosts shows whether only a filter is in the way
-        self.everybody[waiter.request] = waiter
-        self._line_up(line, waiter)
+        self.waiters[waiter.request] = waiter
+        self._enqueue(line, waiter)
         missed = None if mark is None else self._changes.since(mark)
         if missed is None:
             line.whole = True
@@ -79,7 +79,7 @@ class WaitingRoom:
 
     def leave(self, request: Id) -> bool:
         """Remove a request that has its host or has ended; return False if it did not wait."""
-        waiter = self.everybody.pop(request, None)
+        waiter = self.waiters.pop(request, None)
         if waiter is None:
             return False
         line = self._lines[waiter.kind]
@@ -92,7 +92,7 @@ class WaitingRoom:
             del self._lines[line.kind]
             for watch in line.watches:
                 self._watchers[watch.resource_class].remove((watch.amount, line.kind))
-            self._give_back(line.open)
+            self._recheck(line.open)
         return True
 
     def ahead(self, kind: str, priority: int, since: float) -> bool:
@@ -106,12 +106,12 @@ class WaitingRoom:
 
     def barred(self, priority: int, since: float) -> frozenset[Root]:
         """Return the hosts that a new request may not use: reserved for or given to earlier requests."""
-        if not self._lines and not self.kept_elsewhere:
+        if not self._lines and not self.reserved_elsewhere:
             return frozenset()
         return self._barred((-priority, since, ""), "")
 
     def due(self, now: float) -> list[Waiter]:
-        expired = [waiter for waiter in self.everybody.values() if waiter.until <= now]
+        expired = [waiter for waiter in self.waiters.values() if waiter.until <= now]
         return [waiter for waiter in expired if waiter.request not in self._trials]
 
     def changed(self, roots: Roots) -> None:
@@ -134,10 +134,10 @@ class WaitingRoom:
         for line in self._lines.values():
             line.untested.update(dict.fromkeys(line.refused))
 
-    def let_go(self, roots: Roots) -> None:
+    def release(self, roots: Roots) -> None:
         """Handle released reservations on hosts that did not change otherwise."""
         if self._lines:
-            self._give_back(roots)
+            self._recheck(roots)
 
     def on_related_hosts_changed(self, kind: str) -> None:
         """Handle a change of the hosts of related instances: any host may fit now."""
@@ -151,23 +151,25 @@ class WaitingRoom:
             line.whole = True
         self._shuffled = True
 
-    def keep_for_others(self, kept: Mapping[Root, LineKey]) -> None:
+    def reserve_elsewhere(self, reserved: Mapping[Root, QueueKey]) -> None:
         """Set the hosts that other schedulers have reserved for their waiting requests."""
-        before, self.kept_elsewhere = self.kept_elsewhere, dict(kept)
-        self._give_back([root for root, key in before.items() if root not in kept or kept[root] > key])
+        before, self.reserved_elsewhere = self.reserved_elsewhere, dict(reserved)
+        self._recheck([root for root, key in before.items() if root not in reserved or reserved[root] > key])
 
     # The next requests
 
     @property
-    def restless(self) -> bool:
+    def has_work(self) -> bool:
         """Return whether there is work: a host to evaluate or a request to place."""
-        news = self._changes.any or self._shuffled
-        return bool(self._lines) and (news or any(line.ready for line in self._lines.values()))
+        changed = self._changes.any or self._shuffled
+        return bool(self._lines) and (changed or any(line.ready for line in self._lines.values()))
 
-    def next_look(self) -> float | None:
-        return min((line.look_at for line in self._lines.values() if line.look_at is not None), default=None)
+    def next_retry(self) -> float | None:
+        return min(
+            (line.retry_at for line in self._lines.values() if line.retry_at is not None), default=None
+        )
 
-    def turns(self, now: float, most: int = 128) -> list[Turn]:
+    def next_requests(self, now: float, most: int = 128) -> list[Turn]:
         """Return the requests to place now; they count as being placed until they leave or come `back`."""
         self.settle(now)
         given: set[Root] = {root for trial in set(self._trials.values()) for root in trial.roots}
@@ -176,8 +178,8 @@ class WaitingRoom:
         for line in sorted(ready, key=lambda line: line.waiting[0].key):
             roots = [root for root in line.open if root not in given]
             given.update(roots)
-            room = sum(line.open[root] for root in roots)
-            several = min(max(room // line.waiting[0].needs, 1), len(line.waiting), most - len(found))
+            capacity = sum(line.open[root] for root in roots)
+            several = min(max(capacity // line.waiting[0].needs, 1), len(line.waiting), most - len(found))
             if not roots or several <= 0:
                 continue
             called = line.waiting[:several]
@@ -186,90 +188,93 @@ class WaitingRoom:
             del line.waiting[:several]
             for root in roots:
                 del line.open[root]
-            for waiter, beside in zip(called, barred, strict=True):
+            for waiter, excluded in zip(called, barred, strict=True):
                 line.trying[waiter.request] = waiter
                 self._trials[waiter.request] = trial
-                found.append(Turn(waiter, beside, line.swept))
+                found.append(Turn(waiter, excluded, line.swept))
             line.swept = False
         return found
 
-    def back(self, request: Id, look_at: float | None = None) -> None:
+    def requeue(self, request: Id, look_at: float | None = None) -> None:
         """Return a request that got no host to its queue; `look_at` is the time of its next retry."""
-        waiter = self.everybody.get(request)
+        waiter = self.waiters.get(request)
         if waiter is None:
             return
         line = self._lines[waiter.kind]
         if line.trying.pop(request, None) is not None:
-            self._line_up(line, waiter)
+            self._enqueue(line, waiter)
         self._tried(request, placed=False)
         if look_at is not None:
-            line.look_at = look_at if line.look_at is None else min(line.look_at, look_at)
+            line.retry_at = look_at if line.retry_at is None else min(line.retry_at, look_at)
 
     def settle(self, now: float) -> None:
         """Evaluate the changed hosts for the queues whose requests may fit there now."""
-        self._tell_the_lines()
+        self._distribute_changes()
         if self._shuffled:
             self._shuffled = False
             firsts = sorted([line.first for line in self._lines.values()], key=_key)
-            before, self.kept = self.kept, reservations(firsts, self._eyes.prospect, self.kept)
-            kept = self.kept
-            self._give_back(
-                [root for root in before if root not in kept or kept[root].key > before[root].key]
+            before, self.reserved = (
+                self.reserved,
+                reservations(firsts, self._hosts_data.prospect, self.reserved),
             )
-            self._tell_the_lines()
+            reserved = self.reserved
+            self._recheck(
+                [root for root in before if root not in reserved or reserved[root].key > before[root].key]
+            )
+            self._distribute_changes()
         for line in self._lines.values():
-            if line.look_at is not None and line.look_at <= now:
+            if line.retry_at is not None and line.retry_at <= now:
                 # also if all are on trial: the retry is no longer scheduled
-                line.whole, line.look_at = True, None
+                line.whole, line.retry_at = True, None
             if not line.waiting:
                 continue  # continues after the trials
             if line.whole or line.untested:
                 self._evaluate(line, now, whole=line.whole)
             if line.open:
-                for root in self._kept_before(line.waiting[0].key, line.kind) & line.open.keys():
+                for root in self._reserved_before(line.waiting[0].key, line.kind) & line.open.keys():
                     del line.open[root]  # found before the host was reserved for another request
             if line.further:  # beyond the hosts that were tried without success
                 line.more = False
-                self._look(line, now, None)
+                self._search(line, now, None)
 
     def sweep(self, now: float) -> None:
         """Evaluate every waiting request; a success means that the rules for waking missed the request."""
         self.settle(now)
         busy = {root for trial in set(self._trials.values()) for root in trial.roots}
         for line in self._lines.values():
-            if line.waiting and not line.open and line.look_at is None:
-                in_vain = set(line.in_vain)
+            if line.waiting and not line.open and line.retry_at is None:
+                failed_roots = set(line.failed_roots)
                 self._evaluate(line, now, whole=True)
-                line.in_vain = in_vain - line.open.keys()
-                line.swept = line.look_at is None and not line.open.keys() <= busy
+                line.failed_roots = failed_roots - line.open.keys()
+                line.swept = line.retry_at is None and not line.open.keys() <= busy
 
     # How a change finds its lines
 
-    def _give_back(self, roots: Roots) -> None:
+    def _recheck(self, roots: Roots) -> None:
         """Evaluate again the hosts that are no longer excluded, although they did not change."""
         self._changes.remember(roots)
         self._changes.released.update(dict.fromkeys(roots))
 
-    def _tell_the_lines(self) -> None:
+    def _distribute_changes(self) -> None:
         capacity, reports, released = self._changes.take()
         for root in capacity:
             for line in self._concerned(root):
                 line.untested[root] = None
-                line.in_vain.discard(root)
-            if root in self.kept:
+                line.failed_roots.discard(root)
+            if root in self.reserved:
                 self._shuffled = True
         for root in released:
             for line in self._concerned(root):
-                if root not in line.in_vain:
+                if root not in line.failed_roots:
                     line.untested[root] = None
         for root in reports:
             for line in self._lines.values():
-                if root in line.refused or root in line.in_vain:
+                if root in line.refused or root in line.failed_roots:
                     line.untested[root] = None
-                    line.in_vain.discard(root)
+                    line.failed_roots.discard(root)
 
     def _concerned(self, root: Root) -> Iterator[Line]:
-        free = self._eyes.free(root)
+        free = self._hosts_data.free(root)
         seen: set[str] = set()
         for resource_class in (*free, ""):
             for amount, kind in self._watchers.get(resource_class, ()):
@@ -283,29 +288,29 @@ class WaitingRoom:
         """Evaluate all hosts, or only the changed hosts, for a queue."""
         changed, line.untested = line.untested, {}
         if whole:
-            line.whole, line.more, line.look_at = False, False, None
+            line.whole, line.more, line.retry_at = False, False, None
             closed, line.open = list(line.open), {}
             line.refused.clear()
-            line.in_vain.clear()
+            line.failed_roots.clear()
         else:
             closed = [root for root in changed if line.open.pop(root, 0)]
             line.refused.difference_update(changed)
-        self._look(line, now, None if whole else changed)
-        self._give_back([root for root in closed if root not in line.open])
+        self._search(line, now, None if whole else changed)
+        self._recheck([root for root in closed if root not in line.open])
 
-    def _look(self, line: Line, now: float, among: Roots | None) -> None:
-        self.looks += 1
+    def _search(self, line: Line, now: float, among: Roots | None) -> None:
+        self.searches += 1
         line.swept = False
-        beside = self._kept_before(line.waiting[0].key, line.kind) | line.in_vain
+        excluded = self._reserved_before(line.waiting[0].key, line.kind) | line.failed_roots
         enough = len(line.waiting) * line.waiting[0].needs
-        found = self._eyes.look(line.kind, among, beside, enough)
+        found = self._hosts_data.search(line.kind, among, excluded, enough)
         line.open.update(found.fits)
         line.refused.update(found.refused)
         line.more = line.more or found.more
-        if found.passing and line.look_at is None:
-            line.look_at = now + LOOK_AGAIN
+        if found.passing and line.retry_at is None:
+            line.retry_at = now + RETRY_SECONDS
 
-    def _line_up(self, line: Line, waiter: Waiter) -> None:
+    def _enqueue(self, line: Line, waiter: Waiter) -> None:
         insort(line.waiting, waiter, key=_key)
         self._shuffled = True
 
@@ -318,16 +323,16 @@ class WaitingRoom:
         trial.placed = trial.placed or placed
         if not trial.open:
             if not trial.placed:
-                trial.line.in_vain.update(trial.roots)
-            self._give_back(trial.roots)
+                trial.line.failed_roots.update(trial.roots)
+            self._recheck(trial.roots)
 
-    def _kept_before(self, key: LineKey, kind: str) -> set[Root]:
-        kept = {root for root, first in self.kept_elsewhere.items() if first < key}
-        kept.update(root for root, kept in self.kept.items() if kept.key < key and kept.kind != kind)
-        return kept
+    def _reserved_before(self, key: QueueKey, kind: str) -> set[Root]:
+        roots = {root for root, first in self.reserved_elsewhere.items() if first < key}
+        roots.update(root for root, roots in self.reserved.items() if roots.key < key and roots.kind != kind)
+        return roots
 
-    def _barred(self, key: LineKey, kind: str) -> frozenset[Root]:
-        barred = self._kept_before(key, kind)
+    def _barred(self, key: QueueKey, kind: str) -> frozenset[Root]:
+        barred = self._reserved_before(key, kind)
         for line in self._lines.values():
             if line.kind != kind and line.waiting and line.waiting[0].key < key:
                 barred.update(line.open)

@@ -135,8 +135,8 @@ def image_properties(*, image_props_weight_setting: Mapping[str, float] | None =
         ]
 
         def of(host: HostFacts) -> float:
-            there = host.state.image_properties if host.state is not None else {}
-            return sum(ratio * there.get(text, 0) for text, ratio in wanted)
+            on_host = host.state.image_properties if host.state is not None else {}
+            return sum(ratio * on_host.get(text, 0) for text, ratio in wanted)
 
         return view.each(of) if wanted else 0.0
 
@@ -158,7 +158,7 @@ def metrics(
 
     def value(view: View, alternative: Alternative) -> Number:
         weights = sum(view.metric(name) * ratio for name, ratio in ratios)
-        return view.where(view.said(weights), weights, weight_of_unavailable) if ratios else 0.0
+        return view.where(view.known(weights), weights, weight_of_unavailable) if ratios else 0.0
 
     return Weigher("metrics", value, 1.0)
 

@@ -94,10 +94,10 @@ async def decision_of(tx: Transaction, id_: Id) -> DecisionFound:
 
 async def prune(tx: Transaction, before: float, limit: int) -> int:
     """Delete the oldest decisions before this time, at most `limit`, and return their number."""
-    gone = [(row["id"],) for row in await _PRUNE(tx, before=before, most=limit)]
-    if gone:
-        await _PRUNE_BUILDS(tx, gone)
-    return len(gone)
+    deleted = [(row["id"],) for row in await _PRUNE(tx, before=before, most=limit)]
+    if deleted:
+        await _PRUNE_BUILDS(tx, deleted)
+    return len(deleted)
 
 
 MOST_BUILDS = 4  # builds listed of one request

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from bus.context import NO_STORY, StoredContext
+from bus.context import NO_CONTEXT, StoredContext
 from bus.decisions import Decision
 from bus.errors import NOT_JSON
 from bus.messages import BuildRequested
@@ -31,7 +31,7 @@ class ParkedRequest:
     lacks: str  # why it has no host yet, in a sentence
     wakes: str = ""  # what would wake it
     decision: Decision = field(default_factory=Decision)
-    story: StoredContext = NO_STORY  # of the message it came with
+    story: StoredContext = NO_CONTEXT  # of the message it came with
     start: MoveStart | None = None  # the beginning of a move at its last evaluation
 
     @property
@@ -91,7 +91,7 @@ _ADOPT = sql(f"""
     UPDATE parked SET owner = :owner WHERE request IN
     (SELECT request FROM parked WHERE owner = :before LIMIT :most) RETURNING {_KEPT}
 """)
-LET_GO = sql("UPDATE parked SET owner = '' WHERE owner = :owner RETURNING request")
+RELEASE = sql("UPDATE parked SET owner = '' WHERE owner = :owner RETURNING request")
 _FIND = sql("""
     SELECT DISTINCT parked.* FROM {n: id str}
     JOIN parked_builds ON parked_builds.build = n.id OR parked_builds.request = n.id
@@ -189,12 +189,12 @@ async def owned(tx: Transaction, owner: str) -> set[Id]:
 async def adopt(tx: Transaction, owner: str, before: str, limit: int) -> tuple[list[ParkedRequest], bool]:
     """Take over waiting requests of the given scheduler; return whether it has more."""
     rows = await _ADOPT(tx, owner=owner, before=before, most=limit)
-    return [kept for row in rows if (kept := _parked(row)) is not None], len(rows) == limit
+    return [request for row in rows if (request := _parked(row)) is not None], len(rows) == limit
 
 
 async def find(tx: Transaction, ids: Collection[Id]) -> list[FoundParked]:
     rows = await _FIND(tx, [(id_,) for id_ in ids])
-    return [FoundParked(kept, row["owner"]) for row in rows if (kept := _parked(row))]
+    return [FoundParked(request, row["owner"]) for row in rows if (request := _parked(row))]
 
 
 async def cancel(tx: Transaction, requests: Mapping[Id, str]) -> None:
@@ -258,7 +258,7 @@ def _parked(row: Mapping[str, Any]) -> ParkedRequest | None:
             row["lacks"],
             row["wakes"],
             _decision(row["decision"]),
-            _story(row["story"]) if row["story"] else NO_STORY,
+            _story(row["story"]) if row["story"] else NO_CONTEXT,
             start,
         )
     except NOT_JSON as problem:

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import structs
 
 from bus.claims import Held, Retired
-from bus.context import story_of
+from bus.context import stored_context
 from bus.decisions import Decision
 from bus.messages import BuildRequested
 from bus.moves import MoveRequested
@@ -23,7 +23,7 @@ from scheduler_worker.move_courses import MoveCourse, MoveCourses, MoveVerdict
 from scheduler_worker.orders import put_off
 from scheduler_worker.placing import Scheduler, Verdict
 from scheduler_worker.store.parked import ParkedRequest
-from scheduler_worker.waiting.hosts import beside
+from scheduler_worker.waiting.hosts import without_roots
 from scheduler_worker.waiting.queue import (
     PATIENCE,
     SOON,
@@ -31,7 +31,7 @@ from scheduler_worker.waiting.queue import (
     Evaluated,
     RetryLater,
     StillWaiting,
-    TakesBack,
+    UndoPlaced,
     Woken,
 )
 from scheduler_worker.waiting.store import Marked, WaitingStore
@@ -43,14 +43,14 @@ class WaitingBuilds:
     def __init__(self, scheduler: Scheduler, store: WaitingStore) -> None:
         self._scheduler = scheduler
         self._store = store
-        self.take_back: TakesBack = scheduler.ending.take_back
+        self.undo_placed: UndoPlaced = scheduler.ending.undo_placed
 
     async def place_many(self, requests: Sequence[BuildRequested]) -> list[Verdict]:
         """Return a verdict for each request: placed, waiting, or ended."""
         scheduler, store = self._scheduler, self._store
         now, seen = self._scheduler.clock.now(), scheduler.source.seen
-        store.room.settle(self._scheduler.clock.monotonic())
-        mark, regroupings = store.room.mark, store.regroupings
+        store.queues.settle(self._scheduler.clock.monotonic())
+        mark, regroupings = store.queues.mark, store.regroupings
         begun = scheduler.begin(requests)
         orders = [order for order, _ in begun]
         verdicts: list[Verdict | None] = list(put_off(orders, self._scheduler.clock))
@@ -60,28 +60,28 @@ class WaitingBuilds:
             request = order.request
             if verdicts[index] is not None:
                 continue
-            if request.request in store.room:
+            if request.request in store.queues:
                 verdicts[index] = ()
             elif not event.refusal and request.wait and store.is_behind(order, now):
-                waits.append((index, store.behind(order, now, seen, story_of(requests[index])), None))
+                waits.append((index, store.behind(order, now, seen, stored_context(requests[index])), None))
             else:
                 trying.append(index)
         ends = await scheduler.place([begun[index] for index in trying])
         for index, end in zip(trying, ends, strict=True):
             order = orders[index]
             if isinstance(end, events.Park):
-                story = story_of(requests[index])
-                kept = store.waiting(order, now, seen, end.why, decision_of(end), story)
-                waits.append((index, kept, mark))
+                context = stored_context(requests[index])
+                entry = store.waiting(order, now, seen, end.why, decision_of(end), context)
+                waits.append((index, entry, mark))
             else:
                 verdicts[index] = scheduler.verdict(order.request.request, end)
         again = await self._store_waiting(
-            [(orders[index], kept, at) for index, kept, at in waits], regroupings
+            [(orders[index], entry, at) for index, entry, at in waits], regroupings
         )
         for (index, *_), verdict in zip(waits, again, strict=True):
             verdicts[index] = verdict
         messages = [verdict if isinstance(verdict, list | tuple) else () for verdict in verdicts]
-        await store.keep_decisions(list(zip(requests, messages, strict=True)))
+        await store.store_decisions(list(zip(requests, messages, strict=True)))
         return [verdict if verdict is not None else () for verdict in verdicts]
 
     async def _store_waiting(
@@ -94,16 +94,18 @@ class WaitingBuilds:
         before: list[set[Id]] = []
         for answer in await self._scheduler.ending.fence(asked):
             results = answer.results if isinstance(answer, events.FenceAnswers) else ()
-            before.append({instance for instance, one in results if isinstance(one, Held | Retired)})
+            before.append({instance for instance, result in results if isinstance(result, Held | Retired)})
         keeping: list[Marked] = []
         again: list[Verdict] = []
-        for (order, kept, mark), elsewhere in zip(waits, before, strict=True):
+        for (order, entry, mark), elsewhere in zip(waits, before, strict=True):
             again.append(await self._answer_again(order, elsewhere) if elsewhere else ())
             left = tuple(instance for instance in order.instances if instance not in elsewhere)
             if left:
-                message = msgspec.structs.replace(kept.message, instances=left) if elsewhere else kept.message
-                keeping.append((replace(kept, message=message), mark))
-        _, ours = await self._store.add([kept for kept, _ in keeping])
+                message = (
+                    msgspec.structs.replace(entry.message, instances=left) if elsewhere else entry.message
+                )
+                keeping.append((replace(entry, message=message), mark))
+        _, ours = await self._store.add([entry for entry, _ in keeping])
         self._store.enter_stored(keeping, ours, regroupings)
         return again
 
@@ -114,40 +116,42 @@ class WaitingBuilds:
         return self._scheduler.verdict(order.request.request, end)
 
     async def evaluate(self, woken: Sequence[Woken]) -> Sequence[Evaluated]:
-        begun = self._scheduler.begin([one.kept.message for one in woken])
+        begun = self._scheduler.begin([item.parked.message for item in woken])
         ends = await self._scheduler.place(self._narrowed(woken, begun))
-        return await self._results([one.kept for one in woken], ends)
+        return await self._results([item.parked for item in woken], ends)
 
     async def end(self, expired: Sequence[Woken]) -> Sequence[Evaluated]:
-        begun = self._scheduler.begin([one.kept.message for one in expired])
+        begun = self._scheduler.begin([item.parked.message for item in expired])
         ends = await self._scheduler.place(self._narrowed(expired, begun))
         last = [
-            (index, (given_up(begun[index][0], expired[index].kept, end), events.Begun()))
+            (index, (given_up(begun[index][0], expired[index].parked, end), events.Begun()))
             for index, end in enumerate(ends)
             if isinstance(end, events.Park)
         ]
         fenced = await self._scheduler.place([order for _, order in last])
         for (index, _), end in zip(last, fenced, strict=True):
             ends[index] = end
-        return await self._results([one.kept for one in expired], ends)
+        return await self._results([item.parked for item in expired], ends)
 
     def _narrowed(self, woken: Sequence[Woken], begun: Sequence[Begins]) -> list[Begins]:
         return [
-            (beside(order, one.excluding, self._store.why_reserved), event)
-            for one, (order, event) in zip(woken, begun, strict=True)
+            (without_roots(order, item.excluding, self._store.why_reserved), event)
+            for item, (order, event) in zip(woken, begun, strict=True)
         ]
 
-    async def _results(self, kept: Sequence[ParkedRequest], ends: Sequence[events.End]) -> list[Evaluated]:
-        results = [self._result(one, end) for one, end in zip(kept, ends, strict=True)]
+    async def _results(self, entries: Sequence[ParkedRequest], ends: Sequence[events.End]) -> list[Evaluated]:
+        results = [self._result(request, end) for request, end in zip(entries, ends, strict=True)]
         ended = [
-            (one, result) for one, result in zip(kept, results, strict=True) if isinstance(result, Ended)
+            (request, result)
+            for request, result in zip(entries, results, strict=True)
+            if isinstance(result, Ended)
         ]
-        await self._store.keep_decisions([(one.message, result.messages) for one, result in ended])
+        await self._store.store_decisions([(request.message, result.messages) for request, result in ended])
         return results
 
-    def _result(self, kept: ParkedRequest, end: events.End) -> Evaluated:
+    def _result(self, entry: ParkedRequest, end: events.End) -> Evaluated:
         match end:
-            case events.SayAll(messages=messages):
+            case events.PublishEnds(messages=messages):
                 return Ended(messages)
             case events.Park(shorts=shorts, why=why) if shorts:
                 return StillWaiting(why, decision_of(end))
@@ -156,26 +160,26 @@ class WaitingBuilds:
             case events.ComeAgain(least=least, most=most):
                 return RetryLater(self._scheduler.clock.chance.uniform(least, most))
             case events.DeadLetterRequest(why=why):
-                log.error("request %s: %s", kept.request, why)
+                log.error("request %s: %s", entry.request, why)
                 return RetryLater(60.0)
             case _:
                 return RetryLater(PATIENCE)
 
 
-def given_up(order: Order, kept: ParkedRequest, last: events.Park) -> Order:
+def given_up(order: Order, entry: ParkedRequest, last: events.Park) -> Order:
     """Return the order of an expired waiting request after its last evaluation, ready to end."""
-    lacks = last.why if last.shorts else kept.lacks
-    decision = decision_of(last) if last.shorts else kept.decision
+    lacks = last.why if last.shorts else entry.lacks
+    decision = decision_of(last) if last.shorts else entry.decision
     return structs.replace(
         order,
-        reason=waited_for(kept, lacks),
+        reason=waited_for(entry, lacks),
         decision=msgspec.structs.replace(decision, code="waited"),
         unexplained=True,
     )
 
 
-def waited_for(kept: ParkedRequest, lacks: str) -> str:
-    return f"it has waited {kept.message.wait}, as it wished: {lacks}"[:MAX_CAUSE]
+def waited_for(entry: ParkedRequest, lacks: str) -> str:
+    return f"it has waited {entry.message.wait}, as it wished: {lacks}"[:MAX_CAUSE]
 
 
 def decision_of(end: events.Park) -> Decision:
@@ -192,7 +196,7 @@ class WaitingMoves:
         self._scheduler = courses.scheduler
         self._store = store
         self._courses = courses
-        self.take_back: TakesBack = courses.take_back
+        self.undo_placed: UndoPlaced = courses.undo_placed
         self._looked_at: set[Id] = set()  # moves looked up in this round
 
     async def place_many(self, requests: Sequence[MoveRequested]) -> list[MoveVerdict]:
@@ -200,26 +204,26 @@ class WaitingMoves:
         store = self._store
         courses = [MoveCourse(request) for request in requests]
         for course in courses:
-            if course.asked.move in store.room:  # nothing is published for a move that waits already
+            if course.asked.move in store.queues:  # nothing is published for a move that waits already
                 course.take(SeenThrough())
-        store.room.settle(self._scheduler.clock.monotonic())
+        store.queues.settle(self._scheduler.clock.monotonic())
         now, seen = self._scheduler.clock.now(), self._scheduler.source.seen
-        mark, regroupings = store.room.mark, store.regroupings
+        mark, regroupings = store.queues.mark, store.regroupings
 
         def aside(course: MoveCourse, order: Order) -> bool:
             course.behind = bool(course.asked.wait) and store.is_behind(order, now)
             return course.behind
 
-        def kept(course: MoveCourse) -> ParkedRequest:
+        def entry(course: MoveCourse) -> ParkedRequest:
             assert course.order is not None
-            story, park = story_of(course.asked), course.state.park
+            context, park = stored_context(course.asked), course.state.park
             if park is None:
-                return store.behind(course.order, now, seen, story)
-            return store.waiting(course.order, now, seen, park.why, decision_of(park), story)
+                return store.behind(course.order, now, seen, context)
+            return store.waiting(course.order, now, seen, park.why, decision_of(park), context)
 
         async def park(waiting: Sequence[MoveCourse]) -> None:
             await self._courses.came_before(waiting)
-            keeping = [(course, kept(course)) for course in waiting if course.state.begins]
+            keeping = [(course, entry(course)) for course in waiting if course.state.begins]
             if not keeping:
                 return
             first, ours = await store.add([request for _, request in keeping])
@@ -237,10 +241,10 @@ class WaitingMoves:
         return await self._courses.place_new(courses, aside, park)
 
     async def evaluate(self, woken: Sequence[Woken]) -> Sequence[Evaluated]:
-        courses = [self._course_of(one.kept, one.excluding) for one in woken]
-        for course, look in zip(courses, await self._courses.look(courses), strict=True):
-            if look is not None:
-                course.take(ComeAgain(LONGEST_PAUSE, LONGEST_PAUSE, look.barred.why))
+        courses = [self._course_of(item.parked, item.excluding) for item in woken]
+        for course, found in zip(courses, await self._courses.look_up(courses), strict=True):
+            if found is not None:
+                course.take(ComeAgain(LONGEST_PAUSE, LONGEST_PAUSE, found.barred.why))
         await self._courses.begin(courses)
         await self._courses.finish(courses)
         return [self._result(course) for course in courses]
@@ -248,17 +252,18 @@ class WaitingMoves:
     async def end(self, expired: Sequence[Woken]) -> Sequence[Evaluated]:
         now = self._scheduler.clock.now()
         courses = [
-            self._course_of(one.kept, one.excluding, waited=max(now - one.kept.since, 0.0)) for one in expired
+            self._course_of(item.parked, item.excluding, waited=max(now - item.parked.since, 0.0))
+            for item in expired
         ]
-        unknown = await self._courses.look(courses)
-        for course, one, look in zip(courses, expired, unknown, strict=True):
-            if look is not None:
-                why = waited_for(one.kept, look.barred.why)
+        unknown = await self._courses.look_up(courses)
+        for course, item, found in zip(courses, expired, unknown, strict=True):
+            if found is not None:
+                why = waited_for(item.parked, found.barred.why)
                 course.take(Stopped(Barred(code="waited", why=why)))
         await self._courses.begin(courses)
         ending = [
-            (course, (given_up(course.order, one.kept, course.state.park), Begun()))
-            for course, one in zip(courses, expired, strict=True)
+            (course, (given_up(course.order, item.parked, course.state.park), Begun()))
+            for course, item in zip(courses, expired, strict=True)
             if course.state.park is not None and course.order is not None and course.state.begins
         ]
         await self._courses.place(ending)
@@ -267,30 +272,32 @@ class WaitingMoves:
 
     async def recheck(self, waiting: Sequence[ParkedRequest]) -> Sequence[tuple[ParkedRequest, Evaluated]]:
         """Look up again the instances of the next few waiting moves; calls go through all moves in turn."""
-        new = [kept for kept in waiting if kept.request not in self._looked_at]
+        new = [entry for entry in waiting if entry.request not in self._looked_at]
         if len(new) <= LOOKED_AT:
-            self._looked_at.difference_update(kept.request for kept in waiting)
+            self._looked_at.difference_update(entry.request for entry in waiting)
         looked_at = new[:LOOKED_AT] or waiting[:LOOKED_AT]
-        self._looked_at.update(kept.request for kept in looked_at)
+        self._looked_at.update(entry.request for entry in looked_at)
         if not looked_at:
             return ()
-        courses = [self._course_of(kept) for kept in looked_at]
-        await self._courses.look(courses)
+        courses = [self._course_of(entry) for entry in looked_at]
+        await self._courses.look_up(courses)
         await self._courses.finish(courses)
         results: list[tuple[ParkedRequest, Evaluated]] = []
-        for kept, course in zip(looked_at, courses, strict=True):
+        for entry, course in zip(looked_at, courses, strict=True):
             ended = _ended(course)
-            results.append((kept, ended or RetryLater(0.0, None if course.state.end else course.state.start)))
+            results.append(
+                (entry, ended or RetryLater(0.0, None if course.state.end else course.state.start))
+            )
         return results
 
     def _course_of(
-        self, kept: ParkedRequest, excluding: frozenset[str] = frozenset(), waited: float = 0.0
+        self, entry: ParkedRequest, excluding: frozenset[str] = frozenset(), waited: float = 0.0
     ) -> MoveCourse:
-        assert kept.start is not None
+        assert entry.start is not None
         course = MoveCourse(
-            kept.start.asked, excluding=excluding, why_reserved=self._store.why_reserved, waited=waited
+            entry.start.asked, excluding=excluding, why_reserved=self._store.why_reserved, waited=waited
         )
-        course.take(kept.start)
+        course.take(entry.start)
         return course
 
     def _result(self, course: MoveCourse) -> Evaluated:

@@ -16,13 +16,13 @@ from scheduler_worker.core.host_map import HostsNow
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.rule import Alternative
-from scheduler_worker.core.waiting_queue import HostsFound, Prospect, RoomNeeded, Roots
+from scheduler_worker.core.waiting_queue import CapacityNeeded, HostsFound, Prospect, Roots
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _NO_PROSPECT = Prospect(0, np.zeros(0, np.intp), np.zeros(0), np.zeros(0), str, lambda position: False)
 
 Hosts = tuple[HostsNow, Bools]  # their reports, and the mask of hosts with an agent
-WishesOf = Callable[[BuildRequested], Sequence[Alternative]]
+AlternativesOf = Callable[[BuildRequested], Sequence[Alternative]]
 
 
 @dataclass(eq=False)
@@ -32,13 +32,13 @@ class Sight:
     source: CandidateSource
     policy: ChoicePolicy
     hosts: Callable[[], Hosts]  # as they are at this moment
-    alternatives: WishesOf
+    alternatives: AlternativesOf
     _kinds: dict[str, BuildRequested] = field(default_factory=dict)
 
     def kind(self, request: BuildRequested, alternatives: Sequence[Alternative]) -> str:
         alike = [repr(self.policy.kind(alternative)) for alternative in alternatives]
-        said = _encode((alike, request.hints, request.forced_host, needs_of(request)))
-        kind = blake2b(said, digest_size=6).hexdigest()
+        encoded = _encode((alike, request.hints, request.forced_host, needs_of(request)))
+        kind = blake2b(encoded, digest_size=6).hexdigest()
         if kind not in self._kinds:
             self._kinds[kind] = request
         return kind
@@ -60,33 +60,33 @@ class Sight:
         return " or ".join(needs) + (f", for each of {several} instances" if several > 1 else "")
 
     def forget(self, kinds: Roots) -> None:
-        for kind in [one for one in self._kinds if one not in kinds]:
+        for kind in [old_kind for old_kind in self._kinds if old_kind not in kinds]:
             del self._kinds[kind]
 
     def free(self, root: str) -> Mapping[str, int]:
         return self.source.free(root)
 
-    def watches(self, kind: str) -> Sequence[RoomNeeded]:
+    def watches(self, kind: str) -> Sequence[CapacityNeeded]:
         """Return for each flavor of an equivalence class the requirement that the fewest hosts satisfy."""
         shared = set[str]().union(*self.source.sharing.values())
         watches = []
         for alternative in self._alternatives(kind):
             if alternative.request.hints.query:  # which may want less of something
-                return (RoomNeeded(),)
+                return (CapacityNeeded(),)
             asked = {name: amount for name, amount in alternative.asked.items() if name not in shared}
             if not asked:
-                return (RoomNeeded(),)
+                return (CapacityNeeded(),)
             scarcest = min(asked, key=lambda name: self.source.having(name, asked[name]))
-            watches.append(RoomNeeded(scarcest, asked[scarcest]))
-        return tuple(dict.fromkeys(watches)) or (RoomNeeded(),)
+            watches.append(CapacityNeeded(scarcest, asked[scarcest]))
+        return tuple(dict.fromkeys(watches)) or (CapacityNeeded(),)
 
-    def look(self, kind: str, among: Roots | None, beside: Roots, enough: int) -> HostsFound:
+    def search(self, kind: str, among: Roots | None, excluding: Roots, enough: int) -> HostsFound:
         now, served = self.hosts()
         fits: dict[str, int] = {}
         refused: dict[str, None] = {}
         passing = more = False
         for alternative in self._alternatives(kind):
-            question = narrowed(alternative.question, among, beside)
+            question = narrowed(alternative.question, among, excluding)
             if question is None:
                 continue
             try:
@@ -131,23 +131,23 @@ class Sight:
         return self.alternatives(self._kinds[kind])
 
 
-def narrowed(question: FindCandidates, among: Roots | None, beside: Roots) -> FindCandidates | None:
+def narrowed(question: FindCandidates, among: Roots | None, excluding: Roots) -> FindCandidates | None:
     """Return a query restricted to the given hosts without the excluded ones; None if no host is left."""
     if among is None:
-        return without(question, beside)
-    left = [root for root in among if root not in beside]
+        return without(question, excluding)
+    left = [root for root in among if root not in excluding]
     if question.roots:
         left = [root for root in left if root in question.roots]
     return msgspec.structs.replace(question, roots=tuple(left)) if left else None
 
 
-def without(question: FindCandidates, beside: Roots) -> FindCandidates:
-    if not beside:
+def without(question: FindCandidates, excluding: Roots) -> FindCandidates:
+    if not excluding:
         return question
-    return msgspec.structs.replace(question, not_roots=tuple(sorted({*question.not_roots, *beside})))
+    return msgspec.structs.replace(question, not_roots=tuple(sorted({*question.not_roots, *excluding})))
 
 
-def beside(order: Order, roots: Roots, why: Callable[[str], str]) -> Order:
+def without_roots(order: Order, roots: Roots, why: Callable[[str], str]) -> Order:
     """Return an order without the excluded roots; `why` gives the reason for a root."""
     if not roots:
         return order

@@ -21,8 +21,8 @@ from bus.vocabulary import Contended, Id
 from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.move_start import refused
 from scheduler_worker.core.order import CANCELLED, DELETED
-from scheduler_worker.core.waiting_queue import LineKey, Root
-from scheduler_worker.dependencies import Ending, Says
+from scheduler_worker.core.waiting_queue import QueueKey, Root
+from scheduler_worker.dependencies import Ending, Publish
 from scheduler_worker.store import decisions, parked
 from scheduler_worker.store.parked import FoundParked, OtherScheduler
 from scheduler_worker.waiting.queue import WaitingQueue
@@ -33,12 +33,12 @@ log = logging.getLogger(__name__)
 SILENT_SECONDS = 5.0  # then another scheduler adopts the requests
 PAGE = 500
 KINDS = 50  # classes in one answer
-DECISIONS_KEPT = 7 * 86400.0
+DECISIONS_STORED = 7 * 86400.0
 
 _reserved = msgspec.json.Decoder(dict[str, tuple[int, float, str]]).decode
 
 
-class Keeping:
+class WaitingOwner:
     """Owns waiting requests: takes over requests of silent schedulers, and answers queries about all."""
 
     def __init__(self, queue: WaitingQueue, clock: Clock) -> None:
@@ -61,69 +61,71 @@ class Keeping:
                 if lost:
                     log.warning("was taken for dead: %d requests wait with another scheduler now", len(lost))
                     store.leave(lost)
-            others = [scheduler for scheduler in await parked.roster(tx) if scheduler.owner != store.name]
+            other_schedulers = [
+                scheduler for scheduler in await parked.roster(tx) if scheduler.owner != store.name
+            ]
             owners = await parked.owners(tx)
             cancelled = await parked.cancelled(tx, store.name)
             if cancelled:
                 await parked.drop(tx, cancelled)
         store.leave(cancelled)
-        reserved: dict[Root, LineKey] = {}
-        for other in others:
+        reserved: dict[Root, QueueKey] = {}
+        for other in other_schedulers:
             for root, key in _reserved(other.reserved).items():
                 reserved[root] = min(key, reserved.get(root, key))
-        store.room.keep_for_others(reserved)
-        left_behind = self._silent(others, owners - {store.name})
+        store.queues.reserve_elsewhere(reserved)
+        left_behind = self._silent(other_schedulers, owners - {store.name})
         if left_behind:
             _ = store.sight.source.seen  # Unavailable before placement's memory is there: not yet
         for owner in left_behind:
-            await self._adopt(owner, others)
+            await self._adopt(owner, other_schedulers)
         self._queue.recheck()
 
     async def sweep(self) -> None:
         """Evaluate all waiting requests slowly, in case no change of a host has woken one that fits."""
         store = self._store
-        store.room.sweep(self._clock.monotonic())
+        store.queues.sweep(self._clock.monotonic())
         store.wake()
 
     async def prune(self) -> None:
-        before = self._clock.now() - DECISIONS_KEPT
+        before = self._clock.now() - DECISIONS_STORED
         while True:
             async with self._store.database.write() as tx:
                 if await decisions.prune(tx, before, PAGE) < PAGE:
                     return
 
-    async def let_go(self) -> None:
+    async def release_ownership(self) -> None:
         """Release the ownership of waiting requests at a stop, so that another scheduler takes them over."""
         if not self._store.requests:
             return
         try:
             async with self._store.database.write() as tx:
-                await parked.LET_GO(tx, owner=self._store.name)
+                await parked.RELEASE(tx, owner=self._store.name)
         except Exception as problem:  # the end of a worker is not the time to wait for its database
             log.warning("could not let go of %d requests: %s", len(self._store.requests), problem)
 
-    def _silent(self, others: list[OtherScheduler], owners: set[str]) -> list[str]:
+    def _silent(self, schedulers: list[OtherScheduler], owners: set[str]) -> list[str]:
         now = self._clock.monotonic()
-        there = {scheduler.owner: scheduler.beat for scheduler in others}
-        self._heard = {owner: self._heard[owner] for owner in there.keys() & self._heard.keys()}
-        for owner, beat in there.items():
+        beats = {scheduler.owner: scheduler.beat for scheduler in schedulers}
+        self._heard = {owner: self._heard[owner] for owner in beats.keys() & self._heard.keys()}
+        for owner, beat in beats.items():
             if owner not in self._heard or self._heard[owner][0] != beat:
                 self._heard[owner] = beat, now
         silent = {owner for owner, (_, at) in self._heard.items() if now - at > SILENT_SECONDS}
-        return sorted((owners - there.keys()) | silent)
+        return sorted((owners - beats.keys()) | silent)
 
-    async def _adopt(self, before: str, others: list[OtherScheduler]) -> None:
+    async def _adopt(self, before: str, schedulers: list[OtherScheduler]) -> None:
         store, more, several = self._store, True, 0
         while more:
             async with store.database.write() as tx:
                 adopted, more = await parked.adopt(tx, store.name, before, PAGE)
                 if adopted:
                     await store.live(tx)
-            for kept in adopted:
-                store.enter_again(kept)
+            for entry in adopted:
+                store.enter_again(entry)
             several += len(adopted)
         async with store.database.write() as tx:
-            for scheduler in others:
+            for scheduler in schedulers:
                 if scheduler.owner == before:
                     await parked.BURY(tx, owner=before, beat=scheduler.beat)
         self._heard.pop(before, None)
@@ -152,35 +154,35 @@ class Keeping:
             found = await parked.find(tx, [question.id])
             if not found:
                 return await decisions.decision_of(tx, question.id)
-        kept = found[0].parked
+        entry = found[0].parked
         return DecisionFound(
             known=True,
-            request=kept.message,
-            builds=kept.message.instances if kept.start is None else (kept.start.asked.build,),
-            reason=kept.lacks,
-            decision=kept.decision,
-            at=kept.since,
+            request=entry.message,
+            builds=entry.message.instances if entry.start is None else (entry.start.asked.build,),
+            reason=entry.lacks,
+            decision=entry.decision,
+            at=entry.since,
             waits=True,
-            until=kept.until,
-            wakes=kept.wakes,
-            move=kept.start.asked if kept.start is not None else None,
+            until=entry.until,
+            wakes=entry.wakes,
+            move=entry.start.asked if entry.start is not None else None,
         )
 
     def _with_hosts(self, found: list[WaitingRequest], roster: list[OtherScheduler]) -> list[WaitingRequest]:
-        kept: dict[Id, list[str]] = {}
+        reserved: dict[Id, list[str]] = {}
         source = self._store.sight.source
         for scheduler in roster:
             for root, (*_, request) in _reserved(scheduler.reserved).items():
                 position = source.position(root)
                 if position is not None:
-                    kept.setdefault(request, []).append(root)
-        names = {host.uuid: host.host for host in source.hosts()} if kept else {}
-        told = []
+                    reserved.setdefault(request, []).append(root)
+        names = {host.uuid: host.host for host in source.hosts()} if reserved else {}
+        answers = []
         for waits in found:
-            hosts = ", ".join(names.get(root, root) for root in kept.get(waits.request, ())[:3])
+            hosts = ", ".join(names.get(root, root) for root in reserved.get(waits.request, ())[:3])
             wakes = f"{waits.wakes}; kept for it: {hosts}" if hosts else waits.wakes
-            told.append(msgspec.structs.replace(waits, wakes=wakes))
-        return told
+            answers.append(msgspec.structs.replace(waits, wakes=wakes))
+        return answers
 
 
 Deletes = Sequence[BuildDeleteRequested]
@@ -192,22 +194,22 @@ class _Fenced(msgspec.Struct):
     ended: list[Id] = msgspec.field(default_factory=list)  # they will never have a host
     held: dict[Id, Held] = msgspec.field(default_factory=dict)
     shelved: dict[Id, str] = msgspec.field(default_factory=dict)  # they hold nothing for now; in which cell
-    over: dict[Id, str] = msgspec.field(default_factory=dict)  # they had one, and have ended: how
+    ended_builds: dict[Id, str] = msgspec.field(default_factory=dict)  # they had one, and have ended: how
     # builds that ended before without a host: how
     before: dict[Id, str] = msgspec.field(default_factory=dict)
 
 
 class Cancelling:
-    def __init__(self, waiting: WaitingStore, ending: Ending, say: Says) -> None:
+    def __init__(self, waiting: WaitingStore, ending: Ending, publish: Publish) -> None:
         self._store = waiting
         self._ending = ending
-        self._say = say
+        self._publish = publish
 
     async def cancel(self, asked: BuildCancelRequested) -> Deletes:
         """End a build: placement retires it, so that later claims fail, unless it holds a host already."""
-        one = await self._waiting(asked.build)
-        if one is not None:
-            return await self._end_wait(asked, one)
+        found = await self._waiting(asked.build)
+        if found is not None:
+            return await self._end_wait(asked, found)
         if not asked.anywhere:
             await self._answer(asked, False, "no such build or request waits for a host")
             return ()
@@ -215,13 +217,13 @@ class Cancelling:
             await self._answer(asked, False, "no build or waiting request has this id", known=False)
             return ()
         fenced = await self._fence((asked.build,), DELETED)
-        one = await self._waiting(asked.build)  # it may have come to wait meanwhile
-        if one is not None:
-            return await self._end_wait(asked, one)
+        found = await self._waiting(asked.build)  # it may have come to wait meanwhile
+        if found is not None:
+            return await self._end_wait(asked, found)
         if fenced.held or fenced.shelved:
             return await self._pass_on(asked, fenced, False, "")
-        if fenced.over:
-            await self._answer(asked, False, f"it has ended before: {fenced.over[asked.build]}")
+        if fenced.ended_builds:
+            await self._answer(asked, False, f"it has ended before: {fenced.ended_builds[asked.build]}")
         else:
             why = "it has no host, and a request for it will get no host"
             await self._answer(asked, False, why, known=bool(fenced.before))
@@ -232,34 +234,34 @@ class Cancelling:
             found = await parked.find(tx, (build,))
         return found[0] if found else None
 
-    async def _end_wait(self, asked: BuildCancelRequested, one: FoundParked) -> Deletes:
-        message = one.parked.message
+    async def _end_wait(self, asked: BuildCancelRequested, found: FoundParked) -> Deletes:
+        message = found.parked.message
         builds = message.instances if asked.build == message.request else (asked.build,)
         fenced = await self._fence(builds, CANCELLED)
         if fenced.ended:
-            said = await self._ended(one, fenced)
-            with resumed(one.parked.story):
-                await self._say(said)
-            await self._remove_request(one, set(fenced.ended))
-        placed = len(fenced.held) + len(fenced.shelved) + len(fenced.over)
+            ended = await self._ended(found, fenced)
+            with resumed(found.parked.story):
+                await self._publish(ended)
+            await self._remove_request(found, set(fenced.ended))
+        placed = len(fenced.held) + len(fenced.shelved) + len(fenced.ended_builds)
         why = f"{placed} of {len(builds)} have just been given a host" if placed else CANCELLED
-        if placed and one.parked.start is not None:
+        if placed and found.parked.start is not None:
             why = "it does not wait any more: it has just begun, or was refused"
         if asked.anywhere and (fenced.held or fenced.shelved):
             return await self._pass_on(asked, fenced, bool(fenced.ended), why)
         await self._answer(asked, bool(fenced.ended) or not placed, why)
         return ()
 
-    async def _ended(self, one: FoundParked, fenced: _Fenced) -> BuildUnplaceable | MoveRefused:
-        message, start = one.parked.message, one.parked.start
-        decision = msgspec.structs.replace(one.parked.decision, code="cancelled")
+    async def _ended(self, found: FoundParked, fenced: _Fenced) -> BuildUnplaceable | MoveRefused:
+        message, start = found.parked.message, found.parked.start
+        decision = msgspec.structs.replace(found.parked.decision, code="cancelled")
         if start is not None:
             why = fenced.before.get(message.request, CANCELLED)
-            said = refused(start.asked, why, "cancelled", decision)
+            refusal = refused(start.asked, why, "cancelled", decision)
             if why != CANCELLED:  # with a given reason
-                said = refused(start.asked, why, "")
-            await self._store.keep_refusals([(start.asked, message, said)])
-            return said
+                refusal = refused(start.asked, why, "")
+            await self._store.store_refusals([(start.asked, message, refusal)])
+            return refusal
         unplaceable = BuildUnplaceable(
             request=message.request,
             instances=tuple(fenced.ended),
@@ -267,7 +269,7 @@ class Cancelling:
             decision=decision,
             reply_to=message.reply_to,
         )
-        await self._store.keep_decisions([(message, [unplaceable])])
+        await self._store.store_decisions([(message, [unplaceable])])
         return unplaceable
 
     async def _pass_on(self, asked: BuildCancelRequested, fenced: _Fenced, waited: bool, why: str) -> Deletes:
@@ -292,37 +294,37 @@ class Cancelling:
             match result:
                 case Released():
                     fenced.ended.append(build)
-                case Retired(unplaceable=True, why=told):
+                case Retired(unplaceable=True, why=cause):
                     fenced.ended.append(build)
-                    fenced.before[build] = told
-                case Retired(why=told, cell=cell) if told == SHELVED and cell:
+                    fenced.before[build] = cause
+                case Retired(why=cause, cell=cell) if cause == SHELVED and cell:
                     fenced.shelved[build] = cell
-                case Retired(why=told):
-                    fenced.over[build] = told
+                case Retired(why=cause):
+                    fenced.ended_builds[build] = cause
                 case Held():
                     fenced.held[build] = result
                 case Contended() | OutsideCell():  # no wall is around a scheduler
                     raise Retry(0.5, f"the claim of {build} is contended")
         return fenced
 
-    async def _remove_request(self, one: FoundParked, gone: set[Id]) -> None:
+    async def _remove_request(self, found: FoundParked, removed: set[Id]) -> None:
         """Remove a waiting request, or some of its builds, from the database, where its scheduler reads
         it.
         """
-        store, kept, left = self._store, one.parked, None
-        ours = one.owner in (store.name, "")
+        store, entry, left = self._store, found.parked, None
+        ours = found.owner in (store.name, "")
         async with store.database.write() as tx:
-            if not gone.issuperset(kept.message.instances):
-                left = await parked.without(tx, kept, gone)
+            if not removed.issuperset(entry.message.instances):
+                left = await parked.without(tx, entry, removed)
             elif ours:
-                await parked.drop(tx, (kept.request,))
+                await parked.drop(tx, (entry.request,))
             else:
-                await parked.cancel(tx, {kept.request: CANCELLED})
+                await parked.cancel(tx, {entry.request: CANCELLED})
         if ours:
-            store.leave((kept.request,))
+            store.leave((entry.request,))
             if left is not None:
                 store.enter_again(left)
 
     async def _answer(self, asked: BuildCancelRequested, waited: bool, why: str, **more: Any) -> None:
         result = BuildCancelled(build=asked.build, waited=waited, why=why, reply_to=asked.reply_to, **more)
-        await self._say(result)
+        await self._publish(result)

@@ -20,7 +20,7 @@ from bus.messages import BuildPlaced
 from bus.moves import MovePlaced
 from bus.vocabulary import MAX_CAUSE, Id, Message
 from scheduler_worker.core.move_start import MoveStart
-from scheduler_worker.dependencies import Says, log
+from scheduler_worker.dependencies import Publish, log
 from scheduler_worker.store.parked import ParkedRequest
 from scheduler_worker.waiting.store import WaitingStore
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Evaluator: TypeAlias = "WaitingBuilds | WaitingMoves"  # their results are in the order of the requests
 
-TURNS = 128  # waiting requests evaluated in one step
+BATCH = 128  # waiting requests evaluated in one step
 PATIENCE = 1.0  # seconds before a step that failed is repeated
 LONGEST_SLEEP = 1.0  # then expired requests are checked
 SOON = 0.2
@@ -41,7 +41,7 @@ LONGEST_PAUSE = 10.0  # between two evaluations of a request that fails repeated
 class Woken:
     """A waiting request to evaluate now, on any host except the excluded ones."""
 
-    kept: ParkedRequest
+    parked: ParkedRequest
     excluding: frozenset[str]
     swept: bool = False  # only the slow check has found a host for it
 
@@ -68,7 +68,7 @@ class RetryLater(Struct, frozen=True):
 
 
 Evaluated = Ended | StillWaiting | RetryLater
-TakesBack = Callable[[Any], Awaitable[Message | None]]  # ends what was placed where no conductor is
+UndoPlaced = Callable[[Any], Awaitable[Message | None]]  # ends what was placed where no conductor is
 Results = Sequence[tuple[ParkedRequest, Evaluated]]
 
 
@@ -85,12 +85,17 @@ class WaitingQueue:
     """The task that evaluates the waiting requests of a store."""
 
     def __init__(
-        self, store: WaitingStore, builds: "WaitingBuilds", moves: "WaitingMoves", say: Says, clock: Clock
+        self,
+        store: WaitingStore,
+        builds: "WaitingBuilds",
+        moves: "WaitingMoves",
+        publish: Publish,
+        clock: Clock,
     ) -> None:
         self.store = store
         self._builds = builds
         self._moves = moves
-        self._say = say
+        self._send = publish
         self._clock = clock
         self._tries: dict[Id, int] = {}  # evaluations in succession without a known result
         self._pending: dict[str | None, _Lane] = {}
@@ -103,7 +108,7 @@ class WaitingQueue:
                     self.store.woken.clear()
                     await self.store.refresh_related()
                     self._collect()
-                for cell in [one for one in self._pending if one not in self._running]:
+                for cell in [pending for pending in self._pending if pending not in self._running]:
                     self._running[cell] = self._pending.pop(cell)
                     group.create_task(self._work(cell, self._running[cell]))
                 await self._sleep()
@@ -111,20 +116,20 @@ class WaitingQueue:
     def recheck(self) -> None:
         """Look up related instances of waiting requests again, and the instances of waiting moves."""
         self.store.related.stirred = True
-        for kept in self.store.requests.values():
-            if kept.start is not None:
-                self._lane(kept).recheck = True
+        for entry in self.store.requests.values():
+            if entry.start is not None:
+                self._lane(entry).recheck = True
         self.store.wake()
 
     async def _sleep(self) -> None:
-        room = self.store.room
+        queues = self.store.queues
         pause = LONGEST_SLEEP
-        if (look := room.next_look()) is not None:
-            pause = min(pause, max(look - self._clock.monotonic(), 0.0))
-        if room.restless:
+        if (next_poll := queues.next_retry()) is not None:
+            pause = min(pause, max(next_poll - self._clock.monotonic(), 0.0))
+        if queues.has_work:
             pause = min(pause, CLEARS)
         try:
-            async with asyncio.timeout(pause if len(room) else None):
+            async with asyncio.timeout(pause if len(queues) else None):
                 await self.store.woken.wait()
         except TimeoutError:
             pass
@@ -135,16 +140,16 @@ class WaitingQueue:
             store.compute_classes()
         lanes = (*self._pending.values(), *self._running.values())
         ending = {request for lane in lanes for request in lane.expired}
-        for waiter in store.room.due(self._clock.now()):
-            kept = store.requests[waiter.request]
-            if kept.request not in ending and len(lane := self._lane(kept).expired) < TURNS:
-                lane[kept.request] = kept
-        for turn in store.room.turns(self._clock.monotonic(), TURNS):
-            kept = store.requests[turn.waiter.request]
-            self._lane(kept).woken.append(Woken(kept, turn.beside, turn.forgotten))
+        for waiter in store.queues.due(self._clock.now()):
+            entry = store.requests[waiter.request]
+            if entry.request not in ending and len(lane := self._lane(entry).expired) < BATCH:
+                lane[entry.request] = entry
+        for next_request in store.queues.next_requests(self._clock.monotonic(), BATCH):
+            entry = store.requests[next_request.waiter.request]
+            self._lane(entry).woken.append(Woken(entry, next_request.excluded, next_request.forgotten))
 
-    def _lane(self, kept: ParkedRequest) -> _Lane:
-        return self._pending.setdefault(None if kept.start is None else kept.message.cell, _Lane())
+    def _lane(self, entry: ParkedRequest) -> _Lane:
+        return self._pending.setdefault(None if entry.start is None else entry.message.cell, _Lane())
 
     async def _work(self, cell: str | None, lane: _Lane) -> None:
         evaluator = self._builds if cell is None else self._moves
@@ -154,57 +159,57 @@ class WaitingQueue:
                 await self._end(evaluator, list(lane.expired))
                 if lane.recheck:
                     waiting = self.store.requests.values()
-                    here = [kept for kept in waiting if kept.start and kept.message.cell == cell]
+                    in_cell = [entry for entry in waiting if entry.start and entry.message.cell == cell]
                     seen = self.store.sight.source.seen
-                    await self._become(evaluator, await self._moves.recheck(here), seen)
+                    await self._become(evaluator, await self._moves.recheck(in_cell), seen)
         finally:
             del self._running[cell]
             self.store.woken.set()
 
     async def _evaluate(self, evaluator: Evaluator, woken: Sequence[Woken]) -> None:
         requests = self.store.requests
-        left = [one for one in woken if one.kept.request in requests]
-        woken = [replace(one, kept=requests[one.kept.request]) for one in left]
+        left = [item for item in woken if item.parked.request in requests]
+        woken = [replace(item, parked=requests[item.parked.request]) for item in left]
         if not woken:
             return
         seen = self.store.sight.source.seen
         try:
             results = await evaluator.evaluate(woken)
         except BaseException:
-            for one in woken:
-                self.store.room.back(one.kept.request, self._clock.monotonic() + PATIENCE)
+            for item in woken:
+                self.store.queues.requeue(item.parked.request, self._clock.monotonic() + PATIENCE)
             raise
-        for one, result in zip(woken, results, strict=True):
-            request = one.kept.request
+        for item, result in zip(woken, results, strict=True):
+            request = item.parked.request
             if isinstance(result, StillWaiting):
                 self._tries.pop(request, None)
-                self.store.room.back(request)
+                self.store.queues.requeue(request)
             elif isinstance(result, RetryLater):
                 # The pause doubles each time: a change wakes the request sooner.
                 tries = self._tries[request] = self._tries.get(request, -1) + 1
                 pause = max(min(result.after * 2.0 ** min(tries, 16), LONGEST_PAUSE), result.after)
-                self.store.room.back(request, self._clock.monotonic() + pause)
-            elif one.swept and any(map(_is_placed, result.messages)):
-                self.store.rescue(one.kept)
-        kept = [one.kept for one in woken]
-        await self._become(evaluator, list(zip(kept, results, strict=True)), seen)
+                self.store.queues.requeue(request, self._clock.monotonic() + pause)
+            elif item.swept and any(map(_is_placed, result.messages)):
+                self.store.rescue(item.parked)
+        entries = [item.parked for item in woken]
+        await self._become(evaluator, list(zip(entries, results, strict=True)), seen)
 
     async def _become(self, evaluator: Evaluator, results: Results, seen: int) -> None:
         store, changed = self.store, list[ParkedRequest]()
-        for kept, result in results:
-            left = store.requests.get(kept.request)  # some builds, or all, may have been cancelled meanwhile
+        for entry, result in results:
+            left = store.requests.get(entry.request)  # some builds, or all, may have been cancelled meanwhile
             if left is None or isinstance(result, Ended):
                 continue
             other = left
             if isinstance(result, StillWaiting) and result.lacks[:MAX_CAUSE] != left.lacks:
                 lacks = result.lacks[:MAX_CAUSE]
                 other = replace(left, lacks=lacks, seen=seen, decision=result.decision)
-                store.requests[kept.request] = other
+                store.requests[entry.request] = other
             if result.start is not None and result.start != left.start:
                 store.enter_again(
                     replace(other, start=result.start, message=result.start.request(), seen=seen)
                 )
-                other = store.requests[kept.request]
+                other = store.requests[entry.request]
                 store.wake()
             if other is not left:
                 changed.append(other)
@@ -213,33 +218,36 @@ class WaitingQueue:
 
     async def _end(self, evaluator: Evaluator, expired: Sequence[Id]) -> None:
         store = self.store
-        kept = [store.requests[request] for request in expired if request in store.requests]
-        if not kept:
+        entries = [store.requests[request] for request in expired if request in store.requests]
+        if not entries:
             return
-        last = [Woken(one, store.room.barred(one.priority, one.since)) for one in kept]
-        results = list(zip(kept, await evaluator.end(last), strict=True))
+        last = [
+            Woken(expired_entry, store.queues.barred(expired_entry.priority, expired_entry.since))
+            for expired_entry in entries
+        ]
+        results = list(zip(entries, await evaluator.end(last), strict=True))
         await self._publish(evaluator, results)
-        for one, result in results:
+        for expired_entry, result in results:
             if not isinstance(result, Ended):
-                store.end_at(one, self._clock.now() + SOON)
+                store.end_at(expired_entry, self._clock.now() + SOON)
 
     async def _publish(self, evaluator: Evaluator, results: Results) -> None:
         """Publish the messages of ended requests, then delete them; a failure is repeated later."""
         done: list[Id] = []
-        for kept, result in results:
+        for entry, result in results:
             if not isinstance(result, Ended):
                 continue
             try:
-                with resumed(kept.story):
+                with resumed(entry.story):
                     await self._publish_all(evaluator, result.messages)
-                done.append(kept.request)
+                done.append(entry.request)
             except (Unavailable, Retry) as problem:
-                log.warning("request %s: %s", kept.request, problem)
+                log.warning("request %s: %s", entry.request, problem)
                 after = problem.after if isinstance(problem, Retry) else PATIENCE
-                if kept.until <= self._clock.now():
-                    self.store.end_at(kept, self._clock.now() + after)
+                if entry.until <= self._clock.now():
+                    self.store.end_at(entry, self._clock.now() + after)
                 else:
-                    self.store.room.back(kept.request, self._clock.monotonic() + after)
+                    self.store.queues.requeue(entry.request, self._clock.monotonic() + after)
         for request in done:
             self._tries.pop(request, None)
         await self.store.drop(done)
@@ -247,16 +255,16 @@ class WaitingQueue:
     async def _publish_all(self, evaluator: Evaluator, messages: Sequence[Message]) -> None:
         try:
             if messages:
-                await self._say(*messages)
+                await self._send(*messages)
         except Unroutable:
             for message in messages:
                 try:
-                    await self._say(message)
+                    await self._send(message)
                 except Unroutable:
                     if not _is_placed(message):
                         raise
-                    if (instead := await evaluator.take_back(message)) is not None:
-                        await self._say(instead)
+                    if (instead := await evaluator.undo_placed(message)) is not None:
+                        await self._send(instead)
 
 
 @asynccontextmanager

@@ -22,14 +22,14 @@ from scheduler_worker.agents import RESCUED, UNPLACEABLE, WAITING_NOW
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.request import seconds_of
 from scheduler_worker.core.waiting_queue import Root, Waiter
-from scheduler_worker.core.waiting_queues import WaitingRoom
+from scheduler_worker.core.waiting_queues import WaitingQueues
 from scheduler_worker.dependencies import log
 from scheduler_worker.move_courses import RefusedMoves
 from scheduler_worker.orders import RelatedHosts, names_other_instances
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.store import decisions, parked
 from scheduler_worker.store.parked import ParkedRequest
-from scheduler_worker.waiting.hosts import Sight, beside, needs_of
+from scheduler_worker.waiting.hosts import Sight, needs_of, without_roots
 
 # a request, and the mark of the queues up to which no host was found
 Marked = tuple[ParkedRequest, int | None]
@@ -42,7 +42,7 @@ class WaitingStore:
         self.database = database
         self.name = scheduler.roster.name
         self.sight = Sight(scheduler.source, scheduler.policy, scheduler.hosts_now, scheduler.alternatives_of)
-        self.room = WaitingRoom(self.sight)
+        self.queues = WaitingQueues(self.sight)
         self.requests: dict[Id, ParkedRequest] = {}
         self.related = RelatedHosts(scheduler.resolved)
         self.woken = asyncio.Event()  # the queues may have requests to evaluate
@@ -57,89 +57,89 @@ class WaitingStore:
         # Stores new requests; returns the waiting move of each build that moves, and the stored requests.
         self.add = retrying(self._clock)(self._add_once)
 
-    def enter(self, kept: ParkedRequest, mark: int | None = None) -> None:
+    def enter(self, entry: ParkedRequest, mark: int | None = None) -> None:
         """Add a request that found no host in an evaluation with this mark (None: it was not evaluated)."""
         waiter = Waiter(
-            kept.request, kept.kind, kept.priority, kept.since, kept.until, needs_of(kept.message)
+            entry.request, entry.kind, entry.priority, entry.since, entry.until, needs_of(entry.message)
         )
-        self.room.enter(waiter, mark)
-        self.requests[kept.request] = kept
-        if names_other_instances(kept.message):
+        self.queues.enter(waiter, mark)
+        self.requests[entry.request] = entry
+        if names_other_instances(entry.message):
             self.related.stirred = True
         self._moved()
 
-    def enter_again(self, kept: ParkedRequest) -> None:
+    def enter_again(self, entry: ParkedRequest) -> None:
         """Add or replace a waiting request, and compute its equivalence class again."""
-        order, event = self._begin(kept)
+        order, event = self._begin(entry)
         if event.refusal:  # it has become unreadable
-            kept = replace(kept, until=self._clock.now(), lacks=event.refusal)
+            entry = replace(entry, until=self._clock.now(), lacks=event.refusal)
         kind = self.kind(order)
-        self.leave([kept.request])
-        self.enter(replace(kept, kind=kind, wakes=self.sight.wakes(kind)))
+        self.leave([entry.request])
+        self.enter(replace(entry, kind=kind, wakes=self.sight.wakes(kind)))
 
     def leave(self, requests: Collection[Id]) -> None:
         for request in requests:
             self.requests.pop(request, None)
-            self.room.leave(request)
+            self.queues.leave(request)
         if requests:
             self._moved()
 
-    def end_at(self, kept: ParkedRequest, until: float) -> None:
-        if kept.request in self.requests:
-            self.leave([kept.request])
-            self.enter(replace(kept, until=until))
+    def end_at(self, entry: ParkedRequest, until: float) -> None:
+        if entry.request in self.requests:
+            self.leave([entry.request])
+            self.enter(replace(entry, until=until))
 
     def compute_classes(self) -> None:
         self.regroup = False
         self.regroupings += 1
-        for kept in list(self.requests.values()):
-            self.enter_again(kept)
-        self.sight.forget({kept.kind for kept in self.requests.values()})
+        for entry in list(self.requests.values()):
+            self.enter_again(entry)
+        self.sight.forget({entry.kind for entry in self.requests.values()})
 
     async def refresh_related(self) -> None:
         """Wake requests whose related instances moved; end requests whose server group was deleted."""
         if not self.related.stirred:
             return
-        naming = [kept for kept in self.requests.values() if names_other_instances(kept.message)]
-        moved, impossible = await self.related.moved({kept.kind: kept.message for kept in naming})
+        naming = [entry for entry in self.requests.values() if names_other_instances(entry.message)]
+        moved, impossible = await self.related.moved({entry.kind: entry.message for entry in naming})
         for kind in moved:
-            self.room.on_related_hosts_changed(kind)
-        for kept in naming:
+            self.queues.on_related_hosts_changed(kind)
+        for entry in naming:
             # a move whose group was deleted continues without it after the next lookup
-            if kept.kind in impossible and kept.start is None and kept.request in self.requests:
-                self.leave([kept.request])
-                lacks = impossible[kept.kind][:MAX_CAUSE]
-                self.enter(replace(kept, until=self._clock.now(), lacks=lacks))
+            if entry.kind in impossible and entry.start is None and entry.request in self.requests:
+                self.leave([entry.request])
+                lacks = impossible[entry.kind][:MAX_CAUSE]
+                self.enter(replace(entry, until=self._clock.now(), lacks=lacks))
 
     def wake(self) -> None:
-        if len(self.room):
+        if len(self.queues):
             self.woken.set()
 
     def released(self, root: Root) -> None:
-        self.room.let_go([root])
+        self.queues.release([root])
         self.wake()
 
     def _moved(self) -> None:
-        WAITING_NOW.set(len(self.room))
+        WAITING_NOW.set(len(self.queues))
         self._changed()
 
     def kind(self, order: Order) -> str:
         return self.sight.kind(order.request, order.alternatives)
 
     def is_behind(self, order: Order, now: float) -> bool:
-        return bool(len(self.room)) and self.room.ahead(self.kind(order), order.request.priority, now)
+        return bool(len(self.queues)) and self.queues.ahead(self.kind(order), order.request.priority, now)
 
-    def behind(self, order: Order, now: float, seen: int, story: StoredContext) -> ParkedRequest:
+    def behind(self, order: Order, now: float, seen: int, context: StoredContext) -> ParkedRequest:
         """Return a request to wait without a search, because the first request of its class found no host."""
-        first = self.room.first(self.kind(order))
+        first = self.queues.first(self.kind(order))
         known = None if first is None else self.requests.get(first.request)
         lacks = f": {known.lacks}" if known is not None else ""
         decision = known.decision if known is not None else Decision(code="line")
         why = f"equal requests came before it{lacks}"
-        return self.waiting(order, now, seen, why, decision, story)
+        return self.waiting(order, now, seen, why, decision, context)
 
     def waiting(
-        self, order: Order, now: float, seen: int, why: str, decision: Decision, story: StoredContext
+        self, order: Order, now: float, seen: int, why: str, decision: Decision, context: StoredContext
     ) -> ParkedRequest:
         kind = self.kind(order)
         return ParkedRequest(
@@ -151,39 +151,39 @@ class WaitingStore:
             lacks=why[:MAX_CAUSE],
             wakes=self.sight.wakes(kind),
             decision=decision,
-            story=story,
+            story=context,
             start=order.move,
         )
 
     def enter_stored(self, stored: Sequence[Marked], ours: set[Id], regroupings: int) -> None:
         """Add this scheduler's stored requests to the queues; outdated classes are computed again."""
-        for kept, mark in stored:
-            if kept.request not in ours or kept.request in self.room:
+        for entry, mark in stored:
+            if entry.request not in ours or entry.request in self.queues:
                 continue
             if regroupings == self.regroupings:
-                self.enter(kept, mark)
+                self.enter(entry, mark)
             else:
-                self.enter_again(kept)
+                self.enter_again(entry)
         self.wake()
 
     def without_reserved(self, orders: Sequence[Order]) -> Sequence[Order]:
         """Return the orders of new requests without the hosts that are reserved for waiting requests."""
-        room = self.room
-        if not len(room) and not room.kept_elsewhere:
+        queues = self.queues
+        if not len(queues) and not queues.reserved_elsewhere:
             return orders
-        room.settle(self._clock.monotonic())
+        queues.settle(self._clock.monotonic())
         now = self._clock.now()
         return [
             order
-            if order.request.request in room
-            else beside(order, room.barred(order.request.priority, now), self.why_reserved)
+            if order.request.request in queues
+            else without_roots(order, queues.barred(order.request.priority, now), self.why_reserved)
             for order in orders
         ]
 
     def why_reserved(self, root: Root) -> str:
         """Return for which waiting request a host is reserved, and until when."""
-        kept = self.room.kept.get(root)
-        key = self.room.kept_elsewhere.get(root) if kept is None else kept.key
+        reserved = self.queues.reserved.get(root)
+        key = self.queues.reserved_elsewhere.get(root) if reserved is None else reserved.key
         if key is None:
             return "offered to waiting requests now"
         *_, request = key
@@ -195,19 +195,21 @@ class WaitingStore:
         return f"reserved for waiting request {request} until {until}"
 
     async def live(self, tx: Transaction) -> None:
-        reserved = msgspec.json.encode({root: kept.key for root, kept in self.room.kept.items()}).decode()
+        reserved = msgspec.json.encode(
+            {root: reservation.key for root, reservation in self.queues.reserved.items()}
+        ).decode()
         if not await parked.beat(tx, self.name, reserved, self.rescued):
             self.taken_for_dead = self.entered
         self.entered = True
 
     async def _add_once(self, keeping: Sequence[ParkedRequest]) -> tuple[dict[Id, Id], set[Id]]:
-        moves = [kept.start.asked for kept in reversed(keeping) if kept.start is not None]
+        moves = [entry.start.asked for entry in reversed(keeping) if entry.start is not None]
         async with self.database.write() as tx:
             await self.live(tx)
             first = await parked.one_of_each(tx, {move.build: move.move for move in moves}) if moves else {}
             later = {move.move for move in moves} - {*first.values()}
             return first, await parked.add(
-                tx, self.name, [kept for kept in keeping if kept.request not in later]
+                tx, self.name, [entry for entry in keeping if entry.request not in later]
             )
 
     async def lacking(self, changed: Sequence[ParkedRequest]) -> None:
@@ -222,7 +224,7 @@ class WaitingStore:
                 await parked.drop(tx, requests)
             self.leave(requests)
 
-    async def keep_decisions(self, ended: Sequence[tuple[BuildRequested, Sequence[object]]]) -> None:
+    async def store_decisions(self, ended: Sequence[tuple[BuildRequested, Sequence[object]]]) -> None:
         """Store the decisions why builds have no host, from the messages that end their requests."""
         listed = [(request, message) for request, messages in ended for message in messages]
         ending = [(asked, message) for asked, message in listed if isinstance(message, BuildUnplaceable)]
@@ -231,19 +233,19 @@ class WaitingStore:
             async with self.database.write() as tx:
                 await decisions.add(tx, ending, self._clock.now())
 
-    async def keep_refusals(self, ending: RefusedMoves) -> None:
+    async def store_refusals(self, ending: RefusedMoves) -> None:
         """Store the decisions why moves were refused, for later queries."""
         if ending:
             async with self.database.write() as tx:
                 await decisions.add_moves(tx, ending, self._clock.now())
 
-    def rescue(self, kept: ParkedRequest) -> None:
+    def rescue(self, entry: ParkedRequest) -> None:
         """Count a waiting request whose host only the slow check of all requests has found."""
         self.rescued += 1
         RESCUED.inc()
         log.error(
             "request %s waited for %.0f s although a host fitted: no change had woken it (class %s)",
-            *(kept.request, self._clock.now() - kept.since, kept.kind),
+            *(entry.request, self._clock.now() - entry.since, entry.kind),
         )
 
 
@@ -259,30 +261,30 @@ class HostChanges:
         scheduler.source.watch(self._touched)
 
     def _changed(self, roots: Sequence[str], described: Sequence[str]) -> None:
-        store, room = self.store, self.store.room
+        store, queues = self.store, self.store.queues
         sharing = self.scheduler.source.sharing
         if sharing or self._shared:
             shared = frozenset[str]().union(*sharing.values())
             if shared != self._shared:
                 self._shared, store.regroup = shared, True
             if not sharing.keys().isdisjoint(roots):
-                room.everything()
+                queues.everything()
         if described:
             store.regroup = True
-            room.everything()
-        room.changed(roots)
+            queues.everything()
+        queues.changed(roots)
         store.wake()
 
     def _touched(self, roots: Sequence[str], described: Sequence[str]) -> None:
-        if len(self.store.room):
-            self.scheduler.pending.look()
+        if len(self.store.queues):
+            self.scheduler.pending.expire()
         if self.store.related.around(roots):
             self._recheck()
 
     async def handle(self, report: HostReported) -> None:
         """Mark the hosts of a report as changed: waiting requests may fit there now."""
-        scheduler, room = self.scheduler, self.store.room
-        if not len(room):
+        scheduler, queues = self.scheduler, self.store.queues
+        if not len(queues):
             await scheduler.handle(report)
             return
         book, now = scheduler.book, scheduler.clock.monotonic()
@@ -292,14 +294,18 @@ class HostChanges:
         )
         await scheduler.handle(report)
         if was_down:
-            room.on_agent_returned()
-        room.reported(
-            [root for root, state in before.items() if not _is_alike(state, book.state(report.cell, root))]
+            queues.on_agent_returned()
+        queues.reported(
+            [
+                root
+                for root, state in before.items()
+                if not _is_equivalent(state, book.state(report.cell, root))
+            ]
         )
         self.store.wake()
 
 
-def _is_alike(state: HostState | None, other: HostState | None) -> bool:
+def _is_equivalent(state: HostState | None, other: HostState | None) -> bool:
     """Return whether filters decide the same for both states of a host; only weighers read its load."""
     if state is None or other is None:
         return state is other

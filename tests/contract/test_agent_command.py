@@ -52,7 +52,7 @@ async def an_agent(bus: Bus, name: str) -> AsyncIterator[None]:
         return NODES
 
     lease = NodeLease(
-        name, "metal", "c1", bus.asker(topics.LEASE), Clock(), bus.asker(topics.TELL_NODES), nodes
+        name, "metal", "c1", bus.asker(topics.LEASE), Clock(), bus.asker(topics.REPORT_NODES), nodes
     )
     async with asyncio.TaskGroup() as group:
         asking = group.create_task(lease.run())

@@ -107,7 +107,7 @@ def agent(placement: Placement, wall: Wall) -> OneAgent:
 ONE, TWO = "c1-host00001", "c1-host00002"
 
 
-async def test_all_hosts_at_the_beginning_and_then_silence_whoever_starts(
+async def test_all_hosts_are_reported_once_after_a_start(
     placement: Placement, wall: Wall, agent: OneAgent
 ) -> None:
     assert await agent.says() == [ONE, TWO]

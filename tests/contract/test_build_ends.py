@@ -106,7 +106,7 @@ async def scheduling(
     connect: Connect, placement: FakePlacement, *conductors: Worker, policy: ChoicePolicy | None = None
 ) -> AsyncIterator[Bus]:
     async with Bus(connect()) as asking:
-        options = SchedulerOptions(policy=policy or ChoicePolicy(), unheard_for=0.5)
+        options = SchedulerOptions(policy=policy or ChoicePolicy(), undeliverable_for=0.5)
         worker = served_scheduler(asking, placement.source, placement_queries(asking), Clock(), None, options)
         async with serving(connect, the_placement(placement), *conductors, worker) as bus:
             yield bus

@@ -572,13 +572,13 @@ class SomeAgents:
     def __init__(self, chance: random.Random, deaf: float) -> None:
         self.guests: set[str] = set()  # where there is one, or may be
         self.lost = 0
-        self._chance, self._deaf = chance, deaf
+        self._chance, self._disconnected = chance, deaf
         self._fates: dict[int, str] = {}
         self._fenced: dict[str, int] = {}
 
     def handle(self, order: BuildOrdered | DestroyOrdered) -> list[Message]:
         if isinstance(order, DestroyOrdered):
-            if self._chance.random() < self._deaf:
+            if self._chance.random() < self._disconnected:
                 self.lost += 1
                 return []
             self._fenced[order.agent] = max(order.attempt, self._fenced.get(order.agent, 0))
@@ -698,7 +698,7 @@ BROKEN = ["", "{", '"a story"', '{"cell": "c1"}', '{"cell": 7, "at": 0, "started
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-async def test_a_build_without_its_story_still_ends(builds: Builds, books: Books, broken: str) -> None:
+async def test_a_build_with_a_broken_context_still_ends(builds: Builds, books: Books, broken: str) -> None:
     await placed(builds, books, ONE)
     await spoil(builds, "story", broken)
     (end,) = await came_of(builds, BUILT)

@@ -151,16 +151,16 @@ async def test_a_provider_deleted_during_a_load_is_read_again(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await load(placement, a_load(1), a_load(2))
-    look, calls = tree_reads.look, itertools.count(1)
+    look, calls = tree_reads.find, itertools.count(1)
 
-    async def look_early(*given: Any) -> tree_reads.Look:
+    async def look_early(*given: Any) -> tree_reads.TreesNamed:
         """The first time it still sees a third, as if it went right after."""
         found = await look(*given)
         if next(calls) == 1:
             found.ids.add(uid(3, "a"))
         return found
 
-    monkeypatch.setattr(tree_reads, "look", look_early)
+    monkeypatch.setattr(tree_reads, "find", look_early)
     results = await load(placement, a_load(1, traits=("COMPUTE_NODE",)), a_load(3))
     assert outcomes(results) == [("changed", 2), ("made", 1)]
     assert next(calls) == 3

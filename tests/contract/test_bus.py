@@ -55,7 +55,7 @@ def scheduler(handler: Callable[[BuildRequested], Awaitable[BuildUnplaceable | N
     )
 
 
-async def test_consequences_carry_the_story_and_the_trace(connect: Connect, bus: Bus) -> None:
+async def test_caused_messages_carry_the_correlation_and_the_trace(connect: Connect, bus: Bus) -> None:
     seen: list[Envelope] = []
 
     async def note(ended: BuildUnplaceable) -> None:
@@ -459,7 +459,7 @@ async def test_a_message_with_an_unknown_reply_to_is_retried_normally(connect: C
 async def test_messages_without_a_consumer_do_not_delay_other_messages_of_a_timer(
     connect: Connect, bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bus.delivery.serving.MAX_UNHEARD", 3)
+    monkeypatch.setattr("bus.delivery.serving.MAX_UNDELIVERABLE", 3)
     id_ = a_small_request().request
     said: list[int] = []
     heard: list[int] = []

@@ -42,7 +42,7 @@ def a_hasty_conductor(bus: Bus, database: Database) -> Worker:
         database,
         bus.asker_of_many(CELL_CLAIM),
         bus.asker_of_many(CELL_RELEASE),
-        limits=AttemptLimits(build_timeout=1.0, look_every=0.1, stalled_after=1.0),
+        limits=AttemptLimits(build_timeout=1.0, poll_every=0.1, stalled_after=1.0),
     )
 
 

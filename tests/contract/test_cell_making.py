@@ -146,12 +146,12 @@ async def test_a_failed_step_removes_a_new_cell_and_leaves_an_existing_one(
         raise Unavailable("placement")
 
     with monkeypatch.context() as patch:
-        patch.setattr(cell_making, "_placement_hears", fail)
+        patch.setattr(cell_making, "_reaches_placement", fail)
         with pytest.raises(Unavailable):
             await plainly(making.add())
         assert not making.file.exists() and not making.broker.known
     await making.add()
-    monkeypatch.setattr(cell_making, "_placement_hears", fail)
+    monkeypatch.setattr(cell_making, "_reaches_placement", fail)
     password = making.password
     with pytest.raises(Unavailable):
         await plainly(making.add())
@@ -195,7 +195,7 @@ async def test_a_placement_that_does_not_receive_the_registration_is_reported(
     async def deaf(*_: Any) -> bool:
         return False
 
-    monkeypatch.setattr(cell_making, "_placement_hears", deaf)
+    monkeypatch.setattr(cell_making, "_reaches_placement", deaf)
     what = NewCell(SETTINGS, "c9", CellOptions(file=making.file))
     assert await add(Cli(SETTINGS, True, Console(file=io.StringIO())), what, BrokerTool()) == 1
     assert json.loads(capsys.readouterr().out)["heard"] is False
@@ -321,7 +321,7 @@ async def test_the_url_is_written_to_a_private_file(clients: Clients) -> None:
         await clients.add("web", file=True)
 
 
-async def test_agiven_password_is_not_printed(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_given_password_is_not_printed(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PASSWORD, "correct-horse-battery")
     assert "correct-horse" not in await clients.add("web")
 

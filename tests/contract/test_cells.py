@@ -223,7 +223,7 @@ async def cell(
         command = CellCommand(placement, monkeypatch, capsys)
         conductor = Worker("conductor.c1", answers=[answers(FIND_INSTANCES, command.instances, cell="c1")])
         monkeypatch.setenv("BERTH_CELLS", "c1,c2")
-        monkeypatch.setattr(commands, "_LOOK_SECONDS", 0.01)
+        monkeypatch.setattr(commands, "_POLL_SECONDS", 0.01)
         async with serving(connect, silent_placement(placement, ("c1", "c2")), conductor):
             monkeypatch.setattr(wiring, "transport", lambda settings, name: connect())
             yield command

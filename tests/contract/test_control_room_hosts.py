@@ -530,7 +530,7 @@ async def marks(placement: Placement) -> set[str]:
 
 @pytest.fixture
 def movers(monkeypatch: pytest.MonkeyPatch) -> FakeMovers:
-    monkeypatch.setattr(emptying, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(emptying, "POLL_SECONDS", 0.02)
     made = FakeMovers(alone=False)
     made.have(*(an_instance_there(number, 1) for number in range(1, 4)))
     return made

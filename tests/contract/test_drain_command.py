@@ -54,7 +54,7 @@ async def cloud(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[HostsToEmpty]:
     fake.have(an_instance_there(1, 1), an_instance_there(2, 1), an_instance_there(3, 2))
     monkeypatch.setattr(wiring, "transport", lambda *_, **__: LocalTransport(broker))
     monkeypatch.setenv("BERTH_CELLS", "c1")
-    monkeypatch.setattr(emptying, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(emptying, "POLL_SECONDS", 0.02)
     async with a_placement("sqlite+aiosqlite://") as placement:
         assert await report(placement, *(a_report(number) for number in (1, 2, 9))) == ["", "", ""]
 

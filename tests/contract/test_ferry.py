@@ -74,7 +74,7 @@ class TwoBrokers:
             said = interfere(lambda envelopes, expected: publish(envelopes, expected=expected))
             own.publish = lambda envelopes, *, expected: said(envelopes, expected)  # type: ignore[method-assign]
         async with Bus(self.middle()) as bus, asyncio.TaskGroup() as group:
-            worker = ferry(CROSSINGS, bus.transport, own, bus.clock, look_seconds=0.05, **how)
+            worker = ferry(CROSSINGS, bus.transport, own, bus.clock, poll_seconds=0.05, **how)
             serving = group.create_task(bus.serve(worker, stopping))
             try:
                 yield
@@ -163,7 +163,7 @@ async def test_a_thousand_arrive_in_order(brokers: TwoBrokers) -> None:
         assert await numbers(ear, 1000) == list(range(1000))
 
 
-async def test_questions_are_answered_both_ways_and_nothing_comes_back(brokers: TwoBrokers) -> None:
+async def test_queries_are_answered_in_both_directions_and_not_repeated(brokers: TwoBrokers) -> None:
     async def builds(question: FindBuilds) -> BuildsFound:
         return BuildsFound(builds=())
 
@@ -284,7 +284,7 @@ async def letters(transport: Connection, count: int) -> list[DeadLetter]:
 async def test_messages_without_a_consumer_become_dead_letters_at_their_origin(brokers: TwoBrokers) -> None:
     middle = await brokers.connected(brokers.middle)
     message = envelope_of(BuildDeleteRequested(build=uid(1), cell="c2"), Clock())
-    async with brokers.ferried(unheard_seconds=0.0):
+    async with brokers.ferried(undeliverable_seconds=0.0):
         await publish(middle, message)
         (letter,) = await letters(middle, 1)
         assert (letter.queue, letter.key, letter.cell) == ("ferry.c2:build.delete.c2", message.key, "c2")

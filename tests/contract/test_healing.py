@@ -32,8 +32,8 @@ from bus.topics import (
     AGENT_ASKED,
     AGENT_BUILD,
     AGENT_DESTROY,
+    AGENT_GUESTS,
     AGENT_REPORT,
-    AGENT_TOLD,
     CELL_CLAIM,
     CELL_RELEASE,
     FIND_BUILDS,
@@ -117,7 +117,7 @@ async def cell(url: str, placement: Placement) -> AsyncIterator[WitnessedCell]:
         Worker(f"agent.c1.{name}", consumes=[
             on(AGENT_BUILD.at(cell="c1", agent=name), build, emits=[AGENT_REPORT]),
             on(AGENT_DESTROY.at(cell="c1", agent=name), destroy, emits=[AGENT_REPORT]),
-            on(AGENT_ASKED.at(cell="c1", agent=name), tell, emits=[AGENT_TOLD]),
+            on(AGENT_ASKED.at(cell="c1", agent=name), tell, emits=[AGENT_GUESTS]),
         ]) for name in (AGENT, "agent-2")
     ]  # fmt: skip
 

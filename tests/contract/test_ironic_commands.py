@@ -15,7 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from berth.commands import ironic as ironic_commands
-from berth.commands.ironic import Sides, show_diff, sweep_gone
+from berth.commands.ironic import Sides, show_diff, sweep_missing
 from berth.commands.ironic_trouble import access_of
 from berth.commands.terminal import Cli
 from berth.settings import Settings
@@ -192,9 +192,9 @@ async def test_many_missing_nodes_are_removed_only_if_allowed(house: PlacementBe
     assert code == 1 and "`berth ironic sweep --allow-removals`" in lines[-1]
     assert lines[-2] == "0 nodes in Ironic, 20 in placement: 20 differ"
     with pytest.raises(OperationRefused, match="use --allow-removals"):
-        await sweep_gone(Cli(Settings(), say=house.say), house.sides(), False)
+        await sweep_missing(Cli(Settings(), say=house.say), house.sides(), False)
     assert len((await house.diff())[1]) == 22
-    assert await sweep_gone(Cli(Settings(), say=house.say), house.sides(), True) == 0
+    assert await sweep_missing(Cli(Settings(), say=house.say), house.sides(), True) == 0
     assert "20 nodes were deleted" in house.said.getvalue()
     await until(lambda: in_step(house))
     assert (await house.diff())[1] == ["0 nodes in Ironic, 0 in placement: nothing differs"]
@@ -207,7 +207,7 @@ async def test_a_few_missing_nodes_are_removed(house: PlacementBesideIronic) -> 
         await until(lambda: in_step(house))
     del house.ironic.nodes[node_number(3)]
     house.ironic.change(4, maintenance=True)
-    assert await sweep_gone(Cli(Settings(), say=house.say), house.sides(), False) == 0
+    assert await sweep_missing(Cli(Settings(), say=house.say), house.sides(), False) == 0
 
     async def only_the_other() -> bool:
         return (await house.diff())[1][-1] == "19 nodes in Ironic, 19 in placement: 1 differ"
@@ -238,12 +238,12 @@ def test_the_commands_take_their_flags(monkeypatch: pytest.MonkeyPatch) -> None:
         ran.append(("diff", cli.as_json))
         return 0
 
-    async def sweep_gone(cli: Cli, sides: Sides, allow_removals: bool) -> int:
+    async def sweep_missing(cli: Cli, sides: Sides, allow_removals: bool) -> int:
         ran.append(("sweep", allow_removals))
         return 0
 
     monkeypatch.setattr(ironic_commands, "show_diff", show_diff)
-    monkeypatch.setattr(ironic_commands, "sweep_gone", sweep_gone)
+    monkeypatch.setattr(ironic_commands, "sweep_missing", sweep_missing)
     for flags in (["diff"], ["diff", "--json"], ["sweep", "--allow-removals"]):
         assert CliRunner().invoke(ironic_commands.ironic, flags).exit_code == 0
     assert ran == [("diff", False), ("diff", True), ("sweep", True)]

@@ -105,8 +105,12 @@ async def test_partial_sweeps_read_only_changed_nodes() -> None:
                 [request.url.params.get("sort_key", "") for request in world.ironic.requests[before:]]
             )
             assert await world.differences() == []
-        lately = ["updated_at", "created_at"]
-        assert pages == [lately, lately, [*lately, "", "", ""]]  # the third reads everything
+        read_changed = ["updated_at", "created_at"]
+        assert pages == [
+            read_changed,
+            read_changed,
+            [*read_changed, "", "", ""],
+        ]  # the third reads everything
         assert world.told_of() >= {7, 1000, 1001, 1002}
 
 

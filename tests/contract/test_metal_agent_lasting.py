@@ -120,7 +120,7 @@ async def test_notifications_speed_up_an_agent_and_are_not_required() -> None:
         heard.append(handle)
         await asyncio.Event().wait()
 
-    async with metal_world(SimPlan(step_time=Durations("constant", (100.0,))), news=news) as world:
+    async with metal_world(SimPlan(step_time=Durations("constant", (100.0,))), notifications=news) as world:
         began = world.clock.now()
         await world.bus.publish(world.build())
         await world.until(lambda: world.state() == ("active", US))

@@ -32,7 +32,7 @@ async def movers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeMovers]:
     broker, fake = LocalBroker(), FakeMovers()
     fake.have(an_instance_there(1, 1), an_instance_there(2, 2, image=Image(name="debian")))
     monkeypatch.setattr(wiring, "transport", lambda *_, **__: LocalTransport(broker))
-    monkeypatch.setattr(following, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(following, "POLL_SECONDS", 0.01)
     monkeypatch.setenv("BERTH_CELLS", "c1")
     async with serving(lambda: LocalTransport(broker), fake.worker()):
         yield fake

@@ -253,7 +253,7 @@ async def test_concurrent_moves_and_reverts_leave_no_orphaned_allocations(
     assert sum(begun) == len(await over(placement))
 
 
-async def test_a_shelved_instance_holds_nothing_until_a_move_wakes_it(placement: Placement) -> None:
+async def test_a_shelved_instance_holds_nothing_until_a_move_revives_it(placement: Placement) -> None:
     assert isinstance(await release(placement, BUILD, 1, retire=SHELVED), Released)
     boot = an_order(a_claim(BUILD, on_hosts(2, **FIVE), project="mine"))
     assert await claim(placement, boot) == [Retired(why=SHELVED)]

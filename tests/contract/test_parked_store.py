@@ -148,7 +148,7 @@ async def test_requests_of_a_dead_scheduler_are_adopted_page_by_page_and_once(st
     assert (len(rest), more) == (2, False)
     assert len(await of(store, "s2")) == 3
     async with store.write() as tx:
-        await parked.LET_GO(tx, owner="s2")
+        await parked.RELEASE(tx, owner="s2")
         assert await parked.owners(tx) == {"", "s3"}
 
 
@@ -409,9 +409,9 @@ async def test_a_handover_is_stored_once_and_changed_only_from_its_last_version(
         assert await handover_store.change(tx, arriving, back, 13.0)
     assert (await known(database, 1))[one.placed.move] == back
     async with database.write() as tx:
-        assert await handover_store.untold(tx, 10.0, 20.0, 5) == []
-        assert await handover_store.untold(tx, 10.5, 20.0, 5) == [other]
-        assert await handover_store.untold(tx, 10.5, 20.0, 5) == []
+        assert await handover_store.unpublished(tx, 10.0, 20.0, 5) == []
+        assert await handover_store.unpublished(tx, 10.5, 20.0, 5) == [other]
+        assert await handover_store.unpublished(tx, 10.5, 20.0, 5) == []
         assert await handover_store.prune(tx, 13.5, 5) == 1
     assert await known(database, 1, 2) == {other.placed.move: other}
 

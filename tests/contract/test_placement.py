@@ -399,7 +399,7 @@ async def test_changes_during_a_reload_are_not_lost(
 
 async def announced(placement: Placement) -> list[PlacementChanged]:
     async with placement.database.read_single() as tx:
-        return await changes.untold(tx, 1000)
+        return await changes.unpublished(tx, 1000)
 
 
 async def test_another_process_follows_by_the_changes_alone(url: str, placement: Placement) -> None:

@@ -241,7 +241,7 @@ async def test_a_delayed_message_is_delivered_once_its_queue_is_bound_again(
 
     await until(kept)
     await queue.bind(f"{bus_name}.queues", f"*.{bus_name}:q")
-    holder_consumer = RabbitTransport(amqp_url, exchange=bus_name, keeps=True)
+    holder_consumer = RabbitTransport(amqp_url, exchange=bus_name, declares_shared=True)
     await holder_consumer.open()
     assert (await take(inbox)).envelope == delayed
     assert not await holder_consumer.dead_letters()
@@ -251,7 +251,7 @@ async def test_a_delayed_message_is_delivered_once_its_queue_is_bound_again(
 async def test_a_delayed_message_of_a_deleted_queue_is_a_dead_letter(
     amqp_url: str, channel: AbstractChannel, bus_name: str
 ) -> None:
-    transport = RabbitTransport(amqp_url, exchange=bus_name, keeps=True)
+    transport = RabbitTransport(amqp_url, exchange=bus_name, declares_shared=True)
     await transport.open()
     await transport.declare(QUEUE)
     await transport.delay("q", an_envelope(1), 0.5)
@@ -337,7 +337,7 @@ async def test_a_closing_transport_finishes_its_check_of_the_exchanges(
     amqp_url: str, bus_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(40):
-        transport = RabbitTransport(amqp_url, exchange=bus_name, look_seconds=0.0)
+        transport = RabbitTransport(amqp_url, exchange=bus_name, poll_seconds=0.0)
         await transport.open()
         await asyncio.sleep(number / 2000)  # each time at another moment of it
         await transport.close()

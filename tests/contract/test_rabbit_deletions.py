@@ -26,7 +26,7 @@ async def connected(amqp_url: str, bus_name: str) -> AsyncIterator[Connected]:
     opened: list[RabbitTransport] = []
 
     async def one_more() -> RabbitTransport:
-        opened.append(RabbitTransport(amqp_url, exchange=bus_name, look_seconds=LOOK))
+        opened.append(RabbitTransport(amqp_url, exchange=bus_name, poll_seconds=LOOK))
         await opened[-1].open()
         return opened[-1]
 

@@ -187,14 +187,14 @@ async def test_changes_without_a_consumer_do_not_block(placement: Placement) -> 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     rounds: list[int] = []
-    untold = changes.untold
+    unpublished = changes.unpublished
 
     async def counted(*args: Any) -> list[PlacementChanged]:
-        found = await untold(*args)
+        found = await unpublished(*args)
         rounds.append(len(found))
         return found
 
-    monkeypatch.setattr(changes, "untold", counted)
+    monkeypatch.setattr(changes, "unpublished", counted)
     return rounds
 
 
@@ -221,7 +221,7 @@ async def test_consecutive_changes_are_published_without_reading_the_log(
 async def test_changes_that_do_not_fit_in_memory_are_read_from_the_log(
     placement: Placement, wire: RememberingBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("placement_worker.change_log.AT_HAND", 3)
+    monkeypatch.setattr("placement_worker.change_log.UNPUBLISHED", 3)
     async with relaying((placement, wire)):
         await commit(placement)
         await wire.holds(1)
@@ -403,7 +403,7 @@ async def test_a_database_that_restarts_costs_nothing_but_time(
 
 
 @pytest.mark.parametrize(
-    ("keep", "untold", "up_to", "left"),
+    ("keep", "unpublished", "up_to", "left"),
     [
         (1, 9, 0, [1, 2, 3, 4]),
         (1, 9, 2, [3, 4]),
@@ -417,10 +417,15 @@ async def test_a_database_that_restarts_costs_nothing_but_time(
     ],
 )
 async def test_the_log_keeps_recent_and_unpublished_changes(
-    placement: Placement, monkeypatch: pytest.MonkeyPatch, keep: int, untold: int, up_to: int, left: list[int]
+    placement: Placement,
+    monkeypatch: pytest.MonkeyPatch,
+    keep: int,
+    unpublished: int,
+    up_to: int,
+    left: list[int],
 ) -> None:
     monkeypatch.setattr(changes, "KEEP", keep)
-    monkeypatch.setattr(changes, "KEEP_UNTOLD", untold)
+    monkeypatch.setattr(changes, "KEEP_UNPUBLISHED", unpublished)
     await change(placement, 4)
     async with placement.database.write() as tx:
         await changes.TELL(tx, number=up_to)

@@ -54,12 +54,12 @@ async def world(connect: Connect, url: str) -> AsyncIterator[ReplicatedPlacement
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("placement_worker.replicas.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("placement_worker.replicas.POLL_SECONDS", 0.05)
 
 
 @pytest.fixture
 def never(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("placement_worker.replicas.LOOK_SECONDS", 1000.0)
+    monkeypatch.setattr("placement_worker.replicas.POLL_SECONDS", 1000.0)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from tests.support.simulated_ironic import (
 )
 
 
-async def test_a_node_lives_from_create_to_delete(client: httpx.AsyncClient) -> None:
+async def test_a_node_is_followed_from_create_to_delete(client: httpx.AsyncClient) -> None:
     made = await client.post("/v1/nodes", json={"driver": "ipmi", "name": "new", "resource_class": "gold"})
     assert made.status_code == 201
     node = made.json()["uuid"]

@@ -11,10 +11,10 @@ from berth import topology, wiring
 from bus.topics import (
     AGENT_BUILD,
     AGENT_DESTROY,
+    AGENT_GUESTS,
     AGENT_MOVE,
     AGENT_MOVED,
     AGENT_REPORT,
-    AGENT_TOLD,
     BUILD_ADOPTED,
     BUILD_DELETED,
     BUILD_ENDED,
@@ -36,9 +36,9 @@ from bus.topics import (
     LEASE,
     MOVE_ENDED,
     MOVE_HALF,
-    MOVE_TOLD,
+    MOVE_PROGRESS,
     QUERIES,
-    TELL_NODES,
+    REPORT_NODES,
     TOPIC_OF,
     TOPICS,
     Query,
@@ -97,13 +97,13 @@ def test_a_cell_publishes_nothing_that_needs_an_answer_from_above(worker: Worker
     if worker.name.startswith("conductor"):
         assert set(worker.asks) <= {CELL_CLAIM, CELL_RELEASE}
         from_above = {FIND_BUILDS, FIND_INSTANCES, FIND_MOVES, FIND_AGENTS, EDIT_AGENT}
-        assert {row.query for row in worker.answers} <= from_above | {LEASE, TELL_NODES}
+        assert {row.query for row in worker.answers} <= from_above | {LEASE, REPORT_NODES}
     else:
         assert set(worker.asks) <= {
             CELL_ALLOCATIONS,
             CELL_PROVIDERS,
             LEASE,
-            TELL_NODES,
+            REPORT_NODES,
         }  # the last two within
         assert not worker.answers
 
@@ -119,12 +119,12 @@ MAY_SAY = {
         BUILD_ENDED,
         BUILD_DELETED,
         BUILD_ADOPTED,
-        MOVE_TOLD,
+        MOVE_PROGRESS,
         MOVE_ENDED,
         MOVE_HALF,
         HOST_FAILED,
     },
-    "agent": {AGENT_REPORT, AGENT_MOVED, AGENT_TOLD, INVENTORY_REPORTED, HOST_REPORTED, IRONIC_NODE},
+    "agent": {AGENT_REPORT, AGENT_MOVED, AGENT_GUESTS, INVENTORY_REPORTED, HOST_REPORTED, IRONIC_NODE},
 }
 
 

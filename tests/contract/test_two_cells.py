@@ -210,7 +210,7 @@ async def test_a_move_to_a_cell_without_a_conductor_is_reverted(world: CellsApar
     await world.until(a_move(build), MovePlaced)
     [placed] = [message for message in world.on_its_way if isinstance(message, MovePlaced)]
     world.on_its_way.clear()
-    world.scheduler.ending._unheard_for = 0.0
+    world.scheduler.ending._undeliverable_for = 0.0
     await world.comes_to(*await world.handovers.unheard(placed))
     assert await settled(world, build) == ("c1", "active")
     assert "no conductor" in (await said(world, build)).reason
@@ -325,7 +325,7 @@ async def test_an_unpublished_handover_is_published_again(world: CellsApart) -> 
     again = (await world.moves.place_many([request]))[0]
     assert first == again and isinstance(first, tuple | list) and isinstance(first[0], HandoverProgress)
     world.now += 61.0
-    assert list(first) == list(await world.handovers.tell_again())
+    assert list(first) == list(await world.handovers.repeat_handovers())
     await world.comes_to(request)
     assert await settled(world, build) == ("c2", "active")
 

@@ -512,7 +512,7 @@ async def by_another(world: WaitingWorld) -> None:
     await a_node_each(world)
 
 
-async def in_vain(world: WaitingWorld) -> None:
+async def failed_roots(world: WaitingWorld) -> None:
     await asyncio.sleep(100.0)
 
 
@@ -521,7 +521,9 @@ async def cancelled(world: WaitingWorld) -> None:
         await world.bus.publish(BuildCancelRequested(build=uid(number, "a")))
 
 
-@pytest.mark.parametrize("then", [a_node_each, by_another, in_vain, cancelled], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "then", [a_node_each, by_another, failed_roots, cancelled], ids=lambda one: one.__name__
+)
 @in_virtual_time
 async def test_the_end_of_a_wait_has_the_correlation_and_trace_of_the_request(
     then: Callable[[WaitingWorld], Awaitable[None]],

@@ -389,7 +389,7 @@ async def all_are_dead(bus: Bus, count: int) -> list[str]:
     return found
 
 
-class Heard:
+class OnChange:
     def __init__(self) -> None:
         self.messages: list[Message] = []
 
@@ -405,7 +405,7 @@ class Heard:
 
 
 async def test_a_message_whose_cell_differs_from_its_key_is_a_dead_letter(connect: Connect, bus: Bus) -> None:
-    heard = Heard()
+    heard = OnChange()
     everywhere = Worker("scheduler", consumes=[on(topics.HOST_FAILED, heard.failure)])
     forged, true = envelope_of(a_failure("c2"), bus.clock), envelope_of(a_failure("c1"), bus.clock)
     forged.key = "host.failed.c1"
@@ -420,7 +420,7 @@ async def test_a_message_whose_cell_differs_from_its_key_is_a_dead_letter(connec
 async def test_a_message_sent_to_a_queue_by_name_with_a_foreign_key_is_a_dead_letter(
     connect: Connect, bus: Bus
 ) -> None:
-    heard = Heard()
+    heard = OnChange()
     worker = Worker("conductor.c1", consumes=[on(topics.BUILD_DELETE.at(cell="c1"), heard.delete)])
     queue = worker.queue_of(worker.consumes[0]).name
     async with serving(connect, worker):
@@ -452,10 +452,10 @@ ASKED_WRONGLY = [
 
 
 @pytest.mark.parametrize(("key", "cell", "reply_to", "word"), ASKED_WRONGLY)
-async def test_answers_go_nowhere_but_to_addresses_for_answers_of_the_same_wall(
+async def test_answers_are_only_sent_to_reply_addresses_of_the_same_cell(
     connect: Connect, bus: Bus, key: str, cell: str, reply_to: str, word: str
 ) -> None:
-    heard = Heard()
+    heard = OnChange()
     worker = Worker(
         "placement",
         answers=[
@@ -481,7 +481,7 @@ async def test_answers_go_nowhere_but_to_addresses_for_answers_of_the_same_wall(
 
 
 async def test_a_query_without_a_reply_address_is_handled_without_a_reply(connect: Connect, bus: Bus) -> None:
-    heard = Heard()
+    heard = OnChange()
     worker = Worker("placement", answers=[answers(topics.CELL_PROVIDERS, heard.providers, cell="c1")])
     async with serving(connect, worker):
         await bus.transport.publish(

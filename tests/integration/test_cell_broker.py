@@ -75,7 +75,12 @@ def with_users(middle: RabbitMQ, own: RabbitMQ, exchange: str, directory: Path) 
     crossing = wiring.crossings_of("c2")
     may = {cell: permissions.of_cell(cell, wiring.tables_of_cell(cell), exchange) for cell in ("c1", "c2")}
     let_in(middle, exchange, c1=may["c1"], ferry=permissions.of_ferry(crossing, exchange=exchange))
-    let_in(own, exchange, c2=may["c2"], ferry=permissions.of_ferry(crossing, own=True, exchange=exchange))
+    let_in(
+        own,
+        exchange,
+        c2=may["c2"],
+        ferry=permissions.of_ferry(crossing, at_cell_broker=True, exchange=exchange),
+    )
     return Settings().having(
         cells=("c1", "c2"), hosts=HOSTS, build_time="constant:0.01", fail=0.2, exchange=exchange,
         amqp_url=middle.url, queue_type="classic",
@@ -124,13 +129,13 @@ class Boots:
         ends = await self.client.listen(topics.BUILD_ENDED.at(reply_to="load"))
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
-            hearing = group.create_task(self._handle(ends))
+            listening = group.create_task(self._handle(ends))
             booting = group.create_task(self._boot(stop))
             yield
             stop.set()
             await booting
             await until(lambda: len(self.ended) == len(self.asked), "all have ended", 120.0)
-            hearing.cancel()
+            listening.cancel()
 
     def count(self, cell: str) -> int:
         return sum(self.asked[build][0] == cell for build in self.ended)
@@ -432,7 +437,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("wall")
 
 
-async def test_a_cell_lives_with_its_permissions_alone(broker: RabbitMQ, directory: Path) -> None:
+async def test_a_cell_works_with_its_own_permissions_only(broker: RabbitMQ, directory: Path) -> None:
     async with a_cloud(broker, directory) as cloud:
         end = await cloud.boot(1)
         assert (end.status, len(end.attempts)) == ("active", 2)

@@ -78,7 +78,7 @@ async def supervised(
     outcomes = tmp_path / "outcomes"
     if request.param == "rabbit":
         url = request.getfixturevalue("amqp_url")
-        transport = RabbitTransport(url, exchange=bus_name, keeps=True)
+        transport = RabbitTransport(url, exchange=bus_name, declares_shared=True)
         await transport.open()
         yield Supervised(url, bus_name, outcomes, partial(publish, transport), transport.dead_letters)
         await transport.close()

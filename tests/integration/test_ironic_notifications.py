@@ -103,13 +103,13 @@ class InsistentIronic:
 
 class Ear:
     def __init__(self, url: str, name: str, **more: object) -> None:
-        more = {"look_seconds": 0.1, "exchange": f"{name}.ironic", "queue": f"{name}.ours"} | more
+        more = {"poll_seconds": 0.1, "exchange": f"{name}.ironic", "queue": f"{name}.ours"} | more
         self.notifications = Notifications(url, **more)  # type: ignore[arg-type]
         self._bind = self.notifications._bind
         self.notifications._bind = self._look  # type: ignore[method-assign]
         self.bodies: list[bytes] = []
         self.gaps = 0
-        self.looks = 0
+        self.searches = 0
         self.may_go_on = asyncio.Event()
         self.may_go_on.set()
 
@@ -118,7 +118,7 @@ class Ear:
         self.bodies += bodies
 
     async def _look(self, connection: AbstractConnection) -> bool:
-        self.looks += 1
+        self.searches += 1
         return await self._bind(connection)
 
     @asynccontextmanager
@@ -171,7 +171,7 @@ async def test_the_first_notification_of_a_new_ironic_is_received(
 ) -> None:
     ear = Ear(amqp_url, bus_name)
     async with ear.listening(), an_ironic(amqp_url, bus_name, durable=durable) as ironic:
-        await until(lambda: ear.looks > 3, "it looks for the exchange")
+        await until(lambda: ear.searches > 3, "it looks for the exchange")
         assert ear.gaps == 0
         await ironic.say(*SAID)
         await ear.has_heard(*BODIES)
@@ -327,10 +327,10 @@ async def test_the_state_of_the_subscription_is_known(restarted_rabbitmq: Rabbit
     ear = Ear(amqp_url, bus_name)
 
     def hears() -> bool:
-        return ear.notifications.hearing
+        return ear.notifications.subscribed
 
     async with ear.listening(), an_ironic(amqp_url, bus_name, durable=True) as ironic:
-        await until(lambda: ear.looks > 1, "it looks for the exchange")
+        await until(lambda: ear.searches > 1, "it looks for the exchange")
         assert not hears()
         await ironic.say(*SAID[:1])
         await until(hears, "it hears")

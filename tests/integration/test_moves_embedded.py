@@ -345,6 +345,6 @@ async def adopted(berth: LivingBerth, file: Path) -> None:
 
     async def clean() -> bool:
         found = await audit(berth.settings, settled=True)
-        return found.clean and found.types == {"INSTANCE": 1} and found.others == 1
+        return found.clean and found.types == {"INSTANCE": 1} and found.of_other_owners == 1
 
     await until(clean, picture=lambda: audit(berth.settings, settled=True))

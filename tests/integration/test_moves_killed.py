@@ -20,7 +20,7 @@ from berth import simulated_agents
 from bus.clock import monotonic
 from bus.moves import MoveEnd, MoveEnded, MoveKind, MovePhase, PhaseOver, Steering
 from bus.requests import Flavor, Image
-from compute_sim.guest_file import MovePhaseSaid
+from compute_sim.guest_file import MovePhaseReported
 from tests.support.moving_site import DESTINATION, PEOPLE, SOURCE, MovingSite, moving_settings, moving_site
 from tests.support.waiting import until
 
@@ -218,7 +218,7 @@ class Killing:
     def has_said(self, agent: str, move: str, phase: str) -> bool:
         """Is it in this agent's file that this phase is over?"""
         lines = simulated_agents.guest_file(self.site.settings, agent).read_text().splitlines()
-        words = MovePhaseSaid.__name__, move, phase
+        words = MovePhaseReported.__name__, move, phase
         return any(all(f'"{word}"' in line for word in words) for line in lines)
 
     # What came of it

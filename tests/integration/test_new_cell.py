@@ -117,7 +117,7 @@ async def at_work(settings: Settings, *roles: worker_roles.Role) -> AsyncIterato
         yield
 
 
-async def test_a_cell_is_made_lived_in_closed_opened_emptied_and_ended(site: CellMakersSite) -> None:
+async def test_a_cell_is_created_used_disabled_enabled_drained_and_deleted(site: CellMakersSite) -> None:
     said = await site.add()
     own = read(file=site.file, environment={}).settings
     of_agent = await site.add_agent(AGENT)

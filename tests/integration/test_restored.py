@@ -114,7 +114,7 @@ async def test_a_backup_of_a_berth_at_work_is_restored_and_every_build_ends_once
 ) -> None:
     client, dump = Client(), str(tmp_path / "berth.dump")
     async with in_one_process(before) as bus, asyncio.TaskGroup() as group:
-        hearing = group.create_task(client.handle(bus))
+        listening = group.create_task(client.handle(bus))
         old, under_way, later = client.new(12), client.new(40), client.new(10)
         await client.ask(bus, old)
         await until(lambda: len(client.ends) == len(old))
@@ -124,7 +124,7 @@ async def test_a_backup_of_a_berth_at_work_is_restored_and_every_build_ends_once
         await client.ask(bus, later)
         await delete(bus, old[:3])
         await until(lambda: len(client.ends) == len(client.asked))
-        hearing.cancel()
+        listening.cancel()
 
     after = before.having(database_url=fresh_database, exchange=f"{bus_name}-new", spare_unknown_guests=True)
     simulated_agents.guest_file(before, AGENT).rename(
@@ -134,7 +134,7 @@ async def test_a_backup_of_a_berth_at_work_is_restored_and_every_build_ends_once
 
     client.ends.clear()
     async with in_one_process(after) as bus, asyncio.TaskGroup() as group:
-        hearing = group.create_task(client.handle(bus))
+        listening = group.create_task(client.handle(bus))
         await until(lambda: nobody_is_built(after), "what was under way has come to its end")
         gone, strangers = by_kind((await compare_guests(after))[0])
         assert gone == set(old[:3])
@@ -143,11 +143,11 @@ async def test_a_backup_of_a_berth_at_work_is_restored_and_every_build_ends_once
         known = [one for one in client.asked if one not in {*strangers, *gone}]
         await client.ask(bus, known)  # everything, by the same names
         await until(lambda: client.ends.keys() >= {*known}, picture=lambda: client.ends)
-        hearing.cancel()
+        listening.cancel()
 
     plain = after.having(spare_unknown_guests=False)
     async with in_one_process(plain) as bus, asyncio.TaskGroup() as group:
-        hearing = group.create_task(client.handle(bus))
+        listening = group.create_task(client.handle(bus))
         await until(lambda: not strangers & guests_of(plain), "they are destroyed")
         await client.ask(bus, strangers)
         await until(lambda: client.ends.keys() >= {*known, *strangers}, picture=lambda: client.ends)
@@ -161,7 +161,7 @@ async def test_a_backup_of_a_berth_at_work_is_restored_and_every_build_ends_once
 
         await until(agrees, "agents have what cells know, and nothing else")
         assert await bus.transport.dead_letters(10) == []
-        hearing.cancel()
+        listening.cancel()
 
 
 async def nobody_is_built(settings: Settings) -> bool:

@@ -103,7 +103,7 @@ async def stop_and_go_on(site: SharedMetalSite, settings: Settings, writes: Coun
             assert ended.setdefault(said.build, said).status == said.status
 
     async with asyncio.TaskGroup() as group:
-        hearing = group.create_task(handle())
+        listening = group.create_task(handle())
         builds = tuple(uid(number, "b") for number in range(BUILDS))
         await bus.publish(BuildRequested(request=uid(1, "a"), instances=builds, flavor=METAL, alternates=0))
         await until(lambda: len(site.in_use()) == BUILDS, seconds=SOON)
@@ -144,7 +144,7 @@ async def stop_and_go_on(site: SharedMetalSite, settings: Settings, writes: Coun
         await until(site.dealt, seconds=SOON, picture=site.agents)
         shown = io.StringIO()
         assert await show_agents(Cli(settings, False, Console(file=shown, width=200)), []) == 0
-        hearing.cancel()
+        listening.cancel()
     return (
         f"\n{len(moved)} of {NODES} nodes had another owner {took:.1f} s after SIGSTOP; {waiting} builds of"
         f" the stopped one waited, and were finished by others after: {said.getvalue().strip()}\n"

@@ -70,7 +70,7 @@ def person() -> Iterator[Person]:
     thread.join(10)
 
 
-def test_a_node_lives_from_create_to_delete(person: Person) -> None:
+def test_a_node_is_followed_from_create_to_delete(person: Person) -> None:
     made = person.types(
         "create", "mine", "--resource-class", "gold", "--property", "rack=R7", "--trait", "CUSTOM_A"
     )

@@ -84,7 +84,7 @@ def a_metal_request(number: int) -> BuildRequested:
 
 
 @asynccontextmanager
-async def hearing(bus: Bus, settings: Settings) -> AsyncIterator[Metal]:
+async def listening(bus: Bus, settings: Settings) -> AsyncIterator[Metal]:
     metal = Metal(bus, settings)
     async with asyncio.TaskGroup() as group:
         ears = group.create_task(metal.hear())
@@ -98,7 +98,7 @@ async def test_each_of_200_takes_the_node_that_becomes_free_within_100_ms(tmp_pa
     settings = Settings().having(
         cells=("c1",), hosts=2, state_dir=str(tmp_path / "state"), build_time="constant:0.01"
     )
-    async with embedded(settings) as berth, hearing(berth.bus, settings) as metal:
+    async with embedded(settings) as berth, listening(berth.bus, settings) as metal:
         await ready(berth.bus, settings)
         for number in range(NODES):
             await metal.node(number, "cleaning")

@@ -76,7 +76,7 @@ class IronicCloud:
                 AGENT,
                 CELL,
                 self._api_for("agent"),
-                news=notification_source(
+                notifications=notification_source(
                     Notifications(self._amqp_url, queue=f"{self._name}.agent", quorum=False)
                 ),
                 period=1.0,

@@ -13,7 +13,7 @@ from berth import wiring, worker_roles
 from berth.operations.audit import audit
 from berth.settings import Settings
 from bus.candidates import PlacedHost
-from bus.claims import CLEANUP, KEEPERS, MIGRATION, holder_consumer
+from bus.claims import CLEANUP, HOLDER_TYPES, MIGRATION, holder_consumer
 from bus.clock import Clock
 from bus.host_health import DISABLED, FORCED_DOWN
 from bus.sql.database import Database
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from scheduler_worker.waiting.store import HostChanges
     from tests.simulation.world import SimulatedWorld
 
-_OVER = """
+_IS_ENDED = """
 SELECT p.name, c.name, i.used, i.total, i.reserved, i.allocation_ratio FROM inventories i
 JOIN resource_providers p ON p.id = i.resource_provider_id
 JOIN resource_classes c ON c.id = i.resource_class_id
@@ -104,7 +104,7 @@ def check_always(world: "SimulatedWorld") -> None:
     placement = world.committed("placement")
     if placement is None:
         return
-    refuse_any(placement.execute(_OVER), "more is used than there is")
+    refuse_any(placement.execute(_IS_ENDED), "more is used than there is")
     refuse_any(placement.execute(_SUMS), "used is not the sum of the allocations")
     refuse_any(placement.execute(_SPREAD), "held on two hosts at once")
     refuse_any(placement.execute(_CROWDED), "more of a server group on a host than may be")
@@ -154,11 +154,11 @@ def check_waiting(world: "SimulatedWorld") -> None:
         return
     last = placement.execute(_LAST_CHANGE).fetchone()[0]
     for changes in world.waiting_rooms():
-        room = changes.store.room
+        room = changes.store.queues
         still = (
-            not room.restless
+            not room.has_work
             and not room._trials
-            and room.next_look() is None
+            and room.next_retry() is None
             and not changes.scheduler.pending.unsettled
         )
         still = still and changes.store.related.settled
@@ -168,7 +168,7 @@ def check_waiting(world: "SimulatedWorld") -> None:
 
 
 def _nobody_fits(changes: "HostChanges", placement: sqlite3.Connection) -> None:
-    room, source = changes.store.room, changes.store.sight.source
+    room, source = changes.store.queues, changes.store.sight.source
     book, now = changes.scheduler.book, changes.scheduler.clock.monotonic()
     hosts, groups = _free(placement), _groups(placement)
     closed = {cell for (cell,) in placement.execute("SELECT name FROM cells WHERE NOT enabled")}
@@ -192,7 +192,7 @@ def _nobody_fits(changes: "HostChanges", placement: sqlite3.Connection) -> None:
         ]
         zones = {placed.zone, *(one.get("availability_zone", "") for one in told)}
         up[placed.uuid] = placed, zones
-    for request, waiter in room.everybody.items():
+    for request, waiter in room.waiters.items():
         message, several = changes.store.requests[request].message, waiter.needs
         flavor = message.flavor
         asked = {"CUSTOM_BAREMETAL": 1} if flavor.name == "metal" else {"VCPU": flavor.vcpus}
@@ -212,10 +212,10 @@ def _nobody_fits(changes: "HostChanges", placement: sqlite3.Connection) -> None:
                 continue
             if message.cell not in ("", placed.cell) or not names.isdisjoint(message.ignore_hosts):
                 continue
-            whose = room.kept.get(root)
+            whose = room.reserved.get(root)
             if whose is not None and whose.key < waiter.key and whose.kind != waiter.kind:
                 continue
-            if room.kept_elsewhere.get(root, waiter.key) < waiter.key:
+            if room.reserved_elsewhere.get(root, waiter.key) < waiter.key:
                 continue
             found[root] = min(
                 max((free.get(name, 0) // amount for free in providers.values()), default=0)
@@ -250,7 +250,7 @@ def _groups(placement: sqlite3.Connection) -> dict[str, _GroupNow]:
         for uuid, policy, most in placement.execute("SELECT uuid, policy, max_per_host FROM server_groups")
     }
     for uuid, root, kind, several in placement.execute(_MEMBERS):
-        here = groups[uuid].left if kind in KEEPERS else groups[uuid].there
+        here = groups[uuid].left if kind in HOLDER_TYPES else groups[uuid].there
         here[root] = here.get(root, 0) + several
     return groups
 
@@ -273,7 +273,7 @@ Held = Mapping[str, Mapping[str, int]]  # provider → class → how much
 _OTHERS = 12  # attempts before and after
 LONGEST_BESIDE = 15.0
 
-_ROOMS = """
+_CAPACITIES = """
 SELECT c.uuid, r.uuid, p.uuid, k.name, a.used FROM allocations a JOIN consumers c ON c.id = a.consumer_id
 JOIN resource_providers p ON p.id = a.resource_provider_id
 JOIN resource_providers r ON r.id = p.root_provider_id
@@ -320,7 +320,7 @@ def check_guests(world: "SimulatedWorld") -> None:
 def rooms_of(placement: sqlite3.Connection) -> Mapping[tuple[str, str], Held]:
     holdings: defaultdict[tuple[str, str], defaultdict[str, dict[str, int]]]
     holdings = defaultdict(lambda: defaultdict(dict))
-    for consumer, root, provider, name, used in placement.execute(_ROOMS):
+    for consumer, root, provider, name, used in placement.execute(_CAPACITIES):
         holdings[consumer, root][provider][name] = used
     return holdings
 
@@ -331,7 +331,7 @@ def _holder(
     build, attempt = guest.build, guest.attempt
     later = range(attempt + 1, attempt + _OTHERS)
     earlier = range(attempt - 1, max(attempt - _OTHERS, 0), -1)
-    others = ((later, KEEPERS), (earlier, (MIGRATION,)))
+    others = ((later, HOLDER_TYPES), (earlier, (MIGRATION,)))
     names = chain(
         (holder_consumer(build, attempt), build),
         (name for span, of in others for one in span if types.get(name := holder_consumer(build, one)) in of),

@@ -25,7 +25,7 @@ from compute_sim.core.phases import GuestState, MoveSteps, PhaseEnd
 from placement_worker.core import capacity, claim_world
 from placement_worker.core.claim_world import ClaimWorld, GroupPlaces, Holder
 from placement_worker.source import IndexedSource
-from scheduler_worker.core.waiting_queues import WaitingRoom
+from scheduler_worker.core.waiting_queues import WaitingQueues
 from tests.simulation.invariants import Broken
 from tests.simulation.world import SimulatedWorld, Trouble
 from tests.support.virtual_time import run
@@ -189,7 +189,7 @@ def _forget_which_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_what_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WaitingRoom, "changed", lambda *_: None)
+    monkeypatch.setattr(WaitingQueues, "changed", lambda *_: None)
 
 
 def _forget_what_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -207,7 +207,7 @@ class SimulatedWorld:
             unplaceable = await bus.listen(topics.BUILD_UNPLACEABLE.at())
             moved = await bus.listen(topics.MOVE_ENDED.at())
             refused = await bus.listen(topics.MOVE_REFUSED.at())
-            told = await bus.listen(topics.MOVE_TOLD.at())
+            told = await bus.listen(topics.MOVE_PROGRESS.at())
             crashing = group.create_task(self._crash_now_and_then(group))
             self._beside = [
                 group.create_task(self._handle(ended.get, self._ended)),
@@ -527,7 +527,7 @@ class SimulatedWorld:
         if written != self._looked_at:
             self._looked_at = written
             self.check(check_always)
-        if any(len(one.store.room) for one in self.waiting_rooms()) and self._quiet():
+        if any(len(one.store.queues) for one in self.waiting_rooms()) and self._quiet():
             self.check(check_waiting)
 
     def waiting_rooms(self) -> list[HostChanges]:

@@ -44,7 +44,7 @@ _AT_3_AND_4 = (
 )
 SECONDS = 90.0  # an answer of the browser may take, on a machine that does much else
 
-Heard = Callable[[str, dict[str, Any]], None]
+OnEvent = Callable[[str, dict[str, Any]], None]
 
 
 class BrowserGone(Exception):
@@ -74,7 +74,7 @@ class Chromium:
         self._talking = talking
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._heard: dict[str, Heard] = {}  # by session
+        self._heard: dict[str, OnEvent] = {}  # by session
         self._ended = ""
 
     async def tell(self, method: str, session: str = "", **given: Any) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class Chromium:
         finally:
             self._waiting.pop(number, None)
 
-    def listen(self, session: str, heard: Heard) -> None:
+    def listen(self, session: str, heard: OnEvent) -> None:
         self._heard[session] = heard
 
     def forget(self, session: str) -> None:
@@ -158,7 +158,7 @@ async def a_chromium(*options: str) -> AsyncIterator[Chromium]:
             asyncio.streams.FlowControlMixin, os.fdopen(tells, "wb")
         )
         browser = Chromium(asyncio.StreamWriter(writing, protocol, None, loop))
-        hearing = loop.create_task(browser.handle(listening))
+        watching = loop.create_task(browser.handle(listening))
         try:
             await browser.tell("Browser.getVersion")
             yield browser
@@ -168,7 +168,7 @@ async def a_chromium(*options: str) -> AsyncIterator[Chromium]:
             raise BrowserGone(f"{gone}\n{said}") from gone
         finally:
             await _end(process, browser)
-            await hearing
+            await watching
             reading.close()
             writing.close()
             shutil.rmtree(profile, ignore_errors=True)

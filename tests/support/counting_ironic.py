@@ -70,10 +70,10 @@ class ReaderCase:
         clock = Clock(lambda: 0.0, random.Random(1), lambda: 0.0)
         self.reader = Reader(self.ironic, clock, at_once=at_once, closed=closed.__contains__)
         self.found: list[NodeRead] = []
-        self.heard = 0
+        self.received = 0
 
     def moment(self) -> Moment:
-        return Moment(asyncio.get_running_loop().time(), self.heard)
+        return Moment(asyncio.get_running_loop().time(), self.received)
 
     async def take(self, found: Sequence[NodeRead]) -> None:
         self.found += found

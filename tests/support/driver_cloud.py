@@ -232,7 +232,7 @@ async def a_driver_cloud(
                 hosts, faults, clock, file, lambda *given: group.create_task(serve(*given))
             )
             cloud = DriverCloud(client, agent)
-            hearing = group.create_task(cloud.handle())
+            listening = group.create_task(cloud.handle())
             for callable in made.values():
                 started = asyncio.Event()
                 group.create_task(serve(callable, started, stopping))
@@ -244,7 +244,7 @@ async def a_driver_cloud(
             finally:
                 stopping.set()
                 await agent.stop()
-                hearing.cancel()
+                listening.cancel()
     finally:
         await placement.close()
         await builds.close()

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from bus.aggregates import Aggregate
-from bus.candidates import CandidateSearch, Heard
+from bus.candidates import CandidateSearch, OnChange
 from bus.groups import ServerGroup
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
@@ -62,7 +62,7 @@ class FilledMemory:
     def __init__(self) -> None:
         self.index = Index()
 
-    def watch(self, heard: Heard) -> None: ...
+    def watch(self, heard: OnChange) -> None: ...
 
     async def fresh(self) -> None: ...
 

@@ -95,9 +95,13 @@ class FakeMovers:
                 on(
                     topics.MOVE_REQUESTED,
                     self._move,
-                    emits=[topics.MOVE_REFUSED, topics.MOVE_TOLD, topics.MOVE_ENDED],
+                    emits=[topics.MOVE_REFUSED, topics.MOVE_PROGRESS, topics.MOVE_ENDED],
                 ),
-                on(topics.MOVE_STEER.at(cell="c1"), self._steer, emits=[topics.MOVE_TOLD, topics.MOVE_ENDED]),
+                on(
+                    topics.MOVE_STEER.at(cell="c1"),
+                    self._steer,
+                    emits=[topics.MOVE_PROGRESS, topics.MOVE_ENDED],
+                ),
                 on(topics.BUILD_CANCEL, self._cancel, emits=[topics.BUILD_CANCELLED]),
             ],
             answers=[

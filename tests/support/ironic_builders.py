@@ -29,7 +29,7 @@ class BeliefCase:
     def __init__(self, *, can_read: bool, **rules: Any) -> None:
         said: dict[str, Any] = {"place": lambda node: PLACE, "can_read": can_read}
         self.beliefs = KnownStates(KnownStateRules(**said | rules))
-        self.told: InventoryReported | None = None
+        self.reported: InventoryReported | None = None
 
     def handle(self, event: str, phase: Phase, at: float, node: IronicNode = FREE, **changes: Any) -> Step:
         said = ReceivedNotification(
@@ -45,20 +45,20 @@ class BeliefCase:
         )
 
     def read(
-        self, at: float, node: IronicNode | None = READ, *, heard: int | None = None, **more: Any
+        self, at: float, node: IronicNode | None = READ, *, received: int | None = None, **more: Any
     ) -> Step:
         began = self.beliefs.moment(at)
-        began = began if heard is None else began._replace(heard=heard)
+        began = began if received is None else began._replace(received=received)
         return self._keep(self.beliefs.read(NODE, node, began, **more))
 
     @property
     def open(self) -> bool:
-        return self.told is not None and is_open(self.told)
+        return self.reported is not None and is_open(self.reported)
 
     def _keep(self, step: Step) -> Step:
         if step.report is not None:
-            assert self.told is None or step.report.sequence > self.told.sequence
-            self.told = step.report
+            assert self.reported is None or step.report.sequence > self.reported.sequence
+            self.reported = step.report
         return step
 
 
@@ -76,7 +76,7 @@ def closed(*, can_read: bool) -> BeliefCase:
     """A node that is being cleaned since T."""
     case = BeliefCase(can_read=can_read)
     case.handle("provision_set", "start", T, updated_at=T, provision_state="cleaning")
-    assert case.told is not None and not case.open
+    assert case.reported is not None and not case.open
     return case
 
 

@@ -210,9 +210,9 @@ async def moving_site(
     async with running(settings, WatchingSupervisor) as berth:
         site = MovingSite(berth, AgentNotes(notes))
         async with asyncio.TaskGroup() as group:
-            hearing = await site.listen(group)
+            listening = await site.listen(group)
             try:
                 yield site
             finally:
-                for task in hearing:
+                for task in listening:
                     task.cancel()

@@ -54,7 +54,7 @@ class OpenBerth:
             reply_to=self.bus.clock.uuid(),
             **more,
         )
-        told = await self.bus.listen(topics.MOVE_TOLD.at(reply_to=asked.reply_to))
+        told = await self.bus.listen(topics.MOVE_PROGRESS.at(reply_to=asked.reply_to))
         await self.bus.publish(asked)
         while (said := await in_time(told.get())).phase != "verify":
             pass

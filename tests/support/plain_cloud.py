@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from scheduler_worker.core.waiting_queue import HostsFound, Prospect, RoomNeeded, Turn, Waiter
-from scheduler_worker.core.waiting_queues import WaitingRoom
+from scheduler_worker.core.waiting_queue import CapacityNeeded, HostsFound, Prospect, Turn, Waiter
+from scheduler_worker.core.waiting_queues import WaitingQueues
 
 Amounts = dict[str, int]
 
@@ -29,7 +29,7 @@ class PlainCloud:
     def __init__(self, hosts: Mapping[str, Amounts], kinds: Mapping[str, Amounts]) -> None:
         self.hosts = {root: CountedHost(dict(amounts), dict(amounts)) for root, amounts in hosts.items()}
         self.kinds = dict(kinds)
-        self.room = WaitingRoom(self)
+        self.queues = WaitingQueues(self)
         self.placed: list[tuple[str, str]] = []  # request, root
         self.rescued: list[str] = []
         self.asked: list[str] = []
@@ -39,14 +39,14 @@ class PlainCloud:
     def free(self, root: str) -> Mapping[str, int]:
         return self.hosts[root].free if root in self.hosts else {}
 
-    def watches(self, kind: str) -> Sequence[RoomNeeded]:
+    def watches(self, kind: str) -> Sequence[CapacityNeeded]:
         asked = self.kinds[kind]
         scarcest = min(
             asked, key=lambda name: sum(h.free.get(name, 0) >= asked[name] for h in self.hosts.values())
         )
-        return (RoomNeeded(scarcest, asked[scarcest]),)
+        return (CapacityNeeded(scarcest, asked[scarcest]),)
 
-    def look(
+    def search(
         self, kind: str, among: Collection[str] | None, beside: Collection[str], enough: int
     ) -> HostsFound:
         self.asked.append(kind)
@@ -87,12 +87,12 @@ class PlainCloud:
 
     def park(self, number: int, kind: str, *, priority: int = 0, since: float = 0.0, needs: int = 1) -> None:
         request = f"r{number:05}"
-        self.room.enter(Waiter(request, kind, priority, since, 1e9, needs), self.room.mark)
+        self.queues.enter(Waiter(request, kind, priority, since, 1e9, needs), self.queues.mark)
 
     def frees(self, root: str, **amounts: int) -> None:
         for name, amount in amounts.items():
             self.hosts[root].free[name] = self.hosts[root].free.get(name, 0) + amount
-        self.room.changed([root])
+        self.queues.changed([root])
 
     def takes(self, root: str, asked: Mapping[str, int], sign: int = 1) -> None:
         for name, amount in asked.items():
@@ -114,25 +114,25 @@ class PlainCloud:
 
     def plays(self, now: float = 0.0) -> list[tuple[str, str]]:
         before = len(self.placed)
-        while turns := self.room.turns(now):
+        while turns := self.queues.next_requests(now):
             for turn in turns:
                 self.take(turn)
         return self.placed[before:]
 
     def take(self, turn: Turn) -> None:
         waiter = turn.waiter
-        roots = self.place(waiter.kind, turn.beside, waiter.needs)
+        roots = self.place(waiter.kind, turn.excluded, waiter.needs)
         if not roots:
-            self.room.back(waiter.request)
+            self.queues.requeue(waiter.request)
             return
         self.rescued += [waiter.request] * turn.forgotten
         self.placed += [(waiter.request, root) for root in roots]
-        self.room.leave(waiter.request)
+        self.queues.leave(waiter.request)
 
     def overlooked(self) -> list[str]:
-        kept = self.room.kept
+        kept = self.queues.reserved
         found = []
-        for request, waiter in self.room.everybody.items():
+        for request, waiter in self.queues.waiters.items():
             for root, host in self.hosts.items():
                 whose = kept.get(root)
                 if whose is not None and whose.key < waiter.key and whose.kind != waiter.kind:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bus.aggregates import Aggregate
-from bus.candidates import Bools, Floats, Heard, Ints
+from bus.candidates import Bools, Floats, Ints, OnChange
 from bus.cells import RegisteredCell
 from bus.decisions import NearMiss, Removal
 from bus.queries import Candidate, FindCandidates
@@ -41,7 +41,7 @@ class PlainSource:
     layout: int = 1
     questions: list[FindCandidates] = field(default_factory=list)
     promised: list[Allocations] = field(default_factory=list)
-    untold: list[Candidate] = field(default_factory=list)  # hosts it learns of when it is brought level
+    unpublished: list[Candidate] = field(default_factory=list)  # hosts it learns of when it is brought level
     levelled: int = 0
     sharing: Mapping[str, Collection[str]] = field(default_factory=dict)
     spaced: bool = False
@@ -86,14 +86,14 @@ class PlainSource:
     def withdraw(self, allocations: Allocations) -> None:
         self.promised.remove(allocations)
 
-    def watch(self, heard: Heard) -> None: ...
+    def watch(self, heard: OnChange) -> None: ...
 
-    def watch_for_more(self, heard: Heard) -> None: ...
+    def watch_for_more(self, heard: OnChange) -> None: ...
 
     async def fresh(self) -> None:
         self.levelled += 1
-        if self.untold:
-            self.candidates, self.untold = (*self.candidates, *self.untold), []
+        if self.unpublished:
+            self.candidates, self.unpublished = (*self.candidates, *self.unpublished), []
             self.seen, self.layout = self.seen + 1, self.layout + 1
 
     def search(self, question: FindCandidates, *, empty: bool = False) -> "PlainSourceSearch":

@@ -73,11 +73,11 @@ class RandomMessages:
         chance, kind = self._chance, self._kinds[number % len(self._kinds)]
         self._wildness = chance.choice((0.0, 0.0, 0.02, 0.2))  # how much of it cannot be decoded
         self._bulky, self._left = False, MOST_VALUES
-        self._word = {name: chance.choice(words) for name, words in self._words.items()}
+        self._notifier = {name: chance.choice(words) for name, words in self._words.items()}
         if kind in (HostReported, InventoryReported):
-            self._word["agent"] = "nobody"
+            self._notifier["agent"] = "nobody"
         fields = self._value(self._types[kind], kind.__name__)
-        key = KINDS[kind].format_map(defaultdict(lambda: "a", self._word))
+        key = KINDS[kind].format_map(defaultdict(lambda: "a", self._notifier))
         return Envelope(
             id=f"random-{number}",
             type=kind.__name__,
@@ -149,7 +149,7 @@ class RandomMessages:
     def _text(self, type_: inspect.StrType, name: str) -> str:
         chance = self._chance
         if name in ("cell", "agent", "client", "to_cell") and chance.random() < 0.9:
-            return self._word["cell" if name == "to_cell" else name]
+            return self._notifier["cell" if name == "to_cell" else name]
         if name == "query":
             return chance.choice(QUERY_TEXTS)
         pattern = type_.pattern or ""

@@ -197,8 +197,8 @@ class RingCloud:
         api = IronicApi(Access(url="http://ironic"), self.clock, transport=WatchedWay(self, name, life))
         bus = Bus(LocalTransport(self.broker), self.clock)
         lease = NodeLease(
-            name, POOL, CELL, bus.asker(topics.LEASE, timeout=1.0), self.clock, bus.asker(topics.TELL_NODES),
-            nodes_of(api, NodeSelection(cell=CELL), CELL, POOL),
+            name, POOL, CELL, bus.asker(topics.LEASE, timeout=1.0), self.clock,
+            bus.asker(topics.REPORT_NODES), nodes_of(api, NodeSelection(cell=CELL), CELL, POOL),
         )  # fmt: skip
         agent = metal_agent(name, CELL, api, clock=self.clock, lease=lease)
 

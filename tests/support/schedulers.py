@@ -12,9 +12,14 @@ from placement_worker import IndexedSource, Placement
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.move_state import Handover
-from scheduler_worker.dependencies import UNHEARD_SECONDS, CellQueries, PlacementQueries, SchedulerOptions
+from scheduler_worker.dependencies import (
+    UNDELIVERABLE_SECONDS,
+    CellQueries,
+    PlacementQueries,
+    SchedulerOptions,
+)
 from scheduler_worker.handovers import Handovers
-from scheduler_worker.move_courses import KeepRefusals, MoveCourse, MoveCourses, MoveVerdict
+from scheduler_worker.move_courses import MoveCourse, MoveCourses, MoveVerdict, StoreRefusals
 from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.placing import Scheduler
 from tests.support.scheduler_builders import FakePlacement
@@ -31,7 +36,7 @@ def scheduler_of(
     clock: Clock | None = None,
     policy: ChoicePolicy | None = None,
     requests: RequestOptions | None = None,
-    unheard_for: float = UNHEARD_SECONDS,
+    undeliverable_for: float = UNDELIVERABLE_SECONDS,
     **queries: Any,
 ) -> Scheduler:
     """Return a scheduler of this placement, with other sources or queries where given."""
@@ -41,7 +46,9 @@ def scheduler_of(
     else:
         source, asked = source or placement.source, placement.queries()
     options = SchedulerOptions(
-        policy=policy or ChoicePolicy(), requests=requests or RequestOptions(), unheard_for=unheard_for
+        policy=policy or ChoicePolicy(),
+        requests=requests or RequestOptions(),
+        undeliverable_for=undeliverable_for,
     )
     return Scheduler(source, PlacementQueries(**{**vars(asked), **queries}), clock or Clock(), options)
 
@@ -79,7 +86,7 @@ async def _forget(ended: object) -> None: ...
 
 
 def moves_of(
-    scheduler: Scheduler, find: Any, handovers: Handovers | None = None, keep: KeepRefusals = _forget
+    scheduler: Scheduler, find: Any, handovers: Handovers | None = None, keep: StoreRefusals = _forget
 ) -> "MovesWithoutWaiting":
     """Return the moves of a scheduler whose cells answer `find` about their builds."""
     cells = CellQueries(builds=find, instances=_unused, moves=_unused)
@@ -94,7 +101,7 @@ class MovesWithoutWaiting:
 
     def __init__(self, courses: MoveCourses) -> None:
         self.courses = courses
-        self.take_back = courses.take_back
+        self.undo_placed = courses.undo_placed
 
     async def place_many(self, requests: Sequence[MoveRequested]) -> list[MoveVerdict]:
         return await self.courses.place_new([MoveCourse(request) for request in requests])

@@ -14,7 +14,7 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import InventoryReported
-from bus.rabbit.foreign import Gap, Hear
+from bus.rabbit.foreign import Gap, HandleBodies
 from bus.replication import PlacementChanged, ProviderChange
 from bus.resources import FindProviders, Provider, ProvidersFound
 from bus.worker import Worker, answers, on_many
@@ -159,13 +159,13 @@ class SaidByHand:
 
     def __init__(self) -> None:
         self.bound = asyncio.Event()
-        self.hearing = False
-        self._handle: Hear
+        self.subscribed = False
+        self._handle: HandleBodies
         self._gap: Gap
 
-    async def run(self, handle: Hear, gap: Gap) -> None:
+    async def run(self, handle: HandleBodies, gap: Gap) -> None:
         self._handle, self._gap = handle, gap
-        self.hearing = True
+        self.subscribed = True
         gap()
         self.bound.set()
         await asyncio.get_running_loop().create_future()
@@ -180,10 +180,10 @@ class SaidByHand:
 
     def goes_deaf(self) -> None:
         """The broker is away."""
-        self.hearing = False
+        self.subscribed = False
 
     def was_interrupted(self) -> None:
-        self.hearing = True
+        self.subscribed = True
         self._gap()
 
 

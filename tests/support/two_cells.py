@@ -168,7 +168,7 @@ class CellsApart:
         self.said: list[Message] = []
         self.failing = ""  # the phase that always does
         self.databases = databases
-        self.scheduler = scheduler_of(placement, clock=clock, unheard_for=5000.0)
+        self.scheduler = scheduler_of(placement, clock=clock, undeliverable_for=5000.0)
         self.handovers = Handovers(
             databases["scheduler"], self.scheduler.placement, self.scheduler.ending, clock
         )
@@ -227,7 +227,7 @@ class CellsApart:
         self.now += seconds
         for cell in self.cells.values():
             self.on_its_way += await cell.timers()
-        self.on_its_way += await self.handovers.tell_again()
+        self.on_its_way += await self.handovers.repeat_handovers()
 
     async def step(self, which: int | None = None) -> None:
         chance = self.chance

@@ -21,7 +21,7 @@ from bus.topics import QUERIES, TOPICS, Query, Topic
 from bus.vocabulary import Message
 from bus.worker import Worker, cell_of, on
 from placement_worker.core.claim_world import CellLimits, ended
-from placement_worker.core.reports import DAY, bars_report, names_apart
+from placement_worker.core.reports import DAY, bars_report, distinct_names
 from tests.support.ids import uid
 
 PAGE = Path(__file__).parents[2] / "docs" / "cells.md"
@@ -211,7 +211,7 @@ def may(found: permissions.Permissions, exchange: str = "berth") -> permissions.
     return keys
 
 
-MIDDLE, OWN = permissions.of_ferry(CROSSINGS), permissions.of_ferry(CROSSINGS, own=True)
+MIDDLE, OWN = permissions.of_ferry(CROSSINGS), permissions.of_ferry(CROSSINGS, at_cell_broker=True)
 THE_CELL = permissions.of_cell("c1", wiring.tables_of_cell("c1"))
 SAYS_OUT = [
     "inventory.reported.c1", "host.failed.c1", "build.ended.c1", "build.ended.c1.me",
@@ -353,5 +353,5 @@ def test_accepted_reports_by_cell(owner: str, known: bool, sequence: int, why: s
 
 
 def test_a_duplicate_provider_name_gets_the_cell_as_suffix() -> None:
-    assert names_apart("h", "c2", uid(1)) == ("h@c2", f"h@c2@{uid(1)}")
-    assert [len(name) for name in names_apart("h" * 200, "c2", uid(1))] == [200, 200]
+    assert distinct_names("h", "c2", uid(1)) == ("h@c2", f"h@c2@{uid(1)}")
+    assert [len(name) for name in distinct_names("h" * 200, "c2", uid(1))] == [200, 200]

@@ -188,7 +188,7 @@ def test_an_unshelve_without_capacity_leaves_the_consumer_retired() -> None:
     assert there.retired[X] == ASLEEP and not there.woken
 
 
-def test_shelved_again_is_shelved_and_ended_he_is_not_woken() -> None:
+def test_a_consumer_shelved_twice_is_shelved_and_a_deleted_one_is_not_revived() -> None:
     there = a_shelved_world()
     assert release(ReleaseRequested(consumer=X, generation=None, retire=SHELVED), there) == ASLEEP
     nowhere = ReleaseRequested(consumer=X, generation=None, retire="no host", unplaceable=True)

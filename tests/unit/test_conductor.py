@@ -434,7 +434,7 @@ def test_a_refused_release_is_the_cause_of_the_end() -> None:
     assert (build.status, build.end, build.doom) == ("deleted", "active", "")
 
 
-def test_hosts_beyond_the_cells_wall_are_refused_with_that_cause() -> None:
+def test_hosts_outside_the_cell_are_refused_with_that_cause() -> None:
     hopeless = SwapAnswered(1, Refused(refusals=(WALLED, WALLED)))
     end = end_of(PLACED, FAILED, hopeless, ReleaseAnswer("swapping", Released()))
     assert end.status == "error" and WALLED.why in end.reason

@@ -281,7 +281,7 @@ def test_a_leak_is_not_confirmed_if_the_source_cell_was_not_read() -> None:
 
 def test_attempts_known_to_either_of_two_cells_are_no_leaks() -> None:
     here, gone = HeldByCell("active", 2, came=True), HeldByCell("moved", 1, frozenset({1}))
-    for both in (here.beside(gone), gone.beside(here)):
+    for both in (here.merged_with(gone), gone.merged_with(here)):
         assert (both.status, both.attempt, both.left) == ("active", 2, frozenset({1}))
         assert list(leaks([kept(1)], {BUILD: both}, all_read=True, old=OLD)) == []
 

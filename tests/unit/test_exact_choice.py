@@ -345,7 +345,7 @@ async def placed_by(load: MixedLoad) -> list[BuildPlaced]:
                 build=uid(1, "b"),
                 attempt=1,
             )
-            await scheduler.hear_of_failure(failed)
+            await scheduler.on_host_failed(failed)
         batch = list[BuildRequested]()
         for _ in range(40):
             several = chance.choice((1, 1, 1, 3))

@@ -40,7 +40,7 @@ def numbers_of(reads: object, facts: list[HostFacts]) -> tuple[list[float], list
 
     def read(view: View) -> Number:
         value = reads(view)  # type: ignore[operator]
-        return view.where(view.said(value), value, -99.0)
+        return view.where(view.known(value), value, -99.0)
 
     at_once = read(everybody)
     one_by_one = [float(read(OneHost(facts))) for facts in each]

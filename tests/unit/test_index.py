@@ -372,14 +372,14 @@ def known_of(index: Index) -> dict[str, object]:
         assert row is not None
         return row.uuid
 
-    told: dict[str, object] = {
+    summary: dict[str, object] = {
         "trees": {root: set(uuids) for root, uuids in index.trees.items()},
         "first": all(root == uuids[0] for root, uuids in index.trees.items()),
         "children": index.children,
     }
     for uuid, row in index.rows.items():
         at = row.position
-        told[uuid] = (
+        summary[uuid] = (
             (row.root, row.parent, row.host, row.cell, row.agent, row.shapes, row.capacity, row.free),
             (index.roots[at], index.below[at], name(int(index.root_of[at]))),
             {trait for trait, flags in index.traits.items() if flags.mask(index.high)[at]} == set(row.traits),
@@ -389,11 +389,11 @@ def known_of(index: Index) -> dict[str, object]:
             {one for one, sharers in index.sharers.items() if at in sharers},
             {name(root) for root in index.reach(at).tolist()} if SHARES in row.traits else set(),
         )
-    return told
+    return summary
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_applying_changes_equals_loading_anew(seed: int) -> None:
+def test_applying_changes_equals_loading_everything(seed: int) -> None:
     chance = Random(seed)
     forest = GrowingForest(chance)
     straight, shuffled = Index(1), Index(1)
@@ -425,10 +425,10 @@ def test_cached_wire_forms_of_a_provider_are_dropped_when_it_changes() -> None:
 
     def tell() -> None:
         for row in index.rows.values():
-            row.told = "told"
+            row.summary = "summary"
 
     def still_told() -> set[str]:
-        return {row.uuid for row in index.rows.values() if row.told is not None}
+        return {row.uuid for row in index.rows.values() if row.summary is not None}
 
     tell()
     index.use(ProviderChange(root.uuid, root.uuid, 2, {"VCPU": 3}), 2)
@@ -569,13 +569,13 @@ def sized(number: int, size: int) -> Tree:
 @pytest.mark.parametrize(
     ("news", "read", "sizes"),
     [
-        pytest.param([with_trees(2, sized(1, 16))], [], {ONE: 16}, id="told"),
-        pytest.param([changed(2, ONE, reshaped=True)], [ONE], {ONE: 8}, id="not told"),
+        pytest.param([with_trees(2, sized(1, 16))], [], {ONE: 16}, id="summary"),
+        pytest.param([changed(2, ONE, reshaped=True)], [ONE], {ONE: 8}, id="not summary"),
         pytest.param(
             [with_trees(2, sized(1, 16)), changed(3, TWO, reshaped=True)],
             [TWO],
             {ONE: 16, TWO: 8},
-            id="one of two told",
+            id="one of two summary",
         ),
         pytest.param(
             [with_trees(3, sized(1, 32)), with_trees(2, sized(1, 16))], [], {ONE: 32}, id="the last counts"
@@ -584,7 +584,7 @@ def sized(number: int, size: int) -> Tree:
             [with_trees(2, sized(1, 16)), changed(3, ONE, reshaped=True)],
             [ONE],
             {ONE: 8},
-            id="the last was not told",
+            id="the last was not summary",
         ),
         pytest.param(
             [replace(with_trees(2, sized(1, 16)), trees=KnownTrees(trees=(KnownTree(ONE, "h", 7, 1),)))],

@@ -68,7 +68,7 @@ def test_closing_notifications_take_effect_immediately(
     step = case.handle(event, phase, updated_at + 0.5, updated_at=updated_at, **changes)
     assert step.outcome == "told" and not case.open
     assert step.read == (can_read and event == "update"), "an update may be one of traits, with an old state"
-    assert case.told is not None and case.told.sequence == int((updated_at + 0.5) * 1e6)
+    assert case.reported is not None and case.reported.sequence == int((updated_at + 0.5) * 1e6)
 
 
 @with_and_without
@@ -78,11 +78,11 @@ def test_start_notifications_of_requests_change_nothing(
     event: str, changes: dict[str, Any], can_read: bool
 ) -> None:
     for case in opened(can_read=can_read), closed(can_read=can_read):
-        before = case.told
+        before = case.reported
         assert case.handle(event, "start", T + 5, **changes) == (case.beliefs.of(NODE), "asked", None, False)
         refused = case.handle(event, "error", T + 6, **changes)
         assert refused.read == can_read
-        assert case.told == before
+        assert case.reported == before
 
 
 @pytest.mark.parametrize("phase", ["start", "error"])
@@ -98,11 +98,11 @@ def test_a_start_or_an_error_never_opens(event: str, phase: Phase) -> None:
 @with_and_without
 def test_a_repeated_notification_is_not_reported_again(can_read: bool) -> None:
     for case in opened(can_read=can_read), closed(can_read=can_read):
-        before = case.told
+        before = case.reported
         state = "available" if case.open else "cleaning"
         step = case.handle("provision_set", "end", T, updated_at=T, provision_state=state)
         assert (step.report, step.read) == (None, False)
-        assert case.told == before
+        assert case.reported == before
 
 
 def test_late_messages_change_nothing() -> None:
@@ -127,7 +127,7 @@ def test_the_update_time_decides_if_the_event_time_is_wrong(can_read: bool) -> N
     case = opened(can_read=can_read)
     step = case.handle("provision_set", "start", T - 5, updated_at=T + 3, provision_state="deploying")
     assert step.outcome == "told" and not case.open
-    assert case.told is not None and case.told.sequence > T * 1e6, "or placement would not believe it"
+    assert case.reported is not None and case.reported.sequence > T * 1e6, "or placement would not believe it"
 
 
 def test_notifications_from_before_a_read_lead_to_another_read() -> None:
@@ -158,7 +158,7 @@ def test_a_change_of_traits_that_ends_with_an_older_state_does_not_close_the_nod
     changes = dict[str, Any](updated_at=updated_at, provision_state="cleaning", traits=("CUSTOM_Y",))
     case.handle("update", "end", T + 0.6, **changes)
     assert case.open
-    assert case.told is not None and case.told.providers[0].traits == ("CUSTOM_Y",)
+    assert case.reported is not None and case.reported.providers[0].traits == ("CUSTOM_Y",)
     case = opened(can_read=True)
     assert case.handle("update", "end", T + 0.6, **changes).read
     assert case.open
@@ -170,10 +170,10 @@ def test_a_change_of_traits_that_ends_with_an_older_state_does_not_close_the_nod
 @with_and_without
 def test_an_older_update_only_changes_traits(older: dict[str, Any], can_read: bool) -> None:
     case = opened(can_read=can_read)
-    before = case.told
+    before = case.reported
     step = case.handle("update", "end", T + 0.6, updated_at=T - 3, **older)
     assert (step.report, step.read) == (None, can_read)
-    assert case.told == before
+    assert case.reported == before
 
 
 @pytest.mark.parametrize("changes", [{}, {"traits": ("CUSTOM_Y",)}])
@@ -187,7 +187,7 @@ def test_an_older_update_does_not_open_a_node(
     case = BeliefCase(can_read=False)
     case.handle("provision_set", "start", T + 0.1, updated_at=T, **why)
     case.handle("update", "end", T + 0.6, updated_at=updated_at, **changes)
-    assert case.told is not None and not case.open
+    assert case.reported is not None and not case.open
 
 
 def test_maintenance_can_change_twice_within_a_second() -> None:

@@ -28,13 +28,13 @@ def test_a_request_during_a_read_causes_one_more_read() -> None:
     async def story() -> None:
         case.reader.wish(uid(1, "c"))
         await asyncio.sleep(READING / 2)
-        case.heard = 7
+        case.received = 7
         for _ in range(5):
             case.reader.wish(uid(1, "c"))
         await asyncio.sleep(1)
 
     case.play(story)
-    assert [began.heard for _, _, began in case.found] == [0, 7]
+    assert [began.received for _, _, began in case.found] == [0, 7]
     assert case.ironic.most_of_one == 1
 
 

@@ -114,13 +114,13 @@ def test_a_page_requested_before_the_read_request_does_not_count() -> None:
         for uuid in everyone[:-1]:
             case.reader.wish(uuid)
         await asyncio.sleep(READING / 2)
-        case.heard = 7
+        case.received = 7
         case.reader.wish(late)
         await asyncio.sleep(20)
 
     case.play(story)
     (found,) = (read for read in case.found if read.uuid == late)
-    assert found.began.heard == 7
+    assert found.began.received == 7
 
 
 @pytest.mark.parametrize("trouble", ["away", "refused"])

@@ -13,51 +13,51 @@ from tests.support.ironic_builders import NODE, PLACE, READ, BeliefCase, T, clos
 
 def test_a_read_overlapping_a_notification_opens_nothing() -> None:
     case = closed(can_read=True)
-    before = case.beliefs.heard
+    before = case.beliefs.received
     case.handle("provision_set", "end", T + 1, updated_at=T + 1)
-    step = case.read(T + 1.1, heard=before)
+    step = case.read(T + 1.1, received=before)
     assert (step.outcome, step.read) == ("read", True) and not case.open
     assert case.read(T + 1.2).outcome == "told" and case.open
 
 
 def test_but_it_may_close() -> None:
     case = opened(can_read=True)
-    before = case.beliefs.heard
+    before = case.beliefs.received
     case.handle("power_set", "start", T + 1, updated_at=T + 1)
-    step = case.read(T + 1.1, replace(READ, maintenance=True), heard=before)
+    step = case.read(T + 1.1, replace(READ, maintenance=True), received=before)
     assert (step.outcome, step.read) == ("told", True) and not case.open
 
 
 def test_nor_does_it_end_a_node() -> None:
     case = BeliefCase(can_read=True)
-    before = case.beliefs.heard
+    before = case.beliefs.received
     case.handle("create", "end", T, provision_state="enroll")
-    assert case.read(T - 0.1, None, heard=before) == (case.beliefs.of(NODE), "read", None, True)
+    assert case.read(T - 0.1, None, received=before) == (case.beliefs.of(NODE), "read", None, True)
 
 
 def test_a_read_that_confirms_the_state_settles_it() -> None:
     case = opened(can_read=True)
-    before = case.beliefs.heard
+    before = case.beliefs.received
     case.handle("power_set", "start", T + 1, updated_at=T + 1)
-    step = case.read(T + 1.1, heard=before)
+    step = case.read(T + 1.1, received=before)
     assert (step.report, step.read) == (None, False)
 
 
 def test_a_read_counts_from_when_it_began_and_always_for_more_than_before() -> None:
     case = closed(can_read=True)
     case.read(T + 1.5)
-    assert case.told is not None and case.told.sequence == int((T + 1.5) * 1e6)
+    assert case.reported is not None and case.reported.sequence == int((T + 1.5) * 1e6)
     ahead = BeliefCase(can_read=True)  # of us, by an hour
     ahead.handle("provision_set", "start", T + 3600, provision_state="cleaning")
     ahead.handle("provision_set", "end", T + 3601, updated_at=T)
     ahead.read(T + 1)
-    assert ahead.told is not None and ahead.told.sequence > (T + 3601) * 1e6
+    assert ahead.reported is not None and ahead.reported.sequence > (T + 3601) * 1e6
 
 
 def test_a_sweep_repeats_reports_that_placement_lacks() -> None:
     case = opened(can_read=True)
-    assert case.told is not None
-    known = case.told.sequence + 10**9
+    assert case.reported is not None
+    known = case.reported.sequence + 10**9
     assert case.read(T + 1).report is None
     step = case.read(T + 1, known=known, again=True)
     assert step.report is not None and step.report.sequence == known + 1
@@ -81,7 +81,7 @@ def test_a_report_by_another_process_invalidates_the_last_one(can_read: bool) ->
     assert case.handle("power_set", "end", T + 1, **again).outcome == "same"
     assert learned(case, T + 2)
     assert case.handle("power_set", "end", T + 3, **again).outcome == "told"
-    case.beliefs.forget_told()
+    case.beliefs.forget_reported()
     assert case.handle("power_set", "end", T + 4, **again).outcome == "told"
 
 
@@ -116,8 +116,8 @@ def test_a_deleted_node_is_reported_without_a_known_state(can_read: bool) -> Non
     )
     for ends in ways:
         case = opened(can_read=can_read)
-        case.beliefs.forget_told()
-        assert ends(case).outcome == "gone" and case.told is not None and case.told.gone
+        case.beliefs.forget_reported()
+        assert ends(case).outcome == "gone" and case.reported is not None and case.reported.gone
 
 
 # The end of a node
@@ -127,12 +127,12 @@ def test_a_deleted_node_is_reported_without_a_known_state(can_read: bool) -> Non
 def test_a_deleted_node_stays_deleted_until_created_again(can_read: bool) -> None:
     case = opened(can_read=can_read)
     step = case.handle("delete", "end", T + 1)
-    assert step.outcome == "gone" and case.told is not None and case.told.gone
+    assert step.outcome == "gone" and case.reported is not None and case.reported.gone
     assert case.handle("delete", "end", T + 1).report is None
     echo = case.handle("power_state_corrected", "success", T + 1.2, power_state=None)
     assert (echo.report, echo.read) == (None, can_read)
     assert case.handle("create", "end", T + 2, updated_at=None, provision_state="enroll").outcome == "told"
-    assert not case.told.gone
+    assert not case.reported.gone
 
 
 @with_and_without
@@ -159,7 +159,7 @@ def test_an_unselected_node_is_not_reported(can_read: bool) -> None:
 def test_a_read_that_finds_no_node_ends_it() -> None:
     case = opened(can_read=True)
     assert case.read(T + 1, None).outcome == "gone"
-    assert case.told is not None and case.told.gone
+    assert case.reported is not None and case.reported.gone
     assert case.read(T + 2, None).report is None
 
 
@@ -181,7 +181,7 @@ def test_a_node_selected_by_shard_is_read_before_its_report() -> None:
     step = case.handle("provision_set", "start", T, provision_state="cleaning")
     assert (step.report, step.read) == (None, True)
     case.read(T + 1, replace(READ, shard="a", provision_state="cleaning"))
-    assert case.told is not None
+    assert case.reported is not None
     case.read(T + 2, replace(READ, shard="a"))
     assert case.handle("provision_set", "start", T + 3, provision_state="deploying").outcome == "told"
     assert case.handle("update", "end", T + 4, provision_state="deploying").read, "its shard may be another"
@@ -200,6 +200,6 @@ def test_a_hint_has_the_node_read(can_read: bool) -> None:
 
 def test_a_hint_during_a_read_makes_it_worth_nothing() -> None:
     case = closed(can_read=True)
-    before = case.beliefs.heard
+    before = case.beliefs.received
     case.hint(T + 1)
-    assert case.read(T + 1, heard=before).read and not case.open
+    assert case.read(T + 1, received=before).read and not case.open

@@ -82,7 +82,7 @@ async def test_a_node_with_an_event_during_its_read_is_read_again() -> None:
 
 
 @in_virtual_time
-async def test_news_of_nodes_is_published_after_the_reports_and_rate_limited() -> None:
+async def test_changed_nodes_are_published_after_the_reports_and_rate_limited() -> None:
     ironic, bus = FakeIronic(), Bad()
     nodes = [ironic.nodes[ironic.have(number)] for number in range(1, 51)]
     told: list[tuple[int, IronicSpoke]] = []
@@ -92,7 +92,7 @@ async def test_news_of_nodes_is_published_after_the_reports_and_rate_limited() -
 
     spoken = NotifiedNodes(say)
     rules = KnownStateRules(place=lambda node: PLACE)
-    following = Following(rules, bus.publish, Clock(), spoken=spoken.of)
+    following = Following(rules, bus.publish, Clock(), on_reported=spoken.of)
     running = asyncio.create_task(spoken.run())
     for node in nodes:
         await following.handle([a_notification("provision_set.end", 1_790_000_000.5, node)])

@@ -51,7 +51,7 @@ class MovingCloud:
     def another(self) -> tuple[Scheduler, MovesWithoutWaiting]:
         """A scheduler that remembers nothing."""
         placement = self.placement
-        scheduler = scheduler_of(placement, policy=self.policy, clock=self.time.clock, unheard_for=60.0)
+        scheduler = scheduler_of(placement, policy=self.policy, clock=self.time.clock, undeliverable_for=60.0)
         moves = moves_of(scheduler, self.cells.find, keep=self.keep)
         return scheduler, moves
 
@@ -416,7 +416,7 @@ async def test_a_move_refused_by_one_scheduler_is_not_begun_by_another() -> None
     """Its host is taken for full by the one, and there is room by the time the other claims."""
     cloud = a_cloud(hosts=1)
     full = await cloud.refused(a_move())
-    cloud.placement.source.untold.append(a_candidate(2))
+    cloud.placement.source.unpublished.append(a_candidate(2))
     cloud.placement.hosts[root(2)] = a_candidate(2)
     cloud.placement.free[root(2)] = dict(a_candidate(2).free)
     await cloud.placement.source.fresh()
@@ -453,9 +453,9 @@ async def test_a_late_duplicate_of_a_move_that_is_over_begins_nothing() -> None:
 
 async def undone(cloud: MovingCloud, placed: MovePlaced) -> MoveRefused | None:
     with pytest.raises(Retry):
-        await cloud.moves.take_back(placed)
+        await cloud.moves.undo_placed(placed)
     cloud.time.now += 61
-    return await cloud.moves.take_back(placed)
+    return await cloud.moves.undo_placed(placed)
 
 
 async def test_a_move_without_a_conductor_is_undone_and_refused() -> None:

@@ -37,7 +37,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def a_transport(broker: OddBroker) -> AsyncIterator[RabbitTransport]:
-    transport = RabbitTransport(broker.url, exchange="x", look_seconds=0.05)
+    transport = RabbitTransport(broker.url, exchange="x", poll_seconds=0.05)
     await transport.open()
     try:
         yield transport
@@ -116,7 +116,7 @@ async def test_a_cancelled_worker_leaves_no_connection(name: str) -> None:
     async with an_odd_broker(lambda asked: asked.name == name) as broker:
 
         async def live() -> None:
-            async with Bus(RabbitTransport(broker.url, exchange="x", look_seconds=0.05)) as bus:
+            async with Bus(RabbitTransport(broker.url, exchange="x", poll_seconds=0.05)) as bus:
                 await bus.transport.consume(QueueSpec("one", ("k",)), 10)
                 reading.set()
                 await asyncio.Event().wait()

@@ -98,8 +98,8 @@ def test_leftovers_are_too_small_or_lack_another_class() -> None:
     (room,) = plan(hosts, "VCPU:2,MEMORY_MB:2").now.flavors
     cpu, memory = room.classes
     assert (room.fits, room.hosts) == (4, 2)
-    assert (cpu.free, cpu.taken, cpu.small, cpu.beside, cpu.ends, cpu.largest) == (15, 8, 1, 6, 1, 8)
-    assert (memory.free, memory.taken, memory.small, memory.beside, memory.ends) == (11, 8, 1, 2, 1)
+    assert (cpu.free, cpu.taken, cpu.small, cpu.in_addition, cpu.ends, cpu.largest) == (15, 8, 1, 6, 1, 8)
+    assert (memory.free, memory.taken, memory.small, memory.in_addition, memory.ends) == (11, 8, 1, 2, 1)
 
 
 WIDE_OPEN = KnownHost(

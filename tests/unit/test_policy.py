@@ -167,25 +167,27 @@ OWN: dict[str, Callable[..., Any]] = {
 
 
 def test_a_function_of_host_and_alternative_can_be_a_rule() -> None:
-    (rule,) = ChoicePolicy.from_names(["mine:no_thirteen"], own=OWN).rules
+    (rule,) = ChoicePolicy.from_names(["mine:no_thirteen"], extensions=OWN).rules
     assert rule.name == "mine:no_thirteen"
     assert [rule.refuses(the_facts(number), a_wish()) for number in (12, 13)] == [None, "unlucky"]
 
 
 def test_a_function_that_makes_a_rule_takes_options() -> None:
-    policy = ChoicePolicy.from_names(["mine:at_most"], own=OWN, options={"mine:at_most": {"most": "2"}})
+    policy = ChoicePolicy.from_names(
+        ["mine:at_most"], extensions=OWN, options={"mine:at_most": {"most": "2"}}
+    )
     (rule,) = policy.rules
     assert [rule.refuses(the_facts(building=number), a_wish()) for number in (1, 2)] == [None, "enough"]
 
 
 def test_a_function_of_host_and_alternative_can_be_a_weigher() -> None:
-    (weigher,) = ChoicePolicy.from_names(weighers={"mine:by_number": -1.0}, own=OWN).weighers
+    (weigher,) = ChoicePolicy.from_names(weighers={"mine:by_number": -1.0}, extensions=OWN).weighers
     assert (weigher.value(OneHost(the_facts(7)), a_wish()), weigher.multiplier) == (7, -1)
 
 
 def test_a_function_that_makes_a_weigher_takes_options() -> None:
     options = {"mine:warm": {"metric": "u"}}
-    (weigher,) = ChoicePolicy.from_names(weighers=["mine:warm"], own=OWN, options=options).weighers
+    (weigher,) = ChoicePolicy.from_names(weighers=["mine:warm"], extensions=OWN, options=options).weighers
     assert (weigher.value(OneHost(the_facts(metrics={"u": 4.0})), a_wish()), weigher.multiplier) == (4, 3)
 
 
@@ -216,15 +218,15 @@ def test_a_function_that_makes_a_weigher_takes_options() -> None:
         ({"options": {"io_ops": {"max_io_ops_per_host": -1}}}, "-1 is less than 0"),
         ({"options": {"num_instances": {"max_instances_per_host": "-5"}}}, "-5 is less than 0"),
         ({"max_builds": -2}, "-2 is less than 0"),
-        ({"options": {"mine:no_thirteen": {"most": 3}}, "own": OWN}, "no such option; it has none"),
+        ({"options": {"mine:no_thirteen": {"most": 3}}, "extensions": OWN}, "no such option; it has none"),
         ({"options": {"io_ops": {"max_io_ops_per_host": "x"}}}, "'x': Expected `int`, got `str`"),
-        ({"filters": ["mine:warm"], "own": OWN}, "'mine:warm' makes a Weigher, not a Rule"),
-        ({"weighers": ["mine:at_most"], "own": OWN}, "'mine:at_most' makes a Rule, not a Weigher"),
+        ({"filters": ["mine:warm"], "extensions": OWN}, "'mine:warm' makes a Weigher, not a Rule"),
+        ({"weighers": ["mine:at_most"], "extensions": OWN}, "'mine:at_most' makes a Rule, not a Weigher"),
         (
-            {"filters": ["mine:asker"], "own": OWN},
+            {"filters": ["mine:asker"], "extensions": OWN},
             "'mine:asker' reads instances, which belongs to one request",
         ),
-        ({"filters": ["mine:reply"], "own": OWN}, "'mine:reply' reads request.reply_to"),
+        ({"filters": ["mine:reply"], "extensions": OWN}, "'mine:reply' reads request.reply_to"),
     ],
 )
 def test_unknown_names_and_invalid_options_are_refused(chosen: dict[str, Any], why: str) -> None:
@@ -302,7 +304,7 @@ def test_fields_that_no_rule_reads_do_not_distinguish_requests(
             ["soft_affinity"],
         ),
         ({"same": frozenset([FIRST])}, {"same": frozenset([SECOND])}, [], []),
-        ({"own": frozenset([FIRST])}, {}, [], []),
+        ({"current_roots": frozenset([FIRST])}, {}, [], []),
         ({"forced_host": "host1"}, {}, [], []),
         ({"notes": ("odd",)}, {}, [], []),
         ({"alternative_index": 1}, {}, [], []),
@@ -312,7 +314,7 @@ def test_fields_that_no_rule_reads_do_not_distinguish_requests(
 def test_fields_that_a_rule_reads_distinguish_requests(
     fields: Any, other: Any, filters: Any, weighers: Any
 ) -> None:
-    policy = ChoicePolicy.from_names(filters, weighers, own=OWN)
+    policy = ChoicePolicy.from_names(filters, weighers, extensions=OWN)
     assert kinds(policy, a_wish(**fields), a_wish(**other)) == 2
 
 
@@ -425,7 +427,7 @@ def alternatives(draw: st.DrawFn) -> Alternative:
         members={root: draw(st.integers(1, 3)) for root in draw(roots)} if group else {},
         same=draw(st.none() | roots.map(frozenset)),
         different=frozenset(draw(roots)),
-        own=frozenset(draw(roots)),
+        current_roots=frozenset(draw(roots)),
     )
 
 

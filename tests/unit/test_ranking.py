@@ -166,7 +166,7 @@ def test_each_cell_has_its_own_roomiest_hosts() -> None:
     assert spares(ranking, 2) == ["host1", "host3"]
     assert spares(ranking, 2, cell="cell2") == ["host4", "host20"]
     assert spares(ranking, 2, cell="cell3") == []
-    assert ranking.capacities.most("cell3") == 0 and ranking.capacities.roomiest("cell3", 0.0) == []
+    assert ranking.capacities.most("cell3") == 0 and ranking.capacities.emptiest("cell3", 0.0) == []
 
 
 def test_a_roomy_host_that_has_filled_is_not_used() -> None:

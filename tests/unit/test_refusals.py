@@ -30,7 +30,7 @@ from scheduler_worker.core.rejections import Shortage
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.rules import RULES
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.waiting.hosts import beside
+from scheduler_worker.waiting.hosts import without_roots
 from scheduler_worker.what_if import WhatIfs
 from tests.support.exact_worlds import FLAVORS, FilledMemory, an_order
 from tests.support.ids import uid
@@ -105,7 +105,7 @@ def test_hosts_that_are_down_are_no_near_misses() -> None:
 def test_a_reserved_host_is_named_as_reserved() -> None:
     hall = three_hosts()
     order = an_order(hall, a_request(flavor=SMALL_FLAVOR), None)
-    order = beside(order, [uid(0, "a")], lambda root: "reserved for waiting request R")
+    order = without_roots(order, [uid(0, "a")], lambda root: "reserved for waiting request R")
     short, reason = refused(hall, order)
     assert "reserved for other requests: 1 host" in reason
     assert "p0 (reserved for waiting request R)" in reason
@@ -116,7 +116,7 @@ def test_a_reserved_host_is_named_as_reserved() -> None:
 def test_leaving_out_ignore_hosts_is_no_remedy_for_a_reserved_host(ignored: tuple[str, ...]) -> None:
     hall = three_hosts()
     order = an_order(hall, a_request(flavor=SMALL_FLAVOR, ignore_hosts=ignored), None)
-    order = beside(order, [uid(0, "a")], lambda root: "reserved for waiting request R")
+    order = without_roots(order, [uid(0, "a")], lambda root: "reserved for waiting request R")
     said = helps(order.alternative, hall.choosing(), "s")
     assert not [remedy for remedy in said if "ignore_hosts" in remedy]
 
@@ -136,7 +136,9 @@ async def test_what_if_excludes_reserved_hosts_like_a_boot() -> None:
     scheduler = scheduler_of(placement, clock=TurnedClock().clock)
     scheduler.leave_out_reserved(
         lambda root: None,
-        lambda orders: [beside(order, [uid(1, "c")], lambda root: "reserved for R") for order in orders],
+        lambda orders: [
+            without_roots(order, [uid(1, "c")], lambda root: "reserved for R") for order in orders
+        ],
     )
     answer = await WhatIfs(scheduler).answer(WhatIf(request=a_request()))
     assert not answer.fits

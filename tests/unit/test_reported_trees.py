@@ -515,8 +515,8 @@ def test_additions_by_operators_are_not_differences() -> None:
     more("op", inventories={"CUSTOM_X": Inventory(total=1)}, kept_classes=("CUSTOM_X",))(stored)
     (known,) = answered(stored.values()).values()
     tree = build_tree(ROOT, "h", [NUMA_WITH_TRAITS], known)
-    assert tree["h"].others.traits == {"CUSTOM_T"}
-    assert [provider.name for provider in tree.others] == ["op"]
+    assert tree["h"].foreign.traits == {"CUSTOM_T"}
+    assert [provider.name for provider in tree.foreign] == ["op"]
     assert [(report.name, report.traits) for report in tree.report()] == [
         ("h", ("COMPUTE_NODE",)),
         ("h_numa0", ("HW_NUMA_ROOT",)),

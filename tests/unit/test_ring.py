@@ -73,7 +73,7 @@ def test_a_returning_agent_gets_most_of_its_former_nodes() -> None:
     assert same > 0.7 * loads(before)["a"]
 
 
-def test_all_of_them_go_by_and_by_and_come_by_and_by() -> None:
+def test_agents_may_leave_and_join_one_by_one() -> None:
     owners = among("a")
     for agents in ("ab", "abc", "abcd", "abcde", "bcde", "cde", "de", "e"):
         owners = among(agents, owners)

@@ -33,9 +33,9 @@ from control_room.core.builds import (
     Tick,
     bucket,
     latest,
+    left_host,
     merged_moves,
     move_shown,
-    moved_away,
     percentiles,
     summed,
     without_details,
@@ -64,46 +64,46 @@ def an_end(at: float = BEGAN, status: EndStatus = "active", **more: object) -> E
 
 
 def test_ends_are_counted_in_complete_ticks() -> None:
-    lately = BuildHistory()
+    read_changed = BuildHistory()
     for at in (0.0, 1.0, TICK, 2 * TICK):
-        lately.add(an_end(BEGAN + at))
-    ticks = lately.ticks(BEGAN + 2 * TICK + 1)
+        read_changed.add(an_end(BEGAN + at))
+    ticks = read_changed.ticks(BEGAN + 2 * TICK + 1)
     assert len(ticks) == TICKS
     assert [tick.ends["active"] for tick in ticks[-3:]] == [0, 2, 1]
-    assert lately.rate(BEGAN + 2 * TICK + 1) == 3 / (2 * TICK)
+    assert read_changed.rate(BEGAN + 2 * TICK + 1) == 3 / (2 * TICK)
 
 
 def test_events_older_than_the_window_are_forgotten() -> None:
-    lately = BuildHistory()
+    read_changed = BuildHistory()
     for number in range(3 * TICKS):
-        lately.add(an_end(BEGAN + number * TICK, cause=f"c{number}"))
-    assert summed(lately.ticks(BEGAN + 3 * TICKS * TICK)).ends["active"] == TICKS
-    assert len(lately._ticks) <= TICKS + 1
-    assert summed(lately.ticks(BEGAN + 9 * TICKS * TICK)).ends == {}
+        read_changed.add(an_end(BEGAN + number * TICK, cause=f"c{number}"))
+    assert summed(read_changed.ticks(BEGAN + 3 * TICKS * TICK)).ends["active"] == TICKS
+    assert len(read_changed._ticks) <= TICKS + 1
+    assert summed(read_changed.ticks(BEGAN + 9 * TICKS * TICK)).ends == {}
 
 
 def test_a_clock_that_is_put_back_loses_nothing() -> None:
-    lately = BuildHistory()
+    read_changed = BuildHistory()
     for at in (0.0, 4 * TICK, 2 * TICK, -9 * TICK):
-        lately.add(an_end(BEGAN + at))
-    assert summed(lately.ticks(BEGAN + 5 * TICK)).ends["active"] == 4
+        read_changed.add(an_end(BEGAN + at))
+    assert summed(read_changed.ticks(BEGAN + 5 * TICK)).ends["active"] == 4
 
 
 def test_causes_beyond_a_number_count_together() -> None:
-    lately = BuildHistory()
+    read_changed = BuildHistory()
     for number in range(MOST_CAUSES + 5):
-        lately.add(an_end(status="error", cause="x" * (number + 1)))
-    causes = summed(lately.ticks(BEGAN + TICK)).causes
+        read_changed.add(an_end(status="error", cause="x" * (number + 1)))
+    causes = summed(read_changed.ticks(BEGAN + TICK)).causes
     assert (len(causes), causes[OTHER]) == (MOST_CAUSES + 1, 5)
 
 
 def test_only_the_last_builds_are_known_by_name() -> None:
-    lately = BuildHistory()
+    read_changed = BuildHistory()
     for number in range(RECENT + 10):
-        lately.add(an_end(status="error" if number % 2 else "active", attempts=1))
-    assert len(lately.recent) == RECENT
-    assert [end.status for end in latest(lately.recent, True, 3)] == ["error"] * 3
-    assert len(list(latest(lately.recent, False, 10_000))) == RECENT
+        read_changed.add(an_end(status="error" if number % 2 else "active", attempts=1))
+    assert len(read_changed.recent) == RECENT
+    assert [end.status for end in latest(read_changed.recent, True, 3)] == ["error"] * 3
+    assert len(list(latest(read_changed.recent, False, 10_000))) == RECENT
 
 
 @pytest.mark.parametrize(
@@ -561,10 +561,10 @@ def test_moves_away_are_counted_for_a_day_until_a_guest_arrived() -> None:
 
     now = 200_000.0
     away = [over(1, "h1", "h2", now - 5), over(2, "h1", "h3", now - 9)]
-    assert moved_away("h1", away, now) == 2
-    assert moved_away("h1", [over(3, "h1", "h2", now - 1, "error"), MOVE, *away], now) == 2
-    assert moved_away("h1", [away[0], over(4, "h7", "h1", now - 7), away[1]], now) == 1
-    assert moved_away("h1", [*away, over(5, "h1", "h2", now - 90_000)], now) == 2
+    assert left_host("h1", away, now) == 2
+    assert left_host("h1", [over(3, "h1", "h2", now - 1, "error"), MOVE, *away], now) == 2
+    assert left_host("h1", [away[0], over(4, "h7", "h1", now - 7), away[1]], now) == 1
+    assert left_host("h1", [*away, over(5, "h1", "h2", now - 90_000)], now) == 2
 
 
 CHOOSE = """

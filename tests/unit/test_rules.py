@@ -154,7 +154,12 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         ("elsewhere", HOST, joining("anti-affinity", {ELSEWHERE: 1}), None),
         ("one there", HOST, joining("anti-affinity", {HERE: 1}), "1 of server group web there, at most 1"),
         ("two allowed", HOST, joining("anti-affinity", {HERE: 1}, most=2), None),
-        ("it is there itself", HOST, joining("anti-affinity", {HERE: 1}, own=frozenset([HERE])), None),
+        (
+            "it is there itself",
+            HOST,
+            joining("anti-affinity", {HERE: 1}, current_roots=frozenset([HERE])),
+            None,
+        ),
         ("soft", HOST, joining("soft-anti-affinity", {HERE: 3}), None),
     ],
     "server_group_affinity": [

@@ -108,7 +108,7 @@ async def test_a_custom_filter_reads_the_request() -> None:
     def its_own(host: HostFacts, alternative: Alternative) -> str | None:
         return None if alternative.request.metadata.get("on") == host.host else "not asked for"
 
-    policy = ChoicePolicy.from_names(["own:filter"], own={"own:filter": its_own})
+    policy = ChoicePolicy.from_names(["own:filter"], extensions={"own:filter": its_own})
     requests = [a_request(number, metadata={"on": f"host{number}"}) for number in range(4)]
     scheduler = a_scheduler(hosts(4), policy=policy)
     messages = [*await placed(scheduler, *requests[:2]), *await placed(scheduler, *requests[2:])]
@@ -641,7 +641,7 @@ async def test_a_claim_without_an_answer_counts_until_it_must_have_been_seen() -
         await scheduler.place_many([a_request()])
     assert placement.source.taken(uid(0, "c"))
     time.now += 60
-    scheduler.pending.look()
+    scheduler.pending.expire()
     assert not placement.source.promised
 
 
@@ -719,13 +719,13 @@ async def test_claims_are_released_if_no_conductor_consumes_them_for_a_minute() 
     first, second = await placed(scheduler, a_request(1, instances=2))
     for _ in range(6):
         with pytest.raises(Retry) as again:
-            await scheduler.ending.take_back(first)
+            await scheduler.ending.undo_placed(first)
         assert 0 < again.value.after <= 10
         assert placement.held.keys() == {first.build, second.build}
         time.now += 9.9
     time.now += 1
     for one in (first, second):
-        ended = await scheduler.ending.take_back(one)
+        ended = await scheduler.ending.undo_placed(one)
         assert ended is not None and ended.instances == (one.build,)
     assert placement.held == {}
 
@@ -737,7 +737,7 @@ async def test_claims_are_released_if_no_conductor_consumes_them_for_a_minute() 
 async def test_failures_caused_by_the_host_are_counted(ours: bool, failures: float) -> None:
     scheduler, root = a_scheduler(hosts(2)), uid(1, "c")
     for number in range(2):
-        await scheduler.hear_of_failure(
+        await scheduler.on_host_failed(
             HostFailed(
                 root=root, host="host1", agent="agent1", cell="cell1", build=uid(number), attempt=1, ours=ours
             )
@@ -751,5 +751,5 @@ async def test_failures_on_unknown_roots_are_ignored() -> None:
     """A cell may name as many roots as it likes; each would take memory in every scheduler."""
     scheduler = a_scheduler(hosts(2))
     unknown = HostFailed(root=uid(9, "d"), host="h", agent="a", cell="cell1", build=uid(1), attempt=1)
-    await scheduler.hear_of_failure(unknown)
+    await scheduler.on_host_failed(unknown)
     assert failed_builds(scheduler.book, "cell1", unknown.root, scheduler.clock.monotonic()) == 0.0

@@ -45,10 +45,10 @@ TIGHT = {"VCPU": 1, "MEMORY_MB": 8192, "DISK_GB": 80}
 
 
 class World:
-    def __init__(self, told: list[Candidate], untold: list[Candidate]):
-        self.placement = FakePlacement.of(*told, *untold)
+    def __init__(self, told: list[Candidate], unpublished: list[Candidate]):
+        self.placement = FakePlacement.of(*told, *unpublished)
         self.source = self.placement.source
-        self.source.candidates, self.source.untold = tuple(told), list(untold)
+        self.source.candidates, self.source.unpublished = tuple(told), list(unpublished)
         self.scheduler = scheduler_of(self.placement, source=self.source, clock=TurnedClock().clock)
 
     async def hosts(self, *requests: dict[str, Any]) -> list[str]:
@@ -65,7 +65,7 @@ class World:
 
 
 @pytest.mark.parametrize(
-    ("told", "untold", "request_fields", "expected"),
+    ("told", "unpublished", "request_fields", "expected"),
     [
         pytest.param([], [a_candidate(1)], {}, ["host1 small"], id="the first host there is"),
         pytest.param([a_candidate(1, free=FULL)], [a_candidate(2)], {}, ["host2 small"], id="room elsewhere"),
@@ -111,9 +111,9 @@ class World:
     ],
 )
 async def test_unseen_changes_are_read_before_a_refusal(
-    told: list[Candidate], untold: list[Candidate], request_fields: dict[str, Any], expected: list[str]
+    told: list[Candidate], unpublished: list[Candidate], request_fields: dict[str, Any], expected: list[str]
 ) -> None:
-    world = World(told, untold)
+    world = World(told, unpublished)
     assert sorted(await world.hosts(request_fields)) == expected
     assert world.source.levelled == 1
     assert not world.source.promised
@@ -157,8 +157,8 @@ def last_of(order: Order, short: Shortage, looks: int, patience: float) -> Effec
     [
         (NOTHING, 1, Need.REMEDIES),
         (replace(NOTHING, may_pass=True), 1, ComeAgain),
-        (replace(NOTHING, promised=True), 1, Need.HOSTS),
-        (replace(NOTHING, promised=True), ROUNDS, ComeAgain),
+        (replace(NOTHING, is_reserved=True), 1, Need.HOSTS),
+        (replace(NOTHING, is_reserved=True), ROUNDS, ComeAgain),
     ],
 )
 def test_only_hopeless_requests_end(short: Shortage, looks: int, then: Need | type[Effect]) -> None:
@@ -223,14 +223,14 @@ def test_a_claim_is_counted_until_the_memory_has_it(
     pending.confirm(chosen(pending), 7)
     assert pending.unsettled == []
     source.seen = seen
-    pending.look()
+    pending.expire()
     assert source.taken(ROOT) == left
 
 
 def test_a_visible_claim_is_not_counted_twice(source: PlainSource, pending: PendingChoices) -> None:
     entry = chosen(pending)
     source.seen = 9
-    pending.look()
+    pending.expire()
     assert source.taken(ROOT) == ONE
     pending.confirm(entry, 7)
     assert source.promised == []
@@ -244,21 +244,21 @@ def test_reservations_expire(
     if confirmed:
         pending.confirm(entry, 7)
     time.now += 9
-    pending.look()
+    pending.expire()
     assert source.taken(ROOT) == ONE
     time.now += 1
-    pending.look()
+    pending.expire()
     assert source.promised == []
     source.seen = 7
-    pending.look()
+    pending.expire()
     assert source.promised == []
 
 
 def test_numbers_that_start_over_do_not_hide_choices(source: PlainSource, pending: PendingChoices) -> None:
     source.seen = 1000
-    pending.look()
+    pending.expire()
     source.seen = 1
-    pending.look()
+    pending.expire()
     pending.confirm(chosen(pending), 2)
     assert source.taken(ROOT) == ONE
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bus.candidates import CandidateSource, Heard
+from bus.candidates import CandidateSource, OnChange
 from bus.queries import FindCandidates
 from bus.replication import ProviderChange
 from bus.requests import ResourceGroup
@@ -47,9 +47,9 @@ class Remembered:
 
     def __init__(self, index: Index) -> None:
         self.index = index
-        self.watchers: list[Heard] = []
+        self.watchers: list[OnChange] = []
 
-    def watch(self, heard: Heard) -> None:
+    def watch(self, heard: OnChange) -> None:
         self.watchers.append(heard)
 
     async def fresh(self) -> None: ...

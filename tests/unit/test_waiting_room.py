@@ -27,7 +27,7 @@ def test_each_of_200_requests_takes_the_freed_node_in_order() -> None:
     for index, node in enumerate(order):
         cloud.frees(node, METAL=1)
         assert cloud.plays() == [(f"r{index:05}", node)]
-    assert len(cloud.room) == 100
+    assert len(cloud.queues) == 100
 
 
 def test_a_freed_host_wakes_only_its_request_class() -> None:
@@ -69,7 +69,7 @@ def test_a_freed_host_serves_the_first_fitting_request_and_then_the_next(
     cloud.park(1, "small", since=1)
     cloud.park(2, "small", since=2)
     assert cloud.plays() == []
-    assert set(cloud.room.kept) == {"kept"}
+    assert set(cloud.queues.reserved) == {"kept"}
     cloud.frees("h", VCPU=freed)
     assert [request for request, _ in cloud.plays()] == called
 
@@ -80,7 +80,7 @@ def test_small_requests_cannot_starve_a_large_one() -> None:
     for number in range(1, 9):
         cloud.park(number, "small", since=number)
     cloud.plays()
-    [kept] = cloud.room.kept
+    [kept] = cloud.queues.reserved
     other = {"h1": "h2", "h2": "h1"}[kept]
     for _ in range(4):
         cloud.frees(other, VCPU=2)
@@ -97,7 +97,7 @@ def test_a_request_that_no_host_can_ever_fit_reserves_nothing() -> None:
     cloud.park(1, "gpu", since=1)
     cloud.park(2, "small", since=2)
     cloud.plays()
-    assert set(cloud.room.kept) == {"gpu", "h1"}  # for the gpu, and for the small one
+    assert set(cloud.queues.reserved) == {"gpu", "h1"}  # for the gpu, and for the small one
     cloud.frees("gpu", VCPU=4)
     assert cloud.plays() == []
     cloud.frees("gpu", GPU=1)
@@ -109,28 +109,28 @@ def test_new_requests_do_not_use_capacity_reserved_for_earlier_ones() -> None:
     cloud.hosts["h"].free["VCPU"] = 6
     cloud.park(0, "large", priority=3, since=0)
     cloud.plays()
-    assert cloud.room.barred(3, 5.0) == {"h"}
-    assert cloud.room.barred(4, 5.0) == frozenset()
-    assert not cloud.room.ahead("small", 0, 5.0)
-    assert cloud.room.ahead("large", 3, 5.0)
-    assert not cloud.room.ahead("large", 4, 5.0)
+    assert cloud.queues.barred(3, 5.0) == {"h"}
+    assert cloud.queues.barred(4, 5.0) == frozenset()
+    assert not cloud.queues.ahead("small", 0, 5.0)
+    assert cloud.queues.ahead("large", 3, 5.0)
+    assert not cloud.queues.ahead("large", 4, 5.0)
 
 
 def test_changes_before_a_request_enters_are_not_missed() -> None:
     cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
-    mark = cloud.room.mark
+    mark = cloud.queues.mark
     cloud.frees("h", VCPU=8)
     assert cloud.plays() == []
-    cloud.room.enter(Waiter("r1", "small", 0, 0.0, 9.0), mark)
+    cloud.queues.enter(Waiter("r1", "small", 0, 0.0, 9.0), mark)
     assert cloud.plays() == [("r1", "h")]
 
 
 def test_forgotten_changes_cause_a_full_search() -> None:
     cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
-    mark = cloud.room.mark
+    mark = cloud.queues.mark
     cloud.hosts["h"].free["VCPU"] = 8
-    cloud.room.everything()
-    cloud.room.enter(Waiter("r1", "small", 0, 0.0, 9.0), mark)
+    cloud.queues.everything()
+    cloud.queues.enter(Waiter("r1", "small", 0, 0.0, 9.0), mark)
     assert cloud.plays() == [("r1", "h")]
 
 
@@ -139,13 +139,13 @@ def test_hosts_rejected_by_a_rule_are_evaluated_again_after_a_report(looked: boo
     cloud = full(PlainCloud({"h1": {"VCPU": 8}, "h2": {"VCPU": 8}}, {"small": SMALL}))
     cloud.hosts["h1"].free["VCPU"] = 8
     cloud.hosts["h1"].refuses.add("small")
-    cloud.room.enter(Waiter("r1", "small", 0, 0.0, 9.0), cloud.room.mark if looked else None)
+    cloud.queues.enter(Waiter("r1", "small", 0, 0.0, 9.0), cloud.queues.mark if looked else None)
     assert cloud.plays() == []
     cloud.asked.clear()
-    cloud.room.reported(["h2"])
+    cloud.queues.reported(["h2"])
     assert (cloud.plays(), cloud.asked) == ([], [])
     cloud.hosts["h1"].refuses.clear()
-    cloud.room.reported(["h1"])
+    cloud.queues.reported(["h1"])
     assert cloud.plays() == [("r1", "h1")]
 
 
@@ -154,10 +154,10 @@ def test_changes_while_a_request_is_being_tried_are_checked_again() -> None:
     cloud.park(0, "small")
     cloud.park(1, "large", priority=1)
     cloud.plays()
-    mark = cloud.room.mark
+    mark = cloud.queues.mark
     cloud.frees("h", VCPU=2)
     assert cloud.plays() == []  # it is kept for the large one, which it is not enough for
-    cloud.room.enter(Waiter("r9", "small", 2, 9.0, 1e9), mark)
+    cloud.queues.enter(Waiter("r9", "small", 2, 9.0, 1e9), mark)
     assert cloud.plays() == [("r9", "h")]
 
 
@@ -165,9 +165,9 @@ def test_temporary_obstacles_are_checked_again_after_a_second() -> None:
     cloud = PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL})
     cloud.hosts["h"].refuses.add("small")
     cloud.hosts["h"].passing = True
-    cloud.room.enter(Waiter("r1", "small", 0, 0.0, 9.0))
+    cloud.queues.enter(Waiter("r1", "small", 0, 0.0, 9.0))
     assert cloud.plays(now=10.0) == []
-    assert cloud.room.next_look() == 11.0
+    assert cloud.queues.next_retry() == 11.0
     cloud.hosts["h"].refuses.clear()
     assert cloud.plays(now=10.9) == []
     assert cloud.plays(now=11.0) == [("r1", "h")]
@@ -181,12 +181,12 @@ def test_a_check_due_during_trials_runs_once_when_they_return() -> None:
     cloud.park(1, "small")
     assert cloud.plays(now=10.0) == []
     cloud.frees("other", VCPU=2)
-    assert [turn.waiter.request for turn in cloud.room.turns(10.5)] == ["r00001"]
-    assert cloud.room.turns(11.0) == []
-    assert cloud.room.next_look() is None
+    assert [turn.waiter.request for turn in cloud.queues.next_requests(10.5)] == ["r00001"]
+    assert cloud.queues.next_requests(11.0) == []
+    assert cloud.queues.next_retry() is None
     cloud.hosts["h"].refuses.clear()
     cloud.hosts["other"].free = {"VCPU": 0}
-    cloud.room.back("r00001")
+    cloud.queues.requeue("r00001")
     assert cloud.plays(now=11.0) == [("r00001", "h")]
 
 
@@ -195,24 +195,24 @@ def test_a_request_that_did_not_fit_is_not_woken_before_a_change() -> None:
     cloud.park(1, "small", needs=5)  # there is never room for five
     cloud.frees("h", VCPU=8)
     assert cloud.plays() == []
-    looks = cloud.room.looks
+    looks = cloud.queues.searches
     assert cloud.plays() == []
-    assert cloud.room.looks == looks
-    cloud.room.sweep(0.0)
+    assert cloud.queues.searches == looks
+    cloud.queues.sweep(0.0)
     assert (cloud.plays(), cloud.rescued) == ([], [])
 
 
 class SeenFromAfar(PlainCloud):
     """Rules are not seen before it comes to it, as what a server group forbids is not."""
 
-    def look(
+    def search(
         self, kind: str, among: Collection[str] | None, beside: Collection[str], enough: int
     ) -> HostsFound:
         refusing = {root: host.refuses for root, host in self.hosts.items()}
         try:
             for host in self.hosts.values():
                 host.refuses = set()
-            return super().look(kind, among, beside, enough)
+            return super().search(kind, among, beside, enough)
         finally:
             for root, host in self.hosts.items():
                 host.refuses = refusing[root]
@@ -224,9 +224,9 @@ def test_unexamined_hosts_are_tried_once_after_fruitless_ones(refusing: set[str]
     for root in refusing:
         cloud.hosts[root].refuses = {"small"}
     cloud.park(1, "small")
-    cloud.room.everything()
+    cloud.queues.everything()
     turns = 0
-    while called := cloud.room.turns(0.0):
+    while called := cloud.queues.next_requests(0.0):
         turns += 1
         assert turns <= 3, "tried for ever"
         for turn in called:
@@ -238,7 +238,7 @@ def test_a_request_that_loses_its_host_tries_other_hosts() -> None:
     cloud = PlainCloud({"h1": {"VCPU": 8}, "h2": {"VCPU": 2}}, {"small": SMALL, "large": LARGE})
     cloud.hosts["h1"].free["VCPU"] = 2
     cloud.park(1, "small")
-    cloud.room.settle(0.0)  # the first is enough for it, and there is more
+    cloud.queues.settle(0.0)  # the first is enough for it, and there is more
     cloud.park(2, "large", priority=1)
     assert cloud.plays() == [("r00001", "h2")]
 
@@ -256,12 +256,12 @@ def test_all_of_a_request_wait_together() -> None:
 def test_an_expired_request_is_returned_unless_it_is_being_placed() -> None:
     cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
     for number, until in enumerate([5.0, 6.0, 7.0]):
-        cloud.room.enter(Waiter(f"r{number}", "small", 0, number, until), cloud.room.mark)
+        cloud.queues.enter(Waiter(f"r{number}", "small", 0, number, until), cloud.queues.mark)
     cloud.frees("h", VCPU=2)
-    [turn] = cloud.room.turns(0.0)
-    assert [waiter.request for waiter in cloud.room.due(6.0)] == ["r1"]
-    cloud.room.back(turn.waiter.request)
-    assert [waiter.request for waiter in cloud.room.due(6.0)] == ["r0", "r1"]
+    [turn] = cloud.queues.next_requests(0.0)
+    assert [waiter.request for waiter in cloud.queues.due(6.0)] == ["r1"]
+    cloud.queues.requeue(turn.waiter.request)
+    assert [waiter.request for waiter in cloud.queues.due(6.0)] == ["r0", "r1"]
 
 
 def test_the_sweep_finds_missed_requests() -> None:
@@ -270,7 +270,7 @@ def test_the_sweep_finds_missed_requests() -> None:
     cloud.plays()
     cloud.hosts["h"].free["VCPU"] = 8
     assert cloud.plays() == []
-    cloud.room.sweep(0.0)
+    cloud.queues.sweep(0.0)
     assert cloud.plays() == [("r00001", "h")]
     assert cloud.rescued == ["r00001"]
 
@@ -300,32 +300,32 @@ def test_no_request_waits_that_would_fit(seed: int) -> None:
             kind = chance.choice(list(kinds))
             needs = 2 if kind.endswith("twice") else 1
             priority = chance.choice((0, 0, 1))
-            mark = cloud.room.mark
-            tried = not cloud.room.ahead(kind, priority, step)
+            mark = cloud.queues.mark
+            tried = not cloud.queues.ahead(kind, priority, step)
             if tried:
-                cloud.room.settle(step)
-                if cloud.place(kind, cloud.room.barred(priority, step), needs):
+                cloud.queues.settle(step)
+                if cloud.place(kind, cloud.queues.barred(priority, step), needs):
                     continue
                 if chance.random() < 0.5:
                     free(cloud, chance)
             waiter = Waiter(f"r{step:05}", kind, priority, step, 1e9, needs)
-            cloud.room.enter(waiter, mark if tried else None)
+            cloud.queues.enter(waiter, mark if tried else None)
         elif deed < 0.7:
             free(cloud, chance)
         elif deed < 0.8:
             host.refuses ^= {chance.choice(list(kinds))}
-            cloud.room.reported([root])
-        elif deed < 0.85 and len(cloud.room):
-            cloud.room.leave(chance.choice([one for one in cloud.room.everybody if one not in trials]))
+            cloud.queues.reported([root])
+        elif deed < 0.85 and len(cloud.queues):
+            cloud.queues.leave(chance.choice([one for one in cloud.queues.waiters if one not in trials]))
         elif deed < 0.9:
             cloud.hosts[f"new{step}"] = host = type(host)({"VCPU": 8}, {"VCPU": 8})
-            cloud.room.changed([f"new{step}"])
+            cloud.queues.changed([f"new{step}"])
         elif deed < 0.93 and len(cloud.hosts) > 1:
             del cloud.hosts[root]
-            cloud.room.changed([root])
+            cloud.queues.changed([root])
         else:
             free(cloud, chance)
-            turns = cloud.room.turns(step)
+            turns = cloud.queues.next_requests(step)
             if turns and chance.random() < 0.7:
                 free(cloud, chance)  # while they are on their way
             for turn in turns:
@@ -333,7 +333,7 @@ def test_no_request_waits_that_would_fit(seed: int) -> None:
         if chance.random() < 0.3:
             cloud.plays(step)
             assert cloud.overlooked() == [], f"at step {step}"
-            cloud.room.sweep(step)
+            cloud.queues.sweep(step)
             cloud.plays(step)
             assert cloud.rescued == []
 
@@ -349,7 +349,7 @@ def test_a_request_whose_class_is_unknown_may_enter_later() -> None:
     cloud = full(PlainCloud({"h": {"VCPU": 8}}, {}))
     with pytest.raises(KeyError):
         cloud.park(0, "small")
-    assert "r00000" not in cloud.room and not cloud.room.leave("r00000")
+    assert "r00000" not in cloud.queues and not cloud.queues.leave("r00000")
     cloud.kinds["small"] = SMALL
     cloud.park(0, "small")
     cloud.frees("h", VCPU=2)

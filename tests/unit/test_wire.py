@@ -65,7 +65,7 @@ class OneChannel:
             confirms=confirms,
         )
         self.heard: list[Arrived] = []
-        self.channel.heard["me"] = self.heard.append
+        self.channel.consumers["me"] = self.heard.append
 
     async def others(self) -> bytes:
         self.wire.feed_eof()

@@ -50,7 +50,7 @@ class MetalNode(msgspec.Struct, frozen=True, kw_only=True):
             return []
 
     def last(self, build: str) -> SeenAttempt:
-        found = (one for one in reversed(self.seen) if one.build == build)
+        found = (attempt for attempt in reversed(self.seen) if attempt.build == build)
         return next(found, SeenAttempt(build=build, attempt=0))
 
     def attempt_of(self, build: str) -> int | None:
@@ -66,9 +66,9 @@ class MetalNode(msgspec.Struct, frozen=True, kw_only=True):
 FIELDS = MetalNode.__struct_fields__
 
 
-def node_of(said: Mapping[str, Any]) -> MetalNode:
+def node_of(fields: Mapping[str, Any]) -> MetalNode:
     """Return the node in Ironic's answer to a read."""
-    return msgspec.convert({name: said[name] for name in FIELDS if said.get(name) is not None}, MetalNode)
+    return msgspec.convert({name: fields[name] for name in FIELDS if fields.get(name) is not None}, MetalNode)
 
 
 KEPT = 4  # builds that a node records
@@ -113,9 +113,11 @@ def release_node() -> list[Json]:
 
 def close(node: MetalNode, order: BuildOrdered | DestroyOrdered, cause: str) -> list[Json]:
     """Return the patch that records on a node that this build attempt has ended there."""
-    others = [attempt for attempt in node.seen if attempt.build != order.build]
+    other_attempts = [attempt for attempt in node.seen if attempt.build != order.build]
     this = SeenAttempt(build=order.build, attempt=order.attempt, cause=cause[:LONGEST_CAUSE])
-    return [{"op": "add", "path": f"/extra/{SEEN}", "value": msgspec.to_builtins([*others, this][-KEPT:])}]
+    return [
+        {"op": "add", "path": f"/extra/{SEEN}", "value": msgspec.to_builtins([*other_attempts, this][-KEPT:])}
+    ]
 
 
 def instance_info(spec: BuildSpec) -> Json:
@@ -145,12 +147,12 @@ def image_lacking(node: MetalNode, spec: BuildSpec) -> str:
     """Return which image properties the node's deploy interface needs and the build lacks, or ""."""
     if node.deploy_interface not in _NEEDED:
         return ""
-    ways, what = _NEEDED[node.deploy_interface]
+    ways, needed = _NEEDED[node.deploy_interface]
     info = instance_info(spec)
     if any(all(name in info for name in way) for way in ways):
         return ""
     return (
-        f"the deploy interface of the node, {node.deploy_interface}, needs {what}, and the build names none"
+        f"the deploy interface of the node, {node.deploy_interface}, needs {needed}, and the build names none"
     )
 
 

@@ -69,7 +69,7 @@ def next_step(node: MetalNode | None, order: Order, *, given_up: str = "", write
     """
     if isinstance(order, BuildOrdered):
         return _toward_built(node, order, given_up, writes)
-    return _toward_gone(node, order, writes)
+    return _toward_deleted(node, order, writes)
 
 
 def _toward_built(node: MetalNode | None, order: BuildOrdered, given_up: str, writes: bool) -> Step:
@@ -77,8 +77,8 @@ def _toward_built(node: MetalNode | None, order: BuildOrdered, given_up: str, wr
         return Say("failed", "Ironic has no such node")
     held, last = node.attempt_of(order.build), node.last(order.build)
     if order.adopt:  # adoption never changes the node
-        there = held is not None and node.provision_state in DEPLOYED
-        return Say("built") if there else Say("failed", f"not found there: the node is {_describe(node)}")
+        deployed = held is not None and node.provision_state in DEPLOYED
+        return Say("built") if deployed else Say("failed", f"not found there: the node is {_describe(node)}")
     if held is None:
         if last.attempt > order.attempt:
             return Say("destroyed")
@@ -106,7 +106,7 @@ def _toward_built(node: MetalNode | None, order: BuildOrdered, given_up: str, wr
     return Wait(f"it is {node.provision_state}")
 
 
-def _toward_gone(node: MetalNode | None, order: DestroyOrdered, writes: bool) -> Step:
+def _toward_deleted(node: MetalNode | None, order: DestroyOrdered, writes: bool) -> Step:
     if node is None:
         return Say("destroyed")
     held, last = node.attempt_of(order.build), node.last(order.build)

@@ -99,8 +99,8 @@ def aggregate_instance_extra_specs() -> Rule:
         for key, demand, _ in demands(alternative.flavor.extra_specs, _AGGREGATES):
             values = _listed_by_any(host, key)
             if not any(meets(value, demand) for value in values):
-                there = f"they say {', '.join(values)}" if values else "they do not say it"
-                return f"its aggregates are to have {key} {demand}; {there}"
+                reported = f"they say {', '.join(values)}" if values else "they do not say it"
+                return f"its aggregates are to have {key} {demand}; {reported}"
         return None
 
     return array_rule(
@@ -144,7 +144,9 @@ def _names_tenants(aggregate: Aggregate) -> bool:
 
 
 def _tenants(aggregate: Aggregate) -> list[str]:
-    return [one for key in aggregate.metadata if key.startswith(TENANT) for one in _listed(aggregate, key)]
+    return [
+        tenant for key in aggregate.metadata if key.startswith(TENANT) for tenant in _listed(aggregate, key)
+    ]
 
 
 # One spelling for each; a property may have an older name.
@@ -187,11 +189,11 @@ def image_properties(*, image_properties_default_architecture: str = "") -> Rule
             ("hypervisor", _of(image, _HYPERVISOR), (state.hypervisor,) if state else ()),
             ("VM mode", _of(image, _VM_MODE), state.vm_modes if state else ()),
         )
-        for what, needed, there in has:
-            if needed and _spelled(needed) not in [_spelled(one) for one in there]:
-                names = ", ".join(filter(None, there))
+        for property_name, needed, values in has:
+            if needed and _spelled(needed) not in [_spelled(value) for value in values]:
+                names = ", ".join(filter(None, values))
                 reported = f"it has {names}" if names else "it does not say which it has"
-                return f"the image needs {what} {needed}; {reported}"
+                return f"the image needs {property_name} {needed}; {reported}"
         return _version(image, state) or _address_bits(image, state)
 
     return Rule(
@@ -217,10 +219,10 @@ def isolated_hosts(
     def refuses(host: HostFacts, alternative: Alternative) -> str | None:
         image = alternative.request.image
         is_isolated = image is not None and image.name in images
-        kept = host.host in hosts or host.root in hosts
-        if is_isolated and not kept:
+        isolated = host.host in hosts or host.root in hosts
+        if is_isolated and not isolated:
             return f"image {image.name if image else ''!r} runs on isolated hosts only"
-        if kept and not is_isolated and restrict_isolated_hosts_to_isolated_images:
+        if isolated and not is_isolated and restrict_isolated_hosts_to_isolated_images:
             return "it is only for isolated images"
         return None
 
@@ -233,8 +235,8 @@ def _of(image: Image, names: Sequence[str]) -> str:
     return next((image.properties[name] for name in names if image.properties.get(name)), "")
 
 
-def _spelled(word: str) -> str:
-    plain = word.strip().lower()
+def _spelled(text: str) -> str:
+    plain = text.strip().lower()
     return _SPELLINGS.get(plain, plain)
 
 

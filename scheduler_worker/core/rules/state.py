@@ -20,11 +20,11 @@ def server_group_anti_affinity() -> Rule:
 
     def admits(view: View, alternative: Alternative) -> Number:
         most = alternative.group.max_per_host if alternative.group is not None else 1
-        return (view.members(alternative) < most) | (view.among(alternative.own) == 1)
+        return (view.members(alternative) < most) | (view.among(alternative.current_roots) == 1)
 
     def why(host: HostFacts, alternative: Alternative) -> str:
-        there, group = alternative.members.get(host.root, 0), alternative.group
-        return f"{there} of server group {group.name} there, at most {group.max_per_host}" if group else ""
+        members, group = alternative.members.get(host.root, 0), alternative.group
+        return f"{members} of server group {group.name} there, at most {group.max_per_host}" if group else ""
 
     return array_rule(
         "server_group_anti_affinity", admits, why, concerns, code="server_group", reads=(GROUP,)
@@ -164,10 +164,14 @@ def zone() -> Rule:
 
     def refuses(host: HostFacts, alternative: Alternative) -> str | None:
         asked = alternative.request.zone
-        own = host.zone or (host.state.zone if host.state is not None else "")
-        if not asked or own == asked:
+        host_zone = host.zone or (host.state.zone if host.state is not None else "")
+        if not asked or host_zone == asked:
             return None
-        zones = [own, *host.metadata("availability_zone")] if own else [*host.metadata("availability_zone")]
+        zones = (
+            [host_zone, *host.metadata("availability_zone")]
+            if host_zone
+            else [*host.metadata("availability_zone")]
+        )
         if asked in zones:
             return None
         return f"in zone {', '.join(map(repr, zones)) or repr('')}, not in {asked!r}"
@@ -217,12 +221,12 @@ def num_instances(*, max_instances_per_host: int = 50) -> Rule:
     key = "max_instances_per_host"
 
     def admits(view: View, alternative: Alternative) -> Number:
-        there = view.fact("instances", 0.0) + view.fact("sent")
-        return there < view.override(key, max_instances_per_host)
+        instances = view.fact("instances", 0.0) + view.fact("sent")
+        return instances < view.override(key, max_instances_per_host)
 
     def why(host: HostFacts, alternative: Alternative) -> str:
-        there = host.sent + (host.state.instances if host.state is not None else 0)
-        return f"{there} instances there already, at most {host.limit(key, max_instances_per_host):g}"
+        instances = host.sent + (host.state.instances if host.state is not None else 0)
+        return f"{instances} instances there already, at most {host.limit(key, max_instances_per_host):g}"
 
     return array_rule("num_instances", admits, why)
 
@@ -233,12 +237,12 @@ def metrics(*, weight_setting: Mapping[str, float] | None = None) -> Rule:
 
     def why(host: HostFacts, alternative: Alternative) -> str:
         view = OneHost(host)
-        missing = [name for name in names if not view.said(view.metric(name))]
+        missing = [name for name in names if not view.known(view.metric(name))]
         return f"it does not report {', '.join(missing)}"
 
     return array_rule(
         "metrics",
-        lambda view, alternative: reduce(and_, [view.said(view.metric(name)) for name in names]),
+        lambda view, alternative: reduce(and_, [view.known(view.metric(name)) for name in names]),
         why,
         lambda alternative: bool(names),
     )
