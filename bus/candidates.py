@@ -143,7 +143,7 @@ class CandidateSource(Protocol):
     def withdraw(self, allocations: Allocations) -> None: ...
 
     def watch(self, on_change: OnChange) -> None:
-        """Call `heard` after every change of placement, with the changed roots, aggregates and cells."""
+        """Call `on_change` after every change of placement, with the changed roots, aggregates and cells."""
 
     def watch_for_more(self, on_change: OnChange) -> None:
-        """Call `heard` after changes that may help a waiting request: free capacity, traits, inventories."""
+        """Call `on_change` when a waiting request may fit: capacity, traits or inventories have changed."""

@@ -111,8 +111,8 @@ def standing(
 ) -> HostStanding:
     """Return the state of a host by the traits of its root and by its health.
 
-    `health` is None if the scheduler reports nothing about the host: it is up. `kept` are the traits that no
-    agent has reported, if known.
+    `health` is None if the scheduler reports nothing about the host: it is up. `kept_traits` are the traits
+    that no agent has reported, if known.
     """
     if deleted:
         return HostStanding(state="deleted", why="its owner reports it as deleted")

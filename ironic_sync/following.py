@@ -46,8 +46,8 @@ class Following:
         on_gap: Callable[[], None] = lambda: None,
         on_reported: Callable[[Collection[str]], None] = lambda _: None,
     ) -> None:
-        """`wish` requests a read of a node and `look` a search for recent changes. `spoken` receives the
-        nodes of notifications.
+        """`request_read` requests a read of a node and `on_gap` a search for recent changes. `on_reported`
+        receives the nodes of notifications.
         """
         self.beliefs = KnownStates(rules)
         self._publish = publish

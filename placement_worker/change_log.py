@@ -247,7 +247,7 @@ class ChangeLog:
     ) -> int:
         """Write provider trees, given as read and as changed, log the change and return its number.
 
-        `beside` is written after the inventories; `last` with the number, and must not depend on the rest.
+        `further` is written after the inventories; `last` with the number, and must not depend on the rest.
         """
         first, writes = tree_writes.writes_between(self._book, pairs, now, numbers)
         for write in (*first, *further):

@@ -59,7 +59,7 @@ def differences(
 ) -> list[str]:
     """Return missing guests, and guests that no cell knows or whose build is on another host.
 
-    `builds`: known by cells. `stood`: active without a change. `kept`: with holder consumers.
+    `builds`: known by cells. `stood`: active without a change. `held_builds`: with holder consumers.
     """
     found = []
     recorded = {agent: {(g.build, g.attempt, g.root) for g in guests} for agent, guests in books.items()}

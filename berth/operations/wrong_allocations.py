@@ -75,9 +75,9 @@ def doubt(
 ) -> str:
     """Return why the cell's record must not be restored, or an empty string.
 
-    `here`: the guests of the agent of its host; `there`: those of the agents of the other hosts. None: no
-    answer. One witness is not sufficient: if placement has allocations, the agent must agree with the cell,
-    and no other agent may have the guest.
+    `on_host`: the guests that its host's agent reports; `elsewhere`: those that agents of other hosts report.
+    None: no answer. One witness is not sufficient: if placement has allocations, the agent must agree with
+    the cell, and no other agent may have the guest.
     """
     place = misheld.place
     host, agent = place.host.host, place.host.agent

@@ -182,7 +182,7 @@ def ferry(
     poll_seconds: float = POLL_SECONDS,
     undeliverable_seconds: float = UNDELIVERABLE_SECONDS,
 ) -> Worker:
-    """Return the ferry's worker for a bus of the central broker; it opens the cell's broker `own`."""
+    """Return the ferry's worker for a bus of the central broker; it opens `cell_broker`."""
     (cell,) = {crossing.cell for crossing in crossings}
     into = [
         Passage(each_crossing, middle, cell_broker, clock, undeliverable_seconds)

@@ -214,8 +214,8 @@ def of_ferry(
 ) -> Permissions:
     """Return the permissions of a ferry.
 
-    At the central broker it may publish and consume what crosses the cell's border; at the cell's `own`
-    broker the reverse, and there it declares the exchanges.
+    At the central broker it may publish and consume what crosses the cell's border; `at_cell_broker`
+    the reverse, and there it declares the exchanges.
     """
     names = BrokerNames(exchange)
     (cell,) = {crossing.cell for crossing in crossings}

@@ -63,7 +63,7 @@ class BulkChannel:
             raise refusal(closed) from None
 
     async def consume(self, queue: str, in_advance: int, on_message: OnMessage) -> str:
-        """Call `heard` with messages of a queue, this many unsettled at most. Return the consumer tag."""
+        """Consume a queue, with at most this many unsettled messages. Return the consumer tag."""
         consumer = f"{self._under.number}.{next(self._consumers)}"
         self._frames.consumers[consumer] = on_message
         async with answered():

@@ -205,7 +205,7 @@ def _spread(
 
 
 def fits_tree(held: Allocations, tree: ProviderTree, other_providers: Mapping[str, object]) -> bool:
-    """Return whether all allocations exist in the tree. `others` are known providers of shared pools."""
+    """Return whether all allocations exist in the tree. `other_providers`: known shared pools."""
     for provider, amounts in held.items():
         provider_found = tree.by_id(provider)
         if provider_found is None:

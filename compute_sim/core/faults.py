@@ -54,7 +54,7 @@ class Durations:
         return Durations(name, values)
 
     def at(self, first: float, second: float) -> float:
-        """Return the duration that belongs to two random numbers."""
+        """Return a random duration, computed from two given random numbers."""
         match self.name:
             case "uniform":
                 low, high = self.values

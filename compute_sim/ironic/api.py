@@ -112,7 +112,7 @@ class Api:
     async def change_traits(
         self, ident: str, request: str, traits: object = None, *, add: str = "", missing: str | None = None
     ) -> None:
-        """Replace all traits of a node, or add one, or remove the one that will be `missing`."""
+        """Replace all traits of a node, add one trait, or remove the trait `missing`."""
         node = self._conductor.find(ident)
         if add:
             traits = [*node.traits, *_traits([add])]

@@ -70,8 +70,8 @@ class SimPlan:
 
 
 class Conductor:
-    """The conductor of a simulated Ironic with its nodes. `emit` receives notifications; `room` returns when
-    more can be accepted.
+    """The conductor of a simulated Ironic with its nodes. `emit` receives notifications; `wait_for_space`
+    returns when it can accept more.
     """
 
     host = "localhost"
@@ -90,7 +90,7 @@ class Conductor:
         self._names: dict[str, str] = {}
         self._instances: dict[str, str] = {}
         self.emit = emit
-        self.room = wait_for_space  # await it before emitting more
+        self.wait_for_space = wait_for_space  # await it before emitting more
         self._works: dict[str, int] = {}
         self._planned: dict[tuple[str, Kind], Fault] = {}
         self._waiting: dict[str, asyncio.Event] = {}
@@ -184,7 +184,7 @@ class Conductor:
                     break
                 heapq.heappop(self._due)[2]()
             if self._due and self._due[0][0] <= loop.time():
-                await self.room()
+                await self.wait_for_space()
                 continue
             self._stirred.clear()
             try:
@@ -192,7 +192,7 @@ class Conductor:
                     await self._stirred.wait()
             except TimeoutError:
                 pass
-            await self.room()
+            await self.wait_for_space()
 
     def notify(
         self,

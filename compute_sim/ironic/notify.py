@@ -30,7 +30,7 @@ class NotificationSink(Protocol):
 
     def __call__(self, notification: Notification, /) -> None: ...
 
-    async def room(self) -> None:
+    async def wait_for_space(self) -> None:
         """Wait until more notifications can be accepted."""
 
     async def run(self) -> None:
@@ -44,8 +44,8 @@ class Backlog(Generic[T]):
         self._waiting: deque[T] = deque()
         self._most = most
         self._stirred = asyncio.Event()
-        self._roomy = asyncio.Event()
-        self._roomy.set()
+        self._has_space = asyncio.Event()
+        self._has_space.set()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -54,11 +54,11 @@ class Backlog(Generic[T]):
         self._waiting.append(item)
         self._stirred.set()
         if len(self._waiting) >= self._most:
-            self._roomy.clear()
+            self._has_space.clear()
 
-    async def room(self) -> None:
+    async def wait_for_space(self) -> None:
         await asyncio.sleep(0)
-        await self._roomy.wait()
+        await self._has_space.wait()
 
     async def batch(self) -> list[T]:
         """Return waiting notifications, once there are any; they stay in the queue until `sent`."""
@@ -71,7 +71,7 @@ class Backlog(Generic[T]):
         for _ in range(count):
             self._waiting.popleft()
         if len(self._waiting) < self._most:
-            self._roomy.set()
+            self._has_space.set()
 
 
 class IronicExchange:
@@ -115,8 +115,8 @@ class IronicExchange:
         for message in self._envelopes.of(notification):
             self._backlog.put(message)
 
-    async def room(self) -> None:
-        await self._backlog.room()
+    async def wait_for_space(self) -> None:
+        await self._backlog.wait_for_space()
 
     async def run(self) -> None:
         backoff = Backoff(self._clock)
@@ -178,8 +178,8 @@ class BusNotifier:
         for node in nodes:
             self._backlog.put(self._changed(node, "create"))
 
-    async def room(self) -> None:
-        await self._backlog.room()
+    async def wait_for_space(self) -> None:
+        await self._backlog.wait_for_space()
 
     async def run(self) -> None:
         backoff = Backoff(self._clock)

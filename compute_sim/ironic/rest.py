@@ -211,7 +211,7 @@ async def _answer(
             raise ApiRefusal(401, "Incorrect username or password")
         method = "GET" if request.method == "HEAD" else request.method
         if method != "GET":
-            await conductor.room()  # Ironic delays a request too while it cannot notify
+            await conductor.wait_for_space()  # Ironic delays a request too while it cannot notify
         body = await handlers[method](SimRequest(request, minor, id_))
         status = {"GET": 200, "PATCH": 200, "POST": 201}.get(method, status)
         response = Response(status_code=status) if body is None else json_response(body, status)

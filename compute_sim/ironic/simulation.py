@@ -44,7 +44,7 @@ class Simulation:
         if voice is None:
             self.conductor = Conductor(plan, clock, self._handle)
         else:
-            self.conductor = Conductor(plan, clock, self._handle, wait_for_space=voice.room)
+            self.conductor = Conductor(plan, clock, self._handle, wait_for_space=voice.wait_for_space)
         self.works = Works(self.conductor)
         self.power = Power(self.conductor)
         self.conductor.enroll(nodes)

@@ -168,7 +168,7 @@ class StockColumns:
         return pieces
 
     def take(self, free: Counts, amount: int, pieces: Counts, pieces_taken: Counts) -> None:
-        """Subtract an amount `here` times from each host, from its inventories in their order."""
+        """Subtract an amount from each host, `pieces_taken` times, from its inventories in order."""
         before = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(pieces)))
         on_host = before[:-1] - before[self._begins][self.host]
         free -= np.clip(pieces_taken[self.host] - on_host, 0, pieces) * amount

@@ -1,4 +1,4 @@
-"""Amounts and times as people read them."""
+"""Formats amounts and times for display."""
 
 from collections.abc import Sequence
 

@@ -90,7 +90,7 @@ class Step(NamedTuple):
 def handle(
     belief: KnownState, notification: ReceivedNotification, rules: KnownStateRules, received: int
 ) -> Step:
-    """Apply a notification to the known state of a node. `heard` counts all notifications received so far.
+    """Apply a notification to the known state of a node. `received` counts all notifications received so far.
     Raises Invalid.
     """
     node = notification.node

@@ -161,7 +161,7 @@ class Stock:
 
 @dataclass(slots=True)
 class ClaimedProvider:
-    """A provider as claims are judged by it."""
+    """The inventories and shape of a provider, as claims are checked against them."""
 
     id: int
     uuid: str

@@ -186,7 +186,7 @@ async def test_berths_own_client_gets_along_with_it() -> None:
 
 async def test_writes_wait_while_notifications_cannot_be_sent() -> None:
     class Full(IronicExchange):
-        async def room(self) -> None:
+        async def wait_for_space(self) -> None:
             await asyncio.Event().wait()
 
         async def run(self) -> None:
