@@ -112,7 +112,7 @@ def workers(site: Site, bus: Bus) -> dict[str, Callable[[], Worker]]:
                 placement=placement_queries(bus),
                 cells=cell_queries(bus),
                 database=Database(site.database_url, namespace="scheduler"),
-                say=bus.publish,
+                publish=bus.publish,
                 clock=clock,
                 loaded=place.loaded,
             )

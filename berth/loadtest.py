@@ -132,8 +132,8 @@ class Load:
         self.open = 0
         self._name = f"load-{bus.clock.uuid()[:8]}"
         self._chance = random.Random(plan.seed)
-        self._room = asyncio.Event()
-        self._over = asyncio.Event()
+        self._has_slot = asyncio.Event()
+        self._ended = asyncio.Event()
         self._began = 0.0
         self._last_end = 0.0
 
@@ -155,7 +155,7 @@ class Load:
                 group.create_task(self._watch(progress)),
                 group.create_task(self._ask()),  # which may wait for room, or a broker, that never comes
             ]
-            await self._over.wait()
+            await self._ended.wait()
             for task in working:
                 task.cancel()
         await ended.stop()
@@ -175,8 +175,8 @@ class Load:
             else:
                 count = min(self.plan.window - self.open, left, _CHUNK)
                 if count < min(_CHUNK, left, self.plan.window) and self.open:
-                    self._room.clear()
-                    await self._room.wait()
+                    self._has_slot.clear()
+                    await self._has_slot.wait()
                     continue
             await self._publish(count)
 
@@ -219,9 +219,9 @@ class Load:
         boot.reason, boot.attempts = reason, attempts
         self._last_end = boot.ended
         self.open -= 1
-        self._room.set()
+        self._has_slot.set()
         if len(self.boots) == self.plan.boots and not self.open:
-            self._over.set()
+            self._ended.set()
 
     async def _watch(self, progress: Callable[["Load"], None]) -> None:
         """Print the progress of the load, and end a load that no longer progresses."""
@@ -229,7 +229,7 @@ class Load:
             progress(self)
             await asyncio.sleep(0.2)
             if self.now() - max(self._last_end, 0.0) > self.plan.patience:
-                self._over.set()
+                self._ended.set()
 
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 960, 460, 70, 60, 60

@@ -294,7 +294,7 @@ def _scheduler(settings: Settings, bus: Bus, store: Database, shared: SharedMemo
         placement=placement_queries(bus),
         cells=cell_queries(bus),
         database=store,
-        say=bus.publish,
+        publish=bus.publish,
         clock=bus.clock,
         options=SchedulerOptions(policy=policy(settings), requests=request_options(settings)),
         loaded=place.loaded,

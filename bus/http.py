@@ -147,7 +147,7 @@ class _Connection(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._head = 0  # bytes of the request's headers so far; -1 after them
         self._is_complete = True  # whether the last request is complete
-        self._said = 0  # bytes of the request so far
+        self._received = 0  # bytes of the request so far
         self._since = 0.0  # start of the request
         self._sender_deadline: TimerHandle | None = None  # deadline of an incomplete request
         self._unread: TimerHandle | None = None  # deadline of an unread response
@@ -198,9 +198,9 @@ class _Connection(HttpToolsProtocol):
                 self._wait_for_request()  # only line ends between requests
             return
         if self._sender_deadline is None:
-            self._said, self._since = 0, self.loop.time()
+            self._received, self._since = 0, self.loop.time()
             self._sender_deadline = self.loop.call_later(self.config.limits.slow, self._check_sender)
-        self._said += len(data)
+        self._received += len(data)
         if self._head >= 0:
             self._head += len(data)
             if self._head > HEAD_BYTES:
@@ -210,8 +210,8 @@ class _Connection(HttpToolsProtocol):
         """Refuse a request that is incomplete at its deadline, which fast uploads extend."""
         now = self.loop.time()
         if self.flow.read_paused or self._is_responding():
-            self._since, self._said = now, 0
-        left = self._since + self.config.limits.slow + self._said / LEAST_RATE - now
+            self._since, self._received = now, 0
+        left = self._since + self.config.limits.slow + self._received / LEAST_RATE - now
         if left > 0:
             self._sender_deadline = self.loop.call_later(left, self._check_sender)
         else:

@@ -1,6 +1,6 @@
 """Runs the builds of a cell: orders each build, tries the next host if one fails, and reports each end."""
 
-from cell_conductor.audit import HeldByCell, PlaceByCell, Standing, census, keeping, places
+from cell_conductor.audit import HeldByCell, PlaceByCell, Standing, census, held_by_cell, places
 from cell_conductor.core.events import AttemptLimits
 from cell_conductor.worker import cell_conductor
 
@@ -11,6 +11,6 @@ __all__ = [
     "Standing",
     "cell_conductor",
     "census",
-    "keeping",
+    "held_by_cell",
     "places",
 ]

@@ -76,7 +76,7 @@ class HeldByCell(Compact, frozen=True):
         )
 
 
-async def keeping(database: Database, builds: Collection[str]) -> dict[str, HeldByCell]:
+async def held_by_cell(database: Database, builds: Collection[str]) -> dict[str, HeldByCell]:
     """Return the resources that each build of this conductor should hold."""
     async with database.read() as tx:
         rows = await _SELECT(tx, [(build,) for build in builds])

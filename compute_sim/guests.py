@@ -161,7 +161,7 @@ class AgentJob:
         """Return whether no delivery of the order waits for the job's end."""
         return self.waiter is None or self.waiter.done()
 
-    def tell(self, how: How) -> None:
+    def finish(self, how: How) -> None:
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(how)
 
@@ -204,7 +204,7 @@ class DueJobs:
         self._alarm, self._rings = None, inf
         rung = 0
         while self._due and self._due[0][0] <= now:
-            heappop(self._due)[2].tell("done")
+            heappop(self._due)[2].finish("done")
             rung += 1
         self._next_round = now + min(ROUND * rung, LONGEST_ROUND)
         self._set_alarm()
@@ -231,12 +231,12 @@ class AgentJobs:
 
     def end(self, job: AgentJob) -> asyncio.Future[How]:
         """Return a future of a job's end; the delivery that waited before is released with `handed over`."""
-        job.tell("handed over")
+        job.finish("handed over")
         job.waiter = asyncio.get_running_loop().create_future()
         if job.lost:
-            job.tell("lost")
+            job.finish("lost")
         elif job.due <= asyncio.get_running_loop().time():
-            job.tell("done")
+            job.finish("done")
         else:
             self._due.watch(job)
         return job.waiter
@@ -256,7 +256,7 @@ class AgentJobs:
         for job in list(self._of.get(order.build, {}).values()):
             if order.above < job.attempt <= order.attempt:
                 self.finish(job)
-                job.tell("destroyed")
+                job.finish("destroyed")
 
 
 class PowerSupply:
@@ -286,7 +286,7 @@ class PowerSupply:
         self._back.clear()
         for job in self._jobs:
             job.lost = True
-            job.tell("lost")
+            job.finish("lost")
         self.changed()
         asyncio.get_running_loop().call_later(self._crashes.away, self._come_back)
 

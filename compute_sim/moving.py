@@ -107,7 +107,7 @@ class SimulatedMoves:
             self._agent.jobs.finish(earlier)
             if before is not None and (before.move, before.phase) == (order.move, order.phase):
                 begun, due = earlier.begun, earlier.due  # a copy continues from its progress
-            earlier.tell("overtaken")
+            earlier.finish("overtaken")
         if order.force or self._is_done(order):
             due = min(due, now)
         if order.phase == "prepare":

@@ -87,7 +87,7 @@ class Following:
             if step is not None and step.report is not None:
                 reports[notification.uuid] = step.report
                 dates.append(notification.at)
-        await self.tell(tuple(reports.values()))
+        await self.report(tuple(reports.values()))
         if named := nodes - {""}:
             self._on_reported(named)
         now = self._clock.now()
@@ -97,14 +97,14 @@ class Following:
     async def found(self, found: Sequence[NodeRead]) -> None:
         """Handle nodes that were read from Ironic. Returns when all resulting reports are published."""
         reports = (self._apply_read(read.uuid, read.node, read.began) for read in found)
-        await self.tell([report for report in reports if report is not None])
+        await self.report([report for report in reports if report is not None])
 
     async def repair(self, seen: Sequence[SurveyedNode]) -> None:
         """Report nodes that a sweep found to differ from placement; return when all are published."""
         reports = (
             self._apply_read(node.uuid, node.node, node.began, node.provider, again=True) for node in seen
         )
-        await self.tell([report for report in reports if report is not None])
+        await self.report([report for report in reports if report is not None])
 
     def closed(self, uuid: str) -> bool:
         """Return whether the last report of a node allowed no instance on it."""
@@ -116,7 +116,7 @@ class Following:
         for uuid, provider in providers.items():
             self.beliefs.placement_has(uuid, provider.sequence)
 
-    async def tell(self, reports: Sequence[InventoryReported]) -> None:
+    async def report(self, reports: Sequence[InventoryReported]) -> None:
         """Publish reports to placement, with retries until the bus has confirmed them."""
         pause = FIRST_PAUSE
         while reports:
@@ -131,7 +131,7 @@ class Following:
                     log.error("node %s cannot be reported to placement: %s", reports[0].root, problem)
                     return
                 for report in reports:
-                    await self.tell((report,))
+                    await self.report((report,))
                 return
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
@@ -166,7 +166,7 @@ class Following:
                 if self._request_read is not None:
                     self._request_read(change.root)
                 elif (again := self.beliefs.newer(change.root, change.sequence)) is not None:
-                    await self.tell((again,))
+                    await self.report((again,))
         return [None] * len(changes)
 
     def _hears(self) -> bool:

@@ -53,7 +53,7 @@ class Sweep:
         itself, because placement may have a newer report of it.
         """
         self._survey = survey
-        self._tell = repair
+        self._publish_reports = repair
         self._clock = clock
         self._full_every = full_every
         self._between_pages = 1 / pages_per_second
@@ -72,17 +72,17 @@ class Sweep:
         `deaf` means that notifications are not received: if recent changes cannot be listed, everything is
         read.
         """
-        await self._look(full=self._rounds_to_full == 0 or (deaf and self._horizon is None))
+        await self._compare(full=self._rounds_to_full == 0 or (deaf and self._horizon is None))
 
     async def everything(self) -> None:
         """Read and compare all nodes now, whatever is due."""
-        await self._look(full=True)
+        await self._compare(full=True)
 
     async def read_changed(self) -> None:
         """Read and compare the nodes changed since the last round, if Ironic lists them. Raise as `round`."""
-        await self._look(full=False, all_if_must=False)
+        await self._compare(full=False, all_if_must=False)
 
-    async def _look(self, *, full: bool, all_if_must: bool = True) -> None:
+    async def _compare(self, *, full: bool, all_if_must: bool = True) -> None:
         try:
             if full or (not await self._read_changed() and all_if_must):
                 await self._everything()
@@ -166,7 +166,7 @@ class Sweep:
             self._known.update((uuid, provider.sequence) for uuid, provider in now.items())
             if different := self._survey.still_different(settled, now):
                 log.info("reporting %d nodes that changed without a notification", len(different))
-                await self._tell(different)
+                await self._publish_reports(different)
         return Counter({aspect: counts[aspect] for aspect in WAITING})
 
     def _settled(self, seen: SurveyedNode, now: Provider | None) -> bool:
@@ -224,7 +224,7 @@ class SweepSchedule:
         while True:
             began = asyncio.get_running_loop().time()
             try:
-                await self._look()
+                await self._compare()
             except (Unavailable, IronicRefused) as problem:
                 log.warning("no sweep over Ironic's nodes: %s", problem)
                 self._gap = True
@@ -232,7 +232,7 @@ class SweepSchedule:
             else:
                 await self._until_due(began)
 
-    async def _look(self) -> None:
+    async def _compare(self) -> None:
         loop = asyncio.get_running_loop()
         self._settled_at = None
         if not self._gap:

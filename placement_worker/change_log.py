@@ -52,11 +52,11 @@ class Relay:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._woken = asyncio.Event()
-        self._look = True  # into the log
+        self._reads_log = True  # into the log
         self._unpublished: dict[
             int, PlacementChanged
         ] = {}  # commits of this process that are not published yet
-        self._told = 0  # by this process, with all that came before it; 0: the log knows
+        self._published = 0  # by this process, with all that came before it; 0: the log knows
         self._recorded = 0  # the position in the database
         self._recorded_at = 0.0
         # numbers published from the log, before this process registered its commit
@@ -64,15 +64,15 @@ class Relay:
 
     def wake(self) -> None:
         """Publish the changes in the database's change log that are not published yet."""
-        self._look = True
+        self._reads_log = True
         self._woken.set()
 
     def committed(self, messages: Sequence[PlacementChanged]) -> None:
         """Publish the changes that this process has just committed."""
         new = [message for message in messages if message.number not in self._logged]
         # If an older database was restored, only the log knows.
-        if any(change.number <= self._told for change in new):
-            self._told = self._recorded = 0
+        if any(change.number <= self._published for change in new):
+            self._published = self._recorded = 0
             self._unpublished.clear()
         if len(self._unpublished) >= UNPUBLISHED:
             self._unpublished.clear()
@@ -93,7 +93,7 @@ class Relay:
                     log.warning(
                         "%s in %s wait to be published: %s", self.tells, self._database.name, condition
                     )
-                self._look = True
+                self._reads_log = True
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, LONGEST_WAIT)
                 continue
@@ -101,35 +101,35 @@ class Relay:
                 HELD_UP.labels(self.tells).set(0)
             wait = SHORTEST_WAIT
             if not more:
-                patience = RECORD_SECONDS if self._told > self._recorded else POLL_SECONDS
+                patience = RECORD_SECONDS if self._published > self._recorded else POLL_SECONDS
                 try:
                     async with asyncio.timeout(patience):
                         await self._woken.wait()
                 except TimeoutError:
-                    self._look = True
+                    self._reads_log = True
                 if (early := began + LINGER - clock()) > 0:
                     await asyncio.sleep(early)
 
     async def _round(self, publish: Publish) -> bool:
         following = self._following()
         if not following:
-            if not (self._look or self._unpublished):
+            if not (self._reads_log or self._unpublished):
                 return False  # published in the meantime
-            self._look = False
+            self._reads_log = False
             return await self._round_of_the_log(publish)
         await _published(publish, following)
         self._record_published(following[-1].number)
         clock = asyncio.get_running_loop().time
         if clock() - self._recorded_at >= RECORD_SECONDS:
             async with self._database.write() as tx:
-                await changes.TELL(tx, number=self._told)
-            self._recorded, self._recorded_at = self._told, clock()
+                await changes.TELL(tx, number=self._published)
+            self._recorded, self._recorded_at = self._published, clock()
         return bool(self._unpublished)
 
     def _following(self) -> list[PlacementChanged]:
         following: list[PlacementChanged] = []
-        next_one = self._told + 1
-        while self._told and len(following) < CHANGES_A_ROUND and next_one in self._unpublished:
+        next_one = self._published + 1
+        while self._published and len(following) < CHANGES_A_ROUND and next_one in self._unpublished:
             following.append(self._unpublished[next_one])
             next_one += 1
         return following
@@ -139,21 +139,21 @@ class Relay:
         if self._database.dialect == "postgresql":
             # Relays of other processes wait for the locked number; writers do not.
             async with self._database.write() as tx:
-                oldest = await changes.unpublished(tx, CHANGES_A_ROUND, self._told)
+                oldest = await changes.unpublished(tx, CHANGES_A_ROUND, self._published)
                 await self._publish_logged(oldest, publish)
-                if self._told > self._recorded:
-                    await changes.TELL(tx, number=self._told)
+                if self._published > self._recorded:
+                    await changes.TELL(tx, number=self._published)
         else:
             # Publishing takes its time: not with SQLite's one write lock in hand.
             async with self._database.read_single() as tx:
-                oldest = await changes.unpublished(tx, CHANGES_A_ROUND, self._told)
+                oldest = await changes.unpublished(tx, CHANGES_A_ROUND, self._published)
             await self._publish_logged(oldest, publish)
-            if self._told > self._recorded:
+            if self._published > self._recorded:
                 async with self._database.write() as tx:
-                    await changes.TELL(tx, number=self._told)
-        self._recorded, self._recorded_at = self._told, asyncio.get_running_loop().time()
+                    await changes.TELL(tx, number=self._published)
+        self._recorded, self._recorded_at = self._published, asyncio.get_running_loop().time()
         if len(oldest) == CHANGES_A_ROUND:
-            self._look = True
+            self._reads_log = True
             return True
         for number_logged in in_the_log:  # numbers missing in memory were published by another process
             self._unpublished.pop(number_logged, None)
@@ -175,7 +175,7 @@ class Relay:
             self._record_published(oldest[-1].number)
 
     def _record_published(self, number: int) -> None:
-        self._told = number
+        self._published = number
         for earlier in [earlier for earlier in self._unpublished if earlier <= number]:
             del self._unpublished[earlier]
 

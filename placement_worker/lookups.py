@@ -25,7 +25,7 @@ class Lookups(PlacementOperations):
     async def providers(self, query: FindProviders, *, cell: str = "") -> ProvidersFound:
         """Return providers. `cell` is the cell in the routing key, which sees only its trees."""
         if query.like is not None:
-            await self._look_up(query.like)
+            await self._learn_names(query.like)
         simple = query.like is None and (query.in_tree is None or not (query.ids or query.name))
         # What one statement answers needs no transaction; names that turn out to be new are read after it.
         async with self.database.read_single() if simple else self.database.read() as tx:
@@ -83,7 +83,7 @@ class Lookups(PlacementOperations):
             selection, given = lookups.BY_CELL, {"cell": cell}
         return await lookups.providers(tx, self.book, selection, parts, values, **given)
 
-    async def _look_up(self, like: ResourceGroup) -> None:
+    async def _learn_names(self, like: ResourceGroup) -> None:
         book, database = self.book, self.database
         traits = {*like.required, *like.forbidden, *(name for names in like.required_any for name in names)}
         aggregates = {*like.not_member_of, *(name for names in like.member_of for name in names)}
@@ -113,7 +113,7 @@ class Lookups(PlacementOperations):
 
     async def changes(self, query: FindChanges) -> ChangesFound:
         async with self.database.read_single() as tx:
-            return await changes.news(tx, query.after, query.limit)
+            return await changes.since(tx, query.after, query.limit)
 
     async def allocations(self, query: FindAllocations, *, cell: str = "") -> AllocationsFound:
         """Return allocations; a cell that asks sees only consumers on its own hosts."""

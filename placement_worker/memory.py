@@ -56,7 +56,7 @@ class StoreReader:
 
     async def changes(self, after: int, most: int) -> ChangesFound:
         async with self._database.read_single() as tx:
-            return await changes.news(tx, after, most)
+            return await changes.since(tx, after, most)
 
     async def trees(self, roots: Collection[str]) -> Mapping[str, Tree]:
         async with self._database.read() as tx:

@@ -38,7 +38,7 @@ class ProviderOperations(PlacementOperations):
     @again(contended_each)
     async def _edit(self, orders: Sequence[EditOfOne]) -> list[resources.EditResult]:
         now = self.clock.now()
-        await self._look_up(orders, now)
+        await self._learn_names(orders, now)
         new = sum(isinstance(order, resources.MakeProvider) for order in orders)
         async with self.numbers.taken(new) as numbers, changing(self.database, self.book) as tx:
             working = await self._forest(tx, orders)
@@ -75,7 +75,7 @@ class ProviderOperations(PlacementOperations):
         )
         return WorkingTrees(found.owned | read, found.names, found.ids, found.number)
 
-    async def _look_up(self, orders: Sequence[EditOfOne], now: float) -> None:
+    async def _learn_names(self, orders: Sequence[EditOfOne], now: float) -> None:
         classes: set[str] = set()
         traits: set[str] = set()
         aggregates: set[str] = set()

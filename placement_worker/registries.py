@@ -328,7 +328,7 @@ class AggregateOperations(PlacementOperations):
             return trouble
         number = 0
         if wanted.is_changed:
-            await stored.say(tx, wanted.now, now)
+            await stored.write(tx, wanted.now, now)
         if pairs:
             number = await self.log.write_trees(tx, pairs, now)
         if wanted.is_changed:

@@ -236,7 +236,7 @@ class ReportOperations(PlacementOperations):
         number = await self.log.write_trees(tx, changed, now, numbers, further, saving)
         messages = [reshaped for _, then, some in moved for reshaped in _reshaped_messages(then, some, now)]
         if messages:  # by themselves, not by the log: that is cut when it grows too long
-            await changes.keep_reshaped(tx, number, messages)
+            await changes.store_reshaped(tx, number, messages)
             tx.after_commit(self.reshaped_builds.wake)
 
     async def prune(self, before: float) -> None:

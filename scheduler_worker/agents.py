@@ -306,30 +306,32 @@ class Roster:
         self.name = name or f"s{clock.uuid()[:8]}"
         self.waits = 0  # number of changes of the waiting requests
         self._clock = clock
-        self._heard: dict[str, float] = {}
+        self._received: dict[str, float] = {}
         self._live: tuple[str, ...] = (self.name,)
 
     @property
     def live(self) -> tuple[str, ...]:
         """Return the names of the live schedulers in order, including this one."""
         after = self._clock.monotonic() - GONE_SECONDS
-        if any(at < after for at in self._heard.values()):
-            self._heard = {name: at for name, at in self._heard.items() if at >= after}
-            self._live = tuple(sorted({self.name, *self._heard}))
+        if any(at < after for at in self._received.values()):
+            self._received = {name: at for name, at in self._received.items() if at >= after}
+            self._live = tuple(sorted({self.name, *self._received}))
             log.info("%d schedulers share the hosts", len(self._live))
             LIVE.set(len(self._live))
         return self._live
 
-    async def say(self) -> SchedulerAlive:
+    async def message(self) -> SchedulerAlive:
         return SchedulerAlive(scheduler=self.name, waits=self.waits)
 
     async def handle(self, message: SchedulerAlive) -> None:
         if message.scheduler == self.name:
             return
-        self._heard[message.scheduler] = self._clock.monotonic()
+        self._received[message.scheduler] = self._clock.monotonic()
         if message.scheduler not in self._live:
-            log.info("scheduler %s takes part: %d share the hosts", message.scheduler, len(self._heard) + 1)
-            self._live = tuple(sorted({self.name, *self._heard}))
+            log.info(
+                "scheduler %s takes part: %d share the hosts", message.scheduler, len(self._received) + 1
+            )
+            self._live = tuple(sorted({self.name, *self._received}))
             LIVE.set(len(self._live))
 
 
@@ -348,4 +350,4 @@ class WaitingSignal:
         self._heartbeat.due()
 
     async def _publish(self) -> None:
-        await self._send(await self._roster.say())
+        await self._send(await self._roster.message())

@@ -48,7 +48,7 @@ class Handovers:
         self._ending = ending
         self._clock = clock
 
-    async def keep(self, orders: Sequence[Handover]) -> dict[Id, Handover]:
+    async def store(self, orders: Sequence[Handover]) -> dict[Id, Handover]:
         """Store new moves between cells; return the stored state of moves that exist already."""
         async with self._database.write() as tx:
             await add(tx, orders, self._clock.now())

@@ -178,7 +178,7 @@ class MoveCourses:
                 if isinstance(placed, MovePlaced) and placed.cell != start.cell:
                     crossing.append((course, move_state.handover(start, placed, start.booted)))
         if crossing:
-            stored = await self._handovers.keep([order for _, order in crossing])
+            stored = await self._handovers.store([order for _, order in crossing])
             for course, order in crossing:
                 course.take(move_state.begins(stored.get(order.placed.move, order)))
 

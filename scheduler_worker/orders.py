@@ -52,9 +52,9 @@ class Orders:
         self._bytes = 0  # size of the remembered requests
         self._layout = -1
         self._prefilters: Prefilters | None = None
-        source.watch(self._heard)
+        source.watch(self._received)
 
-    def _heard(self, roots: Sequence[str], described: Sequence[str]) -> None:
+    def _received(self, roots: Sequence[str], described: Sequence[str]) -> None:
         if described:
             self._prefilters = None
 
@@ -193,10 +193,13 @@ class Resolving:
             [located] = await self.ending.locate([list(held.items())])
             on = {instance: place.root for instance, place in located.places.items() if place is not None}
         return [
-            (order, event) if event.refusal else self._one(order, event, groups, on) for order, event in begun
+            (order, event) if event.refusal else self._resolved(order, event, groups, on)
+            for order, event in begun
         ]
 
-    def _one(self, order: Order, event: Begun, groups: dict[Id, ServerGroup], on: dict[Id, str]) -> Begins:
+    def _resolved(
+        self, order: Order, event: Begun, groups: dict[Id, ServerGroup], on: dict[Id, str]
+    ) -> Begins:
         hints, request = order.request.hints, order.request
         if hints.group is not None:
             group = groups.get(hints.group)
@@ -221,7 +224,7 @@ class RelatedHosts:
 
     def __init__(self, resolve: Resolves) -> None:
         self._resolve = resolve
-        self._told: dict[str, object] = {}
+        self._published: dict[str, object] = {}
         self._roots: dict[str, frozenset[str]] = {}  # class → the hosts of its related instances
         self._around: frozenset[str] = frozenset()
         self.stirred = False  # the answers may be outdated
@@ -251,14 +254,14 @@ class RelatedHosts:
                         impossible[kind] = begun.refusal
                         continue
                     published[kind], roots[kind] = _named(order)
-                    if self._told.get(kind) != published[kind]:
+                    if self._published.get(kind) != published[kind]:
                         changed.append(kind)
         except BaseException:
             self.stirred = True
             raise
         finally:
             self._asking = False
-        self._told, self._roots = published, roots
+        self._published, self._roots = published, roots
         self._around = frozenset[str]().union(*roots.values())
         return changed, impossible
 

@@ -191,7 +191,7 @@ class Scheduler:
                 case Need():
                     course.need = effect
                 case events.ReserveHost():
-                    self._keep(course.order, effect)
+                    self._reserve_host(course.order, effect)
                 case events.PublishEnds():
                     course.end = effect
                 case events.ReleaseHost(pick=pick, instance=instance):
@@ -294,7 +294,7 @@ class Scheduler:
             else:
                 self._take(course, events.ClaimAnswers(tuple(answer.results)))
 
-    def _keep(self, order: Order, choice: events.ReserveHost) -> None:
+    def _reserve_host(self, order: Order, choice: events.ReserveHost) -> None:
         reservation = choice.pick.reservation
         if choice.way is not choice.pick.choices[0]:
             self.pending.drop(reservation)

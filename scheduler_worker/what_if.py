@@ -74,7 +74,7 @@ class WhatIfs:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self.one = asyncio.Lock()
+        self.lock = asyncio.Lock()
 
     async def answer(self, question: WhatIf) -> WhatIfAnswered:
         try:
@@ -84,7 +84,7 @@ class WhatIfs:
             return WhatIfAnswered(fits=False, refusal=f"there was no answer within {PATIENCE:g} s")
 
     async def _answer(self, question: WhatIf) -> WhatIfAnswered:
-        async with self.one:
+        async with self.lock:
             [(order, begun)] = await self._scheduler.resolved([question.request])
             if begun.refusal:
                 return WhatIfAnswered(fits=False, refusal=begun.refusal)
@@ -293,7 +293,7 @@ class WhatIfsOfMoves:
         self._courses = courses
 
     async def answer(self, question: WhatIfMoves) -> WhatIfMovesAnswered:
-        async with self._what_ifs.one:
+        async with self._what_ifs.lock:
             courses = [MoveCourse(move) for move in question.moves]
             for course, found in zip(courses, await self._courses.look_up(courses), strict=True):
                 if found is not None:

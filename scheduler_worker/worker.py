@@ -66,7 +66,7 @@ class SchedulerNeeds:
     placement: PlacementQueries
     cells: CellQueries
     database: Database
-    say: Publish
+    publish: Publish
     clock: Clock
     options: SchedulerOptions = field(default_factory=SchedulerOptions)
     loaded: Callable[[], Awaitable[None]]
@@ -83,16 +83,16 @@ class _Parts:
         source, placement, database, clock = needs.source, needs.placement, needs.database, needs.clock
         self.needs, self.options = needs, needs.options
         self.scheduler = scheduler = Scheduler(source, placement, clock, needs.options)
-        self.signal = WaitingSignal(scheduler.roster, needs.say)
+        self.signal = WaitingSignal(scheduler.roster, needs.publish)
         store = WaitingStore(scheduler, database, self.signal.changed)
         scheduler.leave_out_reserved(store.released, store.without_reserved)
         self.handovers = Handovers(database, placement, scheduler.ending, clock)
         lookups = MoveLookups(source, scheduler.ending, placement, needs.cells)
         self.courses = MoveCourses(scheduler, lookups, self.handovers, store.store_refusals)
         self.builds, self.moves = WaitingBuilds(scheduler, store), WaitingMoves(store, self.courses)
-        self.queue = WaitingQueue(store, self.builds, self.moves, needs.say, clock)
+        self.queue = WaitingQueue(store, self.builds, self.moves, needs.publish, clock)
         self.keeping = WaitingOwner(self.queue, clock)
-        self.cancelling = Cancelling(store, scheduler.ending, needs.say)
+        self.cancelling = Cancelling(store, scheduler.ending, needs.publish)
         self.records = HostRecords(scheduler.book, source, database, clock)
         self.changes = HostChanges(scheduler, store, self.queue.recheck)
         self.what_ifs = WhatIfs(scheduler)
@@ -167,7 +167,7 @@ class _Parts:
         keeping, records, handovers = self.keeping, self.records, self.handovers
         alive, handover = [topics.SCHEDULER_ALIVE], [topics.MOVE_HANDOVER]
         return [
-            every(SAYS_SECONDS, self.scheduler.roster.say, emits=alive, at_once=True),
+            every(SAYS_SECONDS, self.scheduler.roster.message, emits=alive, at_once=True),
             every(RECORD_SECONDS, records.store),
             every(MEASURE_SECONDS, records.measure),
             every(BEAT_SECONDS, keeping.beat, at_once=True),

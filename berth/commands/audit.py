@@ -150,9 +150,9 @@ async def doctor_command(
 
 
 async def examine(cli: Cli, management: str = "") -> int:
-    from berth.doctor.looking import look  # imports all clients of services
+    from berth.doctor.looking import inspect  # imports all clients of services
 
-    found = judged(await look(cli.settings, management=management))
+    found = judged(await inspect(cli.settings, management=management))
     code = exit_code(found)
     if cli.as_json:
         write_json({"exit_code": code, "findings": msgspec.to_builtins(found)})

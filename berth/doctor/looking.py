@@ -37,7 +37,7 @@ _NOBODY = "00000000-0000-0000-0000-000000000000"
 _VERSION = text("SELECT current_setting('server_version'), extract(epoch FROM clock_timestamp())")
 
 
-async def look(settings: Settings, clock: Clock | None = None, *, management: str = "") -> BerthSeen:
+async def inspect(settings: Settings, clock: Clock | None = None, *, management: str = "") -> BerthSeen:
     clock = clock or Clock()
     async with asyncio.TaskGroup() as group:
         databases = [
@@ -107,7 +107,7 @@ async def _brokers(
     if settings.embedded:
         return [], [], []
     from bus.rabbit.connection import place
-    from bus.rabbit.inspection import look as look_at
+    from bus.rabbit.inspection import inspect as inspect_broker
 
     seen, queues, missing = [], [], []
     by_url: dict[str, list[tuple[str, QueueSpec]]] = {settings.bus.amqp_url: []}
@@ -117,7 +117,7 @@ async def _brokers(
     for url, queues_of_broker in by_url.items():
         central = url == settings.bus.amqp_url
         try:
-            found, later = await look_at(
+            found, later = await inspect_broker(
                 url,
                 settings.bus.exchange,
                 [spec for _, spec in queues_of_broker],

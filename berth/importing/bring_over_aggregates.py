@@ -53,14 +53,14 @@ def read(text: bytes) -> list[NovaAggregate]:
         value = value.get("aggregates", [value])
     if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
         raise NoAggregates(f"not a list of aggregates; {HOW}")
-    found = [_one(row, number) for number, row in enumerate(value, 1)]
+    found = [_aggregate(row, number) for number, row in enumerate(value, 1)]
     names = [aggregate.name for aggregate in found]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise NoAggregates(f"{twice[0]!r} comes twice")
     return found
 
 
-def _one(row: Mapping[str, Any], number: int) -> NovaAggregate:
+def _aggregate(row: Mapping[str, Any], number: int) -> NovaAggregate:
     fields = {str(key).lower().replace(" ", "_"): value for key, value in row.items()}
     name = fields.get("name")
     if not isinstance(name, str) or not name:

@@ -80,7 +80,7 @@ async def audit(
         retired = await stored.retired(placement)
         unread = await stored.registered_cells(placement) - {*settings.cell_names}
         after = await builds_by_cell(settings, cells)
-        keeping = await _keeping(settings, cells, {holder.build for holder in holders.values()})
+        held_by_cell = await _held_by_cells(settings, cells, {holder.build for holder in holders.values()})
         still = await stored.stored_holders(placement)
     finally:
         await placement.close()
@@ -106,7 +106,7 @@ async def audit(
     found.breaches += _unheld(before, after, held, places)
     old = clock.now() - (0 if settled else _UNDER_WAY)
     unchanged = [holder for name, holder in holders.items() if still.get(name) == holder]
-    found.leaks = list(leaks(unchanged, keeping, all_read=not unread, old=old))
+    found.leaks = list(leaks(unchanged, held_by_cell, all_read=not unread, old=old))
     found.breaches += map(str, found.leaks)
     ownerless = {consumer: holding for consumer, holding in held.items() if consumer not in after.builds}
     _judge_ownerless(found, ownerless, settings, unread, old)
@@ -209,14 +209,14 @@ def _moving(places: Mapping[str, PlaceByCell], holders: Iterable[StoredHolder]) 
     }
 
 
-async def _keeping(
+async def _held_by_cells(
     settings: Settings, cells: Sequence[str], builds: Collection[str]
 ) -> dict[str, HeldByCell]:
     """Return what the cells' records say of the builds that have holder consumers."""
-    from cell_conductor import keeping
+    from cell_conductor import held_by_cell
 
     found: dict[str, HeldByCell] = {}
-    read = partial(keeping, builds=builds)
+    read = partial(held_by_cell, builds=builds)
     async for _, held in _of_cells(settings, cells if builds else (), read):
         for id_, known in held.items():
             found[id_] = known.merged_with(found[id_]) if id_ in found else known

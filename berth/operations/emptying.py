@@ -129,7 +129,7 @@ class Emptying:
             request = structs.replace(
                 self.asked, move=Clock().uuid(), build=one.build, cell=one.cell, reply_to=moves.reply_to
             )
-            self._over(await moves.ask(checked(request)))
+            self._ended(await moves.ask(checked(request)))
             self.listener.so_far(self.so_far)
 
     async def _watch(self) -> None:
@@ -156,13 +156,13 @@ class Emptying:
         if outcome.end == "done":
             self.so_far.under_way.discard(instance.build)
             if outcome.host not in {name for host in self.hosts for name in (host.host, host.name)}:
-                self._over(outcome)
+                self._ended(outcome)
         elif outcome.end == VERIFYING:
-            self._over(outcome)
+            self._ended(outcome)
         self.so_far.under_way.discard(instance.build)
         self.listener.so_far(self.so_far)
 
-    def _over(self, outcome: MoveOutcome) -> None:
+    def _ended(self, outcome: MoveOutcome) -> None:
         far = self.so_far
         far.under_way.discard(outcome.build)
         if outcome.end == "done":

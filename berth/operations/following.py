@@ -83,10 +83,10 @@ class FollowedMoves:
         return outcome
 
     def refused(self, refusal: MoveRefused) -> None:
-        self._over(_outcome(refusal, end=REFUSED))
+        self._end(_outcome(refusal, end=REFUSED))
 
     def ended(self, move_ended: MoveEnded) -> None:
-        self._over(_outcome(move_ended))
+        self._end(_outcome(move_ended))
 
     def progress(self, progress: MoveProgress) -> None:
         followed = self._open.get(progress.move)
@@ -100,11 +100,11 @@ class FollowedMoves:
             followed.shown = now
             self._listener.progress(progress)
         if progress.phase in ("verify", VERIFYING) and not followed.past_verifying:
-            self._over(
+            self._end(
                 MoveOutcome(move=progress.move, build=progress.build, end=VERIFYING, host=progress.host)
             )
 
-    def _over(self, outcome: MoveOutcome) -> None:
+    def _end(self, outcome: MoveOutcome) -> None:
         followed = self._open.pop(outcome.move, None)
         if followed is not None and not followed.outcome.done():
             followed.outcome.set_result(outcome)
@@ -119,9 +119,9 @@ class FollowedMoves:
             for move, open in self._open.items():
                 cells.setdefault(open.cell, []).append(move)
             for cell, moves in cells.items():
-                await self._look_at(cell, moves[:_MOVES_A_POLL])
+                await self._read_states(cell, moves[:_MOVES_A_POLL])
 
-    async def _look_at(self, cell: str, moves: list[str]) -> None:
+    async def _read_states(self, cell: str, moves: list[str]) -> None:
         found = await moves_of(self.bus, FindMoves(cell=cell, moves=tuple(moves), limit=_MOVES_A_POLL))
         if found is None:
             return  # the cell is away
@@ -132,7 +132,7 @@ class FollowedMoves:
             elif stands.ended:
                 back = stands.phase in ("reverted", "aborted")
                 host = stands.at or (stands.source if back else stands.host)  # older cells have no `at`
-                self._over(_outcome(stands, end=stands.phase, host=host))
+                self._end(_outcome(stands, end=stands.phase, host=host))
             elif stands.move in self._open:
                 self.progress(
                     MoveProgress(

@@ -203,7 +203,7 @@ def ferry(
             for passage in out:
                 group.create_task(passage.run())
             for side, passages in ((middle, into), (cell_broker, out)):
-                group.create_task(_look(side, passages, clock, poll_seconds))
+                group.create_task(_watch_targets(side, passages, clock, poll_seconds))
 
     return Worker(f"ferry.{cell}", runs=[run])
 
@@ -219,7 +219,7 @@ async def _opened(cell_broker: Transport, clock: Clock) -> None:
         await backoff.pause()
 
 
-async def _look(side: Transport, passages: Sequence[Passage], clock: Clock, seconds: float) -> None:
+async def _watch_targets(side: Transport, passages: Sequence[Passage], clock: Clock, seconds: float) -> None:
     while True:
         for passage in passages:
             crossing = passage.crossing

@@ -258,7 +258,7 @@ class SocketTransport(asyncio.Protocol):
                     after = letter.id
         return len(taken)
 
-    def say(self, call: SocketCall) -> None:
+    def send_call(self, call: SocketCall) -> None:
         if self._line is not None and not self._line.is_closing():
             self._line.write(msgspec.json.encode(call) + b"\n")
 
@@ -267,7 +267,7 @@ class SocketTransport(asyncio.Protocol):
             raise Unavailable(f"the berth at {self.path} is not reachable any more")
         call.id = number or next(self._numbers)
         answer = self._answers[call.id] = asyncio.get_running_loop().create_future()
-        self.say(call)
+        self.send_call(call)
         try:
             reply: SocketReply = await answer
         finally:
@@ -308,10 +308,10 @@ class _SocketDelivery:
         self._tag = reply.tag
 
     def done(self) -> None:
-        self._transport.say(SocketCall("done", number=self._tag))
+        self._transport.send_call(SocketCall("done", number=self._tag))
 
     def requeue(self) -> None:
-        self._transport.say(SocketCall("requeue", number=self._tag))
+        self._transport.send_call(SocketCall("requeue", number=self._tag))
 
 
 class _SocketInbox:

@@ -177,7 +177,7 @@ class _Subscription:
 
     def __init__(self, channel: BulkChannel) -> None:
         self.channel = channel
-        self._over = False
+        self._is_closed = False
         self._messages: deque[Arrived] = deque()
         self._wake = asyncio.Event()
         self._now = asyncio.get_running_loop().time
@@ -192,7 +192,7 @@ class _Subscription:
 
     async def next(self, until: float) -> tuple[list[bytes], int]:
         """Return the oldest messages and their last delivery tag; empty if no message arrives in time."""
-        if not self._messages and not self._over:
+        if not self._messages and not self._is_closed:
             self._wake.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(min(until, self._acknowledge_at)):
@@ -221,11 +221,11 @@ class _Subscription:
         self._acknowledged, self._acknowledge_at = self._safe, math.inf
 
     def check(self) -> None:
-        if self._over:
+        if self._is_closed:
             raise ConnectionError("nothing comes from it any more")
 
     def _end(self, _: str = "") -> None:
-        self._over = True
+        self._is_closed = True
         self._wake.set()
 
 

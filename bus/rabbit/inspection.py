@@ -37,7 +37,7 @@ class BrokerState:
     waiting: dict[str, tuple[int, int]] = field(default_factory=dict)  # queue: messages, readers
 
 
-async def look(
+async def inspect(
     url: str, exchange: str, queues: Sequence[QueueSpec], *, quorum: bool, pause: float, publishes: bool
 ) -> tuple[BrokerState, dict[str, int]]:
     """Return the state of a RabbitMQ for `berth doctor`, with queue depths now and after a pause."""

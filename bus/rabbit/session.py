@@ -143,10 +143,10 @@ class Session:
         """
         while True:
             for _ in range(_CHECKS_A_ROUND):
-                await self._look()
+                await self._check_health()
             await self._again()
 
-    async def _look(self) -> None:
+    async def _check_health(self) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._poll_seconds):
                 await self._missed.wait()

@@ -115,7 +115,7 @@ class Wire(asyncio.StreamReader):
             if past > end:
                 break
             if number == 0 and kind == _METHOD:
-                self._heard(int.from_bytes(data[at + _START.size : at + _START.size + 4]))
+                self._method_names(int.from_bytes(data[at + _START.size : at + _START.size + 4]))
             channel = self.channels.get(number)
             if channel is None or not channel.take(kind, data, at + _START.size, past - len(_END)):
                 frames.append(_readable(kind, data[at:past]))
@@ -128,7 +128,7 @@ class Wire(asyncio.StreamReader):
             self._last_read = now
             super().feed_data(b"".join(frames))
 
-    def _heard(self, method: int) -> None:
+    def _method_names(self, method: int) -> None:
         if method in (_BLOCKED, _UNBLOCKED):
             self.blocked = method == _BLOCKED
 
@@ -148,7 +148,7 @@ class FramesOfChannel:
         self._unconfirmed: dict[int, _Unconfirmed] = {}  # by tag, the oldest first
         self._tags: dict[str, int] = {}  # id → tag: a returned message has only its id
         self._coming: _Coming | None = None
-        self._over = False
+        self._is_closed = False
         self._channels = wire.channels
         self._channels[number] = self
 
@@ -163,7 +163,7 @@ class FramesOfChannel:
         """Publish a message; on a channel with confirms, wait for the confirm."""
         frames = self._frames_of(post)
         confirmed = self._awaited(post) if self._confirms else None
-        if not self._over:
+        if not self._is_closed:
             self._writer.write(frames)
             await self._writer.drain()
         if confirmed is not None:
@@ -176,7 +176,7 @@ class FramesOfChannel:
         self._on_settled(_NACK, tag, multiple + 2)
 
     def end(self, why: BaseException) -> None:
-        self._over = True
+        self._is_closed = True
         for tag in tuple(self._unconfirmed):
             self._settled(tag, why)
 
@@ -201,7 +201,7 @@ class FramesOfChannel:
         return confirmed
 
     def _on_settled(self, method: int, tag: int, how: int) -> None:
-        if not self._over:
+        if not self._is_closed:
             self._writer.write(self._frame(_METHOD, method.to_bytes(4) + _SETTLED.pack(tag, how)))
 
     # What comes in
@@ -241,7 +241,7 @@ class FramesOfChannel:
             self._coming = _Coming(None, 0, "", "", False)
         else:
             if method in (_CLOSE, _CLOSED):  # its number may be reused from now on
-                self._over = True
+                self._is_closed = True
                 self._channels.pop(self._number, None)
             return False
         return True

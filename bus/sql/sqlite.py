@@ -99,7 +99,7 @@ class Connection:
         self._connection: sqlite3.Connection | None = raw  # the dialect reads this to see whether it is open
         self._thread = thread
         self._pause = pause
-        self._keep = keep
+        self._keeps_thread = keep
 
     def cursor(self) -> "Cursor":
         return Cursor(self)
@@ -119,7 +119,7 @@ class Connection:
         raw, self._connection = self._connection, None
         if raw is None:
             return
-        await self.call(raw.rollback if self._keep else raw.close)
+        await self.call(raw.rollback if self._keeps_thread else raw.close)
         self._end_thread()
 
     def stop(self) -> None:
@@ -127,7 +127,7 @@ class Connection:
         raw, self._connection = self._connection, None
         if raw is None:
             return
-        end = raw.rollback if self._keep else raw.close
+        end = raw.rollback if self._keeps_thread else raw.close
         if self._thread is None:
             end()
         else:
@@ -146,7 +146,7 @@ class Connection:
     async def call(self, function: Callable[..., T], *args: Any) -> T:
         if self._thread is not None:
             return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
-        if self._keep:
+        if self._keeps_thread:
             return function(*args)
         return await _patiently(partial(_at_once, function, *args))
 
@@ -157,7 +157,7 @@ class Connection:
         return self._connection
 
     def _end_thread(self) -> None:
-        if self._thread is not None and not self._keep:
+        if self._thread is not None and not self._keeps_thread:
             self._thread.shutdown(wait=False)
 
 

@@ -112,10 +112,10 @@ class PostgresTransaction(Transaction):
 
     async def begin(self, begin: str) -> None:
         self._unfinished, self._reads = True, begin == postgres.READ
-        await self._say(begin)
+        await self._execute_command(begin)
 
     async def _commit(self) -> None:
-        if await self._say("COMMIT") != "COMMIT":
+        if await self._execute_command("COMMIT") != "COMMIT":
             raise RuntimeError("a statement of this transaction had failed: it was rolled back")
         self._unfinished = False
 
@@ -126,7 +126,7 @@ class PostgresTransaction(Transaction):
         finally:
             self._pooled.close()
 
-    async def _say(self, command: str) -> str:
+    async def _execute_command(self, command: str) -> str:
         try:
             return str(await self._driver.execute(command))
         except postgres.FAILURES as error:

@@ -15,7 +15,7 @@ from bus.claims import Choice, ClaimRequested, ClaimResult, ConsumerClaim, Held,
 from bus.guests import BuildAdopted, BuildAdoptRequested
 from bus.messages import AgentReported, Attempt, BuildPlaced, BuildReshaped, Selection
 from bus.vocabulary import MAX_CAUSE, MAX_ORDINAL, Allocations, Contended
-from cell_conductor.core import build as say
+from cell_conductor.core import build as builds
 from cell_conductor.core.build import Build, Effects, Leftover
 from cell_conductor.core.events import Adoption, AttemptLimits
 from cell_conductor.core.phases import Stepped, repeated_move_end
@@ -25,7 +25,7 @@ Refusals = tuple[claims.Refusal, ...]
 
 def swapped(build: Build, result: claims.ClaimResult | str, now: float, limits: AttemptLimits) -> Stepped:
     """Apply placement's answer to a claim of the next host for a build."""
-    left_behind = say.destroy(build)
+    left_behind = builds.destroy(build)
     build, at, refused, why = swap_result(build, result, now)
     if refused:
         build = replace(build, attempts=(*build.attempts, *refused))
@@ -33,9 +33,9 @@ def swapped(build: Build, result: claims.ClaimResult | str, now: float, limits: 
         deadline = now + limits.build_timeout
         build = replace(build, status="building", at=at, attempt=build.attempt + 1, started=now)
         build = replace(build, deadline=deadline)
-        return build, (left_behind, say.order(build))
+        return build, (left_behind, builds.order(build))
     if not why:
-        return build, (say.question(build),)
+        return build, (builds.question(build),)
     build, effects = doomed(build, why)
     return release_answered(build, result) if isinstance(result, claims.Retired) else (build, effects)
 
@@ -91,19 +91,19 @@ def release_answered(build: Build, result: claims.ReleaseResult) -> Stepped:
     match result:
         case claims.Held():  # release it, whichever claim changed it
             build, messages_out = _caught_up(build, result)
-            return build, (*messages_out, say.question(build))
+            return build, (*messages_out, builds.question(build))
         case Contended():
-            return build, (say.question(build),)
+            return build, (builds.question(build),)
         case claims.OutsideCell(why=why) if not build.end:  # not ours to release: the end says so
             doom = f"{build.doom}; placement does not release its allocations: {why}"[:MAX_CAUSE]
             build = replace(build, doom=doom)
     if build.status == "deleting":
         had_ended = bool(build.end)
         build = replace(build, status="deleted", end=build.end or "error", generation=None)
-        end = () if had_ended else (say.ended(build),)
-        return build, (*end, *(say.deleted(build, reply_to) for reply_to in build.replies))
+        end = () if had_ended else (builds.ended(build),)
+        return build, (*end, *(builds.deleted(build, reply_to) for reply_to in build.replies))
     build = replace(build, status="error", end="error", generation=None)
-    return build, (say.destroy(build), say.ended(build))
+    return build, (builds.destroy(build), builds.ended(build))
 
 
 def _caught_up(build: Build, held: claims.Held) -> Stepped:
@@ -116,7 +116,7 @@ def _caught_up(build: Build, held: claims.Held) -> Stepped:
     if position is None or position == build.at:
         return build, ()
     retried = replace(holding(build, position, held.allocations), at=position, attempt=build.attempt + 1)
-    return retried, (say.destroy(build),)
+    return retried, (builds.destroy(build),)
 
 
 def _taken_over(build: Build, held: claims.Held) -> Leftover | None:
@@ -137,7 +137,7 @@ def doomed(build: Build, why: str) -> Stepped:
     """Decide that the build ends in error, and release its allocations."""
     chain = "; ".join(f"{tried.host} {tried.outcome}: {tried.cause}" for tried in build.attempts)
     build = replace(build, doom=f"{why}: {chain}"[:MAX_CAUSE])
-    return build, (say.question(build),)
+    return build, (builds.question(build),)
 
 
 def reshaped(build: Build, reshape: BuildReshaped) -> Build:
@@ -195,8 +195,8 @@ def stale_report(build: Build, report: AgentReported) -> Effects:
     was = build.move.was if build.status == "active" and build.move is not None else None
     if left is None and (report.attempt, report.root) == (was, build.host.root):
         return ()  # the guest itself, by its attempt number before a move that ended at its source
-    clean = say.destroy_reported(build, report, above=left.above if left is not None else 0)
-    return (clean, say.order(build)) if build.status == "building" else (clean,)
+    clean = builds.destroy_reported(build, report, above=left.above if left is not None else 0)
+    return (clean, builds.order(build)) if build.status == "building" else (clean,)
 
 
 AS_IT_WAS = "it was there before berth, and was adopted"
@@ -272,13 +272,13 @@ def adopted(build: Build | None, event: Adoption, now: float) -> tuple[Build | N
                 _adoption_result(asked, "refused", "its cell has just deleted its record: try again"),
             )
         build = _adopted_build(asked, event.held, now, version=0 if build is None else build.version)
-        return build, (say.order(build, adopt=True), _adoption_result(asked, "adopted"))
+        return build, (builds.order(build, adopt=True), _adoption_result(asked, "adopted"))
     if event.held is not None:
         known = holding(build, build.at, event.held.allocations)
         if known is not build or known.generation != event.held.generation:
             build = replace(known, generation=event.held.generation)
     if build.attempt == 1 and build.as_placed.request == _request(build.id):  # adopted, and not moved since
-        return build, (say.order(build, adopt=True), _adoption_result(asked, "adopted"))
+        return build, (builds.order(build, adopt=True), _adoption_result(asked, "adopted"))
     return build, (_adoption_result(asked, "known"),)
 
 

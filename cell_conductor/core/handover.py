@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced
 from bus.moves import HandoverProgress, HandoverReported, MovePlaced
-from cell_conductor.core import build as say
+from cell_conductor.core import build as builds
 from cell_conductor.core import phases
 from cell_conductor.core.build import Build, Effects, Leftover
 from cell_conductor.core.events import AttemptLimits, Event
@@ -41,7 +41,10 @@ def handover(build: Build, order: HandoverProgress, now: float, limits: AttemptL
     """Handle an order to move between cells for a build that is in no move."""
     if build.move is not None and build.move.id == order.move:
         deleted = build.replies if build.status == "deleted" else ()
-        return build, (*phases.ended_before(build), *(say.deleted(build, reply_to) for reply_to in deleted))
+        return build, (
+            *phases.ended_before(build),
+            *(builds.deleted(build, reply_to) for reply_to in deleted),
+        )
     if order.say != "leave":
         return build, ()
     if build.status in ("deleting", "deleted"):
@@ -84,7 +87,7 @@ def _deleted_before(build: Build, order: HandoverProgress, now: float, limits: A
     move = replace(_leaving(build, order, now), goal="deleted", phase="recall")
     build = replace(build, move=closed(move, "deleted", DELETED, "", "", now))
     if order.kind in KEPT and build.placed is not None:
-        build = say.with_leftover(build, Leftover(order.attempt, build.at, now + limits.cleanup_timeout))
+        build = builds.with_leftover(build, Leftover(order.attempt, build.at, now + limits.cleanup_timeout))
     return build, (_not_going(order, DELETED, "deleted"), *phases.repeated_move_end(build))
 
 
@@ -114,7 +117,7 @@ def step_of_leaving(build: Build, event: Event, now: float, limits: AttemptLimit
         case AgentReported() if (
             event.outcome != "destroyed"
         ):  # the guest that leaves must not be destroyed yet
-            return build, say.undone(build, event.attempt)
+            return build, builds.undone(build, event.attempt)
         case _:
             return build, ()
 
@@ -162,7 +165,7 @@ def _left_cell(
     build, emitted = phases.close(
         build, "deleted" if status == "deleted" else "done", move.cause, now, status
     )
-    return build, (*emitted, *(say.deleted(build, reply_to) for reply_to in replies))
+    return build, (*emitted, *(builds.deleted(build, reply_to) for reply_to in replies))
 
 
 def _back(build: Build, progress: HandoverProgress, now: float, limits: AttemptLimits) -> Stepped:
@@ -180,7 +183,7 @@ def _back(build: Build, progress: HandoverProgress, now: float, limits: AttemptL
     )
     build = replace(build, generation=progress.generation, status="moving", move=move)
     if deleted:
-        build, emitted = phases.close(build, "deleted", DELETED, now, "deleting", say.destroy(build))
+        build, emitted = phases.close(build, "deleted", DELETED, now, "deleting", builds.destroy(build))
         return replace(build, deadline=now + limits.delete_timeout), emitted
     if move.kind == "unshelve":
         return phases.close(build, move.goal or "error", move.cause, now, "shelved")
@@ -248,11 +251,11 @@ def event_of_moved(build: Build, event: Event) -> Stepped:
     assert move is not None, f"{build.id} has moved, by no move"
     match event:
         case BuildPlaced():
-            return build, say.repeated_end(build)
+            return build, builds.repeated_end(build)
         case BuildDeleteRequested():
             return build, (deleted_elsewhere(move, event),)
         case AgentReported(outcome="built" | "failed" | "progress"):  # no message waits for it any more
             left = next((leftover for leftover in build.leftovers if leftover.attempt == build.attempt), None)
-            return build, (say.destroy(build) if left is None else say.destroy_left(build, left),)
+            return build, (builds.destroy(build) if left is None else builds.destroy_left(build, left),)
         case _:
             return build, ()

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced, BuildReshaped
 from bus.moves import MovePlaced, MoveReported, MoveSteered
 from bus.vocabulary import MAX_CAUSE
-from cell_conductor.core import build as say
+from cell_conductor.core import build as builds
 from cell_conductor.core import events, phases
 from cell_conductor.core.answers import reshaped
 from cell_conductor.core.build import Build
@@ -25,7 +25,7 @@ def step_of_move(build: Build, event: Event, now: float, limits: AttemptLimits) 
     move = phases.open_move(build)
     match event:
         case BuildPlaced():
-            return build, say.repeated_end(build)
+            return build, builds.repeated_end(build)
         case events.Stalled():
             return build, (phases.reminder(build),) if move.phase in ASKING else phases.waited_for(build)
         case MoveReported() if event.move != move.id:
@@ -107,10 +107,10 @@ def _done(build: Build, now: float, limits: AttemptLimits) -> Stepped:
 
 
 def _not_started(build: Build, cause: str, now: float, limits: AttemptLimits, left: bool) -> Stepped:
-    failed = say.host_failed(build, cause)
+    failed = builds.host_failed(build, cause)
     build = phases.tried(phases.end_phase(build, "failed", cause, now), "failed", cause, now)
     if left:
-        build = say.add_leftover(build, now, limits.cleanup_timeout, above=phases.open_move(build).was)
+        build = builds.add_leftover(build, now, limits.cleanup_timeout, above=phases.open_move(build).was)
     return phases.way_back(build, "error", "it could not be started", now, limits, failed)
 
 
@@ -119,7 +119,7 @@ def _not_sent(build: Build, why: str, now: float, limits: AttemptLimits) -> Step
     if move.leaves:
         return recalled(build, "error", why, now, limits)
     if move.kind != "shelve":  # else the guest may be stopped permanently, for example by a power failure
-        build = say.add_leftover(build, now, limits.cleanup_timeout, above=move.was)
+        build = builds.add_leftover(build, now, limits.cleanup_timeout, above=move.was)
     return phases.way_back(build, "error", why, now, limits)
 
 
@@ -142,7 +142,7 @@ def _agent_reported(build: Build, report: AgentReported, now: float, limits: Att
     if report.attempt == move.was or report.attempt > build.attempt:
         return build, ()
     again = () if report.outcome == "progress" else phases.waited_for(build)
-    return build, again if move.phase == "undo" else (*say.undone(build, report.attempt), *again)
+    return build, again if move.phase == "undo" else (*builds.undone(build, report.attempt), *again)
 
 
 def _destroyed(build: Build, attempt: int, now: float, limits: AttemptLimits) -> Stepped:
@@ -180,7 +180,7 @@ def _overdue(build: Build, now: float, limits: AttemptLimits) -> Stepped:
             build = phases.end_phase(build, "timed out", cause, now)
             return _not_sent(build, f"{move.left} did not send it: {cause}", now, limits)
         case "start":  # it may run there, so it belongs there, and the order stays queued
-            failed = say.host_failed(build, cause)
+            failed = builds.host_failed(build, cause)
             build = phases.tried(phases.end_phase(build, "timed out", cause, now), "timed out", cause, now)
             why = f"{move.host} did not say that it runs; it is there, or will be: {cause}"
             build, emitted = phases.arrived(build, now, limits, "error", why)
@@ -197,7 +197,7 @@ def _overdue(build: Build, now: float, limits: AttemptLimits) -> Stepped:
         case "undo":
             return undoing(build, now, limits)
         case _:  # destroy: its resources stay held until it is destroyed
-            build = say.add_leftover(
+            build = builds.add_leftover(
                 phases.end_phase(build, "timed out", cause, now), now, limits.cleanup_timeout
             )
             return phases.enter(build, "release", now, limits)
@@ -228,7 +228,7 @@ def steered(build: Build, event: MoveSteered, now: float, limits: AttemptLimits)
             return phases.arrived(phases.end_phase(build, "done", "confirmed", now), now, limits)
         case "revert", "verify":
             build = phases.end_phase(build, "given up", "reverted", now)
-            build = say.add_leftover(build, now, limits.cleanup_timeout, above=move.was)
+            build = builds.add_leftover(build, now, limits.cleanup_timeout, above=move.was)
             build = replace(build, move=replace(phases.open_move(build), may_run=True))
             return phases.way_back(build, "reverted", "", now, limits)
         case "abort", "send" if move.leaves:
@@ -237,7 +237,7 @@ def steered(build: Build, event: MoveSteered, now: float, limits: AttemptLimits)
             if move.phase != "swap":
                 build = phases.end_phase(build, "given up", "aborted", now)
             if move.phase in ("prepare", "build") or (move.phase == "send" and move.kind != "shelve"):
-                build = say.add_leftover(build, now, limits.cleanup_timeout, above=move.was)
+                build = builds.add_leftover(build, now, limits.cleanup_timeout, above=move.was)
             return phases.way_back(build, "aborted", "", now, limits)
         case "force", "send" if move.kind == "live":
             build = replace(build, move=replace(move, forced=True))

@@ -29,7 +29,7 @@ from bus.claims import Choice, ClaimRequested, ConsumerClaim, ReleaseRequested
 from bus.messages import AgentReported
 from bus.moves import SHELVED, MoveEnd, MoveOrdered, MovePhase, MoveProgress, MoveReported, PhaseOver
 from bus.vocabulary import MAX_CAUSE, Message
-from cell_conductor.core import build as say
+from cell_conductor.core import build as builds
 from cell_conductor.core import move as moves
 from cell_conductor.core.build import Build, Effects, Leftover, Status
 from cell_conductor.core.events import AttemptLimits
@@ -76,7 +76,7 @@ def end_phase(build: Build, outcome: moves.PhaseOutcome, cause: str, now: float)
 def tried(build: Build, outcome: Literal["built", "failed", "timed out"], cause: str, now: float) -> Build:
     """Record how the attempt at this destination of a move ended."""
     move = open_move(build)
-    attempt = say.attempt_over(build, outcome, cause, now)
+    attempt = builds.attempt_over(build, outcome, cause, now)
     return replace(build, move=replace(move, attempts=(*move.attempts, attempt)))
 
 
@@ -103,7 +103,7 @@ def deleting(build: Build, reply_to: str | None, now: float, limits: AttemptLimi
     build = end_phase(build, "given up", why, now)
     if move.kept and move.phase != "resume":
         build = source_left(build, now, limits)
-    build, emitted = close(build, "deleted", why, now, "deleting", say.destroy(build))
+    build, emitted = close(build, "deleted", why, now, "deleting", builds.destroy(build))
     known = reply_to is None or reply_to in build.replies
     replies = build.replies if known else (*build.replies, reply_to)
     return replace(build, replies=replies, deadline=now + limits.delete_timeout), emitted
@@ -113,7 +113,7 @@ def source_left(build: Build, now: float, limits: AttemptLimits) -> Build:
     move = open_move(build)
     held_attempt = move.placed.attempt if move.placed.attempt != move.was else 0
     left = Leftover(move.was, move.source, now + limits.cleanup_timeout, kept=held_attempt)
-    return say.with_leftover(build, left)
+    return builds.with_leftover(build, left)
 
 
 def trimmed(build: Build) -> Build:
@@ -142,12 +142,12 @@ def failed_there(
 ) -> Stepped:
     """Try the next destination of a move, or go back to the source."""
     retry = report is None or report.retry
-    failed = say.host_failed(build, cause, ours=retry)
+    failed = builds.host_failed(build, cause, ours=retry)
     build = end_phase(build, outcome, cause, now)
     build = tried(build, outcome, cause, now)
     move = open_move(build)
     if outcome == "timed out" or (report is not None and report.leftover):
-        build = say.add_leftover(build, now, limits.cleanup_timeout, above=move.was)
+        build = builds.add_leftover(build, now, limits.cleanup_timeout, above=move.was)
     counted = sum(attempt.outcome != "refused" for attempt in move.attempts)
     if not retry:
         why = "aborted"
@@ -172,7 +172,7 @@ def way_back(
     cause = f"{why}: {chain}" if chain and goal == "error" else why
     move = replace(move, goal=goal, cause=cause[:MAX_CAUSE], may_run=move.may_run or move.kind in moves.BUILT)
     build = replace(build, move=move)
-    undone = tuple(say.destroy_left(build, left) for left in pending(build))
+    undone = tuple(builds.destroy_left(build, left) for left in pending(build))
     if move.kind == "unshelve":
         return enter(build, "release", now, limits, *before, *undone)
     if not move.kept and move.half != "arriving":
@@ -224,11 +224,11 @@ def waited_for(build: Build) -> Effects:
         case "prepare" | "send" | "start" | "resume" | "rebuild":
             return (_ordered(build, move, move.phase),)
         case "build":
-            return (say.order(build),)
+            return (builds.order(build),)
         case "undo":
-            return tuple(say.destroy_left(build, left) for left in pending(build))
+            return tuple(builds.destroy_left(build, left) for left in pending(build))
         case "destroy":
-            return (say.destroy(build),)
+            return (builds.destroy(build),)
         case "verify":
             return ()
         case "swap" | "back" | "release":
@@ -240,7 +240,7 @@ def waited_for(build: Build) -> Effects:
 def reminder(build: Build) -> MoveReported:
     """Return a message of the conductor to itself about a move, like `build.overdue`."""
     move = open_move(build)
-    fields = say.attempt_fields(build)
+    fields = builds.attempt_fields(build)
     return MoveReported(**fields, move=move.id, phase="prepare", step=max(move.step, 1), outcome="overdue")
 
 
@@ -262,12 +262,12 @@ def move_progress(build: Build, refused: str = "", reply_to: str | None = None) 
 def repeated_move_end(build: Build) -> Effects:
     """Return the end of the build's last move, and orders to destroy its leftovers."""
     assert build.move is not None
-    return (*say.undone(build), *moves.end_messages(build.move))
+    return (*builds.undone(build), *moves.end_messages(build.move))
 
 
 def ended_before(build: Build) -> Effects:
     """Return the messages of a move that had ended when its order was redelivered."""
-    destroying = (say.destroy(build),) if build.status == "deleting" else ()
+    destroying = (builds.destroy(build),) if build.status == "deleting" else ()
     return (*destroying, *repeated_move_end(build))
 
 
@@ -282,8 +282,8 @@ def question(build: Build) -> ClaimRequested | ReleaseRequested:
     """Return the question of a move to placement: for the next destination, the source, or a release."""
     move = open_move(build)
     if move.phase == "swap":
-        return say.question(build)
-    holder = say.leftover_holder(build)
+        return builds.question(build)
+    holder = builds.leftover_holder(build)
     if move.phase == "release":
         return ReleaseRequested(
             consumer=build.id, generation=build.generation, keep=holder, retire=SHELVED
@@ -296,7 +296,7 @@ def question(build: Build) -> ClaimRequested | ReleaseRequested:
         project=build.spec.project,
         user=build.spec.user,
         keep=holder,
-        take_over=None if move.afresh else say.holder_consumer(build.id, move.placed.attempt),
+        take_over=None if move.afresh else builds.holder_consumer(build.id, move.placed.attempt),
     )
     return ClaimRequested(claims=(claim,))
 
@@ -310,7 +310,7 @@ def _ordered(build: Build, move: moves.BuildMove, phase: MovePhase) -> MoveOrder
     else:
         peer = move.left if phase in ("prepare", "start") else move.host
     return MoveOrdered(
-        **say.attempt_fields(build, move.was if sends else build.attempt, host),
+        **builds.attempt_fields(build, move.was if sends else build.attempt, host),
         move=move.id,
         kind=move.kind,
         phase=phase,

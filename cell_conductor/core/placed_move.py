@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from bus import claims
 from bus.moves import SHELVED, MoveEnd, MovePlaced, MoveProgress, MoveReported, MoveSteered
 from bus.vocabulary import Contended
-from cell_conductor.core import build as say
+from cell_conductor.core import build as builds
 from cell_conductor.core import phases
 from cell_conductor.core.answers import holding, holds_instead, position_of, swap_result
 from cell_conductor.core.build import Build, Effects, Leftover
@@ -47,7 +47,7 @@ def begun(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, w
         build, _ = _begin(build, placed, now, limits, "")
         return phases.deleting(build, None, now, limits, DELETED) if build.moving else (build, ())
     # The destination is free by now; the source is released when its guest is destroyed.
-    build = say.with_leftover(build, Leftover(placed.attempt, build.at, now + limits.cleanup_timeout))
+    build = builds.with_leftover(build, Leftover(placed.attempt, build.at, now + limits.cleanup_timeout))
     return _never(build, placed, now)
 
 
@@ -141,7 +141,7 @@ def undone_unknown(placed: MovePlaced) -> claims.ClaimRequested | claims.Release
         choices=(claims.Choice(allocations={}),),
         project=placed.spec.project,
         user=placed.spec.user,
-        take_over=say.holder_consumer(placed.build, placed.attempt),
+        take_over=builds.holder_consumer(placed.build, placed.attempt),
     )
     return claims.ClaimRequested(claims=(claim,))
 
@@ -168,7 +168,7 @@ def stale_move_report(build: Build, report: MoveReported) -> Effects:
     left = any(leftover.attempt == report.attempt and not leftover.gone for leftover in build.leftovers)
     if report.outcome == "overdue" or not nobodys or left:
         return again
-    return (say.destroy_reported(build, report), *again)
+    return (builds.destroy_reported(build, report), *again)
 
 
 def answered(build: Build, result: claims.ClaimResult | str, now: float, limits: AttemptLimits) -> Stepped:
@@ -176,7 +176,7 @@ def answered(build: Build, result: claims.ClaimResult | str, now: float, limits:
     move = phases.open_move(build)
     if move.phase != "swap":
         return _taken_over(build, result, now, limits)
-    left_behind = say.destroy(build, above=move.was)
+    left_behind = builds.destroy(build, above=move.was)
     build, at, refused, why = swap_result(build, result, now)
     if refused:
         move = replace(move, attempts=(*move.attempts, *refused))
@@ -230,7 +230,7 @@ def released(build: Build, result: claims.ReleaseResult, now: float, limits: Att
         case claims.Held():  # release it, whichever claim changed it
             if move.kind == "shelve" and result.allocations not in ({}, build.host.choice.allocations):
                 # Another move has begun, and holds the resources of the guest that was destroyed here
-                build = say.with_leftover(build, Leftover(move.was, build.at, now, gone=True))
+                build = builds.with_leftover(build, Leftover(move.was, build.at, now, gone=True))
             build = replace(build, generation=result.generation if result.allocations else None)
             return build, (phases.question(build),)
         case Contended():

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from bus.claims import ClaimRequested, ReleaseRequested
 from bus.messages import AgentReported, Attempt, BuildDeleteRequested, BuildPlaced, BuildReshaped
 from bus.moves import HandoverProgress, MovePlaced, MoveReported, MoveSteered
-from cell_conductor.core import build as say
+from cell_conductor.core import build as builds
 from cell_conductor.core import events
 from cell_conductor.core.answers import adopted, doomed, release_answered, reshaped, stale_report, swapped
 from cell_conductor.core.build import Build, Effects
@@ -50,14 +50,14 @@ def step(
         return _unknown(event, now, limits)
     effects: Effects = ()
     if isinstance(event, events.CleanedUp):
-        build = say.leftover_released(build, event.consumer, event.result)
+        build = builds.leftover_released(build, event.consumer, event.result)
     else:
         if isinstance(event, AgentReported) and event.outcome == "destroyed":
-            build = say.confirm_leftover(build, event.attempt, now)
+            build = builds.confirm_leftover(build, event.attempt, now)
         build, effects = _known(build, event, now, limits)
     if not any(isinstance(effect, ClaimRequested | ReleaseRequested) for effect in effects):
-        effects = (*effects, *say.release_due_leftover(build, now))
-    return say.timed(build), effects
+        effects = (*effects, *builds.release_due_leftover(build, now))
+    return builds.timed(build), effects
 
 
 def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:
@@ -127,10 +127,10 @@ def _unknown(event: Event, now: float, limits: AttemptLimits) -> tuple[Build | N
                 started=now,
                 deadline=now + limits.build_timeout,
             )
-            return build, (say.order(build),)
+            return build, (builds.order(build),)
         case BuildDeleteRequested():  # remembered, in case its placement is still on the way
             build = Build(id=event.build, cell=event.cell, status="deleted", placed=None)
-            return build, (say.deleted(build, event.reply_to),)
+            return build, (builds.deleted(build, event.reply_to),)
         case MovePlaced() if event.out_of:
             return arrives(None, event, now, limits) or (None, end_of_refused(event, now))
         case MovePlaced():
@@ -148,34 +148,34 @@ def _unknown(event: Event, now: float, limits: AttemptLimits) -> tuple[Build | N
 def _building(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:
     match event:
         case BuildPlaced() | events.Stalled():
-            return build, (say.order(build),)
+            return build, (builds.order(build),)
         # applied by another conductor: see _error
         case events.SwapAnswered(attempt=attempt) if attempt < build.attempt:
-            return build, (say.order(build),)
+            return build, (builds.order(build),)
         case AgentReported(outcome="built"):
-            tried = say.attempt_over(build, "built", "", now)
+            tried = builds.attempt_over(build, "built", "", now)
             build = replace(
                 build, status="active", end="active", attempts=(*build.attempts, tried), deadline=0.0
             )
-            return build, (say.ended(build),)
+            return build, (builds.ended(build),)
         case AgentReported(outcome="failed"):
             cause = event.cause or "failed without giving a cause"
-            tried = say.attempt_over(build, "failed", cause, now)
-            failed = say.host_failed(build, cause, ours=event.retry)
+            tried = builds.attempt_over(build, "failed", cause, now)
+            failed = builds.host_failed(build, cause, ours=event.retry)
             if event.leftover:
-                build = say.add_leftover(build, now, limits.cleanup_timeout)
+                build = builds.add_leftover(build, now, limits.cleanup_timeout)
             build, effects = _attempt_failed(build, tried, limits, abort=not event.retry)
             return build, (failed, *effects)
         case AgentReported(outcome="destroyed"):
             cause = "destroyed on the host, not by this conductor"
-            return _attempt_failed(build, say.attempt_over(build, "failed", cause, now), limits)
+            return _attempt_failed(build, builds.attempt_over(build, "failed", cause, now), limits)
         case AgentReported(outcome="progress"):  # bare metal takes long: progress extends the deadline
             return replace(build, deadline=now + limits.build_timeout), ()
         case AgentReported(outcome="overdue") if now >= build.deadline:
             cause = f"no result within {build.deadline - build.started:g} s"
-            tried = say.attempt_over(build, "timed out", cause, now)
-            failed = say.host_failed(build, cause)
-            build = say.add_leftover(build, now, limits.cleanup_timeout)
+            tried = builds.attempt_over(build, "timed out", cause, now)
+            failed = builds.host_failed(build, cause)
+            build = builds.add_leftover(build, now, limits.cleanup_timeout)
             build, effects = _attempt_failed(build, tried, limits)
             return build, (failed, *effects)
         case _:
@@ -185,9 +185,9 @@ def _building(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
 def _swapping(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:
     match event:
         case BuildPlaced() | AgentReported(outcome="failed" | "destroyed" | "overdue"):
-            return build, (say.question(build),)
+            return build, (builds.question(build),)
         case events.Stalled():
-            return build, (say.overdue(build),)
+            return build, (builds.overdue(build),)
         case events.SwapAnswered(attempt=build.attempt) if not build.doom:
             return swapped(build, event.result, now, limits)
         case events.ReleaseAnswer(asked_in="swapping") if build.doom:
@@ -201,7 +201,7 @@ def _active(build: Build, event: Event) -> Stepped:
         case AgentReported(outcome="built" | "failed") if build.move is not None:
             return build, repeated_move_end(build)
         case BuildPlaced() | AgentReported(outcome="built" | "failed" | "overdue"):
-            return build, (say.ended(build),)
+            return build, (builds.ended(build),)
         case _:
             return build, ()
 
@@ -209,16 +209,16 @@ def _active(build: Build, event: Event) -> Stepped:
 def _shelved(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:
     match event:
         case BuildPlaced():
-            return build, (say.ended(build),)
+            return build, (builds.ended(build),)
         case AgentReported(outcome="destroyed"):
             return build, repeated_move_end(build)
         case AgentReported(outcome="progress"):  # no message waits for it any more
-            return build, (say.destroy(build),)
+            return build, (builds.destroy(build),)
         case AgentReported(outcome="built" | "failed"):
-            return build, (say.destroy(build), *repeated_move_end(build))
+            return build, (builds.destroy(build), *repeated_move_end(build))
         case BuildDeleteRequested():  # nothing is left to destroy
             build, (_, *again) = _delete(build, event, now, limits)
-            return build, (say.question(build), *again)
+            return build, (builds.question(build), *again)
         case _:
             return build, ()
 
@@ -226,7 +226,7 @@ def _shelved(build: Build, event: Event, now: float, limits: AttemptLimits) -> S
 def _error(build: Build, event: Event) -> Stepped:
     match event:
         case BuildPlaced():
-            return build, (say.ended(build),)
+            return build, (builds.ended(build),)
         case (
             AgentReported(outcome="failed" | "overdue")
             # or our question, when another conductor was quicker with the same event and may have died before
@@ -234,12 +234,12 @@ def _error(build: Build, event: Event) -> Stepped:
             | events.SwapAnswered()
             | events.ReleaseAnswer(asked_in="swapping")
         ):
-            return build, (say.destroy(build), say.ended(build))
+            return build, (builds.destroy(build), builds.ended(build))
         case AgentReported(outcome="built" | "progress"):  # too late: no message waits for it any more
-            return build, (say.destroy(build),)
+            return build, (builds.destroy(build),)
         case BuildDeleteRequested():
             build = replace(build, status="deleted", replies=(event.reply_to,))
-            return build, (say.deleted(build, event.reply_to),)
+            return build, (builds.deleted(build, event.reply_to),)
         case _:
             return build, ()
 
@@ -249,14 +249,14 @@ def _deleting(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
         case AgentReported(outcome="overdue") if not build.deadline:  # by a version without this deadline
             return replace(build, deadline=now + limits.delete_timeout), ()
         case AgentReported(outcome="overdue") if now >= build.deadline:
-            build = say.add_leftover(build, now, limits.cleanup_timeout)
-            return build, (say.question(build),)
+            build = builds.add_leftover(build, now, limits.cleanup_timeout)
+            return build, (builds.question(build),)
         case BuildPlaced() | AgentReported(outcome="built" | "failed" | "overdue"):
-            return build, say.repeated_end(build)
+            return build, builds.repeated_end(build)
         case AgentReported(outcome="destroyed"):
-            return build, (say.question(build),)
+            return build, (builds.question(build),)
         case events.Stalled():
-            return build, (say.destroy(build),)
+            return build, (builds.destroy(build),)
         case events.ReleaseAnswer(asked_in="deleting"):
             return release_answered(build, event.result)
         case _:
@@ -270,20 +270,20 @@ def _deleted(build: Build, event: Event) -> Stepped:
             build = replace(
                 build, status="swapping", placed=event, attempt=1, generation=event.generation, doom=doom
             )
-            return build, (say.question(build),)
+            return build, (builds.question(build),)
         case BuildPlaced():
-            return build, say.repeated_end(build)
+            return build, builds.repeated_end(build)
         case AgentReported(outcome="built" | "failed"):  # a late agent
-            return build, (say.destroy(build), *say.repeated_end(build))
+            return build, (builds.destroy(build), *builds.repeated_end(build))
         case AgentReported(outcome="progress"):
-            return build, (say.destroy(build),)
+            return build, (builds.destroy(build),)
         case AgentReported(outcome="destroyed" | "overdue") | events.ReleaseAnswer(asked_in="deleting"):
-            end = say.repeated_end(build) if build.end == "error" else ()
-            return build, (*end, *(say.deleted(build, reply_to) for reply_to in build.replies))
+            end = builds.repeated_end(build) if build.end == "error" else ()
+            return build, (*end, *(builds.deleted(build, reply_to) for reply_to in build.replies))
         case BuildDeleteRequested():
             ended_by_it = build.move is not None and build.move.end == "deleted"
             again = repeated_move_end(build) if ended_by_it else ()
-            return build, (say.deleted(build, event.reply_to), *again)
+            return build, (builds.deleted(build, event.reply_to), *again)
         case _:
             return build, ()
 
@@ -296,7 +296,7 @@ def _attempt_failed(build: Build, tried: Attempt, limits: AttemptLimits, abort: 
         return doomed(build, f"{build.attempt} attempts failed, which is the limit")
     if not build.spares:
         return doomed(build, "no alternate is left")
-    return build, (say.question(build),)
+    return build, (builds.question(build),)
 
 
 def _delete(build: Build, event: BuildDeleteRequested, now: float, limits: AttemptLimits) -> Stepped:
@@ -306,4 +306,4 @@ def _delete(build: Build, event: BuildDeleteRequested, now: float, limits: Attem
         deadline = build.deadline if build.status == "deleting" else now + limits.delete_timeout
         build = replace(build, status="deleting", replies=replies, doom=doom, deadline=deadline)
     again = () if build.move is None else repeated_move_end(build)  # in case that message was lost
-    return build, (say.destroy(build), *again)
+    return build, (builds.destroy(build), *again)

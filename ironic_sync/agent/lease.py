@@ -173,7 +173,7 @@ class NodeLease:
     async def run(self) -> None:
         """Renew the lease until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._keep())
+            group.create_task(self._renew_repeatedly())
             if self._report_nodes is not None and self._list_nodes is not None:
                 group.create_task(self._report_periodically(self._report_nodes, self._list_nodes))
 
@@ -184,7 +184,7 @@ class NodeLease:
         with suppress(Unavailable, AnswerRefused):
             await self._ask(question)
 
-    async def _keep(self) -> None:
+    async def _renew_repeatedly(self) -> None:
         while True:
             began = self._clock.monotonic()
             more = await self._renew()

@@ -60,7 +60,7 @@ class _Heartbeats:
         self._patience = patience
         self._run = orders.clock.uuid()
         self._sequence = ReportSequence(orders.clock)
-        self._told: dict[str, str] = {}  # nodes that the last heartbeat reported as building
+        self._reported: dict[str, str] = {}  # nodes that the last heartbeat reported as building
 
     async def beat(self) -> Sequence[HostReported]:
         """Return heartbeats of the nodes on which the agent builds, under the name of the pool of agents.
@@ -84,9 +84,9 @@ class _Heartbeats:
                 hypervisor_version=1,
                 vm_modes=("hvm",),
             )
-            for root, host in (self._told | names).items()
+            for root, host in (self._reported | names).items()
         ]
-        self._told = names
+        self._reported = names
         sequence = self._sequence.next()
         return [
             HostReported(

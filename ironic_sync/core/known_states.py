@@ -35,7 +35,7 @@ class KnownStates:
         """
         self.received += 1
         notification = notification if notification.at <= latest else replace(notification, at=latest)
-        return self._keep(
+        return self._store(
             notification.uuid, handle(self.of(notification.uuid), notification, self.rules, self.received)
         )
 
@@ -51,7 +51,7 @@ class KnownStates:
     ) -> Step:
         """Apply a read of a node to its known state. If it raises Invalid, nothing has changed."""
         step = read(self.of(uuid), uuid, node, began, self.rules, known=known, again=again, was=was)
-        return self._keep(uuid, step)
+        return self._store(uuid, step)
 
     def reported_elsewhere(self, uuid: str, sequence: int) -> None:
         """Forget the last report of a node, because another process has reported the node since."""
@@ -68,7 +68,7 @@ class KnownStates:
         overruled = before.reported is not None and sequence > before.reported.sequence
         if overruled or sequence > before.sequence:
             report = None if overruled else before.reported
-            self._keep(
+            self._store(
                 uuid, Step(replace(before, reported=report, sequence=max(before.sequence, sequence)), "same")
             )
         return overruled
@@ -90,7 +90,7 @@ class KnownStates:
         """
         self._of = {uuid: replace(belief, reported=None) for uuid, belief in self._of.items()}
 
-    def _keep(self, uuid: str, step: Step) -> Step:
+    def _store(self, uuid: str, step: Step) -> Step:
         if step.belief is not _UNKNOWN:
             if uuid not in self._of and len(self._of) >= self._most:
                 del self._of[next(iter(self._of))]

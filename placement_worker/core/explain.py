@@ -141,7 +141,7 @@ def _merged(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, Why]:
         patience -= spent
         removed[breaking] += 1
         if len(misses[breaking]) < NEAREST:
-            lacks = _told(made, options, steps[breaking]) if breaking < len(steps) else UNSEEN
+            lacks = _sentence_of(made, options, steps[breaking]) if breaking < len(steps) else UNSEEN
             code = JOINT_CODE if breaking < len(steps) else UNSEEN_CODE
             misses[breaking].append(NearMiss(host=anchor.host, lacks=lacks, code=code))
     left = made.count
@@ -197,7 +197,7 @@ def _breaking(
     return len(steps), spent
 
 
-def _told(made: SearchPlan, options: Sequence[Sequence[Row]], step: _Step) -> str:
+def _sentence_of(made: SearchPlan, options: Sequence[Sequence[Row]], step: _Step) -> str:
     name = step.resource_class
     if not name:
         return step.says

@@ -216,7 +216,7 @@ class Packing:
     """A list of provider trees in the compact format while it is being made."""
 
     def __init__(self, capacity: int) -> None:
-        self._room = capacity
+        self._capacity = capacity
         self._trees: list[KnownTree] = []
         self._tables = tuple(_Table() for _ in range(5))
         self._inventories, self._stocks, self._traits, self._aggregates, self._owners = self._tables
@@ -228,11 +228,11 @@ class Packing:
         for provider in tree.providers[skip:]:
             known = self._provider(provider)
             spent += len(_encode(known)) + 1
-            if providers and spent + self._size() > self._room:
+            if providers and spent + self._size() > self._capacity:
                 break
             providers.append(known)
         left_out = len(tree.providers) - skip - len(providers)
-        if self._trees and (left_out > 0 or spent + self._size() > self._room):
+        if self._trees and (left_out > 0 or spent + self._size() > self._capacity):
             return False
         first = providers[0] if providers and not skip else None
         self._trees.append(
@@ -245,7 +245,7 @@ class Packing:
                 left_out=max(left_out, 0),
             )
         )
-        self._room -= spent + 2 * len(tree.root) + len(_encode(tree.host))
+        self._capacity -= spent + 2 * len(tree.root) + len(_encode(tree.host))
         return True
 
     def _size(self) -> int:

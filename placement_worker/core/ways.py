@@ -225,7 +225,7 @@ class AssignmentSearch:
         return list(dict.fromkeys(sets))
 
     @cached_property
-    def _over(self) -> set[int]:
+    def _exhausted(self) -> set[int]:
         """Return the providers that are ancestors of another provider among the options."""
         everyone = {row.position: row for options in self._options for row in options}
         self.steps += len(everyone)
@@ -284,7 +284,7 @@ class AssignmentSearch:
             place: Hashable = None
             if self._rules.subtrees:
                 up = self._up(row) - {row.position}
-                place = row.position if row.position in self._over else up
+                place = row.position if row.position in self._exhausted else up
             name = (
                 tuple([row.position in some for some in self._different_options]),
                 tuple(top(row, name) for name in self._rules.summed),

@@ -265,7 +265,7 @@ class _Parser:
         return check
 
     def _either(self) -> Check:
-        return self._joined("or", any, lambda: self._joined("and", all, self._one))
+        return self._joined("or", any, lambda: self._joined("and", all, self._negation))
 
     def _joined(
         self, operator: str, judge: Callable[[Iterable[bool]], bool], part: Callable[[], Check]
@@ -277,9 +277,9 @@ class _Parser:
             return checks[0]
         return lambda identity, target: judge(check(identity, target) for check in checks)
 
-    def _one(self) -> Check:
+    def _negation(self) -> Check:
         if self._took("not"):
-            check = self._one()
+            check = self._negation()
             return lambda identity, target: not check(identity, target)
         if self._took("("):
             check = self._either()

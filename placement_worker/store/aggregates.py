@@ -80,7 +80,7 @@ async def page(
     return [(_aggregate(row), row["hosts"]) for row in rows]
 
 
-async def say(tx: Transaction, aggregate: Aggregate, now: float) -> None:
+async def write(tx: Transaction, aggregate: Aggregate, now: float) -> None:
     """Store the name and metadata of an aggregate, or delete them with the aggregate."""
     if aggregate.gone:
         aggregate = Aggregate(id=aggregate.id)

@@ -106,7 +106,7 @@ async def last_number(tx: Transaction) -> int:
     return int(number)
 
 
-async def news(tx: Transaction, number: int, most: int) -> ChangesFound:
+async def since(tx: Transaction, number: int, most: int) -> ChangesFound:
     """Return logged changes after a number, as fit into an answer, and the oldest and newest number."""
     rows = await _CHANGES_SINCE(tx, after=number, most=most)
     messages: list[Any] = []
@@ -180,7 +180,7 @@ FORGET_RESHAPED = sql("DELETE FROM reshaped_builds WHERE number IN (SELECT n.num
 _builds = msgspec.json.Decoder(tuple[BuildReshaped, ...]).decode
 
 
-async def keep_reshaped(tx: Transaction, number: int, messages: Sequence[BuildReshaped]) -> None:
+async def store_reshaped(tx: Transaction, number: int, messages: Sequence[BuildReshaped]) -> None:
     await _KEEP_RESHAPED(tx, number=number, builds=_encode(messages).decode())
 
 

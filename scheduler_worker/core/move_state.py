@@ -178,16 +178,16 @@ def messages_of(order: Handover, report: moves.HandoverReported | None = None) -
     """Return the messages for the current state; `report` is the report that they answer."""
     if report is not None and report.outcome == "delete":
         delete = BuildDeleteRequested(build=order.placed.build, cell=owner(order), reply_to=report.reply_to)
-        return (delete,) if order.state not in ("back", "deleted") else (_told(order), delete)
-    return (order.placed,) if order.state == "arriving" else (_told(order),)
+        return (delete,) if order.state not in ("back", "deleted") else (_progress(order), delete)
+    return (order.placed,) if order.state == "arriving" else (_progress(order),)
 
 
 def begins(order: Handover) -> tuple[moves.HandoverProgress, ...]:
     """Return the first messages of a move again: a repeated request means that they may have been lost."""
-    return (_told(order),) if order.state == "leaving" else ()
+    return (_progress(order),) if order.state == "leaving" else ()
 
 
-def _told(order: Handover) -> moves.HandoverProgress:
+def _progress(order: Handover) -> moves.HandoverProgress:
     placed, by = order.placed, order.by
     progress = moves.HandoverProgress(
         move=placed.move,

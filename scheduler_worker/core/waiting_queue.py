@@ -80,7 +80,7 @@ class HostsFound:
 
 
 @dataclass(slots=True, eq=False)
-class Line:
+class ClassQueue:
     """The queue of one equivalence class: its waiting requests, and the known hosts for them."""
 
     kind: str
@@ -95,7 +95,7 @@ class Line:
     )  # seemed to do, and did not; nothing changed there since
     swept: bool = False  # nothing but the sweep has found what is open
     more: bool = False  # more hosts would fit: the search stopped at the number of waiting requests
-    whole: bool = False  # all hosts are to be evaluated
+    all_hosts: bool = False  # all hosts are to be evaluated
     retry_at: float | None = None  # when to do so again by itself
 
     @property
@@ -110,21 +110,21 @@ class Line:
 
     @property
     def ready(self) -> bool:
-        return bool(self.waiting) and bool(self.whole or self.further or self.untested or self.open)
+        return bool(self.waiting) and bool(self.all_hosts or self.further or self.untested or self.open)
 
 
 @dataclass(slots=True, eq=False)
 class Trial:
     """Requests of a queue that are being placed now, because a host would fit."""
 
-    line: Line
+    queue: ClassQueue
     roots: tuple[Root, ...]
     open: set[Id]
     placed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class NextRequest:
     """The next waiting request to place, on any host except the excluded ones."""
 
     waiter: Waiter

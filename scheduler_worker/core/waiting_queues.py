@@ -15,28 +15,28 @@ from scheduler_worker.core.waiting_queue import (
     ChangedHosts,
     HostData,
     HostReservation,
-    Line,
+    ClassQueue,
     QueueKey,
     Root,
     Roots,
     Trial,
-    Turn,
+    NextRequest,
     Waiter,
     reservations,
 )
 
 _key = attrgetter("key")
 TOO_MANY = 2_000  # changes in one step; beyond that every queue evaluates all hosts
-RETRY_SECONDS = 1.0  # seconds, where something stands in the way that passes by itself
+RETRY_SECONDS = 1.0  # where the obstacle is temporary
 
 
 class WaitingQueues:
     """All waiting requests of this process, in queues. The caller passes the time; nothing is awaited."""
 
-    def __init__(self, eyes: HostData) -> None:
-        self._hosts_data = eyes
+    def __init__(self, hosts: HostData) -> None:
+        self._hosts = hosts
         self.waiters: dict[Id, Waiter] = {}
-        self._lines: dict[str, Line] = {}
+        self._queues: dict[str, ClassQueue] = {}
         self._watchers: dict[str, list[tuple[int, str]]] = {}  # class → amount and kind, in that order
         self._trials: dict[Id, Trial] = {}
         self._changes = ChangedHosts()
@@ -62,51 +62,51 @@ class WaitingQueues:
         """Add a request that found no host in an evaluation with this mark (None: it was not evaluated)."""
         if waiter.request in self.waiters:
             return
-        line = self._lines.get(waiter.kind)
-        if line is None:
-            watches = self._hosts_data.watches(waiter.kind)  # if this raises, nothing has been added
-            line = self._lines[waiter.kind] = Line(waiter.kind, watches)
-            for watch in line.watches:
-                insort(self._watchers.setdefault(watch.resource_class, []), (watch.amount, line.kind))
-            line.whole = True  # a search of all hosts shows whether only a filter is in the way
+        queue = self._queues.get(waiter.kind)
+        if queue is None:
+            watches = self._hosts.watches(waiter.kind)  # if this raises, nothing has been added
+            queue = self._queues[waiter.kind] = ClassQueue(waiter.kind, watches)
+            for watch in queue.watches:
+                insort(self._watchers.setdefault(watch.resource_class, []), (watch.amount, queue.kind))
+            queue.all_hosts = True  # a search of all hosts shows whether only a filter is in the way
         self.waiters[waiter.request] = waiter
-        self._enqueue(line, waiter)
+        self._enqueue(queue, waiter)
         missed = None if mark is None else self._changes.since(mark)
         if missed is None:
-            line.whole = True
+            queue.all_hosts = True
         else:
-            line.untested.update(dict.fromkeys(missed))
+            queue.untested.update(dict.fromkeys(missed))
 
     def leave(self, request: Id) -> bool:
         """Remove a request that has its host or has ended; return False if it did not wait."""
         waiter = self.waiters.pop(request, None)
         if waiter is None:
             return False
-        line = self._lines[waiter.kind]
-        if line.trying.pop(request, None) is not None:
+        queue = self._queues[waiter.kind]
+        if queue.trying.pop(request, None) is not None:
             self._tried(request, placed=True)
         else:
-            del line.waiting[bisect_left(line.waiting, waiter.key, key=_key)]
+            del queue.waiting[bisect_left(queue.waiting, waiter.key, key=_key)]
         self._shuffled = True
-        if not line.waiting and not line.trying:
-            del self._lines[line.kind]
-            for watch in line.watches:
-                self._watchers[watch.resource_class].remove((watch.amount, line.kind))
-            self._recheck(line.open)
+        if not queue.waiting and not queue.trying:
+            del self._queues[queue.kind]
+            for watch in queue.watches:
+                self._watchers[watch.resource_class].remove((watch.amount, queue.kind))
+            self._recheck(queue.open)
         return True
 
     def ahead(self, kind: str, priority: int, since: float) -> bool:
         """Return whether a request of the class waits before this priority and time."""
-        line = self._lines.get(kind)
-        return line is not None and line.first.key < (-priority, since, "")
+        queue = self._queues.get(kind)
+        return queue is not None and queue.first.key < (-priority, since, "")
 
     def first(self, kind: str) -> Waiter | None:
-        line = self._lines.get(kind)
-        return None if line is None else line.first
+        queue = self._queues.get(kind)
+        return None if queue is None else queue.first
 
     def barred(self, priority: int, since: float) -> frozenset[Root]:
         """Return the hosts that a new request may not use: reserved for or given to earlier requests."""
-        if not self._lines and not self.reserved_elsewhere:
+        if not self._queues and not self.reserved_elsewhere:
             return frozenset()
         return self._barred((-priority, since, ""), "")
 
@@ -126,29 +126,29 @@ class WaitingQueues:
             self.everything()
             return
         self._changes.remember(roots)
-        if self._lines:
+        if self._queues:
             changes.update(dict.fromkeys(roots))
 
     def on_agent_returned(self) -> None:
         """Handle the return of an agent: all its hosts may fit now."""
-        for line in self._lines.values():
-            line.untested.update(dict.fromkeys(line.refused))
+        for queue in self._queues.values():
+            queue.untested.update(dict.fromkeys(queue.refused))
 
     def release(self, roots: Roots) -> None:
         """Handle released reservations on hosts that did not change otherwise."""
-        if self._lines:
+        if self._queues:
             self._recheck(roots)
 
     def on_related_hosts_changed(self, kind: str) -> None:
         """Handle a change of the hosts of related instances: any host may fit now."""
-        if kind in self._lines:
-            self._lines[kind].whole = True
+        if kind in self._queues:
+            self._queues[kind].all_hosts = True
 
     def everything(self) -> None:
         """Evaluate all waiting requests again, because any host may have changed."""
         self._changes.forget_all()
-        for line in self._lines.values():
-            line.whole = True
+        for queue in self._queues.values():
+            queue.all_hosts = True
         self._shuffled = True
 
     def reserve_elsewhere(self, reserved: Mapping[Root, QueueKey]) -> None:
@@ -162,93 +162,90 @@ class WaitingQueues:
     def has_work(self) -> bool:
         """Return whether there is work: a host to evaluate or a request to place."""
         changed = self._changes.any or self._shuffled
-        return bool(self._lines) and (changed or any(line.ready for line in self._lines.values()))
+        return bool(self._queues) and (changed or any(queue.ready for queue in self._queues.values()))
 
     def next_retry(self) -> float | None:
         return min(
-            (line.retry_at for line in self._lines.values() if line.retry_at is not None), default=None
+            (queue.retry_at for queue in self._queues.values() if queue.retry_at is not None), default=None
         )
 
-    def next_requests(self, now: float, most: int = 128) -> list[Turn]:
-        """Return the requests to place now; they count as being placed until they leave or come `back`."""
+    def next_requests(self, now: float, most: int = 128) -> list[NextRequest]:
+        """Return the requests to place now; they count as being placed until they leave or are requeued."""
         self.settle(now)
         given: set[Root] = {root for trial in set(self._trials.values()) for root in trial.roots}
-        found: list[Turn] = []
-        ready = [line for line in self._lines.values() if line.waiting and line.open]
-        for line in sorted(ready, key=lambda line: line.waiting[0].key):
-            roots = [root for root in line.open if root not in given]
+        found: list[NextRequest] = []
+        ready = [queue for queue in self._queues.values() if queue.waiting and queue.open]
+        for queue in sorted(ready, key=lambda queue: queue.waiting[0].key):
+            roots = [root for root in queue.open if root not in given]
             given.update(roots)
-            capacity = sum(line.open[root] for root in roots)
-            several = min(max(capacity // line.waiting[0].needs, 1), len(line.waiting), most - len(found))
+            capacity = sum(queue.open[root] for root in roots)
+            several = min(max(capacity // queue.waiting[0].needs, 1), len(queue.waiting), most - len(found))
             if not roots or several <= 0:
                 continue
-            called = line.waiting[:several]
-            barred = [self._barred(waiter.key, line.kind) for waiter in called]
-            trial = Trial(line, tuple(roots), {waiter.request for waiter in called})
-            del line.waiting[:several]
+            chosen = queue.waiting[:several]
+            barred = [self._barred(waiter.key, queue.kind) for waiter in chosen]
+            trial = Trial(queue, tuple(roots), {waiter.request for waiter in chosen})
+            del queue.waiting[:several]
             for root in roots:
-                del line.open[root]
-            for waiter, excluded in zip(called, barred, strict=True):
-                line.trying[waiter.request] = waiter
+                del queue.open[root]
+            for waiter, excluded in zip(chosen, barred, strict=True):
+                queue.trying[waiter.request] = waiter
                 self._trials[waiter.request] = trial
-                found.append(Turn(waiter, excluded, line.swept))
-            line.swept = False
+                found.append(NextRequest(waiter, excluded, queue.swept))
+            queue.swept = False
         return found
 
-    def requeue(self, request: Id, look_at: float | None = None) -> None:
-        """Return a request that got no host to its queue; `look_at` is the time of its next retry."""
+    def requeue(self, request: Id, retry_at: float | None = None) -> None:
+        """Return a request that got no host to its queue; `retry_at` is the time of its next retry."""
         waiter = self.waiters.get(request)
         if waiter is None:
             return
-        line = self._lines[waiter.kind]
-        if line.trying.pop(request, None) is not None:
-            self._enqueue(line, waiter)
+        queue = self._queues[waiter.kind]
+        if queue.trying.pop(request, None) is not None:
+            self._enqueue(queue, waiter)
         self._tried(request, placed=False)
-        if look_at is not None:
-            line.retry_at = look_at if line.retry_at is None else min(line.retry_at, look_at)
+        if retry_at is not None:
+            queue.retry_at = retry_at if queue.retry_at is None else min(queue.retry_at, retry_at)
 
     def settle(self, now: float) -> None:
         """Evaluate the changed hosts for the queues whose requests may fit there now."""
         self._distribute_changes()
         if self._shuffled:
             self._shuffled = False
-            firsts = sorted([line.first for line in self._lines.values()], key=_key)
-            before, self.reserved = (
-                self.reserved,
-                reservations(firsts, self._hosts_data.prospect, self.reserved),
-            )
+            firsts = sorted([queue.first for queue in self._queues.values()], key=_key)
+            before, self.reserved = (self.reserved, reservations(firsts, self._hosts.prospect, self.reserved))
             reserved = self.reserved
             self._recheck(
                 [root for root in before if root not in reserved or reserved[root].key > before[root].key]
             )
             self._distribute_changes()
-        for line in self._lines.values():
-            if line.retry_at is not None and line.retry_at <= now:
+        for queue in self._queues.values():
+            if queue.retry_at is not None and queue.retry_at <= now:
                 # also if all are on trial: the retry is no longer scheduled
-                line.whole, line.retry_at = True, None
-            if not line.waiting:
+                queue.all_hosts, queue.retry_at = True, None
+            if not queue.waiting:
                 continue  # continues after the trials
-            if line.whole or line.untested:
-                self._evaluate(line, now, whole=line.whole)
-            if line.open:
-                for root in self._reserved_before(line.waiting[0].key, line.kind) & line.open.keys():
-                    del line.open[root]  # found before the host was reserved for another request
-            if line.further:  # beyond the hosts that were tried without success
-                line.more = False
-                self._search(line, now, None)
+            if queue.all_hosts or queue.untested:
+                self._evaluate(queue, now, all_hosts=queue.all_hosts)
+            if queue.open:
+                for root in self._reserved_before(queue.waiting[0].key, queue.kind) & queue.open.keys():
+                    del queue.open[root]  # found before the host was reserved for another request
+            if queue.further:  # beyond the hosts that were tried without success
+                queue.more = False
+                self._search(queue, now, None)
 
     def sweep(self, now: float) -> None:
         """Evaluate every waiting request; a success means that the rules for waking missed the request."""
         self.settle(now)
         busy = {root for trial in set(self._trials.values()) for root in trial.roots}
-        for line in self._lines.values():
-            if line.waiting and not line.open and line.retry_at is None:
-                failed_roots = set(line.failed_roots)
-                self._evaluate(line, now, whole=True)
-                line.failed_roots = failed_roots - line.open.keys()
-                line.swept = line.retry_at is None and not line.open.keys() <= busy
+        for queue in self._queues.values():
+            if queue.waiting and not queue.open and queue.retry_at is None:
+                failed_roots = set(queue.failed_roots)
+                self._evaluate(queue, now, all_hosts=True)
+                queue.failed_roots = failed_roots - queue.open.keys()
+                queue.swept = queue.retry_at is None and not queue.open.keys() <= busy
 
-    # How a change finds its lines
+    # How a change finds its queues
 
     def _recheck(self, roots: Roots) -> None:
         """Evaluate again the hosts that are no longer excluded, although they did not change."""
@@ -258,23 +255,23 @@ class WaitingQueues:
     def _distribute_changes(self) -> None:
         capacity, reports, released = self._changes.take()
         for root in capacity:
-            for line in self._concerned(root):
-                line.untested[root] = None
-                line.failed_roots.discard(root)
+            for queue in self._concerned(root):
+                queue.untested[root] = None
+                queue.failed_roots.discard(root)
             if root in self.reserved:
                 self._shuffled = True
         for root in released:
-            for line in self._concerned(root):
-                if root not in line.failed_roots:
-                    line.untested[root] = None
+            for queue in self._concerned(root):
+                if root not in queue.failed_roots:
+                    queue.untested[root] = None
         for root in reports:
-            for line in self._lines.values():
-                if root in line.refused or root in line.failed_roots:
-                    line.untested[root] = None
-                    line.failed_roots.discard(root)
+            for queue in self._queues.values():
+                if root in queue.refused or root in queue.failed_roots:
+                    queue.untested[root] = None
+                    queue.failed_roots.discard(root)
 
-    def _concerned(self, root: Root) -> Iterator[Line]:
-        free = self._hosts_data.free(root)
+    def _concerned(self, root: Root) -> Iterator[ClassQueue]:
+        free = self._hosts.free(root)
         seen: set[str] = set()
         for resource_class in (*free, ""):
             for amount, kind in self._watchers.get(resource_class, ()):
@@ -282,36 +279,36 @@ class WaitingQueues:
                     break
                 if kind not in seen:
                     seen.add(kind)
-                    yield self._lines[kind]
+                    yield self._queues[kind]
 
-    def _evaluate(self, line: Line, now: float, *, whole: bool) -> None:
+    def _evaluate(self, queue: ClassQueue, now: float, *, all_hosts: bool) -> None:
         """Evaluate all hosts, or only the changed hosts, for a queue."""
-        changed, line.untested = line.untested, {}
-        if whole:
-            line.whole, line.more, line.retry_at = False, False, None
-            closed, line.open = list(line.open), {}
-            line.refused.clear()
-            line.failed_roots.clear()
+        changed, queue.untested = queue.untested, {}
+        if all_hosts:
+            queue.all_hosts, queue.more, queue.retry_at = False, False, None
+            closed, queue.open = list(queue.open), {}
+            queue.refused.clear()
+            queue.failed_roots.clear()
         else:
-            closed = [root for root in changed if line.open.pop(root, 0)]
-            line.refused.difference_update(changed)
-        self._search(line, now, None if whole else changed)
-        self._recheck([root for root in closed if root not in line.open])
+            closed = [root for root in changed if queue.open.pop(root, 0)]
+            queue.refused.difference_update(changed)
+        self._search(queue, now, None if all_hosts else changed)
+        self._recheck([root for root in closed if root not in queue.open])
 
-    def _search(self, line: Line, now: float, among: Roots | None) -> None:
+    def _search(self, queue: ClassQueue, now: float, among: Roots | None) -> None:
         self.searches += 1
-        line.swept = False
-        excluded = self._reserved_before(line.waiting[0].key, line.kind) | line.failed_roots
-        enough = len(line.waiting) * line.waiting[0].needs
-        found = self._hosts_data.search(line.kind, among, excluded, enough)
-        line.open.update(found.fits)
-        line.refused.update(found.refused)
-        line.more = line.more or found.more
-        if found.passing and line.retry_at is None:
-            line.retry_at = now + RETRY_SECONDS
+        queue.swept = False
+        excluded = self._reserved_before(queue.waiting[0].key, queue.kind) | queue.failed_roots
+        enough = len(queue.waiting) * queue.waiting[0].needs
+        found = self._hosts.search(queue.kind, among, excluded, enough)
+        queue.open.update(found.fits)
+        queue.refused.update(found.refused)
+        queue.more = queue.more or found.more
+        if found.passing and queue.retry_at is None:
+            queue.retry_at = now + RETRY_SECONDS
 
-    def _enqueue(self, line: Line, waiter: Waiter) -> None:
-        insort(line.waiting, waiter, key=_key)
+    def _enqueue(self, queue: ClassQueue, waiter: Waiter) -> None:
+        insort(queue.waiting, waiter, key=_key)
         self._shuffled = True
 
     def _tried(self, request: Id, *, placed: bool) -> None:
@@ -323,7 +320,7 @@ class WaitingQueues:
         trial.placed = trial.placed or placed
         if not trial.open:
             if not trial.placed:
-                trial.line.failed_roots.update(trial.roots)
+                trial.queue.failed_roots.update(trial.roots)
             self._recheck(trial.roots)
 
     def _reserved_before(self, key: QueueKey, kind: str) -> set[Root]:
@@ -333,10 +330,10 @@ class WaitingQueues:
 
     def _barred(self, key: QueueKey, kind: str) -> frozenset[Root]:
         barred = self._reserved_before(key, kind)
-        for line in self._lines.values():
-            if line.kind != kind and line.waiting and line.waiting[0].key < key:
-                barred.update(line.open)
+        for queue in self._queues.values():
+            if queue.kind != kind and queue.waiting and queue.waiting[0].key < key:
+                barred.update(queue.open)
         for trial in set(self._trials.values()):
-            if trial.line.kind != kind:
+            if trial.queue.kind != kind:
                 barred.update(trial.roots)
         return frozenset(barred)

@@ -154,7 +154,7 @@ async def one_of_each(tx: Transaction, moves: Mapping[Id, Id]) -> dict[Id, Id]:
     return {row["build"]: row["move"] for row in await _ONE_OF_EACH(tx, sorted(moves.items()))}
 
 
-async def looked_at(tx: Transaction, parked: Iterable[ParkedRequest]) -> None:
+async def evaluated(tx: Transaction, parked: Iterable[ParkedRequest]) -> None:
     """Store what waiting requests lack by their last evaluation, and the cells of waiting moves."""
     values = []
     for request in sorted(parked, key=_by_request):

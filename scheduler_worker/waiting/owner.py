@@ -46,7 +46,7 @@ class WaitingOwner:
         self._store = queue.store
         self._clock = clock
         # owner → its last heartbeat number, and when it changed
-        self._heard: dict[str, tuple[int, float]] = {}
+        self._received: dict[str, tuple[int, float]] = {}
 
     async def beat(self) -> None:
         """Write this scheduler's heartbeat if it owns waiting requests, and read all heartbeats."""
@@ -107,11 +107,11 @@ class WaitingOwner:
     def _silent(self, schedulers: list[OtherScheduler], owners: set[str]) -> list[str]:
         now = self._clock.monotonic()
         beats = {scheduler.owner: scheduler.beat for scheduler in schedulers}
-        self._heard = {owner: self._heard[owner] for owner in beats.keys() & self._heard.keys()}
+        self._received = {owner: self._received[owner] for owner in beats.keys() & self._received.keys()}
         for owner, beat in beats.items():
-            if owner not in self._heard or self._heard[owner][0] != beat:
-                self._heard[owner] = beat, now
-        silent = {owner for owner, (_, at) in self._heard.items() if now - at > SILENT_SECONDS}
+            if owner not in self._received or self._received[owner][0] != beat:
+                self._received[owner] = beat, now
+        silent = {owner for owner, (_, at) in self._received.items() if now - at > SILENT_SECONDS}
         return sorted((owners - beats.keys()) | silent)
 
     async def _adopt(self, before: str, schedulers: list[OtherScheduler]) -> None:
@@ -128,7 +128,7 @@ class WaitingOwner:
             for scheduler in schedulers:
                 if scheduler.owner == before:
                     await parked.BURY(tx, owner=before, beat=scheduler.beat)
-        self._heard.pop(before, None)
+        self._received.pop(before, None)
         if several:
             log.warning("adopted %d requests of %s", several, before or "somebody")
 

@@ -215,7 +215,7 @@ class WaitingStore:
     async def lacking(self, changed: Sequence[ParkedRequest]) -> None:
         if changed:
             async with self.database.write() as tx:
-                await parked.looked_at(tx, changed)
+                await parked.evaluated(tx, changed)
             self._changed()
 
     async def drop(self, requests: Sequence[Id]) -> None:

@@ -310,7 +310,7 @@ async def test_aggregate_changes_received_in_any_order_leave_the_latest_state(
         await make(placement, WEST, "west")
         await done(placement, DropAggregate(aggregate=WEST))
         async with placement.database.read() as tx:
-            log = (await changes.news(tx, 0, 100)).changes
+            log = (await changes.since(tx, 0, 100)).changes
         assert all(message.aggregates and not message.changes for message in log)
         for message in reversed(log):
             await other.memory.handle_many([message])

@@ -18,7 +18,7 @@ from berth.commands.run import migrate_all, ready
 from berth.commands.terminal import Cli
 from berth.doctor import looking
 from berth.doctor.judgement import Finding, judged
-from berth.doctor.looking import look
+from berth.doctor.looking import inspect
 from berth.operations.audit import Audit, audit
 from berth.services import embedded
 from berth.settings import Settings
@@ -391,7 +391,7 @@ async def test_an_embedded_berth_is_examined_and_found_well(
     settings = Settings().having(state_dir=str(tmp_path), **QUIET)
     async with embedded(settings, open_socket=True) as house:
         await ready(house.bus, settings)
-        found = judged(await in_time(look(settings)))
+        found = judged(await in_time(inspect(settings)))
         assert {"worker placement", "worker scheduler", "worker conductor.c1"} <= of(found, "fine").keys()
         assert {"database placement", "database scheduler", "database cell_c1"} <= of(found, "fine").keys()
         assert not of(found, "broken")
@@ -403,7 +403,7 @@ async def test_an_embedded_berth_is_examined_and_found_well(
 
 
 async def test_a_missing_berth_is_reported(tmp_path: Path) -> None:
-    found = judged(await in_time(look(Settings().having(state_dir=str(tmp_path), **QUIET))))
+    found = judged(await in_time(inspect(Settings().having(state_dir=str(tmp_path), **QUIET))))
     assert "no berth answers" in of(found, "broken")["bus"]
     assert of(found, "broken")["database placement"] == "It was never made: it has no tables."
     assert list(tmp_path.iterdir()) == [], "looking makes no files"
@@ -435,8 +435,8 @@ async def test_planted_faults_are_found(
         await until(buried)
         asked = scheduler["ask:scheduler.waiting"]
         await transport.declare(asked)
-        found = judged(await in_time(look(settings)))
-        again = judged(await in_time(look(settings)))
+        found = judged(await in_time(inspect(settings)))
+        again = judged(await in_time(inspect(settings)))
     silent = "It has no consumer, and no messages wait."
     assert of(again, "warning")["queue ask:scheduler.waiting"] == silent, "nobody is asked who is not there"
     broken, warned = of(found, "broken"), of(found, "warning")
@@ -449,6 +449,6 @@ async def test_planted_faults_are_found(
     assert any(about.startswith("RabbitMQ") for about in of(found, "fine"))
 
     wrong = amqp_url.replace("@", "x@") if "@" in amqp_url else amqp_url.replace("//", "//nobody:no@")
-    shut_out = judged(await in_time(look(Settings().having(**said | {"amqp_url": wrong}))))
+    shut_out = judged(await in_time(inspect(Settings().having(**said | {"amqp_url": wrong}))))
     assert any("credentials" in says for says in of(shut_out, "broken").values())
     assert "x@" not in str(shut_out)

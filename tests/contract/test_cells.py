@@ -129,7 +129,7 @@ async def test_cell_changes_received_in_any_order_leave_the_latest_state(
         await done(placement, RegisterCell(cell="c2"))
         await done(placement, DropCell(cell="c2"))
         async with placement.database.read() as tx:
-            log = (await changes.news(tx, 0, 100)).changes
+            log = (await changes.since(tx, 0, 100)).changes
         assert all(message.cells and not message.changes for message in log)
         for message in reversed(log):
             await other.memory.handle_many([message])

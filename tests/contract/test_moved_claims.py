@@ -91,7 +91,7 @@ async def held(placement: Placement) -> dict[int, tuple[Allocations, str | None,
 async def told_of(placement: Placement, after: int) -> set[str]:
     """The providers that changed since."""
     async with placement.database.read() as tx:
-        told = (await changes.news(tx, after, 10)).changes
+        told = (await changes.since(tx, after, 10)).changes
     return {change.provider for one in told for change in one.changes}
 
 

@@ -17,7 +17,7 @@ from bus.queries import FindWaiting
 from bus.requests import Flavor
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from cell_conductor import keeping
+from cell_conductor import held_by_cell
 from cell_conductor.builds import Builds
 from cell_conductor.moves import CellMoves
 from scheduler_worker import handovers as handover_store
@@ -93,7 +93,7 @@ async def test_the_missing_resources_of_a_waiting_request_can_change(store: Data
     later = msgspec.structs.replace(DECISION, considered=9)
     changed = ParkedRequest(kept(1).message, "l", 0.0, 1800.0, 8, "a rule refuses", "any", later)
     async with store.write() as tx:
-        await parked.looked_at(tx, [changed])
+        await parked.evaluated(tx, [changed])
     assert await of(store, "s1") == [changed]
 
 
@@ -229,7 +229,7 @@ async def test_a_waiting_move_is_stored_and_found_by_id_and_instance(store: Data
     start = msgspec.structs.replace(a_start(1, 5, priority=3), attempt=2, generation=9)
     later = dataclasses.replace(one, start=start, lacks="other", seen=8)
     async with store.write() as tx:
-        await parked.looked_at(tx, [later, kept(2)])
+        await parked.evaluated(tx, [later, kept(2)])
     assert await of(store, "s1") == [kept(2), later]
 
 
@@ -421,8 +421,8 @@ async def test_handovers_between_cells_are_not_leaks(database: Database) -> None
     books = Books(BOOTED)
     builds = Builds(database, books.claim_many, books.release_many)
     await CellMoves(builds).place_many([PLACED])
-    [kept] = (await keeping(database, [PLACED.build, uid(9, "b")])).values()
+    [kept] = (await held_by_cell(database, [PLACED.build, uid(9, "b")])).values()
     assert (kept.status, kept.in_a_move, kept.came) == ("moving", True, True)
     await builds.start_many([a_placed(2)])
-    [kept] = (await keeping(database, [uid(2, "b")])).values()
+    [kept] = (await held_by_cell(database, [uid(2, "b")])).values()
     assert (kept.status, kept.in_a_move, kept.came) == ("building", False, False)

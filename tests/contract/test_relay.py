@@ -96,7 +96,7 @@ async def told_up_to(placement: Placement, number: int) -> None:
 
 async def kept(placement: Placement) -> list[int]:
     async with placement.database.read() as tx:
-        return [message.number for message in (await changes.news(tx, 0, 1000)).changes]
+        return [message.number for message in (await changes.since(tx, 0, 1000)).changes]
 
 
 @asynccontextmanager

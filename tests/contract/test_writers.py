@@ -218,7 +218,7 @@ async def audited(placement: Placement, writers: list[Writer]) -> None:
 
 async def log_of(placement: Placement) -> dict[int, dict[str, ProviderChange]]:
     async with placement.database.read() as tx:
-        messages = (await changes.news(tx, 0, 100_000)).changes
+        messages = (await changes.since(tx, 0, 100_000)).changes
     log: dict[int, dict[str, ProviderChange]] = {}
     for message in messages:
         commit = log.setdefault(message.number, {})

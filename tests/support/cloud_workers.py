@@ -96,7 +96,7 @@ def served_scheduler(
         placement=queries,
         cells=cell_queries(bus),
         database=store,
-        say=bus.publish,
+        publish=bus.publish,
         clock=clock,
         options=options,
         loaded=loaded,

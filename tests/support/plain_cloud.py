@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from scheduler_worker.core.waiting_queue import CapacityNeeded, HostsFound, Prospect, Turn, Waiter
+from scheduler_worker.core.waiting_queue import CapacityNeeded, HostsFound, Prospect, NextRequest, Waiter
 from scheduler_worker.core.waiting_queues import WaitingQueues
 
 Amounts = dict[str, int]
@@ -119,7 +119,7 @@ class PlainCloud:
                 self.take(turn)
         return self.placed[before:]
 
-    def take(self, turn: Turn) -> None:
+    def take(self, turn: NextRequest) -> None:
         waiter = turn.waiter
         roots = self.place(waiter.kind, turn.excluded, waiter.needs)
         if not roots:

@@ -138,7 +138,7 @@ async def test_only_the_last_waiter_of_a_job_gets_the_result() -> None:
 async def test_an_abandoned_job_does_not_block_later_jobs() -> None:
     jobs = AgentJobs()
     ended, given_up, later = (jobs.end(jobs.begin(a_job(number, number / 10))) for number in (1, 2, 3))
-    next(iter(jobs)).tell("destroyed")
+    next(iter(jobs)).finish("destroyed")
     given_up.cancel()
     assert await later == "done" and asyncio.get_running_loop().time() == pytest.approx(0.3)
     assert await ended == "destroyed"

@@ -388,7 +388,7 @@ def test_a_retried_order_uses_the_current_cells() -> None:
     order, _ = made.begin(a_request(1), 0.0)
     for enabled in (False, True):
         source.cells = {"c1": RegisteredCell(name="c1", enabled=enabled)}
-        made._heard((), ("c1",))
+        made._received((), ("c1",))
         closed = () if enabled else ("c1",)
         order = made.again(order)
         assert order.alternative.question.not_cells == closed

@@ -391,7 +391,7 @@ def test_names_that_hash_alike_still_share_nothing() -> None:
 async def test_a_scheduler_silent_for_some_seconds_has_no_slice() -> None:
     turned = TurnedClock()
     roster = Roster(turned.clock, "b")
-    await roster.handle(await roster.say())
+    await roster.handle(await roster.message())
     assert list(roster.live) == ["b"]
     await roster.handle(SchedulerAlive(scheduler="c"))
     turned.now += GONE_SECONDS - 0.1
