@@ -13,14 +13,14 @@ from operator import attrgetter
 from bus.vocabulary import Id
 from scheduler_worker.core.waiting_queue import (
     ChangedHosts,
+    ClassQueue,
     HostData,
     HostReservation,
-    ClassQueue,
+    NextRequest,
     QueueKey,
     Root,
     Roots,
     Trial,
-    NextRequest,
     Waiter,
     reservations,
 )

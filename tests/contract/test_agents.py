@@ -107,20 +107,20 @@ async def test_an_order_is_built_or_fails_as_planned(
 ) -> None:
     async with world.serving(an_agent(faults)):
         await world.bus.publish(FIRST)
-        said = await in_time(world.reports.get())
-        assert bool(said.cause) == (outcome == "failed")
+        message = await in_time(world.reports.get())
+        assert bool(message.cause) == (outcome == "failed")
         # not a leftover: it cleans up after a failure by itself
-        assert said == an_agent_report(FIRST, outcome, retry=retry, cause=said.cause)
+        assert message == an_agent_report(FIRST, outcome, retry=retry, cause=message.cause)
 
 
 async def test_an_order_that_comes_twice_is_built_once_and_reported_the_same(world: AgentWorld) -> None:
     plan = FaultPlan(durations=Durations.parse("constant:0.05"))
     async with world.serving(an_agent(plan)):
         await world.bus.publish(FIRST, FIRST, FIRST)
-        said = await in_time(world.reports.get())
+        message = await in_time(world.reports.get())
         assert await silence(world.reports)
         await world.bus.publish(FIRST)
-        assert await in_time(world.reports.get()) == said == an_agent_report(FIRST, "built")
+        assert await in_time(world.reports.get()) == message == an_agent_report(FIRST, "built")
     assert world.waiting() == 0
 
 
@@ -237,6 +237,6 @@ async def test_a_bare_metal_node_is_reported_like_an_ironic_node(world: AgentWor
     node = SimHost("6f3f0c9e-8f5b-4c1e-9d57-2b8a5c0e7a11", "metal1", {}, metal="baremetal")
     nodes = await world.bus.listen(IRONIC_NODE.at())
     async with world.serving(compute_sim(SimAgent("agent0", CELL, (node,)))):
-        said = await in_time(nodes.get())
-    assert (said.node, said.provision_state, said.at) == (node.root, "available", 1.0)
-    assert (said.cell, said.agent, said.resource_class) == (CELL, "agent0", "baremetal")
+        message = await in_time(nodes.get())
+    assert (message.node, message.provision_state, message.at) == (node.root, "available", 1.0)
+    assert (message.cell, message.agent, message.resource_class) == (CELL, "agent0", "baremetal")

@@ -250,8 +250,8 @@ async def test_concurrent_edits_of_an_aggregate_and_reports_lose_nothing(
             ),
             reports(placement),
         )
-        [one] = (await other.aggregates.find(FindAggregates(ids=(EAST,)))).aggregates
-        assert one.metadata == {f"k{number}": "1" for number in range(1, 9)}
+        [aggregate] = (await other.aggregates.find(FindAggregates(ids=(EAST,)))).aggregates
+        assert aggregate.metadata == {f"k{number}": "1" for number in range(1, 9)}
         assert await members(other, EAST) == {host(number) for number in range(1, 9)}
         assert await members(other, WEST) == {host(number) for number in range(1, 9)}
         await other.memory.fresh()

@@ -397,9 +397,9 @@ async def test_an_embedded_berth_is_examined_and_found_well(
         assert not of(found, "broken")
         told = io.StringIO()
         code = await in_time(examine(Cli(settings, True, Console(file=told, width=500))))
-    said = json.loads(capsys.readouterr().out)
-    assert said["exit_code"] == code
-    assert {one["about"] for one in said["findings"]} >= {"Python", "worker placement"}
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["exit_code"] == code
+    assert {one["about"] for one in printed["findings"]} >= {"Python", "worker placement"}
 
 
 async def test_a_missing_berth_is_reported(tmp_path: Path) -> None:

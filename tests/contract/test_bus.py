@@ -94,11 +94,11 @@ async def test_retry_comes_back_later_as_another_attempt(connect: Connect, bus: 
             raise Retry(after=0.1)
         return no_host(request)
 
-    heard = await bus.listen(topics.BUILD_UNPLACEABLE.at())
+    listener = await bus.listen(topics.BUILD_UNPLACEABLE.at())
     async with serving(connect, scheduler(third_time_lucky)):
         await bus.publish(a_small_request())
         async with asyncio.timeout(DEADLINE):
-            await heard.get()
+            await listener.get()
     assert [number for number, _ in attempts] == [1, 2, 3]
     times = [when for _, when in attempts]
     assert all(later - sooner >= 0.09 for sooner, later in pairwise(times))
@@ -154,7 +154,7 @@ async def test_invalid_input_is_a_dead_letter_that_names_the_field(
     async def refuse(request: BuildRequested) -> BuildUnplaceable:
         return no_host(request)
 
-    heard = await bus.listen(topics.BUILD_UNPLACEABLE.at())
+    listener = await bus.listen(topics.BUILD_UNPLACEABLE.at())
     async with serving(connect, scheduler(refuse)):
         envelope = Envelope(
             id=bus.clock.uuid(), type=kind, key="build.requested", body=msgspec.Raw(body), framed=False
@@ -163,7 +163,7 @@ async def test_invalid_input_is_a_dead_letter_that_names_the_field(
         letter = await the_dead_letter(bus)
         await bus.publish(a_small_request())  # and the worker goes on
         async with asyncio.timeout(DEADLINE):
-            await heard.get()
+            await listener.get()
     assert names in letter.reason
     assert letter.body == body
 
@@ -198,14 +198,14 @@ async def test_a_batch_handler_receives_waiting_messages_and_settles_each(connec
             on_many(topics.BUILD_REQUESTED, handle, emits=[topics.BUILD_UNPLACEABLE], batch=64, concurrency=1)
         ],
     )
-    heard = await bus.listen(topics.BUILD_UNPLACEABLE.at())
+    listener = await bus.listen(topics.BUILD_UNPLACEABLE.at())
     await bus.transport.declare(worker.queue_of(worker.consumes[0]))
     await bus.publish(*(a_small_request(number) for number in range(1, 101)))
     async with serving(connect, worker):
         async with asyncio.timeout(DEADLINE):
-            said = {(await heard.get()).request for _ in range(99)}
+            message = {(await listener.get()).request for _ in range(99)}
         letter = await the_dead_letter(bus)
-    assert said == {a_small_request(number).request for number in range(1, 101) if number != 7}
+    assert message == {a_small_request(number).request for number in range(1, 101) if number != 7}
     assert letter.reason == "unlucky"
     assert 1 < max(sizes) <= 64
 
@@ -219,14 +219,14 @@ async def test_a_bug_in_a_list_spoils_only_the_message_that_has_it(connect: Conn
     worker = Worker(
         "scheduler", consumes=[on_many(topics.BUILD_REQUESTED, handle, emits=[topics.BUILD_UNPLACEABLE])]
     )
-    heard = await bus.listen(topics.BUILD_UNPLACEABLE.at())
+    listener = await bus.listen(topics.BUILD_UNPLACEABLE.at())
     await bus.transport.declare(worker.queue_of(worker.consumes[0]))
     await bus.publish(*(a_small_request(number) for number in range(1, 6)))
     async with serving(connect, worker):
         async with asyncio.timeout(DEADLINE):
-            said = {(await heard.get()).request[-1] for _ in range(4)}
+            message = {(await listener.get()).request[-1] for _ in range(4)}
         letter = await the_dead_letter(bus)
-    assert said == {"1", "2", "4", "5"}
+    assert message == {"1", "2", "4", "5"}
     assert "KeyError" in letter.reason
 
 
@@ -314,7 +314,7 @@ async def test_a_stopping_worker_finishes_the_messages_in_hand(connect: Connect,
         "scheduler",
         consumes=[on(topics.BUILD_REQUESTED, slow, emits=[topics.BUILD_UNPLACEABLE], concurrency=1)],
     )
-    heard = await bus.listen(topics.BUILD_UNPLACEABLE.at())
+    listener = await bus.listen(topics.BUILD_UNPLACEABLE.at())
     stopping = asyncio.Event()
     async with Bus(connect()) as first, asyncio.TaskGroup() as group:
         await first.transport.declare(worker.queue_of(worker.consumes[0]))
@@ -326,8 +326,8 @@ async def test_a_stopping_worker_finishes_the_messages_in_hand(connect: Connect,
         may_finish.set()
     assert handled == [a_small_request(1).request]
     async with serving(connect, worker), asyncio.timeout(DEADLINE):
-        said = sorted([(await heard.get()).request for _ in range(3)])
-    assert said == [a_small_request(number).request for number in (1, 2, 3)]
+        message = sorted([(await listener.get()).request for _ in range(3)])
+    assert message == [a_small_request(number).request for number in (1, 2, 3)]
     assert len(handled) == 3
 
 
@@ -338,7 +338,7 @@ async def test_a_killed_worker_loses_nothing(connect: Connect, bus: Bus) -> None
         taken.set()
         await asyncio.Event().wait()
 
-    heard = await bus.listen(topics.BUILD_UNPLACEABLE.at())
+    listener = await bus.listen(topics.BUILD_UNPLACEABLE.at())
 
     async def first_life() -> None:
         async with Bus(connect()) as doomed:
@@ -357,8 +357,8 @@ async def test_a_killed_worker_loses_nothing(connect: Connect, bus: Bus) -> None
         return no_host(request)
 
     async with serving(connect, scheduler(refuse)), asyncio.timeout(DEADLINE):
-        said = await heard.get()
-    assert said.request == a_small_request().request
+        message = await listener.get()
+    assert message.request == a_small_request().request
 
 
 async def test_a_publication_waits_until_a_consumer_exists(connect: Connect, bus: Bus) -> None:
@@ -447,13 +447,13 @@ async def test_a_message_with_an_unknown_reply_to_is_retried_normally(connect: C
             raise Unavailable("the database is restarting")
         return no_host(request)
 
-    heard = await bus.listen(topics.BUILD_UNPLACEABLE.at())
+    listener = await bus.listen(topics.BUILD_UNPLACEABLE.at())
     envelope = envelope_of(a_small_request(), bus.clock)
     envelope.reply_to = "amq.gen-of-a-stranger"
     async with serving(connect, scheduler(wait_for_it)):
         await bus.transport.publish([envelope], expected=[True])
         async with asyncio.timeout(DEADLINE):
-            assert (await heard.get()).request == a_small_request().request
+            assert (await listener.get()).request == a_small_request().request
 
 
 async def test_messages_without_a_consumer_do_not_delay_other_messages_of_a_timer(

@@ -52,7 +52,7 @@ class FakeBrokerUsers:
 
     async def take(self, definitions: Mapping[str, Any]) -> None:
         self.defined.append(definitions)
-        self.known |= {one["name"]: one["password_hash"] for one in definitions["users"]}
+        self.known |= {definition["name"]: definition["password_hash"] for definition in definitions["users"]}
 
     async def drop(self, user: str, *policies: str) -> None:
         self.known.pop(user, None)
@@ -238,7 +238,7 @@ class FakeBroker:
     async def take(self, definitions: Mapping[str, Any]) -> None:
         if self.refuses:
             raise BrokerRefused("no")
-        self.known |= {one["name"]: one["password_hash"] for one in definitions["users"]}
+        self.known |= {definition["name"]: definition["password_hash"] for definition in definitions["users"]}
 
     async def drop(self, user: str, *policies: str) -> None:
         if self.known.pop(user, None):

@@ -423,11 +423,12 @@ async def a_room(movers: FakeMovers, *more: Any) -> AsyncIterator[VisitedRoom]:
         yield room
 
 
-def told(said: MoveSteered, refused: str = "") -> list[Message]:
-    phase = "confirm" if said.to == "confirm" else "undo"
+def told(move_steered: MoveSteered, refused: str = "") -> list[Message]:
+    phase = "confirm" if move_steered.to == "confirm" else "undo"
     return [
         MoveProgress(
-            move=said.move, build=said.build, cell="c1", phase=phase, refused=refused, reply_to=said.reply_to
+            move=move_steered.move, build=move_steered.build, cell="c1", phase=phase, refused=refused,
+            reply_to=move_steered.reply_to,
         )
     ]  # fmt: skip
 

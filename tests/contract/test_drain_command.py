@@ -261,8 +261,8 @@ async def test_foreign_consumers_on_the_host_are_named(cloud: HostsToEmpty, bert
 
 
 async def test_json_output_of_a_drain_has_the_same_content(cloud: HostsToEmpty, berth: Berth) -> None:
-    told = [json.loads(line) for line in (await berth("drain", "host-1", "--json")).splitlines()]
-    (last,) = [one for one in told if "moved" in one]
+    answer = [json.loads(line) for line in (await berth("drain", "host-1", "--json")).splitlines()]
+    (last,) = [one for one in answer if "moved" in one]
     assert last == {"hosts": "host-1", "moved": [B1, B2], "gone": [], "under_way": [], "stay": {}}
 
 

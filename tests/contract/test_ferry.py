@@ -183,10 +183,10 @@ async def test_queries_are_answered_in_both_directions_and_not_repeated(brokers:
         ) == BuildsFound(builds=())
         assert not (await cell.asker(topics.CELL_PROVIDERS)(FindProviders(cell="c2"))).providers
         await until(lambda: nothing_waits(brokers))
-    for heard in replies:
-        seen = [(await take(heard)).envelope.key.rpartition(".")[0].rpartition(".")[0] for _ in range(2)]
+    for reply in replies:
+        seen = [(await take(reply)).envelope.key.rpartition(".")[0].rpartition(".")[0] for _ in range(2)]
         assert sorted(seen) == ["reply.-c2", "reply.c2"]
-        assert heard.get_nowait() is None
+        assert reply.get_nowait() is None
 
 
 async def test_messages_inside_a_cell_are_not_forwarded(brokers: TwoBrokers) -> None:

@@ -241,11 +241,11 @@ async def test_a_returning_agent_reports_nothing_before_placements_answer(tmp_pa
                     async with asyncio.timeout(0):
                         await listener.get()
             placement.away = None
-            said = await reports.get()
+            message = await reports.get()
             beat = await beats.get()
             await trees.get()
             stopping.set()
-    assert (said.outcome, said.build, said.attempt) == ("destroyed", BUILD, 1)
+    assert (message.outcome, message.build, message.attempt) == ("destroyed", BUILD, 1)
     assert [host.instances for host in beat.hosts] == [0, 0]
     disk.close()
 

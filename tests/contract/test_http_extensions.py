@@ -112,9 +112,9 @@ async def test_an_invalid_load_is_refused_with_the_field(near: HttpPlacement, bo
 def change_of(event: str) -> tuple[int, dict[str, Any]]:
     fields = dict(line.split(": ", 1) for line in event.splitlines())
     assert fields["event"] == "changed"
-    told = json.loads(fields["data"])
-    assert told["number"] == int(fields["id"])
-    return told["number"], told["changes"][-1]
+    answer = json.loads(fields["data"])
+    assert answer["number"] == int(fields["id"])
+    return answer["number"], answer["changes"][-1]
 
 
 async def seen(door: HttpPlacement) -> int:

@@ -88,11 +88,11 @@ async def a_door_process(directory: Path, *arguments: str, files: int = 1024) ->
     try:
         assert process.stdout is not None
         async with asyncio.timeout(SECONDS):
-            said = (await process.stdout.readline()).decode()
-            while said.startswith("the control room is at"):
-                said = (await process.stdout.readline()).decode()
-        assert said.startswith("placement is served at http://127.0.0.1:"), said
-        yield ServedDoor(process, int(said.rpartition(":")[2]))
+            printed = (await process.stdout.readline()).decode()
+            while printed.startswith("the control room is at"):
+                printed = (await process.stdout.readline()).decode()
+        assert printed.startswith("placement is served at http://127.0.0.1:"), printed
+        yield ServedDoor(process, int(printed.rpartition(":")[2]))
     finally:
         if process.returncode is None:
             process.kill()

@@ -316,15 +316,15 @@ async def test_a_deletion_before_the_placed_build_ends_it_on_arrival() -> None:
     async with a_cloud() as (world, start):
         await world.kill("conductor")
         ended = await world.bus.listen(topics.BUILD_ENDED.at(cell="c1"))
-        told = await world.bus.listen(topics.BUILD_DELETE.at(cell="c1"))
+        listener = await world.bus.listen(topics.BUILD_DELETE.at(cell="c1"))
         await world.say(a_request(1, flavor=VM))
         await world.until(1, world.placed)
         assert await anywhere(world) == (False, True, {BUILD: "c1"})
-        assert (await told.get()) == BuildDeleteRequested(build=BUILD, cell="c1")
+        assert (await listener.get()) == BuildDeleteRequested(build=BUILD, cell="c1")
         assert await held(world) == 1
         start("conductor")
-        said = await ended.get()
-        assert (said.build, said.status) == (BUILD, "error")
+        message = await ended.get()
+        assert (message.build, message.status) == (BUILD, "error")
         await nothing_held(world)
 
 

@@ -46,12 +46,12 @@ async def test_a_deploy_may_take_longer_than_rabbitmq_lets_an_order_be_held() ->
     async with metal_world(SimPlan(step_time=Durations("constant", (4000.0,)))) as world:
         await world.bus.publish(world.build())
         async with asyncio.timeout(5000.0):
-            while (said := await world.reports.get()).outcome == "progress":
+            while (message := await world.reports.get()).outcome == "progress":
                 pass
-        assert said.outcome == "built"
+        assert message.outcome == "built"
         assert world.calls() == [
-            f"PATCH /v1/nodes/{said.root}",
-            f"PUT /v1/nodes/{said.root}/states/provision",
+            f"PATCH /v1/nodes/{message.root}",
+            f"PUT /v1/nodes/{message.root}/states/provision",
         ]
         assert await world.silence()
 

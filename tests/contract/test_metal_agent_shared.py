@@ -57,8 +57,8 @@ async def test_orders_for_leased_nodes_are_done_under_their_epoch() -> None:
         lender.lend(world.nodes[0].uuid, 3)
         await world.bus.publish(under(3, world.build()))
         async with asyncio.timeout(QUIET):
-            said = await world.reports.get()
-        assert (said.outcome, said.epoch) == ("built", 3)
+            message = await world.reports.get()
+        assert (message.outcome, message.epoch) == ("built", 3)
 
 
 @in_virtual_time
@@ -111,8 +111,8 @@ async def test_a_node_leased_again_is_read_from_ironic() -> None:
         world.ironic.conductor.change(world.nodes[0], provision_state="available", instance_uuid=None)
         await world.bus.publish(under(3, world.build()))
         async with asyncio.timeout(QUIET):
-            said = await world.reports.get()
-        assert (said.outcome, said.epoch) == ("failed", 3)
+            message = await world.reports.get()
+        assert (message.outcome, message.epoch) == ("failed", 3)
 
 
 @in_virtual_time

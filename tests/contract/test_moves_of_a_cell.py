@@ -94,8 +94,8 @@ class MovingCell:
         return await self.came_of(a_move_report(order, "done"))
 
     async def stands(self) -> Any:
-        (one,) = (await self.builds.find(FindBuilds(cell=CELL, builds=(ONE.build,)))).builds
-        return one
+        (build,) = (await self.builds.find(FindBuilds(cell=CELL, builds=(ONE.build,)))).builds
+        return build
 
 
 @pytest.fixture

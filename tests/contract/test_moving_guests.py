@@ -282,8 +282,8 @@ async def test_on_the_bus_an_order_stays_on_the_queue_until_its_phase_is_over() 
             group.create_task(its.serve(worker, stopping, drain=0.0))
             await asyncio.sleep(1.0)
             await bus.publish(replace(SEND, agent="a1"))
-            told = [await said.get() for _ in range(2)]
-            assert [(report.outcome, report.step, report.attempt) for report in told] == [
+            message = [await said.get() for _ in range(2)]
+            assert [(report.outcome, report.step, report.attempt) for report in message] == [
                 ("progress", 2, 1), ("done", 2, 1)
             ]  # fmt: skip
             stopping.set()

@@ -49,7 +49,7 @@ async def test_a_reported_host_is_offered_claimed_and_announced(database: Databa
     broker = LocalBroker()
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(Bus(LocalTransport(broker)))
-        heard = await client.listen(topics.PLACEMENT_CHANGED.at())
+        listener = await client.listen(topics.PLACEMENT_CHANGED.at())
         one = await stack.enter_async_context(served(broker, database))
         other = await stack.enter_async_context(served(broker, database))
         ask, claim = client.asker(topics.FIND_CANDIDATES), client.asker(topics.CLAIM)
@@ -70,7 +70,7 @@ async def test_a_reported_host_is_offered_claimed_and_announced(database: Databa
         numbers = []
         async with asyncio.timeout(60):
             while last not in numbers:
-                numbers.append((await heard.get()).number)
+                numbers.append((await listener.get()).number)
         assert list(dict.fromkeys(numbers)) == list(range(1, last + 1))
         await until(lambda: one.memory.index.seen == other.memory.index.seen == last)
         assert seen_by(one) == seen_by(other)

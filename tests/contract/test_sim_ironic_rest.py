@@ -35,8 +35,8 @@ async def test_a_request_without_a_version_gets_the_oldest(client: httpx.AsyncCl
 
 
 async def test_the_root_document_lists_the_versions(client: httpx.AsyncClient) -> None:
-    told = (await client.get("/")).json()
-    version = told["default_version"]
+    answer = (await client.get("/")).json()
+    version = answer["default_version"]
     assert (version["id"], version["min_version"], version["version"]) == ("v1", "1.1", "1.115")
     assert version["links"][0]["href"] == "http://ironic.test/v1/"
 

@@ -162,8 +162,8 @@ async def test_a_name_used_by_another_cell_gets_the_cell_as_suffix(two_cells: Pl
 async def test_a_name_whose_suffixed_form_is_taken_too_gets_the_uuid(two_cells: Placement) -> None:
     assert await reported_by(two_cells, "c1", a_report(5, name="x"), a_report(6, name="x@c2")) == ["", ""]
     assert await reported_by(two_cells, "c2", a_report(4, cell="c2", name="x")) == [""]
-    [one] = (await two_cells.lookups.providers(FindProviders(ids=(uid(4, "a"),)))).providers
-    assert one.name == f"x@c2@{uid(4, 'a')}"
+    [provider] = (await two_cells.lookups.providers(FindProviders(ids=(uid(4, "a"),)))).providers
+    assert provider.name == f"x@c2@{uid(4, 'a')}"
 
 
 async def test_a_name_is_available_after_its_owner_was_renamed(two_cells: Placement) -> None:
@@ -171,8 +171,8 @@ async def test_a_name_is_available_after_its_owner_was_renamed(two_cells: Placem
     assert await reported_by(two_cells, "c2", a_report(4, cell="c2", name="x")) == [""]
     assert await reported_by(two_cells, "c1", a_report(5, name="y", sequence=2)) == [""]
     assert await reported_by(two_cells, "c2", a_report(4, cell="c2", name="x", sequence=2)) == [""]
-    [one] = (await two_cells.lookups.providers(FindProviders(ids=(uid(4, "a"),)))).providers
-    assert one.name == "x"
+    [provider] = (await two_cells.lookups.providers(FindProviders(ids=(uid(4, "a"),)))).providers
+    assert provider.name == "x"
 
 
 async def test_a_name_taken_within_the_cell_is_refused(two_cells: Placement) -> None:

@@ -77,9 +77,9 @@ class Writer:
         found = await self.placement.lookups.providers(FindProviders())
         return self.chance.choice(found.providers) if found.providers else None
 
-    async def edit(self, one: Edit, *, moves: bool) -> str:
+    async def edit(self, edit: Edit, *, moves: bool) -> str:
         """Provider generations that edits gave are kept for the end."""
-        result = (await self.placement.providers.edit(EditRequested(edit=one))).result
+        result = (await self.placement.providers.edit(EditRequested(edit=edit))).result
         if isinstance(result, Edited) and result.provider is not None and result.number:
             view = result.provider
             self.seen.append((result.number, view.id, view.generation, moves))

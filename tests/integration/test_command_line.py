@@ -80,9 +80,9 @@ def test_help_may_be_asked_for_in_two_ways(user: User) -> None:
 
 def test_berth_without_a_command_lists_all_commands(user: User) -> None:
     done = user.berth()
-    told = done.stdout + done.stderr
+    printed = done.stdout + done.stderr
     for command in COMMANDS:
-        assert f" {command.split()[0]} " in told
+        assert f" {command.split()[0]} " in printed
 
 
 def test_berth_prints_its_version(user: User) -> None:
@@ -155,8 +155,8 @@ def test_no_host_comes_with_its_reasons(berth: Up) -> None:
     assert told.startswith("no host: no valid host among ")
     assert "VCPU" in told
     assert "closest c" in told
-    said = json.loads(says(berth.berth("boot", "--vcpus", "999", "--wait", "--json"), code=1))
-    assert said["decision"]["removals"][0]["left"] == 0
+    answer = json.loads(says(berth.berth("boot", "--vcpus", "999", "--wait", "--json"), code=1))
+    assert answer["decision"]["removals"][0]["left"] == 0
 
 
 def test_delete_refuses_a_build_of_another_cell(berth: Up) -> None:

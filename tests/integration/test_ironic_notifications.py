@@ -366,7 +366,7 @@ async def test_all_that_was_recorded_comes_out_as_reports(amqp_url: str, bus_nam
     transport = RabbitTransport(amqp_url, exchange=bus_name, name="test")
     ear = Ear(amqp_url, bus_name)
     async with Bus(transport) as bus, an_ironic(amqp_url, bus_name) as ironic:
-        heard = await bus.listen(INVENTORY_REPORTED.at())
+        listener = await bus.listen(INVENTORY_REPORTED.at())
         following = Following(KnownStateRules(place=lambda node: PLACE), bus.publish, Clock())
         ear.handle = following.handle  # type: ignore[method-assign]
         latest: dict[str, InventoryReported] = {}
@@ -374,7 +374,7 @@ async def test_all_that_was_recorded_comes_out_as_reports(amqp_url: str, bus_nam
             await ironic.say(*SAID)
             async with asyncio.timeout(60):
                 while latest != expected:
-                    report = await heard.get()
+                    report = await listener.get()
                     assert report.sequence > (latest[report.root].sequence if report.root in latest else 0)
                     latest[report.root] = report
         await is_worked_off(amqp_url, bus_name)

@@ -55,9 +55,9 @@ class LivingBerth:
 
     async def boot(self, *words: str) -> tuple[str, str]:
         """The build, and its host."""
-        said = json.loads((await self("boot", *words, "--wait", "--json")).splitlines()[-1])
-        assert said["status"] == "active", said
-        return said["build"], said["host"]
+        answer = json.loads((await self("boot", *words, "--wait", "--json")).splitlines()[-1])
+        assert answer["status"] == "active", answer
+        return answer["build"], answer["host"]
 
     async def ends(self, *words: str, ends: int = 0) -> dict[str, Any]:
         told = await self(*words, "--wait", "--json", ends=ends)
@@ -89,8 +89,8 @@ class LivingBerth:
         return (await audit(self.settings, settled=True)).breaches
 
     async def held(self, build: str) -> Consumer:
-        [one] = (await self.bus.asker(topics.ALLOCATIONS)(FindAllocations(consumers=(build,)))).consumers
-        return one
+        [consumer] = (await self.bus.asker(topics.ALLOCATIONS)(FindAllocations(consumers=(build,)))).consumers
+        return consumer
 
     async def loses(self, build: str) -> None:
         release = ReleaseRequested(consumer=build, generation=(await self.held(build)).generation)
@@ -329,9 +329,9 @@ async def adopted(berth: LivingBerth, file: Path) -> None:
     assert f"for you to judge: {TWO_HOSTS}: it holds something of 2 hosts" in shown
     assert (await audit(berth.settings)).builds == {}
 
-    told = json.loads(await berth("adopt", "--all", "--from", str(file), "--yes", "--json", ends=1))
-    assert {one["build"] for one in told["adopted"]} == {WEB, DB}
-    assert [*told["listed"]] == [TWO_HOSTS]
+    answer = json.loads(await berth("adopt", "--all", "--from", str(file), "--yes", "--json", ends=1))
+    assert {one["build"] for one in answer["adopted"]} == {WEB, DB}
+    assert [*answer["listed"]] == [TWO_HOSTS]
     again = json.loads(await berth("adopt", WEB, "--yes", "--json"))
     assert (again["adopted"], [*again["known"]]) == ([], [WEB])
     assert "web" in await berth("instances", "--host", first)

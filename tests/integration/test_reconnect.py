@@ -183,8 +183,8 @@ async def test_publishers_wait_while_the_broker_is_short_of_memory(
     finally:  # other tests need it
         await told("set_vm_memory_high_watermark 0.4")
     await in_time(asyncio.gather(late, *publishing), DEADLINE)
-    heard = [await in_time(inbox.get(), DEADLINE) for _ in range(51)]
-    assert sorted(map(number_in, heard)) == list(range(51))
+    message = [await in_time(inbox.get(), DEADLINE) for _ in range(51)]
+    assert sorted(map(number_in, message)) == list(range(51))
 
 
 async def test_a_silent_broker_is_disconnected_and_reconnected(

@@ -59,8 +59,8 @@ class Client:
     async def handle(self, bus: Bus) -> None:
         ended = await bus.listen(topics.BUILD_ENDED.at(reply_to="client"))
         while True:
-            said: BuildEnded = await ended.get()
-            self.ends[said.build].add((said.status, said.host))
+            message: BuildEnded = await ended.get()
+            self.ends[message.build].add((message.status, message.host))
 
     def new(self, count: int) -> list[str]:
         return [Clock().uuid() for _ in range(count)]
@@ -101,12 +101,12 @@ def for_postgres(url: str) -> str:
 
 
 async def delete(bus: Bus, builds: Iterable[str]) -> None:
-    heard = await bus.listen(topics.BUILD_DELETED.at(reply_to="client"))
+    listener = await bus.listen(topics.BUILD_DELETED.at(reply_to="client"))
     open_ = set(builds)
     await bus.publish(*(BuildDeleteRequested(build=one, cell="c1", reply_to="client") for one in open_))
     while open_:
-        open_.discard((await in_time(heard.get())).build)
-    await heard.stop()
+        open_.discard((await in_time(listener.get())).build)
+    await listener.stop()
 
 
 async def test_a_backup_of_a_berth_at_work_is_restored_and_every_build_ends_once_or_is_named(

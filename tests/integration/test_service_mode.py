@@ -176,6 +176,6 @@ async def ask_for(boots: int, settings: Settings) -> int:
     async with Bus(wiring.transport(settings, "test")) as bus:
         ended = await bus.listen(BUILD_ENDED.at(reply_to=""))
         await bus.publish(*requests[: boots // 2])
-        heard = {(await ended.get()).build for _ in range(10)}
+        message = {(await ended.get()).build for _ in range(10)}
         await bus.publish(*requests[boots // 2 :])
-        return boots - len(heard)
+        return boots - len(message)

@@ -106,9 +106,9 @@ def test_maintenance_power_and_fields_of_a_node_are_changed(person: Person) -> N
     person.types(
         "set", "metal00002", "resource_class=gold", "properties/rack=R2", "extra/tries=3", "owner=null"
     )
-    told = json.loads(person.types("show", "metal00002", "--json"))
-    assert (told["resource_class"], told["traits"]) == ("gold", ["CUSTOM_A", "CUSTOM_B"])
-    assert (told["properties"]["rack"], told["extra"], told["owner"]) == ("R2", {"tries": 3}, None)
+    answer = json.loads(person.types("show", "metal00002", "--json"))
+    assert (answer["resource_class"], answer["traits"]) == ("gold", ["CUSTOM_A", "CUSTOM_B"])
+    assert (answer["properties"]["rack"], answer["extra"], answer["owner"]) == ("R2", {"tries": 3}, None)
 
 
 def test_injected_faults_are_reported_by_a_waiting_command(person: Person) -> None:
@@ -167,11 +167,11 @@ def test_a_simulated_ironic_prints_its_address_and_stops_on_a_signal() -> None:
         cwd=ROOT,
     ) as process:
         assert process.stdout is not None
-        said = iter(process.stdout.readline, "")
-        assert "10000 nodes, available" in next(said)
-        url = re.search(r"http://127\.0\.0\.1:\d+", next(said))
+        printed = iter(process.stdout.readline, "")
+        assert "10000 nodes, available" in next(printed)
+        url = re.search(r"http://127\.0\.0\.1:\d+", next(printed))
         assert url is not None
-        assert any("Ctrl-C stops it" in line for line in said)
+        assert any("Ctrl-C stops it" in line for line in printed)
         someone = Person(url[0])
         assert len(someone.types("list", "--limit", "10000", "--json").splitlines()) == 10_000
         assert "active" in someone.types("deploy", "metal00007", "--wait")

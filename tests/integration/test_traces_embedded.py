@@ -76,9 +76,9 @@ async def one_trace_over(expected: set[str], spans: InMemorySpanExporter, begins
 
 async def booted(bus: Bus) -> str:
     build = Clock().uuid()
-    heard = await bus.listen(topics.BUILD_ENDED.at(reply_to="test"))
+    listener = await bus.listen(topics.BUILD_ENDED.at(reply_to="test"))
     await bus.publish(BuildRequested(request=build, instances=(build,), flavor=SMALL, reply_to="test"))
-    ended = await in_time(heard.get())
+    ended = await in_time(listener.get())
     assert (ended.build, ended.status) == (build, "active")
     return build
 
@@ -92,10 +92,10 @@ async def test_a_boot_and_a_move_are_one_trace_each(spans: InMemorySpanExporter,
         build = await booted(berth.bus)
         await one_trace_over(ALL_WORKERS, spans, "say BuildRequested")
 
-        heard = await berth.bus.listen(topics.MOVE_ENDED.at(reply_to="test"))
+        listener = await berth.bus.listen(topics.MOVE_ENDED.at(reply_to="test"))
         move = Clock().uuid()
         await berth.bus.publish(MoveRequested(move=move, build=build, kind="migrate", reply_to="test"))
-        await in_time(heard.get())
+        await in_time(listener.get())
         await one_trace_over(ALL_WORKERS, spans, "say MoveRequested")
     assert "nothing" not in traces(spans)
 

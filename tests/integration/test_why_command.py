@@ -245,8 +245,8 @@ def test_a_tenant_sees_nothing_of_other_tenants(
 ) -> None:
     berth = house.berth
     ended = berth("boot", *MINE, *asked, "--wait", "--json")
-    said = json.loads(ended.stdout.splitlines()[0])
-    id_ = said.get("build") or said["request"]
+    printed = json.loads(ended.stdout.splitlines()[0])
+    id_ = printed.get("build") or printed["request"]
     told = [ended, berth("what-if", *MINE, *asked), berth("what-if", *MINE, *asked, "--json")]
     told += [berth("why", id_, *flags) for flags in ((), ("--json",), ("--now",), ("--now", "--json"))]
     assert all(done.stdout for done in told)

@@ -271,9 +271,9 @@ class IronicCloud:
 
     async def unplaceable(self, *builds: str, seconds: float = 30.0) -> BuildUnplaceable:
         async with asyncio.timeout(seconds):
-            while not set(builds).intersection((said := await self._lost.get()).instances):
+            while not set(builds).intersection((message := await self._lost.get()).instances):
                 pass
-        return said
+        return message
 
     async def take_down(self, build: str) -> None:
         await self.bus.publish(BuildDeleteRequested(build=build, cell=CELL))

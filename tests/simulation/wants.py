@@ -283,30 +283,40 @@ class Movers:
                 )
             await asyncio.sleep(0.25)
 
-    def hear_told(self, said: MoveProgress) -> None:
-        if said.refused or said.move not in self.asked:
+    def hear_told(self, move_progress: MoveProgress) -> None:
+        if move_progress.refused or move_progress.move not in self.asked:
             return
-        self.world.note(f"told {said.move} {said.phase}")
-        self.told[said.move] = said.phase
-        if self.ends.get(said.move, "").startswith("refused"):
-            self.world.stop(Broken(f"the move {said.move} was refused, and is under way: {said}"))
+        self.world.note(f"told {move_progress.move} {move_progress.phase}")
+        self.told[move_progress.move] = move_progress.phase
+        if self.ends.get(move_progress.move, "").startswith("refused"):
+            self.world.stop(
+                Broken(f"the move {move_progress.move} was refused, and is under way: {move_progress}")
+            )
 
-    def hear_refused(self, said: MoveRefused) -> None:
-        codes = self.codes.setdefault(said.move, said.code)
-        if said.code not in (codes, ""):
-            self.world.stop(Broken(f"the move {said.move} was refused for {codes}, and then for {said.code}"))
-        self._end(said.move, f"refused: {said.reason}")
-        if said.move in self.told:
-            self.world.stop(Broken(f"the move {said.move} was under way, and is refused: {said.reason}"))
+    def hear_refused(self, move_refused: MoveRefused) -> None:
+        codes = self.codes.setdefault(move_refused.move, move_refused.code)
+        if move_refused.code not in (codes, ""):
+            self.world.stop(
+                Broken(
+                    f"the move {move_refused.move} was refused for {codes}, and then for {move_refused.code}"
+                )
+            )
+        self._end(move_refused.move, f"refused: {move_refused.reason}")
+        if move_refused.move in self.told:
+            self.world.stop(
+                Broken(f"the move {move_refused.move} was under way, and is refused: {move_refused.reason}")
+            )
 
-    def hear_ended(self, said: MoveEnded) -> None:
-        if any((phase.phase, phase.outcome) in _NOBODY_KNOWS for phase in said.phases):
-            self.ended_badly.add(said.build)
-        if said.end == "done" and said.kind == "shelve":
-            self.shelved.add(said.build)
-        elif said.end == "done" and said.kind == "unshelve":
-            self.shelved.discard(said.build)
-        self._end(said.move, f"{said.end} on {said.root}: {said.reason} {said.phases}")
+    def hear_ended(self, move_ended: MoveEnded) -> None:
+        if any((phase.phase, phase.outcome) in _NOBODY_KNOWS for phase in move_ended.phases):
+            self.ended_badly.add(move_ended.build)
+        if move_ended.end == "done" and move_ended.kind == "shelve":
+            self.shelved.add(move_ended.build)
+        elif move_ended.end == "done" and move_ended.kind == "unshelve":
+            self.shelved.discard(move_ended.build)
+        self._end(
+            move_ended.move, f"{move_ended.end} on {move_ended.root}: {move_ended.reason} {move_ended.phases}"
+        )
 
     def _end(self, move: str, how: str) -> None:
         self.world.note(f"end of {move}: {how}")

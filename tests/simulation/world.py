@@ -207,14 +207,14 @@ class SimulatedWorld:
             unplaceable = await bus.listen(topics.BUILD_UNPLACEABLE.at())
             moved = await bus.listen(topics.MOVE_ENDED.at())
             refused = await bus.listen(topics.MOVE_REFUSED.at())
-            told = await bus.listen(topics.MOVE_PROGRESS.at())
+            listener = await bus.listen(topics.MOVE_PROGRESS.at())
             crashing = group.create_task(self._crash_now_and_then(group))
             self._beside = [
                 group.create_task(self._handle(ended.get, self._ended)),
                 group.create_task(self._handle(unplaceable.get, self._unplaceable)),
                 group.create_task(self._handle(moved.get, self.movers.hear_ended)),
                 group.create_task(self._handle(refused.get, self.movers.hear_refused)),
-                group.create_task(self._handle(told.get, self.movers.hear_told)),
+                group.create_task(self._handle(listener.get, self.movers.hear_told)),
                 crashing,
             ]
             await self._ask(bus)
@@ -492,15 +492,15 @@ class SimulatedWorld:
         while True:
             heard(await get())
 
-    def _ended(self, said: BuildEnded) -> None:
-        self.cell_of[said.build] = said.cell
-        forced = self.accepted[said.build].forced_host
-        if said.status == "active" and forced and said.host != forced:
-            self.stop(Broken(f"{said.build} was forced to {forced}, and is on {said.host}"))
-        self._end(said.build, said.status, said.host)
+    def _ended(self, build_ended: BuildEnded) -> None:
+        self.cell_of[build_ended.build] = build_ended.cell
+        forced = self.accepted[build_ended.build].forced_host
+        if build_ended.status == "active" and forced and build_ended.host != forced:
+            self.stop(Broken(f"{build_ended.build} was forced to {forced}, and is on {build_ended.host}"))
+        self._end(build_ended.build, build_ended.status, build_ended.host)
 
-    def _unplaceable(self, said: BuildUnplaceable) -> None:
-        for instance in said.instances:
+    def _unplaceable(self, build_unplaceable: BuildUnplaceable) -> None:
+        for instance in build_unplaceable.instances:
             self._end(instance, "unplaceable", "")
 
     def _end(self, build: str, status: str, host: str) -> None:

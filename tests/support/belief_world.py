@@ -65,16 +65,16 @@ def all_of_that(said: Sequence[T], chance: random.Random) -> list[T]:
 WAYS: list[Vary[object]] = [in_order, reordered, duplicated, with_one_dropped, all_of_that]
 
 
-def tells_of_closing(said: ReceivedNotification) -> bool:
+def tells_of_closing(received_notification: ReceivedNotification) -> bool:
     """Does this leave no doubt that the node was closed then? What was asked for does not."""
-    node = said.node
-    if said.event == "delete" and said.phase == "end":
+    node = received_notification.node
+    if received_notification.event == "delete" and received_notification.phase == "end":
         return True
     if node is None or not reserved(node):
         return False
-    if said.event in CONDUCTOR:
+    if received_notification.event in CONDUCTOR:
         return True
-    return said.phase == "end" and (node.maintenance or node.instance_uuid is not None)
+    return received_notification.phase == "end" and (node.maintenance or node.instance_uuid is not None)
 
 
 class NodeWorld:
@@ -88,11 +88,15 @@ class NodeWorld:
         self._wished: set[str] = set()
         self._reading: dict[str, tuple[Moment, IronicNode | None]] = {}
 
-    def deliver(self, said: ReceivedNotification) -> None:
-        self.now = max(self.now + PASSING, said.at + PASSING / 2)
-        self._take(said.uuid, self.beliefs.handle(said, latest=self.now + 60.0))
-        if tells_of_closing(said):
-            self._told_closed[said.uuid] = max(said.at, self._told_closed.get(said.uuid, 0.0))
+    def deliver(self, received_notification: ReceivedNotification) -> None:
+        self.now = max(self.now + PASSING, received_notification.at + PASSING / 2)
+        self._take(
+            received_notification.uuid, self.beliefs.handle(received_notification, latest=self.now + 60.0)
+        )
+        if tells_of_closing(received_notification):
+            self._told_closed[received_notification.uuid] = max(
+                received_notification.at, self._told_closed.get(received_notification.uuid, 0.0)
+            )
 
     def some_reading(self) -> None:
         while (self._wished or self._reading) and self._chance.random() < 0.5:
@@ -223,16 +227,19 @@ class Truth:
         """When it last came to be as it was at this time."""
         return max(since for since, _ in self._of[uuid] if since <= now)
 
-    def _handle(self, said: ReceivedNotification, node: IronicNode) -> None:
-        before = self.at(said.uuid, said.at)
-        if said.event in CONDUCTOR or (said.phase == "end" and said.event in ("create", "maintenance_set")):
-            self._add(said.uuid, said.at, node)
-        elif said.event == "delete" and said.phase == "end":
-            self._add(said.uuid, said.at, None)
-        elif said.event == "update" and said.phase == "end":
+    def _handle(self, received_notification: ReceivedNotification, node: IronicNode) -> None:
+        before = self.at(received_notification.uuid, received_notification.at)
+        if received_notification.event in CONDUCTOR or (
+            received_notification.phase == "end"
+            and received_notification.event in ("create", "maintenance_set")
+        ):
+            self._add(received_notification.uuid, received_notification.at, node)
+        elif received_notification.event == "delete" and received_notification.phase == "end":
+            self._add(received_notification.uuid, received_notification.at, None)
+        elif received_notification.event == "update" and received_notification.phase == "end":
             if before is not None and node.traits != before.traits:  # all else is from before the call
                 node = msgspec.structs.replace(before, traits=node.traits)
-            self._add(said.uuid, said.at, node)
+            self._add(received_notification.uuid, received_notification.at, node)
 
     def _add(self, uuid: str, since: float, node: IronicNode | None) -> None:
         if node is not None:

@@ -97,8 +97,8 @@ class Chromium:
         finally:
             self._waiting.pop(number, None)
 
-    def listen(self, session: str, heard: OnEvent) -> None:
-        self._heard[session] = heard
+    def listen(self, session: str, on_event: OnEvent) -> None:
+        self._heard[session] = on_event
 
     def forget(self, session: str) -> None:
         self._heard.pop(session, None)
@@ -106,19 +106,19 @@ class Chromium:
     async def handle(self, listening: asyncio.StreamReader) -> None:
         while True:
             try:
-                said = json.loads((await listening.readuntil(b"\0"))[:-1])
+                answer = json.loads((await listening.readuntil(b"\0"))[:-1])
             except asyncio.IncompleteReadError:
                 break
-            if (number := said.get("id")) is not None:
+            if (number := answer.get("id")) is not None:
                 waiting = self._waiting.get(number)
                 if waiting is None or waiting.done():
                     continue
-                if "error" in said:
-                    waiting.set_exception(BrowserGone(str(said["error"])))
+                if "error" in answer:
+                    waiting.set_exception(BrowserGone(str(answer["error"])))
                 else:
-                    waiting.set_result(said["result"])
-            elif heard := self._heard.get(said.get("sessionId", "")):
-                heard(said["method"], said.get("params", {}))
+                    waiting.set_result(answer["result"])
+            elif heard := self._heard.get(answer.get("sessionId", "")):
+                heard(answer["method"], answer.get("params", {}))
         self._ended = "the browser has ended"
         for waiting in self._waiting.values():
             if not waiting.done():

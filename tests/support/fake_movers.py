@@ -86,7 +86,7 @@ class FakeMovers:
     alone: bool = True
 
     def have(self, *builds: BuildStands) -> None:
-        self.builds |= {one.build: one for one in builds}
+        self.builds |= {build.build: build for build in builds}
 
     def worker(self) -> Worker:
         return Worker(
@@ -118,9 +118,9 @@ class FakeMovers:
         self.asked.append(asked)
         return list((self.doing or self.well)(asked))
 
-    async def _steer(self, said: MoveSteered) -> list[Message]:
-        self.steered.append(said)
-        return list(self.steering(said)) if self.steering is not None else []
+    async def _steer(self, move_steered: MoveSteered) -> list[Message]:
+        self.steered.append(move_steered)
+        return list(self.steering(move_steered)) if self.steering is not None else []
 
     async def _cancel(self, asked: BuildCancelRequested) -> BuildCancelled:
         self.cancelled.append(asked)
@@ -139,7 +139,7 @@ class FakeMovers:
         there = PlacedThere(root=uid(self.spare, "a"), host=f"host-{self.spare}", cell="c1")
         well = WhatIfAnswered(fits=True, placed=(there,))
         return WhatIfMovesAnswered(
-            answers=tuple(self.would(one) if self.would is not None else well for one in asked.moves)
+            answers=tuple(self.would(move) if self.would is not None else well for move in asked.moves)
         )
 
     def waits(self, number: int, build: int) -> WaitingRequest:
@@ -194,7 +194,7 @@ class FakeMovers:
     # What the cell is asked
 
     async def _builds(self, asked: FindBuilds) -> BuildsFound:
-        return BuildsFound(builds=tuple(self.builds[one] for one in asked.builds if one in self.builds))
+        return BuildsFound(builds=tuple(self.builds[build] for build in asked.builds if build in self.builds))
 
     async def find_moves(self, asked: FindMoves) -> MovesFound:
         self.looked += 1
@@ -213,13 +213,13 @@ class FakeMovers:
     async def _instances(self, asked: FindInstances) -> InstancesFound:
         found = [
             Instance(
-                build=one.build, status=one.status, cell="c1", host=one.host, project="p", flavor="small",
-                root=one.chosen.root if one.chosen else "",
+                build=build.build, status=build.status, cell="c1", host=build.host, project="p",
+                flavor="small", root=build.chosen.root if build.chosen else "",
             )
-            for one in sorted(self.builds.values(), key=lambda each: each.build)
-            if one.build > asked.after
-            and (not asked.host or asked.host in (one.host, one.chosen.root if one.chosen else ""))
-            and (not asked.statuses or one.status in asked.statuses)
+            for build in sorted(self.builds.values(), key=lambda each: each.build)
+            if build.build > asked.after
+            and (not asked.host or asked.host in (build.host, build.chosen.root if build.chosen else ""))
+            and (not asked.statuses or build.status in asked.statuses)
         ]  # fmt: skip
         page = found[: asked.limit]
         return InstancesFound(

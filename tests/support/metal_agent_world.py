@@ -134,8 +134,8 @@ class MetalWorld:
 
     async def order(self, *orders: BuildOrdered | DestroyOrdered) -> list[tuple[str, str]]:
         said = []
-        for one in orders:
-            await self.bus.publish(one)
+        for order in orders:
+            await self.bus.publish(order)
             said.append(await self.next_report())
         return said
 

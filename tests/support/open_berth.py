@@ -54,12 +54,12 @@ class OpenBerth:
             reply_to=self.bus.clock.uuid(),
             **more,
         )
-        told = await self.bus.listen(topics.MOVE_PROGRESS.at(reply_to=asked.reply_to))
+        listener = await self.bus.listen(topics.MOVE_PROGRESS.at(reply_to=asked.reply_to))
         await self.bus.publish(asked)
-        while (said := await in_time(told.get())).phase != "verify":
+        while (message := await in_time(listener.get())).phase != "verify":
             pass
-        await told.stop()
-        return said
+        await listener.stop()
+        return message
 
     async def boot_later(self, *, vcpus: int = 1, zone: str = "", **more: Any) -> str:
         """There is no room for it, and it waits for some; the id of its request."""
@@ -87,10 +87,10 @@ class OpenBerth:
             boot_request(BootOptions(vcpus=4000, memory_mb=512, disk_gb=5, flavor="huge")),
             reply_to=self.bus.clock.uuid(),
         )
-        said = await self.bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=request.reply_to))
+        listener = await self.bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=request.reply_to))
         await self.bus.publish(request)
-        found = await in_time(said.get())
-        await said.stop()
+        found = await in_time(listener.get())
+        await listener.stop()
         return found
 
 

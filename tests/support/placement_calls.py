@@ -33,8 +33,8 @@ async def claim(placement: Placement, *orders: ClaimRequested) -> list[Any]:
     return [answer.results[0] if len(answer.results) == 1 else answer.results for answer in answers]
 
 
-async def edit(placement: Placement, one: Edit) -> EditResult:
-    return (await in_time(placement.providers.edit(EditRequested(edit=one)))).result
+async def edit(placement: Placement, edit: Edit) -> EditResult:
+    return (await in_time(placement.providers.edit(EditRequested(edit=edit)))).result
 
 
 async def edit_name(placement: Placement, kind: NameKind, edit: NameEdit) -> NameResult:

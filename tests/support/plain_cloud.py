@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from scheduler_worker.core.waiting_queue import CapacityNeeded, HostsFound, Prospect, NextRequest, Waiter
+from scheduler_worker.core.waiting_queue import CapacityNeeded, HostsFound, NextRequest, Prospect, Waiter
 from scheduler_worker.core.waiting_queues import WaitingQueues
 
 Amounts = dict[str, int]

@@ -39,10 +39,10 @@ def a_clock(loop: asyncio.AbstractEventLoop) -> Clock:
     return Clock(lambda: NOW + loop.time(), random.Random(1), loop.time)
 
 
-def line(told: SentNotification) -> str:
+def line(sent_notification: SentNotification) -> str:
     """`provision_set.start: cleaning > available, power off, maintenance, instance`"""
-    node = told.shown or told.node
-    words = [f"{told.action}.{told.phase}: {node.provision_state}"]
+    node = sent_notification.shown or sent_notification.node
+    words = [f"{sent_notification.action}.{sent_notification.phase}: {node.provision_state}"]
     if node.target_provision_state:
         words[0] += f" > {node.target_provision_state}"
     words.append(str(node.power_state))
@@ -64,10 +64,10 @@ class SimIronicPlayer:
     def node(self) -> SimNode:
         return self.conductor.nodes[NODE]
 
-    def _handle(self, told: Notification) -> None:
-        self.heard.append(told)
-        if isinstance(told, SentNotification) and not told.silent:
-            self.told.append(line(told))
+    def _handle(self, notification: Notification) -> None:
+        self.heard.append(notification)
+        if isinstance(notification, SentNotification) and not notification.silent:
+            self.told.append(line(notification))
 
     async def act(self, words: str) -> None:
         """`provision active`, `claim`, `fault clean step`, `bmc unreachable`, `wait 30`, ..."""
@@ -188,9 +188,9 @@ async def read_until(
 ) -> dict[str, Any]:
     async with asyncio.timeout(60):
         while True:
-            told: dict[str, Any] = (await client.get(path)).json()
-            if check(told):
-                return told
+            answer: dict[str, Any] = (await client.get(path)).json()
+            if check(answer):
+                return answer
             await asyncio.sleep(0)  # an application in the same loop answers without giving it a turn
 
 

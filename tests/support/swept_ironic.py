@@ -43,8 +43,8 @@ class PlacedTrees:
         self.before: Callable[[FindProviders], None] = lambda query: None
 
     def report(self, *reports: InventoryReported) -> None:
-        for one in reports:
-            self.trees[one.root] = reported(self.trees.get(one.root, Tree(one.root)), one)
+        for each in reports:
+            self.trees[each.root] = reported(self.trees.get(each.root, Tree(each.root)), each)
 
     def hold(self, number: int, amount: int = 1) -> None:
         tree = self.trees[node_number(number)]
@@ -57,15 +57,15 @@ class PlacedTrees:
         self.before(query)
         found = [
             Provider(
-                id=one.uuid,
-                name=one.name,
-                parent=one.parent,
+                id=provider.uuid,
+                name=provider.name,
+                parent=provider.parent,
                 root=tree.root,
-                generation=one.generation,
-                inventories=one.inventories,
-                used=one.used,
-                traits=one.traits,
-                aggregates=one.aggregates,
+                generation=provider.generation,
+                inventories=provider.inventories,
+                used=provider.used,
+                traits=provider.traits,
+                aggregates=provider.aggregates,
                 cell=tree.cell,
                 agent=tree.agent,
                 zone=tree.zone,
@@ -73,7 +73,7 @@ class PlacedTrees:
                 gone=tree.gone,
             )
             for tree in self._matching(query)
-            for one in tree.providers
+            for provider in tree.providers
         ]
         return ProvidersFound(providers=tuple(found))
 
@@ -89,8 +89,8 @@ class PlacedTrees:
         return {
             int(root[-12:], 16)
             for root, tree in self.trees.items()
-            for one in tree.providers
-            if all(inventory.reserved == 0 for inventory in one.inventories.values())
+            for provider in tree.providers
+            if all(inventory.reserved == 0 for inventory in provider.inventories.values())
         }
 
     def is_open(self, number: int) -> bool:

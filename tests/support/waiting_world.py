@@ -248,13 +248,13 @@ class WaitingMovers:
     async def waiting(self) -> list[WaitingRequest]:
         return list((await self.world.waiting()).waiting)
 
-    async def _hear_placed(self, said: MovePlaced) -> None:
-        self.placed.append(said)
-        self._note(said.move)
+    async def _hear_placed(self, move_placed: MovePlaced) -> None:
+        self.placed.append(move_placed)
+        self._note(move_placed.move)
 
-    async def _hear_refused(self, said: MoveRefused) -> None:
-        self.refused.append(said)
-        self._note(said.move)
+    async def _hear_refused(self, move_refused: MoveRefused) -> None:
+        self.refused.append(move_refused)
+        self._note(move_refused.move)
 
     def _note(self, move: str) -> None:
         envelope = current.get()

@@ -180,10 +180,10 @@ def test_systemd_understands_its_units(unit: Path, tmp_path: Path) -> None:
 
 
 def test_the_rabbitmq_definitions_can_be_imported() -> None:
-    said = json.loads((DEPLOY / "services" / "rabbitmq-definitions.json").read_text(encoding="utf-8"))
-    (may,) = said["permissions"]
-    assert may["vhost"] in [one["name"] for one in said["vhosts"]]
-    assert "password" not in json.dumps(said)
+    answer = json.loads((DEPLOY / "services" / "rabbitmq-definitions.json").read_text(encoding="utf-8"))
+    (may,) = answer["permissions"]
+    assert may["vhost"] in [one["name"] for one in answer["vhosts"]]
+    assert "password" not in json.dumps(answer)
 
 
 def test_the_postgresql_settings_keep_durability() -> None:

@@ -269,10 +269,10 @@ def test_a_recorded_run_is_compared_with_the_next(
     assert "nothing is recorded yet" in capsys.readouterr().out
     suite["one"] = [Figure("f", 5.0, "/s", "up", "")]
     assert bench.main(["--json", str(kept / "mine.json")]) == 0
-    said = capsys.readouterr().out
-    assert "0.50 ×" in said
-    assert "worse by more than a tenth: one f" in said
-    assert "then: recorded.json" in said
+    printed = capsys.readouterr().out
+    assert "0.50 ×" in printed
+    assert "worse by more than a tenth: one f" in printed
+    assert "then: recorded.json" in printed
     assert runs.read(kept / "mine.json").benches["one"].figures[0].value == 5.0
     assert (kept / "mine.svg").exists()
     words = json.dumps(json.loads((kept / "recorded.json").read_text()))

@@ -126,7 +126,7 @@ async def test_as_many_instances_as_fit_are_placed_if_enough(hosts: int, at_leas
     request = a_request(instances=5, flavor=BIG, at_least=at_least)
     found, ended = await said(a_scheduler(placement), request)
     assert [placed.build for placed in found] == list(request.instances[:placed])
-    assert [one for end in ended for one in end.instances] == list(request.instances[placed:])
+    assert [instance for end in ended for instance in end.instances] == list(request.instances[placed:])
     assert len(placement.held) == placed
     assert set(placement.retired) == set(request.instances[placed:])
     assert all(end.reason.startswith("no valid host") for end in ended)

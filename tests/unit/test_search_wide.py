@@ -434,8 +434,8 @@ def test_a_scale_of_huge_amounts_and_of_equal_ones() -> None:
 def test_candidates_contain_the_aggregates_of_their_root() -> None:
     child = state(2, 1, {"CUSTOM_VF": 1}, aggregates=[3])
     world = tree(state(1, None, {"VCPU": 4}, aggregates=[1, 2]), child)
-    (one,) = page(an_index([world]), fullest(1)).candidates
-    assert one.aggregates == (uid(1, "e"), uid(2, "e"))
+    (candidate,) = page(an_index([world]), fullest(1)).candidates
+    assert candidate.aggregates == (uid(1, "e"), uid(2, "e"))
 
 
 NEVER, ALWAYS = 10**9, -1

@@ -89,10 +89,10 @@ def heard() -> list[Notification]:
 
 
 def sent(
-    told: Notification, topics: tuple[str, ...] = ("ironic_versioned_notifications",)
+    notification: Notification, topics: tuple[str, ...] = ("ironic_versioned_notifications",)
 ) -> list[tuple[str, Any]]:
     envelopes = Envelopes(Clock(lambda: NOW, random.Random(1)), "host-1", topics)
-    return [(key, json.loads(body)) for key, body in envelopes.of(told)]
+    return [(key, json.loads(body)) for key, body in envelopes.of(notification)]
 
 
 def inside(envelope: dict[str, str]) -> dict[str, Any]:

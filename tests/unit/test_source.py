@@ -49,8 +49,8 @@ class Remembered:
         self.index = index
         self.watchers: list[OnChange] = []
 
-    def watch(self, heard: OnChange) -> None:
-        self.watchers.append(heard)
+    def watch(self, on_change: OnChange) -> None:
+        self.watchers.append(on_change)
 
     async def fresh(self) -> None: ...
 
