@@ -23,10 +23,10 @@ def policy(settings: Settings) -> ChoicePolicy:
 def chosen(settings: Settings, refuse: Refuse) -> ChoicePolicy:
     """Return the enabled filters and weighers; call `refuse` with the name of a wrong setting."""
     wanted = settings.scheduler
-    extensions: dict[str, Callable[..., Any]] = {}
+    custom: dict[str, Callable[..., Any]] = {}
     for name, functions in (("scheduler_filters", wanted.filters), ("scheduler_weighers", wanted.weighers)):
         try:
-            extensions |= extension_functions(functions)
+            custom |= extension_functions(functions)
         except BadChoice as problem:
             refuse(name, str(problem))
     made = ChoicePolicy()
@@ -40,7 +40,7 @@ def chosen(settings: Settings, refuse: Refuse) -> ChoicePolicy:
                 filters or None,
                 weighers or None,
                 options=options,
-                extensions=extensions,
+                custom=custom,
                 subset=wanted.subset,
                 near=wanted.near,
                 cells=settings.cell_names,

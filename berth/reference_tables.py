@@ -173,13 +173,13 @@ def reasons_markdown() -> str:
 
 
 def filters(settings: Settings) -> list[Choosable]:
-    extensions = extension_functions(settings.scheduler.filters)
-    return all_rules(policy(settings), rule_options(settings), extensions)
+    custom = extension_functions(settings.scheduler.filters)
+    return all_rules(policy(settings), rule_options(settings), custom)
 
 
 def weighers(settings: Settings) -> list[Choosable]:
-    extensions = extension_functions(settings.scheduler.weighers)
-    return all_weighers(policy(settings), rule_options(settings), extensions)
+    custom = extension_functions(settings.scheduler.weighers)
+    return all_weighers(policy(settings), rule_options(settings), custom)
 
 
 def rules(settings: Settings) -> dict[str, Any]:

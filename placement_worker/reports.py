@@ -58,9 +58,7 @@ class ReportOperations(PlacementOperations):
                 latest[report.root] = position
         chosen = [reports[position] for position in latest.values()]
         plain = [report for report in chosen if report.reshape is None]
-        parts = [
-            *portions_by_size(plain, lambda each_report: len(each_report.providers), PROVIDERS_A_TRANSACTION)
-        ]
+        parts = [*portions_by_size(plain, lambda load: len(load.providers), PROVIDERS_A_TRANSACTION)]
         parts += [[report] for report in chosen if report.reshape is not None]
         for part in parts:
             for root, why in (await self._report(part)).items():

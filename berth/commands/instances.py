@@ -164,19 +164,9 @@ def _waiting_table(waiting: Sequence[WaitingRequest], now: float) -> Table:
         several = "" if request.instances == 1 else f" and {request.instances - 1} more"
         times = duration(now - request.since), duration(request.until - now)
         build = f"{next(iter(request.builds), request.request)}{several}"
-        request_cells = request.move or "boot", request.flavor, request.instances
-        rows.append(
-            (
-                request.kind,
-                request.position,
-                request.priority,
-                *request_cells,
-                *times,
-                build,
-                request.lacks,
-                request.wakes,
-            )
-        )
+        move = request.move or "boot", request.flavor, request.instances
+        queue = request.kind, request.position, request.priority
+        rows.append((*queue, *move, *times, build, request.lacks, request.wakes))
     titles = ("line", "place", "priority", "asks", "flavor", "instances", "since", "for", "build")
     return plain_table((*titles, "lacks", "would wake it"), rows, folded=("lacks", "would wake it"))
 

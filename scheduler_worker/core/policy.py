@@ -20,7 +20,7 @@ from scheduler_worker.core.weighing import WEIGHERS, WEIGHERS_CALLED, WEIGHERS_O
 Options = Mapping[str, Mapping[str, Any]]  # of a rule or weigher, by its name
 Names = Iterable[str] | Mapping[str, float] | None  # None: the defaults
 Made = Callable[..., Any]  # makes a filter or weigher, or is one
-Own = Mapping[str, Made]  # an operator's functions, by what he calls them: module:function
+Custom = Mapping[str, Made]  # an operator's functions, by what he calls them: module:function
 
 EVERYTHING = "*"  # all fields of a request: for a function that does not declare which it reads
 _HEEDED_BY = {
@@ -62,19 +62,19 @@ _FILTERS = _Kind("filter", Rule, RULES, RULES_CALLED, RULES_OF_PLACEMENT, partia
 _WEIGHERS = _Kind("weigher", Weigher, WEIGHERS, WEIGHERS_CALLED, WEIGHERS_OF_OTHERS, _plain_weigher)
 
 
-def rules_named(names: Iterable[str] | None, options: Options, extensions: Own) -> tuple[Rule, ...]:
+def rules_named(names: Iterable[str] | None, options: Options, custom: Custom) -> tuple[Rule, ...]:
     """Return the named filters in their order, or the default filters for None."""
     found: dict[str, Rule] = {}
-    for _, rule in _named(_FILTERS, DEFAULT_RULES if names is None else names, options, extensions):
+    for _, rule in _named(_FILTERS, DEFAULT_RULES if names is None else names, options, custom):
         found.setdefault(rule.name, rule)
     return tuple(found.values())
 
 
-def weighers_named(names: Names, options: Options, extensions: Own) -> tuple[Weigher, ...]:
+def weighers_named(names: Names, options: Options, custom: Custom) -> tuple[Weigher, ...]:
     """Return the named weighers, with the multipliers of a mapping, or the default weighers for None."""
     found: dict[str, Weigher] = {}
     multipliers = names if isinstance(names, Mapping) else {}
-    for name, weigher in _named(_WEIGHERS, WEIGHERS if names is None else names, options, extensions):
+    for name, weigher in _named(_WEIGHERS, WEIGHERS if names is None else names, options, custom):
         multiplier = multipliers.get(name, weigher.multiplier)
         if not isfinite(multiplier):
             raise BadChoice(f"{name}: {multiplier} is no multiplier: it must be finite", weigher.name)
@@ -85,11 +85,11 @@ def weighers_named(names: Names, options: Options, extensions: Own) -> tuple[Wei
     )
 
 
-def _named(kind: _Kind, names: Iterable[str], options: Options, extensions: Own) -> Iterator[tuple[str, Any]]:
+def _named(kind: _Kind, names: Iterable[str], options: Options, custom: Custom) -> Iterator[tuple[str, Any]]:
     """Yield each filter or weigher with the name by which an operator enabled it."""
     for chosen in names:
         last = chosen.rsplit(".", 1)[-1]
-        if chosen in kind.built_in or chosen in extensions:
+        if chosen in kind.built_in or chosen in custom:
             ours: tuple[str, ...] = (chosen,)
         elif last in kind.called or last in kind.needless:
             ours = kind.called.get(last, ())
@@ -98,23 +98,17 @@ def _named(kind: _Kind, names: Iterable[str], options: Options, extensions: Own)
             known = f"known {kind.word}s: {', '.join(kind.built_in)}"
             raise BadChoice(f"unknown {kind.word} {chosen!r}{nearest}; {known}", chosen)
         for name in ours:
-            yield (
-                chosen,
-                _made(kind, name, extensions.get(name) or kind.built_in[name], options.get(name, {})),
-            )
+            yield (chosen, _made(kind, name, custom.get(name) or kind.built_in[name], options.get(name, {})))
 
 
-def check_options(options: Options, extensions: Own) -> None:
+def check_options(options: Options, custom: Custom) -> None:
     """Raise BadChoice for an unknown filter, weigher or option; a filter and a weigher may share options."""
-    known = {*RULES, *WEIGHERS, *extensions}
+    known = {*RULES, *WEIGHERS, *custom}
     for name, given in options.items():
         if name not in known:
             raise BadChoice(f"there is no rule or weigher {name!r}{_nearest(name, known)}", name)
         known_options = {
-            option
-            for kind in (RULES, WEIGHERS, extensions)
-            if name in kind
-            for option in options_of(kind[name])
+            option for kind in (RULES, WEIGHERS, custom) if name in kind for option in options_of(kind[name])
         }
         for option, value in given.items():
             if option not in known_options:
@@ -193,7 +187,7 @@ class ChoicePolicy:
         weighers: Names = None,
         *,
         options: Options | None = None,
-        extensions: Own | None = None,
+        custom: Custom | None = None,
         max_builds: int | None = None,
         cells: Collection[str] | None = None,
         subset: int = 1,
@@ -206,16 +200,16 @@ class ChoicePolicy:
         given: dict[str, Mapping[str, Any]] = dict(options or {})
         if max_builds is not None:
             given["io_ops"] = {"max_io_ops_per_host": max_builds, **given.get("io_ops", {})}
-        extensions = extensions or {}
+        custom = custom or {}
         if filters is None:  # an operator who sets options of a filter wants it enabled
             filters = (*DEFAULT_RULES, *(name for name in given if name in RULES and name != "metrics"))
-        check_options(given, extensions)
-        rules = rules_named(filters, given, extensions)
-        weighed = weighers_named(weighers, given, extensions)
+        check_options(given, custom)
+        rules = rules_named(filters, given, custom)
+        weighed = weighers_named(weighers, given, custom)
         counted = given.get("metrics", {})
         if counted.get("weight_setting") and counted.get("required", True):
             rules = tuple(
-                {rule.name: rule for rule in (*rules, *rules_named(("metrics",), given, extensions))}.values()
+                {rule.name: rule for rule in (*rules, *rules_named(("metrics",), given, custom))}.values()
             )
         ours = None if cells is None else frozenset(cells)
         return cls(rules, weighed, ours, subset, near)
@@ -285,16 +279,16 @@ class Choosable(msgspec.Struct, frozen=True, kw_only=True):
     multiplier: float | None = None  # of a weigher
 
 
-def all_rules(policy: ChoicePolicy, options: Options, extensions: Own) -> list[Choosable]:
+def all_rules(policy: ChoicePolicy, options: Options, custom: Custom) -> list[Choosable]:
     """Return the enabled filters in their order, then all other filters."""
-    return _choosable(_FILTERS, [rule.name for rule in policy.rules], options, extensions)
+    return _choosable(_FILTERS, [rule.name for rule in policy.rules], options, custom)
 
 
-def all_weighers(policy: ChoicePolicy, options: Options, extensions: Own) -> list[Choosable]:
+def all_weighers(policy: ChoicePolicy, options: Options, custom: Custom) -> list[Choosable]:
     """Return the enabled weighers, then all other weighers."""
     multipliers = {weigher.name: weigher.multiplier for weigher in policy.weighers}
     weighers = []
-    for weigher in _choosable(_WEIGHERS, [*multipliers], options, extensions):
+    for weigher in _choosable(_WEIGHERS, [*multipliers], options, custom):
         known = weigher.name in multipliers
         multiplier = multipliers[weigher.name] if known else WEIGHERS[weigher.name]().multiplier
         enabled = known and bool(multiplier)
@@ -302,10 +296,10 @@ def all_weighers(policy: ChoicePolicy, options: Options, extensions: Own) -> lis
     return weighers
 
 
-def _choosable(kind: _Kind, enabled: Sequence[str], options: Options, extensions: Own) -> list[Choosable]:
+def _choosable(kind: _Kind, enabled: Sequence[str], options: Options, custom: Custom) -> list[Choosable]:
     made, given = dict(kind.built_in), dict(options)
-    for chosen, function in extensions.items():
-        [(_, found)] = _named(kind, (chosen,), options, extensions)
+    for chosen, function in custom.items():
+        [(_, found)] = _named(kind, (chosen,), options, custom)
         made[found.name] = function
         if chosen in options:
             given[found.name] = options[chosen]

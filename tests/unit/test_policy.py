@@ -167,27 +167,25 @@ OWN: dict[str, Callable[..., Any]] = {
 
 
 def test_a_function_of_host_and_alternative_can_be_a_rule() -> None:
-    (rule,) = ChoicePolicy.from_names(["mine:no_thirteen"], extensions=OWN).rules
+    (rule,) = ChoicePolicy.from_names(["mine:no_thirteen"], custom=OWN).rules
     assert rule.name == "mine:no_thirteen"
     assert [rule.refuses(the_facts(number), a_wish()) for number in (12, 13)] == [None, "unlucky"]
 
 
 def test_a_function_that_makes_a_rule_takes_options() -> None:
-    policy = ChoicePolicy.from_names(
-        ["mine:at_most"], extensions=OWN, options={"mine:at_most": {"most": "2"}}
-    )
+    policy = ChoicePolicy.from_names(["mine:at_most"], custom=OWN, options={"mine:at_most": {"most": "2"}})
     (rule,) = policy.rules
     assert [rule.refuses(the_facts(building=number), a_wish()) for number in (1, 2)] == [None, "enough"]
 
 
 def test_a_function_of_host_and_alternative_can_be_a_weigher() -> None:
-    (weigher,) = ChoicePolicy.from_names(weighers={"mine:by_number": -1.0}, extensions=OWN).weighers
+    (weigher,) = ChoicePolicy.from_names(weighers={"mine:by_number": -1.0}, custom=OWN).weighers
     assert (weigher.value(OneHost(the_facts(7)), a_wish()), weigher.multiplier) == (7, -1)
 
 
 def test_a_function_that_makes_a_weigher_takes_options() -> None:
     options = {"mine:warm": {"metric": "u"}}
-    (weigher,) = ChoicePolicy.from_names(weighers=["mine:warm"], extensions=OWN, options=options).weighers
+    (weigher,) = ChoicePolicy.from_names(weighers=["mine:warm"], custom=OWN, options=options).weighers
     assert (weigher.value(OneHost(the_facts(metrics={"u": 4.0})), a_wish()), weigher.multiplier) == (4, 3)
 
 
@@ -218,15 +216,15 @@ def test_a_function_that_makes_a_weigher_takes_options() -> None:
         ({"options": {"io_ops": {"max_io_ops_per_host": -1}}}, "-1 is less than 0"),
         ({"options": {"num_instances": {"max_instances_per_host": "-5"}}}, "-5 is less than 0"),
         ({"max_builds": -2}, "-2 is less than 0"),
-        ({"options": {"mine:no_thirteen": {"most": 3}}, "extensions": OWN}, "no such option; it has none"),
+        ({"options": {"mine:no_thirteen": {"most": 3}}, "custom": OWN}, "no such option; it has none"),
         ({"options": {"io_ops": {"max_io_ops_per_host": "x"}}}, "'x': Expected `int`, got `str`"),
-        ({"filters": ["mine:warm"], "extensions": OWN}, "'mine:warm' makes a Weigher, not a Rule"),
-        ({"weighers": ["mine:at_most"], "extensions": OWN}, "'mine:at_most' makes a Rule, not a Weigher"),
+        ({"filters": ["mine:warm"], "custom": OWN}, "'mine:warm' makes a Weigher, not a Rule"),
+        ({"weighers": ["mine:at_most"], "custom": OWN}, "'mine:at_most' makes a Rule, not a Weigher"),
         (
-            {"filters": ["mine:asker"], "extensions": OWN},
+            {"filters": ["mine:asker"], "custom": OWN},
             "'mine:asker' reads instances, which belongs to one request",
         ),
-        ({"filters": ["mine:reply"], "extensions": OWN}, "'mine:reply' reads request.reply_to"),
+        ({"filters": ["mine:reply"], "custom": OWN}, "'mine:reply' reads request.reply_to"),
     ],
 )
 def test_unknown_names_and_invalid_options_are_refused(chosen: dict[str, Any], why: str) -> None:
@@ -314,7 +312,7 @@ def test_fields_that_no_rule_reads_do_not_distinguish_requests(
 def test_fields_that_a_rule_reads_distinguish_requests(
     fields: Any, other: Any, filters: Any, weighers: Any
 ) -> None:
-    policy = ChoicePolicy.from_names(filters, weighers, extensions=OWN)
+    policy = ChoicePolicy.from_names(filters, weighers, custom=OWN)
     assert kinds(policy, a_wish(**fields), a_wish(**other)) == 2
 
 

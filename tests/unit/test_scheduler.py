@@ -108,7 +108,7 @@ async def test_a_custom_filter_reads_the_request() -> None:
     def its_own(host: HostFacts, alternative: Alternative) -> str | None:
         return None if alternative.request.metadata.get("on") == host.host else "not asked for"
 
-    policy = ChoicePolicy.from_names(["own:filter"], extensions={"own:filter": its_own})
+    policy = ChoicePolicy.from_names(["own:filter"], custom={"own:filter": its_own})
     requests = [a_request(number, metadata={"on": f"host{number}"}) for number in range(4)]
     scheduler = a_scheduler(hosts(4), policy=policy)
     messages = [*await placed(scheduler, *requests[:2]), *await placed(scheduler, *requests[2:])]
