@@ -36,9 +36,7 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _before_every_command(
-    config: Annotated[
-        Path | None, typer.Option(help="A TOML file of settings (default: berth.toml).")
-    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file of settings (default: berth.toml)")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting; may be repeated.")
     ] = None,

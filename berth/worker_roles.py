@@ -42,16 +42,14 @@ def role(worker: str, cell: str, settings: Settings, agent: str = "") -> Role:
         raise BadSetting(f"there is no worker {worker!r}; there are: {known}")
     if worker in _OF_A_CELL and not cell:
         raise BadSetting(
-            f"{worker} belongs to a cell: say which with --cell ({', '.join(settings.cell_names)})"
+            f"{worker} belongs to a cell: name it with --cell ({', '.join(settings.cell_names)})"
         )
     if worker not in _OF_A_CELL and cell:
         raise BadSetting(f"{worker} belongs to no cell; leave --cell out")
     if worker == "metal":
         _check_metal(cell, settings)
     if agent and worker not in ("metal", "compute"):
-        raise BadSetting(
-            f"--agent is an agent of those that share a cell's hosts or metal; {worker} takes none"
-        )
+        raise BadSetting(f"--agent is one of those that share a cell's hosts or nodes; {worker} takes none")
     if agent and not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", agent):
         raise BadSetting(f"--agent {agent!r}: a name of letters, digits, _ and -")
     if agent and worker == "compute" and agent not in (theirs := agents_of(cell, settings)):

@@ -87,9 +87,7 @@ class AgentBuilds:
     def outcome(self, key: Key) -> AgentReported | None:
         """Return the recorded outcome of this attempt."""
         build, attempt = key
-        return next(
-            (finished for finished in self._finished.get(build, ()) if finished.attempt == attempt), None
-        )
+        return next((done for done in self._finished.get(build, ()) if done.attempt == attempt), None)
 
     def finished(self, outcome: AgentReported) -> None:
         self.running.discard((outcome.build, outcome.attempt))
@@ -119,12 +117,12 @@ class AgentBuilds:
 
     def running_upto(self, order: DestroyOrdered) -> list[Key]:
         """Return the running attempts that a destroy order covers: up to its attempt."""
-        build, above, highest = order.build, order.above, order.attempt
-        if highest - above < len(self.running):
+        build, above, last = order.build, order.above, order.attempt
+        if last - above < len(self.running):
             return [
-                key for attempt in range(above + 1, highest + 1) if (key := (build, attempt)) in self.running
+                key for attempt in range(above + 1, last + 1) if (key := (build, attempt)) in self.running
             ]
-        return sorted(key for key in self.running if key[0] == build and above < key[1] <= highest)
+        return sorted(key for key in self.running if key[0] == build and above < key[1] <= last)
 
 
 def _joined(spans: Iterable[Span]) -> tuple[Span, ...]:

@@ -127,16 +127,12 @@ def standing(
         why.insert(0, FORCED)
     if health is not None and state == "unknown":
         why = [health.why or "no heartbeat so far"]
-    return HostStanding(
-        state=state, why=", ".join(why), since=health.since if health is not None and down else 0.0
-    )
+    return HostStanding(state=state, why=", ".join(why), since=health.since if health and down else 0.0)
 
 
 def condition(traits: Collection[str], health: HostHealth | None) -> Condition:
     """Return the state of a host (up, down, disabled, ...) without the reasons."""
-    if FORCED_DOWN in traits or (
-        health is not None and (health.availability == "down" or health.forced_down)
-    ):
+    if FORCED_DOWN in traits or (health and (health.availability == "down" or health.forced_down)):
         return "down"
     if DRAIN in traits:
         return "draining"
@@ -147,9 +143,7 @@ def condition(traits: Collection[str], health: HostHealth | None) -> Condition:
 
 def not_up(states: Mapping[str, int]) -> str:
     """Return the numbers of hosts in each state except up as a text, such as `1 down, 2 disabled`."""
-    return ", ".join(
-        f"{number} {state}" for state, number in sorted(states.items()) if state != "up" and number
-    )
+    return ", ".join(f"{count} {state}" for state, count in sorted(states.items()) if state != "up" and count)
 
 
 def unanswered(root: Provider) -> HostHealth:

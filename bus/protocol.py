@@ -182,9 +182,7 @@ class Transport(Protocol):
     async def depths(self, queues: Sequence[str]) -> BusDepths:
         """Return the depths of the given queues that exist. Nothing is changed on the broker."""
 
-    async def dead_letters(
-        self, limit: int = 1000, *, after: str = "", beginning: str = ""
-    ) -> list[DeadLetter]:
+    async def dead_letters(self, limit: int = 1000, after: str = "", beginning: str = "") -> list[DeadLetter]:
         """Return a page of dead letters, oldest first, without removing them; an empty page is the end.
 
         At most `limit`, and no more than MAX_PAGE_BYTES, after the one with the id `after` (NoSuchLetter if

@@ -310,10 +310,6 @@ EDIT_CLIENT = Query("scheduler.edit_client", clients.ClientEditRequested, client
     "register a client for projects, or remove it", ANYONE, "scheduler")
 # fmt: on
 
-TOPICS: tuple[Topic[Any], ...] = tuple(
-    value for value in list(globals().values()) if isinstance(value, Topic)
-)
-QUERIES: tuple[Query[Any, Any], ...] = tuple(
-    value for value in list(globals().values()) if isinstance(value, Query)
-)
+TOPICS: tuple[Topic[Any], ...] = tuple(value for value in [*globals().values()] if isinstance(value, Topic))
+QUERIES: tuple[Query[Any, Any], ...] = tuple(it for it in [*globals().values()] if isinstance(it, Query))
 TOPIC_OF: dict[type[Message], Topic[Any]] = {topic.message: topic for topic in TOPICS}

@@ -100,23 +100,21 @@ class CellMoves:
                 log.info("build %s was there on %s, and is adopted", *_named(adoption))
             elif adoption.held is not None:
                 held = (adoption.held.generation, adoption.held.allocations)
-                log.info(
-                    "build %s on %s: placement holds for it, by generation %d: %s", *_named(adoption), *held
-                )
+                log.info("build %s on %s: by placement's generation %d it holds %s", *_named(adoption), *held)
         for position, fate in zip(first.values(), fates, strict=True):
             outcomes[position] = fate
         return outcomes
 
     async def _judged(
-        self, requests: Sequence[BuildAdoptRequested], known: Mapping[str, Build]
+        self, asked: Sequence[BuildAdoptRequested], known: Mapping[str, Build]
     ) -> list[Adoption]:
         adoptions = {
             request.build: Adoption(request, why=refusal_reason(known.get(request.build), request))
-            for request in requests
+            for request in asked
         }
         asking = [
             request
-            for request in requests
+            for request in asked
             if not adoptions[request.build].why
             and not has_allocations(
                 known.get(request.build), request.generation, request.chosen.choice.allocations
@@ -141,9 +139,7 @@ class CellMoves:
                 case Refused():  # its allocation breaks a current rule; it holds it all the same
                     adoption = Adoption(request, held)
                 case _:
-                    adoption = Adoption(
-                        request, why="other processes claim for it at the same time: try again"
-                    )
+                    adoption = Adoption(request, why="others claim for it at the same time: try again")
             adoptions[request.build] = adoption
         return list(adoptions.values())
 

@@ -314,9 +314,7 @@ def _refused(request: AgentEditRequested, members: dict[str, RingMember]) -> str
         return f"{member.agent} is enabled and would get free nodes again: disable it first"
     takers = {taker.agent for taker in members.values() if taker.takes and taker.pool == member.pool}
     if not request.to:
-        return (
-            "" if takers - {member.agent} else f"there is no other agent to take the nodes of {member.pool}"
-        )
+        return "" if takers - {member.agent} else f"no other agent can take the nodes of {member.pool}"
     to = members.get(request.to)
     if to is None or to.pool != member.pool:
         return f"there is no agent {request.to!r} that acts for {member.pool}"

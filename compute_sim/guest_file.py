@@ -117,7 +117,7 @@ class GuestFile:
             damaged = self.path.with_suffix(".damaged")
             damaged.write_bytes(rest)
             log.error(
-                "%s: cannot be read from byte %d on: guests may be unknown; see %s", self.path, sound, damaged
+                "%s: unreadable from byte %d on: guests may be unknown; see %s", self.path, sound, damaged
             )
         else:
             log.warning("%s: its last line was never written whole, and is left out", self.path)

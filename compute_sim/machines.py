@@ -112,9 +112,7 @@ def _machine(at: str, table: Any) -> Machine:
         if name == "flat":
             continue
         if name not in DRIVERS:
-            raise BadMachine(
-                f"{at}.drivers: there is no driver {name!r}; there are: flat, {', '.join(DRIVERS)}"
-            )
+            raise BadMachine(f"{at}.drivers: no such driver: {name!r}; there are: flat, {', '.join(DRIVERS)}")
         try:
             drivers.append(msgspec.convert(table.get(name, {}), DRIVERS[name]))
         except msgspec.ValidationError as problem:

@@ -87,7 +87,7 @@ class GuestRecovery:
                     self._spared.add((guest.build, guest.attempt))
                     described = agent.agent, guest.build, guest.host
                     log.warning(
-                        "%s: placement has nothing for the guest of %s on %s: it stays, stopped", *described
+                        "%s: placement has nothing for the guest of %s on %s: it is stopped", *described
                     )
             elif whose in _LOST:
                 described = agent.agent, guest.build, guest.host

@@ -98,14 +98,12 @@ def all_routes() -> tuple[Route, ...]:
 def route_of(queue: str) -> Route | None:
     """Return the topic or query of a queue by the queue's name: `reader:key`, or `ask:key` for a query."""
     reader, _, key = queue.partition(":")
-    segments = key.split(".")
+    parts = key.split(".")
     for route in all_routes():
         pattern = route.name.split(".")
-        if route.is_query != (reader == "ask") or len(pattern) != len(segments):
+        if route.is_query != (reader == "ask") or len(pattern) != len(parts):
             continue
-        if all(
-            part.startswith("{") or part == segment for part, segment in zip(pattern, segments, strict=True)
-        ):
+        if all(part.startswith("{") or part == this for part, this in zip(pattern, parts, strict=True)):
             return route
     return None
 

@@ -167,9 +167,7 @@ class IronicApi:
 
     async def set_provision_state(self, uuid: str, target: str, **more: Any) -> None:
         """Start a transition of a node. `target` is a verb: manage, provide, active, deleted."""
-        await self._do(
-            "PUT", f"/v1/nodes/{quote(uuid, safe='')}/states/provision", {"target": target, **more}
-        )
+        await self._do("PUT", f"/v1/nodes/{quote(uuid, safe='')}/states/provision", {"target": target} | more)
 
     async def set_power_state(self, uuid: str, target: str) -> None:
         await self._do("PUT", f"/v1/nodes/{quote(uuid, safe='')}/states/power", {"target": target})
@@ -235,9 +233,7 @@ class IronicApi:
         else:
             raise IronicRefused(response.status_code, f"{self._root} does not answer as Ironic's API does")
         if theirs < OLDEST:
-            raise IronicRefused(
-                406, f"API {OLDEST[0]}.{OLDEST[1]} is the oldest we speak; its newest is {theirs}"
-            )
+            raise IronicRefused(406, f"API {OLDEST[0]}.{OLDEST[1]} is our oldest; its newest is {theirs}")
         agreed = min(NEWEST, theirs)
         log.info("speaking API %d.%d with Ironic at %s", *agreed, self._root)
         return agreed
@@ -296,7 +292,7 @@ def _read(method: str, response: httpx.Response) -> Json:
         return msgspec.json.decode(response.content, type=Json)
     except NOT_JSON as problem:
         raise IronicRefused(
-            response.status_code, f"{method} was answered with no JSON object: {problem}"
+            response.status_code, f"{method} was not answered with an object: {problem}"
         ) from None
 
 

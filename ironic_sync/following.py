@@ -25,9 +25,7 @@ from ironic_sync.survey import SurveyedNode
 
 log = logging.getLogger(__name__)
 
-RECENT_SECONDS = (
-    60.0  # seconds without any notification after which another process is assumed to receive them
-)
+RECENT_SECONDS = 60.0  # seconds without notifications after which another process is assumed to receive them
 AHEAD_SECONDS = 60.0  # a date further in the future is not trusted
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # seconds between attempts to report to placement
 

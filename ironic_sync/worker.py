@@ -63,9 +63,7 @@ def ironic_sync(
     if ironic is None:
         return Worker("ironic_sync", consumes=[_by_tools(skip_reserve_in_use, None)])
     if publish is None or (find is None and ironic.api is not None):
-        raise TypeError(
-            "following an Ironic requires a publisher, and sweeping requires queries to placement"
-        )
+        raise TypeError("following an Ironic requires a publisher, and sweeping queries to placement")
     return _following(ironic, publish, find, clock or Clock())
 
 

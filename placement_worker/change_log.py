@@ -53,9 +53,7 @@ class Relay:
         self._database = database
         self._woken = asyncio.Event()
         self._reads_log = True  # into the log
-        self._unpublished: dict[
-            int, PlacementChanged
-        ] = {}  # commits of this process that are not published yet
+        self._unpublished: dict[int, PlacementChanged] = {}  # commits of this process that are not published
         self._published = 0  # by this process, with all that came before it; 0: the log knows
         self._recorded = 0  # the position in the database
         self._recorded_at = 0.0
@@ -90,9 +88,7 @@ class Relay:
             except (Unavailable, Conflict) as condition:
                 if wait == SHORTEST_WAIT:
                     HELD_UP.labels(self.tells).set(1)
-                    log.warning(
-                        "%s in %s wait to be published: %s", self.tells, self._database.name, condition
-                    )
+                    log.warning("%s in %s are not published: %s", self.tells, self._database.name, condition)
                 self._reads_log = True
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, LONGEST_WAIT)

@@ -133,9 +133,7 @@ class Lookups(PlacementOperations):
         in_cell = [
             consumer
             for consumer in found
-            if not wall.bars_holder(
-                consumer.id, [(provider, homes[provider]) for provider in consumer.allocations]
-            )
+            if not wall.bars_holder(consumer.id, [(id_, homes[id_]) for id_ in consumer.allocations])
         ]
         seen = {provider for consumer in in_cell for provider in consumer.allocations}
         return AllocationsFound(

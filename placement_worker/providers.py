@@ -63,7 +63,7 @@ class ProviderOperations(PlacementOperations):
 
     async def _forest(self, tx: Transaction, orders: Sequence[EditOfOne]) -> WorkingTrees:
         placing = [
-            order for order in orders if isinstance(order, resources.MakeProvider | resources.ChangeProvider)
+            each for each in orders if isinstance(each, resources.MakeProvider | resources.ChangeProvider)
         ]
         wanted = [order.provider for order in orders if not isinstance(order, resources.MakeProvider)]
         wanted += [order.parent for order in placing if isinstance(order.parent, str)]

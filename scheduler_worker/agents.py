@@ -176,9 +176,7 @@ class Agents:
             if listened - agent.received <= agent.remembered:
                 break
             self._forget(name)
-        periods = [
-            agent.period for agent in self._known.values() if listened - agent.received <= agent.silence
-        ]
+        periods = [each.period for each in self._known.values() if listened - each.received <= each.silence]
         self._listening.due = max(min(periods, default=LEAST_SILENCE), 1.0)
 
     def _write(self, agent: ReportedAgent) -> None:
@@ -263,15 +261,9 @@ class BuildCounts:
             taken_back.clear()
 
 
-CLAIMED = Counter(
-    "berth_scheduler_claims", "instances a host was claimed for, by placement's answer", ["result"]
-)
-TURNED_DOWN = Counter(
-    "berth_scheduler_choices_refused", "hosts that placement refused in claims, by reason", ["why"]
-)
-CROSSED = Counter(
-    "berth_scheduler_crossings", "picks outside the slice of this scheduler, for want of room in it"
-)
+CLAIMED = Counter("berth_scheduler_claims", "claims of instances, by placement's answer", ["result"])
+TURNED_DOWN = Counter("berth_scheduler_choices_refused", "hosts refused by placement, by reason", ["why"])
+CROSSED = Counter("berth_scheduler_crossings", "picks outside this scheduler's slice, which had no room")
 LIVE = Gauge("berth_schedulers_live", "schedulers that share the hosts, by their heartbeats")
 RESCUED = Counter(
     "berth_scheduler_rescued", "requests that waited though there was a host, found by the slow sweep alone"

@@ -165,9 +165,7 @@ class Ending:
 
     async def locate(self, of_each: Sequence[Sequence[tuple[Id, claims.Held]]]) -> list[Located]:
         providers = await self.look_up([held for of_one in of_each for _, held in of_one])
-        return [
-            Located({instance: place_of(held, providers) for instance, held in of_one}) for of_one in of_each
-        ]
+        return [Located({id_: place_of(held, providers) for id_, held in of_one}) for of_one in of_each]
 
     async def look_up(self, every: Sequence[claims.Held]) -> dict[str, resources.Provider]:
         """Return the providers of existing allocations with their agents."""

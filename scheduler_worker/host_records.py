@@ -62,9 +62,7 @@ class HostRecords:
         health = self._health()
         asked = frozenset(question.roots)
         after = [host for host in health.values() if host.root > question.after]
-        found = sorted(
-            (host for host in after if not asked or host.root in asked), key=lambda host: host.root
-        )
+        found = sorted((host for host in after if not asked or host.root in asked), key=lambda row: row.root)
         return HostHealthFound(
             hosts=tuple(found[: question.limit]),
             more=len(found) > question.limit,

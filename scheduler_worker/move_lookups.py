@@ -102,7 +102,7 @@ class MoveLookups:
             for cell in cells:
                 asked[cell].append(build)
         questions = [
-            (cell, some) for cell, builds in asked.items() for some in portions(tuple(builds), BUILDS_ASKED)
+            (cell, some) for cell, ids in asked.items() for some in portions(tuple(ids), BUILDS_ASKED)
         ]
         answers = await together([self._ask_cell(*question) for question in questions])
         for (cell, _), answer in zip(questions, answers, strict=True):
@@ -138,9 +138,7 @@ class MoveLookups:
             questions.append(FindGroups(ids=ids))
         answers = [await self.placement.groups(question) for question in questions]
         found = {group.id: group for answer in answers for group in answer.groups}
-        groups = {
-            member: group.id for group in found.values() for member in group.members if member in builds
-        }
+        groups = {build: group.id for group in found.values() for build in group.members if build in builds}
         for build, start in made.items():
             if start.group in found and found[start.group].project == start.spec.project:
                 groups[build] = start.group
@@ -170,7 +168,7 @@ def _unknown(build: Id, standing: _Standing) -> LookedUpMove:
         return NotYet(Barred(code="no_conductor", why="; ".join(silent[:3])))
     if build in standing.nobodys:
         return Stopped(
-            Barred(code="unknown", why="it holds resources where no agent builds: it is no build of ours")
+            Barred(code="unknown", why="it holds resources where no agent builds: no build of ours")
         )
     if build in standing.held:  # it was just placed there, and is on its way
         return NotYet(Barred(code="unknown", why=f"cell {cells[0]!r} does not know of this build"))

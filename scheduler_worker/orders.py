@@ -174,9 +174,7 @@ class Resolving:
         except AnswerRefused as problem:
             if len(begun) == 1:
                 order, _ = begun[0]
-                return [
-                    (order, Begun(f"hints: placement cannot find the instances that they name: {problem}"))
-                ]
+                return [(order, Begun(f"hints: placement cannot find what they name: {problem}"))]
         middle = len(begun) // 2
         return [*await self.resolve(begun[:middle]), *await self.resolve(begun[middle:])]
 

@@ -105,9 +105,7 @@ class Scheduler:
         """Return a verdict for each request: a host, or the reason why there is none."""
         begun = self.begin(requests)
         later = put_off([order for order, _ in begun], self.clock)
-        ends = await self.place(
-            [each_order for each_order, late in zip(begun, later, strict=True) if late is None]
-        )
+        ends = await self.place([order for order, late in zip(begun, later, strict=True) if late is None])
         placed = iter(ends)
         return [
             self.verdict(order.request.request, next(placed)) if late is None else late
@@ -284,9 +282,7 @@ class Scheduler:
             return
         questions = [ClaimRequested(claims=course.order.claims()) for course in courses]
         answers = await dependencies.claim_each(self.placement, questions)
-        results = [
-            result for answer in answers if isinstance(answer, ClaimAnswered) for result in answer.results
-        ]
+        results = [each for answer in answers if isinstance(answer, ClaimAnswered) for each in answer.results]
         count_claims(results)
         for course, answer in zip(courses, answers, strict=True):
             if isinstance(answer, AnswerRefused):

@@ -25,9 +25,7 @@ commands = Commands(name="agent", no_args_is_help=True)
 
 Cell = Annotated[str, described("Its cell (default: the cell that has an agent of this name).")]
 Name = Annotated[str, positional("Its name, as `berth agent list` shows it.", metavar="AGENT")]
-Wait = Annotated[
-    float, described("Wait for so long until all of it is done; 0: do not.", min=0, metavar="SECONDS")
-]
+Wait = Annotated[float, described("Wait so long until it is done; 0: do not.", min=0, metavar="SECONDS")]
 
 
 @commands.command("list")
@@ -42,7 +40,7 @@ async def show_agents(
     async with cli.bus("agent") as bus:
         found, silent = await find_agents(bus, await chosen_cells(bus, cli.settings, cells or ()))
     agents = [
-        {"cell": cell, **structs.asdict(agent)} for cell, answer in found.items() for agent in answer.agents
+        {"cell": cell, **structs.asdict(agent)} for cell, part in found.items() for agent in part.agents
     ]
     cli.rows(agents, _table(found, bus.clock) if agents else "no agents share bare metal")
     all_shown(silent)
@@ -89,9 +87,7 @@ def _table(found: dict[str, AgentsFound], clock: Clock) -> Table:
             ago = max(clock.now() - agent.heard, 0.0)
             marked = "[green]alive[/green]" if agent.alive else "[red]silent[/red]"
             state = Text.from_markup(marked + (", disabled" if agent.disabled else ""))
-            lease = (
-                f"{agent.lease:g} s, asked for {ago:.1f} s ago" if agent.alive else f"over, {ago:.0f} s ago"
-            )
+            lease = f"{agent.lease:g} s, asked {ago:.1f} s ago" if agent.alive else f"over, {ago:.0f} s ago"
             rows.append(
                 (agent.agent, cell, state, lease, agent.epoch, agent.free, agent.occupied, agent.leaving)
             )

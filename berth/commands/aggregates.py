@@ -178,7 +178,7 @@ async def delete_command(
 async def import_command(
     cli: Cli,
     file: Annotated[
-        Path, positional("What `openstack aggregate list --long -f json` wrote; - is standard input.")
+        Path, positional("Output of `openstack aggregate list --long -f json`; - is standard input.")
     ],
     dry_run: bool = option(False, "Change nothing; say what there is."),
     force: Force = False,

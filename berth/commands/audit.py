@@ -40,11 +40,9 @@ async def audit_command(
     Allocations of other consumers than builds (made over HTTP, imported, migrations) are notes. If there is
     no cell, only placement is checked. Agents are asked only if a berth runs.
     """
-    effective_ = effective(cells=cells_named(cells), database_url=database, state_dir=state_dir)
-    settings = effective_.settings
-    placement_only = options.placement_only or (
-        "cells" not in effective_.origins and await has_no_cell(settings)
-    )
+    given = effective(cells=cells_named(cells), database_url=database, state_dir=state_dir)
+    settings = given.settings
+    placement_only = options.placement_only or ("cells" not in given.origins and await has_no_cell(settings))
     found = await audit(settings, settled=options.settled, placement_only=placement_only)
     if options.agents and not placement_only:
         breaches, notes = await compare_guests(settings)
@@ -80,9 +78,7 @@ def show_audit(found: Audit, console: Console) -> None:
         for sentence in sentences[:_MOST]:
             console.print(f"  {sentence}", style=style, markup=False)
         if len(sentences) > _MOST:
-            console.print(
-                f"  ... and {len(sentences) - _MOST} more: --json lists all", style=style, markup=False
-            )
+            console.print(f"  ... and {len(sentences) - _MOST} more: see --json", style=style, markup=False)
 
 
 @commands.command("heal")

@@ -35,9 +35,7 @@ BOOT_OPTIONS = {
     "vcpus": described("VCPU of each instance (default: 1).", min=0),
     "memory_mb": described("Memory of each instance (default: 512).", min=0),
     "disk_gb": described("Disk of each instance (default: 1).", min=0),
-    "flavor": described(
-        "Name of the flavor that the size options and --spec describe; `metal` alone needs none."
-    ),
+    "flavor": described("Name of the flavor that size options and --spec describe; `metal` needs none."),
     "extra_spec": described(
         "resources:CLASS=n, trait:NAME=required, hw:numa_nodes=2, ... (docs/requests.md); may be repeated.",
         "--extra-spec",
@@ -212,9 +210,7 @@ async def delete(
     cell: str = option("", "Its cell, if known: other cells are not queried then."),
     wait: bool = option(False, "Wait until it is down; exit 1 unless it was there, and is."),
     fence: bool = option(
-        False,
-        "Also if no build has this id yet: a later request with it gets no host. The id cannot be used "
-        "again.",
+        False, "Also if no build has this id yet: a later request with it gets no host. The id is used up."
     ),
     timeout: float = option(600.0, "Seconds to wait.", min=0),
 ) -> int:

@@ -118,9 +118,7 @@ async def _hosts(bus: Bus, settings: Settings, options: DrainOptions) -> list[Pr
         await chosen_cells(bus, settings, [cell])
     hosts = [host async for host in reported_hosts(bus, agent) if not cell or host.cell == cell]
     if not hosts:
-        raise OperationRefused(
-            f"no host is reported {f'by an agent {agent!r}' if agent else f'in cell {cell}'}"
-        )
+        raise OperationRefused(f"no host is reported {f'by agent {agent!r}' if agent else f'in cell {cell}'}")
     return sorted(hosts, key=lambda host: host.host)
 
 
@@ -174,9 +172,7 @@ async def print_plan(bus: Bus, hosts: Sequence[Provider], asked: MoveRequested, 
     for drain in found:
         called, count = drain.host.host or drain.host.name, drain.statuses
         whys = {build: printable(why_not(answer)) for build, answer in drain.stay.items()}
-        further = ", ".join(
-            f"{many} {status}" for status, many in sorted(count.items()) if status != "active"
-        )
+        further = ", ".join(f"{n} {status}" for status, n in sorted(count.items()) if status != "active")
         rest = f"; waited for: {further}" if further else ""
         finds = f", of which {len(drain.stay)} find no host now" if drain.stay else ""
         sentence = f"{called}: would be {state}, and {count['active']} instances moved{finds}{rest}"

@@ -34,7 +34,7 @@ commands = Commands(name="group", no_args_is_help=True)
 
 Which = Annotated[str, positional("Its name or uuid.", metavar="GROUP")]
 Project = Annotated[
-    str, described("Whose it is (default: that of `berth boot`): a request joins its own project's.")
+    str, described("Whose it is (default: as of `berth boot`): a request joins its project's.")
 ]
 
 
@@ -45,9 +45,7 @@ async def create_command(
     policy: Annotated[
         str, described("affinity, anti-affinity, soft-affinity or soft-anti-affinity.", metavar="POLICY")
     ],
-    max_per_host: int = option(
-        1, "Of an anti-affinity group: the number of members allowed on one host.", min=1
-    ),
+    max_per_host: int = option(1, "Members of an anti-affinity group allowed on one host.", min=1),
     project: Project = "",
 ) -> int:
     """Create a server group. It cannot be changed later.

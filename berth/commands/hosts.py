@@ -45,7 +45,7 @@ commands.add_typer(providers)
 
 Names = Annotated[list[str] | None, positional("Names of hosts, or their roots' uuids.", metavar="HOST...")]
 Because = Annotated[
-    str, described("The cause: a host can have several, each removed separately.", metavar="WORD")
+    str, described("The cause; several can be added, and removed one by one.", metavar="WORD")
 ]
 OfAgent = Annotated[str, described("All hosts of this agent.", "--agent")]
 
@@ -149,7 +149,7 @@ async def mark(cli: Cli, names: Sequence[str], agent: str, marking: Marking) -> 
         raise BadSetting("say which: names of hosts, or --agent")
     async with cli.bus("host") as bus:
         roots = [await host_named(bus, name) for name in names] or [
-            host async for host in reported_hosts(bus, agent)
+            one async for one in reported_hosts(bus, agent)
         ]
         if not roots:
             raise OperationRefused(f"no host is reported by an agent {agent!r}")
@@ -229,17 +229,13 @@ async def reset_the_ownerless(cli: Cli, cell: str, match: str, dry_run: bool) ->
             given = [isinstance(answer.result, OwnerGiven) for answer in answers]
             failed += [provider.name for provider, done in zip(part, given, strict=True) if not done]
     names = [provider.name for provider in found if provider.name not in failed]
-    some = (
-        f": {', '.join(printable(each_provider.name) for each_provider in found[:_SHOWN])}" if found else ""
-    )
+    some = f": {', '.join(printable(each.name) for each in found[:_SHOWN])}" if found else ""
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     goes = f"would go to cell {cell}" if dry_run else f"are of cell {cell} now"
     sentence = f"{len(found) - len(failed)} hosts {goes}{some}{more}"
     cli.tell(sentence, cell=cell, hosts=names, failed=failed, done=not dry_run)
     if failed:
-        raise OperationRefused(
-            f"other processes are changing {', '.join(failed[:_SHOWN])}: say the same again"
-        )
+        raise OperationRefused(f"other processes change {', '.join(failed[:_SHOWN])}: say the same again")
     return 0
 
 

@@ -42,7 +42,7 @@ class ImportOptions:
     url: Annotated[str, described("The Placement to read; nothing is written there.", metavar="URL")]
     to: str = option("", "The berth to write to (default: where placement_http says).", metavar="URL")
     token_file: Path | None = option(
-        None, "Holds the token for --url (default: $OS_TOKEN, or admin).", metavar="FILE"
+        None, "With the token for --url (default: $OS_TOKEN, or admin).", metavar="FILE"
     )
     to_token_file: Path | None = option(
         None, "Holds the token for --to (default: $BERTH_TOKEN, or admin).", metavar="FILE"

@@ -48,26 +48,21 @@ _GROUPS = {  # their descriptions
     ),
     "node": "Publish events of a bare-metal node, like Ironic.",
     "group": (
-        "Server groups: instances to keep on the same host, or on different hosts. `berth boot "
-        "--group` joins one."
+        "Server groups: instances to keep on one host, or on different hosts. `berth boot --group` joins one."
     ),
     "cell": "Cells: hosts that share a conductor, a database and a part of the broker (docs/cells.md)."
     " Disable, drain, add or remove a cell.",
     "client": "Programs outside berth: each has a RabbitMQ user of its own and acts for its projects only"
     " (docs/howto/client.md).",
-    "agent": "Bare-metal agents, where several agents share a cell's nodes (`berth run metal --cell c1"
-    " --agent NAME`).",
+    "agent": "Bare-metal agents that share a cell's nodes (`berth run metal --cell c1 --agent NAME`).",
     "host": "See what hosts have, and keep new instances away from them.",
     "aggregate": (
-        "Group hosts and Ironic nodes: availability zones, hosts for projects, options of "
-        "filters and weighers."
+        "Group hosts and Ironic nodes: zones, hosts for projects, options of filters and weighers."
     ),
     "provider": "Owners of hosts. Reports of a cell count for its own hosts only (docs/cells.md).",
     "dead": "Messages that no worker could handle, each with its reason.",
     "import": "Import the data of another service.",
-    "ironic": (
-        "Ironic: differences between Ironic and placement, nodes of any Ironic, and a simulated Ironic."
-    ),
+    "ironic": ("Ironic: differences from placement, nodes of any Ironic, and a simulated Ironic."),
 }
 
 
@@ -90,7 +85,7 @@ class Listed:
 
 
 COMMANDS = tuple(
-    Listed(name, file, panel) for panel, commands in _MODULES.items() for name, file in commands.items()
+    Listed(name, file, panel) for panel, listed in _MODULES.items() for name, file in listed.items()
 )
 
 

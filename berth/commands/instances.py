@@ -152,9 +152,7 @@ async def show_waiting(cli: Cli, project: str, limit: int, now: float) -> int:
     if len(waiting) < found.count:
         cli.line(f"... and {found.count - len(waiting)} more: --limit shows them", "dim")
     if found.rescued:
-        cli.say.print(
-            f"[red]{found.rescued} waited although a host fitted[/red]: please report this as a bug"
-        )
+        cli.say.print(f"[red]{found.rescued} waited although a host fitted[/red]: please report this bug")
     return 0
 
 

@@ -31,9 +31,7 @@ _DEALT = "Dealt out over the nodes"
 @dataclass(frozen=True)
 class SimulatedIronicOptions:
     nodes: int = option(100, "How many nodes it has at first.", min=0)
-    http: str = option(
-        "127.0.0.1:6385", "Where its API is; port 0 is any, empty nowhere.", metavar="HOST:PORT"
-    )
+    http: str = option("127.0.0.1:6385", "Where its API is; port 0: any, empty: none.", metavar="HOST:PORT")
     amqp_url: str = option(
         "", "The RabbitMQ that it notifies (default: the one that berth consumes from, or uses; else none)."
     )
@@ -52,9 +50,7 @@ class SimulatedIronicOptions:
     call_back: bool = option(False, "Works wait for the node to call back, as on real metal.")
     fail: float = option(0.0, "Share of works that fail.", min=0, max=1)
     lossy: float = option(0.0, "Share of the later steps without a notification.", min=0, max=1)
-    churn: float = option(
-        0.0, "Notifications it makes by itself, all day long.", metavar="EVENTS_PER_S", min=0
-    )
+    churn: float = option(0.0, "Notifications it makes by itself, always.", metavar="EVENTS_PER_S", min=0)
     confirms: bool = option(True, "Wait for the broker to confirm each notification.")
     seed: int = option(1, "Of names, times, failures and churn.")
     user: str = option("", "Let in this user only (basic authentication).")

@@ -52,9 +52,7 @@ class AnyIronic:
 @commands.command("fail")
 async def fail(
     node: Node,
-    work: str = argument(
-        "clean", "clean, deploy, delete, inspect, verify, rescue, service, adopt, power, ..."
-    ),
+    work: str = argument("clean", "clean, deploy, delete, inspect, verify, rescue, service, adopt, power"),
     how: str = option("step", "step, prepare (before the first), timeout; never: not."),
     *,
     at: AnyIronic,
@@ -69,7 +67,7 @@ async def fail(
 async def bmc(
     node: Node,
     reply: Annotated[
-        str, positional("'power on', 'power off', 'stuck on', 'stuck off', unreachable, error; or well.")
+        str, positional("'power on' or 'off', 'stuck on' or 'off', unreachable, error; or well.")
     ],
     *,
     at: AnyIronic,
@@ -77,7 +75,7 @@ async def bmc(
     """Simulated Ironic only: set the answers of a node's BMC, independent of Ironic's state."""
     body = {"says": None if reply == "well" else reply}
     await _request(
-        at, f"nodes/{node}/bmc", body, f"{node}: its BMC is {reply}; Ironic notices it at its next check"
+        at, f"nodes/{node}/bmc", body, f"{node}: its BMC is {reply}; Ironic notices at its next check"
     )
 
 
@@ -106,7 +104,7 @@ async def _request(ironic: AnyIronic, path: str, body: Json, sentence: str) -> N
         raise IronicUnavailable(f"Ironic at {at} cannot be reached: {problem}") from None
     if answer.status_code == 404 and "could not be found" not in answer.text:
         raise OperationRefused(
-            f"the Ironic at {at} is a real Ironic: faults can be injected only into a simulated one"
+            f"the Ironic at {at} is real: faults can be injected only into a simulated one"
         )
     if answer.status_code >= 400:
         raise OperationRefused(_sentence(answer.text))

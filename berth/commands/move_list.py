@@ -56,7 +56,7 @@ async def list_command(
 async def show_command(
     cli: Cli,
     of: Annotated[
-        str, positional("The uuid of a move, or of an instance (its last move).", metavar="MOVE|BUILD")
+        str, positional("UUID of a move, or of an instance (its last move).", metavar="MOVE|BUILD")
     ],
 ) -> int:
     """Show a move: state, phases with durations, hosts tried, and the reason for its destination."""

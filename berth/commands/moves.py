@@ -55,9 +55,7 @@ class Destination:
     not_: list[str] | None = option(
         None, "Not this host; may be repeated.", "--not", metavar="NAME|UUID", panel=_WHERE
     )
-    to_cell: str = option(
-        "", "To a host of this cell, if it is another: stopped.", metavar="CELL", panel=_WHERE
-    )
+    to_cell: str = option("", "To a host of this cell; stopped if another.", metavar="CELL", panel=_WHERE)
 
     def of(self, request: MoveRequested) -> MoveRequested:
         """Return the move request with these options. Raise BadSetting if they contradict each other."""
@@ -101,14 +99,11 @@ class Waiting(_Followed):
 
     wait: str | None = option(
         None,
-        "Follow it to its end; exit 1 unless it is done. With a time (90s, 30m, 12h, 7d) it may wait"
-        " so long for room.",
+        "Follow it; exit 1 unless it is done. With a time (90s, 30m, 12h, 7d) it may wait so long for room.",
         metavar="[TIME]",
         panel=_HOW,
     )
-    priority: int = option(
-        0, "Priority in the queue for capacity; 9 is the highest.", min=0, max=9, panel=_HOW
-    )
+    priority: int = option(0, "Priority in the queue for capacity, at most 9.", min=0, max=9, panel=_HOW)
     dry_run: bool = option(
         False,
         "Say where it would go now, or why it would not, and do nothing; exit 1 if it would not.",
@@ -136,9 +131,7 @@ class NewSize:
 
 @dataclass(frozen=True)
 class MoveOptions:
-    live: bool = option(
-        False, "It runs on while its memory is copied, and stops for a moment only.", panel=_HOW
-    )
+    live: bool = option(False, "It runs while its memory is copied, and stops for a moment only.", panel=_HOW)
     verify: bool = option(False, VERIFY, panel=_HOW)
     verify_for: VerifyFor = ""
 
@@ -157,7 +150,7 @@ async def move_command(
     asked = how.of(where.of(_request("live" if options.live else "migrate")))
     if options.live and (options.verify or options.verify_for):
         raise BadSetting(
-            "--live and --verify: a live migration cannot be reverted once it runs on the destination"
+            "--live and --verify: a live migration cannot be reverted once it runs at the destination"
         )
     if options.live and where.to_cell:
         raise BadSetting("--live and --to-cell: only stopped instances leave their cell")
@@ -168,9 +161,7 @@ async def move_command(
 
 @dataclass(frozen=True)
 class ResizeOptions:
-    same_host: bool = option(
-        False, "It may stay where it is, if old and new fit there together.", panel=_WHERE
-    )
+    same_host: bool = option(False, "It may stay where it is, if both fit there together.", panel=_WHERE)
     verify: bool = option(True, VERIFY, "--verify/--no-verify", panel=_HOW)
     verify_for: VerifyFor = ""
 

@@ -68,7 +68,7 @@ class UpOptions:
     build_time: BuildTime = None
     move_fail: float | None = option(None, "Share of each phase of moves that fails.", min=0, max=1)
     move_time: str | None = option(
-        None, "How long each phase of a move takes, as --build-time (default: the same)."
+        None, "How long a phase of a move takes, as --build-time (default: the same)."
     )
     state_dir: StateDir = None
     seed: Seed = None
@@ -102,9 +102,7 @@ class RunOptions:
     hosts: Hosts = None
     driver: Driver = None
     metrics_port: int | None = option(None, "Serve Prometheus metrics there.")
-    bus: str | None = option(
-        None, "The RabbitMQ; `local`: placement alone, with --http.", metavar="URL|local"
-    )
+    bus: str | None = option(None, "RabbitMQ; `local`: placement alone, with --http.", metavar="URL|local")
     database: Database = None
     http: Http = None
     auth: str | None = option(None, "Authentication of the Placement API: noauth2 or tokens.")

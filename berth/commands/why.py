@@ -37,7 +37,7 @@ async def why_command(
         ),
     ],
     again: bool = option(
-        False, "Make the recorded decision again; exit 1 unless it is the same host.", "--replay"
+        False, "Repeat the recorded decision; exit 1 unless it is the same host.", "--replay"
     ),
     now: bool = option(
         False,

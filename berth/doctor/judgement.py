@@ -122,9 +122,7 @@ def _machine(seen: BerthSeen) -> Iterator[Finding]:
 def _broker(seen: BrokerSeen) -> Iterator[Finding]:
     about = f"RabbitMQ {seen.place}"
     if seen.problem:
-        do = (
-            "See that it runs (`rabbitmq-diagnostics status`), and that the URL, user and password are right."
-        )
+        do = "See that it runs (`rabbitmq-diagnostics status`) and that URL, user and password are right."
         yield Finding("broken", about, _sentence(seen.problem), do)
         return
     if _older(seen.version, RABBITMQ):
@@ -161,9 +159,7 @@ def _database(seen: DatabaseSeen) -> Iterator[Finding]:
         yield Finding("broken", about, "It was never made: it has no tables.", do)
     elif seen.revision not in seen.known:
         sentence = f"It is at {seen.revision}, which this version does not have."
-        yield Finding(
-            "warning", about, sentence, "A newer version migrated it: bring this one up to date, too."
-        )
+        yield Finding("warning", about, sentence, "A newer version migrated it: update this one as well.")
     elif seen.revision != newest:
         do = "Run `berth migrate`, or restart its worker: it migrates at its start."
         yield Finding("warning", about, f"It is at {seen.revision}, and {newest} is the newest.", do)
@@ -196,9 +192,7 @@ def _queues(seen: BerthSeen) -> Iterator[Finding]:
         if not queue.readers:
             level: Level = "broken" if queue.later else "warning"
             sentence = f"It has no consumer, and {_messages(queue.later)}."
-            yield Finding(
-                level, about, sentence, f"Start its worker, {queue.worker}; nothing is lost meanwhile."
-            )
+            yield Finding(level, about, sentence, f"Start its worker, {queue.worker}; nothing is lost.")
         elif queue.later >= DEEP:
             how = "become more" if more > 0 else "become fewer" if more < 0 else "do not become fewer"
             do = f"Give {queue.worker} time, a faster database, or a replica beside it."
@@ -222,9 +216,7 @@ def _letters(seen: LettersSeen) -> Iterator[Finding]:
         return
     several = f"at least {seen.count}" if seen.more else str(seen.count)
     where = ", ".join(seen.queues)
-    sentence = (
-        f"There are {several} dead letters, the oldest of {_ago(seen.oldest)} ago; most died in {where}."
-    )
+    sentence = f"There are {several} dead letters, the oldest {_ago(seen.oldest)} old; most died in {where}."
     do = "See why with `berth dead list`; `berth dead replay` tries one again, `drop` deletes it."
     yield Finding("warning", "dead letters", sentence, do)
 

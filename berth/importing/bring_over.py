@@ -149,14 +149,12 @@ class Import:
         if not left:
             return
         narrow = {id_ for consumer in left for id_ in consumer.allocations}
-        narrow_providers = [
-            self.theirs.providers[id_] for id_ in sorted(narrow) if id_ in self.theirs.providers
-        ]
-        await self._send(self._widened(provider, left) for provider in narrow_providers)
+        narrowed = [self.theirs.providers[id_] for id_ in sorted(narrow) if id_ in self.theirs.providers]
+        await self._send(self._widened(provider, left) for provider in narrowed)
         try:
             await self._claims(left, last=True)
         finally:
-            await self._send(narrow_providers)
+            await self._send(narrowed)
 
     def _widened(
         self, provider: ImportedProvider, consumers: Collection[ImportedConsumer]
@@ -207,9 +205,7 @@ def _load(provider: ImportedProvider) -> Mapping[str, Any]:
         "id": provider.id,
         "name": provider.name,
         "parent": provider.parent,
-        "inventories": {
-            name: msgspec.structs.asdict(inventory) for name, inventory in provider.inventories.items()
-        },
+        "inventories": {name: msgspec.structs.asdict(stock) for name, stock in provider.inventories.items()},
         "traits": sorted(provider.traits),
         "aggregates": sorted(provider.aggregates),
     }

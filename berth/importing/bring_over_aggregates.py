@@ -113,9 +113,7 @@ class BringOver:
 
     async def run(self, wanted: Sequence[NovaAggregate], dry_run: bool) -> AsyncIterator[Brought]:
         self._there = {aggregate.id: aggregate for aggregate, _ in await find_aggregates(self._bus)}
-        nameless = {
-            id_: await self._hosts(id_) for id_, aggregate in self._there.items() if not aggregate.name
-        }
+        nameless = {id_: await self._hosts(id_) for id_, there in self._there.items() if not there.name}
         for aggregate in wanted:
             match = self._match(aggregate, nameless)
             if dry_run:

@@ -98,9 +98,7 @@ def _server(where: str, row: Mapping[str, Any]) -> tuple[str, OldServer]:
     if not isinstance(specs, Mapping):
         raise BadSetting(f"{where}: flavor.extra_specs: is no object with names")
     amounts = {name: _first({**fields, **more}, called) for name, called in _LISTED_AMOUNTS.items()}
-    figures = {
-        name: _number(where, name, value) for name, value in amounts.items() if value not in ("", None)
-    }
+    figures = {name: _number(where, name, size) for name, size in amounts.items() if size not in ("", None)}
     return id_, OldServer(
         **texts, figures=figures, extra_specs={str(name): str(value) for name, value in specs.items()}
     )
@@ -236,9 +234,7 @@ def _home(consumer: Consumer, providers: Mapping[str, Provider]) -> Provider | s
         return f"it holds something of {len(trees)} hosts ({called}): perhaps it was just being moved"
     ((root, tree),) = trees.items()
     if not tree.cell:
-        return (
-            f"its host {root} is of no cell: `berth provider reset {root} --cell NAME` assigns it to a cell"
-        )
+        return f"its host {root} is of no cell: `berth provider reset {root} --cell NAME` assigns it"
     if tree.gone:
         return f"its host {tree.host or root} is gone, its agent says"
     if not tree.agent or not tree.host:

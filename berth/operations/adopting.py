@@ -49,13 +49,9 @@ async def adopt_instances(
     wanted, servers = selection.wanted, selection.servers
     found = await (_consumers(bus, wanted) if wanted else _on_hosts(bus, selection.hosts))
     known = await _known(bus, settings, found, note)
-    providers = await providers_by_id(
-        bus, (id_ for consumer in found.values() for id_ in consumer.allocations)
-    )
+    providers = await providers_by_id(bus, (id_ for each in found.values() for id_ in each.allocations))
     foreign = settings.ironic.nodes.agents.values()
-    judged = [
-        Judged(id_, why="placement knows no consumer with this id") for id_ in wanted if id_ not in found
-    ]
+    judged = [Judged(id_, why="placement knows no such consumer") for id_ in wanted if id_ not in found]
     judged += [
         judge(consumer, providers, servers.get(id_), named=id_ in wanted, foreign=foreign)
         for id_, consumer in sorted(found.items())

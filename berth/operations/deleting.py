@@ -72,7 +72,7 @@ class _Deletion:
             held = await _held(self.bus, self.id)
             if not said.known:
                 raise OperationRefused(
-                    f"{self.id} is not a build of cell {cell}{f': it holds {held}' if held else ''}"
+                    f"{self.id} is no build of cell {cell}{f': it holds {held}' if held else ''}"
                 )
             if held:
                 raise OperationRefused(f"{self.id} is down, and yet it holds {held}")
@@ -98,8 +98,7 @@ class _Deletion:
             note(f"did not answer: {named(silent)}")
         if not said.known and not fence:
             raise OperationRefused(
-                f"{self.id}: {said.why}. If its request has not been handled yet, --fence prevents a host "
-                "for it"
+                f"{self.id}: {said.why}. If its request is not handled yet, --fence prevents a host for it"
             )
         if not said.waited and said.known and (held := await _held(self.bus, self.id)):
             raise OperationRefused(f"{self.id} {said.why}: {held}")
@@ -121,7 +120,7 @@ class _Deletion:
     async def _within(self, work: Awaitable[T], build: str) -> T:
         seconds = self.options.timeout
         return await within(
-            seconds, work, f"not waiting any longer: {build} was not taken down within {seconds:g} s"
+            seconds, work, f"not waiting any longer: {build} was not deleted within {seconds:g} s"
         )
 
 

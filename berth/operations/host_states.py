@@ -248,14 +248,10 @@ async def group_named(bus: Bus, name_or_id: str, project: str = "") -> ServerGro
     groups = (await bus.asker(topics.GROUPS)(question)).groups
     if not groups:
         where = f" in project {project}" if project else ""
-        raise OperationRefused(
-            f"there is no server group {name_or_id}{where}: `berth group list` lists the groups"
-        )
+        raise OperationRefused(f"there is no server group {name_or_id}{where}: `berth group list` lists them")
     if len(groups) > 1:
         projects = ", ".join(sorted(group.project for group in groups))
-        raise OperationRefused(
-            f"{name_or_id} is a server group of projects {projects}: say --project, or its uuid"
-        )
+        raise OperationRefused(f"{name_or_id} is a group of projects {projects}: say --project, or its uuid")
     return groups[0]
 
 

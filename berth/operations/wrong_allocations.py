@@ -87,14 +87,12 @@ def doubt(
         return ""  # where and what is beyond doubt
     if on_host is None:
         return "" if misheld.wrong == "missing" else f"agent {agent} of {host} does not list its guests"
-    guests_of_attempt = [
-        guest for guest in on_host if (guest.attempt, guest.root) == (place.attempt, place.host.root)
-    ]
-    if not guests_of_attempt:
+    same_attempt = [each for each in on_host if (each.attempt, each.root) == (place.attempt, place.host.root)]
+    if not same_attempt:
         return f"agent {agent} has no guest of its attempt {place.attempt} on {host}"
-    if len(guests_of_attempt) < len(on_host):
+    if len(same_attempt) < len(on_host):
         return f"agent {agent} has more than one guest of it"
-    if (has := _sums(guests_of_attempt[0].allocations)) != _sums(place.host.choice.allocations):
+    if (has := _sums(same_attempt[0].allocations)) != _sums(place.host.choice.allocations):
         return f"agent {agent} has it with {_listed(has)}"
     for name, guests in elsewhere.items():
         if guests is None:

@@ -152,13 +152,13 @@ class _ClientConnection:
         else:
             raise ValueError(f"no such deed: {call.do}")
 
-    async def _pump(self, number: int, inbox: Inbox) -> None:
+    async def _pump(self, inbox_id: int, inbox: Inbox) -> None:
         while True:
             delivery = await inbox.get()
             tag = next(self._tags)
             self._unsettled[tag] = delivery
             self._send(
-                SocketReply(inbox=number, tag=tag, envelope=delivery.envelope, crashes=delivery.crashes)
+                SocketReply(inbox=inbox_id, tag=tag, envelope=delivery.envelope, crashes=delivery.crashes)
             )
 
     def _send(self, reply: SocketReply) -> None:
@@ -227,13 +227,11 @@ class SocketTransport(asyncio.Protocol):
         reply = await self._call(SocketCall("depths", ids=list(queues)))
         return reply.depths or BusDepths({}, 0, 0)
 
-    async def dead_letters(
-        self, limit: int = 1000, *, after: str = "", beginning: str = ""
-    ) -> list[DeadLetter]:
+    async def dead_letters(self, limit: int = 1000, after: str = "", beginning: str = "") -> list[DeadLetter]:
         return (await self._call(SocketCall("dead", number=limit, after=after, beginning=beginning))).letters
 
     async def each_dead_letter(
-        self, *, after: str = "", beginning: str = ""
+        self, after: str = "", beginning: str = ""
     ) -> AsyncGenerator[DeadLetter, None]:
         while page := await self.dead_letters(after=after, beginning=beginning):
             for letter in page:

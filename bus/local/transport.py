@@ -187,13 +187,11 @@ class LocalTransport:
             delayed=self.broker.delayed,
         )
 
-    async def dead_letters(
-        self, limit: int = 1000, *, after: str = "", beginning: str = ""
-    ) -> list[DeadLetter]:
+    async def dead_letters(self, limit: int = 1000, after: str = "", beginning: str = "") -> list[DeadLetter]:
         return await page_of(self.each_dead_letter(after=after, beginning=beginning), limit)
 
     async def each_dead_letter(
-        self, *, after: str = "", beginning: str = ""
+        self, after: str = "", beginning: str = ""
     ) -> AsyncGenerator[DeadLetter, None]:
         for letter in self.broker.dead_behind(after, beginning):
             yield letter

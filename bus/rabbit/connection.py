@@ -169,13 +169,11 @@ class _Streams:
 
     async def create(self, url: Any, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         provider = options.pop("ssl_context_provider")
-        context: ssl.SSLContext | None = await provider.get_context() if url.scheme == "amqps" else None
+        tls: ssl.SSLContext | None = await provider.get_context() if url.scheme == "amqps" else None
         loop = asyncio.get_running_loop()
         self.wire = Wire(loop)
         protocol = asyncio.StreamReaderProtocol(self.wire, loop=loop)
-        transport, _ = await loop.create_connection(
-            lambda: protocol, url.host, url.port, ssl=context, **options
-        )
+        transport, _ = await loop.create_connection(lambda: protocol, url.host, url.port, ssl=tls, **options)
         self.writer = asyncio.StreamWriter(transport, protocol, self.wire, loop)
         return self.wire, self.writer
 

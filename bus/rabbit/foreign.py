@@ -237,7 +237,7 @@ class ForeignPublisher:
     """
 
     def __init__(
-        self, url: str, *, exchange: str, name: str, durable: bool = False, confirms: bool = True
+        self, url: str, exchange: str, name: str, durable: bool = False, confirms: bool = True
     ) -> None:
         self._url = broker_url(url, name)
         self._exchange = exchange

@@ -125,10 +125,10 @@ class Link:
             except ExchangeMissing:
                 session.missed(mended)
                 await session.whole.wait()
-            except BROKEN as problem:
-                if cancelled_by_us(problem):
+            except BROKEN as error:
+                if cancelled_by_us(error):
                     raise
-                log.info("RabbitMQ at %s broke off: %s; trying again", self.place, reason(problem))
+                log.info("RabbitMQ at %s broke off: %s; trying again", self.place, reason(error))
             await backoff.pause()
 
     async def undisturbed(self, work: Callable[[], Awaitable[T]]) -> T:
@@ -137,16 +137,16 @@ class Link:
         outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         async def do() -> None:
-            problem: Exception = Unavailable(f"the connection to RabbitMQ at {self.place} was closed")
+            error: Exception = Unavailable(f"the connection to RabbitMQ at {self.place} was closed")
             try:
                 result = await work()
                 if not outcome.done():
                     outcome.set_result(result)
             except Exception as found:  # raised to its caller
-                problem = found
+                error = found
             finally:
                 if not outcome.done():
-                    outcome.set_exception(problem)
+                    outcome.set_exception(error)
 
         self.spawn(do())
         return await outcome
@@ -212,10 +212,10 @@ class Link:
                     raise BrokerRefused(f"RabbitMQ refuses a message for {post.key}: {refused}") from None
                 apart = True
                 continue
-            except (ValueError, TypeError) as problem:
-                raise BrokerRefused(f"AMQP cannot carry a message for {post.key}: {problem}") from None
-            except BROKEN as problem:
-                if cancelled_by_us(problem):
+            except (ValueError, TypeError) as error:
+                raise BrokerRefused(f"AMQP cannot carry a message for {post.key}: {error}") from None
+            except BROKEN as error:
+                if cancelled_by_us(error):
                     raise
             await backoff.pause()
 
@@ -228,10 +228,10 @@ class Link:
                 return await self._connect()
             except BadCredentials:
                 raise
-            except Unavailable as problem:
+            except Unavailable as error:
                 if monotonic() > deadline:
-                    raise Unavailable(f"{problem} (tried for {patience:g} s)") from None
-                log_problem("%s; trying again for %g s", problem, patience)
+                    raise Unavailable(f"{error} (tried for {patience:g} s)") from None
+                log_problem("%s; trying again for %g s", error, patience)
                 log_problem = log.info
             await backoff.pause()
 
@@ -243,12 +243,10 @@ class Link:
             async with asyncio.timeout(_RESTORING):
                 await session.open_publisher()  # before other callers, so that messages keep their order
                 await session.settle_in()
-        except BaseException as problem:
+        except BaseException as error:
             await hang_up(connection)
-            if isinstance(problem, (*BROKEN, ExchangeMissing, RequestRefused)) and not cancelled_by_us(
-                problem
-            ):
-                raise Unavailable(f"RabbitMQ at {self.place} broke off: {reason(problem)}") from None
+            if isinstance(error, (*BROKEN, ExchangeMissing, RequestRefused)) and not cancelled_by_us(error):
+                raise Unavailable(f"RabbitMQ at {self.place} broke off: {reason(error)}") from None
             raise
         log.info("connected to RabbitMQ at %s", self.place)
         return session
@@ -288,5 +286,5 @@ class Link:
             await backoff.pause()
             try:
                 return await self._connect()
-            except (Unavailable, BrokerRefused) as problem:
-                log.warning("%s; trying again", problem)
+            except (Unavailable, BrokerRefused) as error:
+                log.warning("%s; trying again", error)

@@ -247,7 +247,7 @@ class Topology:
             return False
         try:
             await self._ask(
-                lambda channel: channel.declare_exchange(
+                lambda amqp: amqp.declare_exchange(
                     name, ExchangeType.TOPIC, durable=True, arguments=arguments
                 )
             )
@@ -262,9 +262,7 @@ class Topology:
             kind = {"x-queue-type": "quorum", "x-delivery-limit": _NEVER}
         try:
             await self._ask(
-                lambda channel: channel.declare_queue(
-                    name, durable=True, arguments={**kind, **(arguments or {})}
-                )
+                lambda amqp: amqp.declare_queue(name, durable=True, arguments={**kind, **(arguments or {})})
             )
         except RequestRefused as refused:
             if refused.code == "ACCESS_REFUSED":
@@ -286,9 +284,7 @@ class Topology:
         arguments: dict[str, Any] = {"x-queue-type": "classic"}
         try:
             await self._ask(
-                lambda channel: channel.declare_queue(
-                    name, exclusive=True, auto_delete=True, arguments=arguments
-                )
+                lambda amqp: amqp.declare_queue(name, exclusive=True, auto_delete=True, arguments=arguments)
             )
         except RequestRefused as refused:
             if refused.code in ("ACCESS_REFUSED", "PRECONDITION_FAILED"):

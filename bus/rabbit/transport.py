@@ -120,9 +120,7 @@ class RabbitTransport:
         """Query the queues one by one: the broker has no request for several."""
         return await self._link.undisturbed(lambda: self._link.insist(partial(_depths, self._names, queues)))
 
-    async def dead_letters(
-        self, limit: int = 1000, *, after: str = "", beginning: str = ""
-    ) -> list[DeadLetter]:
+    async def dead_letters(self, limit: int = 1000, after: str = "", beginning: str = "") -> list[DeadLetter]:
         return await page_of(self._dead.each(after, beginning), limit)
 
     def each_dead_letter(self, *, after: str = "", beginning: str = "") -> AsyncGenerator[DeadLetter, None]:

@@ -141,9 +141,7 @@ def reason(error: BaseException) -> str:
     return " ".join(str(cause).split()) or type(cause).__name__
 
 
-LOST_RACES = Counter(
-    "berth_transactions_lost", "transactions that were retried after a serialization failure"
-)
+LOST_RACES = Counter("berth_transactions_lost", "transactions retried after a serialization failure")
 
 
 P = ParamSpec("P")

@@ -235,9 +235,7 @@ def checked_allocations(
         case str() as why:
             return f"placement refused to judge it: {why}"
         case Refused(refusals=refusals):
-            return (
-                "; ".join(dict.fromkeys(map(str, refusals))) or "placement refuses to return its allocations"
-            )
+            return "; ".join(dict.fromkeys(map(str, refusals))) or "placement does not return its allocations"
         case _:
             return f"placement does not return its allocations ({type(answer).__name__.lower()})"
 
@@ -268,9 +266,7 @@ def adopted(build: Build | None, event: Adoption, now: float) -> tuple[Build | N
         return build, (_adoption_result(asked, "refused", why),)
     if build is None or build.placed is None:
         if event.held is None:  # its cell knew it a moment ago
-            return build, (
-                _adoption_result(asked, "refused", "its cell has just deleted its record: try again"),
-            )
+            return build, (_adoption_result(asked, "refused", "its cell has just deleted it: try again"),)
         build = _adopted_build(asked, event.held, now, version=0 if build is None else build.version)
         return build, (builds.order(build, adopt=True), _adoption_result(asked, "adopted"))
     if event.held is not None:

@@ -191,9 +191,7 @@ def _overdue(build: Build, now: float, limits: AttemptLimits) -> Stepped:
         case "resume":
             return resumed(phases.end_phase(build, "timed out", cause, now), cause, now)
         case "verify":
-            return phases.arrived(
-                phases.end_phase(build, "done", "the time to revert has expired", now), now, limits
-            )
+            return phases.arrived(phases.end_phase(build, "done", "too late to revert", now), now, limits)
         case "undo":
             return undoing(build, now, limits)
         case _:  # destroy: its resources stay held until it is destroyed
@@ -246,9 +244,7 @@ def steered(build: Build, event: MoveSteered, now: float, limits: AttemptLimits)
 
 
 def _refused(build: Build, event: MoveSteered, why: str) -> Stepped:
-    return build, (
-        replace(phases.move_progress(build, refused=why, reply_to=event.reply_to), move=event.move),
-    )
+    return build, (replace(phases.move_progress(build, why, reply_to=event.reply_to), move=event.move),)
 
 
 def undoing(build: Build, now: float, limits: AttemptLimits) -> Stepped:

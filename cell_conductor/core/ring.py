@@ -186,10 +186,8 @@ def _moved(
 def forgotten(nodes: Iterable[RingNode], members: Iterable[RingMember]) -> list[str]:
     """Return the deleted nodes on which no agent acts any more, whose records can be removed."""
     known = {member.agent: member for member in members}
-    removable = [node for node in nodes if node.leaving == "gone"]
-    return [
-        node.root for node in removable if node.owner not in known or _has_stopped(node, known[node.owner])
-    ]
+    gone = [node for node in nodes if node.leaving == "gone"]
+    return [node.root for node in gone if node.owner not in known or _has_stopped(node, known[node.owner])]
 
 
 def _has_stopped(node: RingNode, owner: RingMember) -> bool:
@@ -227,9 +225,7 @@ class Sightings:
             self.renewed(now)
         if now - self._news > self._silent_after:
             same = set()
-        self._seen = {
-            agent: self._seen[agent] if agent in same else (mark, now) for agent, mark in marks.items()
-        }
+        self._seen = {name: self._seen[name] if name in same else (mark, now) for name, mark in marks.items()}
 
     def renewed(self, now: float) -> None:
         """Record that an agent asked for its lease: agents can reach the conductor."""

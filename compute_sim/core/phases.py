@@ -32,11 +32,9 @@ def refusal(order: MoveOrdered, states: Mapping[int, GuestState]) -> str:
         case "resume" | "rebuild" if order.attempt not in states and order.was not in states:
             return f"there is no guest of attempt {order.was} here"
     theirs = (order.attempt, order.was)
-    other_attempts = [
-        attempt for attempt, state in states.items() if state == "running" and attempt not in theirs
-    ]
-    if order.phase in ("start", "resume") and other_attempts:
-        return f"its guest of attempt {other_attempts[0]} runs here"
+    others = [attempt for attempt, state in states.items() if state == "running" and attempt not in theirs]
+    if order.phase in ("start", "resume") and others:
+        return f"its guest of attempt {others[0]} runs here"
     return ""
 
 

@@ -139,9 +139,7 @@ class ProviderConfigDriver:
 
     def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
         by_name = {each.identification.name: each for each in self.providers if each.identification.name}
-        by_id = {
-            each.identification.uuid.lower(): each for each in self.providers if each.identification.uuid
-        }
+        by_id = {at.identification.uuid.lower(): at for at in self.providers if at.identification.uuid}
         for provider in tree.providers:
             of_id, of_name = by_id.get(provider.id), by_name.get(provider.name)
             if of_id is not None and of_name is not None:

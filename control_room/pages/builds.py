@@ -206,9 +206,7 @@ class WaitingPages(frame.PageGroup):
         fields = await self._renderer.form(request)
         id_ = frame.uuid_in(fields.get("request", ""))
         if not id_:
-            raise frame.PageRefused(
-                400, "Not done", f"{fields.get('request', '')[:60]!r} is no id of a request."
-            )
+            raise frame.PageRefused(400, "Not done", f"{fields.get('request', '')[:60]!r} is no request.")
         try:
             answer = await self._context.operations.end_wait(id_)
         except OperationRefused as refused:

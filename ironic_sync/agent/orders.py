@@ -146,7 +146,7 @@ class RunningOrders:
                 if standing == "over":
                     self._forget(key)
                     log.info(
-                        "%s: %s is another's: build %s is not for us", self.agent, order.host, order.build
+                        "%s: %s is of another agent: build %s is ignored", self.agent, order.host, order.build
                     )
                     return None
                 result = await self._advance(job) if standing == "ours" else None

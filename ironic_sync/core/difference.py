@@ -57,9 +57,7 @@ class NodeDifference(msgspec.Struct, frozen=True):
         if self.what in _SETS:
             sides = (("Ironic", self.ironic), ("placement", self.placement))
             return f"{self.what}: " + "; ".join(f"only {side} has {has}" for side, has in sides if has)
-        return (
-            f"{self.what}: Ironic reports {self.ironic or 'none'}, placement has {self.placement or 'none'}"
-        )
+        return f"{self.what}: Ironic has {self.ironic or 'none'}, placement has {self.placement or 'none'}"
 
 
 def compare(
@@ -78,12 +76,10 @@ def _between(report: InventoryReported, provider: Provider) -> Iterator[tuple[Wh
     wanted = report.providers[0]
     ((class_, inventory),) = wanted.inventories.items()
     stays = {class_, *provider.kept_classes}
-    other_classes = [
-        other for other in provider.inventories if other not in stays and not _left_over(provider, other)
-    ]
+    others = [name for name in provider.inventories if name not in stays and not _left_over(provider, name)]
     has = provider.inventories.get(class_)
-    if has is None or other_classes:
-        yield "class", class_, ", ".join(other_classes if has is None else [class_, *other_classes])
+    if has is None or others:
+        yield "class", class_, ", ".join(others if has is None else [class_, *others])
     if has is not None and has.reserved != inventory.reserved:
         yield "reserved", str(inventory.reserved), str(has.reserved)
     elif has is not None and has != inventory:
@@ -109,15 +105,13 @@ def _written(inventory: Inventory) -> str:
     usual = Inventory(total=inventory.total)
     fields = ((name, getattr(inventory, name)) for name in inventory.__struct_fields__)
     return ", ".join(
-        f"{name} {value}" for name, value in fields if name == "total" or value != getattr(usual, name)
+        f"{name} {size}" for name, size in fields if name == "total" or size != getattr(usual, name)
     )
 
 
-def _unequal(
-    theirs: Sequence[str], ours: Sequence[str], not_reported: Sequence[str]
-) -> tuple[str, str] | None:
+def _unequal(theirs: Sequence[str], ours: Sequence[str], missing: Sequence[str]) -> tuple[str, str] | None:
     """Return the values that only one side has, except values that operators added in placement."""
-    ahead, behind = sorted({*theirs} - {*ours}), sorted({*ours} - {*theirs, *not_reported})
+    ahead, behind = sorted({*theirs} - {*ours}), sorted({*ours} - {*theirs, *missing})
     return (", ".join(ahead), ", ".join(behind)) if ahead or behind else None
 
 

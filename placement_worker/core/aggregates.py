@@ -99,7 +99,7 @@ def _changed(
     if any(aggregate.name == name != "" and aggregate.id != was.id for aggregate in scene.described.values()):
         return Taken(what="name", value=name)
     if unknown := tuple(
-        host for host in dict.fromkeys((*edit.add, *edit.remove)) if not scene.hosts.get(host)
+        name for name in dict.fromkeys((*edit.add, *edit.remove)) if not scene.hosts.get(name)
     ):
         return Missing(what="host", names=unknown)
     metadata = {key: value for key, value in was.metadata.items() if key not in edit.unset} | edit.set

@@ -44,7 +44,7 @@ def claim(order: claims.ClaimRequested, world: ClaimWorld) -> tuple[claims.Claim
         if results is None:
             return None
         return tuple(
-            claims.Refused(refusals=()) if type(result) is claims.Claimed else result for result in results
+            claims.Refused(refusals=()) if type(each) is claims.Claimed else each for each in results
         )
     named: set[str] = set()
     holder_consumers = {claim.keep for claim in order.claims}

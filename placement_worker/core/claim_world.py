@@ -46,9 +46,7 @@ class CellLimits:
 
         Only ids derived from the build's are allowed, so that a cell cannot occupy another build's id.
         """
-        if any(
-            holder == claims.holder_consumer(consumer, attempt) for attempt in range(1, MOST_ATTEMPTS + 1)
-        ):
+        if any(holder == claims.holder_consumer(consumer, number) for number in range(1, MOST_ATTEMPTS + 1)):
             return ""
         return f"consumer {holder}: it is no clean-up of {consumer}"
 

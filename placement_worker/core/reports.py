@@ -32,7 +32,7 @@ def withheld(before: Tree, after: Tree) -> Tree:
     stood = {(provider.uuid, name): inventory for provider, name, inventory in _inventories(before)}
     providers = []
     for provider in after.providers:
-        inventories, kept_back = dict(provider.inventories), {}
+        inventories, kept = dict(provider.inventories), {}
         for name, inventory in provider.inventories.items():
             if not beyond.get(name):
                 continue
@@ -46,10 +46,8 @@ def withheld(before: Tree, after: Tree) -> Tree:
                 # An allocation ratio may round it below the used amount: never withhold more than was added.
                 beyond[name] = max(beyond[name] - min(inventory.capacity - less.capacity, opens), 0)
                 inventories[name] = less
-                kept_back[name] = less.reserved - inventory.reserved
-        providers.append(
-            replace(provider, inventories=inventories, withheld=kept_back) if kept_back else provider
-        )
+                kept[name] = less.reserved - inventory.reserved
+        providers.append(replace(provider, inventories=inventories, withheld=kept) if kept else provider)
     return replace(after, providers=tuple(providers))
 
 
@@ -224,9 +222,7 @@ def wrong_contents(provider: ProviderReport | ProviderLoad, known: Callable[[str
         if not (known("resource class", name) or is_custom(name)):
             return f"inventories.{name}: no such resource class; those of your own begin with CUSTOM_"
         if inventory.reserved > inventory.total:
-            return (
-                f"inventories.{name}.reserved: {inventory.reserved} is more than the total, {inventory.total}"
-            )
+            return f"inventories.{name}.reserved: {inventory.reserved} exceeds the total {inventory.total}"
     for name in provider.traits or ():
         if not (known("trait", name) or is_custom(name)):
             return f"traits: no such trait {name}; those of your own begin with CUSTOM_"
@@ -285,9 +281,7 @@ def _wrong_reshape(report: InventoryReported) -> str:
                 return f"{at}.to: {to} has no {name} in this report"
     guests = [(guest.build, guest.attempt) for guest in report.reshape.guests]
     if len(guests) > len(set(guests)):
-        build, attempt = next(
-            duplicate for index, duplicate in enumerate(guests) if duplicate in guests[:index]
-        )
+        build, attempt = next(guest for index, guest in enumerate(guests) if guest in guests[:index])
         return f"reshape.guests: attempt {attempt} of {build} is there twice"
     return ""
 

@@ -106,9 +106,7 @@ class _Destinations:
         self._by_source = by_source
         wanted = {name for move in by_source.values() for name in move.to}
         used = {provider.uuid: provider.used for provider in before.providers}
-        self.has = {
-            reported.id: reported.inventories for reported in report.providers if reported.id in wanted
-        }
+        self.has = {part.id: part.inventories for part in report.providers if part.id in wanted}
         self.names = {reported.id: reported.name for reported in report.providers}
         self.free = {
             (provider, name): inventory.capacity - used.get(provider, {}).get(name, 0)

@@ -189,9 +189,7 @@ class ApiCall:
             tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
             headers.append((b"etag", tag.encode()))
             known = self.headers.get("if-none-match", "").split(",")
-            if any(
-                known_tag.strip().removeprefix("W/") in (tag, "*") for known_tag in known
-            ):  # the comparison is weak
+            if any(each.strip().removeprefix("W/") in (tag, "*") for each in known):  # the comparison is weak
                 status, body = 304, b""
         if status not in (204, 304):
             headers.append((b"content-length", str(len(body)).encode()))

@@ -48,9 +48,7 @@ class Operation:
     body: int = 0  # bytes of its JSON body; 0: none
     json: bool = True  # a GET that returns only JSON
     of_provider: bool = False  # a missing provider counts for more than what is wrong with the body
-    target: Callable[[api_call.ApiCall], Mapping[str, str]] = (
-        lambda call: {}
-    )  # attributes that the rule may use
+    target: Callable[[api_call.ApiCall], Mapping[str, str]] = lambda call: {}  # attributes for the rule
 
     @property
     def ends(self) -> bool:

@@ -182,7 +182,7 @@ async def show_aggregate(call: ApiCall) -> ApiAnswer:
         FindProviders(like=ResourceGroup(member_of=((aggregate.id,),)), parts=("owner",))
     )
     hosts = [
-        {"uuid": each.id, "name": each.host or each.name} for each in inside.providers if not each.parent
+        {"uuid": root.id, "name": root.host or root.name} for root in inside.providers if not root.parent
     ]
     hosts.sort(key=lambda host: host["name"])
     return json_answer(_body(aggregate, host_count=len(hosts), hosts=hosts))

@@ -253,9 +253,7 @@ async def _read_providers(
 async def siblings(tx: Transaction, providers: Collection[str]) -> dict[str, tuple[str, ...]]:
     """Return the sibling providers that a claim of each provider with EXCLUDES_SIBLINGS excludes."""
     found: dict[str, tuple[str, ...]] = {}
-    for uuid, sibling in await _SIBLINGS(
-        tx, [(provider,) for provider in providers], excludes=EXCLUDES_SIBLINGS
-    ):
+    for uuid, sibling in await _SIBLINGS(tx, [(id_,) for id_ in providers], excludes=EXCLUDES_SIBLINGS):
         found[uuid] = (*found.get(uuid, ()), sibling)
     return found
 

@@ -195,12 +195,8 @@ class Book:
     async def know_contents(
         self, database: Database, providers: Collection[ProviderReport | ProviderLoad], now: float
     ) -> None:
-        await self.classes.ensure(
-            database, {name for provider in providers for name in provider.inventories}, now
-        )
-        await self.traits.ensure(
-            database, {name for provider in providers for name in provider.traits or ()}, now
-        )
+        await self.classes.ensure(database, {name for each in providers for name in each.inventories}, now)
+        await self.traits.ensure(database, {name for each in providers for name in each.traits or ()}, now)
         await self.aggregates.ensure(
             database, {uuid for provider in providers for uuid in provider.aggregates or ()}, now
         )

@@ -329,9 +329,7 @@ def holder_writes(
         was, now_held = _flat(holder.holder.held), _flat(holder.held)
         id_ = holder.holder.id
         deleted += [(id_, ids[at[0]], classes[at[1]]) for at in was if now_held.get(at) != was[at]]
-        come += [
-            (id_, at[0], classes[at[1]], amount) for at, amount in now_held.items() if was.get(at) != amount
-        ]
+        come += [(id_, at[0], classes[at[1]], size) for at, size in now_held.items() if was.get(at) != size]
     used = {provider.uuid: provider.used for provider in before.providers}
     counted = [
         (provider.uuid, classes[name], amount)
@@ -345,6 +343,4 @@ def holder_writes(
 
 
 def _flat(held: Mapping[str, Mapping[str, int]]) -> dict[tuple[str, str], int]:
-    return {
-        (provider, name): amount for provider, resources in held.items() for name, amount in resources.items()
-    }
+    return {(provider, name): amount for provider, of in held.items() for name, amount in of.items()}

@@ -162,9 +162,7 @@ def _checked(query: list[Any], depth: int) -> tuple[Any, ...]:
     for operand in operands:
         if isinstance(operand, dict):
             raise UnreadableQuery(f"{operand!r} is neither a value nor a list")
-    return command, *(
-        _checked(nested, depth + 1) if isinstance(nested, list) else nested for nested in operands
-    )
+    return command, *(_checked(item, depth + 1) if isinstance(item, list) else item for item in operands)
 
 
 def _size(query: tuple[Any, ...]) -> tuple[int, int]:

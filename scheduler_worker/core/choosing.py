@@ -45,9 +45,7 @@ class Joined:
             return
         oldest = min(self._under_way, default=self._last + 1)
         for group, members in list(self._places.items()):
-            self._places[group] = left = {
-                member: place for member, place in members.items() if place[1] >= oldest
-            }
+            self._places[group] = left = {id_: place for id_, place in members.items() if place[1] >= oldest}
             if not left:
                 del self._places[group]
 
@@ -159,7 +157,7 @@ class Choosing:
             return f"zone: no hosts in zone {request.zone!r}{known}"
         return ""
 
-    def _grouped(self, alternative: Alternative, several: int) -> Alternative:
+    def _grouped(self, alternative: Alternative, count: int) -> Alternative:
         group = alternative.group
         if group is None:
             return alternative
@@ -172,12 +170,10 @@ class Choosing:
             for root in roots:
                 members[root] = members.get(root, 0) + 1
         together = None
-        if group.policy == "affinity" and not members and several > 1:
+        if group.policy == "affinity" and not members and count > 1:
             shared = set[str]().union(*self.source.sharing.values())
-            asked = {
-                name: several * amount for name, amount in alternative.asked.items() if name not in shared
-            }
-            together = Together(several, asked)
+            asked = {name: count * amount for name, amount in alternative.asked.items() if name not in shared}
+            together = Together(count, asked)
         return dataclasses.replace(alternative, members=members, together=together)
 
 

@@ -153,10 +153,8 @@ class FoundHosts:
             (hosts.has_agent, hosts.served.take(search.positions)),
             *masks_of(self.rules, self.view, alternative),
         ]
-        affinity_rules = (
-            rule for rule in self.rules if rule.name == AFFINITY and alternative.together is not None
-        )
-        self.keeps_together = next(affinity_rules, None)
+        affinity = (rule for rule in self.rules if rule.name == AFFINITY and alternative.together is not None)
+        self.keeps_together = next(affinity, None)
         self.refused: dict[int, Refusal] = {}  # by a filter that evaluates single hosts
         self.full: dict[int, Entry] = {}  # hosts without capacity
         self.chosen: dict[int, int] = {}  # how often each host was chosen

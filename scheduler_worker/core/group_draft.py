@@ -90,9 +90,7 @@ class QuestionDraft:
             if not resources and suffix not in tied:
                 if group.required or group.forbidden or group.any_of:
                     group_name = f"group {suffix!r}" if suffix else "the group without a suffix"
-                    raise Unreadable(
-                        f"{self.where}.extra_specs: {group_name} has traits and asks for no resources"
-                    )
+                    raise Unreadable(f"{self.where}.extra_specs: {group_name} has traits but no resources")
                 continue
             yield ResourceGroup(
                 suffix=suffix,
@@ -158,9 +156,7 @@ def _trait(draft: QuestionDraft, suffix: str, name: str, spec: SpecValue) -> Non
     keyword, colon, number = spec.value.partition(":")
     if keyword == "preferred":
         if suffix:
-            raise Unreadable(
-                f"{spec.at}: preferred traits belong to the host: write the key without a suffix"
-            )
+            raise Unreadable(f"{spec.at}: preferred traits are of the host: write the key without a suffix")
         draft.preferred[name] = _weight(number, spec) if colon else 1.0
     elif spec.value == "required":
         group.required[name] = spec.at

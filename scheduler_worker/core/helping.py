@@ -294,11 +294,9 @@ def _elsewhere(alternative: Alternative) -> Iterator[Relaxed]:
         if some in question.root_member_of:  # aggregates that operators' metadata requires cannot be left out
             left = _without(question.root_member_of, some)
             yield Relaxed(_asking(alternative, root_member_of=left), f"without aggregates[{index}]")
-    remaining = tuple(
-        aggregate for aggregate in question.root_not_member_of if aggregate not in request.not_aggregates
-    )
-    if remaining != question.root_not_member_of:
-        yield Relaxed(_asking(alternative, root_not_member_of=remaining), "without not_aggregates")
+    rest = tuple(id_ for id_ in question.root_not_member_of if id_ not in request.not_aggregates)
+    if rest != question.root_not_member_of:
+        yield Relaxed(_asking(alternative, root_not_member_of=rest), "without not_aggregates")
 
 
 def _otherwise(alternative: Alternative) -> Iterator[Relaxed]:

@@ -205,8 +205,7 @@ def _outdated(order: Order, result: ClaimResult, patience: float) -> Step:
             return _next(placed_before(replace(order, instances=()), instance, result), patience)
         case _:
             why = (
-                "its allocations differ from the record of its cell: it is moving, or another client "
-                "changed them"
+                "its allocations differ from the record of its cell: it moves, or another client changed them"
             )
             if order.waited < patience:
                 return order, (events.ComeAgain(*SOON, why),)
@@ -268,9 +267,7 @@ def _located(order: Order, places: Mapping[Id, ClaimPlace | None], patience: flo
     for instance, result in holding:
         place = places.get(instance)
         if place is None and order.move is not None:  # its agent has not reported again yet
-            return order, (
-                events.ComeAgain(LONGEST_PAUSE, LONGEST_PAUSE, "no agent builds on its destination"),
-            )
+            return order, (events.ComeAgain(LONGEST_PAUSE, LONGEST_PAUSE, "no agent is at its destination"),)
         if place is None:  # a consumer that no scheduler placed: its allocations must not be released
             where = ", ".join(sorted(result.allocations))
             held = f"{instance} holds resources of {where} already"
@@ -306,11 +303,7 @@ def _located(order: Order, places: Mapping[Id, ClaimPlace | None], patience: flo
 def _fenced(order: Order, results: Sequence[tuple[Id, ReleaseResult]], patience: float) -> Step:
     emptied = {instance for instance, _ in order.emptied}
     order = replace(
-        order,
-        emptied=(),
-        instances=tuple(
-            [each_instance for each_instance in order.instances if each_instance not in dict(results)]
-        ),
+        order, emptied=(), instances=tuple([id_ for id_ in order.instances if id_ not in dict(results)])
     )
     effects: list[events.Effect] = []
     for instance, result in results:

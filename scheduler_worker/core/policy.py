@@ -80,9 +80,7 @@ def weighers_named(names: Names, options: Options, custom: Custom) -> tuple[Weig
             raise BadChoice(f"{name}: {multiplier} is no multiplier: it must be finite", weigher.name)
         found[weigher.name] = replace(weigher, multiplier=multiplier)
     # This weigher evaluates hosts one by one, so it is removed if its multiplier is 0.
-    return tuple(
-        weigher for weigher in found.values() if weigher.multiplier or weigher.name != "image_properties"
-    )
+    return tuple(each for each in found.values() if each.multiplier or each.name != "image_properties")
 
 
 def _named(kind: _Kind, names: Iterable[str], options: Options, custom: Custom) -> Iterator[tuple[str, Any]]:
@@ -209,7 +207,7 @@ class ChoicePolicy:
         counted = given.get("metrics", {})
         if counted.get("weight_setting") and counted.get("required", True):
             rules = tuple(
-                {rule.name: rule for rule in (*rules, *rules_named(("metrics",), given, custom))}.values()
+                {each.name: each for each in (*rules, *rules_named(("metrics",), given, custom))}.values()
             )
         ours = None if cells is None else frozenset(cells)
         return cls(rules, weighed, ours, subset, near)
@@ -221,9 +219,7 @@ class ChoicePolicy:
     @cached_property
     def packs(self) -> bool:
         """Return whether fuller hosts weigh more, so that all requests prefer the same hosts."""
-        return any(
-            weigher.name in ("ram", "cpu", "disk") and weigher.multiplier < 0 for weigher in self.weighers
-        )
+        return any(each.name in ("ram", "cpu", "disk") and each.multiplier < 0 for each in self.weighers)
 
     def rules_for(self, alternative: Alternative) -> list[Rule]:
         """Return the filters that apply to a request. A forced host skips filters, unless it is down."""

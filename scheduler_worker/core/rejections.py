@@ -120,9 +120,7 @@ class Verdicts:
         if self._removals is None or self._removals[0] != state:
             if self._by_placement is None:
                 removals = found.search.removals()
-                self._by_placement = tuple(
-                    [_named_reserved(found.alternative, removal) for removal in removals]
-                )
+                self._by_placement = tuple([_named_reserved(found.alternative, each) for each in removals])
                 left = removals[-1].left if removals else found.search.considered
                 if left < len(found.positions):
                     refused = (index for index in found.refused if index in found.chosen)

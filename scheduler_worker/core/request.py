@@ -97,9 +97,7 @@ def destination(
             raise Unreadable(f"{field}: {host!r} is among ignore_hosts")
         wanted[field] = set(roots)
     if len(wanted) == 2 and not wanted["forced_host"] & wanted["wanted_host"]:
-        raise Unreadable(
-            f"forced_host: {request.forced_host!r}, and wanted_host: {request.wanted_host!r} is another"
-        )
+        raise Unreadable(f"forced_host: {request.forced_host!r}, but wanted_host: {request.wanted_host!r}")
     only: set[str] = set.intersection(*wanted.values()) if wanted else set()
     return tuple(sorted(only)), tuple(sorted(ignored)), tuple(notes)
 

@@ -90,9 +90,7 @@ class ClassQueue:
     open: dict[Root, int] = field(default_factory=dict)  # would do, and for how many
     untested: dict[Root, None] = field(default_factory=dict)  # something changed there
     refused: set[Root] = field(default_factory=set)  # only rules stand in the way
-    failed_roots: set[Root] = field(
-        default_factory=set
-    )  # seemed to do, and did not; nothing changed there since
+    failed_roots: set[Root] = field(default_factory=set)  # seemed to suit, and did not; unchanged since
     swept: bool = False  # nothing but the sweep has found what is open
     more: bool = False  # more hosts would fit: the search stopped at the number of waiting requests
     all_hosts: bool = False  # all hosts are to be evaluated

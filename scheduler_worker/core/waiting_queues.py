@@ -166,7 +166,7 @@ class WaitingQueues:
 
     def next_retry(self) -> float | None:
         return min(
-            (queue.retry_at for queue in self._queues.values() if queue.retry_at is not None), default=None
+            (each.retry_at for each in self._queues.values() if each.retry_at is not None), default=None
         )
 
     def next_requests(self, now: float, most: int = 128) -> list[NextRequest]:

@@ -50,7 +50,7 @@ class WaitingBuilds:
         scheduler, store = self._scheduler, self._store
         now, seen = self._scheduler.clock.now(), scheduler.source.seen
         store.queues.settle(self._scheduler.clock.monotonic())
-        mark, regroupings = store.queues.mark, store.regroupings
+        mark, moved = store.queues.mark, store.regroupings
         begun = scheduler.begin(requests)
         orders = [order for order, _ in begun]
         verdicts: list[Verdict | None] = list(put_off(orders, self._scheduler.clock))
@@ -75,9 +75,7 @@ class WaitingBuilds:
                 waits.append((index, entry, mark))
             else:
                 verdicts[index] = scheduler.verdict(order.request.request, end)
-        again = await self._store_waiting(
-            [(orders[index], entry, at) for index, entry, at in waits], regroupings
-        )
+        again = await self._store_waiting([(orders[number], entry, at) for number, entry, at in waits], moved)
         for (index, *_), verdict in zip(waits, again, strict=True):
             verdicts[index] = verdict
         messages = [verdict if isinstance(verdict, list | tuple) else () for verdict in verdicts]
@@ -208,7 +206,7 @@ class WaitingMoves:
                 course.take(SeenThrough())
         store.queues.settle(self._scheduler.clock.monotonic())
         now, seen = self._scheduler.clock.now(), self._scheduler.source.seen
-        mark, regroupings = store.queues.mark, store.regroupings
+        mark, moved = store.queues.mark, store.regroupings
 
         def aside(course: MoveCourse, order: Order) -> bool:
             course.behind = bool(course.asked.wait) and store.is_behind(order, now)
@@ -236,7 +234,7 @@ class WaitingMoves:
                     continue
                 course.take(SeenThrough())
                 stored.append((request, None if course.behind else mark))
-            store.enter_stored(stored, ours, regroupings)
+            store.enter_stored(stored, ours, moved)
 
         return await self._courses.place_new(courses, aside, park)
 

@@ -61,24 +61,22 @@ class WaitingOwner:
                 if lost:
                     log.warning("was taken for dead: %d requests wait with another scheduler now", len(lost))
                     store.leave(lost)
-            other_schedulers = [
-                scheduler for scheduler in await parked.roster(tx) if scheduler.owner != store.name
-            ]
+            others = [scheduler for scheduler in await parked.roster(tx) if scheduler.owner != store.name]
             owners = await parked.owners(tx)
             cancelled = await parked.cancelled(tx, store.name)
             if cancelled:
                 await parked.drop(tx, cancelled)
         store.leave(cancelled)
         reserved: dict[Root, QueueKey] = {}
-        for other in other_schedulers:
+        for other in others:
             for root, key in _reserved(other.reserved).items():
                 reserved[root] = min(key, reserved.get(root, key))
         store.queues.reserve_elsewhere(reserved)
-        left_behind = self._silent(other_schedulers, owners - {store.name})
+        left_behind = self._silent(others, owners - {store.name})
         if left_behind:
             _ = store.sight.source.seen  # Unavailable before placement's memory is there: not yet
         for owner in left_behind:
-            await self._adopt(owner, other_schedulers)
+            await self._adopt(owner, others)
         self._queue.recheck()
 
     async def sweep(self) -> None:

@@ -73,7 +73,7 @@ async def test_a_node_shows_ironics_state_placements_record_and_their_difference
         nothing = await room.page("/metal?wait=1&q=nobody")
     assert "held" in page and f"/builds/{uid(7)}" in page and "as of 60 s ago" in page
     assert "it is in maintenance: fan &lt;3&gt;" in page
-    assert "reserved: Ironic reports 1, placement has 0; traits: only Ironic has CUSTOM_NEW" in page
+    assert "reserved: Ironic has 1, placement has 0; traits: only Ironic has CUSTOM_NEW" in page
     assert "Ironic does not have it any more" in page
     assert "Ironic has it clean failed: no disk; placement does not have it" in page
     assert f"/hosts/{node_number(2)}" in alone and f"/hosts/{node_number(1)}" not in alone

@@ -554,13 +554,9 @@ async def test_a_group_is_shown_with_its_members_and_the_names_of_their_hosts(
 @pytest.mark.parametrize(
     ("which", "project", "said"),
     [
-        ("cache", "", "there is no server group cache: `berth group list` lists the groups"),
-        (
-            "db",
-            "theirs",
-            "there is no server group db in project theirs: `berth group list` lists the groups",
-        ),
-        ("web", "", f"web is a server group of projects {OURS}, theirs: say --project, or its uuid"),
+        ("cache", "", "there is no server group cache: `berth group list` lists them"),
+        ("db", "theirs", "there is no server group db in project theirs: `berth group list` lists them"),
+        ("web", "", f"web is a group of projects {OURS}, theirs: say --project, or its uuid"),
     ],
 )
 async def test_a_group_that_is_not_clear_is_not_guessed(

@@ -411,8 +411,8 @@ def cell_and_placement(known: bool, held: Allocations) -> Worker:
     ("known", "held", "says"),
     [
         (True, {}, None),
-        (False, {}, "is not a build of cell c1"),
-        (False, {HOST: {"VCPU": 2}}, "is not a build of cell c1: it holds 2 VCPU on h1 in cell c2"),
+        (False, {}, "is no build of cell c1"),
+        (False, {HOST: {"VCPU": 2}}, "is no build of cell c1: it holds 2 VCPU on h1 in cell c2"),
         (
             True,
             {HOST: {"VCPU": 2}, POOL: {"DISK_GB": 1}},

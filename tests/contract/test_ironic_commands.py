@@ -104,7 +104,7 @@ async def test_the_diff_lists_each_node(house: PlacementBesideIronic) -> None:
     assert (code, lines) == (
         1,
         [
-            f"{node_number(1)} (n1): reserved: Ironic reports 1, placement has 0",
+            f"{node_number(1)} (n1): reserved: Ironic has 1, placement has 0",
             f"{node_number(1)} (n1): traits: only Ironic has CUSTOM_A",
             "2 nodes in Ironic, 2 in placement: 1 differ",
         ],

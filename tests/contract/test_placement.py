@@ -333,7 +333,7 @@ BAD = {
         1, traits=tuple(f"CUSTOM_{number:0>200}" for number in range(600))
     ),
     "providers[1].name: 'host-1' is there twice": a_report(1, a_provider(2, 1, name="host-1")),
-    "providers[0].inventories.VCPU.reserved: 9 is more than the total, 8": a_report(
+    "providers[0].inventories.VCPU.reserved: 9 exceeds the total 8": a_report(
         1, inventories={"VCPU": Inventory(total=8, reserved=9)}
     ),
     "providers[0].inventories.BOGUS: no such resource class": a_report(

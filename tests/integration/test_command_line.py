@@ -164,12 +164,12 @@ def test_delete_refuses_a_build_of_another_cell(berth: Up) -> None:
     other = "c2" if ended["cell"] == "c1" else "c1"
     sentence = complains(berth.berth("delete", ended["build"], "--cell", other, "--wait"), 1)
     assert sentence == (
-        f"{ended['build']} is not a build of cell {other}: it holds 1 VCPU, 512 MEMORY_MB, 1 DISK_GB"
+        f"{ended['build']} is no build of cell {other}: it holds 1 VCPU, 512 MEMORY_MB, 1 DISK_GB"
         f" on {ended['host']} in cell {ended['cell']}"
     )
     stranger = "00000000-0000-0000-0000-00000000000a"
     assert complains(berth.berth("delete", stranger, "--cell", "c1", "--wait"), 1) == (
-        f"{stranger} is not a build of cell c1"
+        f"{stranger} is no build of cell c1"
     )
     says(berth.berth("delete", ended["build"], "--cell", ended["cell"], "--wait"))
     says(berth.berth("delete", ended["build"], "--cell", ended["cell"], "--wait"))  # deleted is deleted

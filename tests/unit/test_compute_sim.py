@@ -403,7 +403,7 @@ def test_a_file_describes_more_of_them(tmp_path: Path) -> None:
 WRONG = {
     "not TOML": ("[", "not TOML"),
     "no drivers": ("[a]\n", "a.drivers: names its drivers: numa, sriov, vgpu, devices"),
-    "an unknown driver": ('[a]\ndrivers=["x"]', "a.drivers: there is no driver 'x'; there are: flat, numa"),
+    "an unknown driver": ('[a]\ndrivers=["x"]', "a.drivers: no such driver: 'x'; there are: flat, numa"),
     "a field that is none": ('[a]\ndrivers=["numa"]\nnuma={sockets=2}',
         "a.numa: Object contains unknown field `sockets`"),
     "a word for a number": ('[a]\ndrivers=["numa"]\nnuma={cells="2"}',

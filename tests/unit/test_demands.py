@@ -289,7 +289,7 @@ async def test_a_failed_lookup_concerns_its_request_only(well: Hints, wrong: Hin
     assert without == [requests[11].request]
     lost = told[requests[11].request]
     assert isinstance(lost, BuildUnplaceable)
-    assert lost.reason == "hints: placement cannot find the instances that they name: too deep for me"
+    assert lost.reason == "hints: placement cannot find what they name: too deep for me"
     assert len(asked.questions) <= 10  # in halves, not one by one
 
 

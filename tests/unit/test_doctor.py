@@ -103,9 +103,9 @@ def test_a_sound_berth_has_no_findings() -> None:
          "It does not answer within 5 seconds."),
         ({"workers": (WorkerSeen("scheduler", 2.5),)}, 1, "worker scheduler", "It took 2.5 s to answer."),
         ({"letters": LettersSeen(3, False, 7300.0, ("a", "b"))}, 1, "dead letters",
-         "There are 3 dead letters, the oldest of 2 hours ago; most died in a, b."),
+         "There are 3 dead letters, the oldest 2 hours old; most died in a, b."),
         ({"letters": LettersSeen(1000, True, 30.0, ("a",))}, 1, "dead letters",
-         "There are at least 1000 dead letters, the oldest of 30 seconds ago; most died in a."),
+         "There are at least 1000 dead letters, the oldest 30 seconds old; most died in a."),
     ],
 )  # fmt: skip
 def test_each_problem_has_a_finding_and_advice(

@@ -324,7 +324,7 @@ def test_an_invalid_load_names_the_field() -> None:
         3: "providers[3].parent: it is its own",
         4: "providers[4].inventories.NO: no such resource class; those of your own begin with CUSTOM_",
         5: "providers[5].traits: no such trait CUSTOM_; those of your own begin with CUSTOM_",
-        6: "providers[6].inventories.CUSTOM_NEW.reserved: 2 is more than the total, 1",
+        6: "providers[6].inventories.CUSTOM_NEW.reserved: 2 exceeds the total 1",
     }
 
 

@@ -36,7 +36,7 @@ async def test_the_version_is_found_in_the_description_of_the_api_too(ironic: Fa
 
 async def test_an_ironic_that_is_too_old_is_refused() -> None:
     async with FakeIronic(minor=10).api() as api:
-        with pytest.raises(IronicRefused, match=r"1\.11 is the oldest"):
+        with pytest.raises(IronicRefused, match=r"1\.11 is our oldest"):
             await api.node(UUID)
 
 

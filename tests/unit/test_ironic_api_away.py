@@ -108,7 +108,7 @@ async def test_the_reason_is_found_however_it_is_wrapped(ironic: FakeIronic, bod
 async def test_an_answer_that_is_no_json_is_refused(ironic: FakeIronic) -> None:
     failing(ironic, lambda request: httpx.Response(200, text="<html>"), 1)
     async with ironic.api() as api:
-        with pytest.raises(IronicRefused, match="no JSON"):
+        with pytest.raises(IronicRefused, match="not answered with an object"):
             await api.node(UUID)
 
 

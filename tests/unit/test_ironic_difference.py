@@ -115,10 +115,8 @@ def test_a_reported_node_has_no_differences(state: str) -> None:
 SENTENCES = {
     NodeDifference(UUID, "missing", name="n1"): f"{UUID} (n1): placement does not have it",
     NodeDifference(UUID, "gone"): f"{UUID}: Ironic does not have it any more",
-    NodeDifference(UUID, "reserved", "0", "1"): f"{UUID}: reserved: Ironic reports 0, placement has 1",
-    NodeDifference(
-        UUID, "class", "CUSTOM_A", ""
-    ): f"{UUID}: class: Ironic reports CUSTOM_A, placement has none",
+    NodeDifference(UUID, "reserved", "0", "1"): f"{UUID}: reserved: Ironic has 0, placement has 1",
+    NodeDifference(UUID, "class", "CUSTOM_A", ""): f"{UUID}: class: Ironic has CUSTOM_A, placement has none",
     NodeDifference(UUID, "traits", "CUSTOM_A", ""): f"{UUID}: traits: only Ironic has CUSTOM_A",
     NodeDifference(
         UUID, "traits", "X", "Y, Z"

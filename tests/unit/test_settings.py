@@ -357,7 +357,7 @@ def test_every_cell_with_nodes_of_ironics_has_an_agent_for_them(
     ("given", "cell", "says"),
     [
         ({}, "c1", "metal builds through Ironic's API: say with ironic_api_url where it is"),
-        ({"ironic_api_url": "http://h"}, "", "metal belongs to a cell: say which with --cell"),
+        ({"ironic_api_url": "http://h"}, "", "metal belongs to a cell: name it with --cell"),
         ({"ironic_api_url": "http://h"}, "c2", "in cell 'c2'; there are: c1"),
     ],
 )
@@ -383,7 +383,7 @@ def test_each_agent_of_a_cell_is_a_process_with_its_own_hosts() -> None:
         assert [table.name for table in tables] == (alone or ["agent.c2.c2-agent1", "agent.c2.c2-agent2"])
     with pytest.raises(BadSetting, match="--agent 'c1-agent1': those of cell 'c2' are c2-agent1, c2-agent2"):
         worker_roles.role("compute", "c2", settings, "c1-agent1")
-    with pytest.raises(BadSetting, match="share a cell's hosts or metal; conductor takes none"):
+    with pytest.raises(BadSetting, match="share a cell's hosts or nodes; conductor takes none"):
         worker_roles.role("conductor", "c2", settings, "c1-agent1")
 
 
@@ -646,7 +646,7 @@ def test_conductors_and_agents_of_several_cells_share_a_process_where_it_is_want
     [
         ("conductor", "c1,c2", "", ["conductor.c1", "conductor.c2"]),
         ("compute", "c2,c1,c2", "", ["compute.c2", "compute.c1"]),
-        ("conductor", "c1,,c2", "", "conductor belongs to a cell: say which with --cell"),
+        ("conductor", "c1,,c2", "", "conductor belongs to a cell: name it with --cell"),
         ("ferry", "c2,c3", "", "of several cells only conductors, or all agents, share a process"),
         ("compute", "c1,c2", "c1-agent1", "of several cells only conductors, or all agents, share a process"),
         ("conductor", "c1,c2,c3", "", "they are on different RabbitMQs, and each needs a process there"),

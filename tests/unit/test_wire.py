@@ -424,7 +424,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], type[Exception], str]] = {
     "HTTP body with U+0000": (lambda _: schemas.PUT_TRAITS.read(ZERO.encode()), Problem, "U+0000"),
     "JSON query": (lambda _: parsed(DEEP), UnreadableQuery, "not JSON"),
     "Ironic's answer": (lambda _: read_answer("GET", httpx.Response(200, text=f'{{"a": {DEEP}}}')),
-        IronicRefused, "no JSON"),
+        IronicRefused, "not answered with an object"),
     "settings": (lambda path: read_settings(file=path / "a.toml", environment={}), BadSetting, "not TOML"),
     "cell file": (lambda path: read_cell_file(path / "a.toml", "c1"), BadSetting, "not TOML"),
     "tokens in JSON": (lambda path: access.TokenFile(path / "a.json"), access.BadTokens, "unknown field"),

@@ -144,9 +144,7 @@ def _names_tenants(aggregate: Aggregate) -> bool:
 
 
 def _tenants(aggregate: Aggregate) -> list[str]:
-    return [
-        tenant for key in aggregate.metadata if key.startswith(TENANT) for tenant in _listed(aggregate, key)
-    ]
+    return [id_ for key in aggregate.metadata if key.startswith(TENANT) for id_ in _listed(aggregate, key)]
 
 
 # One spelling for each; a property may have an older name.
