@@ -6,6 +6,7 @@ import ipaddress
 import math
 import os
 import re
+import ssl
 from collections.abc import Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,7 @@ _CHOICES = {
     "queue_type": ("quorum", "classic"),
     "log_level": ("debug", "info", "warning", "error"),
     "log_format": ("text", "json"),
-    "placement_auth": ("noauth2", "tokens"),
+    "placement_auth": ("noauth2", "tokens", "keystone"),
     "tenant_aggregates": ("off", "optional", "required"),
 }
 
@@ -192,6 +193,9 @@ def _check_http(settings: Settings, refuse: Refuse) -> None:
     door = settings.placement
     if door.auth == "tokens" and not door.tokens:
         refuse("placement_tokens", "name the file of tokens")
+    if door.auth == "keystone":
+        _check_keystone(door.cloud, refuse)
+    _check_tls(settings, refuse)
     places = [("placement_http", door.http, "127.0.0.1:8778")] if door.http else []
     if settings.control_room.listens:
         places.append(("control_room_http", settings.control_room.http, "127.0.0.1:8780, auto or off"))
@@ -205,6 +209,33 @@ def _check_http(settings: Settings, refuse: Refuse) -> None:
                 "with noauth2 every client that reaches it may do anything: use 127.0.0.1 or "
                 "placement_auth = tokens; to allow it anyway, placement_noauth_anywhere = true",
             )
+
+
+def _check_keystone(cloud: str, refuse: Refuse) -> None:
+    from bus.openstack import cloud_access  # imports an HTTP client, which loads slowly
+
+    if not cloud:
+        refuse("placement_cloud", "name the entry of clouds.yaml whose user checks tokens, or envvars")
+    try:
+        access = cloud_access(cloud)
+        access.trust()
+    except (ValueError, OSError) as problem:
+        refuse("placement_cloud", str(problem))
+    else:
+        if not access.has_tokens:
+            refuse("placement_cloud", f"its auth_type {access.auth_type} is not of Keystone")
+
+
+def _check_tls(settings: Settings, refuse: Refuse) -> None:
+    certificate, key = settings.process.http_certificate, settings.process.http_key
+    if bool(certificate) != bool(key):
+        refuse("http_key" if certificate else "http_certificate", "name the certificate and its key")
+    if certificate:
+        try:
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
+        except (OSError, ssl.SSLError) as problem:
+            why = problem.strerror or str(problem)
+            refuse("http_certificate", f"{certificate} and {key} cannot be used: {why}")
 
 
 def _is_loopback(host: str) -> bool:

@@ -23,7 +23,8 @@ def with_a_room(settings: Settings) -> Settings:
 
 def room_url(settings: Settings) -> str:
     """Return the URL of the control room, or an empty string if it is not served."""
-    return f"http://{settings.control_room.http}/" if settings.control_room.listens else ""
+    scheme = "https" if settings.process.http_certificate else "http"
+    return f"{scheme}://{settings.control_room.http}/" if settings.control_room.listens else ""
 
 
 def _reserve(host: str, port: int) -> bool:

@@ -6,7 +6,6 @@ The HTTP server and the pages are imported when it runs, because its table of me
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING
 
 from berth import dead_letters
 from berth.settings import Settings
@@ -15,14 +14,11 @@ from bus import topics
 from bus.delivery.runner import Bus
 from bus.protocol import QueueSpec
 from bus.worker import Worker
-from control_room.access import AccessRules, Credential, Sessions, Visitor, sweep
+from control_room.access import Sessions, sweep
 from control_room.bus_load import QueueLoad
 from control_room.queries import BusOperations, Drains, Operations, Queries, StatusReader
 from control_room.shared_data import background_tasks
 from control_room.worker import Events, control_room
-
-if TYPE_CHECKING:
-    from placement_worker.http.access import Identity
 
 QueuesOf = Callable[[Settings], Mapping[Role, Sequence[QueueSpec]]]
 AgentQueues = Callable[[str, str], Sequence[QueueSpec]]  # of an agent of a cell
@@ -70,27 +66,29 @@ def _queues(
     ]
 
 
-MOST_NAME = 255  # characters of a user name without a token file
-SHOW, ACT = "berth:control_room:show", "berth:control_room:act"
-
-
 def operators_page(settings: Settings, bus: Bus, queues_of: QueuesOf, agent_queues: AgentQueues) -> Worker:
     """Return the control room as a worker; `berth.wiring` passes it the tables of all workers."""
     events = Events(bus.clock)
 
     async def serve() -> None:
+        from berth.control_room_access import opened_access
         from berth.control_room_operations import drains_here
+        from berth.placement_http import tls_of
         from bus.http import HttpLimits, announce, listen, serve
         from control_room.pages.app import pages_app
         from control_room.pages.frame import PageContext
 
         queries, sessions = Queries(bus), Sessions()
-        async with drains_here(bus) as drains, background_tasks(bus.clock) as tasks:
+        async with (
+            drains_here(bus) as drains,
+            background_tasks(bus.clock) as tasks,
+            opened_access(settings, bus.clock, tasks) as access,
+        ):
             context = PageContext(
                 queries=queries,
                 events=events,
                 status=StatusReader(queries, tasks, settings.cell_names),
-                access=access(settings),
+                access=access,
                 sessions=sessions,
                 clock=bus.clock,
                 operations=operations(bus, settings, drains, queues_of, agent_queues),
@@ -98,13 +96,14 @@ def operators_page(settings: Settings, bus: Bus, queues_of: QueuesOf, agent_queu
             )
             tasks.start(sweep(sessions, bus.clock))
             listener = listen(settings.control_room.http)
-            announce("the control room is", listener, "/")
+            announce("the control room is", listener, "/", tls_of(settings))
             await serve(
                 pages_app(context),
                 listener,
                 limits=HttpLimits(connections=500),
                 drain=settings.process.drain,
                 closing=sessions.close,
+                tls=tls_of(settings),
             )
 
     return control_room(events, [serve])
@@ -133,43 +132,3 @@ def operations(
         what_if_request=partial(what_if_request, bus),
         bus=bus_operations(settings, bus, queues_of, agent_queues),
     )
-
-
-def access(settings: Settings) -> AccessRules:
-    """Return the tokens and the policy of the Placement API.
-
-    Without a token file every client may read, and any name is accepted at sign-in, as in that API.
-    """
-    from berth.placement_http import access_of
-    from placement_worker.http.access import Identity, digest_of, noauth2
-
-    tokens, rules = access_of(settings)
-    is_open = tokens is None
-
-    def credential(token: str) -> Credential:
-        if tokens is None:
-            named = _visitor(noauth2({"x-auth-token": token[:MOST_NAME]}))
-            return lambda: named
-        # the digest, not the token, stays in memory as long as the session
-        digest = digest_of(token)
-        return lambda: _visitor(tokens.holder(digest))
-
-    def allows(rule: str, visitor: Visitor | None) -> bool:
-        if visitor is None:
-            return False
-        identity = Identity(visitor.user, visitor.project, visitor.roles)
-        return rules.allows(rule, identity, {"project_id": visitor.project})
-
-    return AccessRules(
-        credential=credential,
-        may_read=lambda visitor: is_open or allows(SHOW, visitor),
-        may_act=lambda visitor: allows(ACT, visitor),
-        names=frozenset(settings.control_room.names),
-    )
-
-
-def _visitor(found: "Identity | None") -> Visitor | None:
-    """Return the user of a token; None also for a name with control characters: names are logged."""
-    if found is None or not found.user.isprintable():
-        return None
-    return Visitor(found.user, found.project, found.roles)

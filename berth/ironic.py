@@ -12,9 +12,9 @@ from berth.worker_roles import Role
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
+from bus.openstack import cloud_access
 from bus.worker import Worker
 from ironic_sync import Access, FollowedIronic, IronicApi, NodeSelection, Notifications, ironic_sync
-from ironic_sync.access import cloud_access
 from ironic_sync.agent import NodeLease, metal_agent, notification_source
 from ironic_sync.agent.worker import nodes_of
 from ironic_sync.core.selection import AGENT

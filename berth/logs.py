@@ -59,8 +59,8 @@ def this_is(process: str) -> None:
 def secrets_of(settings: Settings) -> tuple[str, ...]:
     """Return the texts in the settings that must not be logged, the longest first."""
     found: set[str] = set()
-    if cloud := settings.ironic.api.cloud:
-        from ironic_sync.access import secrets_of_cloud  # imports an HTTP client, which loads slowly
+    for cloud in filter(None, (settings.ironic.api.cloud, settings.placement.cloud)):
+        from bus.openstack import secrets_of_cloud  # imports an HTTP client, which loads slowly
 
         found |= secrets_of_cloud(cloud)
     for value in by_name(settings).values():

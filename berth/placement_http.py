@@ -1,46 +1,75 @@
 """Placement's HTTP API, as the settings describe it. Imported only if it is served: it loads slowly."""
 
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from berth.settings import BadSetting, Settings
+from bus.clock import Clock
 from bus.http import HttpLimits, announce, listen, serve
+from bus.openstack import cloud_access
+from bus.tls import TlsFiles
 from placement_worker import Placement
-from placement_worker.http import Options, access, format_refusal, http_app
+from placement_worker.http import KeystoneTokens, Options, access, format_refusal, http_app
 
 
 def placement_http(placement: Placement, settings: Settings) -> Callable[[], Coroutine[Any, Any, None]]:
     """Return the function that serves the Placement API until cancelled."""
-    app = http_app(placement, _options(settings))
+    tokens = tokens_of(settings, placement.clock)
+    options = Options(policy=policy_of(settings), origins=settings.placement.cors_origins)
+    if tokens is not None:
+        options = replace(options, authenticate=tokens)
+    if isinstance(tokens, KeystoneTokens):
+        options = replace(options, unauthorized=tokens.unauthorized)
+    app = http_app(placement, options)
 
     async def run() -> None:
-        listener = listen(settings.placement.http)
-        announce("placement is served", listener)
-        await serve(
-            app,
-            listener,
-            limits=HttpLimits(connections=settings.placement.http_connections),
-            drain=settings.process.drain,
-            format_refusal=format_refusal,
-            closing=app.state.closing.set,
-        )
+        async with opened(tokens):
+            listener = listen(settings.placement.http)
+            announce("placement is served", listener, tls=tls_of(settings))
+            await serve(
+                app,
+                listener,
+                limits=HttpLimits(connections=settings.placement.http_connections),
+                drain=settings.process.drain,
+                format_refusal=format_refusal,
+                closing=app.state.closing.set,
+                tls=tls_of(settings),
+            )
 
     return run
 
 
-def _options(settings: Settings) -> Options:
-    tokens, rules = access_of(settings)
-    origins = settings.placement.cors_origins
-    return Options(authenticate=tokens or access.noauth2, policy=rules, origins=origins)
+Tokens = access.TokenFile | KeystoneTokens | None  # None: noauth2
 
 
-def access_of(settings: Settings) -> tuple[access.TokenFile | None, access.AccessPolicy]:
-    """Return the token file of the Placement API, if it has one, and its policy; or raise BadSetting."""
-    door = settings.placement
+def tokens_of(settings: Settings, clock: Clock) -> Tokens:
+    """Return the tokens that the settings name, from a file or a Keystone; or raise BadSetting."""
+    api = settings.placement
     try:
-        tokens = access.TokenFile(Path(door.tokens)) if door.auth == "tokens" else None
-        file_rules = access.load_policy(Path(door.policy)) if door.policy else {}
-        return tokens, access.AccessPolicy(file_rules, enforce_new_defaults=door.enforce_new_defaults)
-    except (access.BadTokens, access.BadPolicy) as problem:
+        if api.auth == "tokens":
+            return access.TokenFile(Path(api.tokens))
+        return KeystoneTokens(cloud_access(api.cloud), clock) if api.auth == "keystone" else None
+    except ValueError as problem:
         raise BadSetting(str(problem)) from None
+
+
+def opened(tokens: Tokens) -> AbstractAsyncContextManager[Any]:
+    return tokens if isinstance(tokens, KeystoneTokens) else nullcontext()
+
+
+def policy_of(settings: Settings) -> access.AccessPolicy:
+    """Return the policy of the Placement API, or raise BadSetting."""
+    api = settings.placement
+    try:
+        rules = access.load_policy(Path(api.policy)) if api.policy else {}
+        return access.AccessPolicy(rules, enforce_new_defaults=api.enforce_new_defaults)
+    except access.BadPolicy as problem:
+        raise BadSetting(str(problem)) from None
+
+
+def tls_of(settings: Settings) -> TlsFiles | None:
+    process = settings.process
+    return TlsFiles(process.http_certificate, process.http_key) if process.http_certificate else None

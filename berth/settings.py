@@ -119,8 +119,11 @@ class PlacementHttpSettings(
     """The Placement API over HTTP (docs/http.md)."""
 
     http: str = ""  # address of the API as HOST:PORT; empty: the API is not served
-    # authentication: noauth2 trusts every caller (development only), tokens reads placement_tokens
+    # authentication: noauth2 trusts every caller (development only), tokens reads placement_tokens, keystone
+    # checks tokens at the Keystone of placement_cloud (docs/keystone.md)
     auth: str = "noauth2"
+    # entry of clouds.yaml with the user that may check tokens at Keystone; envvars: the OS_* variables
+    cloud: str = ""
     tokens: str = ""  # file with the tokens of users and their roles
     policy: str = ""  # policy file in oslo.policy's format; empty: the default rules
     # whether a role needs its scope, as in Placement's option of this name: `admin` alone is not enough
@@ -274,6 +277,9 @@ class ProcessSettings(SettingsGroup, frozen=True, kw_only=True):
     # port of the first process's Prometheus metrics; other processes of `berth up` use the next; 0: none
     metrics_port: int = 0
     metrics_host: str = "127.0.0.1"  # address that serves the metrics; 0.0.0.0: all interfaces
+    # certificate file with which the Placement API and the control room speak TLS; a new one is soon used
+    http_certificate: str = ""
+    http_key: str = ""  # file with the key of that certificate
     drain: float = 10.0  # time that a stopping process has for the messages it handles
     # number of cells whose conductors share a process under `berth up`; their simulated agents share another
     cells_a_process: int = 1

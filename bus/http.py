@@ -23,6 +23,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from bus.errors import Unavailable
+from bus.tls import TlsFiles
 
 BACKLOG = 2048
 HEAD_BYTES = 128 << 10  # limit of a request's headers
@@ -55,14 +56,14 @@ def listen(address: str) -> socket.socket:
         raise Unavailable(f"cannot listen at {address}: {problem.strerror or problem}") from None
 
 
-def url_of(listener: socket.socket) -> str:
+def url_of(listener: socket.socket, tls: TlsFiles | None = None) -> str:
     host, port = listener.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    return f"http{'s' if tls else ''}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def announce(server: str, listener: socket.socket, path: str = "") -> None:
+def announce(server: str, listener: socket.socket, path: str = "", tls: TlsFiles | None = None) -> None:
     """Print where a server listens, such as `placement is served at http://127.0.0.1:8778`."""
-    sys.stdout.write(f"{server} at {url_of(listener)}{path}\n")
+    sys.stdout.write(f"{server} at {url_of(listener, tls)}{path}\n")
     sys.stdout.flush()
 
 
@@ -79,8 +80,9 @@ async def serve(
     drain: float = 1.0,
     format_refusal: FormatRefusal = plainly,
     closing: Callable[[], None] | None = None,
+    tls: TlsFiles | None = None,
 ) -> None:
-    """Serve HTTP until cancelled; then requests in progress have `drain` seconds to finish.
+    """Serve HTTP, or with `tls` HTTPS, until cancelled; then requests in progress have `drain` seconds.
 
     `closing` is called before that, to end long-lived responses.
     """
@@ -96,18 +98,25 @@ async def serve(
         server_header=False,
         timeout_keep_alive=limits.idle,  # type: ignore[arg-type]  # fractions of a second are fine
         timeout_graceful_shutdown=max(1, round(drain)),
+        ssl_certfile=tls.certificate if tls else None,
+        ssl_keyfile=tls.key if tls else None,
     )
     config.limits = limits
     config.format_refusal = format_refusal
+    config.load()
     server = _Server(config)
-    try:
-        await server.serve(sockets=[listener])
-    finally:
-        if closing is not None:
-            closing()
-        if server.started:
-            await server.shutdown(sockets=[listener])
-        listener.close()
+    async with asyncio.TaskGroup() as group:
+        renewing = group.create_task(tls.renew(config.ssl)) if tls and config.ssl else None
+        try:
+            await server.serve(sockets=[listener])
+        finally:
+            if renewing is not None:
+                renewing.cancel()
+            if closing is not None:
+                closing()
+            if server.started:
+                await server.shutdown(sockets=[listener])
+            listener.close()
 
 
 def _within_open_files(limits: HttpLimits) -> HttpLimits:

@@ -6,9 +6,10 @@ import hmac
 import re
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Literal
 
 import msgspec
 from starlette.datastructures import Headers
@@ -32,14 +33,17 @@ class Visitor(msgspec.Struct, frozen=True):
     roles: frozenset[str] = frozenset()
 
 
-Credential = Callable[[], Visitor | None]  # the visitor of a token, or None if the token is no longer valid
+Credential = Callable[[], Visitor | None]  # the visitor, or None if the token is no longer valid
+SignIn = Callable[[Mapping[str, str]], Awaitable[Credential]]  # with the fields of the form
+Form = Literal["token", "keystone"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class AccessRules:
     """Authentication and authorisation: the tokens and the policy of the Placement API."""
 
-    credential: Callable[[str], Credential]  # of a token
+    sign_in: SignIn
+    form: Form  # of the page on which users sign in
     may_read: Callable[[Visitor | None], bool]
     may_act: Callable[[Visitor | None], bool]
     names: frozenset[str] = frozenset()  # host names that requests may use, in addition to addresses

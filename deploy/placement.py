@@ -28,12 +28,31 @@ Kind = Literal["berth", "placement"]
 
 
 @dataclass(frozen=True)
+class KeystoneUser:
+    """A user of a Keystone, in the domain Default."""
+
+    auth_url: str
+    username: str
+    password: str
+    project: str
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Return the options of keystoneauth1's plugin `password`."""
+        return {
+            "auth_url": self.auth_url, "username": self.username, "password": self.password,
+            "project_name": self.project, "user_domain_name": "Default", "project_domain_name": "Default",
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
 class ApiAccess:
     """The authentication of a server."""
 
     strict: bool = False  # the new policy alone
     policy: str = ""  # the text of a policy file
     cors_origin: str = ""  # origins permitted by CORS
+    keystone: KeystoneUser | None = None  # who checks tokens; None: noauth2
 
 
 class HttpServer(Server):
@@ -84,13 +103,18 @@ class BerthPlacement(HttpServer):
 
     def _launch(self) -> None:
         command = [
-            str(BERTH), "-m", "berth", "run", "placement", "--bus", "local", "--auth", "noauth2",
+            str(BERTH), "-m", "berth", "run", "placement", "--bus", "local",
+            "--auth", "keystone" if self._access.keystone else "noauth2",
             "--http", f"127.0.0.1:{self.port}", "--database", self._database_url,
         ]  # fmt: skip
         environment = {
             "PYTHONPATH": str(ROOT),
             "BERTH_PLACEMENT_ENFORCE_NEW_DEFAULTS": str(self._access.strict).lower(),
         }
+        if self._access.keystone:
+            environment["BERTH_PLACEMENT_CLOUD"] = "envvars"
+            options = self._access.keystone.options
+            environment |= {f"OS_{name.upper()}": value for name, value in options.items()}
         if self._access.cors_origin:
             environment["BERTH_PLACEMENT_CORS_ORIGINS"] = self._access.cors_origin
         if self._access.policy:
@@ -122,7 +146,8 @@ class OpenStackPlacement(HttpServer):
         policy = self.directory / "policy.yaml"
         policy.write_text(self._access.policy)
         lines = [
-            "[DEFAULT]", "log_dir =", "[api]", "auth_strategy = noauth2",
+            "[DEFAULT]", "log_dir =",
+            "[api]", f"auth_strategy = {'keystone' if self._access.keystone else 'noauth2'}",
             "[placement_database]", f"connection = {self._database_url}",
             "[oslo_policy]", f"enforce_new_defaults = {self._access.strict}", f"policy_file = {policy}",
             "enforce_scope = true",
@@ -133,6 +158,9 @@ class OpenStackPlacement(HttpServer):
                 f"allowed_origin = {self._access.cors_origin}",
                 f"allow_headers = {_CORS_HEADER}",
             ]
+        if (user := self._access.keystone) is not None:
+            options = user.options | {"auth_type": "password", "www_authenticate_uri": user.auth_url}
+            lines += ["[keystone_authtoken]", *(f"{name} = {value}" for name, value in options.items())]
         settings.write_text("\n".join(lines) + "\n")
         environment = {"OS_PLACEMENT_CONFIG_DIR": str(self.directory), "PYTHONWARNINGS": "ignore"}
         manage = [str(COMPLIANCE.with_name("placement-manage")), "--config-file", str(settings), "db", "sync"]

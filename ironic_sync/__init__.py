@@ -2,7 +2,7 @@
 deployed.
 """
 
-from ironic_sync.access import Access
+from bus.openstack import Access
 from ironic_sync.api import IronicApi
 from ironic_sync.core.selection import NodeSelection
 from ironic_sync.notifications import Notifications

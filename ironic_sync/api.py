@@ -12,11 +12,9 @@ import msgspec
 import tenacity
 
 from bus.clock import Clock, monotonic
-from bus.errors import NOT_JSON
-from ironic_sync.access import Access, IronicRefused, IronicUnavailable, Keystone
+from bus.errors import NOT_JSON, Unavailable
+from bus.openstack import Access, Keystone, KeystoneRefused, KeystoneUnavailable
 from ironic_sync.notifications import REQUEST_SECONDS
-
-__all__ = ["Access", "IronicApi", "IronicRefused", "IronicUnavailable"]
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +49,19 @@ _OVERLOADED = (429, 502, 503, 504)
 Json = dict[str, Any]
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class IronicUnavailable(Unavailable):
+    """Ironic or its Keystone is unreachable or overloaded; retry later."""
+
+
+class IronicRefused(Exception):
+    """Ironic or its Keystone refuses the request; the text says why."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(f"Ironic refused ({status}): {text}")
+        self.status = status
+        self.text = text
 
 
 class IronicApi:
@@ -251,6 +262,10 @@ class IronicApi:
         except (httpx.RequestError, OSError) as problem:  # some TLS errors are not wrapped by httpx
             text = str(problem) or type(problem).__name__
             raise IronicUnavailable(f"Ironic at {self._root}: {method} {path}: {text}") from None
+        except KeystoneUnavailable as problem:
+            raise IronicUnavailable(str(problem)) from None
+        except KeystoneRefused as refused:
+            raise IronicRefused(refused.status, refused.text) from None
         finally:
             REQUEST_SECONDS.labels(method, status).observe(monotonic() - began)
         if response.status_code in _OVERLOADED or (response.is_server_error and method == "GET"):
@@ -265,7 +280,7 @@ class IronicApi:
             url = self._access.url
             if not url:
                 assert isinstance(self._auth, Keystone)
-                url = await self._auth.endpoint()
+                url = await self._auth.endpoint("baremetal")
             self._root = url.rstrip("/").removesuffix("/v1")
         return self._root
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from bus.clock import Clock, monotonic
 from bus.errors import Unavailable
-from ironic_sync.access import IronicRefused
+from ironic_sync.api import IronicRefused
 from ironic_sync.core.known_state import Moment
 from ironic_sync.core.node import FIELDS, IronicNode, Malformed, from_rest
 from ironic_sync.notifications import READ_SECONDS, READS, UNRESOLVED

@@ -14,7 +14,7 @@ from contextlib import suppress
 from bus.clock import Clock, monotonic
 from bus.errors import Unavailable
 from bus.resources import Provider
-from ironic_sync.access import IronicRefused
+from ironic_sync.api import IronicRefused
 from ironic_sync.core.difference import WAITING, allowance
 from ironic_sync.core.rule import sequence_at
 from ironic_sync.notifications import (

@@ -38,7 +38,7 @@ _MODULES = {
         "completion": "descriptions", "dead": "dead",
     },
     "Other systems": {
-        "import": "importing", "adopt": "importing", "ironic": "ironic",
+        "import": "importing", "adopt": "importing", "ironic": "ironic", "openstack": "openstack",
     },
 }  # fmt: skip
 _GROUPS = {  # their descriptions
@@ -62,6 +62,7 @@ _GROUPS = {  # their descriptions
     "provider": "Owners of hosts. Reports of a cell count for its own hosts only (docs/cells.md).",
     "dead": "Messages that no worker could handle, each with its reason.",
     "import": "Import the data of another service.",
+    "openstack": "The Placement API in the catalogue of an OpenStack cloud (docs/keystone.md).",
     "ironic": ("Ironic: differences from placement, nodes of any Ironic, and a simulated Ironic."),
 }
 

@@ -105,7 +105,7 @@ class RunOptions:
     bus: str | None = option(None, "RabbitMQ; `local`: placement alone, with --http.", metavar="URL|local")
     database: Database = None
     http: Http = None
-    auth: str | None = option(None, "Authentication of the Placement API: noauth2 or tokens.")
+    auth: str | None = option(None, "Authentication of the Placement API: noauth2, tokens, keystone.")
     tokens: str | None = option(None, "The tokens it believes.", metavar="FILE")
     policy: str | None = option(None, "A policy file that replaces default rules.", metavar="FILE")
     control_room: Room = None

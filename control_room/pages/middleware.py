@@ -12,6 +12,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from bus.errors import Unavailable
 from control_room.access import WebSession, from_our_page, session_cookie, set_session, set_theme
 from control_room.pages.frame import (
     THEMES,
@@ -228,14 +229,21 @@ class AccessMiddleware:
             headers.append("set-cookie", answer.headers["set-cookie"])
 
 
+_UNKNOWN = {
+    "token": "This token is not known here.",
+    "keystone": "Keystone does not accept this user, password and project.",
+}
+
+
 class SignInPages(PageGroup):
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)
         self._failures = SignInFailures()
 
     async def page(self, request: Request, problem: str = "", status: int = 200) -> Response:
-        is_open = self._context.access.may_read(None)
-        return self._renderer.page(request, "login.html", status=status, problem=problem, open=is_open)
+        access = self._context.access
+        shown = {"problem": problem, "open": access.may_read(None), "form": access.form}
+        return self._renderer.page(request, "login.html", status=status, **shown)
 
     async def sign_in(self, request: Request) -> Response:
         fields = await self._renderer.open_form(request)
@@ -243,12 +251,15 @@ class SignInPages(PageGroup):
         if (pause := self._failures.pause(address, context.clock.monotonic())) > 0:
             text = f"Too many sign-ins of this address have failed. Try again in {pause:.0f} s."
             raise PageRefused(429, "Too many attempts", text, retry_after=pause)
-        credential = context.access.credential(fields.get("token", "").strip())
+        try:
+            credential = await context.access.sign_in(fields)
+        except Unavailable as problem:
+            return await self.page(request, str(problem), 503)
         visitor = credential()
         if visitor is None:
             failures = self._failures.failed(address, context.clock.monotonic())
-            log.warning("sign-in refused: unknown token, from %s, failure %d", address, failures)
-            return await self.page(request, "This token is not known here.", 401)
+            log.warning("sign-in refused: unknown user or token, from %s, failure %d", address, failures)
+            return await self.page(request, _UNKNOWN[context.access.form], 401)
         context.sessions.end(session_of(request).id)
         session = context.sessions.sign_in(visitor, credential, context.clock.now())
         log.info("%s signed in from %s", visitor.user, address)

@@ -15,13 +15,12 @@ from bus.agent_builds import AgentBuilds, report
 from bus.clock import Clock
 from bus.errors import Retry, Unavailable
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
-from ironic_sync.access import IronicRefused
 from ironic_sync.agent.core import node as metal_node
 from ironic_sync.agent.core import steps
 from ironic_sync.agent.core.node import FIELDS, MetalNode, node_of
 from ironic_sync.agent.core.steps import Order, Step, next_step
 from ironic_sync.agent.lease import NodeAccess, UnsharedNodes
-from ironic_sync.api import IronicApi
+from ironic_sync.api import IronicApi, IronicRefused
 from ironic_sync.core.node import DEPLOYING
 
 log = logging.getLogger(__name__)

@@ -14,10 +14,9 @@ from bus.messages import AgentReported, HostReported
 from bus.reports import HostState
 from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, HOST_REPORTED, LEASE, REPORT_NODES
 from bus.worker import Worker, every, on
-from ironic_sync.access import IronicRefused
 from ironic_sync.agent.lease import ListNodes, NodeLease, NotLeased, UnsharedNodes
 from ironic_sync.agent.orders import LONGEST_PAUSE, RunningOrders
-from ironic_sync.api import IronicApi
+from ironic_sync.api import IronicApi, IronicRefused
 from ironic_sync.core.node import Malformed, ReceivedNotification, from_rest, opened
 from ironic_sync.core.selection import NodeSelection
 from ironic_sync.notifications import Notifications

@@ -2,5 +2,6 @@
 
 from placement_worker.http.app import Options, http_app
 from placement_worker.http.errors import format_refusal
+from placement_worker.http.keystone import KeystoneTokens
 
-__all__ = ["Options", "format_refusal", "http_app"]
+__all__ = ["KeystoneTokens", "Options", "format_refusal", "http_app"]

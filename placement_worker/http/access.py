@@ -7,14 +7,15 @@ Policy rules use the language of oslo.policy: `@` (always), `!` (never), `role:a
 import hashlib
 import hmac
 import logging
+import math
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -23,17 +24,22 @@ log = logging.getLogger(__name__)
 Headers = Mapping[str, str]
 
 
+Scope = Literal["project", "system", "domain"]
+
+
 class Identity(msgspec.Struct, frozen=True):
     user: str
     project: str
     roles: frozenset[str]
-    system: bool = False  # its token is for the whole system rather than for a project
+    scope: Scope = "project"  # what its token is for
+    name: str = ""  # of the user, if it is not its id
+    until: float = math.inf  # when its token expires
 
 
-Authenticate = Callable[[Headers], Identity | None]  # None: unknown
+Authenticate = Callable[[Headers], Awaitable[Identity | None]]  # None: unknown
 
 
-def noauth2(headers: Headers) -> Identity | None:
+async def noauth2(headers: Headers) -> Identity | None:
     """Trust the token, USER or USER:PROJECT, for development; `admin` is the administrator."""
     token = headers.get("x-auth-token")
     if not token:
@@ -44,7 +50,7 @@ def noauth2(headers: Headers) -> Identity | None:
         user=headers.get("x-user-id", user),
         project=headers.get("x-project-id", project or user),
         roles=frozenset(role.strip().lower() for role in roles.split(",") if role.strip()),
-        system=headers.get("openstack-system-scope", "").lower() == "all",
+        scope="system" if headers.get("openstack-system-scope", "").lower() == "all" else "project",
     )
 
 
@@ -85,7 +91,7 @@ class TokenFile:
         self._stamp = self._stat()
         self._tokens = _read_tokens(path)
 
-    def __call__(self, headers: Headers) -> Identity | None:
+    async def __call__(self, headers: Headers) -> Identity | None:
         return self.holder(digest_of(headers.get("x-auth-token", ""), "latin-1"))
 
     def holder(self, digest: bytes) -> Identity | None:
@@ -206,8 +212,8 @@ class AccessPolicy:
         _refuse_unknown(rules, texts)
 
     def allows(self, rule: str, identity: Identity, target: Target) -> bool:
-        """Return whether the identity may perform an operation; a system-scoped token may not."""
-        return not identity.system and self._rules[rule](identity, target)
+        """Return whether the identity may perform an operation, for which its token must be of a project."""
+        return identity.scope == "project" and self._rules[rule](identity, target)
 
 
 def load_policy(path: Path) -> dict[str, str]:

@@ -232,9 +232,14 @@ LONGEST_LENGTH = 18  # digits of a content-length
 OPEN = frozenset(("/", "/healthz", "/readyz", "/metrics"))  # what needs no token
 
 
+def without_token() -> Problem:
+    return Problem(401, "A valid token is required.", headers={"www-authenticate": "Token"})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
     authenticate: Authenticate = noauth2
+    unauthorized: Callable[[], Problem] = without_token  # refuses a request without a valid token
     policy: AccessPolicy = field(default_factory=AccessPolicy)
     origins: tuple[str, ...] = ()  # origins permitted by CORS
 
@@ -297,7 +302,7 @@ class _Entry:
 
     def __init__(self, app: ASGIApp, options: Options, served: Served) -> None:
         self._app = app
-        self._authenticate = options.authenticate
+        self._options = options
         self._served = served
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -322,11 +327,11 @@ class _Entry:
         log.debug("%s: %s %s: %d", call.id, call.method, scope["path"], call.status)
 
     async def _enter(self, call: ApiCall, scope: Scope, receive: Receive, send: Send) -> None:
-        identity = self._authenticate(call.headers)
-        if identity is not None:
+        if scope["path"] not in OPEN:
+            identity = await self._options.authenticate(call.headers)
+            if identity is None:
+                raise self._options.unauthorized()
             call.identity = identity
-        elif scope["path"] not in OPEN:
-            raise Problem(401, "A valid token is required.", headers={"www-authenticate": "Token"})
         call.minor = negotiated(call.headers.get(VERSION_HEADER, ""))
         length = call.headers.get("content-length")
         if length:

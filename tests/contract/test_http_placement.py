@@ -15,10 +15,12 @@ from starlette.routing import Route
 
 from bus.aggregates import AggregateEditAnswered, AggregateEditRequested, ChangeAggregate
 from bus.claims import ReleaseRequested
+from bus.openstack import KeystoneUnavailable
 from bus.vocabulary import Contended
-from placement_worker.http.access import DEFAULTS, TokenFile
+from placement_worker.http.access import DEFAULTS, Headers, Identity, TokenFile
 from placement_worker.http.app import Resource
 from placement_worker.http.errors import BAD_VALUE, CONCURRENT_UPDATE, DUPLICATE_NAME, UNDEFINED
+from placement_worker.http.keystone import Unauthorized
 from tests.support.aggregates import EAST, WEST, done, has_hosts, host, make
 from tests.support.http_placement import HttpPlacement, a_door, a_stream, claim_in_json, error_of
 from tests.support.ids import uid
@@ -214,6 +216,32 @@ async def test_tokens_identify_the_client(tmp_path: Path) -> None:
         assert (await near("GET", "/resource_providers", token="admin")).status_code == 401
         assert (await near("GET", "/resource_providers", token="r3ader", x_roles="admin")).status_code == 403
         assert (await near("GET", "/usages?project_id=mine", token="r3ader")).status_code == 200
+
+
+async def a_request_without_a_token(headers: Headers) -> Identity | None:
+    return None
+
+
+async def keystone_is_away(headers: Headers) -> Identity | None:
+    raise KeystoneUnavailable("The Keystone service is temporarily unavailable.")
+
+
+async def test_a_refusal_can_name_keystone() -> None:
+    url = "http://keystone/v3"
+    async with opened(authenticate=a_request_without_a_token, unauthorized=lambda: Unauthorized(url)) as near:
+        answer = await near("GET", "/resource_providers")
+    assert (answer.status_code, answer.headers["www-authenticate"]) == (401, f'Keystone uri="{url}"')
+    why = "The request you have made requires authentication."
+    assert answer.json() == {"error": {"code": 401, "title": "Unauthorized", "message": why}}
+
+
+async def test_a_request_that_keystone_cannot_check_may_be_repeated_later() -> None:
+    async with opened(authenticate=keystone_is_away) as near:
+        answer = await near("GET", "/resource_providers")
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert "temporarily unavailable" in error_of(answer)[2]
+        for path in ("/", "/healthz", "/metrics"):  # need no token
+            assert (await near("GET", path)).status_code == 200
 
 
 # Pages of other origins

@@ -3,10 +3,12 @@
 import asyncio
 import logging
 import socket
+import ssl
 from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +17,12 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.types import Message, Receive, Scope, Send
 
+from bus import tls as tls_module
 from bus.errors import Unavailable
 from bus.http import ADDRESS_BYTES, HttpLimits, listen, serve, url_of
+from bus.tls import TlsFiles
+from tests.support.servers import Authority
+from tests.support.waiting import until
 
 SECONDS = 20.0  # after which a test gives up
 SOON = 0.2  # more than it takes to be scheduled on a busy machine
@@ -74,7 +80,11 @@ class MeasuringSite:
 
 @asynccontextmanager
 async def served(
-    idle: float = SECONDS, slow: float = SECONDS, connections: int = 100, holds: int = 0
+    idle: float = SECONDS,
+    slow: float = SECONDS,
+    connections: int = 100,
+    holds: int = 0,
+    tls: TlsFiles | None = None,
 ) -> AsyncIterator[MeasuringSite]:
     """`holds` is what a socket of the server may hold of an answer, if not what it usually does."""
     site, listener = MeasuringSite(), listen("127.0.0.1:0")
@@ -82,7 +92,9 @@ async def served(
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, holds)
     site.port = listener.getsockname()[1]
     limits = HttpLimits(idle=idle, slow=slow, connections=connections)
-    serving = asyncio.create_task(serve(Starlette(routes=[Mount("", site)]), listener, limits=limits))
+    serving = asyncio.create_task(
+        serve(Starlette(routes=[Mount("", site)]), listener, limits=limits, tls=tls)
+    )
     try:
         yield site
     finally:
@@ -259,3 +271,50 @@ async def test_a_place_that_is_taken_is_a_sentence() -> None:
 def test_an_invalid_address_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match="HOST:PORT"):
         listen(address)
+
+
+# TLS
+
+
+async def answered_over_tls(port: int, trusted: ssl.SSLContext) -> tuple[bytes, bytes]:
+    """Return the certificate of the server, and its answer."""
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", port, ssl=trusted, server_hostname="localhost"
+    )
+    try:
+        writer.write(GET)
+        shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        return shown, await answered(reader)
+    finally:
+        writer.close()
+
+
+async def test_a_renewed_certificate_is_used_without_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tls_module, "RENEWAL_SECONDS", 0.01)
+    authority = Authority(tmp_path / "authority")
+    first, second = authority.certificate("localhost"), authority.certificate("localhost")
+    files = TlsFiles(str(tmp_path / "tls.pem"), str(tmp_path / "tls.key"))
+
+    def install(certificate: Path, key: Path) -> None:
+        for source, place in ((certificate, files.certificate), (key, files.key)):
+            Path(place).write_bytes(source.read_bytes())
+
+    install(first.certificate, first.key)
+    trusted = ssl.create_default_context(cafile=authority.file)
+    async with served(tls=files) as site:
+        before, answer = await answered_over_tls(site.port, trusted)
+        assert b"200 OK" in answer
+        install(second.certificate, first.key)  # no pair
+        await until(lambda: "stays as it was" in caplog.text, "the mistake is logged")
+        assert (await answered_over_tls(site.port, trusted))[0] == before
+        install(second.certificate, second.key)
+        while (await answered_over_tls(site.port, trusted))[0] == before:
+            pass
+
+
+async def test_a_client_without_tls_gets_no_answer(tmp_path: Path) -> None:
+    made = Authority(tmp_path).certificate("localhost")
+    async with served(tls=TlsFiles(str(made.certificate), str(made.key))) as site:
+        assert await site.answer() == b""

@@ -9,11 +9,12 @@ from msgspec.structs import replace
 
 from bus.aggregates import ZONE, AggregateEdited, ChangeAggregate, MakeAggregate
 from bus.clock import Clock
+from bus.openstack import Access
 from bus.reports import Inventory
 from bus.requests import ResourceGroup
 from bus.resources import AddInventory, EditRequested, MakeProvider, SetAggregates, SetTraits
 from compute_sim.ironic import Simulation, enrolled
-from ironic_sync.api import Access, IronicApi
+from ironic_sync.api import IronicApi
 from ironic_sync.comparison import diff
 from ironic_sync.core.known_state import KnownStateRules, Moment
 from ironic_sync.core.selection import NodeSelection

@@ -6,9 +6,10 @@ from typing import Any
 import httpx
 import pytest
 
+from bus.openstack import Access
 from compute_sim.core.faults import Durations
 from compute_sim.ironic import IronicExchange, SimPlan, Simulation, enrolled
-from ironic_sync.api import Access, IronicApi, IronicRefused
+from ironic_sync.api import IronicApi, IronicRefused
 from tests.support.simulated_ironic import (
     ALICE,
     INSTANCE,

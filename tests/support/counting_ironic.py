@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequ
 from typing import Any
 
 from bus.clock import Clock
-from ironic_sync.access import IronicRefused, IronicUnavailable
+from ironic_sync.api import IronicRefused, IronicUnavailable
 from ironic_sync.core.known_state import Moment
 from ironic_sync.core.node import FIELDS
 from ironic_sync.reader import NodeRead, Reader

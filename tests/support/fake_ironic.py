@@ -12,7 +12,8 @@ from typing import Any
 
 import httpx
 
-from ironic_sync.api import FIELD_SINCE, MAXIMUM, VERSION, Access, IronicApi
+from bus.openstack import Access
+from ironic_sync.api import FIELD_SINCE, MAXIMUM, VERSION, IronicApi
 
 Handler = Callable[[httpx.Request], httpx.Response | None]
 UNCHOSEN = ("created_at", "updated_at")

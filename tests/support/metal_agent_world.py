@@ -22,6 +22,7 @@ from bus.messages import (
     DestroyOrdered,
     HostReported,
 )
+from bus.openstack import Access
 from bus.requests import BuildSpec, Flavor
 from bus.resources import FindAllocations, FindProviders, Provider
 from bus.sql.database import Database
@@ -32,7 +33,7 @@ from compute_sim.core.faults import Durations
 from compute_sim.ironic import BusNotifier, SimNode, SimPlan, Simulation, enrolled
 from ironic_sync import ironic_sync
 from ironic_sync.agent import metal_agent
-from ironic_sync.api import Access, IronicApi
+from ironic_sync.api import IronicApi
 from tests.support.cloud_workers import of_one_cell
 from tests.support.conductor_builders import CELL
 from tests.support.ids import uid

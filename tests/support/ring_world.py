@@ -19,6 +19,7 @@ from bus.delivery.runner import Bus
 from bus.leases import AgentEditAnswered, AgentEditRequested, AgentsFound, FindAgents
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildPlaced, Selection
+from bus.openstack import Access
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from cell_conductor import AttemptLimits, cell_conductor
@@ -27,7 +28,7 @@ from compute_sim.ironic import SimPlan, Simulation, enrolled
 from ironic_sync import NodeSelection
 from ironic_sync.agent import NodeLease, metal_agent
 from ironic_sync.agent.worker import nodes_of
-from ironic_sync.api import Access, IronicApi
+from ironic_sync.api import IronicApi
 from tests.support.conductor_builders import CELL, Books
 from tests.support.databases import inline_connection
 from tests.support.metal_agent_world import SPEC

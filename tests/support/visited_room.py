@@ -10,8 +10,9 @@ from typing import Any
 import httpx
 
 from berth import wiring
+from berth.control_room_access import opened_access
 from berth.control_room_operations import drains_here
-from berth.control_room_setup import access, operations
+from berth.control_room_setup import operations
 from berth.settings import Settings
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -87,8 +88,8 @@ class VisitedRoom:
             yield told
             self.end_streams()
 
-    async def sign_in(self, token: str) -> httpx.Response:
-        return await self.send("/login", token=token)
+    async def sign_in(self, token: str = "", **fields: str) -> httpx.Response:
+        return await self.send("/login", headers=None, **(fields or {"token": token}))
 
 
 async def nobody(_: Any) -> Any:
@@ -128,6 +129,7 @@ async def a_visited_room(
     from control_room.pages.app import pages_app
     from control_room.pages.frame import PageContext
 
+    settings = settings or Settings()
     broker = LocalBroker()
     set_clock = SetClock()
     clock = set_clock.clock
@@ -136,6 +138,7 @@ async def a_visited_room(
         serving(lambda: LocalTransport(broker), control_room(events), *workers) as bus,
         drains_here(bus) as drains,
         background_tasks(clock) as tasks,
+        opened_access(settings, clock, tasks) as access,
     ):
         sessions = Sessions()
         queries = queries_with(bus, answered, told or {})
@@ -143,10 +146,10 @@ async def a_visited_room(
             queries=queries,
             events=events,
             status=StatusReader(queries, tasks, cells),
-            access=access(settings or Settings()),
+            access=access,
             sessions=sessions,
             clock=clock,
-            operations=operations(bus, settings or Settings(), drains, wiring.queues, wiring.agent_queues),
+            operations=operations(bus, settings, drains, wiring.queues, wiring.agent_queues),
             tasks=tasks,
         )
         tasks.start(sweep(sessions, clock))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ironic_sync.access import cloud_access, secrets_of_cloud
+from bus.openstack import cloud_access, secrets_of_cloud
 
 CLOUDS = """
 clouds:

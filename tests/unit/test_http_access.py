@@ -17,7 +17,7 @@ from placement_worker.http.access import (
 
 
 def identity(user: str, project: str, *roles: str, system: bool = False) -> Identity:
-    return Identity(user, project, frozenset(roles), system)
+    return Identity(user, project, frozenset(roles), "system" if system else "project")
 
 
 @pytest.mark.parametrize(
@@ -34,8 +34,10 @@ def identity(user: str, project: str, *roles: str, system: bool = False) -> Iden
         ({"x-auth-token": "u", "openstack-system-scope": "all"}, identity("u", "u", system=True)),
     ],
 )
-def test_noauth2_takes_the_identity_from_headers(headers: dict[str, str], known: Identity | None) -> None:
-    assert noauth2(headers) == known
+async def test_noauth2_takes_the_identity_from_headers(
+    headers: dict[str, str], known: Identity | None
+) -> None:
+    assert await noauth2(headers) == known
 
 
 TOML = f"""\
@@ -53,37 +55,37 @@ roles = ["admin", "reader"]
 """
 
 
-def test_a_token_of_the_file_identifies_a_client(tmp_path: Path) -> None:
+async def test_a_token_of_the_file_identifies_a_client(tmp_path: Path) -> None:
     file = tmp_path / "tokens.toml"
     file.write_text(TOML)
     who = TokenFile(file)
-    assert who({"x-auth-token": "ein Geheimnis"}) == identity("nova", "service", "service")
-    assert who({"x-auth-token": "another"}) == identity("ops", "admin", "admin", "reader")
-    assert who({"x-auth-token": "Another"}) is None
-    assert who({"x-auth-token": "admin", "x-roles": "admin"}) is None
-    assert who({}) is None
+    assert await who({"x-auth-token": "ein Geheimnis"}) == identity("nova", "service", "service")
+    assert await who({"x-auth-token": "another"}) == identity("ops", "admin", "admin", "reader")
+    assert await who({"x-auth-token": "Another"}) is None
+    assert await who({"x-auth-token": "admin", "x-roles": "admin"}) is None
+    assert await who({}) is None
 
 
-def test_identity_headers_are_ignored_with_a_token(tmp_path: Path) -> None:
+async def test_identity_headers_are_ignored_with_a_token(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
     file.write_text('{"tokens": [{"token": "t", "user": "u", "project": "p", "roles": ["reader"]}]}')
     headers = {"x-auth-token": "t", "x-roles": "admin", "x-project-id": "q", "x-user-id": "v"}
-    assert TokenFile(file)(headers) == identity("u", "p", "reader")
+    assert await TokenFile(file)(headers) == identity("u", "p", "reader")
 
 
-def test_a_change_of_the_file_counts_immediately_unless_it_cannot_be_read(tmp_path: Path) -> None:
+async def test_a_change_of_the_file_counts_immediately_unless_it_cannot_be_read(tmp_path: Path) -> None:
     file = tmp_path / "tokens.toml"
     file.write_text(TOML)
     who = TokenFile(file)
-    assert who({"x-auth-token": "another"}) is not None
+    assert await who({"x-auth-token": "another"}) is not None
     old, new = (hashlib.sha256(token).hexdigest() for token in (b"another", b"a third"))
     file.write_text(TOML.replace(old, new))
-    assert who({"x-auth-token": "another"}) is None
+    assert await who({"x-auth-token": "another"}) is None
     for broken in ("tokens = [", ""):
         file.write_text(broken)
-        assert who({"x-auth-token": "a third"}) is not None
+        assert await who({"x-auth-token": "a third"}) is not None
     file.unlink()
-    assert who({"x-auth-token": "a third"}) is not None
+    assert await who({"x-auth-token": "a third"}) is not None
 
 
 @pytest.mark.parametrize(
@@ -116,7 +118,7 @@ def test_a_file_that_cannot_be_used_is_named_and_its_secrets_are_not(
 
 
 def somebody(*roles: str, project: str = "p", user: str = "u", system: bool = False) -> Identity:
-    return Identity(user, project, frozenset(roles), system)
+    return Identity(user, project, frozenset(roles), "system" if system else "project")
 
 
 @pytest.mark.parametrize(

@@ -1,128 +1,21 @@
 """Authentication to Ironic: Keystone with the real keystoneauth1, and TLS, over real sockets."""
 
-import json
 import logging
 import ssl
-import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from ironic_sync.api import Access, IronicApi, IronicRefused, IronicUnavailable
+from bus.openstack import Access
+from ironic_sync.api import IronicApi, IronicRefused, IronicUnavailable
 from tests.support.fake_ironic import FakeIronic, fault, node_number
+from tests.support.fake_keystone import CERTIFICATE, KEY, SECRET, AnsweringServer, FakeKeystone
 
 UUID = node_number(1)
-SECRET = "s3cret"
-KEY = """\
------BEGIN PRIVATE KEY-----
-MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQg2aABDo2V9/O87ZP4
-WrUUfmnyQjpH2Gq1bD8dh1j7dVqhRANCAARmOBHF7uIwdtIHQ2IHqE0BwB+x/cNZ
-PRNirYn0qOT3IxruxcpBME53L+eoKjMUqCJO2Zm8uB2tlrF6amMciebX
------END PRIVATE KEY-----
-"""
-CERTIFICATE = """\
------BEGIN CERTIFICATE-----
-MIIBkDCCATagAwIBAgIUPIH554UhOvHy1dRpQ5RrUKOfB0cwCgYIKoZIzj0EAwIw
-FDESMBAGA1UEAwwJMTI3LjAuMC4xMCAXDTI2MTEyMDEyMTMzNFoYDzIxMjYxMDI3
-MTIxMzM0WjAUMRIwEAYDVQQDDAkxMjcuMC4wLjEwWTATBgcqhkjOPQIBBggqhkjO
-PQMBBwNCAARmOBHF7uIwdtIHQ2IHqE0BwB+x/cNZPRNirYn0qOT3IxruxcpBME53
-L+eoKjMUqCJO2Zm8uB2tlrF6amMciebXo2QwYjAdBgNVHQ4EFgQULlDOixnry0VT
-7gP87oFAtaE5K3owHwYDVR0jBBgwFoAULlDOixnry0VT7gP87oFAtaE5K3owDwYD
-VR0RBAgwBocEfwAAATAPBgNVHRMBAf8EBTADAQH/MAoGCCqGSM49BAMCA0gAMEUC
-IAm9iq3Dvh6sUfNj+MDJNBuEGR210Vg8M3rMwXv8jUCnAiEAtE7jSWimKEjXBeoo
-SRETD+dDTLvfe9uACz4HFgzXguM=
------END CERTIFICATE-----
-"""
-
-
-class AnsweringServer:
-    """Answers every request by what `answer` gives: status, headers, body."""
-
-    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
-        self.asked: list[dict[str, Any]] = []
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-                outer.asked.append(json.loads(body))
-                self._say(*outer.answer(len(outer.asked)))
-
-            def do_GET(self) -> None:
-                self._say(*outer.answer(0))
-
-            def _say(self, status: int, headers: dict[str, str], body: Any) -> None:
-                content = json.dumps(body).encode()
-                self.send_response(status)
-                for name, value in {**headers, "Content-Length": str(len(content))}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(content)
-
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        if tls is not None:
-            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
-        self.port = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
-        self._thread.start()
-
-    def answer(self, number: int) -> tuple[int, dict[str, str], Any]:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
-class FakeKeystone(AnsweringServer):
-    status = 201
-    lasts = timedelta(hours=1)
-
-    def answer(self, number: int) -> tuple[int, dict[str, str], Any]:
-        if self.status != 201:
-            return self.status, {}, {"error": {"message": "you may not", "code": self.status}}
-        endpoints = [
-            {
-                "interface": kind,
-                "region": region,
-                "region_id": region,
-                "url": f"http://{kind}.{region}/v1",
-                "id": "e",
-            }
-            for kind in ("public", "internal")
-            for region in ("north", "south")
-        ]
-        catalog = [{"type": "baremetal", "name": "ironic", "id": "s", "endpoints": endpoints}]
-        ends = (datetime.now(UTC) + self.lasts).isoformat()
-        token = {"expires_at": ends, "issued_at": ends, "methods": ["password"], "catalog": catalog}
-        return (
-            201,
-            {"X-Subject-Token": f"token-{number}"},
-            {"token": token | {"user": {"id": "u", "name": "me"}}},
-        )
-
-    def access(self, **more: Any) -> Access:
-        auth = more.pop("auth", None) or {
-            "username": "me",
-            "password": SECRET,
-            "user_domain_name": "Default",
-            "project_name": "service",
-            "project_domain_name": "Default",
-        }
-        auth = {"auth_url": f"http://127.0.0.1:{self.port}/v3", **auth}
-        return Access(**{"url": "http://i", "auth_type": "v3password", "auth": auth} | more)
 
 
 @pytest.fixture

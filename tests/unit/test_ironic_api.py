@@ -3,7 +3,8 @@
 import httpx
 import pytest
 
-from ironic_sync.api import NEWEST, VERSION, Access, IronicApi, IronicRefused, IronicUnavailable
+from bus.openstack import Access
+from ironic_sync.api import NEWEST, VERSION, IronicApi, IronicRefused, IronicUnavailable
 from tests.support.fake_ironic import FakeIronic, fault, node_number
 
 UUID = node_number(1)

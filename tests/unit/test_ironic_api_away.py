@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from ironic_sync.api import READ_ATTEMPTS, VERSION, Access, IronicApi, IronicRefused, IronicUnavailable
+from bus.openstack import Access
+from ironic_sync.api import READ_ATTEMPTS, VERSION, IronicApi, IronicRefused, IronicUnavailable
 from tests.support.fake_ironic import FakeIronic, fault, node_number
 
 UUID = node_number(1)

@@ -1,5 +1,5 @@
-"""Authentication at Ironic's API (none, HTTP basic, or a Keystone token) and trusted certificates, read from
-clouds.yaml or OS_* variables as openstacksdk does.
+"""Credentials for OpenStack services (none, HTTP basic, or a Keystone token) and trusted certificates, read
+from clouds.yaml or OS_* variables as openstacksdk does.
 """
 
 import asyncio
@@ -21,26 +21,25 @@ if TYPE_CHECKING:
     from keystoneauth1.identity import BaseIdentityPlugin
     from keystoneauth1.session import Session
 
-SERVICE = "baremetal"
 SPARE_SECONDS = 60  # a token that expires sooner is replaced
 
 
-class IronicUnavailable(Unavailable):
-    """Ironic or its Keystone is unreachable or overloaded; retry later."""
+class KeystoneUnavailable(Unavailable):
+    """Keystone is unreachable or overloaded; retry later."""
 
 
-class IronicRefused(Exception):
-    """Ironic or its Keystone refuses the request; the text says why."""
+class KeystoneRefused(Exception):
+    """Keystone refuses our credentials or a request; the text says why."""
 
     def __init__(self, status: int, text: str) -> None:
-        super().__init__(f"Ironic refused ({status}): {text}")
+        super().__init__(f"Keystone refused ({status}): {text}")
         self.status = status
         self.text = text
 
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """The address of Ironic's API and the credentials for it."""
+    """The address of a service's API and the credentials for it."""
 
     url: str = ""  # empty: from Keystone's catalogue
     auth_type: str = "none"  # or http_basic, or an identity plugin of keystoneauth1, such as password
@@ -48,7 +47,7 @@ class Access:
     region: str = ""  # of Keystone's catalogue; empty: the first
     interface: str = "public"  # of the catalogue
     ca_file: str = ""  # empty: the certificate authorities that this machine trusts
-    cert_file: str = ""  # our client certificate, if Ironic requires one
+    cert_file: str = ""  # our client certificate, if the service requires one
     key_file: str = ""
     insecure: bool = False  # accept any server certificate
     timeout: float = 30.0
@@ -71,6 +70,25 @@ class Access:
     @property
     def has_tokens(self) -> bool:
         return self.auth_type not in ("none", "http_basic")
+
+    @property
+    def keystone_url(self) -> str:
+        """Return the address of version 3 of Keystone's API."""
+        return f"{self.auth['auth_url'].rstrip('/').removesuffix('/v3')}/v3"
+
+    def keystone_client(
+        self, *, timeout: float, connections: int = 1, transport: httpx.AsyncBaseTransport | None = None
+    ) -> httpx.AsyncClient:
+        """Return a client of Keystone's API with these credentials; tests give another transport than TCP."""
+        return httpx.AsyncClient(
+            auth=self.http_auth(),
+            verify=False if self.keystone_url.startswith("http://") else self.trust(),
+            transport=transport,
+            timeout=timeout,
+            limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+            headers={"Accept": "application/json"},
+            trust_env=False,
+        )
 
     def identity(self) -> "BaseIdentityPlugin":
         """Return the keystoneauth1 plugin that fetches tokens with these credentials."""
@@ -95,13 +113,13 @@ class Access:
         return plugin
 
     def http_auth(self) -> "httpx.BasicAuth | Keystone | None":
-        """Return the httpx authentication that requests to Ironic use."""
+        """Return the httpx authentication of requests to the service."""
         if self.auth_type == "http_basic":
             return httpx.BasicAuth(self.auth["username"], self.auth.get("password", ""))
         return Keystone(self) if self.has_tokens else None
 
     def trust(self) -> ssl.SSLContext:
-        """Return the TLS context for connections to Ironic, from the certificate files."""
+        """Return the TLS context for connections to the service, from the certificate files."""
         context = ssl.create_default_context(cafile=self.ca_file or None)
         if self.insecure:
             context.check_hostname = False
@@ -130,20 +148,20 @@ class Keystone(httpx.Auth):
             request.headers["X-Auth-Token"] = await self._token(refused=token)
             yield request
 
-    async def endpoint(self) -> str:
-        """Return Ironic's address from Keystone's catalogue."""
+    async def endpoint(self, service_type: str) -> str:
+        """Return the address of a service from Keystone's catalogue."""
         await self._token()
         assert self._held is not None
         access = self._access
         with _our_errors(access.auth["auth_url"]):
             found = self._held.service_catalog.url_for(
-                service_type=SERVICE, interface=access.interface, region_name=access.region or None
+                service_type=service_type, interface=access.interface, region_name=access.region or None
             )
         return str(found)
 
     async def _token(self, refused: str = "") -> str:
-        """Return a valid Keystone token; `refused` is a token that Ironic has rejected, whatever its
-        expiry.
+        """Return a valid Keystone token; `refused` is a token that the service has rejected,
+        whatever its expiry.
         """
         async with self._one_at_a_time:
             held = self._held
@@ -174,10 +192,10 @@ def _our_errors(url: str) -> Iterator[None]:
     try:
         yield
     except (exceptions.ConnectionError, exceptions.HttpServerError) as problem:
-        raise IronicUnavailable(f"Keystone at {url}: {problem}") from None
+        raise KeystoneUnavailable(f"Keystone at {url}: {problem}") from None
     except exceptions.ClientException as problem:
         status = getattr(problem, "http_status", 401)
-        raise IronicRefused(status, f"Keystone at {url}: {problem}") from None
+        raise KeystoneRefused(status, f"Keystone at {url}: {problem}") from None
 
 
 ENVIRONMENT = "envvars"  # the name of the cloud that the OS_* variables describe, as in openstacksdk

@@ -1,0 +1,68 @@
+"""`berth openstack`: the Placement API in the catalogue of a cloud."""
+
+from dataclasses import dataclass
+
+from berth.commands.options import Commands, option
+from berth.commands.terminal import Cli
+from berth.settings import BadSetting
+from bus.openstack import Access, cloud_access
+
+INTERFACES = ("public", "internal", "admin")
+
+commands = Commands(name="openstack", no_args_is_help=True)
+
+
+@dataclass(frozen=True)
+class RegisterOptions:
+    url: str = option("", "Where clients reach the Placement API, on every interface.", metavar="URL")
+    public: str = option("", "The same for one interface, instead of --url.", metavar="URL")
+    internal: str = option("", "The same for one interface, instead of --url.", metavar="URL")
+    admin: str = option("", "The same for one interface, instead of --url.", metavar="URL")
+    region: str = option("", "Region of the endpoints (default: that of the cloud).", metavar="NAME")
+    name: str = option("placement", "Name of the service, if there is none of its type yet.")
+    cloud: str = option("", "Administrator in clouds.yaml (default: placement_cloud, or the OS_* variables).")
+    apply: bool = option(False, "Make these changes; without it they are only shown.")
+
+
+@commands.command("register")
+async def register_command(cli: Cli, options: RegisterOptions) -> int:
+    """Enter the Placement API into Keystone's catalogue, so that its clients find this berth.
+
+    Prints each entry with what it was before. The same command with the former URL undoes it: clients use
+    the changed address within the lifetime of the catalogue that they have read, at most that of a token.
+    """
+    from berth.operations.registering import Catalogue  # an HTTP client, which loads slowly
+
+    urls = {interface: getattr(options, interface) or options.url for interface in INTERFACES}
+    urls = {interface: url.rstrip("/") for interface, url in urls.items() if url}
+    for url in urls.values():
+        if not url.startswith(("http://", "https://")):
+            raise BadSetting(f"{url!r} is no URL: it begins with http:// or https://")
+    if not urls:
+        raise BadSetting("say with --url where clients reach the Placement API")
+    access = _administrator(options.cloud or cli.settings.placement.cloud or "envvars")
+    region = options.region or access.region
+    if not region:
+        raise BadSetting("say with --region which region the endpoints are of: the cloud names none")
+    async with Catalogue(access) as catalogue:
+        entries = await catalogue.compare(options.name, region, urls)
+        for entry in entries:
+            facts = {"interface": entry.interface, "wanted": entry.wanted, "found": entry.found}
+            cli.value(facts, entry.sentence, "bold" if entry.differs else None)
+        changes = sum(entry.differs for entry in entries)
+        if changes and options.apply:
+            await catalogue.apply(entries, region)
+    if not cli.as_json:
+        done = "done" if options.apply else "--apply makes them"
+        cli.line(f"{changes} changes in region {region}: {done}" if changes else "nothing to change", "dim")
+    return 0
+
+
+def _administrator(cloud: str) -> Access:
+    try:
+        access = cloud_access(cloud)
+    except ValueError as problem:
+        raise BadSetting(str(problem)) from None
+    if not access.has_tokens:
+        raise BadSetting(f"cloud {cloud!r}: its auth_type {access.auth_type} is not of Keystone")
+    return access

@@ -1,0 +1,115 @@
+"""Who may use the control room: the users, roles and policy of the Placement API."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from weakref import WeakSet
+
+from berth.placement_http import policy_of, tokens_of
+from berth.settings import Settings
+from bus.clock import Clock
+from bus.errors import Unavailable
+from control_room.access import AccessRules, Credential, Visitor
+from control_room.shared_data import BackgroundTasks
+from placement_worker.http import KeystoneTokens
+from placement_worker.http.access import Identity, TokenFile, digest_of, noauth2
+
+log = logging.getLogger(__name__)
+
+SHOW, ACT = "berth:control_room:show", "berth:control_room:act"
+MOST_NAME = 255  # characters of a user name without a token file
+CHECK_SECONDS = 30.0  # between two checks of the Keystone tokens of open sessions
+
+
+@asynccontextmanager
+async def opened_access(
+    settings: Settings, clock: Clock, tasks: BackgroundTasks
+) -> AsyncIterator[AccessRules]:
+    """Yield the users and the policy of the Placement API.
+
+    With neither tokens nor Keystone every client may read, and may sign in with any name, as in that API.
+    """
+    tokens, rules = tokens_of(settings, clock), policy_of(settings)
+
+    async def sign_in(fields: Mapping[str, str]) -> Credential:
+        token = fields.get("token", "").strip()
+        if not isinstance(tokens, TokenFile):
+            named = _visitor(await noauth2({"x-auth-token": token[:MOST_NAME]}))
+            return lambda: named
+        # the digest, not the token, stays in memory as long as the session
+        digest = digest_of(token)
+        return lambda: _visitor(tokens.holder(digest))
+
+    def allows(rule: str, visitor: Visitor | None) -> bool:
+        if visitor is None:
+            return False
+        identity = Identity(visitor.user, visitor.project, visitor.roles)
+        return rules.allows(rule, identity, {"project_id": visitor.project})
+
+    rules_of_pages = AccessRules(
+        sign_in=sign_in,
+        form="token",
+        may_read=lambda visitor: tokens is None or allows(SHOW, visitor),
+        may_act=lambda visitor: allows(ACT, visitor),
+        names=frozenset(settings.control_room.names),
+    )
+    if isinstance(tokens, KeystoneTokens):
+        async with tokens:
+            keystone = KeystoneSignIn(tokens, clock)
+            tasks.start(keystone.check_sessions())
+            yield replace(rules_of_pages, sign_in=keystone.sign_in, form="keystone")
+    else:
+        yield rules_of_pages
+
+
+class KeystoneSession:
+    """The credential of a user who signed in through Keystone, until the token expires or is revoked."""
+
+    def __init__(self, token: str, identity: Identity | None, clock: Clock) -> None:
+        self.token = token
+        self.visitor = _visitor(identity) if identity and identity.scope == "project" else None
+        self._until = identity.until if identity else 0.0
+        self._clock = clock
+
+    def __call__(self) -> Visitor | None:
+        return self.visitor if self._clock.now() < self._until else None
+
+
+class KeystoneSignIn:
+    """Signs users in with a password or an application credential of Keystone.
+
+    The tokens of open sessions are checked once a minute: a revoked one ends its session. While Keystone is
+    away, sessions continue until their tokens expire.
+    """
+
+    def __init__(self, tokens: KeystoneTokens, clock: Clock) -> None:
+        self._tokens = tokens
+        self._clock = clock
+        self._sessions: WeakSet[KeystoneSession] = WeakSet()
+
+    async def sign_in(self, fields: Mapping[str, str]) -> Credential:
+        token = await self._tokens.sign_in(fields)
+        identity = await self._tokens.identity(token) if token else None
+        session = KeystoneSession(token or "", identity, self._clock)
+        self._sessions.add(session)
+        return session
+
+    async def check_sessions(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            for session in [session for session in self._sessions if session() is not None]:
+                try:
+                    if await self._tokens.identity(session.token) is None:
+                        session.visitor = None
+                except Unavailable as problem:
+                    log.warning("open sessions are not checked: %s", problem)
+                    break
+
+
+def _visitor(found: Identity | None) -> Visitor | None:
+    """Return the user of a token; None also for a name with control characters: names are logged."""
+    if found is None or not (name := found.name or found.user).isprintable():
+        return None
+    return Visitor(name, found.project, found.roles)

@@ -1,0 +1,42 @@
+"""The certificate of the HTTP servers. A renewed one is loaded while they run."""
+
+import asyncio
+import logging
+import os
+import ssl
+from dataclasses import dataclass
+
+log = logging.getLogger(__name__)
+
+RENEWAL_SECONDS = 5.0  # between two checks of the files
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """The files of a server's certificate and its key."""
+
+    certificate: str
+    key: str
+
+    async def renew(self, context: ssl.SSLContext) -> None:
+        """Load the pair anew whenever a file has changed; new connections then use it."""
+        loaded = self._stamp()
+        while True:
+            await asyncio.sleep(RENEWAL_SECONDS)
+            if (stamp := self._stamp()) == loaded:
+                continue
+            loaded = stamp
+            try:
+                # A pair that does not match would spoil the context in use.
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key)
+                context.load_cert_chain(self.certificate, self.key)
+                log.warning("the certificate %s was loaded again", self.certificate)
+            except OSError as problem:  # also an SSLError
+                log.error("the certificate stays as it was: %s: %s", self.certificate, problem)
+
+    def _stamp(self) -> tuple[int, ...]:
+        try:
+            found = [os.stat(path) for path in (self.certificate, self.key)]
+        except OSError:
+            return ()
+        return tuple(number for file in found for number in (file.st_mtime_ns, file.st_ino, file.st_size))

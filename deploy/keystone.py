@@ -1,0 +1,84 @@
+"""A private OpenStack Keystone on a loopback port, from the environment that `make compliance` builds.
+
+It keeps users, projects and revoked tokens in an SQLite file. Its user `admin` has the role admin on the
+project `admin`; the other users and projects are made over its API.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import secrets
+import subprocess
+from pathlib import Path
+
+from deploy.placement import COMPLIANCE, HttpServer, KeystoneUser
+from deploy.processes import exchange
+
+REGION = "RegionOne"
+
+
+class KeystoneServer(HttpServer):
+    name = "Keystone"
+
+    def __init__(self, directory: Path, *, token_seconds: int = 3600) -> None:
+        super().__init__(directory)
+        self.password = secrets.token_hex(8)
+        self._configuration = self.directory / "keystone.conf"
+        self._token_seconds = token_seconds
+
+    @property
+    def url(self) -> str:
+        return f"{self.base_url}/v3"
+
+    @property
+    def admin(self) -> KeystoneUser:
+        return KeystoneUser(self.url, "admin", self.password, "admin")
+
+    def _ready(self) -> bool:
+        request = b"GET /v3 HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+        return exchange(self.port, request, 12).endswith(b"200")
+
+    def _launch(self) -> None:
+        if not self._configuration.exists():
+            self._prepare()
+        # Keystone reads the options of its process: they are in a file that gunicorn finds by itself.
+        options = {
+            "wsgi_app": "keystone.wsgi.api:application", "bind": f"127.0.0.1:{self.port}", "threads": 8,
+            "keepalive": 60, "loglevel": "warning",
+        }  # fmt: skip
+        lines = "".join(f"{name} = {value!r}\n" for name, value in options.items())
+        (self.directory / "gunicorn.conf.py").write_text(lines)
+        self._run([str(COMPLIANCE), "-m", "gunicorn"], {"OS_KEYSTONE_CONFIG_DIR": str(self.directory)})
+
+    def _prepare(self) -> None:
+        database = self.directory / "keystone.sqlite"
+        keys = self.directory / "fernet-keys"
+        credential_keys = self.directory / "credential-keys"
+        for place in (keys, credential_keys):
+            place.mkdir(mode=0o700)
+        lines = (
+            "[DEFAULT]", "use_stderr = true", "[database]", f"connection = sqlite:///{database}",
+            "[fernet_tokens]", f"key_repository = {keys}", "[credential]",
+            f"key_repository = {credential_keys}", "[token]", f"expiration = {self._token_seconds}",
+            "allow_expired_window = 3600", "[identity]", "password_hash_rounds = 4",
+            "[cache]", "enabled = false",
+        )  # fmt: skip
+        self._configuration.write_text("\n".join(lines) + "\n")
+        self._manage("db_sync")
+        owner = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(os.getegid()).gr_name
+        for command in ("fernet_setup", "credential_setup"):
+            self._manage(command, "--keystone-user", owner[0], "--keystone-group", owner[1])
+        self._manage(
+            "bootstrap", "--bootstrap-password", self.password, "--bootstrap-region-id", REGION,
+            *(f"--bootstrap-{kind}-url={self.url}" for kind in ("admin", "internal", "public")),
+        )  # fmt: skip
+
+    def _manage(self, *words: str) -> None:
+        manage = COMPLIANCE.parent / "keystone-manage"
+        done = subprocess.run(
+            [str(manage), "--config-file", str(self._configuration), *words], capture_output=True, text=True
+        )
+        if done.returncode:
+            raise RuntimeError(f"keystone-manage {words[0]}: {done.stderr[-2000:]}")

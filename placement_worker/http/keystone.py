@@ -1,0 +1,200 @@
+"""Authentication by Keystone tokens. Keystone is asked about a token once a minute at most."""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Self
+
+import httpx
+import msgspec
+
+from bus.clock import Clock
+from bus.errors import NOT_JSON
+from bus.openstack import Access, KeystoneRefused, KeystoneUnavailable
+from placement_worker.http.access import Headers, Identity, digest_of
+from placement_worker.http.errors import JSON, Problem
+
+log = logging.getLogger(__name__)
+
+KNOWN_SECONDS = 60.0  # for which Keystone's answer about a token is used again
+UNKNOWN_SECONDS = 5.0  # the same for an invalid token, so that a client that repeats it costs little
+MOST_TOKENS = 10_000  # answers kept; the oldest is dropped
+PATIENCE = 10.0  # seconds a request waits for Keystone
+CONNECTIONS = 32
+SERVICE_ROLE = "service"  # of a service token with which an expired token of a user is accepted
+
+_AWAY = "The Keystone service is temporarily unavailable."
+
+
+class _Named(msgspec.Struct, frozen=True):
+    id: str
+    name: str = ""
+
+
+class _Token(msgspec.Struct, frozen=True, kw_only=True):
+    user: _Named
+    expires_at: datetime
+    project: _Named | None = None
+    domain: _Named | None = None
+    system: dict[str, bool] = {}
+    roles: tuple[_Named, ...] = ()
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(
+            user=self.user.id,
+            project=self.project.id if self.project else "",
+            roles=frozenset(role.name.lower() for role in self.roles),
+            scope="system" if self.system else "domain" if self.domain else "project",
+            name=self.user.name,
+            until=self.expires_at.timestamp(),
+        )
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    token: _Token
+
+
+_decode = msgspec.json.Decoder(_Answer).decode
+
+
+class Unauthorized(Problem):
+    """The refusal of a request without a valid token, as clients of Keystone expect it."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(401, headers={"www-authenticate": f'Keystone uri="{url}"'})
+
+    def rendered(self, accept: str, request_id: str, minor: int) -> tuple[str, bytes]:
+        why = "The request you have made requires authentication."
+        error = {"code": self.status, "title": self.title, "message": why}
+        return f"{JSON}; charset=UTF-8", msgspec.json.encode({"error": error})
+
+
+class KeystoneTokens:
+    """The identities of Keystone tokens. Use it with `async with`.
+
+    Answers are kept under a hash of the token: for a minute, but not longer than the token is valid. If
+    Keystone does not answer, `KeystoneUnavailable` is raised: nobody is let in unchecked.
+    """
+
+    def __init__(
+        self, access: Access, clock: Clock | None = None, transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
+        self.url = access.keystone_url
+        self._access = access
+        self._clock = clock or Clock()
+        self._transport = transport  # given by tests; by default TCP
+        self._client: httpx.AsyncClient | None = None
+        self._kept: OrderedDict[bytes, tuple[Identity | None, float]] = OrderedDict()  # and until when
+        self._asking: dict[bytes, asyncio.Event] = {}
+
+    async def __aenter__(self) -> Self:
+        self._client = self._access.keystone_client(
+            timeout=PATIENCE, connections=CONNECTIONS, transport=self._transport
+        )
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+
+    async def sign_in(self, fields: Mapping[str, str]) -> str | None:
+        """Return a new token for a user's password or an application credential, or None if refused."""
+        assert self._client is not None, "use it with `async with`"
+        try:
+            body = {"auth": _credentials(fields)}
+            response = await self._client.post(
+                f"{self.url}/auth/tokens", json=body, auth=lambda request: request
+            )
+            if response.is_success:
+                return str(response.headers["X-Subject-Token"])
+            if response.status_code in (400, 401, 403, 404):
+                return None
+            why = f"it answered {response.status_code}"
+        except (httpx.RequestError, OSError) as problem:
+            why = str(problem) or type(problem).__name__
+        log.warning("Keystone at %s: nobody can sign in: %s", self.url, why)
+        raise KeystoneUnavailable(_AWAY)
+
+    def unauthorized(self) -> Problem:
+        return Unauthorized(self.url)
+
+    async def __call__(self, headers: Headers) -> Identity | None:
+        """Return the identity of a request, or None for an invalid token or service token.
+
+        With the token of a service beside it, a user's token counts although it has expired meanwhile.
+        """
+        service_token, expired = headers.get("x-service-token", "").strip(), False
+        if service_token:
+            service = await self.identity(service_token)
+            if service is None:
+                return None
+            expired = SERVICE_ROLE in service.roles
+        token = headers.get("x-auth-token", "").strip()
+        return await self.identity(token, expired=expired) if token else None
+
+    async def identity(self, token: str, *, expired: bool = False) -> Identity | None:
+        """Return the identity of a token, also of an expired one if `expired`, or None if it is invalid."""
+        key = digest_of(f"{token} expired" if expired else token, "latin-1")
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    identity, until = self._kept.get(key, (None, 0.0))
+                    if self._clock.monotonic() < until:
+                        return identity
+                    if (asking := self._asking.get(key)) is None:
+                        return await self._ask(key, token, expired)
+                    await asking.wait()  # for the answer to another request with this token
+        except (KeystoneUnavailable, TimeoutError) as problem:
+            log.warning("a token cannot be checked: %s", problem or f"no answer within {PATIENCE:g} s")
+            raise KeystoneUnavailable(_AWAY) from None
+
+    async def _ask(self, key: bytes, token: str, expired: bool) -> Identity | None:
+        asking = self._asking[key] = asyncio.Event()
+        try:
+            identity, seconds = await self._validate(token, expired), UNKNOWN_SECONDS
+            if identity is not None:
+                left = identity.until - self._clock.now()
+                seconds = min(KNOWN_SECONDS, left)
+                if left <= 0 and not expired:
+                    identity = None
+            self._kept.pop(key, None)
+            self._kept[key] = identity, self._clock.monotonic() + seconds
+            if len(self._kept) > MOST_TOKENS:
+                self._kept.popitem(last=False)
+            return identity
+        finally:
+            del self._asking[key]
+            asking.set()
+
+    async def _validate(self, token: str, expired: bool) -> Identity | None:
+        """Ask Keystone about a token; return None if Keystone does not know it, or no longer."""
+        assert self._client is not None, "use it with `async with`"
+        if not (token.isascii() and token.isprintable()):
+            return None
+        address = f"{self.url}/auth/tokens?nocatalog{'&allow_expired=1' if expired else ''}"
+        try:
+            response = await self._client.get(address, headers={"X-Subject-Token": token})
+            if response.status_code == 404:
+                return None
+            if response.is_success:
+                return _decode(response.content).token.identity
+            why = f"it answered {response.status_code}"
+        except KeystoneRefused as refused:  # our own credentials, not this token
+            why = f"{refused}: see placement_cloud"
+        except (httpx.RequestError, OSError, *NOT_JSON) as problem:
+            why = str(problem) or type(problem).__name__
+        raise KeystoneUnavailable(f"Keystone at {self.url}: {why}")
+
+
+def _credentials(fields: Mapping[str, str]) -> dict[str, Any]:
+    """Return the body of a sign-in from the fields of a form."""
+    if id_ := fields.get("application_credential"):
+        credential = {"id": id_, "secret": fields.get("secret", "")}
+        return {"identity": {"methods": ["application_credential"], "application_credential": credential}}
+    domain = {"name": fields.get("domain") or "Default"}
+    user = {"name": fields.get("user", ""), "domain": domain, "password": fields.get("password", "")}
+    project = {"name": fields.get("project", ""), "domain": domain}
+    return {"identity": {"methods": ["password"], "password": {"user": user}}, "scope": {"project": project}}
