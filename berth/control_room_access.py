@@ -1,4 +1,4 @@
-"""Who may use the control room: the users, roles and policy of the Placement API."""
+"""Access to the control room: the users, roles and policy of the Placement API."""
 
 import asyncio
 import logging

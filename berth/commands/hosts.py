@@ -1,47 +1,34 @@
-"""`berth host`: hosts, their inventories, and disabling them. `berth provider`: assign hosts to cells.
+"""`berth host`: hosts, their inventories, and disabling them.
 
 An operator's choice is a trait of the host's root in placement: it is effective immediately and needs no
 agent.
 """
 
-import re
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from typing import Annotated
 
 from rich.text import Text
 from rich.tree import Tree as Picture
 
-from berth.commands.options import Commands, argument, described, option, positional
+from berth.commands.options import Commands, described, option, positional
 from berth.commands.terminal import Cli, plain_table
-from berth.operations.adoptable import SHARES
-from berth.operations.cells import chosen_cells
 from berth.operations.host_states import (
     HostStandings,
     Marking,
     checked_cause,
     disabling,
     enabling,
-    every_provider,
     forcing_down,
     host_named,
     reported_hosts,
 )
-from berth.operations.publishing import checked
 from berth.settings import BadSetting
 from bus import topics
-from bus.chunks import portions
-from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable
-from bus.resources import FindProviders, OwnerEditRequested, OwnerGiven, Provider
-from bus.vocabulary import Missing
+from bus.resources import FindProviders, Provider
 
-commands = Commands()
-hosts = Commands(name="host", no_args_is_help=True)
-providers = Commands(name="provider", no_args_is_help=True)
-commands.add_typer(hosts)
-commands.add_typer(providers)
+commands = Commands(name="host", no_args_is_help=True)
 
 Names = Annotated[list[str] | None, positional("Names of hosts, or their roots' uuids.", metavar="HOST...")]
 Because = Annotated[
@@ -50,7 +37,7 @@ Because = Annotated[
 OfAgent = Annotated[str, described("All hosts of this agent.", "--agent")]
 
 
-@hosts.command("list")
+@commands.command("list")
 async def show_all(
     cli: Cli,
     cell: str = option("", "Only hosts of this cell."),
@@ -76,7 +63,7 @@ async def show_all(
     return 0
 
 
-@hosts.command("show")
+@commands.command("show")
 async def show(cli: Cli, host: Annotated[str, positional("Its name, or its root's uuid.")]) -> int:
     """Show the provider tree of a host: inventories, usage and traits."""
     async with cli.bus("host") as bus:
@@ -89,7 +76,7 @@ async def show(cli: Cli, host: Annotated[str, positional("Its name, or its root'
     return 0
 
 
-@hosts.command("disable")
+@commands.command("disable")
 async def disable_command(cli: Cli, hosts: Names = None, agent: OfAgent = "", because: Because = "") -> int:
     """Disable hosts: no new builds; instances stay.
 
@@ -99,7 +86,7 @@ async def disable_command(cli: Cli, hosts: Names = None, agent: OfAgent = "", be
     return await mark(cli, hosts or (), agent, disabling(checked_cause(because)))
 
 
-@hosts.command("enable")
+@commands.command("enable")
 async def enable_command(cli: Cli, hosts: Names = None, agent: OfAgent = "", because: Because = "") -> int:
     """Enable hosts, unless the agent or another cause keeps them disabled.
 
@@ -108,7 +95,7 @@ async def enable_command(cli: Cli, hosts: Names = None, agent: OfAgent = "", bec
     return await mark(cli, hosts or (), agent, enabling(checked_cause(because)))
 
 
-@hosts.command("force-down")
+@commands.command("force-down")
 async def force_down_command(
     cli: Cli,
     hosts: Names = None,
@@ -157,93 +144,3 @@ async def mark(cli: Cli, names: Sequence[str], agent: str, marking: Marking) -> 
             name, state = root.host or root.name, await marking(bus, root)
             cli.tell(f"{name}: {state}", host=name, uuid=root.id, cell=root.cell, becomes=state)
     return 0
-
-
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-
-_AT_ONCE = 100  # roots
-_SHOWN = 10
-
-
-@providers.callback()
-def provider() -> None:
-    """Assign hosts to cells."""
-
-
-@providers.command("reset")
-async def reset_command(
-    cli: Cli,
-    cell: Annotated[str, described("The cell that has it from now on.", metavar="NAME")],
-    root: str = argument("", "The uuid of its root provider, or its name.", metavar="ROOT"),
-    ownerless: bool = option(
-        False,
-        "Every root without a cell, as after `berth import`, except sharing providers.",
-        "--all-without-owner",
-    ),
-    match: str = option("*", "Only roots with a matching name: 'rack7-*'.", metavar="PATTERN"),
-    dry_run: bool = option(False, "Show the roots that would change, and do nothing."),
-) -> int:
-    """Assign a host to a cell, whatever its present cell, and restart the sequence of its reports.
-
-    It corrects a report of the wrong cell, or one with a sequence far ahead, and assigns hosts that an
-    operator created or imported. Nothing is placed there until the cell has reported the host.
-    """
-    if bool(root) == ownerless:
-        raise BadSetting("say which: a root, or --all-without-owner")
-    if ownerless:
-        return await reset_the_ownerless(cli, cell, match, dry_run)
-    return await reset(cli, root, cell)
-
-
-async def reset(cli: Cli, root: str, cell: str) -> int:
-    async with cli.bus("provider") as bus:
-        await chosen_cells(bus, cli.settings, [cell])
-        if not _UUID.fullmatch(root):
-            found = (await bus.asker(topics.PROVIDERS)(FindProviders(name=root))).providers
-            if not found:
-                raise OperationRefused(f"there is no provider {root}")
-            root = found[0].root
-        order = checked(OwnerEditRequested(root=root, cell=cell))
-        result = (await bus.asker(topics.EDIT_OWNER)(order)).result
-        if isinstance(result, Missing):
-            raise OperationRefused(f"there is no root provider {root}")
-    if not isinstance(result, OwnerGiven):
-        raise OperationRefused("other processes are changing it: try again")
-    before = f"cell {result.cell}" if result.cell else "no cell"
-    agent_note = f", agent {result.agent}" if result.agent else ""
-    cli.value(
-        result, f"{root} is of cell {cell}; it was of {before}{agent_note}, last report {result.sequence}"
-    )
-    return 0
-
-
-async def reset_the_ownerless(cli: Cli, cell: str, match: str, dry_run: bool) -> int:
-    """Assign all root providers without an owner to a cell, except pools that share with other hosts."""
-    async with cli.bus("provider") as bus:
-        await chosen_cells(bus, cli.settings, [cell])
-        found = [provider for provider in await _ownerless(bus) if fnmatchcase(provider.name, match)]
-        failed: list[str] = []
-        for part in portions([] if dry_run else found, _AT_ONCE):
-            orders = [OwnerEditRequested(root=provider.id, cell=cell) for provider in part]
-            answers = await bus.asker_of_many(topics.EDIT_OWNER, timeout=60.0)(orders)
-            given = [isinstance(answer.result, OwnerGiven) for answer in answers]
-            failed += [provider.name for provider, done in zip(part, given, strict=True) if not done]
-    names = [provider.name for provider in found if provider.name not in failed]
-    some = f": {', '.join(printable(each.name) for each in found[:_SHOWN])}" if found else ""
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    goes = f"would go to cell {cell}" if dry_run else f"are of cell {cell} now"
-    sentence = f"{len(found) - len(failed)} hosts {goes}{some}{more}"
-    cli.tell(sentence, cell=cell, hosts=names, failed=failed, done=not dry_run)
-    if failed:
-        raise OperationRefused(f"other processes change {', '.join(failed[:_SHOWN])}: say the same again")
-    return 0
-
-
-async def _ownerless(bus: Bus) -> list[Provider]:
-    """Return the root providers without a cell, sorted by name, except pools that share with other hosts."""
-    found = [
-        provider
-        async for provider in every_provider(bus, FindProviders(parts=("owner", "traits")), timeout=60.0)
-        if provider.parent is None and not provider.cell and SHARES not in provider.traits
-    ]
-    return sorted(found, key=lambda each_provider: each_provider.name)

@@ -29,7 +29,7 @@ _MODULES = {
     },
     "Hosts": {
         "cell": "cells", "client": "clients", "agent": "agents", "host": "hosts", "aggregate": "aggregates",
-        "provider": "hosts",
+        "provider": "providers", "class": "providers", "trait": "providers", "usage": "providers",
     },
     "Inspect and check": {
         "audit": "audit", "heal": "audit", "doctor": "audit", "topology": "descriptions",
@@ -59,7 +59,9 @@ _GROUPS = {  # their descriptions
     "aggregate": (
         "Group hosts and Ironic nodes: zones, hosts for projects, options of filters and weighers."
     ),
-    "provider": "Owners of hosts. Reports of a cell count for its own hosts only (docs/cells.md).",
+    "provider": "Providers of resources: hosts and their parts, and the cells that own them.",
+    "class": "Resource classes, and who has them.",
+    "trait": "Traits, and who has them.",
     "dead": "Messages that no worker could handle, each with its reason.",
     "import": "Import the data of another service.",
     "openstack": "The Placement API in the catalogue of an OpenStack cloud (docs/keystone.md).",

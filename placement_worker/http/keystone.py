@@ -76,7 +76,7 @@ class KeystoneTokens:
     """The identities of Keystone tokens. Use it with `async with`.
 
     Answers are kept under a hash of the token: for a minute, but not longer than the token is valid. If
-    Keystone does not answer, `KeystoneUnavailable` is raised: nobody is let in unchecked.
+    Keystone does not answer, `KeystoneUnavailable` is raised: no request is let in unchecked.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class KeystoneTokens:
             why = f"it answered {response.status_code}"
         except (httpx.RequestError, OSError) as problem:
             why = str(problem) or type(problem).__name__
-        log.warning("Keystone at %s: nobody can sign in: %s", self.url, why)
+        log.warning("Keystone at %s: no user can sign in: %s", self.url, why)
         raise KeystoneUnavailable(_AWAY)
 
     def unauthorized(self) -> Problem:
@@ -124,7 +124,7 @@ class KeystoneTokens:
     async def __call__(self, headers: Headers) -> Identity | None:
         """Return the identity of a request, or None for an invalid token or service token.
 
-        With the token of a service beside it, a user's token counts although it has expired meanwhile.
+        If the request also has the token of a service, an expired token of a user is accepted.
         """
         service_token, expired = headers.get("x-service-token", "").strip(), False
         if service_token:

@@ -1,8 +1,9 @@
-"""`berth provider reset` assigns a host to a cell, by its name or root."""
+"""`berth provider`, `class`, `trait` and `usage`: who has what, and assigning hosts to cells."""
 
 import asyncio
 import io
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from rich.console import Console
@@ -10,22 +11,24 @@ from typer.testing import CliRunner
 
 from berth import wiring
 from berth.__main__ import app
-from berth.commands import hosts
-from berth.commands.hosts import reset, reset_the_ownerless
+from berth.commands import providers
+from berth.commands.providers import reset, reset_the_ownerless
 from berth.commands.terminal import Cli
 from berth.operations import host_states
 from berth.settings import BadSetting, Settings
 from bus import topics
+from bus.claims import Claimed
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.groups import FindGroups
 from bus.local import LocalBroker, LocalTransport
-from bus.resources import MakeProvider, SetTraits
+from bus.reports import Inventory
+from bus.resources import MakeProvider, SetInventories, SetTraits
 from placement_worker import Placement, placement_worker
-from tests.support.command_line import plainly
+from tests.support.command_line import CommandLine, plainly
 from tests.support.ids import uid
-from tests.support.placement_builders import a_placement, a_report
-from tests.support.placement_calls import edit, find_providers
+from tests.support.placement_builders import a_claim, a_placement, a_report, an_order
+from tests.support.placement_calls import claim, edit, find_providers
 
 SETTINGS = Settings().having(cells=("c1", "c2"))
 
@@ -76,7 +79,7 @@ async def test_all_imported_hosts_are_assigned_to_a_cell_except_pools(
 ) -> None:
     """Hosts 2 to 6 were imported, 7 is a pool that an operator made; host 1 has a cell already."""
     monkeypatch.setattr(host_states, "A_PAGE", 2)
-    monkeypatch.setattr(hosts, "_AT_ONCE", 2)
+    monkeypatch.setattr(providers, "_AT_ONCE", 2)
     for number in range(2, 8):
         name = "pool" if number == 7 else f"rack{number % 2}-{number}"
         await edit(placement, MakeProvider(provider=uid(number, "a"), name=name))
@@ -105,3 +108,86 @@ def test_a_reset_requires_a_root_or_all_without_owner(words: tuple[str, ...]) ->
     assert isinstance(result.exception, BadSetting) and "a root, or --all-without-owner" in str(
         result.exception
     )
+
+
+# Who has what
+
+Berth = Callable[..., Awaitable[str]]
+
+
+@pytest.fixture
+async def berth(
+    placement: Placement, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Berth:
+    """Host 1 has a NUMA node with a trait, and an instance of project p1 on it."""
+    await edit(placement, MakeProvider(provider=uid(2, "a"), name="numa0", parent=uid(1, "a")))
+    stock = {"PCPU": Inventory(total=4, allocation_ratio=2.0)}
+    await edit(placement, SetInventories(provider=uid(2, "a"), inventories=stock))
+    await edit(placement, SetTraits(provider=uid(2, "a"), traits=("HW_NUMA_ROOT",)))
+    [claimed] = await claim(placement, an_order(a_claim(1, {uid(2, "a"): {"PCPU": 3}})))
+    assert isinstance(claimed, Claimed)
+
+    async def run(group: str, *words: str) -> str:
+        return await CommandLine(group, providers, monkeypatch, capsys)(*words)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (("provider", "list"), {"host-1", "numa0"}),
+        (("provider", "list", "--match", "numa*"), {"numa0"}),
+        (("provider", "list", "--cell", "c2"), set()),
+        (("provider", "list", "--class", "VCPU"), {"host-1"}),
+        (("provider", "list", "--class", "VCPU", "--trait", "HW_NUMA_ROOT"), set()),
+        (("trait", "show", "HW_NUMA_ROOT"), {"numa0"}),
+        (("class", "show", "PCPU"), {"numa0"}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+async def test_providers_are_found_by_name_cell_class_and_trait(
+    berth: Berth, words: tuple[str, ...], names: set[str]
+) -> None:
+    rows = [json.loads(line) for line in (await berth(*words, "--json")).splitlines()]
+    assert {row["name"] for row in rows} == names
+    for row in rows:
+        if row["name"] == "numa0":
+            assert (row["host"], row["inventories"]) == ("host-1", {"PCPU": {"used": 3, "capacity": 8}})
+    listed = await berth(*words)
+    assert f"{len(names)} providers" in listed and ("PCPU 3/8" in listed) == ("numa0" in names)
+
+
+@pytest.mark.parametrize("provider", ["numa0", uid(2, "a"), uid(2, "a").upper()])
+async def test_a_provider_is_shown_with_its_place_and_who_holds_it(berth: Berth, provider: str) -> None:
+    shown = await berth("provider", "show", provider)
+    for text in (f"parent     {uid(1, 'a')}", "HW_NUMA_ROOT", "PCPU", uid(1), "PCPU 3"):
+        assert text in shown
+    [found] = json.loads(f"[{await berth('provider', 'show', provider, '--json')}]")
+    assert found["allocations"] == {uid(1): {"PCPU": 3}}
+
+
+async def test_classes_and_traits_are_listed(berth: Berth) -> None:
+    assert "PCPU" in await berth("class", "list")
+    assert [json.loads(await berth("trait", "list", "--used", "--json"))["name"]] == ["HW_NUMA_ROOT"]
+    assert "HW_CPU_X86_AVX2" in await berth("trait", "list", "--prefix", "HW_CPU_")
+
+
+async def test_the_usage_of_a_project_is_shown_by_type(berth: Berth) -> None:
+    facts = json.loads(await berth("usage", "p1", "--json"))
+    assert facts == {"type": "INSTANCE", "consumers": 1, "holds": {"PCPU": 3}}
+    assert "PCPU 3" in await berth("usage", "p1", "--user", "u1")
+    assert "holds nothing" in await berth("usage", "p1", "--user", "u2")
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("provider", "show", "nowhere"), "there is no provider nowhere"),
+        (("trait", "show", "HW_NOTHING"), "there is no trait HW_NOTHING: `berth trait list`"),
+        (("class", "show", "CUSTOM_NO"), "there is no resource class CUSTOM_NO: `berth class list`"),
+    ],
+)
+async def test_what_there_is_not_is_refused(berth: Berth, words: tuple[str, ...], why: str) -> None:
+    with pytest.raises(OperationRefused, match=why):
+        await berth(*words)

@@ -86,9 +86,9 @@ class AnsweringServer:
 
 
 class FakeKeystone(AnsweringServer):
-    """Issues tokens (token-1, token-2, ...) to whoever asks, and validates the `known` tokens of clients."""
+    """Issues tokens (token-1, token-2, ...) to all clients, and validates the `known` tokens of clients."""
 
-    status = 201  # of the answer to whoever asks for a token
+    status = 201  # of the answer to a client that asks for a token
     read_status = 200  # of the answer to a validation
     lasts = timedelta(hours=1)
 

@@ -1,0 +1,296 @@
+"""`berth provider`, `class`, `trait` and `usage`: what placement holds, and the cells that own it."""
+
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Annotated
+
+from berth.commands.options import Commands, argument, described, option, positional
+from berth.commands.terminal import Cli, plain_table
+from berth.operations.adoptable import SHARES
+from berth.operations.cells import chosen_cells
+from berth.operations.host_states import every_provider
+from berth.operations.publishing import checked
+from berth.settings import BadSetting
+from bus import topics
+from bus.chunks import portions
+from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
+from bus.masking import printable
+from bus.names import FindNames, Named, NameKind
+from bus.requests import ResourceGroup
+from bus.resources import FindAllocations, FindProviders, FindUsages, OwnerEditRequested, OwnerGiven, Provider
+from bus.vocabulary import Missing
+
+commands = Commands()
+providers = Commands(name="provider", no_args_is_help=True)
+classes = Commands(name="class", no_args_is_help=True)
+traits = Commands(name="trait", no_args_is_help=True)
+for group in (providers, classes, traits):
+    commands.add_typer(group)
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+_AT_ONCE = 100  # roots
+_SHOWN = 10
+
+
+TIMEOUT = 60.0  # seconds of a query: a large region has many providers
+
+OfTraits = Annotated[
+    list[str] | None, described("Only with this trait; may be repeated.", "--trait", metavar="TRAIT")
+]
+OfClass = Annotated[str, described("Only with an inventory of this class.", "--class", metavar="CLASS")]
+
+
+# What there is
+
+
+@providers.command("list")
+async def list_providers(
+    cli: Cli,
+    trait: OfTraits = None,
+    resource_class: OfClass = "",
+    cell: str = option("", "Only providers of this cell.", metavar="NAME"),
+    match: str = option("*", "Only providers with a matching name: 'rack7-*'.", metavar="PATTERN"),
+) -> int:
+    """List providers with what they have: used/capacity of each resource class.
+
+    A provider is a host, or a part of one: a NUMA node, a device, a share. Its host is the root of its tree.
+    """
+    return await show_providers(cli, trait or (), resource_class, cell, match)
+
+
+@providers.command("show")
+async def show_provider(
+    cli: Cli, provider: Annotated[str, positional("Name or uuid.", metavar="PROVIDER")]
+) -> int:
+    """Show one provider: its place in its tree, inventories, traits, aggregates and allocations."""
+    async with cli.bus("provider") as bus:
+        ids = (provider.lower(),) if _UUID.fullmatch(provider.lower()) else ()
+        question = FindProviders(
+            ids=ids, name="" if ids else provider, parts=("inventories", "traits", "aggregates", "owner")
+        )
+        found = (await bus.asker(topics.PROVIDERS)(question)).providers
+        if not found:
+            raise OperationRefused(f"there is no provider {provider}: `berth provider list` lists them")
+        [shown] = found
+        holders = await bus.asker(topics.ALLOCATIONS, TIMEOUT)(FindAllocations(providers=(shown.id,)))
+    held = {consumer.id: dict(consumer.allocations.get(shown.id, {})) for consumer in holders.consumers}
+    if cli.as_json:
+        cli.value({"provider": shown, "allocations": held}, "")
+        return 0
+    for title, text in (
+        ("name", shown.name), ("uuid", shown.id), ("parent", shown.parent or ""), ("root", shown.root),
+        ("host", shown.host), ("cell", shown.cell), ("agent", shown.agent), ("zone", shown.zone),
+        ("generation", str(shown.generation)), ("traits", ", ".join(shown.traits)),
+        ("aggregates", ", ".join(shown.aggregates)),
+    ):  # fmt: skip
+        if text:
+            cli.line(f"{title:<11}{printable(text)}")
+    titles = ("class", "used", "capacity", "total", "reserved", "ratio", "min", "max", "step")
+    rows = [
+        (
+            *(name, shown.used.get(name, 0), stock.capacity, stock.total, stock.reserved),
+            *(f"{stock.allocation_ratio:g}", stock.min_unit, stock.max_unit, stock.step_size),
+        )
+        for name, stock in sorted(shown.inventories.items())
+    ]
+    cli.say.print(plain_table(titles, (map(str, row) for row in rows)))
+    if held:
+        cli.say.print(plain_table(("consumer", "holds"), ((id_, _amounts(of)) for id_, of in held.items())))
+    return 0
+
+
+@classes.command("list")
+async def list_classes(cli: Cli) -> int:
+    """List the resource classes, standard ones first."""
+    return await show_names(cli, "resource class")
+
+
+@classes.command("show")
+async def show_class(cli: Cli, name: Annotated[str, positional("Its name.", metavar="CLASS")]) -> int:
+    """Show which providers have an inventory of a resource class, and how much of it is used."""
+    await _known(cli, "resource class", name)
+    return await show_providers(cli, (), name)
+
+
+@traits.command("list")
+async def list_traits(
+    cli: Cli,
+    prefix: str = option("", "Only traits that begin so: CUSTOM_, HW_CPU_.", metavar="TEXT"),
+    used: bool = option(False, "Only traits that a provider has."),
+) -> int:
+    """List the traits, standard ones first."""
+    return await show_names(cli, "trait", prefix, used)
+
+
+@traits.command("show")
+async def show_trait(cli: Cli, name: Annotated[str, positional("Its name.", metavar="TRAIT")]) -> int:
+    """Show which providers have a trait."""
+    await _known(cli, "trait", name)
+    return await show_providers(cli, (name,))
+
+
+@commands.command("usage")
+async def usage_command(
+    cli: Cli,
+    project: Annotated[str, positional("Id of the project.", metavar="PROJECT")],
+    user: str = option("", "Only consumers of this user.", metavar="ID"),
+) -> int:
+    """Show what a project holds, by the type of consumer: instances, moves in progress, others."""
+    async with cli.bus("usage") as bus:
+        found = await bus.asker(topics.USAGES)(checked(FindUsages(project=project, user=user)))
+    rows = [(type_, found.consumers.get(type_, 0), held) for type_, held in sorted(found.used.items())]
+    lines = ((type_, str(count), _amounts(held)) for type_, count, held in rows)
+    facts = ({"type": type_, "consumers": count, "holds": held} for type_, count, held in rows)
+    cli.rows(facts, plain_table(("type", "consumers", "holds"), lines))
+    if not rows and not cli.as_json:
+        cli.line(f"project {project} holds nothing", "dim")
+    return 0
+
+
+async def show_providers(
+    cli: Cli, traits: Sequence[str], resource_class: str = "", cell: str = "", match: str = "*"
+) -> int:
+    async with cli.bus("provider") as bus:
+        found = [each async for each in _found(bus, traits, resource_class, cell, match)]
+    found.sort(key=lambda provider: (provider.host or provider.name, provider.name))
+    rows = []
+    for provider in found:
+        shown = {"name": provider.name, "uuid": provider.id, "host": provider.host, "cell": provider.cell}
+        amounts = {
+            name: (provider.used.get(name, 0), stock.capacity)
+            for name, stock in sorted(provider.inventories.items())
+            if resource_class in ("", name)
+        }
+        rows.append((shown, amounts))
+    lines = (
+        (
+            *map(printable, shown.values()),
+            ", ".join(f"{name} {used}/{capacity}" for name, (used, capacity) in amounts.items()),
+        )
+        for shown, amounts in rows
+    )
+    facts = (
+        shown
+        | {"inventories": {name: {"used": used, "capacity": most} for name, (used, most) in amounts.items()}}
+        for shown, amounts in rows
+    )
+    cli.rows(facts, plain_table(("provider", "uuid", "host", "cell", "used/capacity"), lines))
+    if not cli.as_json:
+        cli.line(f"{len(rows)} providers", "dim")
+    return 0
+
+
+async def _found(
+    bus: Bus, traits: Sequence[str], resource_class: str, cell: str, match: str
+) -> AsyncIterator[Provider]:
+    like = ResourceGroup(required=tuple(traits)) if traits else None
+    question = FindProviders(like=like, parts=("inventories", "owner"))
+    async for provider in every_provider(bus, checked(question), timeout=TIMEOUT):
+        has_class = not resource_class or resource_class in provider.inventories
+        if has_class and cell in ("", provider.cell) and fnmatchcase(provider.name, match):
+            yield provider
+
+
+async def show_names(cli: Cli, kind: NameKind, prefix: str = "", used: bool = False) -> int:
+    question = FindNames(kind=kind, prefix=prefix, associated=True if used else None)
+    async with cli.bus("names") as bus:
+        names = (await bus.asker(topics.NAMES)(checked(question))).names
+    cli.rows(names, plain_table((kind,), ((named.name,) for named in names)))
+    return 0
+
+
+async def _known(cli: Cli, kind: NameKind, name: str) -> Named:
+    async with cli.bus("names") as bus:
+        found = (await bus.asker(topics.NAMES)(checked(FindNames(kind=kind, names=(name,))))).names
+    if not found:
+        raise OperationRefused(f"there is no {kind} {name}: `berth {kind.split()[-1]} list` lists them")
+    return found[0]
+
+
+def _amounts(held: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {amount}" for name, amount in sorted(held.items()))
+
+
+# Owners
+
+
+@providers.command("reset")
+async def reset_command(
+    cli: Cli,
+    cell: Annotated[str, described("The cell that has it from now on.", metavar="NAME")],
+    root: str = argument("", "The uuid of its root provider, or its name.", metavar="ROOT"),
+    ownerless: bool = option(
+        False,
+        "Every root without a cell, as after `berth import`, except sharing providers.",
+        "--all-without-owner",
+    ),
+    match: str = option("*", "Only roots with a matching name: 'rack7-*'.", metavar="PATTERN"),
+    dry_run: bool = option(False, "Show the roots that would change, and do nothing."),
+) -> int:
+    """Assign a host to a cell, whatever its present cell, and restart the sequence of its reports.
+
+    It corrects a report of the wrong cell, or one with a sequence far ahead, and assigns hosts that an
+    operator created or imported. Nothing is placed there until the cell has reported the host.
+    """
+    if bool(root) == ownerless:
+        raise BadSetting("say which: a root, or --all-without-owner")
+    if ownerless:
+        return await reset_the_ownerless(cli, cell, match, dry_run)
+    return await reset(cli, root, cell)
+
+
+async def reset(cli: Cli, root: str, cell: str) -> int:
+    async with cli.bus("provider") as bus:
+        await chosen_cells(bus, cli.settings, [cell])
+        if not _UUID.fullmatch(root):
+            found = (await bus.asker(topics.PROVIDERS)(FindProviders(name=root))).providers
+            if not found:
+                raise OperationRefused(f"there is no provider {root}")
+            root = found[0].root
+        order = checked(OwnerEditRequested(root=root, cell=cell))
+        result = (await bus.asker(topics.EDIT_OWNER)(order)).result
+        if isinstance(result, Missing):
+            raise OperationRefused(f"there is no root provider {root}")
+    if not isinstance(result, OwnerGiven):
+        raise OperationRefused("other processes are changing it: try again")
+    before = f"cell {result.cell}" if result.cell else "no cell"
+    agent_note = f", agent {result.agent}" if result.agent else ""
+    cli.value(
+        result, f"{root} is of cell {cell}; it was of {before}{agent_note}, last report {result.sequence}"
+    )
+    return 0
+
+
+async def reset_the_ownerless(cli: Cli, cell: str, match: str, dry_run: bool) -> int:
+    """Assign all root providers without an owner to a cell, except pools that share with other hosts."""
+    async with cli.bus("provider") as bus:
+        await chosen_cells(bus, cli.settings, [cell])
+        found = [provider for provider in await _ownerless(bus) if fnmatchcase(provider.name, match)]
+        failed: list[str] = []
+        for part in portions([] if dry_run else found, _AT_ONCE):
+            orders = [OwnerEditRequested(root=provider.id, cell=cell) for provider in part]
+            answers = await bus.asker_of_many(topics.EDIT_OWNER, timeout=60.0)(orders)
+            given = [isinstance(answer.result, OwnerGiven) for answer in answers]
+            failed += [provider.name for provider, done in zip(part, given, strict=True) if not done]
+    names = [provider.name for provider in found if provider.name not in failed]
+    some = f": {', '.join(printable(each.name) for each in found[:_SHOWN])}" if found else ""
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    goes = f"would go to cell {cell}" if dry_run else f"are of cell {cell} now"
+    sentence = f"{len(found) - len(failed)} hosts {goes}{some}{more}"
+    cli.tell(sentence, cell=cell, hosts=names, failed=failed, done=not dry_run)
+    if failed:
+        raise OperationRefused(f"other processes change {', '.join(failed[:_SHOWN])}: say the same again")
+    return 0
+
+
+async def _ownerless(bus: Bus) -> list[Provider]:
+    """Return the root providers without a cell, sorted by name, except pools that share with other hosts."""
+    found = [
+        provider
+        async for provider in every_provider(bus, FindProviders(parts=("owner", "traits")), timeout=60.0)
+        if provider.parent is None and not provider.cell and SHARES not in provider.traits
+    ]
+    return sorted(found, key=lambda each_provider: each_provider.name)
