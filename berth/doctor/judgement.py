@@ -74,6 +74,20 @@ class LettersSeen(msgspec.Struct, frozen=True):
     queues: tuple[str, ...] = ()  # in which most died
 
 
+class KeystoneSeen(msgspec.Struct, frozen=True):
+    place: str
+    problem: str = ""  # why it checks no tokens for us
+
+
+class IronicSeen(msgspec.Struct, frozen=True):
+    """Ironic's API, and the nodes on which nothing can be placed."""
+
+    problem: str = ""  # why it could not be read
+    nodes: int = 0
+    without_class: int = 0  # nodes without a resource class
+    some: tuple[str, ...] = ()  # names of such nodes
+
+
 class BerthSeen(msgspec.Struct, frozen=True, kw_only=True):
     python: tuple[int, ...]
     disk: float | None = None  # the share that is free where the state is
@@ -84,6 +98,8 @@ class BerthSeen(msgspec.Struct, frozen=True, kw_only=True):
     databases: tuple[DatabaseSeen, ...] = ()
     workers: tuple[WorkerSeen, ...] = ()
     letters: LettersSeen = LettersSeen()
+    keystone: KeystoneSeen | None = None  # None: tokens are not checked there
+    ironic: IronicSeen | None = None  # None: no Ironic is read
     bus: str = ""  # why there is no way onto it
 
 
@@ -93,6 +109,7 @@ def judged(seen: BerthSeen) -> list[Finding]:
     if seen.bus:
         found.append(Finding("broken", "bus", seen.bus, "Start it (`berth up`), or say where it is."))
     found += [*_queues(seen), *_each(_worker, seen.workers), *_letters(seen.letters)]
+    found += [*_keystone(seen.keystone), *_ironic(seen.ironic)]
     order: Sequence[Level] = ("broken", "warning", "fine")
     return sorted(found, key=lambda finding: order.index(finding.level))
 
@@ -219,6 +236,30 @@ def _letters(seen: LettersSeen) -> Iterator[Finding]:
     sentence = f"There are {several} dead letters, the oldest {_ago(seen.oldest)} old; most died in {where}."
     do = "See why with `berth dead list`; `berth dead replay` tries one again, `drop` deletes it."
     yield Finding("warning", "dead letters", sentence, do)
+
+
+def _keystone(seen: KeystoneSeen | None) -> Iterator[Finding]:
+    if seen is not None and seen.problem:
+        do = "See that it runs, and that the user of placement_cloud has the role service or admin."
+        yield Finding("broken", "Keystone", _sentence(f"No token can be checked: {seen.problem}"), do)
+    elif seen is not None:
+        yield Finding("fine", "Keystone", f"It checks tokens at {seen.place}.")
+
+
+def _ironic(seen: IronicSeen | None) -> Iterator[Finding]:
+    if seen is None:
+        return
+    if seen.problem:
+        do = "See that it runs, and ironic_cloud or ironic_api_url."
+        yield Finding("broken", "Ironic", _sentence(f"It cannot be read: {seen.problem}"), do)
+    elif seen.without_class:
+        further = seen.without_class - len(seen.some)
+        more = f" and {further} more" if further else ""
+        of = f"{seen.without_class} of {seen.nodes} nodes have no resource class, so nothing is placed there:"
+        do = "Give each its class: `openstack baremetal node set NODE --resource-class CLASS`."
+        yield Finding("warning", "Ironic", f"{of} {', '.join(seen.some)}{more}.", do)
+    else:
+        yield Finding("fine", "Ironic", f"All of its {seen.nodes} nodes have a resource class.")
 
 
 def _messages(count: int) -> str:

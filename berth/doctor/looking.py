@@ -17,13 +17,23 @@ from sqlalchemy import text
 
 from berth import wiring, worker_roles
 from berth.broker_users import management_url
-from berth.doctor.judgement import BerthSeen, BrokerSeen, DatabaseSeen, LettersSeen, QueueSeen, WorkerSeen
+from berth.doctor.judgement import (
+    BerthSeen,
+    BrokerSeen,
+    DatabaseSeen,
+    IronicSeen,
+    KeystoneSeen,
+    LettersSeen,
+    QueueSeen,
+    WorkerSeen,
+)
 from berth.settings import Settings
 from bus import topics
 from bus.cells import FindCells
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, BrokerRefused, MigrationsBroken, Unavailable, Unroutable
+from bus.masking import printable
 from bus.protocol import QueueSpec
 from bus.queries import FindBuilds, FindWaiting
 from bus.sql.database import Database
@@ -32,6 +42,8 @@ from bus.sql.migrations import current
 ANSWER_SECONDS = 5.0
 _AWAY = (Unavailable, Unroutable, BrokerRefused, AnswerRefused, MigrationsBroken)
 PAUSE_SECONDS = 1.0  # between two observations of queues
+IRONIC_SECONDS = 20.0  # to list all nodes
+SHOWN = 5  # nodes that are named
 LETTERS = 1000  # that are counted
 _NOBODY = "00000000-0000-0000-0000-000000000000"
 _VERSION = text("SELECT current_setting('server_version'), extract(epoch FROM clock_timestamp())")
@@ -45,6 +57,8 @@ async def inspect(settings: Settings, clock: Clock | None = None, *, management:
             for role, package in wiring.stores(settings).items()
         ]
         brokers = group.create_task(_brokers(settings, clock, management))
+        keystone = group.create_task(_keystone(settings, clock))
+        ironic = group.create_task(_ironic(settings))
     seen, queues, missing = brokers.result()
     # Workers without consumers are not queried, because a query would wait for them.
     absent = {
@@ -66,6 +80,8 @@ async def inspect(settings: Settings, clock: Clock | None = None, *, management:
         databases=tuple(task.result() for task in databases),
         workers=tuple(workers),
         letters=letters,
+        keystone=keystone.result(),
+        ironic=ironic.result(),
         bus="" if any(broker.problem for broker in seen) else away,  # reported for the broker already
     )
 
@@ -211,6 +227,41 @@ async def _asked(name: str, ask: Callable[[], Awaitable[Any]], clock: Clock) -> 
     except _AWAY:
         return WorkerSeen(name)
     return WorkerSeen(name, clock.monotonic() - began)
+
+
+async def _keystone(settings: Settings, clock: Clock) -> KeystoneSeen | None:
+    from berth.placement_http import tokens_of  # loads the HTTP server
+    from placement_worker.http import KeystoneTokens
+
+    if settings.placement.auth != "keystone":
+        return None
+    tokens = tokens_of(settings, clock)
+    assert isinstance(tokens, KeystoneTokens)
+    async with tokens:
+        try:
+            await tokens.check()
+        except Unavailable as problem:
+            return KeystoneSeen(tokens.url, str(problem))
+    return KeystoneSeen(tokens.url)
+
+
+async def _ironic(settings: Settings) -> IronicSeen | None:
+    if not settings.ironic.is_read:
+        return None
+    from berth.ironic import access  # an HTTP client, which loads slowly
+    from ironic_sync.api import IronicApi, IronicRefused, IronicUnavailable
+
+    count, without = 0, list[str]()
+    try:
+        async with asyncio.timeout(IRONIC_SECONDS), IronicApi(access(settings)) as api:
+            async for page in api.nodes(fields=("uuid", "name", "resource_class")):
+                count += len(page)
+                without += [node["name"] or node["uuid"] for node in page if node["resource_class"] is None]
+    except (IronicRefused, IronicUnavailable) as problem:
+        return IronicSeen(str(problem))
+    except TimeoutError:
+        return IronicSeen(f"not all of its nodes were listed within {IRONIC_SECONDS:g} s")
+    return IronicSeen(nodes=count, without_class=len(without), some=tuple(map(printable, without[:SHOWN])))
 
 
 async def _dead(bus: Bus) -> LettersSeen:

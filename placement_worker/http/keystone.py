@@ -118,6 +118,14 @@ class KeystoneTokens:
         log.warning("Keystone at %s: no user can sign in: %s", self.url, why)
         raise KeystoneUnavailable(_AWAY)
 
+    async def check(self) -> None:
+        """Raise KeystoneUnavailable, with the reason, unless Keystone checks tokens for our user."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._validate("a-token-that-does-not-exist", expired=False)
+        except TimeoutError:
+            raise KeystoneUnavailable(f"no answer within {PATIENCE:g} s") from None
+
     def unauthorized(self) -> Problem:
         return Unauthorized(self.url)
 

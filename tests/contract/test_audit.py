@@ -34,6 +34,7 @@ from bus.sql.migrations import migrate
 from bus.vocabulary import Allocations
 from tests.support.databases import know, sql
 from tests.support.envelopes import a_letter, an_envelope
+from tests.support.fake_keystone import Answer, AnsweringServer, FakeKeystone
 from tests.support.forking import run_berth
 from tests.support.ids import uid
 from tests.support.placement_builders import (
@@ -407,6 +408,36 @@ async def test_a_missing_berth_is_reported(tmp_path: Path) -> None:
     assert "no berth answers" in of(found, "broken")["bus"]
     assert of(found, "broken")["database placement"] == "It was never made: it has no tables."
     assert list(tmp_path.iterdir()) == [], "looking makes no files"
+
+
+class IronicWithoutClasses(AnsweringServer):
+    def read(self, path: str, headers: dict[str, str]) -> Answer:
+        version = {"X-OpenStack-Ironic-API-Maximum-Version": "1.90"}
+        nodes = [{"uuid": uid(n), "name": f"n{n}", "resource_class": "gold" if n else None} for n in range(2)]
+        return 200, version, {"nodes": nodes} if "/nodes" in path else {}
+
+
+async def test_keystone_and_ironic_are_examined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keystone, ironic = FakeKeystone(), IronicWithoutClasses()
+    for name, value in keystone.access().auth.items():
+        monkeypatch.setenv(f"OS_{name.upper()}", value)
+    clouds = {"placement_auth": "keystone", "placement_cloud": "envvars"}
+    clouds |= {"ironic_api_url": f"http://127.0.0.1:{ironic.port}"}
+    settings = Settings().having(state_dir=str(tmp_path), **QUIET, **clouds)
+    try:
+        found = judged(await in_time(inspect(settings)))
+        assert "It checks tokens at" in of(found, "fine")["Keystone"]
+        without = of(found, "warning")["Ironic"]
+        assert without == "1 of 2 nodes have no resource class, so nothing is placed there: n0."
+        keystone.status = 401
+    finally:
+        ironic.close()
+    try:
+        found = judged(await in_time(inspect(settings)))
+    finally:
+        keystone.close()
+    assert "Keystone refused (401)" in of(found, "broken")["Keystone"]
+    assert "cannot be read" in of(found, "broken")["Ironic"]
 
 
 @pytest.mark.services

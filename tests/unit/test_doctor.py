@@ -10,6 +10,8 @@ from berth.doctor.judgement import (
     BrokerSeen,
     DatabaseSeen,
     Finding,
+    IronicSeen,
+    KeystoneSeen,
     LettersSeen,
     QueueSeen,
     WorkerSeen,
@@ -106,6 +108,13 @@ def test_a_sound_berth_has_no_findings() -> None:
          "There are 3 dead letters, the oldest 2 hours old; most died in a, b."),
         ({"letters": LettersSeen(1000, True, 30.0, ("a",))}, 1, "dead letters",
          "There are at least 1000 dead letters, the oldest 30 seconds old; most died in a."),
+        ({"keystone": KeystoneSeen("http://k/v3")}, 0, "Keystone", "It checks tokens at http://k/v3."),
+        ({"keystone": KeystoneSeen("http://k/v3", "it is away")}, 2, "Keystone",
+         "No token can be checked: it is away."),
+        ({"ironic": IronicSeen(nodes=7)}, 0, "Ironic", "All of its 7 nodes have a resource class."),
+        ({"ironic": IronicSeen(nodes=7, without_class=3, some=("n1", "n2"))}, 1, "Ironic",
+         "3 of 7 nodes have no resource class, so nothing is placed there: n1, n2 and 1 more."),
+        ({"ironic": IronicSeen("it is away")}, 2, "Ironic", "It cannot be read: it is away."),
     ],
 )  # fmt: skip
 def test_each_problem_has_a_finding_and_advice(
