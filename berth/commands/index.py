@@ -30,6 +30,7 @@ _MODULES = {
     "Hosts": {
         "cell": "cells", "client": "clients", "agent": "agents", "host": "hosts", "aggregate": "aggregates",
         "provider": "providers", "class": "providers", "trait": "providers", "usage": "providers",
+        "pool": "pools",
     },
     "Inspect and check": {
         "audit": "audit", "heal": "audit", "doctor": "audit", "topology": "descriptions",
@@ -62,6 +63,7 @@ _GROUPS = {  # their descriptions
     "provider": "Providers of resources: hosts and their parts, and the cells that own them.",
     "class": "Resource classes, and who has them.",
     "trait": "Traits, and who has them.",
+    "pool": "Pools: storage, addresses and other resources that hosts share.",
     "dead": "Messages that no worker could handle, each with its reason.",
     "import": "Import the data of another service.",
     "openstack": "The Placement API in the catalogue of an OpenStack cloud (docs/keystone.md).",

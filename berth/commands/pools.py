@@ -1,0 +1,181 @@
+"""`berth pool`: resources that hosts share, such as storage or addresses."""
+
+import re
+from dataclasses import dataclass
+from typing import Annotated
+from uuid import UUID, uuid5
+
+from berth.commands.options import Commands, option, positional
+from berth.commands.terminal import Cli, plain_table
+from berth.operations.adoptable import SHARES
+from berth.operations.host_states import aggregate_named, every_provider
+from berth.operations.publishing import checked
+from berth.settings import BadSetting
+from bus import topics
+from bus.aggregates import (
+    AggregateEdit,
+    AggregateEdited,
+    AggregateEditRequested,
+    ChangeAggregate,
+    DropAggregate,
+    MakeAggregate,
+)
+from bus.aggregates import refusal_reason as why_no_edit
+from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
+from bus.masking import printable
+from bus.reports import Inventory
+from bus.requests import ResourceGroup
+from bus.resources import (
+    DropProvider,
+    Edited,
+    EditRequested,
+    FindProviders,
+    LoadProviders,
+    Provider,
+    ProviderLoad,
+)
+from bus.vocabulary import InUse, Missing
+
+_POOLS = UUID("6f1a1d5e-8a53-4f7e-9d0c-2b4f6f9d3c11")  # namespace of the uuids of pools
+_RESOURCE = re.compile(r"([A-Z0-9_]+)=([0-9]+)")
+TIMEOUT = 60.0
+
+commands = Commands(name="pool", no_args_is_help=True)
+
+NameOfPool = Annotated[str, positional("Its name.", metavar="NAME")]
+
+
+@dataclass(frozen=True)
+class PoolOptions:
+    resource: list[str] | None = option(
+        None, "What it has: DISK_GB=10000; may be repeated.", metavar="CLASS=AMOUNT"
+    )
+    reserved: list[str] | None = option(
+        None, "How much of it is not for instances; may be repeated.", metavar="CLASS=AMOUNT"
+    )
+    host: list[str] | None = option(None, "A host that uses it; may be repeated.", metavar="HOST")
+    aggregate: str = option("", "The hosts of this aggregate use it, instead of --host.", metavar="NAME|UUID")
+
+
+@commands.command("create")
+async def create_command(cli: Cli, name: NameOfPool, options: PoolOptions) -> int:
+    """Create a pool, or change its amounts and add hosts to it if it exists.
+
+    The hosts must not have inventories of the same classes: an instance takes those of its host first.
+    Example: `berth pool create nfs1 --resource DISK_GB=50000 --host h1 --host h2`.
+    """
+    amounts, reserved = _amounts("--resource", options.resource), _amounts("--reserved", options.reserved)
+    if not amounts:
+        raise BadSetting("say with --resource what the pool has: DISK_GB=10000")
+    if strange := reserved.keys() - amounts.keys():
+        raise BadSetting(f"--reserved {min(strange)}: the pool has none of it")
+    if bool(options.host) == bool(options.aggregate):
+        raise BadSetting("say which hosts use it: --host, or --aggregate")
+    inventories = {
+        class_: Inventory(total=total, reserved=reserved.get(class_, 0)) for class_, total in amounts.items()
+    }
+    pool = id_of(name)
+    async with cli.bus("pool") as bus:
+        if options.aggregate:
+            aggregate = (await aggregate_named(bus, options.aggregate)).id
+        else:
+            aggregate = await _shared_by(bus, pool, name, tuple(options.host or ()))
+        wanted = ProviderLoad(
+            id=pool, name=name, inventories=inventories, traits=(SHARES,), aggregates=(aggregate,)
+        )
+        order = checked(LoadProviders(providers=(wanted,)))
+        [result] = (await bus.asker(topics.LOAD, TIMEOUT)(order)).results
+    if result.did == "refused":
+        raise OperationRefused(result.why)
+    cli.tell(f"pool {name}: {result.did}", name=name, uuid=pool, aggregate=aggregate, did=result.did)
+    return 0
+
+
+@commands.command("list")
+async def list_command(cli: Cli) -> int:
+    """List the pools: every provider that shares its resources with the hosts of its aggregates."""
+    like = ResourceGroup(required=(SHARES,))
+    async with cli.bus("pool") as bus:
+        question = FindProviders(like=like, parts=("inventories", "aggregates"))
+        found = [each async for each in every_provider(bus, question, timeout=TIMEOUT)]
+        hosts = {pool.id: await _users(bus, pool) for pool in found}
+    facts = (
+        {"name": pool.name, "uuid": pool.id, "hosts": hosts[pool.id], "inventories": _figures(pool)}
+        for pool in found
+    )
+    lines = (
+        (
+            *(printable(pool.name), pool.id, f"{hosts[pool.id]:,}"),
+            ", ".join(f"{name} {of['used']}/{of['capacity']}" for name, of in _figures(pool).items()),
+        )
+        for pool in sorted(found, key=lambda pool: pool.name)
+    )
+    cli.rows(facts, plain_table(("pool", "uuid", "hosts", "used/capacity"), lines) if found else "no pool")
+    return 0
+
+
+@commands.command("delete")
+async def delete_command(cli: Cli, name: NameOfPool) -> int:
+    """Delete a pool that no instance uses; its hosts stay."""
+    pool = id_of(name)
+    async with cli.bus("pool") as bus:
+        ask = bus.asker(topics.EDIT, TIMEOUT)
+        result = (await ask(EditRequested(edit=DropProvider(provider=pool)))).result
+        if isinstance(result, Missing):
+            raise OperationRefused(f"there is no pool {name} that `berth pool create` made")
+        if isinstance(result, InUse):
+            raise OperationRefused(f"instances use pool {name}: `berth provider show {name}` lists them")
+        if not isinstance(result, Edited):
+            raise OperationRefused("other processes are changing it: try again")
+        await _edit(bus, DropAggregate(aggregate=pool, force=True))
+    cli.tell(f"pool {name}: deleted", name=name, uuid=pool)
+    return 0
+
+
+def id_of(name: str) -> str:
+    """Return the uuid of the pool of this name, and of the aggregate of its hosts."""
+    return str(uuid5(_POOLS, name))
+
+
+async def _shared_by(bus: Bus, pool: str, name: str, hosts: tuple[str, ...]) -> str:
+    """Make the aggregate of a pool's hosts, or add these hosts to it; return its uuid."""
+    made = await _edit(bus, MakeAggregate(aggregate=pool, name=f"pool {name}", hosts=hosts))
+    if made is not None and not made.made:
+        await _edit(bus, ChangeAggregate(aggregate=pool, add=hosts))
+    return pool
+
+
+async def _edit(bus: Bus, edit: AggregateEdit) -> AggregateEdited | None:
+    """Edit the aggregate of a pool; return None if it does not exist."""
+    order = checked(AggregateEditRequested(edit=edit))
+    result = (await bus.asker(topics.EDIT_AGGREGATE, TIMEOUT)(order)).result
+    if isinstance(result, AggregateEdited):
+        return result
+    if isinstance(result, Missing) and result.what == "aggregate":
+        return None
+    raise OperationRefused(why_no_edit(result))
+
+
+async def _users(bus: Bus, pool: Provider) -> int:
+    """Return how many hosts are in the aggregates of a pool."""
+    like = ResourceGroup(member_of=(pool.aggregates,), forbidden=(SHARES,))
+    question = FindProviders(like=like, parts=())
+    return len([each async for each in every_provider(bus, question, timeout=TIMEOUT)])
+
+
+def _figures(pool: Provider) -> dict[str, dict[str, int]]:
+    return {
+        name: {"used": pool.used.get(name, 0), "capacity": stock.capacity}
+        for name, stock in sorted(pool.inventories.items())
+    }
+
+
+def _amounts(option: str, given: list[str] | None) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for text in given or ():
+        form = _RESOURCE.fullmatch(text)
+        if form is None:
+            raise BadSetting(f"{option} takes CLASS=AMOUNT, such as DISK_GB=10000, not {text!r}")
+        found[form[1]] = int(form[2])
+    return found

@@ -1,0 +1,100 @@
+"""`berth pool`: resources that hosts share."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from berth import wiring
+from berth.commands import pools
+from berth.settings import BadSetting
+from bus import topics
+from bus.claims import Claimed
+from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
+from bus.groups import FindGroups
+from bus.local import LocalBroker, LocalTransport
+from bus.reports import Inventory
+from placement_worker import Placement, placement_worker
+from tests.support.command_line import CommandLine
+from tests.support.ids import uid
+from tests.support.placement_builders import a_claim, a_placement, a_release, a_report, an_order, looking_for
+from tests.support.placement_calls import claim
+
+NFS = ("create", "nfs", "--resource", "DISK_GB=100", "--reserved", "DISK_GB=10")
+Pool = Callable[..., Awaitable[str]]
+
+
+@pytest.fixture
+async def placement(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Placement]:
+    """Three hosts without disks."""
+    broker = LocalBroker()
+    monkeypatch.setattr(wiring, "transport", lambda settings, name: LocalTransport(broker))
+    async with a_placement("sqlite+aiosqlite://", inline=True) as placement:
+        stopping = asyncio.Event()
+        async with Bus(LocalTransport(broker)) as bus, asyncio.TaskGroup() as running:
+            running.create_task(bus.serve(placement_worker(placement, bus.publish, ("c1",)), stopping))
+            await bus.asker(topics.GROUPS)(FindGroups())  # answered once it is served
+            stock = {"VCPU": Inventory(total=8)}
+            for number in (1, 2, 3):
+                report = a_report(number, inventories=stock)
+                assert await placement.reports.report_many([report]) == [None]
+            yield placement
+            stopping.set()
+
+
+@pytest.fixture
+def pool(placement: Placement, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Pool:
+    return CommandLine("pool", pools, monkeypatch, capsys)
+
+
+async def hosts_with(placement: Placement, **resources: int) -> set[str]:
+    found = await placement.searches.candidates(looking_for(resources))
+    return {candidate.host for candidate in found.candidates}
+
+
+async def test_hosts_of_a_pool_have_its_resources(placement: Placement, pool: Pool) -> None:
+    assert "pool nfs: made" in await pool(*NFS, "--host", "host-1", "--host", "host-2")
+    assert await hosts_with(placement, VCPU=1, DISK_GB=90) == {"host-1", "host-2"}
+    assert await hosts_with(placement, VCPU=1, DISK_GB=91) == set()
+    await pool(*NFS, "--host", "host-3")  # added
+    assert await hosts_with(placement, VCPU=1, DISK_GB=90) == {"host-1", "host-2", "host-3"}
+    [row] = [json.loads(line) for line in (await pool("list", "--json")).splitlines()]
+    assert (row["name"], row["hosts"], row["inventories"]) == (
+        "nfs", 3, {"DISK_GB": {"used": 0, "capacity": 90}}
+    )  # fmt: skip
+
+
+async def test_a_pool_that_instances_use_stays(placement: Placement, pool: Pool) -> None:
+    await pool(*NFS, "--host", "host-1")
+    holds = {uid(1, "a"): {"VCPU": 1}, pools.id_of("nfs"): {"DISK_GB": 20}}
+    [claimed] = await claim(placement, an_order(a_claim(1, holds)))
+    assert isinstance(claimed, Claimed)
+    assert "DISK_GB 20/90" in await pool("list")
+    with pytest.raises(OperationRefused, match="instances use pool nfs"):
+        await pool("delete", "nfs")
+    await placement.claims.release_many([a_release(1, claimed.generation)])
+    assert "deleted" in await pool("delete", "nfs")
+    assert await pool("list") == "no pool\n"
+    assert "made" in await pool(*NFS, "--host", "host-2")
+    assert await hosts_with(placement, VCPU=1, DISK_GB=1) == {"host-2"}
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "why"),
+    [
+        (("create", "p"), BadSetting, "say with --resource"),
+        (("create", "p", "--resource", "disk=1"), BadSetting, "takes CLASS=AMOUNT"),
+        ((*NFS, "--reserved", "VCPU=1", "--host", "host-1"), BadSetting, "--reserved VCPU"),
+        (NFS, BadSetting, "say which hosts use it"),
+        ((*NFS, "--host", "host-9"), OperationRefused, "host-9"),
+        ((*NFS, "--aggregate", "none"), OperationRefused, "no aggregate"),
+        (("delete", "none"), OperationRefused, "there is no pool none"),
+    ],
+)
+async def test_invalid_input_is_refused(
+    pool: Pool, words: tuple[str, ...], error: type[Exception], why: str
+) -> None:
+    with pytest.raises(error, match=why):
+        await pool(*words)
