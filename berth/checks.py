@@ -41,11 +41,12 @@ _AT_LEAST = {
     "hosts": 1, "max_attempts": 1, "agents_per_cell": 1, "cells_a_process": 1, "baremetal": 0,
     "crash_after": 0, "drain": 0, "metrics_port": 0, "ironic_agents_per_cell": 1,
     "placement_http_connections": 1, "max_wait": 0,
-    "host_subset_size": 1, "scheduler_near": 0,
+    "host_subset_size": 1, "scheduler_near": 0, "nova_max_attempts": 1, "nova_wait": 0,
 }  # fmt: skip
 _POSITIVE_SECONDS = (
     "build_timeout", "delete_timeout", "cleanup_timeout", "heartbeat",
     "ironic_sweep_seconds", "ironic_build_patience", "ironic_maintenance_patience",
+    "nova_service_down_time",
 )  # fmt: skip
 _LEAST_LIMITS = CellAccountLimits(
     connections=1, channels=10, queue_bytes=1024 * 1024, database_connections=5, statement_seconds=0,
@@ -84,6 +85,10 @@ def check(settings: Settings, given: Mapping[str, Any], origins: Mapping[str, st
         from berth.ironic import check as check_ironic  # imports an HTTP client, which loads slowly
 
         check_ironic(settings, refuse)
+    if any(name.startswith("nova_") for name in origins):
+        from berth.nova import check as check_nova
+
+        check_nova(settings, refuse)
 
 
 def _check_numbers(values: Mapping[str, Any], refuse: Refuse) -> None:

@@ -226,6 +226,28 @@ class IronicSettings(SettingsGroup, frozen=True, kw_only=True):
         return bool(self.news.amqp_url)
 
 
+class NovaSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"nova_{name}"):
+    """The Nova that berth schedules for (docs/nova.md)."""
+
+    # URL of the RabbitMQ and virtual host on which Nova calls its scheduler; empty: berth serves no Nova
+    amqp_url: str = ""
+    exchange: str = "nova"  # Nova's option control_exchange
+    durable_queues: bool = False  # Nova's option amqp_durable_queues
+    quorum_queues: bool = False  # Nova's option rabbit_quorum_queue
+    database_url: str = ""  # URL of Nova's API database, for a user who may read it
+    # URL of the database of a cell of Nova, by the cell's name; without one Nova's own URL is used
+    cell_database_urls: dict[str, str] = {}
+    service_down_time: float = 60.0  # Nova's option: time without a report after which a compute is down
+    max_attempts: int = 3  # Nova's option: hosts for a boot, the alternates included
+    default_zone: str = "nova"  # Nova's option default_availability_zone
+    # time that a call may wait for capacity; Nova's option long_rpc_timeout limits it
+    wait: float = 0.0
+    # whether Nova's option query_placement_for_routed_network_aggregates is on
+    routed_networks: bool = False
+    # URL of the virtual host of a nova-scheduler that decides what berth cannot; empty: such requests fail
+    fallback_amqp_url: str = ""
+
+
 class ConductorSettings(SettingsGroup, frozen=True, kw_only=True):
     """Attempts and time limits of builds in a cell."""
 
@@ -296,6 +318,7 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
     placement: PlacementHttpSettings = PlacementHttpSettings()
     control_room: ControlRoomSettings = ControlRoomSettings()
     ironic: IronicSettings = IronicSettings()
+    nova: NovaSettings = NovaSettings()
     conductor: ConductorSettings = ConductorSettings()
     process: ProcessSettings = ProcessSettings()
     compute: SimulatorSettings = SimulatorSettings()

@@ -226,7 +226,8 @@ def _tables(settings: Settings) -> dict[worker_roles.Role, list[Worker]]:
 def _settings_of_every_worker(cell: str) -> Settings:
     return Settings().having(
         cells=(cell,), hosts=1, ironic_amqp_url="amqp://127.0.0.1/", ironic_api_url="http://127.0.0.1:6385",
-        control_room_http="127.0.0.1:0",
+        control_room_http="127.0.0.1:0", nova_amqp_url="amqp://127.0.0.1/nova",
+        nova_database_url="postgresql://127.0.0.1/nova_api",
     )  # fmt: skip
 
 
@@ -243,6 +244,10 @@ def _made(
 
         made = ironic.sync(settings, bus) if role.worker == "ironic" else ironic.metal(settings, role, bus)
         return [made]
+    if role.worker == "nova":
+        from berth import nova
+
+        return [nova.bridge(settings, bus)]
     if role.worker == "control-room":
         from berth.control_room_setup import operators_page
 

@@ -16,6 +16,7 @@ WORKERS = {
     "compute": "simulated agents of a cell (--cell)",
     "metal": "builds on the nodes of a cell through Ironic's API (--cell)",
     "ironic": "follows Ironic, and turns what befalls its nodes into inventory",
+    "nova": "schedules for a real Nova: answers its scheduler RPC (nova_amqp_url)",
     "control-room": "the page of operators: what runs, what waits, why (control_room_http)",
     "ferry": "forwards the messages of a cell with its own RabbitMQ (--cell)",
 }
@@ -105,6 +106,8 @@ def roles(settings: Settings) -> list[Role]:
             for cell in _metal_cells(settings)
         ]
     found.append(Role("scheduler"))
+    if settings.nova.amqp_url:
+        found.append(Role("nova"))
     return [*found, Role("control-room")] if settings.control_room.listens else found
 
 
@@ -128,7 +131,7 @@ def processes(settings: Settings) -> list[tuple[Role, ...]]:
 def ending(settings: Settings) -> list[list[Role]]:
     """Return the order in which workers stop: those that ask before those that answer, so no query waits."""
     stages = (
-        ("control-room",),
+        ("control-room", "nova"),
         ("scheduler", "compute", "metal", "ironic"),
         ("conductor",),
         ("ferry",),

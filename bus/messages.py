@@ -7,9 +7,10 @@ from msgspec import Meta, field
 from bus.claims import Choice
 from bus.decisions import Decision
 from bus.reports import HostState, ProviderReport, Reshaping
-from bus.requests import BuildSpec, Flavor, Hints, Image, InstanceName
+from bus.requests import BuildSpec, Flavor, Hints, Image, InstanceName, ResourceGroup
 from bus.vocabulary import (
     END,
+    MAX_GROUPS,
     UNSAID_ID,
     Allocations,
     Amount,
@@ -84,6 +85,11 @@ class BuildRequested(Message, frozen=True, kw_only=True):
     wait: Wait = ""  # how long to wait for capacity, such as 30m; empty: not at all
     priority: Annotated[int, Meta(ge=0, le=9)] = 0
     name: InstanceName = ""  # display name of the instances
+    # resources in addition to the flavor's, such as those of ports and accelerators
+    groups: Annotated[tuple[ResourceGroup, ...], Meta(max_length=MAX_GROUPS)] = ()
+    same_subtree: ShortList[ShortList[Text]] = ()  # suffixes of groups below one of their providers
+    root_required: ShortList[TraitName] = ()  # of the host, in addition to those of flavor and image
+    root_forbidden: ShortList[TraitName] = ()
 
 
 class Selection(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -119,6 +125,30 @@ class BuildUnplaceable(Message, frozen=True, kw_only=True):
     reason: Cause
     decision: Decision = Decision()
     reply_to: ReplyTo = ""
+
+
+class HostsAsked(Message, frozen=True, kw_only=True):
+    """A query to choose and claim hosts for instances that another system builds, such as Nova.
+
+    No cell builds these instances and no id is retired, so the same instances may be asked for again. An
+    instance with allocations keeps them where the request excludes all of their hosts (an evacuation);
+    otherwise they count as the result of an earlier query and are returned.
+    """
+
+    request: BuildRequested
+    members: ShortList[Id] = ()  # of the server group: instances that joined it in the other system
+    waited: Seconds = 0.0  # since the first query for this request
+    # claim: choose and claim; check: whether the present host of a rebuild fits the image, without a claim
+    do: Literal["claim", "check"] = "claim"
+
+
+class HostsAnswered(Message, frozen=True, kw_only=True):
+    """The claimed hosts of all instances, in their order; or why there is none; or when to ask again."""
+
+    placed: LongList[BuildPlaced] = ()
+    refused: BuildUnplaceable | None = None
+    again: Seconds = 0.0  # after so many seconds, because a reason that passes by itself is in the way
+    why: Cause = ""  # of `again`
 
 
 class Attempt(Value, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from bus.claims import ClaimResult, ConsumerClaim
 from bus.reports import Inventory
 from bus.requests import ResourceGroup
 from bus.vocabulary import (
+    END,
     LONG,
     Allocations,
     Cause,
@@ -33,6 +34,7 @@ from bus.vocabulary import (
     Value,
     Whole,
     Word,
+    Zone,
 )
 
 Inventories = SmallMap[ClassName, Inventory]
@@ -280,10 +282,16 @@ class EditAnswered(Message, frozen=True, kw_only=True):
 class OwnerEditRequested(Message, frozen=True, kw_only=True):
     """Assign a root provider to a cell, whatever cell and agent own it now. The next report about it is
     accepted whatever its sequence number. This corrects a report that was accepted by mistake.
+
+    With an agent and a host name, the provider is a host without such reports: clients of the Placement API
+    maintain its inventory, as nova-compute does, and builds may be placed on it.
     """
 
     root: Id
     cell: Word
+    agent: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{0,64}" + END)] = ""
+    host: Text = ""
+    zone: Zone = ""
 
 
 class OwnerEditAnswered(Message, frozen=True, kw_only=True):

@@ -296,6 +296,8 @@ WHAT_IF = Query("scheduler.what_if", queries.WhatIf, queries.WhatIfAnswered,
     "the decision about a request, without claiming", ANYONE, "scheduler")
 WHAT_IF_MOVES = Query("scheduler.what_if_moves", queries.WhatIfMoves, queries.WhatIfMovesAnswered,
     "the decisions about moves, without claiming", ANYONE, "scheduler")
+SELECT_HOSTS = Query("scheduler.select", messages.HostsAsked, messages.HostsAnswered,
+    "choose and claim hosts for instances that another system builds", ANYONE, "scheduler")
 HOST_HEALTH = Query("scheduler.hosts", host_health.FindHostHealth, host_health.HostHealthFound,
     "hosts that are down, unknown or disabled by their agents", ANYONE, "scheduler")
 TREES = Query("placement.trees", replication.FindTrees, replication.TreesFound,

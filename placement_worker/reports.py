@@ -181,7 +181,7 @@ class ReportOperations(PlacementOperations):
             if not before.providers and before.sequence < 0:  # the root was never reported
                 await hosts.leave(tx, [order.root])
                 return OwnerEditAnswered(result=Missing(what="provider", names=(order.root,)))
-            after = given(before, order.cell)
+            after = given(before, order)
             saving = [hosts.saving([after], now)]
             number = await self.log.write_trees(tx, [(before, after)], now, last=saving)
         owner = OwnerGiven(cell=before.cell, agent=before.agent, sequence=before.sequence, number=number)

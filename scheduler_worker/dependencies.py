@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import islice
@@ -163,9 +163,16 @@ class Ending:
                 )
         return found
 
-    async def locate(self, of_each: Sequence[Sequence[tuple[Id, claims.Held]]]) -> list[Located]:
+    async def locate(
+        self, of_each: Sequence[Sequence[tuple[Id, claims.Held]]], excluding: Sequence[Collection[str]] = ()
+    ) -> list[Located]:
+        """Return the hosts of allocations for each order; `excluding` has roots to ignore for each."""
         providers = await self.look_up([held for of_one in of_each for _, held in of_one])
-        return [Located({id_: place_of(held, providers) for id_, held in of_one}) for of_one in of_each]
+        ignored = excluding or [()] * len(of_each)
+        return [
+            Located({id_: place_of(held, providers, roots) for id_, held in of_one})
+            for of_one, roots in zip(of_each, ignored, strict=True)
+        ]
 
     async def look_up(self, every: Sequence[claims.Held]) -> dict[str, resources.Provider]:
         """Return the providers of existing allocations with their agents."""

@@ -185,7 +185,11 @@ class Resolving:
         groups = {group.id: group for group in found}
         on: dict[Id, str] = {}
         if named := dict.fromkeys(
-            instance_id for hints in asking for instance_id in hints.same_host + hints.different_host
+            instance_id
+            for order, event in begun
+            if not event.refusal
+            for hints in (order.request.hints,)
+            for instance_id in (*hints.same_host, *hints.different_host, *order.members)
         ):
             held = await self.ending.held(named)
             [located] = await self.ending.locate([list(held.items())])
@@ -205,6 +209,11 @@ class Resolving:
                 return order, Begun(f"hints.group: there is no server group {hints.group} in this project")
             if order.move is not None:
                 group = order.move.other_members(group)
+            if order.members:  # instances that joined the group before berth knew it
+                outside = {id_: (on[id_],) for id_ in order.members if id_ in on}
+                members = {**outside, **group.members}
+                members = {id_: roots for id_, roots in members.items() if id_ not in order.instances}
+                group = msgspec.structs.replace(group, members=members)
             order = order.with_alternatives(group=group)
         if hints.same_host or hints.different_host:
             same = (

@@ -302,8 +302,10 @@ class Scheduler:
             self._joined.join(group, choice.instance, choice.way.root)
 
     async def _locate(self, courses: Sequence[_Course]) -> None:
-        held = [course.order.held for course in courses]
-        for course, located in zip(courses, await self.ending.locate(held), strict=True):
+        orders = [course.order for course in courses]
+        excluding = [order.excluded_roots if order.is_external else () for order in orders]
+        places = await self.ending.locate([order.held for order in orders], excluding)
+        for course, located in zip(courses, places, strict=True):
             self._take(course, located)
 
     async def _fence(self, courses: Sequence[_Course]) -> None:

@@ -10,7 +10,7 @@ from bus.messages import BuildCancelled, BuildPlaced, BuildUnplaceable, Schedule
 from bus.moves import MovePlaced, MoveRefused
 from bus.sql.database import Database
 from bus.vocabulary import Message
-from bus.worker import Every, On, Worker, answers, every, on, on_many
+from bus.worker import Every, On, Worker, answers, answers_many, every, on, on_many
 from scheduler_worker.agents import SAYS_SECONDS, WaitingSignal
 from scheduler_worker.client_door import ClientDoor
 from scheduler_worker.dependencies import CellQueries, PlacementQueries, Publish, SchedulerOptions
@@ -19,6 +19,7 @@ from scheduler_worker.host_records import HostRecords
 from scheduler_worker.move_courses import MoveCourses
 from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.placing import Scheduler
+from scheduler_worker.selecting import HostSelection
 from scheduler_worker.waiting.evaluating import WaitingBuilds, WaitingMoves
 from scheduler_worker.waiting.owner import Cancelling, WaitingOwner
 from scheduler_worker.waiting.queue import WaitingQueue
@@ -119,6 +120,7 @@ class _Parts:
                 answers(topics.EDIT_CLIENT, door.edit),
                 answers(topics.WHAT_IF_MOVES, WhatIfsOfMoves(self.what_ifs, self.courses).answer),
                 answers(topics.WHAT_IF, self.what_ifs.answer),
+                answers_many(topics.SELECT_HOSTS, HostSelection(self.scheduler).answer_many, concurrency=4),
             ],
             asks=ASKED,
             timers=self._timers(),

@@ -114,7 +114,8 @@ class RunOptions:
 @commands.command("run")
 async def run_command(
     worker: Annotated[
-        str, positional("placement, scheduler, conductor, compute, ironic, metal, ferry or control-room.")
+        str,
+        positional("placement, scheduler, conductor, compute, ironic, metal, ferry, nova or control-room."),
     ],
     options: RunOptions,
 ) -> int:

@@ -101,6 +101,9 @@ class BulkChannel:
             found = await self._channel.get_queue(queue)
         return found.declaration_result.message_count or 0
 
+    def acknowledge(self, tag: int) -> None:
+        self._frames.ack(tag, multiple=False)
+
     async def ack(self, tag: int, *, multiple: bool = False) -> None:
         self._frames.ack(tag, multiple=multiple)
 

@@ -15,7 +15,7 @@ from msgspec import structs
 
 from bus.messages import InventoryReported
 from bus.reports import Inventory, ProviderReport
-from bus.resources import ProviderLoad
+from bus.resources import OwnerEditRequested, ProviderLoad
 from placement_worker.core.reshape import NO_MOVES, Moves
 from placement_worker.core.trees import ProviderState, Reported, Tree
 
@@ -86,9 +86,11 @@ def reported(before: Tree, report: InventoryReported, number: int = 0, moves: Mo
     return _advanced(before, withheld(before, after), root_too=moved)
 
 
-def given(tree: Tree, cell: str) -> Tree:
+def given(tree: Tree, order: OwnerEditRequested) -> Tree:
     """Return the tree with this cell as its owner; its next report counts, whatever its sequence."""
-    same = tree if tree.cell == cell else replace(tree, host="", cell=cell, agent="", zone="")
+    same = tree if tree.cell == order.cell else replace(tree, host="", cell=order.cell, agent="", zone="")
+    if order.agent:
+        same = replace(same, host=order.host, agent=order.agent, zone=order.zone)
     return _advanced(tree, replace(same, sequence=0, gone=False), root_too=True)
 
 

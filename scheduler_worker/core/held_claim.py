@@ -1,6 +1,6 @@
 """Reads existing claims: the host of a build, and the provider that serves each of its resource groups."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bus.claims import Held
@@ -26,10 +26,19 @@ class ClaimPlace:
     providers: Mapping[str, Provider] = field(default_factory=dict, compare=False)  # with allocations
 
 
-def place_of(held: Held, providers: Mapping[str, Provider]) -> ClaimPlace | None:
-    """Return the host of existing allocations, or None if no agent reports any of their providers."""
+def place_of(
+    held: Held, providers: Mapping[str, Provider], excluding: Collection[str] = ()
+) -> ClaimPlace | None:
+    """Return the host of existing allocations, or None if no agent reports any of their providers.
+
+    Hosts whose roots are in `excluding` are not considered.
+    """
     holds = {id_: providers[id_] for id_ in held.allocations if id_ in providers}
-    owned = [provider for provider in holds.values() if provider.agent and provider.cell]
+    owned = [
+        provider
+        for provider in holds.values()
+        if provider.agent and provider.cell and provider.root not in excluding
+    ]
     if not owned:
         return None
     first = min(
@@ -41,6 +50,15 @@ def place_of(held: Held, providers: Mapping[str, Provider]) -> ClaimPlace | None
         ),
     )
     return ClaimPlace(first.root, first.host, first.cell, first.agent, holds)
+
+
+def without_roots(held: Held, place: ClaimPlace, excluding: Collection[str]) -> Allocations:
+    """Return the allocations without those on the trees of the excluded roots."""
+    return {
+        id_: resources
+        for id_, resources in held.allocations.items()
+        if id_ not in place.providers or place.providers[id_].root not in excluding
+    }
 
 
 def alternative_of(held: Held, alternatives: Sequence[Alternative]) -> int:

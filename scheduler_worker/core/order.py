@@ -90,6 +90,10 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     more_alternates: int = 0  # than were asked for, if any were
     move: MoveStart | None = None  # it is one: its id is the order's only instance
     begun: bool = False  # and has its claim already
+    is_external: bool = False  # another system builds the instances: no id is retired, so it may ask again
+    members: tuple[Id, ...] = ()  # of an external order: instances that are in its server group there
+    # what instances of an external order hold where the request excludes all hosts: the claim adds to it
+    holdings: tuple[tuple[Id, Held], ...] = ()
 
     def with_alternatives(self, **fields: Any) -> "Order":
         alternatives = tuple([replace(alternative, **fields) for alternative in self.alternatives])
@@ -132,20 +136,30 @@ class Order(msgspec.Struct, frozen=True, gc=False):
 
     def claims(self) -> tuple[ConsumerClaim, ...]:
         """Return one claim for each picked instance: for the first of its hosts that fits."""
-        request = self.request
+        request, holdings = self.request, dict(self.holdings)
         if self.move is not None:
             return tuple([self.move.claim(pick.choices) for pick in self.picks])
-        return tuple(
-            ConsumerClaim(
-                consumer=instance,
-                generation=None,
-                choices=tuple([Choice(way.allocations, way.shapes) for way in pick.choices]),
-                project=request.project,
-                user=request.user,
-                group=request.hints.group,
+        claims = []
+        for instance, pick in zip(self.instances, self.picks, strict=False):
+            choices = [Choice(way.allocations, way.shapes) for way in pick.choices]
+            if (held := holdings.get(instance)) is not None:  # a provider that both name counts once
+                choices = [Choice({**each.allocations, **held.allocations}, each.shapes) for each in choices]
+            claims.append(
+                ConsumerClaim(
+                    consumer=instance,
+                    generation=None if held is None else held.generation,
+                    choices=tuple(choices),
+                    project=request.project,
+                    user=request.user,
+                    client=self.is_external,
+                    group=request.hints.group,
+                )
             )
-            for instance, pick in zip(self.instances, self.picks, strict=False)
-        )
+        return tuple(claims)
+
+    @property
+    def excluded_roots(self) -> frozenset[str]:
+        return frozenset(self.alternatives[0].question.not_roots) if self.alternatives else frozenset()
 
     def fences(self) -> tuple[Fence, ...]:
         """Return the consumers to retire: released consumers, else all instances without a host."""
@@ -281,6 +295,10 @@ def without_placed(order: Order, results: Sequence[ClaimResult]) -> Order:
 
 def placed_before(order: Order, instance: Id, result: Held | Retired) -> Order:
     """Return the order; an instance that holds allocations or has ended gets its result again."""
+    if order.is_external and isinstance(result, Held) and order.excluded_roots.issuperset(result.roots):
+        return structs.replace(
+            order, holdings=(*order.holdings, (instance, result)), instances=(*order.instances, instance)
+        )
     match result:
         case Held() if order.move is not None:
             return ended(order, instance, "move: the id belongs to a consumer that holds resources")

@@ -20,7 +20,7 @@ from bus.moves import BEGUN
 from bus.vocabulary import MAX_CAUSE, Contended, Id
 from scheduler_worker.core import events
 from scheduler_worker.core.events import Need
-from scheduler_worker.core.held_claim import ClaimPlace, alternative_of, mappings_of
+from scheduler_worker.core.held_claim import ClaimPlace, alternative_of, mappings_of, without_roots
 from scheduler_worker.core.order import (
     Order,
     Settled,
@@ -92,7 +92,11 @@ def _next(order: Order, patience: float) -> Step:
     if order.emptied:
         return order, (Need.FENCES,)
     if order.instances and order.reason:
-        return order, (Need.REMEDIES if order.unexplained else Need.FENCES,)
+        if order.unexplained:
+            return order, (Need.REMEDIES,)
+        if not order.is_external:
+            return order, (Need.FENCES,)
+        order = replace(order, fenced=(*order.fenced, *order.instances), instances=())
     if order.instances:
         return (order, (Need.HOSTS,)) if order.rounds < ROUNDS else _obstructed(order, patience)
     if any(settled.lacking for settled in order.settled):
@@ -275,6 +279,8 @@ def _located(order: Order, places: Mapping[Id, ClaimPlace | None], patience: flo
             effects.append(events.Warn(f"build {instance}: {why}"))
             order = ended(order, instance, why)
             continue
+        if order.is_external:  # an evacuation holds its source, too
+            result = replace(result, allocations=without_roots(result, place, order.excluded_roots))
         alternative_index = alternative_of(result, order.alternatives)
         question = order.alternatives[alternative_index].question if order.alternatives else None
         groups = mappings_of(result.allocations, question, place.providers, place.root) if question else {}

@@ -128,6 +128,7 @@ def alternatives_of(
         for question, preferred, read_notes in _read(asked, options):
             if only or never:
                 question = msgspec.structs.replace(question, roots=only, not_roots=never)
+            question = with_further_groups(question, request)
             if request.preferred_traits:
                 preferred = {**preferred, **request.preferred_traits}
                 bare = next((group for group in question.groups if not group.suffix), None)
@@ -138,6 +139,32 @@ def alternatives_of(
             every = (*notes, *read_notes) if notes else read_notes
             alternatives.append(Alternative(request, flavor, question, alternative_index, every, preferred))
     return tuple(alternatives)
+
+
+def with_further_groups(question: FindCandidates, request: BuildRequested) -> FindCandidates:
+    """Return the query of a flavor with the resources and traits that the request adds to it."""
+    if not (request.groups or request.root_required or request.root_forbidden or request.same_subtree):
+        return question
+    suffixes = {group.suffix for group in question.groups}
+    for position, group in enumerate(request.groups):
+        if not group.suffix or group.suffix in suffixes:
+            raise Unreadable(f"groups[{position}].suffix: {group.suffix!r} is empty or used before")
+        suffixes.add(group.suffix)
+    for position, tied in enumerate(request.same_subtree):
+        if strange := set(tied) - suffixes:
+            raise Unreadable(f"same_subtree[{position}]: there is no group {min(strange)!r}")
+    if both := set(request.root_required) & set(request.root_forbidden):
+        raise Unreadable(f"root_required and root_forbidden both name {min(both)}")
+    groups = (*question.groups, *request.groups)
+    if len(groups) > MAX_GROUPS:
+        raise Unreadable(f"groups: {len(groups)} groups with those of the flavor, at most {MAX_GROUPS}")
+    return msgspec.structs.replace(
+        question,
+        groups=groups,
+        same_subtree=(*question.same_subtree, *request.same_subtree),
+        root_required=tuple(sorted({*question.root_required, *request.root_required})),
+        root_forbidden=tuple(sorted({*question.root_forbidden, *request.root_forbidden})),
+    )
 
 
 def seconds_of(wait: str) -> float:

@@ -58,7 +58,16 @@ def named(worker: Worker) -> str:
 
 def test_the_topology_contains_every_worker() -> None:
     kinds = {worker.name.split(".")[0] for worker in WORKERS}
-    assert kinds == {"placement", "scheduler", "conductor", "agent", "ironic_sync", "replica", "control_room"}
+    assert kinds == {
+        "placement",
+        "scheduler",
+        "conductor",
+        "agent",
+        "ironic_sync",
+        "nova_bridge",
+        "replica",
+        "control_room",
+    }
     assert {worker.name.split(".")[0] for worker in OF_A_CELL} == {"conductor", "agent"}
 
 

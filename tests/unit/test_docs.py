@@ -458,6 +458,7 @@ FOLDERS = (
     "control_room",
     "deploy",
     "ironic_sync",
+    "nova_bridge",
     "placement_worker",
     "scheduler_worker",
     "tests",

@@ -216,8 +216,8 @@ def test_every_setting_is_in_one_group() -> None:
     assert set(values) == set(KINDS) == set(GROUP_OF)
     assert list(dict.fromkeys(GROUP_OF.values())) == [
         "bus", "database", "cells", "scheduler", "requests", "placement", "control_room",
-        "ironic news", "ironic api", "ironic sweeps", "ironic builds", "ironic nodes", "conductor", "process",
-        "compute",
+        "ironic news", "ironic api", "ironic sweeps", "ironic builds", "ironic nodes", "nova", "conductor",
+        "process", "compute",
     ]  # fmt: skip
     assert Settings().having(**values) == Settings()
     assert Settings().having(ironic_cloud="c").ironic.api.cloud == "c"

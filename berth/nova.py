@@ -1,0 +1,76 @@
+"""Nova, as the settings describe it; imported only if it is configured."""
+
+from collections.abc import Callable
+
+from berth.settings import BadSetting, Settings
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.worker import Worker
+from nova_bridge import BridgeOptions, FollowedNova, NovaDatabases, RpcAddress, address_of, nova_bridge
+
+
+def check(settings: Settings, refuse: Callable[[str, str], None]) -> None:
+    """Call `refuse` with the name of each wrong setting of Nova, and the reason."""
+    nova = settings.nova
+    for name, url in (("nova_amqp_url", nova.amqp_url), ("nova_fallback_amqp_url", nova.fallback_amqp_url)):
+        if url and not url.startswith(("amqp://", "amqps://")):
+            refuse(name, "must begin with amqp:// or amqps://")
+    if nova.amqp_url and nova.amqp_url == nova.fallback_amqp_url:
+        refuse(
+            "nova_fallback_amqp_url",
+            "must differ from nova_amqp_url: a nova-scheduler there competes with berth",
+        )
+    if nova.amqp_url and not nova.database_url:
+        refuse("nova_database_url", "is needed with nova_amqp_url")
+    for name, urls in (
+        ("nova_database_url", [nova.database_url] if nova.database_url else []),
+        ("nova_cell_database_urls", list(nova.cell_database_urls.values())),
+    ):
+        for url in urls:
+            try:
+                address_of(url)
+            except ValueError as problem:
+                refuse(name, str(problem))
+
+
+def databases(settings: Settings, clock: Clock) -> NovaDatabases:
+    """Return the reader of Nova's databases."""
+    nova = settings.nova
+    if not nova.database_url:
+        raise BadSetting("nova_database_url is not set: it names Nova's API database")
+    return NovaDatabases(
+        nova.database_url, nova.cell_database_urls, clock, down_seconds=nova.service_down_time
+    )
+
+
+def bridge(settings: Settings, bus: Bus) -> Worker:
+    """Return the worker that schedules for Nova."""
+    nova = settings.nova
+    if not nova.amqp_url:
+        raise BadSetting("nova_amqp_url is not set: it names the RabbitMQ on which Nova calls its scheduler")
+    return nova_bridge(
+        FollowedNova(
+            rpc=_address(settings, nova.amqp_url),
+            databases=databases(settings, bus.clock),
+            options=BridgeOptions(
+                alternates=nova.max_attempts - 1,
+                default_zone=nova.default_zone,
+                routed_networks=nova.routed_networks,
+            ),
+            wait=nova.wait,
+            fallback=_address(settings, nova.fallback_amqp_url) if nova.fallback_amqp_url else None,
+        ),
+        bus,
+        bus.clock,
+    )
+
+
+def _address(settings: Settings, url: str) -> RpcAddress:
+    nova = settings.nova
+    return RpcAddress(
+        url=url,
+        exchange=nova.exchange,
+        topic="scheduler",
+        durable=nova.durable_queues,
+        quorum=nova.quorum_queues,
+    )

@@ -1,0 +1,410 @@
+"""A server for oslo.messaging's RPC, as OpenStack services use it on RabbitMQ.
+
+oslo.messaging acknowledges a call before it executes it, so the calls in progress are lost when a server
+dies. This server acknowledges a call after its reply is confirmed, so another server answers it instead.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from aio_pika import ExchangeType
+from aio_pika.abc import AbstractConnection
+
+from bus.clock import Backoff, Clock
+from bus.errors import BrokerRefused, Unavailable
+from bus.rabbit.connection import (
+    BROKEN,
+    RequestRefused,
+    answered,
+    broker_url,
+    cancelled_by_us,
+    dial,
+    open_channel,
+    place,
+    plainly,
+    reason,
+)
+from bus.rabbit.underlay import BulkChannel, ended, hang_up
+from bus.rabbit.wire import PERSISTENT, Arrived, NoQueueBound, Post, Properties
+
+log = logging.getLogger(__name__)
+
+PREFETCH = 200  # calls that one server executes at a time
+_UNPACKED = ("method", "version", "namespace", "args", "_msg_id", "_reply_q", "_unique_id", "_timeout")
+
+
+class RpcFailure(Exception):
+    """An exception for the caller of a method: its class, as `module.name`, and its arguments by name."""
+
+    def __init__(self, class_name: str, message: str, **kwargs: Any) -> None:
+        super().__init__(message)
+        self.module, _, self.name = class_name.rpartition(".")
+        self.kwargs = kwargs
+
+    def encoded(self) -> str:
+        failure = {
+            "class": self.name,
+            "module": self.module,
+            "message": str(self),
+            "tb": [],
+            "args": [],
+            "kwargs": self.kwargs,
+        }
+        return msgspec.json.encode(failure).decode()
+
+
+@dataclass(frozen=True)
+class RpcCall:
+    """One call or cast of a method. A cast has no reply address."""
+
+    method: str
+    version: str
+    namespace: str
+    args: Mapping[str, Any]
+    context: Mapping[str, Any]
+    message_id: str = ""
+    reply_queue: str = ""
+    monitored: float = 0.0  # seconds without a heartbeat after which the caller gives up; 0: it does not
+    redelivered: bool = False  # another server, or an earlier connection, may have executed it
+
+
+@dataclass(frozen=True)
+class RpcResult:
+    """The result of a call as JSON values; `undo` is awaited if the caller is gone before its reply."""
+
+    value: object = None
+    undo: Callable[[], Awaitable[None]] | None = None
+
+
+RpcHandler = Callable[[RpcCall], Awaitable[RpcResult]]  # executes a method, or raises RpcFailure
+
+
+def call_of(message: Arrived) -> RpcCall:
+    """Return the call in a message. Raise ValueError if the message is not one of oslo.messaging's."""
+    body = unpacked(message.body)
+    method = body.get("method")
+    if not isinstance(method, str) or not isinstance(args := body.get("args") or {}, dict):
+        raise ValueError("the message names no method and arguments")
+    monitored = body.get("_timeout")
+    return RpcCall(
+        method=method,
+        version=str(body.get("version") or "1.0"),
+        namespace=str(body.get("namespace") or ""),
+        args=args,
+        context={key.removeprefix("_context_"): value for key, value in body.items() if key not in _UNPACKED},
+        message_id=str(body.get("_msg_id") or ""),
+        reply_queue=str(body.get("_reply_q") or ""),
+        monitored=float(monitored) if isinstance(monitored, int | float) else 0.0,
+        redelivered=message.redelivered,
+    )
+
+
+def unpacked(body: bytes) -> dict[str, Any]:
+    """Return the content of oslo.messaging's envelope. Raise ValueError if there is none."""
+    try:
+        envelope = msgspec.json.decode(body)
+        content = msgspec.json.decode(envelope["oslo.message"]) if "oslo.message" in envelope else envelope
+    except (msgspec.DecodeError, TypeError) as problem:
+        raise ValueError(f"the message is not in oslo.messaging's format: {problem}") from None
+    if not isinstance(content, dict):
+        raise ValueError("the content of the message is no object")
+    return content
+
+
+def packed(content: Mapping[str, Any]) -> bytes:
+    text = msgspec.json.encode(content).decode()
+    return msgspec.json.encode({"oslo.version": "2.0", "oslo.message": text})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RpcAddress:
+    """Where a server receives calls: the exchange and topic, and how missing queues are declared.
+
+    Existing exchanges and queues are used as they are. Missing ones are declared as oslo.messaging would with
+    `amqp_durable_queues` (durable) and `rabbit_quorum_queue` (quorum, which implies durable).
+    """
+
+    url: str
+    exchange: str
+    topic: str
+    durable: bool = False
+    quorum: bool = False
+
+
+class RpcServer:
+    """Receives calls of a topic, together with all other servers of the topic, and casts to all servers."""
+
+    def __init__(
+        self, address: RpcAddress, handler: RpcHandler, *, name: str, clock: Clock | None = None
+    ) -> None:
+        self._address = address
+        self._url = broker_url(address.url, name)
+        self._handler = handler
+        self._clock = clock or Clock()
+        self.listens = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serve until cancelled; reconnect whenever the broker is away."""
+        backoff, complaint = Backoff(self._clock), ""
+        while True:
+            try:
+                connection = await dial(self._url)
+                try:
+                    with plainly(self._url):
+                        await self._serve(connection)
+                finally:
+                    self.listens.clear()
+                    await hang_up(connection)
+                backoff, complaint = Backoff(self._clock), ""
+            except (Unavailable, BrokerRefused) as problem:
+                if str(problem) != complaint:
+                    log.warning("no calls of topic %s: %s; trying again", self._address.topic, problem)
+                complaint = str(problem)
+            await backoff.pause()
+
+    async def _serve(self, connection: AbstractConnection) -> None:
+        fanout = await self._declare(connection)
+        channel = await BulkChannel().open(connection, confirms=True)
+        running: set[asyncio.Task[None]] = set()
+        async with asyncio.TaskGroup() as calls:
+
+            def received(message: Arrived) -> None:
+                task = calls.create_task(self._execute(channel, message))
+                running.add(task)
+                task.add_done_callback(running.discard)
+
+            await channel.consume(self._address.topic, PREFETCH, received)
+            await channel.consume(fanout, PREFETCH, received)
+            self.listens.set()
+            log.warning("serving calls of topic %s at %s", self._address.topic, place(self._url))
+            why = await ended(connection)
+            for task in running:  # the broker delivers these calls again
+                task.cancel()
+        raise ConnectionError(why)
+
+    async def _declare(self, connection: AbstractConnection) -> str:
+        """Declare what is missing, and return the name of the queue for casts to all servers."""
+        topic, durable = self._address.topic, self._address.durable or self._address.quorum
+        await self._exchange(connection, self._address.exchange, ExchangeType.TOPIC, durable=durable)
+        await self._exchange(connection, f"{topic}_fanout", ExchangeType.FANOUT, auto_delete=True)
+        arguments: dict[str, Any] = {"x-queue-type": "quorum"} if self._address.quorum else {}
+        await self._queue(connection, topic, durable=durable, arguments=arguments)
+        channel = await open_channel(connection, confirms=False)
+        async with answered():
+            queue = await channel.get_queue(topic, ensure=False)
+            await queue.bind(self._address.exchange, topic)
+            fanout = await channel.declare_queue(
+                f"{topic}_fanout_{self._clock.uuid()}", exclusive=True, auto_delete=True
+            )
+            await fanout.bind(f"{topic}_fanout")
+        return fanout.name
+
+    async def _exchange(
+        self, connection: AbstractConnection, name: str, kind: ExchangeType, **options: Any
+    ) -> None:
+        if await _exists(connection, "exchange", name):
+            return
+        channel = await open_channel(connection, confirms=False)
+        async with answered():
+            await channel.declare_exchange(name, kind, **options)
+            await channel.close()
+
+    async def _queue(
+        self, connection: AbstractConnection, name: str, *, durable: bool, arguments: dict[str, Any]
+    ) -> None:
+        if await _exists(connection, "queue", name):
+            return
+        channel = await open_channel(connection, confirms=False)
+        async with answered():
+            await channel.declare_queue(name, durable=durable, arguments=arguments)
+            await channel.close()
+
+    async def _execute(self, channel: BulkChannel, message: Arrived) -> None:
+        """Execute one call, send its reply, and acknowledge the call."""
+        try:
+            try:
+                call = call_of(message)
+            except ValueError as problem:
+                log.error("a message to topic %s is dropped: %s", self._address.topic, problem)
+            else:
+                await self._answer(channel, call)
+            await channel.ack(message.tag)
+        except BROKEN as problem:
+            if cancelled_by_us(problem):
+                raise
+            log.info("a call is executed again, because the connection broke: %s", reason(problem))
+
+    async def _answer(self, channel: BulkChannel, call: RpcCall) -> None:
+        result, failure = RpcResult(), None
+        async with asyncio.TaskGroup() as group:
+            heartbeats = group.create_task(self._heartbeats(channel, call))
+            try:
+                result = await self._handler(call)
+            except RpcFailure as expected:
+                failure = expected
+            except Exception as problem:
+                log.exception("method %s failed", call.method)
+                failure = RpcFailure("builtins.Exception", f"{type(problem).__name__}: {problem}")
+            heartbeats.cancel()
+        if not call.reply_queue:
+            return
+        try:
+            await self._reply(channel, call, result.value, failure)
+        except NoQueueBound:
+            log.warning("the caller of %s is gone: queue %s does not exist", call.method, call.reply_queue)
+            if result.undo is not None:
+                await result.undo()
+
+    async def _heartbeats(self, channel: BulkChannel, call: RpcCall) -> None:
+        """Report to the caller that its call is still executed, at twice the rate that it expects."""
+        while call.reply_queue and call.monitored:
+            await asyncio.sleep(call.monitored / 2)
+            try:
+                await self._reply(channel, call, None, None, ending=False)
+            except (NoQueueBound, *BROKEN) as problem:
+                if cancelled_by_us(problem):
+                    raise
+                return
+
+    async def _reply(
+        self,
+        channel: BulkChannel,
+        call: RpcCall,
+        result: object,
+        failure: RpcFailure | None,
+        ending: bool = True,
+    ) -> None:
+        content = {
+            "result": result,
+            "failure": failure.encoded() if failure is not None else None,
+            "ending": ending,
+            "_msg_id": call.message_id,
+            "_unique_id": self._clock.uuid().replace("-", ""),
+        }
+        await channel.publish(
+            Post("", call.reply_queue, packed(content), _properties(self._clock), mandatory=True)
+        )
+
+
+async def _exists(connection: AbstractConnection, kind: str, name: str) -> bool:
+    """Return whether an exchange or a queue exists."""
+    channel = await open_channel(connection, confirms=False)
+    try:
+        async with answered():
+            if kind == "exchange":
+                await channel.get_exchange(name)
+            else:
+                await channel.get_queue(name)
+            await channel.close()
+    except RequestRefused as refused:
+        if refused.code != "NOT_FOUND":
+            raise
+        return False
+    return True
+
+
+class RpcClient:
+    """Forwards calls to the servers of another topic or virtual host, and returns their answers."""
+
+    def __init__(self, address: RpcAddress, *, name: str, clock: Clock | None = None) -> None:
+        self._address = address
+        self._url = broker_url(address.url, name)
+        self._clock = clock or Clock()
+        self._connection: AbstractConnection | None = None
+        self._channel: BulkChannel | None = None
+        self._reply_queue = ""
+        self._waiting: dict[str, asyncio.Future[dict[str, Any]]] = {}
+        self._opening = asyncio.Lock()
+
+    async def forward(self, call: RpcCall, timeout: float) -> object:
+        """Return the result of the call, or raise RpcFailure as its server did, or Unavailable."""
+        channel = await self._opened()
+        id_ = self._clock.uuid().replace("-", "")
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._waiting[id_] = answer
+        content = {
+            **{f"_context_{key}": value for key, value in call.context.items()},
+            "method": call.method,
+            "version": call.version,
+            "args": call.args,
+            "_msg_id": id_,
+            "_reply_q": self._reply_queue,
+            "_unique_id": self._clock.uuid().replace("-", ""),
+        }
+        try:
+            with plainly(self._url):
+                await channel.publish(
+                    Post(
+                        self._address.exchange,
+                        self._address.topic,
+                        packed(content),
+                        _properties(self._clock),
+                        mandatory=True,
+                    )
+                )
+            async with asyncio.timeout(timeout):
+                reply = await answer
+        except NoQueueBound:
+            raise Unavailable(f"no server of topic {self._address.topic} at {place(self._url)}") from None
+        except TimeoutError:
+            raise Unavailable(f"topic {self._address.topic} at {place(self._url)} does not answer") from None
+        finally:
+            self._waiting.pop(id_, None)
+        if reply.get("failure"):
+            raise _failure_of(reply["failure"])
+        return reply.get("result")
+
+    async def close(self) -> None:
+        connection, self._connection, self._channel = self._connection, None, None
+        if connection is not None:
+            await hang_up(connection)
+
+    async def _opened(self) -> BulkChannel:
+        async with self._opening:
+            if self._channel is not None and not self._channel.closed:
+                return self._channel
+            await self.close()
+            self._connection = await dial(self._url)
+            with plainly(self._url):
+                channel = await open_channel(self._connection, confirms=False)
+                async with answered():
+                    queue = await channel.declare_queue(
+                        f"reply_{self._clock.uuid()}", exclusive=True, auto_delete=True
+                    )
+                self._reply_queue = queue.name
+                bulk = await BulkChannel().open(self._connection, confirms=True)
+                await bulk.consume(queue.name, PREFETCH, lambda message: self._received(bulk, message))
+            self._channel = bulk
+            return bulk
+
+    def _received(self, channel: BulkChannel, message: Arrived) -> None:
+        channel.acknowledge(message.tag)
+        try:
+            reply = unpacked(message.body)
+        except ValueError as problem:
+            log.error("a reply is dropped: %s", problem)
+            return
+        answer = self._waiting.get(str(reply.get("_msg_id")))
+        if answer is not None and reply.get("ending") and not answer.done():
+            answer.set_result(reply)
+
+
+def _failure_of(encoded: str) -> RpcFailure:
+    failure = msgspec.json.decode(encoded)
+    class_name = f"{failure.get('module')}.{failure.get('class')}"
+    return RpcFailure(class_name, str(failure.get("message") or ""), **(failure.get("kwargs") or {}))
+
+
+def _properties(clock: Clock) -> Any:
+    return Properties(
+        message_id=clock.uuid(),
+        content_type="application/json",
+        content_encoding="utf-8",
+        delivery_mode=PERSISTENT,
+        priority=0,
+        headers={},
+    )

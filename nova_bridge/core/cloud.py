@@ -1,0 +1,90 @@
+"""Nova's cells, compute hosts and aggregates, as read from its databases."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from bus.reports import HostState
+
+_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
+
+
+@dataclass(frozen=True)
+class NovaCell:
+    """A cell of Nova; `word` is its name at berth, where names have no spaces or dots."""
+
+    uuid: str
+    name: str
+    is_disabled: bool = False
+
+    @property
+    def word(self) -> str:
+        return self.name if _WORD.fullmatch(self.name) else self.uuid
+
+
+@dataclass(frozen=True)
+class NovaHost:
+    """A compute node of Nova: its provider is the root of a tree in placement."""
+
+    root: str
+    host: str  # of its service
+    node: str  # its name at the hypervisor, and of its provider
+    cell: str  # uuid
+    version: int  # of its service
+    state: HostState  # for filters and weighers
+
+
+@dataclass(frozen=True)
+class MirroredAggregate:
+    uuid: str
+    name: str
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    hosts: tuple[str, ...] = ()
+
+    @property
+    def zone(self) -> str:
+        return self.metadata.get("availability_zone", "")
+
+
+@dataclass(frozen=True)
+class NovaCloud:
+    """Everything that the bridge knows about Nova, at one moment."""
+
+    cells: Mapping[str, NovaCell] = field(default_factory=dict)  # by uuid
+    hosts: Mapping[str, NovaHost] = field(default_factory=dict)  # by root
+    aggregates: Mapping[str, MirroredAggregate] = field(default_factory=dict)  # by uuid
+
+    @cached_property
+    def zones(self) -> frozenset[str]:
+        return frozenset(aggregate.zone for aggregate in self.aggregates.values() if aggregate.zone)
+
+    @cached_property
+    def zone_of(self) -> Mapping[str, str]:
+        """Return the availability zone of each service host that an aggregate puts into one."""
+        return {
+            host: aggregate.zone
+            for aggregate in self.aggregates.values()
+            if aggregate.zone
+            for host in aggregate.hosts
+        }
+
+    @cached_property
+    def _by_name(self) -> Mapping[tuple[str, str], tuple[NovaHost, ...]]:
+        found: dict[tuple[str, str], list[NovaHost]] = {}
+        for host in self.hosts.values():
+            found.setdefault(("host", host.host.lower()), []).append(host)
+            found.setdefault(("node", host.node), []).append(host)
+        return {key: tuple(hosts) for key, hosts in found.items()}
+
+    def of_host(self, name: str) -> tuple[NovaHost, ...]:
+        """Return the compute nodes of a service host; its name is compared as Nova does, without case."""
+        return self._by_name.get(("host", name.lower()), ())
+
+    def of_node(self, name: str) -> tuple[NovaHost, ...]:
+        return self._by_name.get(("node", name), ())
+
+    @cached_property
+    def least_version(self) -> int:
+        """Return the lowest version of all compute services; 0 without any."""
+        return min((host.version for host in self.hosts.values()), default=0)

@@ -1,0 +1,237 @@
+"""Translates a RequestSpec of Nova into a query to berth's scheduler.
+
+Nova's pre-filters are part of the translation, except those by aggregate metadata (tenants, isolated
+aggregates): the scheduler applies these itself, from the mirrored aggregates.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from bus.groups import GroupPolicy, MakeGroup
+from bus.messages import BuildRequested, HostsAsked
+from bus.requests import Flavor, Hints, Image, ResourceGroup
+from bus.vocabulary import UNSAID_ID
+from nova_bridge.core.cloud import NovaCloud, NovaHost
+from nova_bridge.core.request_spec import RequestedDestination, RequestSpec
+
+OWNER_NOVA = "OWNER_NOVA"
+OWNER_SINCE = 73  # version of compute services that set the trait
+_POLICIES: tuple[GroupPolicy, ...] = ("affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity")
+# Extra specs whose resources arrive as groups of the request.
+_IN_GROUPS = ("accel:device_profile", "pci_passthrough:alias")
+
+
+class CannotJudge(Exception):
+    """Placement's data cannot decide this request: another scheduler must, or it is refused."""
+
+
+class NoSuchDestination(ValueError):
+    """The request names a host, node, cell or zone that does not exist."""
+
+
+@dataclass(frozen=True)
+class BridgeOptions:
+    """Settings of the bridge that change decisions."""
+
+    alternates: int = 2  # Nova's [scheduler]max_attempts minus 1
+    default_zone: str = "nova"
+    routed_networks: bool = False  # Nova's query_placement_for_routed_network_aggregates is on
+
+
+@dataclass(frozen=True)
+class Translated:
+    """A query for hosts, and the server group that must exist before it is sent."""
+
+    question: HostsAsked
+    group: MakeGroup | None = None
+
+
+def translated(
+    spec: RequestSpec,
+    instances: Sequence[str],
+    cloud: NovaCloud,
+    options: BridgeOptions,
+    *,
+    request: str,
+    user: str = "",
+    wants_alternates: bool = False,
+) -> Translated:
+    """Return the query for a RequestSpec. Raise CannotJudge or NoSuchDestination if there is none."""
+    if why := unjudged(spec, options):
+        raise CannotJudge(why)
+    place = _destination(spec, cloud)
+    group = _group(spec)
+    required, forbidden = _root_traits(spec, cloud)
+    build = BuildRequested(
+        request=request,
+        instances=tuple(instances),
+        flavor=_flavor(spec),
+        image=_image(spec),
+        project=spec.project_id or UNSAID_ID,
+        user=spec.user_id or user or UNSAID_ID,
+        zone=spec.availability_zone if spec.availability_zone in cloud.zones else "",
+        cell=place.cell,
+        aggregates=place.aggregates,
+        not_aggregates=place.not_aggregates,
+        alternates=options.alternates if wants_alternates and not spec.is_rebuild else 0,
+        hints=_hints(spec, group),
+        forced_host=place.forced,
+        wanted_host=place.wanted,
+        ignore_hosts=_ignored(spec, cloud),
+        groups=tuple(_groups(spec)),
+        same_subtree=tuple(tuple(suffixes) for suffixes in spec.request_level_params.same_subtree),
+        root_required=required,
+        root_forbidden=forbidden,
+    )
+    members = tuple(spec.instance_group.members or ()) if group and spec.instance_group else ()
+    asked = HostsAsked(request=build, members=members, do="check" if spec.is_rebuild else "claim")
+    return Translated(asked, group)
+
+
+def unjudged(spec: RequestSpec, options: BridgeOptions) -> str:
+    """Return why placement's data cannot decide about a request, or an empty text (docs/nova.md)."""
+    if spec.numa_topology is not None and not spec.is_rebuild:
+        return "its NUMA topology, pinned CPUs or page size: placement has no NUMA cells of Nova's hosts"
+    in_placement = {
+        group.requester_id.rsplit("-", 1)[0] for group in spec.requested_resources or () if group.requester_id
+    }
+    for request in spec.pci_requests.requests if spec.pci_requests is not None else ():
+        if request.request_id not in in_placement:
+            device = f"alias {request.alias_name!r}" if request.alias_name else f"port {request.requester_id}"
+            return f"the PCI device of {device}: Nova does not track it in placement"
+    if options.routed_networks and (spec.requested_networks or {}).get("objects"):
+        return "routed networks: their segments are known to Neutron only"
+    return ""
+
+
+@dataclass(frozen=True)
+class _Place:
+    cell: str = ""
+    forced: str = ""
+    wanted: str = ""
+    aggregates: tuple[tuple[str, ...], ...] = ()
+    not_aggregates: tuple[str, ...] = ()
+
+
+def _destination(spec: RequestSpec, cloud: NovaCloud) -> _Place:
+    wanted = spec.requested_destination or RequestedDestination()
+    cell = ""
+    if wanted.cell is not None and not wanted.allow_cross_cell_move:
+        known = cloud.cells.get(wanted.cell.uuid)
+        if known is None:
+            raise NoSuchDestination(f"there is no cell {wanted.cell.name or wanted.cell.uuid}")
+        cell = known.word
+    forced_host, forced_node = (spec.force_hosts or [""])[0], (spec.force_nodes or [""])[0]
+    return _Place(
+        cell=cell,
+        forced=_named(forced_host, forced_node, cloud),
+        wanted=_named(wanted.host or "", wanted.node or "", cloud),
+        aggregates=tuple(tuple(any_of.split(",")) for any_of in wanted.aggregates or ()),
+        not_aggregates=tuple(wanted.forbidden_aggregates or ()),
+    )
+
+
+def _named(host: str, node: str, cloud: NovaCloud) -> str:
+    """Return the one root of a host and node, or the host's name if it has several nodes."""
+    if not host and not node:
+        return ""
+    found: Iterable[NovaHost] = cloud.of_node(node) if node else cloud.of_host(host)
+    nodes = [each for each in found if not host or each.host.lower() == host.lower()]
+    if not nodes:
+        raise NoSuchDestination(f"no such host: host {host or 'any'}, node {node or 'any'}")
+    return nodes[0].root if len(nodes) == 1 else nodes[0].host
+
+
+def _ignored(spec: RequestSpec, cloud: NovaCloud) -> tuple[str, ...]:
+    named = {host.lower(): host for host in spec.ignore_hosts or ()}
+    return tuple(each.root for name in named for each in cloud.of_host(name))
+
+
+def _group(spec: RequestSpec) -> MakeGroup | None:
+    given = spec.instance_group
+    if given is None or spec.is_rebuild:
+        return None
+    kind = next((policy for policy in _POLICIES if policy == given.kind), None)
+    if kind is None:
+        raise CannotJudge(f"the policy {given.kind!r} of its server group")
+    return MakeGroup(
+        group=given.uuid,
+        name=given.uuid,  # Nova permits two groups of one name in a project
+        policy=kind,
+        max_per_host=given.max_per_host,
+        project=spec.project_id or given.project_id or UNSAID_ID,
+    )
+
+
+def _hints(spec: RequestSpec, group: MakeGroup | None) -> Hints:
+    return Hints(
+        group=None if group is None else group.group,
+        same_host=spec.hint("same_host"),
+        different_host=spec.hint("different_host"),
+        build_near_host_ip=_first(spec, "build_near_host_ip"),
+        cidr=_first(spec, "cidr") or "/24",
+        query=_first(spec, "query"),
+    )
+
+
+def _first(spec: RequestSpec, hint: str) -> str:
+    values = spec.hint(hint)
+    return values[0] if values else ""
+
+
+def _flavor(spec: RequestSpec) -> Flavor:
+    flavor = spec.flavor
+    disk = flavor.ephemeral_gb + -(-flavor.swap // 1024) + (0 if spec.is_bfv else flavor.root_gb)
+    extra = {key: value for key, value in flavor.extra_specs.items() if key not in _IN_GROUPS}
+    return Flavor(
+        name=flavor.name or "unnamed",
+        vcpus=flavor.vcpus,
+        memory_mb=flavor.memory_mb,
+        disk_gb=disk,
+        extra_specs=extra,
+    )
+
+
+def _image(spec: RequestSpec) -> Image | None:
+    if spec.image is None:
+        return None
+    values = dict(spec.image.properties or {})
+    traits = values.pop("traits_required", None) or ()
+    properties = {key: _text(value) for key, value in values.items() if value is not None}
+    if spec.image.disk_format and not spec.is_bfv:
+        properties["disk_format"] = spec.image.disk_format
+    name = spec.image.name or spec.image.id or "unnamed"
+    return Image(name=name[:200], properties=properties, traits_required=tuple(traits))
+
+
+def _text(value: object) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case list() | tuple():
+            return ",".join(str(item) for item in value)
+    return str(value)
+
+
+def _groups(spec: RequestSpec) -> Iterable[ResourceGroup]:
+    """Yield the groups of ports and accelerators; each has the id of its requester as its suffix."""
+    for number, group in enumerate(spec.requested_resources or (), 1):
+        resources = {name: amount for name, amount in group.resources.items() if amount}
+        yield ResourceGroup(
+            suffix=group.requester_id or f"_group{number}",
+            resources=resources,
+            required=tuple(sorted(group.required_traits)),
+            forbidden=tuple(sorted(group.forbidden_traits)),
+            member_of=tuple(tuple(any_of) for any_of in group.aggregates),
+            not_member_of=tuple(sorted(group.forbidden_aggregates)),
+            in_tree=group.in_tree,
+        )
+
+
+def _root_traits(spec: RequestSpec, cloud: NovaCloud) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    required = set(spec.request_level_params.root_required)
+    if spec.flavor.extra_specs.get("accel:device_profile"):
+        required.add("COMPUTE_ACCELERATORS")
+    if cloud.least_version >= OWNER_SINCE:
+        required.add(OWNER_NOVA)
+    return tuple(sorted(required)), tuple(sorted(spec.request_level_params.root_forbidden))

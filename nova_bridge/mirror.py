@@ -1,0 +1,171 @@
+"""Keeps berth's cells, hosts and aggregates equal to Nova's, and publishes the heartbeats of its hosts."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from bus.aggregates import (
+    Aggregate,
+    AggregateEditAnswered,
+    AggregateEdited,
+    AggregateEditRequested,
+    AggregatesFound,
+    FindAggregates,
+    refusal_reason,
+)
+from bus.cells import CellEditAnswered, CellEditRequested, CellsFound, FindCells
+from bus.chunks import portions
+from bus.clock import Clock
+from bus.errors import AnswerRefused, NoAnswer, Unavailable
+from bus.messages import HostReported
+from bus.protocol import Ask
+from bus.resources import (
+    FindProviders,
+    OwnerEditAnswered,
+    OwnerEditRequested,
+    OwnerGiven,
+    Provider,
+    ProvidersFound,
+)
+from nova_bridge.core.cloud import NovaCloud
+from nova_bridge.core.differences import AGENT, aggregate_edits, cell_edits, owner_edits
+from nova_bridge.databases import NovaDatabases
+
+log = logging.getLogger(__name__)
+
+REFRESH_SECONDS = 1.0  # between two reads of Nova's databases
+COMPARE_SECONDS = 30.0  # between two comparisons with placement without a change in Nova
+HEARTBEAT_SECONDS = 10.0
+HOSTS_A_MESSAGE = 500
+PROVIDERS_ASKED = 500
+AGGREGATES_ASKED = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class MirrorQueries:
+    """The queries to placement that the mirror needs."""
+
+    cells: Ask[FindCells, CellsFound]
+    edit_cell: Ask[CellEditRequested, CellEditAnswered]
+    providers: Ask[FindProviders, ProvidersFound]
+    edit_owner: Ask[OwnerEditRequested, OwnerEditAnswered]
+    aggregates: Ask[FindAggregates, AggregatesFound]
+    edit_aggregate: Ask[AggregateEditRequested, AggregateEditAnswered]
+
+
+class Mirror:
+    """Nova's cloud as last read, and its copy at berth."""
+
+    def __init__(
+        self,
+        databases: NovaDatabases,
+        queries: MirrorQueries,
+        publish: Callable[..., Awaitable[None]],
+        clock: Clock,
+    ) -> None:
+        self._databases = databases
+        self._queries = queries
+        self._publish = publish
+        self._clock = clock
+        self.cloud = NovaCloud()
+        self._compared = -COMPARE_SECONDS
+        self._refreshing = asyncio.Lock()
+        self._run = clock.uuid()
+        self._sequence = 0
+        self._complaint = ""
+
+    async def run(self) -> None:
+        """Refresh every second until cancelled."""
+        beat = -HEARTBEAT_SECONDS
+        while True:
+            try:
+                await self.refresh()
+                if self._clock.monotonic() - beat >= HEARTBEAT_SECONDS:
+                    beat = self._clock.monotonic()
+                    await self._report(list(self.cloud.hosts))
+                self._complaint = ""
+            except (Unavailable, NoAnswer, AnswerRefused) as problem:
+                if str(problem) != self._complaint:
+                    log.warning("berth is not up to date with nova: %s; trying again", problem)
+                self._complaint = str(problem)
+            await asyncio.sleep(REFRESH_SECONDS)
+
+    async def refresh(self) -> None:
+        """Read Nova's databases; on a change make berth equal and publish the changed hosts."""
+        async with self._refreshing:
+            before, now = self.cloud, await self._databases.read()
+            self.cloud = now
+            is_due = self._clock.monotonic() - self._compared >= COMPARE_SECONDS
+            if is_due or _placement_differs(before, now):
+                await self._compare(now)
+                self._compared = self._clock.monotonic()
+            changed = [root for root, host in now.hosts.items() if before.hosts.get(root) != host]
+            if before.hosts:
+                await self._report(changed)
+
+    async def _compare(self, cloud: NovaCloud) -> None:
+        registered = (await self._queries.cells(FindCells(counted=False))).cells
+        for edit in cell_edits(cloud, registered):
+            await self._queries.edit_cell(CellEditRequested(edit=edit))
+        providers = await self._providers(list(cloud.hosts))
+        for order in owner_edits(cloud, providers):
+            answer = await self._queries.edit_owner(order)
+            if not isinstance(answer.result, OwnerGiven):
+                log.info("host %s is not assigned to cell %s yet: %s", order.host, order.cell, answer.result)
+        at_berth = {aggregate.id: aggregate for aggregate in await self._aggregates()}
+        for change in aggregate_edits(cloud, at_berth, providers):
+            result = (await self._queries.edit_aggregate(AggregateEditRequested(edit=change))).result
+            if not isinstance(result, AggregateEdited):
+                log.warning("nova's aggregate %s: %s", change.aggregate, refusal_reason(result))
+
+    async def _providers(self, roots: Sequence[str]) -> dict[str, Provider]:
+        found: dict[str, Provider] = {}
+        for some in portions(roots, PROVIDERS_ASKED):
+            question = FindProviders(ids=tuple(some), parts=("owner", "aggregates"))
+            found |= {
+                provider.id: provider for provider in (await self._queries.providers(question)).providers
+            }
+        return found
+
+    async def _aggregates(self) -> list[Aggregate]:
+        found: list[Aggregate] = []
+        more = True
+        while more:
+            after = found[-1].id if found else ""
+            answer = await self._queries.aggregates(FindAggregates(after=after, limit=AGGREGATES_ASKED))
+            found += answer.aggregates
+            more = answer.more
+        return found
+
+    async def _report(self, roots: Sequence[str]) -> None:
+        by_cell: dict[str, list[str]] = {}
+        for root in roots:
+            by_cell.setdefault(self.cloud.cells[self.cloud.hosts[root].cell].word, []).append(root)
+        messages = []
+        for cell, some in by_cell.items():
+            for part in portions(some, HOSTS_A_MESSAGE):
+                self._sequence += 1
+                messages.append(
+                    HostReported(
+                        cell=cell,
+                        agent=AGENT,
+                        sequence=self._sequence,
+                        run=self._run,
+                        period=HEARTBEAT_SECONDS,
+                        partial=True,
+                        hosts=tuple(self.cloud.hosts[root].state for root in part),
+                    )
+                )
+        if messages:
+            await self._publish(*messages)
+
+
+def _placement_differs(before: NovaCloud, now: NovaCloud) -> bool:
+    """Return whether a change concerns what placement stores: cells, hosts or aggregates."""
+
+    def stored(cloud: NovaCloud) -> object:
+        hosts = {root: (host.host, host.cell) for root, host in cloud.hosts.items()}
+        return cloud.cells, hosts, cloud.aggregates
+
+    return stored(before) != stored(now)

@@ -1,0 +1,223 @@
+"""Answers Nova's scheduler RPC: decodes each call, asks berth's scheduler, and returns Selections."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+from uuid import UUID
+
+from bus.claims import ReleaseAnswered, ReleaseRequested
+from bus.clock import Clock
+from bus.errors import AnswerRefused, NoAnswer, Unavailable
+from bus.groups import GroupEditAnswered, GroupEditRequested, MakeGroup
+from bus.messages import BuildPlaced, BuildUnplaceable, HostsAnswered, HostsAsked
+from bus.protocol import Ask
+from bus.rabbit.oslo import RpcCall, RpcFailure, RpcResult
+from nova_bridge.core.cloud import NovaCloud
+from nova_bridge.core.request_spec import MalformedSpec, RequestSpec, decoded, from_legacy
+from nova_bridge.core.selections import plain_selections, present_host, selections
+from nova_bridge.core.translation import BridgeOptions, CannotJudge, NoSuchDestination, Translated, translated
+
+log = logging.getLogger(__name__)
+
+NO_VALID_HOST = "nova.exception.NoValidHost"
+UNSUPPORTED = "oslo_messaging.rpc.dispatcher.UnsupportedVersion"
+TEMPORARY_FOR = (
+    30.0  # seconds for which a call is repeated while a reason that passes by itself is in the way
+)
+LONGEST_PAUSE = 5.0  # between two evaluations of a call that waits for capacity
+# Fan-out casts about instances: placement has the usage of hosts, so they change nothing.
+IGNORED = ("update_instance_info", "delete_instance_info", "sync_instance_info")
+_WAITS_FOR = frozenset({"class", "room", "refused", "down", "unknown", "reserved", "chosen", "io_ops"})
+
+
+class Fallback(Protocol):
+    """A real nova-scheduler behind the bridge, for requests that placement's data cannot decide."""
+
+    async def forward(self, call: RpcCall) -> object:
+        """Return the scheduler's answer to the same call."""
+
+
+class CallState(Protocol):
+    """What Nova's databases say about the caller of a repeated call."""
+
+    async def still_waits(self, instances: Sequence[str]) -> bool:
+        """Return whether Nova still waits for hosts for these instances."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulingQueries:
+    """The queries to berth that answering Nova needs."""
+
+    select: Ask[HostsAsked, HostsAnswered]
+    make_group: Ask[GroupEditRequested, GroupEditAnswered]
+    release: Ask[ReleaseRequested, ReleaseAnswered]
+
+
+class NovaScheduling:
+    """Executes the methods of Nova's scheduler."""
+
+    def __init__(
+        self,
+        queries: SchedulingQueries,
+        cloud: Callable[[], NovaCloud],
+        refresh: Callable[[], Awaitable[None]],
+        options: BridgeOptions,
+        clock: Clock,
+        *,
+        wait: float = 0.0,
+        fallback: Fallback | None = None,
+        callers: CallState | None = None,
+    ) -> None:
+        self._queries = queries
+        self._cloud = cloud
+        self._refresh = refresh  # reads hosts and aggregates of Nova again
+        self._options = options
+        self._clock = clock
+        self._wait = wait  # seconds that a call may wait for capacity
+        self._fallback = fallback
+        self._callers = callers
+        self._groups: set[str] = set()  # server groups that exist in placement
+
+    async def answer(self, call: RpcCall) -> RpcResult:
+        if call.namespace == "baseapi":
+            pong = {"service": "scheduler", "arg": call.args.get("arg")}
+            return RpcResult(pong if call.method == "ping" else None)
+        major, _, minor = call.version.partition(".")
+        if major != "4" or not minor.isdecimal() or int(minor) > 5:
+            raise RpcFailure(
+                UNSUPPORTED, f"version {call.version} of the scheduler's RPC: berth answers 4.0 to 4.5"
+            )
+        if call.method == "select_destinations":
+            return await self._select(call)
+        if call.method in ("update_aggregates", "delete_aggregate"):
+            await self._refresh()
+        elif call.method not in IGNORED:
+            raise RpcFailure("oslo_messaging.rpc.dispatcher.NoSuchMethod", f"no method {call.method}")
+        return RpcResult()
+
+    async def _select(self, call: RpcCall) -> RpcResult:
+        try:
+            spec = _spec_of(call)
+            instances = _instances(call, spec)
+        except MalformedSpec as problem:
+            raise RpcFailure("builtins.ValueError", str(problem)) from None
+        if call.redelivered and self._callers is not None and not await self._callers.still_waits(instances):
+            raise RpcFailure(NO_VALID_HOST, "", reason="nova does not wait for this call any more")
+        return_objects = bool(call.args.get("return_objects"))
+        try:
+            question = await self._question(call, spec, instances)
+        except NoSuchDestination as problem:
+            raise RpcFailure(NO_VALID_HOST, "", reason=str(problem)) from None
+        except CannotJudge as why:
+            if self._fallback is None:
+                raise RpcFailure(NO_VALID_HOST, "", reason=f"berth cannot decide about {why}") from None
+            log.info("forwarded to nova-scheduler: %s: %s", ", ".join(instances), why)
+            return RpcResult(await self._fallback.forward(call))
+        answer = await self._placed(question)
+        if answer.refused is not None:
+            raise RpcFailure(NO_VALID_HOST, "", reason=answer.refused.reason)
+        value = self._result(question, answer.placed, return_objects)
+        moves = bool(spec.ignore_hosts)  # Nova's conductor undoes moves by itself
+        return RpcResult(value, None if moves else partial(self._undo, answer.placed))
+
+    async def _undo(self, placed: Sequence[BuildPlaced]) -> None:
+        """Release claims whose caller does not wait for them any more, unless they were changed since."""
+        for build in placed:
+            log.warning("nova gave up on %s: its claim is released", build.build)
+            await self._queries.release(ReleaseRequested(consumer=build.build, generation=build.generation))
+
+    async def _question(self, call: RpcCall, spec: RequestSpec, instances: Sequence[str]) -> HostsAsked:
+        """Return the translated call; Nova's databases are read again for a host that is not known yet."""
+
+        def translate() -> Translated:
+            return translated(
+                spec,
+                instances,
+                self._cloud(),
+                self._options,
+                request=_request_id(call, self._clock),
+                user=str(call.context.get("user_id") or ""),
+                wants_alternates=bool(call.args.get("return_objects") and call.args.get("return_alternates")),
+            )
+
+        try:
+            found = translate()
+        except NoSuchDestination:
+            await self._refresh()
+            found = translate()
+        if found.group is not None:
+            await self._make_group(found.group)
+        return found.question
+
+    async def _make_group(self, group: MakeGroup) -> None:
+        if group.group not in self._groups:
+            await self._queries.make_group(GroupEditRequested(edit=group))
+            self._groups.add(group.group)
+
+    async def _placed(self, question: HostsAsked) -> HostsAnswered:
+        """Ask until there is an answer: again while a reason passes by itself, or while the call may wait."""
+        began, pause = self._clock.monotonic(), 0.25
+        while True:
+            waited = self._clock.monotonic() - began
+            try:
+                answer = await self._queries.select(_waited(question, waited))
+            except (NoAnswer, Unavailable) as problem:
+                if waited > max(self._wait, TEMPORARY_FOR):
+                    raise RpcFailure(
+                        NO_VALID_HOST, "", reason=f"no scheduler of berth answers: {problem}"
+                    ) from None
+                await asyncio.sleep(pause)
+                continue
+            except AnswerRefused as problem:
+                raise RpcFailure(NO_VALID_HOST, "", reason=str(problem)) from None
+            if answer.again:
+                await asyncio.sleep(answer.again)
+            elif answer.refused is not None and waited < self._wait and _may_fit_later(answer.refused):
+                pause = min(pause * 2, LONGEST_PAUSE)
+                await asyncio.sleep(pause)
+            else:
+                return answer
+
+    def _result(self, question: HostsAsked, placed: Sequence[BuildPlaced], return_objects: bool) -> object:
+        cloud, zone = self._cloud(), self._options.default_zone
+        if question.do == "check":
+            return [
+                [present_host(question.request.forced_host, cloud, zone)] for _ in question.request.instances
+            ]
+        if not return_objects:
+            return plain_selections(placed, cloud)
+        return selections(placed, [group.suffix for group in question.request.groups], cloud, zone)
+
+
+def _spec_of(call: RpcCall) -> RequestSpec:
+    args: Mapping[str, Any] = call.args
+    if args.get("spec_obj") is not None:
+        return decoded(args["spec_obj"])
+    return from_legacy(args.get("request_spec") or {}, args.get("filter_properties") or {})
+
+
+def _instances(call: RpcCall, spec: RequestSpec) -> tuple[str, ...]:
+    """Return the instances of a call; versions before 4.4 name only the one of the RequestSpec."""
+    named = call.args.get("instance_uuids") or ([spec.instance_uuid] if spec.instance_uuid else [])
+    if not named:
+        raise MalformedSpec("the call names no instance")
+    return tuple(str(instance).lower() for instance in named)
+
+
+def _request_id(call: RpcCall, clock: Clock) -> str:
+    """Return the id of the call as a UUID, so that a repeated call is the same request."""
+    try:
+        return str(UUID(call.message_id))
+    except ValueError:
+        return clock.uuid()
+
+
+def _waited(question: HostsAsked, waited: float) -> HostsAsked:
+    return HostsAsked(request=question.request, members=question.members, waited=waited, do=question.do)
+
+
+def _may_fit_later(refused: BuildUnplaceable) -> bool:
+    return refused.decision.code in _WAITS_FOR

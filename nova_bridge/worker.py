@@ -1,0 +1,92 @@
+"""The bridge's worker: it serves Nova's scheduler RPC and mirrors Nova's hosts."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from bus import topics
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.messages import HostReported
+from bus.rabbit.oslo import RpcAddress, RpcCall, RpcClient, RpcServer
+from bus.worker import Worker
+from nova_bridge.core.translation import BridgeOptions
+from nova_bridge.databases import NovaDatabases
+from nova_bridge.mirror import Mirror, MirrorQueries
+from nova_bridge.scheduling import NovaScheduling, SchedulingQueries
+
+SELECT_TIMEOUT = 60.0  # seconds: a query that is not answered by then is asked again
+FALLBACK_TIMEOUT = 600.0
+ASKED = (
+    topics.SELECT_HOSTS,
+    topics.EDIT_GROUP,
+    topics.RELEASE,
+    topics.CELLS,
+    topics.EDIT_CELL,
+    topics.PROVIDERS,
+    topics.EDIT_OWNER,
+    topics.AGGREGATES,
+    topics.EDIT_AGGREGATE,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FollowedNova:
+    """A Nova: where it calls its scheduler, its databases, and the options of the bridge."""
+
+    rpc: RpcAddress
+    databases: NovaDatabases
+    options: BridgeOptions = field(default_factory=BridgeOptions)
+    wait: float = 0.0  # seconds that a call may wait for capacity
+    fallback: RpcAddress | None = None  # of a nova-scheduler for requests that berth cannot judge
+
+
+class _Forwarding:
+    def __init__(self, client: RpcClient) -> None:
+        self._client = client
+
+    async def forward(self, call: RpcCall) -> object:
+        return await self._client.forward(call, FALLBACK_TIMEOUT)
+
+
+def nova_bridge(nova: FollowedNova, bus: Bus, clock: Clock) -> Worker:
+    """Return the worker that schedules for a Nova."""
+    mirror = mirror_of(nova.databases, bus, clock)
+    client = None if nova.fallback is None else RpcClient(nova.fallback, name="berth nova", clock=clock)
+    scheduling = NovaScheduling(
+        SchedulingQueries(
+            select=bus.asker(topics.SELECT_HOSTS, timeout=SELECT_TIMEOUT),
+            make_group=bus.asker(topics.EDIT_GROUP),
+            release=bus.asker(topics.RELEASE),
+        ),
+        lambda: mirror.cloud,
+        mirror.refresh,
+        nova.options,
+        clock,
+        wait=nova.wait,
+        fallback=None if client is None else _Forwarding(client),
+        callers=nova.databases,
+    )
+    server = RpcServer(nova.rpc, scheduling.answer, name="berth nova", clock=clock)
+    stops: list[Callable[[], Awaitable[None]]] = [nova.databases.close]
+    if client is not None:
+        stops.append(client.close)
+    return Worker(
+        "nova_bridge",
+        asks=ASKED,
+        starts=[mirror.refresh],
+        runs=[mirror.run, server.run],
+        stops=stops,
+        announces=frozenset({HostReported}),
+    )
+
+
+def mirror_of(databases: NovaDatabases, bus: Bus, clock: Clock) -> Mirror:
+    queries = MirrorQueries(
+        cells=bus.asker(topics.CELLS),
+        edit_cell=bus.asker(topics.EDIT_CELL),
+        providers=bus.asker(topics.PROVIDERS),
+        edit_owner=bus.asker(topics.EDIT_OWNER),
+        aggregates=bus.asker(topics.AGGREGATES),
+        edit_aggregate=bus.asker(topics.EDIT_AGGREGATE),
+    )
+    return Mirror(databases, queries, bus.publish, clock)

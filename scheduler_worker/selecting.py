@@ -1,0 +1,77 @@
+"""Answers queries that choose and claim hosts for instances that another system builds, such as Nova.
+
+These requests follow the same state machine as boots (core/placing.py); the answer replaces the messages.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from bus.decisions import Decision
+from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostsAnswered, HostsAsked
+from scheduler_worker.core import events
+from scheduler_worker.core.fitting import unfit
+from scheduler_worker.core.order import Begins
+from scheduler_worker.placing import Scheduler
+
+
+class HostSelection:
+    """The answers of a scheduler to `scheduler.select`."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    async def answer_many(self, questions: Sequence[HostsAsked]) -> list[HostsAnswered]:
+        claims = [question for question in questions if question.do == "claim"]
+        ends = iter(await self._scheduler.place([self._begin(question) for question in claims]))
+        return [
+            self._answer(question.request, next(ends))
+            if question.do == "claim"
+            else await self._check(question.request)
+            for question in questions
+        ]
+
+    def _begin(self, question: HostsAsked) -> Begins:
+        request = structs.replace(question.request, wait="")
+        [(order, event)] = self._scheduler.begin([request])
+        order = structs.replace(
+            order, is_external=True, members=question.members, waited=max(order.waited, question.waited)
+        )
+        return order, event
+
+    def _answer(self, request: BuildRequested, end: events.End) -> HostsAnswered:
+        match end:
+            case events.ComeAgain(least=least, most=most, why=why):
+                return HostsAnswered(again=self._scheduler.clock.chance.uniform(least, most), why=why)
+            case events.DeadLetterRequest(why=why) | events.Park(why=why):
+                return HostsAnswered(refused=_refused(request, why, Decision(code="claim")))
+            case events.PublishEnds(messages=messages):
+                placed = {each.build: each for each in messages if isinstance(each, BuildPlaced)}
+                refused = next((each for each in messages if isinstance(each, BuildUnplaceable)), None)
+                if refused is None and placed:
+                    return HostsAnswered(placed=tuple([placed[build] for build in request.instances]))
+                return HostsAnswered(refused=refused or _refused(request, "it has ended", Decision()))
+            case events.PublishMove() | events.BegunBefore():  # of moves only
+                raise TypeError(f"{end!r} does not end a boot")
+
+    async def _check(self, request: BuildRequested) -> HostsAnswered:
+        """Return a refusal if the present host of a rebuilt instance does not fit its new image."""
+        scheduler = self._scheduler
+        if not scheduler.source.named(request.forced_host):
+            await scheduler.source.fresh()
+        [(order, event)] = await scheduler.resolved([request])
+        if event.refusal:
+            return HostsAnswered(refused=_refused(request, event.refusal, Decision(code="unreadable")))
+        now, _ = scheduler.hosts_now()
+        why = ""
+        for root in order.alternatives[0].question.roots:
+            why = unfit(order.alternatives[0], root, scheduler.source, now, scheduler.policy)
+            if not why:
+                return HostsAnswered()
+        return HostsAnswered(refused=_refused(request, why, Decision(code="image")))
+
+
+def _refused(request: BuildRequested, why: str, decision: Decision) -> BuildUnplaceable:
+    return BuildUnplaceable(
+        request=request.request, instances=request.instances, reason=why, decision=decision
+    )

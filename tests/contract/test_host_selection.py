@@ -1,0 +1,154 @@
+"""`scheduler.select`: hosts for instances that another system builds, such as Nova."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from bus.groups import GroupEditRequested, MakeGroup
+from bus.messages import HostReported, HostsAnswered, HostsAsked
+from bus.reports import HostState, Inventory
+from bus.requests import Flavor, Hints, Image, ResourceGroup
+from bus.resources import FindAllocations, OwnerEditRequested
+from bus.vocabulary import Allocations
+from placement_worker import Placement
+from scheduler_worker.selecting import HostSelection
+from tests.support.ids import uid
+from tests.support.placement_builders import a_claim, a_load, a_report, an_order, on_hosts
+from tests.support.placement_calls import claim, load
+from tests.support.scheduler_builders import a_request
+from tests.support.schedulers import scheduler_of
+
+SMALL = Flavor(name="small", vcpus=2)
+
+
+@pytest.fixture
+async def selection(placement: Placement) -> HostSelection:
+    """Three hosts with 4 CPUs each."""
+    scheduler = scheduler_of(placement)
+    for host in (1, 2, 3):
+        report = a_report(host, inventories={"VCPU": Inventory(total=4)})
+        assert await placement.reports.report_many([report]) == [None]
+        states = (HostState(root=uid(host, "a"), host=f"host-{host}"),)
+        await scheduler.handle(HostReported(cell="c1", agent=f"agent-{host}", sequence=1, hosts=states))
+    return HostSelection(scheduler)
+
+
+async def ask(
+    selection: HostSelection, *instances: int, members: tuple[int, ...] = (), **fields: Any
+) -> HostsAnswered:
+    request = replace(a_request(flavor=SMALL), instances=tuple(map(uid, instances)), **fields)
+    [answer] = await selection.answer_many([HostsAsked(request=request, members=tuple(map(uid, members)))])
+    return answer
+
+
+def hosts_of(answer: HostsAnswered) -> list[str]:
+    assert answer.refused is None, answer.refused
+    return [placed.chosen.host for placed in answer.placed]
+
+
+async def held(placement: Placement, instance: int) -> Allocations:
+    found = await placement.lookups.allocations(FindAllocations(consumers=(uid(instance),)))
+    return found.consumers[0].allocations if found.consumers else {}
+
+
+async def test_all_instances_of_a_request_are_claimed_or_none(
+    placement: Placement, selection: HostSelection
+) -> None:
+    answer = await ask(selection, 1, 2, 3)
+    assert [placed.build for placed in answer.placed] == [uid(1), uid(2), uid(3)]
+    assert len(answer.placed[0].alternates) + len({*hosts_of(answer)}) <= 3
+    refused = await ask(selection, 4, 5, 6, 7)
+    assert refused.refused is not None
+    assert "free capacity for 3 of the 4 instances" in refused.refused.reason
+    assert await held(placement, 4) == {}
+
+
+async def test_a_repeated_query_returns_the_same_claim(
+    placement: Placement, selection: HostSelection
+) -> None:
+    first, again = await ask(selection, 1, 2), await ask(selection, 1, 2)
+    assert hosts_of(again) == hosts_of(first)
+    assert sum(map(len, (await held(placement, 1), await held(placement, 2)))) == 2
+    assert again.placed[0].alternates
+
+
+async def test_a_refused_instance_may_ask_again(placement: Placement, selection: HostSelection) -> None:
+    refused = await ask(selection, 1, ignore_hosts=("host-1", "host-2", "host-3"))
+    assert refused.refused is not None
+    assert hosts_of(await ask(selection, 1, wanted_host="host-2")) == ["host-2"]
+
+
+async def test_an_evacuated_instance_holds_its_source_and_its_destination(
+    placement: Placement, selection: HostSelection
+) -> None:
+    source = on_hosts(1, VCPU=2)
+    await claim(placement, an_order(a_claim(1, source)))
+    evacuation: dict[str, Any] = {"ignore_hosts": ("host-1",), "wanted_host": "host-3"}
+    answer = await ask(selection, 1, **evacuation)
+    assert hosts_of(answer) == ["host-3"]
+    assert await held(placement, 1) == {**source, **on_hosts(3, VCPU=2)}
+    again = await ask(selection, 1, **evacuation)  # the answer was lost
+    assert hosts_of(again) == ["host-3"]
+    assert again.placed[0].chosen.choice.allocations == on_hosts(3, VCPU=2)
+    assert await held(placement, 1) == {**source, **on_hosts(3, VCPU=2)}
+
+
+async def test_members_that_joined_a_group_elsewhere_count(
+    placement: Placement, selection: HostSelection
+) -> None:
+    group = MakeGroup(group=uid(9), name="g", policy="anti-affinity", project=a_request().project)
+    await placement.server_groups.edit(GroupEditRequested(edit=group))
+    await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=1)), a_claim(2, on_hosts(2, VCPU=1))))
+    hints = Hints(group=uid(9))
+    assert hosts_of(await ask(selection, 3, members=(1, 2, 3), hints=hints)) == ["host-3"]
+    refused = await ask(selection, 4, members=(1, 2, 3, 4), hints=hints)
+    assert refused.refused is not None
+    assert "server group" in refused.refused.reason
+
+
+async def test_groups_and_traits_in_addition_to_the_flavor_are_met(
+    placement: Placement, selection: HostSelection
+) -> None:
+    port = ResourceGroup(suffix="port-1", resources={"NET_BW_EGR_KILOBIT_PER_SEC": 1000})
+    stock = {"VCPU": Inventory(total=4), "NET_BW_EGR_KILOBIT_PER_SEC": Inventory(total=1500)}
+    report = a_report(2, sequence=2, inventories=stock, traits=("CUSTOM_FAST",))
+    assert await placement.reports.report_many([report]) == [None]
+    answer = await ask(selection, 1, groups=(port,), root_required=("CUSTOM_FAST",))
+    assert hosts_of(answer) == ["host-2"]
+    assert (await held(placement, 1))[uid(2, "a")]["NET_BW_EGR_KILOBIT_PER_SEC"] == 1000
+    assert (await ask(selection, 2, groups=(port,))).refused is not None
+    assert (
+        await ask(selection, 2, root_forbidden=("CUSTOM_FAST",), wanted_host="host-2")
+    ).refused is not None
+
+
+async def test_a_rebuild_checks_the_present_host_without_a_claim(
+    placement: Placement, selection: HostSelection
+) -> None:
+    await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=4))))
+
+    async def check(*traits: str) -> HostsAnswered:
+        image = Image(name="i", traits_required=traits)
+        request = replace(a_request(flavor=SMALL, image=image), instances=(uid(1),), forced_host="host-1")
+        [answer] = await selection.answer_many([HostsAsked(request=request, do="check")])
+        return answer
+
+    assert await check() == HostsAnswered()
+    refused = (await check("CUSTOM_FAST")).refused
+    assert refused is not None
+    assert "CUSTOM_FAST" in refused.reason
+    assert await held(placement, 1) == on_hosts(1, VCPU=4)
+
+
+async def test_a_provider_of_the_api_becomes_a_host_when_it_is_assigned(placement: Placement) -> None:
+    await load(placement, a_load(7, inventories={"VCPU": Inventory(total=4)}))
+    scheduler = scheduler_of(placement)
+    selection = HostSelection(scheduler)
+    assert (await ask(selection, 1)).refused is not None
+    await placement.reports.give(
+        OwnerEditRequested(root=uid(7, "a"), cell="c1", agent="nova", host="compute-7")
+    )
+    states = (HostState(root=uid(7, "a"), host="compute-7"),)
+    await scheduler.handle(HostReported(cell="c1", agent="nova", sequence=1, partial=True, hosts=states))
+    assert hosts_of(await ask(selection, 1)) == ["compute-7"]
