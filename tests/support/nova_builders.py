@@ -44,14 +44,14 @@ def a_spec(flavor: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any
         image = versioned(
             "ImageMeta", "1.8", {**known, "properties": versioned("ImageMetaProps", "1.40", properties)}
         )
-    known: dict[str, Any] = {
+    owner: dict[str, Any] = {
         "project_id": "p1",
         "user_id": "u1",
         "num_instances": 1,
         "is_bfv": False,
         "image": image,
     }
-    return versioned("RequestSpec", "1.15", {**known, "flavor": flavor or a_flavor(), **fields})
+    return versioned("RequestSpec", "1.15", {**owner, "flavor": flavor or a_flavor(), **fields})
 
 
 def a_destination(**fields: Any) -> dict[str, Any]:
