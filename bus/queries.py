@@ -188,6 +188,7 @@ class DecisionFound(Message, frozen=True, kw_only=True):
     until: Seconds = 0.0  # end of waiting
     wakes: Cause = ""  # the event that causes a retry
     move: MoveRequested | None = None  # the move; `request` then has its demands on hosts
+    placed: BuildPlaced | None = None  # the last chosen host, for an instance that another system builds
 
 
 class PlacedThere(Value, frozen=True, kw_only=True):

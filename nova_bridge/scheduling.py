@@ -105,20 +105,20 @@ class NovaScheduling:
         except MalformedSpec as problem:
             raise RpcFailure("builtins.ValueError", str(problem)) from None
         if call.redelivered and self._callers is not None and not await self._callers.still_waits(instances):
-            raise RpcFailure(NO_VALID_HOST, "", reason="nova does not wait for this call any more")
+            raise _no_valid_host("nova does not wait for this call any more")
         return_objects = bool(call.args.get("return_objects"))
         try:
             question = await self._question(call, spec, instances)
         except NoSuchDestination as problem:
-            raise RpcFailure(NO_VALID_HOST, "", reason=str(problem)) from None
+            raise _no_valid_host(str(problem)) from None
         except CannotJudge as why:
             if self._fallback is None:
-                raise RpcFailure(NO_VALID_HOST, "", reason=f"berth cannot decide about {why}") from None
+                raise _no_valid_host(f"berth cannot decide about {why}") from None
             log.info("forwarded to nova-scheduler: %s: %s", ", ".join(instances), why)
             return RpcResult(await self._fallback.forward(call))
         answer = await self._placed(question)
         if answer.refused is not None:
-            raise RpcFailure(NO_VALID_HOST, "", reason=answer.refused.reason)
+            raise _no_valid_host(answer.refused.reason)
         value = self._result(question, answer.placed, return_objects)
         moves = bool(spec.ignore_hosts)  # Nova's conductor undoes moves by itself
         return RpcResult(value, None if moves else partial(self._undo, answer.placed))
@@ -172,7 +172,7 @@ class NovaScheduling:
                 await asyncio.sleep(pause)
                 continue
             except AnswerRefused as problem:
-                raise RpcFailure(NO_VALID_HOST, "", reason=str(problem)) from None
+                raise _no_valid_host(str(problem)) from None
             if answer.again:
                 await asyncio.sleep(answer.again)
             elif answer.refused is not None and waited < self._wait and _may_fit_later(answer.refused):
@@ -190,6 +190,10 @@ class NovaScheduling:
         if not return_objects:
             return plain_selections(placed, cloud)
         return selections(placed, [group.suffix for group in question.request.groups], cloud, zone)
+
+
+def _no_valid_host(reason: str) -> RpcFailure:
+    return RpcFailure(NO_VALID_HOST, f"No valid host was found. {reason}", reason=reason)
 
 
 def _spec_of(call: RpcCall) -> RequestSpec:

@@ -3,33 +3,53 @@
 These requests follow the same state machine as boots (core/placing.py); the answer replaces the messages.
 """
 
+from collections import deque
 from collections.abc import Sequence
 
 from msgspec import structs
 
 from bus.decisions import Decision
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostsAnswered, HostsAsked
+from bus.sql.database import Database
 from scheduler_worker.core import events
 from scheduler_worker.core.fitting import unfit
 from scheduler_worker.core.order import Begins
 from scheduler_worker.placing import Scheduler
+from scheduler_worker.store import decisions
+
+UNSTORED = 20_000  # decisions that wait to be stored; the oldest are dropped while the database is away
 
 
 class HostSelection:
-    """The answers of a scheduler to `scheduler.select`."""
+    """The answers of a scheduler to `scheduler.select`; their decisions are stored once a second."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, database: Database) -> None:
         self._scheduler = scheduler
+        self._database = database
+        self._made: deque[tuple[BuildRequested, BuildPlaced | BuildUnplaceable]] = deque(maxlen=UNSTORED)
 
     async def answer_many(self, questions: Sequence[HostsAsked]) -> list[HostsAnswered]:
         claims = [question for question in questions if question.do == "claim"]
         ends = iter(await self._scheduler.place([self._begin(question) for question in claims]))
-        return [
+        answers = [
             self._answer(question.request, next(ends))
             if question.do == "claim"
             else await self._check(question.request)
             for question in questions
         ]
+        for question, answer in zip(questions, answers, strict=True):
+            made = (*answer.placed, *([answer.refused] if answer.refused is not None else ()))
+            self._made.extend((question.request, end) for end in made)
+        return answers
+
+    async def store(self) -> None:
+        """Store the decisions that were made since the last call."""
+        made = list(self._made)
+        if made:
+            async with self._database.write() as tx:
+                await decisions.put_selected(tx, made, self._scheduler.clock.now())
+            for _ in made[: len(self._made)]:
+                self._made.popleft()
 
     def _begin(self, question: HostsAsked) -> Begins:
         request = structs.replace(question.request, wait="")

@@ -97,6 +97,7 @@ class _Parts:
         self.records = HostRecords(scheduler.book, source, database, clock)
         self.changes = HostChanges(scheduler, store, self.queue.recheck)
         self.what_ifs = WhatIfs(scheduler)
+        self.selection = HostSelection(scheduler, database)
         self.door = ClientDoor(database, placement, needs.cells, self.keeping, self.what_ifs, source)
 
     def worker(self) -> Worker:
@@ -120,7 +121,7 @@ class _Parts:
                 answers(topics.EDIT_CLIENT, door.edit),
                 answers(topics.WHAT_IF_MOVES, WhatIfsOfMoves(self.what_ifs, self.courses).answer),
                 answers(topics.WHAT_IF, self.what_ifs.answer),
-                answers_many(topics.SELECT_HOSTS, HostSelection(self.scheduler).answer_many, concurrency=4),
+                answers_many(topics.SELECT_HOSTS, self.selection.answer_many, concurrency=4),
             ],
             asks=ASKED,
             timers=self._timers(),
@@ -171,6 +172,7 @@ class _Parts:
         return [
             every(SAYS_SECONDS, self.scheduler.roster.message, emits=alive, at_once=True),
             every(RECORD_SECONDS, records.store),
+            every(RECORD_SECONDS, self.selection.store),
             every(MEASURE_SECONDS, records.measure),
             every(BEAT_SECONDS, keeping.beat, at_once=True),
             every(SWEEP_SECONDS, keeping.sweep),

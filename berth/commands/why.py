@@ -132,6 +132,15 @@ def _show_decided(found: DecisionFound, cli: Cli) -> None:
         cli.line(f"{of}waits for room: {printable(found.reason)}", "yellow")
         if found.wakes:
             cli.line(f"  it is evaluated again when {printable(found.wakes)}")
+    elif found.placed is not None:
+        chosen = found.placed.chosen
+        at = f"{found.placed.build}  selected {printable(chosen.host)} in cell {found.placed.cell}"
+        cli.line(f"{at}  (flavor {printable(found.placed.spec.flavor.name)})")
+        spares = ", ".join(printable(spare.host) for spare in found.placed.alternates)
+        print_funnel(found.decision, cli.say, chosen.root)
+        if spares:
+            cli.line(f"  alternates  {spares}")
+        return
     else:
         code = f" [{found.decision.code}]" if found.decision.code else ""
         end = "refused" if of else "no host"

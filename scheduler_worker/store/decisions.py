@@ -7,7 +7,7 @@ from msgspec import structs
 
 from bus.clients import RegisteredClient
 from bus.decisions import Decision
-from bus.messages import BuildRequested, BuildUnplaceable
+from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.moves import MoveRefused, MoveRequested
 from bus.queries import DecisionFound, FindWaiting, WaitingKind, WaitingRequest
 from bus.sql.statement import sql
@@ -25,6 +25,15 @@ _INSERT_BUILDS = sql("""
     INSERT INTO decided_builds (build, decision) SELECT n.build, n.decision
     FROM {n: build str, decision str} WHERE true ON CONFLICT (build) DO NOTHING RETURNING build
 """)
+_UPSERT = sql("""
+    INSERT INTO decisions (at, id, request, project, reason, decision, message, move, placed)
+    SELECT CAST(:at AS double precision), n.id, n.request, n.project, n.reason, n.decision, n.message, '',
+    n.placed
+    FROM {n: id str, request str, project str, reason str, decision str, message str, placed str} WHERE true
+    ON CONFLICT (id) DO UPDATE SET at = excluded.at, request = excluded.request, project = excluded.project,
+    reason = excluded.reason, decision = excluded.decision, message = excluded.message,
+    move = excluded.move, placed = excluded.placed
+""")
 _OF_BUILD = sql("""
     SELECT * FROM decisions WHERE id IN (SELECT decision FROM decided_builds WHERE build = :id)
     OR request = :id ORDER BY at DESC LIMIT 1
@@ -41,6 +50,7 @@ _PRUNE_BUILDS = sql(
 _encode = msgspec.json.Encoder().encode
 _message = msgspec.json.Decoder(BuildRequested).decode
 _move = msgspec.json.Decoder(MoveRequested).decode
+_placed = msgspec.json.Decoder(BuildPlaced).decode
 _decision = msgspec.json.Decoder(Decision).decode
 
 
@@ -54,6 +64,21 @@ async def add(tx: Transaction, ended: Iterable[tuple[BuildRequested, BuildUnplac
     added = sorted(row["id"] for row in await _INSERT(tx, rows, at=at))
     if builds := {build: id_ for id_ in added for build in found[id_][1].instances}:
         await _INSERT_BUILDS(tx, sorted(builds.items()))
+
+
+async def put_selected(
+    tx: Transaction, selected: Iterable[tuple[BuildRequested, BuildPlaced | BuildUnplaceable]], at: float
+) -> None:
+    """Store the last decision about each instance that another system builds."""
+    rows = {}
+    for request, end in selected:
+        for id_ in (end.build,) if isinstance(end, BuildPlaced) else end.instances:
+            reason = "" if isinstance(end, BuildPlaced) else end.reason
+            placed = _encode(end).decode() if isinstance(end, BuildPlaced) else ""
+            rows[id_] = (id_, request.request, *_row(request, reason, end.decision), placed)
+    listed = [rows[id_] for id_ in sorted(rows)]
+    await _UPSERT(tx, listed, at=at)
+    await _INSERT_BUILDS(tx, [(id_, id_) for id_ in sorted(rows)])
 
 
 async def add_moves(
@@ -89,6 +114,7 @@ async def decision_of(tx: Transaction, id_: Id) -> DecisionFound:
         decision=_decision(row["decision"]),
         at=row["at"],
         move=move,
+        placed=_placed(row["placed"]) if row["placed"] else None,
     )
 
 

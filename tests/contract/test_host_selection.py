@@ -1,5 +1,7 @@
 """`scheduler.select`: hosts for instances that another system builds, such as Nova."""
 
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,12 +9,16 @@ from msgspec.structs import replace
 
 from bus.groups import GroupEditRequested, MakeGroup
 from bus.messages import HostReported, HostsAnswered, HostsAsked
+from bus.queries import DecisionFound
 from bus.reports import HostState, Inventory
 from bus.requests import Flavor, Hints, Image, ResourceGroup
 from bus.resources import FindAllocations, OwnerEditRequested
+from bus.sql.database import Database
+from bus.sql.migrations import migrate
 from bus.vocabulary import Allocations
 from placement_worker import Placement
 from scheduler_worker.selecting import HostSelection
+from scheduler_worker.store.decisions import decision_of
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_load, a_report, an_order, on_hosts
 from tests.support.placement_calls import claim, load
@@ -23,7 +29,15 @@ SMALL = Flavor(name="small", vcpus=2)
 
 
 @pytest.fixture
-async def selection(placement: Placement) -> HostSelection:
+async def decisions(tmp_path: Path) -> AsyncIterator[Database]:
+    database = Database(f"sqlite+aiosqlite:///{tmp_path}/scheduler.db")
+    await migrate(database, "scheduler_worker")
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+async def selection(placement: Placement, decisions: Database) -> HostSelection:
     """Three hosts with 4 CPUs each."""
     scheduler = scheduler_of(placement)
     for host in (1, 2, 3):
@@ -31,7 +45,7 @@ async def selection(placement: Placement) -> HostSelection:
         assert await placement.reports.report_many([report]) == [None]
         states = (HostState(root=uid(host, "a"), host=f"host-{host}"),)
         await scheduler.handle(HostReported(cell="c1", agent=f"agent-{host}", sequence=1, hosts=states))
-    return HostSelection(scheduler)
+    return HostSelection(scheduler, decisions)
 
 
 async def ask(
@@ -123,6 +137,22 @@ async def test_groups_and_traits_in_addition_to_the_flavor_are_met(
     ).refused is not None
 
 
+async def test_the_last_decision_about_an_instance_is_stored(
+    selection: HostSelection, decisions: Database
+) -> None:
+    async def stored(instance: int) -> DecisionFound:
+        await selection.store()
+        async with decisions.read() as tx:
+            return await decision_of(tx, uid(instance))
+
+    refused = await ask(selection, 1, ignore_hosts=("host-1", "host-2", "host-3"))
+    assert refused.refused is not None
+    found = await stored(1)
+    assert (found.known, found.placed, found.reason) == (True, None, refused.refused.reason)
+    [placed] = (await ask(selection, 1, wanted_host="host-2")).placed
+    assert (await stored(1)).placed == placed
+
+
 async def test_a_rebuild_checks_the_present_host_without_a_claim(
     placement: Placement, selection: HostSelection
 ) -> None:
@@ -141,10 +171,12 @@ async def test_a_rebuild_checks_the_present_host_without_a_claim(
     assert await held(placement, 1) == on_hosts(1, VCPU=4)
 
 
-async def test_a_provider_of_the_api_becomes_a_host_when_it_is_assigned(placement: Placement) -> None:
+async def test_a_provider_of_the_api_becomes_a_host_when_it_is_assigned(
+    placement: Placement, decisions: Database
+) -> None:
     await load(placement, a_load(7, inventories={"VCPU": Inventory(total=4)}))
     scheduler = scheduler_of(placement)
-    selection = HostSelection(scheduler)
+    selection = HostSelection(scheduler, decisions)
     assert (await ask(selection, 1)).refused is not None
     await placement.reports.give(
         OwnerEditRequested(root=uid(7, "a"), cell="c1", agent="nova", host="compute-7")
