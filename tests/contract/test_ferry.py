@@ -154,15 +154,6 @@ async def nothing_waits(brokers: TwoBrokers) -> bool:
     return not any(waiting)
 
 
-async def test_a_thousand_arrive_in_order(brokers: TwoBrokers) -> None:
-    middle = await brokers.connected(brokers.middle)
-    ear = await brokers.hears(brokers.own, PLACED)
-    async with brokers.ferried():
-        for start in range(0, 1000, 50):
-            await publish(middle, *map(said, range(start, start + 50)))
-        assert await numbers(ear, 1000) == list(range(1000))
-
-
 async def test_queries_are_answered_in_both_directions_and_not_repeated(brokers: TwoBrokers) -> None:
     async def builds(question: FindBuilds) -> BuildsFound:
         return BuildsFound(builds=())
@@ -187,17 +178,6 @@ async def test_queries_are_answered_in_both_directions_and_not_repeated(brokers:
         seen = [(await take(reply)).envelope.key.rpartition(".")[0].rpartition(".")[0] for _ in range(2)]
         assert sorted(seen) == ["reply.-c2", "reply.c2"]
         assert reply.get_nowait() is None
-
-
-async def test_messages_inside_a_cell_are_not_forwarded(brokers: TwoBrokers) -> None:
-    own = await brokers.connected(brokers.own)
-    inside = await brokers.hears(brokers.own, "agent.#")
-    ear = await brokers.hears(brokers.middle, "#")
-    async with brokers.ferried():
-        await publish(own, said(1, "agent.report.c2"), said(2, "agent.build.c2.a"))
-        assert sorted(await numbers(inside, 2)) == [1, 2]
-        await publish(own, said(3, ENDED))
-        assert await numbers(ear, 1) == [3]
 
 
 # What goes wrong
@@ -343,19 +323,6 @@ async def test_a_query_without_an_answerer_behind_the_ferry_fails(brokers: TwoBr
         with pytest.raises(Unavailable, match=r"ask\.cell\.builds\.c2.* on the other broker of cell c2"):
             await in_time(asking.asker(topics.FIND_BUILDS)(FindBuilds(cell="c2", builds=(uid(1),))))
         assert not await asking.transport.dead_letters()
-
-
-@pytest.mark.parametrize("brokers", ["local"], indirect=True)
-async def test_a_message_of_another_topic_is_not_forwarded(brokers: TwoBrokers) -> None:
-    own = await brokers.connected(brokers.own)
-    ear = await brokers.hears(brokers.middle, "#")
-    theirs = envelope_of(BuildDeleteRequested(build=uid(1), cell="c1"), Clock())
-    async with brokers.ferried():
-        await own.send("ferry.c2:host.failed.c2", theirs, expected=True)
-        (letter,) = await letters(own, 1)
-        await publish(own, said(1, ENDED))
-        assert (await take(ear)).envelope.key == ENDED
-    assert letter.cell == "c2" and letter.queue == "ferry.c2:host.failed.c2"
 
 
 async def test_the_ferry_exports_queue_depth_and_age(brokers: TwoBrokers) -> None:
