@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 import pika
@@ -331,36 +332,30 @@ def a_forged_envelope() -> Envelope:
     return envelope_of(FAILURE, Clock())
 
 
-async def test_a_header_cannot_change_the_key_of_a_message(
-    transport: RabbitTransport, bus_name: str, blocking_channel: BlockingChannel
+@pytest.mark.parametrize(
+    ("key", "headers", "framed"),
+    [
+        pytest.param("host.failed.c2", {"key": "host.failed.c1"}, False, id="a header"),
+        pytest.param("host.failed.c1", {"CC": ["host.failed.c2"]}, False, id="an additional key"),
+        pytest.param("host.failed.c1", {"BCC": ["host.failed.c2"]}, False, id="a hidden additional key"),
+        pytest.param("host.failed.c2", {}, True, id="the envelopes of a frame"),
+    ],
+)
+async def test_only_the_routing_key_is_the_key_of_a_message(
+    transport: RabbitTransport,
+    bus_name: str,
+    blocking_channel: BlockingChannel,
+    key: str,
+    headers: dict[str, Any],
+    framed: bool,
 ) -> None:
     inbox = await transport.consume(QueueSpec("reader", ("host.failed.c2",)), 10)
-    said = pika.BasicProperties(headers={"key": "host.failed.c1"})
-    blocking_channel.basic_publish(bus_name, "host.failed.c2", bytes(a_forged_envelope().body), said)
+    forged = a_forged_envelope()
+    said = pika.BasicProperties(headers=headers, type="berth.frame" if framed else None)
+    body = encode_frame([forged, forged]) if framed else bytes(forged.body)
+    blocking_channel.basic_publish(bus_name, key, body, said)
     delivery = await take(inbox)
-    assert (delivery.envelope.key, delivery.problem) == ("host.failed.c2", "")
-
-
-async def test_messages_in_a_frame_have_the_key_of_the_frame(
-    transport: RabbitTransport, bus_name: str, blocking_channel: BlockingChannel
-) -> None:
-    inbox = await transport.consume(QueueSpec("reader", ("host.failed.c2",)), 10)
-    framed = encode_frame([a_forged_envelope(), a_forged_envelope()])
-    blocking_channel.basic_publish(
-        bus_name, "host.failed.c2", framed, pika.BasicProperties(type="berth.frame")
-    )
-    keys = [(await take(inbox)).envelope.key for _ in range(2)]
-    assert keys == ["host.failed.c2", "host.failed.c2"]
-
-
-@pytest.mark.parametrize("header", ["CC", "BCC"])
-async def test_an_additional_key_does_not_change_the_key_of_a_message(
-    transport: RabbitTransport, bus_name: str, blocking_channel: BlockingChannel, header: str
-) -> None:
-    inbox = await transport.consume(QueueSpec("reader", ("host.failed.c2",)), 10)
-    said = pika.BasicProperties(headers={header: ["host.failed.c2"]})
-    blocking_channel.basic_publish(bus_name, "host.failed.c1", bytes(a_forged_envelope().body), said)
-    assert (await take(inbox)).envelope.key == "host.failed.c1"
+    assert (delivery.envelope.key, delivery.problem) == (key, "")
 
 
 async def test_an_additional_key_does_not_reach_another_queue_by_its_name(
