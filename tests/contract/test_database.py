@@ -342,10 +342,11 @@ async def test_a_lone_statement_cancelled_before_it_is_executed_leaves_nothing_t
         await asyncio.sleep(0)
 
     async def alone() -> None:
-        if way == "stroke":
+        if way == "write_single":
             await database.write_single(count.of(name="pg_class"))
-        async with database.read_single() as tx:
-            await count(tx, name="pg_class")
+        else:
+            async with database.read_single() as tx:
+                await count(tx, name="pg_class")
 
     try:
         async with database.read():
