@@ -203,39 +203,25 @@ async def test_json_output_names_replayed_and_remaining_letters(
 
 
 @pytest.mark.parametrize(
-    ("cell", "queue"),
+    ("cell", "queue", "replayed"),
     [
-        ("c1", "placement:inventory.reported.c1"),
-        ("c1", "scheduler:build.requested"),
-        ("c1", "conductor.c2:agent.report.c2"),
-        ("c1", "ask:cell.builds.c2"),
-        ("?", "conductor.c1:agent.report.c1"),
+        ("c1", "placement:inventory.reported.c1", False),
+        ("c1", "scheduler:build.requested", False),
+        ("c1", "conductor.c2:agent.report.c2", False),
+        ("c1", "ask:cell.builds.c2", False),
+        ("?", "conductor.c1:agent.report.c1", False),
+        ("c1", "conductor.c1:agent.report.c1", True),
+        ("c1", "agent.c1.a:agent.build.c1.a", True),
+        ("c1", "ask:cell.builds.c1", True),
+        ("", "conductor.c1:agent.report.c1", True),
+        ("", "scheduler:build.requested", True),
     ],
 )
-async def test_a_letter_of_a_cell_is_not_replayed_into_a_queue_of_another_cell(
-    broker: LocalBroker, say: Console, cell: str, queue: str
+async def test_a_letter_of_a_cell_is_replayed_only_into_a_queue_of_that_cell(
+    broker: LocalBroker, say: Console, cell: str, queue: str, replayed: bool
 ) -> None:
     broker.declare(QueueSpec(queue))
     broker.store_dead_letter(a_json_letter(queue=queue, cell=cell))
-    assert await dead.replay(Cli(Settings(), False, say), ["all"]) == 1
-    assert "letter stays" in said(say) and queue in said(say)
-    assert not broker.queues[queue].items and list(broker.dead) == ["letter"]
-
-
-@pytest.mark.parametrize(
-    ("cell", "queue"),
-    [
-        ("c1", "conductor.c1:agent.report.c1"),
-        ("c1", "agent.c1.a:agent.build.c1.a"),
-        ("c1", "ask:cell.builds.c1"),
-        ("", "conductor.c1:agent.report.c1"),
-        ("", "scheduler:build.requested"),
-    ],
-)
-async def test_a_letter_of_a_cell_is_replayed_into_its_queue(
-    broker: LocalBroker, say: Console, cell: str, queue: str
-) -> None:
-    broker.declare(QueueSpec(queue))
-    broker.store_dead_letter(a_json_letter(queue=queue, cell=cell))
-    assert await dead.replay(Cli(Settings(), False, say), ["all"]) == 0
-    assert len(broker.queues[queue].items) == 1 and not broker.dead
+    assert await dead.replay(Cli(Settings(), False, say), ["all"]) == (0 if replayed else 1)
+    assert ("letter stays" in said(say) and queue in said(say)) is not replayed
+    assert (len(broker.queues[queue].items), list(broker.dead)) == ((1, []) if replayed else (0, ["letter"]))

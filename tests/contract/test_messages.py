@@ -56,15 +56,11 @@ REQUEST = msgspec.json.decode(GOLDEN["BuildRequested"])
 BAD_REQUESTS = {
     "no flavor": ({k: v for k, v in REQUEST.items() if k != "flavor"}, "`flavor`"),
     "a name for a uuid": ({**REQUEST, "request": "mine"}, "$.request"),
-    "no instances": ({**REQUEST, "instances": []}, "$.instances"),
-    "negative memory": ({**REQUEST, "flavor": {"name": "f", "memory_mb": -1}}, "$.flavor.memory_mb"),
-    "too many alternates": ({**REQUEST, "alternates": 99}, "$.alternates"),
     "a reply_to that is no word": ({**REQUEST, "reply_to": "a.b#"}, "$.reply_to"),
     "a newline after a uuid": ({**REQUEST, "request": REQUEST["request"] + "\n"}, "$.request"),
     "a newline after a word": ({**REQUEST, "reply_to": "me\n"}, "$.reply_to"),
     "a character PostgreSQL does not store": ({**REQUEST, "project": "a\0b"}, "U+0000"),
     "the same behind a backslash": ({**REQUEST, "zone": "\\\0"}, "U+0000"),
-    "a zone as long as a book": ({**REQUEST, "zone": "z" * 256}, "$.zone"),
     "a list for the whole": ([REQUEST], "got `array`"),
 }
 
@@ -74,12 +70,6 @@ def test_an_invalid_message_is_refused_with_the_field(wrong: object, names: str)
     with pytest.raises(Undecodable) as refused:
         decode(KINDS["BuildRequested"], msgspec.json.encode(wrong))
     assert names in str(refused.value)
-
-
-def test_deeply_nested_json_is_refused() -> None:
-    deep = b'{"metadata": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
-    with pytest.raises(Undecodable):
-        decode(KINDS["BuildRequested"], deep)
 
 
 def test_an_escaped_backslash_before_u0000_is_text() -> None:

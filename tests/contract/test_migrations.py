@@ -323,11 +323,6 @@ def test_columns_that_cannot_be_are_refused(columns: dict[str, Any]) -> None:
         rows("sqlite", "n", **columns)
 
 
-def test_the_same_rows_are_made_once() -> None:
-    assert rows("sqlite", "n", id=int) is rows("sqlite", "n", id=int)
-    assert rows("sqlite", "n", id=int) is not rows("postgresql", "n", id=int)
-
-
 def described(connection: Connection) -> dict[str, Any]:
     """All that can be asked about tables, and what is in them."""
     asked = inspect(connection)

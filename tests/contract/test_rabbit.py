@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 import pika
@@ -19,15 +20,7 @@ from bus.context import envelope_of
 from bus.delivery.runner import Bus
 from bus.errors import BrokerRefused, Unavailable
 from bus.messages import BuildRequested, HostFailed
-from bus.protocol import (
-    MAX_FRAME_ENVELOPES,
-    MAX_MESSAGE_BYTES,
-    DeadLetter,
-    Delivery,
-    Envelope,
-    QueueSpec,
-    encode_frame,
-)
+from bus.protocol import MAX_MESSAGE_BYTES, DeadLetter, Delivery, Envelope, QueueSpec, encode_frame
 from bus.rabbit import RabbitTransport
 from bus.rabbit.consuming import RabbitInbox
 from bus.requests import Flavor
@@ -113,18 +106,6 @@ async def test_frames_stay_small(transport: RabbitTransport, channel: AbstractCh
     messages = await fetch(channel, f"{bus_name}:q")
     assert len(messages) == 3
     assert all(len(message.body) <= 256 * 1024 for message in messages)
-
-
-async def test_messages_are_not_coalesced_if_disabled(
-    amqp_url: str, channel: AbstractChannel, bus_name: str
-) -> None:
-    transport = RabbitTransport(amqp_url, exchange=bus_name, coalesce=False)
-    await transport.open()
-    await transport.declare(QUEUE)
-    await asyncio.gather(*(publish(transport, an_envelope(number)) for number in range(300)))
-    await transport.close()
-    numbers = [json.loads(message.body)["n"] for message in await fetch(channel, f"{bus_name}:q")]
-    assert numbers == list(range(300))
 
 
 async def test_an_envelope_that_must_travel_alone_does(
@@ -326,13 +307,6 @@ async def test_publishing_after_closing_is_refused(transport: RabbitTransport) -
 # What strangers may send
 
 
-async def test_a_message_amqp_cannot_carry_is_refused_with_a_sentence(transport: RabbitTransport) -> None:
-    await transport.declare(QUEUE)
-    with pytest.raises(BrokerRefused, match=r"AMQP cannot carry a message for kkk.*: "):
-        await publish(transport, an_envelope(1, "k" * 300))
-    await publish(transport, an_envelope(2))  # and we can go on
-
-
 async def test_a_closing_transport_finishes_its_check_of_the_exchanges(
     amqp_url: str, bus_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -358,36 +332,30 @@ def a_forged_envelope() -> Envelope:
     return envelope_of(FAILURE, Clock())
 
 
-async def test_a_header_cannot_change_the_key_of_a_message(
-    transport: RabbitTransport, bus_name: str, blocking_channel: BlockingChannel
+@pytest.mark.parametrize(
+    ("key", "headers", "framed"),
+    [
+        pytest.param("host.failed.c2", {"key": "host.failed.c1"}, False, id="a header"),
+        pytest.param("host.failed.c1", {"CC": ["host.failed.c2"]}, False, id="an additional key"),
+        pytest.param("host.failed.c1", {"BCC": ["host.failed.c2"]}, False, id="a hidden additional key"),
+        pytest.param("host.failed.c2", {}, True, id="the envelopes of a frame"),
+    ],
+)
+async def test_only_the_routing_key_is_the_key_of_a_message(
+    transport: RabbitTransport,
+    bus_name: str,
+    blocking_channel: BlockingChannel,
+    key: str,
+    headers: dict[str, Any],
+    framed: bool,
 ) -> None:
     inbox = await transport.consume(QueueSpec("reader", ("host.failed.c2",)), 10)
-    said = pika.BasicProperties(headers={"key": "host.failed.c1"})
-    blocking_channel.basic_publish(bus_name, "host.failed.c2", bytes(a_forged_envelope().body), said)
+    forged = a_forged_envelope()
+    said = pika.BasicProperties(headers=headers, type="berth.frame" if framed else None)
+    body = encode_frame([forged, forged]) if framed else bytes(forged.body)
+    blocking_channel.basic_publish(bus_name, key, body, said)
     delivery = await take(inbox)
-    assert (delivery.envelope.key, delivery.problem) == ("host.failed.c2", "")
-
-
-async def test_messages_in_a_frame_have_the_key_of_the_frame(
-    transport: RabbitTransport, bus_name: str, blocking_channel: BlockingChannel
-) -> None:
-    inbox = await transport.consume(QueueSpec("reader", ("host.failed.c2",)), 10)
-    framed = encode_frame([a_forged_envelope(), a_forged_envelope()])
-    blocking_channel.basic_publish(
-        bus_name, "host.failed.c2", framed, pika.BasicProperties(type="berth.frame")
-    )
-    keys = [(await take(inbox)).envelope.key for _ in range(2)]
-    assert keys == ["host.failed.c2", "host.failed.c2"]
-
-
-@pytest.mark.parametrize("header", ["CC", "BCC"])
-async def test_an_additional_key_does_not_change_the_key_of_a_message(
-    transport: RabbitTransport, bus_name: str, blocking_channel: BlockingChannel, header: str
-) -> None:
-    inbox = await transport.consume(QueueSpec("reader", ("host.failed.c2",)), 10)
-    said = pika.BasicProperties(headers={header: ["host.failed.c2"]})
-    blocking_channel.basic_publish(bus_name, "host.failed.c1", bytes(a_forged_envelope().body), said)
-    assert (await take(inbox)).envelope.key == "host.failed.c1"
+    assert (delivery.envelope.key, delivery.problem) == (key, "")
 
 
 async def test_an_additional_key_does_not_reach_another_queue_by_its_name(
@@ -504,43 +472,6 @@ async def test_a_message_with_only_a_body_is_accepted(
     assert (await take(inbox)).envelope.id == said.id  # as often as it comes
 
 
-STRANGE = {
-    "a timestamp out of any calendar": pika.BasicProperties(timestamp=2**63),
-    "headers of other types": pika.BasicProperties(
-        message_id="m",
-        headers={
-            "attempt": "many",
-            "faults": {"a": [1, 2, None]},
-            "first-died": [1],
-            "sent_at": "nan",
-            "causation_id": 7,
-            "traceparent": True,
-            "error": None,
-            "key": 15,
-            "x-delivery-count": "often",
-        },
-    ),
-    "an expiry and a priority": pika.BasicProperties(
-        expiration="60000", priority=9, app_id="x", user_id="guest"
-    ),
-}
-
-
-@pytest.mark.parametrize("said", STRANGE.values(), ids=STRANGE.keys())
-async def test_invalid_properties_are_replaced_by_defaults(
-    amqp_url: str, transport: RabbitTransport, bus_name: str, said: pika.BasicProperties
-) -> None:
-    inbox = await transport.consume(QUEUE, 10)
-    publish_bare(amqp_url, bus_name, b'{"n": 2}', said)
-    delivery = await take(inbox)
-    assert bytes(delivery.envelope.body) == b'{"n": 2}'
-    assert delivery.envelope.attempt >= 1
-    assert delivery.envelope.faults >= 0
-    await transport.delay("q", delivery.envelope, 0.1)  # and it can be sent on
-    delivery.done()
-    assert bytes((await take(inbox)).envelope.body) == b'{"n": 2}'
-
-
 @pytest.mark.parametrize(
     ("body", "type_", "problem"),
     [
@@ -581,42 +512,6 @@ async def test_a_frame_of_more_than_256_envelopes_is_one_dead_letter(
     assert delivery.problem == "not a frame: it holds 26000 envelopes; the bus carries at most 256"
     assert (bytes(delivery.envelope.body), delivery.envelope.id) == (frame, "m-1")
     assert (await take(inbox)).envelope.id == sent.id  # and right behind it comes the next
-
-
-async def test_a_frame_with_counts_beyond_reason_ends_like_any_other(amqp_url: str, bus_name: str) -> None:
-    """No AMQP header held its letter: it came again for ever, and prefetch had room for no other."""
-    served = asyncio.Event()
-
-    async def stumble(request: BuildRequested) -> None:
-        if request.request == REQUEST:
-            served.set()
-        else:
-            raise ZeroDivisionError
-
-    worker = Worker("w", consumes=[on(topics.BUILD_REQUESTED, stumble, concurrency=1)])
-    stopping = asyncio.Event()
-    transport = RabbitTransport(amqp_url, exchange=bus_name)
-    async with Bus(transport) as bus, asyncio.TaskGroup() as group, asyncio.timeout(DEADLINE):
-        await transport.declare(worker.queue_of(worker.consumes[0]))
-        for _ in range(3):  # more than the prefetch
-            forged = envelope_of(a_request_of(bus.clock.uuid()), bus.clock)
-            forged.attempt = forged.faults = 2**63
-            body = encode_frame([forged])
-            publish_bare(amqp_url, bus_name, body, pika.BasicProperties(type="berth.frame"))
-        await bus.publish(a_request_of(REQUEST))
-        group.create_task(bus.serve(worker, stopping))
-        await served.wait()
-        while len(await transport.dead_letters()) < 3:
-            await asyncio.sleep(0.01)
-        stopping.set()
-
-
-async def test_a_full_frame_is_read(amqp_url: str, transport: RabbitTransport, bus_name: str) -> None:
-    inbox = await transport.consume(QUEUE, 1000)
-    full = [an_envelope(number) for number in range(MAX_FRAME_ENVELOPES)]
-    publish_bare(amqp_url, bus_name, encode_frame(full), pika.BasicProperties(type="berth.frame"))
-    for envelope in full:
-        assert (await take(inbox)).envelope.id == envelope.id
 
 
 async def test_an_empty_frame_is_passed_over(

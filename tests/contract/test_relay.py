@@ -431,15 +431,3 @@ async def test_the_log_keeps_recent_and_unpublished_changes(
         await changes.TELL(tx, number=up_to)
     await placement.log.trim()
     assert await kept(placement) == left
-
-
-async def test_after_an_outage_the_changes_in_the_log_are_published(
-    placement: Placement, wire: RememberingBus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(changes, "KEEP", 0)
-    await change(placement, 3)
-    await placement.log.trim()
-    async with relaying((placement, wire)):
-        await told_up_to(placement, 3)
-    await placement.log.trim()
-    assert (wire.numbers, await kept(placement)) == ([1, 2, 3], [])

@@ -38,16 +38,7 @@ from placement_worker import Placement
 from tests.support.buses import Connect, serving
 from tests.support.envelopes import take
 from tests.support.ids import uid
-from tests.support.placement_builders import (
-    Wall,
-    a_claim,
-    a_load,
-    a_provider,
-    a_release,
-    a_report,
-    an_order,
-    on_hosts,
-)
+from tests.support.placement_builders import Wall, a_claim, a_load, a_release, a_report, an_order, on_hosts
 from tests.support.placement_calls import claim, load, report
 from tests.support.waiting import DEADLINE, until
 
@@ -175,16 +166,6 @@ async def test_a_name_is_available_after_its_owner_was_renamed(two_cells: Placem
     assert provider.name == "x"
 
 
-async def test_a_name_taken_within_the_cell_is_refused(two_cells: Placement) -> None:
-    [why] = await reported_by(two_cells, "c1", a_report(4, name="host-1"))
-    assert "is the name of provider" in why
-
-
-async def test_another_trees_provider_is_not_taken_over(two_cells: Placement) -> None:
-    [why] = await reported_by(two_cells, "c1", a_report(1, a_provider(2, 1), sequence=2))
-    assert "belongs to the tree of" in why
-
-
 async def test_an_operator_undoes_a_wrong_owner_and_sequence(two_cells: Placement, wall: Wall) -> None:
     ahead = int(wall.time * 1_000_000) + DAY // 2
     assert await reported_by(two_cells, "c1", a_report(4, sequence=ahead)) == [""]  # it is c2's in truth
@@ -213,11 +194,6 @@ async def test_reassigning_an_unknown_root_is_refused(two_cells: Placement) -> N
     given = (await two_cells.reports.give(OwnerEditRequested(root=uid(9, "a"), cell="c2"))).result
     assert given == Missing(what="provider", names=(uid(9, "a"),))
     assert await reported_by(two_cells, "c1", a_report(9)) == [""]  # no place was kept
-
-
-async def test_reassigning_a_root_to_its_own_cell_changes_nothing(two_cells: Placement) -> None:
-    await two_cells.reports.give(OwnerEditRequested(root=uid(1, "a"), cell="c1"))
-    assert two_cells.memory.index.rows[uid(1, "a")].agent == "agent-1"
 
 
 # Claims

@@ -136,8 +136,6 @@ async def test_a_cell_is_created_used_disabled_enabled_drained_and_deleted(site:
         end = await site.boot(1)
         assert isinstance(end, BuildEnded) and (end.status, end.cell) == ("active", CELL)
 
-        assert await nothing_more_is_allowed(own, site.settings) == []
-
         quiet = Console(file=io.StringIO())
         assert await mark(Cli(site.settings, False, quiet), CELL, False, None) == 0
         await until(lambda: fits(site, False))
@@ -221,44 +219,6 @@ async def fits(site: CellMakersSite, does: bool = True) -> bool:
 
 async def waits(site: CellMakersSite) -> bool:
     return (await site.bus.asker(topics.DECISION)(FindDecision(id=uid(3)))).waits
-
-
-async def nothing_more_is_allowed(own: Settings, everybodys: Settings) -> list[str]:
-    done = []
-    exchange = own.bus.exchange
-    with pika.BlockingConnection(pika.URLParameters(own.bus.amqp_url)) as connection:
-        for key in ("build.requested", "inventory.reported.c1", "ask.placement.cell"):
-            channel = connection.channel()
-            channel.confirm_delivery()
-            try:
-                channel.basic_publish(exchange, key, b"{}")
-                done.append(f"published {key}")
-            except ChannelClosedByBroker as closed:
-                assert str(closed.reply_text).startswith("ACCESS_REFUSED")
-        channel = connection.channel()
-        try:
-            channel.queue_declare(f"{exchange}:conductor.c1:mine")
-            done.append("made another's queue")
-        except ChannelClosedByBroker:
-            pass
-    theirs = make_url(everybodys.database.url)
-    url = make_url(own.database.url).set(database=theirs.database)
-    try:
-        await (await asyncpg.connect(_dsn(url.render_as_string(hide_password=False)))).close()
-        done.append("entered placement's database")
-    except asyncpg.InsufficientPrivilegeError:
-        pass
-    connection = await asyncpg.connect(_dsn(own.database.url))
-    try:
-        for statement in ('CREATE DATABASE "mine"', "CREATE ROLE mine"):
-            try:
-                await connection.execute(statement)
-                done.append(statement)
-            except asyncpg.InsufficientPrivilegeError:
-                pass
-    finally:
-        await connection.close()
-    return done
 
 
 def _dsn(url: str) -> str:

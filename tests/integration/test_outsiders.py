@@ -1,12 +1,9 @@
 """Programs and people outside berth, with real credentials: the examples of docs/howto/client.md as they are,
 and what a client, a cell, an agent and a reader of the control room are refused (docs/tenancy.md)."""
 
-import itertools
-import json
 import re
 import shutil
 import sys
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,10 +20,8 @@ from berth.configuration import read
 from deploy.servers import Postgres, RabbitMQ, find_rabbitmq, private_directory
 from tests.support.berth_processes import ROOT, Up
 from tests.support.servers import a_module_database, installed, rabbitmqctl_in
-from tests.support.waiting import DEADLINE
 
 PAGE = ROOT / "docs" / "howto" / "client.md"
-NUMBERS = itertools.count(3)  # of queues; the examples have 1 and 2
 READER_TOKEN = "a-reader-of-the-control-room"
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
@@ -50,7 +45,6 @@ class BerthWithClients:
         cell = read(file=directory / "c9.toml", environment={}, flags={}).settings
         return {
             "client": (directory / "shop.url").read_text().strip(),
-            "another client": (directory / "rival.url").read_text().strip(),
             "cell": cell.bus.amqp_url,
             "agent": read(file=directory / "a1.toml", environment={}, flags={}).settings.bus.amqp_url,
         }
@@ -73,11 +67,8 @@ def site(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         with Up(own, environment, *flags) as berth:
             site = BerthWithClients(berth, broker, database)
             control = str(rabbitmqctl_in(own, broker))
-            for name, projects in (("shop", ("web", "batch")), ("rival", ("other",))):
-                bound = [word for project in projects for word in ("--project", project)]
-                site.command(
-                    "client", "add", name, *bound, "--url-file", f"{name}.url", "--rabbitmqctl", control
-                )
+            bound = ("--project", "web", "--project", "batch", "--url-file", "shop.url")
+            site.command("client", "add", "shop", *bound, "--rabbitmqctl", control)
             site.command("cell", "add", "c9", "--rabbitmqctl", control)
             site.command("cell", "add-agent", "c9", "a1", "--rabbitmqctl", control)
             yield site
@@ -121,99 +112,6 @@ def test_an_example_that_asks_too_much_gets_the_reason(site: BerthWithClients) -
 def test_an_example_that_names_no_project_of_two_gets_both(site: BerthWithClients) -> None:
     said = printed_by(site, example_with("pika").replace('    "project": "web",\n', ""))
     assert "project: name one of batch, web" in said
-
-
-# A client's own door
-
-
-class ClientConnection:
-    def __init__(self, name: str, url: str) -> None:
-        self.name = name
-        self._connection = pika.BlockingConnection(pika.URLParameters(url))
-        self._channel = self._connection.channel()
-        self._queue = f"client.{name}.{next(NUMBERS)}"
-        self._answers = f"client.{name}.answers.{uuid.uuid4().hex[:8]}"
-        self._channel.queue_declare(self._queue, exclusive=True)
-        keys = [f"{kind}.{name}" for kind in ("build.unplaceable", "build.cancelled", "move.refused")]
-        keys += [f"{kind}.*.{name}" for kind in ("build.ended", "build.deleted", "move.told")]
-        for key in [*keys, self._answers]:
-            self._channel.queue_bind(self._queue, "berth", key)
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def publish(self, **act: Any) -> None:
-        self._send(f"client.{self.name}", pika.BasicProperties(delivery_mode=2), act)
-
-    def ask(self, **question: Any) -> dict[str, Any]:
-        said = pika.BasicProperties(message_id=str(uuid.uuid4()), reply_to=self._answers)
-        self._send(f"ask.scheduler.client.{self.name}", said, question)
-        return self.receive()[1]
-
-    def _send(self, key: str, said: pika.BasicProperties, fields: dict[str, Any]) -> None:
-        body = json.dumps({"client": self.name, **fields}).encode()
-        self._channel.basic_publish("berth", key, body, said, mandatory=True)
-
-    def receive(self) -> tuple[str, dict[str, Any]]:
-        """Return the next answer. A further one that has arrived already returns to the queue."""
-        for method, properties, body in self._channel.consume(self._queue, inactivity_timeout=DEADLINE):
-            if method is not None:
-                self._channel.basic_ack(method.delivery_tag)
-            self._channel.cancel()
-            assert method is not None and body is not None, "no answer"
-            content = json.loads(body)
-            if properties.type == "berth.frame":
-                content = content[0]["body"]
-            return str(method.routing_key), content
-        raise AssertionError("the queue is gone")
-
-    def boot(self, build: str, **fields: Any) -> tuple[str, dict[str, Any]]:
-        flavor = {"name": "small", "vcpus": 1, "memory_mb": 64, "disk_gb": 1}
-        self.publish(boot={"request": build, "instances": [build], "flavor": flavor, **fields})
-        return self.receive()
-
-
-@pytest.fixture
-def shop(site: BerthWithClients) -> Iterator[ClientConnection]:
-    client = ClientConnection("shop", site.urls["client"])
-    yield client
-    client.close()
-
-
-@pytest.fixture
-def rival(site: BerthWithClients) -> Iterator[ClientConnection]:
-    client = ClientConnection("rival", site.urls["another client"])
-    yield client
-    client.close()
-
-
-def test_a_client_acts_on_and_reads_builds_of_its_projects_only(
-    shop: ClientConnection, rival: ClientConnection
-) -> None:
-    build, unknown = str(uuid.uuid4()), str(uuid.uuid4())
-    key, ended = rival.boot(build)
-    assert (key.split(".")[1], ended["status"]) == ("ended", "active")
-    cell = ended["cell"]
-    refusals = []
-    for one in (build, unknown):
-        shop.publish(delete={"build": one})
-        key, refusal = shop.receive()
-        assert (key, refusal["known"]) == ("build.cancelled.shop", False)
-        refusals.append(refusal | {"build": ""})
-    assert refusals[0] == refusals[1]  # an unknown build and another project's are the same
-    key, refusal = shop.boot(build, project="web")
-    assert (key, refusal["reason"]) == ("build.unplaceable.shop", "request, instances: use new uuids")
-    key, refusal = shop.boot(unknown, project="other")
-    assert "not bound to other" in refusal["reason"]
-    assert shop.ask(builds={"cell": cell, "builds": [build]})["builds"] == {"builds": []}
-    assert shop.ask(allocations=[build])["allocations"] == []
-    assert "not bound to other" in shop.ask(usages={"project": "other"})["refused"]
-    (own,) = rival.ask(builds={"cell": cell, "builds": [build]})["builds"]["builds"]
-    assert own["status"] == "active"
-    rival.publish(delete={"build": build})
-    assert {rival.receive()[0].rpartition(".")[0] for _ in range(2)} == {
-        "build.cancelled", f"build.deleted.{cell}",
-    }  # fmt: skip
 
 
 # The table of docs/tenancy.md
@@ -501,11 +399,12 @@ def test_the_broker_closes_the_connections_of_a_removed_client(site: BerthWithCl
         "client", "add", "gone", "--project", "p", "--url-file", "gone.url", "--rabbitmqctl", control
     )
     url = (site.berth.directory / "gone.url").read_text().strip()
-    client = ClientConnection("gone", url)
+    channel = pika.BlockingConnection(pika.URLParameters(url)).channel()
+    channel.confirm_delivery()
     site.command("client", "remove", "gone", "--rabbitmqctl", control)
     with pytest.raises((ConnectionClosedByBroker, ChannelClosedByBroker)):
-        for _ in range(100):
-            client.boot(str(uuid.uuid4()))
+        for _ in range(1000):
+            publishes("client.gone")(channel)
     assert site.berth.berth("client", "show", "gone").returncode == 1
     with pytest.raises(pika.exceptions.AMQPConnectionError):
         pika.BlockingConnection(pika.URLParameters(url))

@@ -55,19 +55,6 @@ def on_services(
         yield berth
 
 
-@pytest.fixture(scope="module")
-def port() -> int:
-    return free_port()
-
-
-@pytest.fixture(scope="module")
-def in_one(port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    """One without services, in the same way."""
-    metrics = {"BERTH_METRICS_PORT": str(port)}
-    with Up(tmp_path_factory.mktemp("embedded"), EMBEDDED | metrics, *FLAGS) as berth:
-        yield berth
-
-
 @pytest.mark.services
 @pytest.mark.slow
 def test_given_services_it_runs_every_worker_as_a_process(on_services: Up) -> None:
@@ -133,26 +120,19 @@ def complaints(berth: Up) -> list[str]:
     return [line for line in said if not line.startswith("the control room is at")]
 
 
-def test_embedded_workers_serve_metrics_at_one_port(in_one: Up, port: int) -> None:
-    url = f"http://127.0.0.1:{port}/metrics"
-    assert f"metrics at {url}\n" in in_one.log
-    assert in_one.berth("boot", "--wait").returncode == 0
-    told = httpx.get(url, trust_env=False).text
-    for worker in ("placement", "scheduler"):
-        assert f'worker="{worker}"' in told
-
-
-def test_embedded_other_processes_come_in_by_the_socket(in_one: Up) -> None:
-    booted = in_one.berth("boot", "--wait")
-    assert booted.returncode == 0, booted.stderr
-    assert " active on c" in booted.stdout
-    refused = in_one.berth("boot", "--vcpus", "999", "--wait")
-    assert refused.returncode == 1
-    assert refused.stdout.startswith("no host: ")
-    assert in_one.stop(signal.SIGTERM, seconds=20) == 0
-    gone = in_one.berth("boot", "--wait")
-    assert gone.returncode == 1
-    assert "no berth answers at" in gone.stderr
+def test_an_embedded_berth_serves_other_processes_and_its_metrics(tmp_path: Path) -> None:
+    port = free_port()
+    with Up(tmp_path, EMBEDDED | {"BERTH_METRICS_PORT": str(port)}, *FLAGS) as berth:
+        booted = berth.berth("boot", "--wait")
+        assert booted.returncode == 0, booted.stderr
+        assert " active on c" in booted.stdout
+        url = f"http://127.0.0.1:{port}/metrics"
+        assert f"metrics at {url}\n" in berth.log
+        told = httpx.get(url, trust_env=False).text
+        assert all(f'worker="{worker}"' in told for worker in ("placement", "scheduler"))
+        assert berth.stop(signal.SIGTERM, seconds=20) == 0
+        gone = berth.berth("boot", "--wait")
+        assert (gone.returncode, "no berth answers at" in gone.stderr) == (1, True)
 
 
 async def test_a_kill_of_an_embedded_berth_during_200_builds_loses_none(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildCancelRequested, BuildDeleteRequested
 from bus.protocol import MAX_COUNT, Envelope, decode_frame, encode_frame
 from bus.rabbit import deliveries
-from bus.rabbit.deliveries import ACKS_WAIT, Parcel, Reading
+from bus.rabbit.deliveries import Reading
 from bus.worker import Outcome, Worker, on_many, suspects_queue
 from placement_worker.transactions import AT_ONCE, Batched
 from tests.support.buses import queues_of
@@ -88,35 +88,6 @@ async def test_acknowledgements_are_sent_before_the_prefetch_is_exhausted(
     assert not reading.wake.is_set()
     reading.ack(enough)
     assert reading.wake.is_set()
-
-
-@pytest.mark.parametrize("returned", [False, True])
-async def test_messages_of_a_consumer_that_left_are_returned_immediately(
-    reading: Reading, returned: bool
-) -> None:
-    parcel = Parcel(reading, 1, 2, asyncio.Event(), lambda *_: None, returned=returned)
-    parcel.settled()
-    assert not reading.wake.is_set()  # there is another envelope in it
-    parcel.settled()
-    assert reading.wake.is_set() == returned
-
-
-async def test_requeued_messages_are_returned_immediately(reading: Reading) -> None:
-    reading.nack(1)
-    assert reading.wake.is_set()
-
-
-async def test_a_message_settled_after_an_acknowledgement_waits_for_the_next(reading: Reading) -> None:
-    loop = asyncio.get_running_loop()
-    reading.ack(1)
-    await reading.settle()  # as by a nack, or at a stop
-    reading.wake.clear()
-    begun = loop.time()
-    reading.ack(2)
-    await until(reading.wake.is_set)
-    assert loop.time() >= begun + ACKS_WAIT
-    await reading.settle()
-    assert told(reading).acks == [(1, True), (2, True)]
 
 
 class Work:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from berth import wiring
-from bus.claims import Retired, holder_consumer
 from bus.clock import Clock
 from bus.context import envelope_of, follow
 from bus.errors import Undecodable
@@ -20,8 +19,7 @@ from bus.rabbit import permissions
 from bus.topics import QUERIES, TOPICS, Query, Topic
 from bus.vocabulary import Message
 from bus.worker import Worker, cell_of, on
-from placement_worker.core.claim_world import CellLimits, ended
-from placement_worker.core.reports import DAY, bars_report, distinct_names
+from placement_worker.core.reports import distinct_names
 from tests.support.ids import uid
 
 PAGE = Path(__file__).parents[2] / "docs" / "cells.md"
@@ -212,7 +210,6 @@ def may(found: permissions.Permissions, exchange: str = "berth") -> permissions.
 
 
 MIDDLE, OWN = permissions.of_ferry(CROSSINGS), permissions.of_ferry(CROSSINGS, at_cell_broker=True)
-THE_CELL = permissions.of_cell("c1", wiring.tables_of_cell("c1"))
 SAYS_OUT = [
     "inventory.reported.c1", "host.failed.c1", "build.ended.c1", "build.ended.c1.me",
     "ask.placement.claim.c1", "reply.-c1.a.b", "ironic.node.c1.set",
@@ -232,12 +229,6 @@ def test_the_ferry_may_publish_only_messages_that_cross(
 ) -> None:
     allowed = [key for key in (*SAYS_OUT, *SAYS_IN, *NEVER) if re.match(may(found).write, key)]
     assert allowed == list(says)
-
-
-@pytest.mark.parametrize("key", SAYS_OUT + NEVER)
-def test_the_ferry_may_publish_centrally_only_what_its_cell_may(key: str) -> None:
-    if re.match(may(MIDDLE).write, key):
-        assert re.match(may(THE_CELL).write, key)
 
 
 @pytest.mark.parametrize(
@@ -275,81 +266,6 @@ def test_the_ferry_declares_its_queues_and_the_shared_ones_of_the_cell(
 def test_dead_letters_of_the_ferry_belong_to_the_cell(key: str, allowed: bool) -> None:
     for found in (MIDDLE, OWN):
         assert bool(re.match(may(found, "berth.dead").write, key)) is allowed
-
-
-WALL = CellLimits("c1", {"r1": "c1", "r2": "c2", "r3": "c1", "r4": ""}, {"pool"})
-OURS, THEIRS, ALSO_OURS = ("p1", "r1"), ("p2", "r2"), ("p3", "r3")
-POOL, LONE, SHADOW = ("pool", "r7"), ("lone", "r8"), ("lone", "r4")  # of operators; one once had a row
-
-
-@pytest.mark.parametrize(
-    ("places", "may_hold", "may_go"),
-    [
-        ([OURS], True, True),
-        ([OURS, ALSO_OURS], True, True),
-        ([OURS, POOL], True, True),
-        ([OURS, LONE], True, False),
-        ([OURS, SHADOW], True, False),
-        ([THEIRS], False, False),
-        ([OURS, THEIRS], False, False),
-        ([THEIRS, POOL], False, False),
-        ([POOL], False, False),
-        ([LONE], False, False),
-        ([], False, False),
-    ],
-)
-def test_permitted_consumers_and_destinations_of_a_cell(
-    places: list[tuple[str, str]], may_hold: bool, may_go: bool
-) -> None:
-    assert (WALL.bars_holder("c", places) == "") is may_hold
-    assert (WALL.bars_choice(places) == "") is may_go
-
-
-def test_a_clean_up_has_a_name_that_follows_from_its_builds() -> None:
-    build, other = uid(1), uid(2)
-    for attempt in (1, 2, 1000):
-        assert WALL.refuses_holder(build, holder_consumer(build, attempt)) == ""
-    for keep in (other, holder_consumer(other, 1), holder_consumer(build, 1001), build):
-        assert WALL.refuses_holder(build, keep) == f"consumer {keep}: it is no clean-up of {build}"
-
-
-@pytest.mark.parametrize(
-    ("by", "cell", "why"),
-    [
-        ("c1", "c1", "deleted"),
-        ("c2", "", "deleted"),
-        ("", "", "deleted"),
-        ("c2", "c1", None),
-        ("", "c1", None),
-    ],
-)
-def test_visibility_of_retirement_reasons(by: str, cell: str, why: str | None) -> None:
-    told = ended(Retired(why="deleted", unplaceable=True, cell=by), cell)
-    assert (told.why == "deleted") is (why is not None)
-
-
-NOW = 1_000_000.0
-AT = int(NOW * 1_000_000)
-A_DAY = int(DAY * 1_000_000)
-
-
-@pytest.mark.parametrize(
-    ("owner", "known", "sequence", "why"),
-    [
-        ("", False, AT, ""),
-        ("c1", True, AT, ""),
-        ("c1", False, AT, ""),
-        ("c2", True, AT, "of cell c2"),
-        ("c2", False, AT, "of cell c2"),
-        ("", True, AT, "an operator made it"),
-        ("c1", True, AT + A_DAY, ""),
-        ("c1", True, AT + A_DAY + 1, "a day ahead"),
-        ("", False, 2**62, "a day ahead"),
-    ],
-)
-def test_accepted_reports_by_cell(owner: str, known: bool, sequence: int, why: str) -> None:
-    said = bars_report("c1", owner, known=known, sequence=sequence, now=NOW)
-    assert why in said if why else said == ""
 
 
 def test_a_duplicate_provider_name_gets_the_cell_as_suffix() -> None:

@@ -10,11 +10,8 @@ import pytest
 
 from bench import __main__ as bench
 from bench import machine, runs
-from bench.boot_profile import summed
-from bench.chart import chart_svg
 from bench.embedded_boots import embedded_boots
 from bench.figures import BenchRun, Better, Figure, MachineFacts, Measured, Yardstick, compared, rows
-from bench.processes import kind
 from bench.suite import SUITE, Benchmark, BenchSizes
 from berth.commands.load import LoadOptions, load_flavors
 from berth.loadtest import MIX, Boot, Load, LoadOutcome, LoadPlan, latency_svg, percentile
@@ -201,10 +198,6 @@ def an_outcome(boots: int, seconds: float = 10.0, latency: float = 0.05) -> Load
     )
 
 
-def words_of(svg: str) -> list[str]:
-    return [text.text or "" for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
-
-
 @pytest.mark.parametrize(
     "result",
     [
@@ -228,15 +221,6 @@ def test_the_picture_is_well_formed_and_inside_the_page(result: LoadOutcome) -> 
     for bar in page.iter(f"{SVG}rect"):
         assert not bar.attrib["width"].startswith("-")
         assert not bar.attrib["height"].startswith("-")
-
-
-def test_the_picture_of_very_many_boots_shows_a_sample() -> None:
-    dots = list(ElementTree.fromstring(latency_svg(an_outcome(20_000), "many")).iter(f"{SVG}circle"))
-    assert 4_000 <= len(dots) <= 8_000
-
-
-def test_the_chart_of_an_empty_load_has_a_message() -> None:
-    assert words_of(latency_svg(LoadOutcome({}, 0.0), "nothing")) == ["nothing", "no boot ended"]
 
 
 MACHINE = MachineFacts(processor="one", cores=2, load=0.0, python="3", rabbitmq="3", postgresql="15")
@@ -309,39 +293,6 @@ def test_a_tiny_run_from_end_to_end(
     assert all(figure.value > 0 for figure in figures)
 
 
-@pytest.mark.parametrize(
-    ("command", "is_a"),
-    [
-        ("python -m berth run conductor --cell c1 ", "conductor"),
-        ("python -m berth up ", "supervisor"),
-        ("python -m berth load --attach ", "load"),
-        ("postgres: berth berth 127.0.0.1(59024) idle", "PostgreSQL"),
-        ("/usr/lib/erlang/erts-13.1.5/bin/beam.smp -W w", "RabbitMQ"),
-        ("py-spy record --pid 1", "py-spy"),
-        ("/bin/sh -c if read -r line", "other"),
-    ],
-)
-def test_the_worker_of_a_process_is_derived_from_its_command_line(command: str, is_a: str) -> None:
-    assert kind(0, command) == is_a
-
-
-def test_samples_belong_to_the_innermost_function_of_ours() -> None:
-    raw = "\n".join([
-        "run (/a/bus/delivery/runner.py:1);decode (/a/bus/protocol.py:3);loads (/lib/json/decoder.py:9) 3",
-        "run (/a/bus/delivery/runner.py:1);select (/lib/python3/selectors.py:4) 2",
-        "main (/lib/python3/runpy.py:1);poll (/a/.venv/lib/site-packages/uvloop/loop.py:4) 5",
-        "run (/a/berth/commands/terminal.py:7);run (/lib/python3/asyncio/runners.py:118) 90",  # it waits
-    ])  # fmt: skip
-    samples = summed([raw], "/a/")
-    assert samples["package"] == {"bus": 3, "bus/delivery": 2, "event loop": 5}
-    assert samples["whose code"] == {"python: decoder": 3, "python: selectors": 2, "uvloop": 5}
-    assert samples["function"] == {
-        "decode (bus/protocol.py:3)": 3,
-        "run (bus/delivery/runner.py:1)": 2,
-        "event loop": 5,
-    }
-
-
 def a_run(
     figures: Sequence[Figure], clock: float = 100.0, processor: float = 100.0, name: str = "b"
 ) -> BenchRun:
@@ -409,47 +360,3 @@ def test_the_table_begins_with_ratios_and_marks_regressions() -> None:
         ("", "p99", "0.50 ×", "80 ms", "40 ms", "WORSE"),
         ("", "fresh", "new", "1.50", "", ""),
     ]
-
-
-def a_drawn_run(
-    commit: str = "new", factor: float = 1.0, benches: tuple[str, ...] = ("boots", "one_flavor")
-) -> BenchRun:
-    figures = (
-        Figure("boots/s", 2000.0 / factor, "/s", "up"),
-        Figure("processor a boot", 0.9 * factor, "ms", "down", "processor"),
-        Figure("processor of compute", 0.3 * factor, "ms", "down", "processor"),
-        Figure("processor of PostgreSQL", 0.2 * factor, "ms", "down", "processor"),
-        Figure("processor of scheduler", 0.001 * factor, "ms", "down", "processor"),
-    )
-    measured = Measured(figures, Yardstick(1.0, 1.0), 1.0)
-    return BenchRun(
-        at="", commit=commit, long=False, machine=MACHINE, benches=dict.fromkeys(benches, measured)
-    )
-
-
-@pytest.mark.parametrize(
-    ("run", "before"),
-    [
-        (a_drawn_run(), None),
-        (a_drawn_run(), a_drawn_run("old", 4.0)),
-        (a_drawn_run(factor=1000.0), a_drawn_run("old")),
-        (a_drawn_run(benches=("boots",)), a_drawn_run("old", benches=("one_flavor",))),
-        (a_drawn_run(benches=()), a_drawn_run("old")),
-    ],
-    ids=["alone", "better", "far worse", "another load", "no loads"],
-)
-def test_every_figure_is_drawn_in_its_half_of_the_chart(run: BenchRun, before: BenchRun | None) -> None:
-    page = ElementTree.fromstring(chart_svg(run, before))
-    _, _, width, height = (float(number) for number in page.attrib["viewBox"].split())
-    bars = [element.attrib for element in page.iter(f"{SVG}rect") if element.attrib["width"] != "100%"]
-    for bar in bars:
-        assert float(bar["width"]) >= 0
-        assert float(bar["x"]) + float(bar["width"]) <= width - 60  # behind it is a number
-        assert float(bar["y"]) + float(bar["height"]) <= height
-    for text in page.iter(f"{SVG}text"):
-        long = 6.5 * len(text.text or "")
-        starts = float(text.attrib["x"]) - long * {"end": 1.0, "middle": 0.5}.get(
-            text.attrib.get("text-anchor", ""), 0.0
-        )
-        assert starts >= 0
-        assert starts + long <= width

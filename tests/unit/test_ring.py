@@ -35,25 +35,13 @@ def test_the_ring_is_deterministic_and_stable() -> None:
     assert among("abcde", owners) == owners
 
 
-@pytest.mark.parametrize("gone", "abcde")
-def test_only_the_nodes_of_a_removed_agent_move(gone: str) -> None:
-    before = among("abcde")
-    after = among("abcde".replace(gone, ""), before)
-    assert {node for node in NODES if before[node] != after[node]} == {
-        node for node in NODES if before[node] == gone
-    }
-    assert changed(before, after) <= 1000 / 5 * 1.1
-    assert max(loads(after).values()) <= 263
-
-
-@pytest.mark.parametrize("nodes", [*range(1, 30), 45, 60, 99, 200])
-def test_only_the_nodes_of_a_removed_agent_move_among_few(nodes: int) -> None:
-    few = dict.fromkeys(NODES[:nodes], "")
-    before = among("abcde", few)
+@pytest.mark.parametrize("nodes", [*range(1, 30), 45, 60, 99, 200, 1000])
+def test_only_the_nodes_of_a_removed_agent_move(nodes: int) -> None:
+    before = among("abcde", dict.fromkeys(NODES[:nodes], ""))
     for gone in "abcde":
         after = among("abcde".replace(gone, ""), before)
-        assert {node for node in few if before[node] != after[node]} == {
-            node for node in few if before[node] == gone
+        assert {node for node in before if before[node] != after[node]} == {
+            node for node in before if before[node] == gone
         }
 
 
@@ -64,13 +52,6 @@ def test_a_returning_agent_gets_its_share_and_nothing_else_moves(back: str) -> N
     assert {after[node] for node in NODES if before[node] != after[node]} == {back}
     assert changed(before, after) <= 1000 / 5 * 1.1
     assert set(loads(after).values()) == {200}
-
-
-def test_a_returning_agent_gets_most_of_its_former_nodes() -> None:
-    before = among("abcde")
-    after = among("abcde", among("bcde", before))
-    same = sum(after[node] == "a" for node in NODES if before[node] == "a")
-    assert same > 0.7 * loads(before)["a"]
 
 
 def test_agents_may_leave_and_join_one_by_one() -> None:

@@ -212,29 +212,6 @@ async def test_the_number_of_a_closed_channel_can_be_reused() -> None:
     assert await world.others() == method(CLOSE) + settled(ACK, 1)
 
 
-@pytest.mark.parametrize(
-    ("how", "expected"),
-    [
-        (lambda channel: channel.ack(9, multiple=True), settled(ACK, 9, 1)),
-        (lambda channel: channel.nack(9, multiple=False), settled(NACK, 9, 2)),
-    ],
-    ids=["done", "put back"],
-)
-async def test_acknowledgements_are_sent(how: Callable[[FramesOfChannel], None], expected: bytes) -> None:
-    world = OneChannel()
-    how(world.channel)
-    assert world.sink.written == expected
-
-
-@pytest.mark.parametrize("body", [b"", b"{}", b"y" * 100, b"z" * 250])
-async def test_a_published_message_is_a_method_a_header_and_body_frames(body: bytes) -> None:
-    world = OneChannel(confirms=False, frame_max=108)
-    said = Properties(message_id="i", content_type="application/json")
-    await world.channel.publish(Post("ex", "key", body, said, mandatory=True))
-    publish = method((60, 40), b"\0\0" + short("ex") + short("key") + b"\1")
-    assert world.sink.written == publish + content(body, said, at_once=100)
-
-
 @pytest.mark.parametrize("field", ["exchange", "key"])
 async def test_a_name_longer_than_amqp_carries_is_refused_before_anything_is_written(field: str) -> None:
     world = OneChannel()
