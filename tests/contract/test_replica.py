@@ -12,7 +12,6 @@ from bus.aggregates import AggregateEditRequested, MakeAggregate
 from bus.errors import Unavailable
 from bus.messages import BuildPlaced, BuildRequested
 from bus.replication import FindTrees, PlacementChanged, TreesFound
-from bus.reports import Inventory
 from bus.requests import Flavor
 from bus.resources import LoadProviders
 from placement_worker import IndexedSource
@@ -21,15 +20,7 @@ from placement_worker.store import changes
 from scheduler_worker import RequestOptions
 from tests.support.buses import Connect
 from tests.support.ids import uid
-from tests.support.placement_builders import (
-    a_claim,
-    a_load,
-    a_provider,
-    a_report,
-    an_order,
-    on_hosts,
-    tell_all,
-)
+from tests.support.placement_builders import a_claim, a_load, a_report, an_order, on_hosts, tell_all
 from tests.support.placement_calls import claim, report
 from tests.support.replicated_placement import Doings, ReplicatedPlacement, replicated
 from tests.support.schedulers import scheduler_of
@@ -93,32 +84,6 @@ async def test_a_replica_follows_by_queries_alone(
     kept = await world.follow()
     await Doings(Random(seed)).some(placement, 40)
     await in_time(world.agrees(kept))
-
-
-@pytest.mark.parametrize(("children", "questions"), [(0, 0), (48, 0), (60, 1)])
-async def test_small_trees_are_part_of_the_change_message(
-    world: ReplicatedPlacement, monkeypatch: pytest.MonkeyPatch, never: None, children: int, questions: int
-) -> None:
-    asked: list[FindTrees] = []
-    lookup = Lookups.trees
-
-    async def counted(self: Lookups, query: FindTrees) -> TreesFound:
-        if query.roots:
-            asked.append(query)
-        return await lookup(self, query)
-
-    monkeypatch.setattr(Lookups, "trees", counted)
-    placement = await world.start()
-    kept = await world.follow()
-    await in_time(kept.loaded())
-    some = [
-        a_provider(100 + position, 1, inventories={"CUSTOM_VF": Inventory(total=4)})
-        for position in range(children)
-    ]
-    await report(placement, a_report(1, *some))
-    await in_time(world.agrees(kept))
-    assert len(kept.index.trees[uid(1, "a")]) == children + 1
-    assert len(asked) == questions
 
 
 @pytest.mark.parametrize("seed", range(3))
