@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sys
 from asyncio import StreamReader, StreamWriter
 from asyncio.subprocess import PIPE, Process
@@ -145,15 +144,6 @@ async def test_berth_up_serves_the_api(tmp_path: Path) -> None:
         door.process.send_signal(signal.SIGTERM)
         _, complaints = await door.process.communicate()
         assert (door.process.returncode, complaints) == (0, b"")
-
-
-async def test_a_port_that_is_taken_is_a_sentence(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        code, complaint = await refused(tmp_path, *alone(tmp_path, http=address))
-    assert code == 1
-    assert complaint.startswith(f"cannot listen at {address}: Address already in use")
-    assert "Traceback" not in complaint
 
 
 @pytest.mark.parametrize(

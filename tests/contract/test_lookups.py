@@ -77,28 +77,16 @@ FOUND: list[tuple[dict[str, Any], set[str]]] = [
     (like(in_tree=C), {C}),
     # fit: (total - reserved) x ratio, less what is used
     (like(resources={"VCPU": 2}), {A, C}),
-    (like(resources={"VCPU": 3}), {C}),
-    (like(resources={"VCPU": 9}), {C}),
     (like(resources={"VCPU": 10}), NOBODY),
-    (like(resources={"VCPU": 1, "DISK_GB": 10}), {C}),
     (like(resources={"VCPU": 1, "CUSTOM_GPU": 2}), NOBODY),  # each by itself
-    (like(resources={"CUSTOM_GPU": 1}), NOBODY),
-    (like(resources={"CUSTOM_GPU": 3}), NOBODY),
     (like(resources={"CUSTOM_GPU": 4}), {B}),
-    (like(resources={"CUSTOM_GPU": 6}), NOBODY),
     (like(resources={"CUSTOM_NO": 1}), NOBODY),
-    (like(required=("COMPUTE_NODE",)), {A, C}),
-    (like(required=("COMPUTE_NODE", "CUSTOM_GOLD")), {A}),
     (like(required=("CUSTOM_NO",)), NOBODY),
     (like(forbidden=("COMPUTE_NODE",)), {B, D}),
     (like(forbidden=("CUSTOM_NO",)), {A, B, C, D}),
-    (like(required=("COMPUTE_NODE",), forbidden=("COMPUTE_NODE",)), NOBODY),
-    (like(required_any=(("CUSTOM_GOLD", "CUSTOM_NO"),)), {A}),
     (like(required_any=(("CUSTOM_GOLD", "COMPUTE_NODE"),), forbidden=("CUSTOM_GOLD",)), {C}),
     (like(member_of=((X,),)), {A, C}),
-    (like(member_of=((X,), (Y, uid(9, "e")))), {C}),
     (like(member_of=((uid(9, "e"),),)), NOBODY),
-    (like(not_member_of=(Y,)), {A, B, D}),
     (like(not_member_of=(uid(9, "e"),)), {A, B, C, D}),
     (like(resources={"VCPU": 1}, required=("COMPUTE_NODE",), member_of=((X,),), not_member_of=(Y,)), {A}),
     ({"ids": (A, B), **like(resources={"VCPU": 1})}, {A}),
@@ -232,6 +220,3 @@ async def test_usages_do_not_read_consumers_of_other_projects(placement: Placeme
     plan = "\n".join(str(tuple(row)) for row in rows)
     assert "ix_consumers_project_id_user_id" in plan
     assert "Seq Scan on consumers" not in plan and "SCAN c" not in plan
-
-
-# Against a slow search that is obviously right

@@ -133,19 +133,6 @@ async def test_an_edit_that_changes_nothing_has_no_number(placement: Placement) 
     assert placement.memory.index.seen == seen
 
 
-async def test_a_recreated_provider_does_not_accept_earlier_claims(placement: Placement) -> None:
-    """A claim chosen in its first life must not be had in its second."""
-    await make(placement, (A, None))
-    shapes = dict(placement.memory.index.rows[A].shapes)
-    await edited(placement, DropProvider(provider=A))
-    await edited(placement, MakeProvider(provider=A, name="1"))
-    for _ in range(3):
-        assert placement.memory.index.rows[A].shapes[A] > shapes[A]
-        shapes = dict(placement.memory.index.rows[A].shapes)
-        await edited(placement, SetInventories(provider=A, inventories={}))
-        await edited(placement, SetInventories(provider=A, inventories=STOCK))
-
-
 async def test_claims_chosen_before_an_edit_are_refused_except_after_a_rename(placement: Placement) -> None:
     await make(placement, (A, None))
 
@@ -179,18 +166,6 @@ async def test_a_moved_subtree_keeps_its_allocations_in_all_processes(
         assert placement.memory.index.rows[D].free["VCPU"] == 3
         in_tree = await other.lookups.providers(FindProviders(in_tree=D, parts=()))
         assert {provider.id for provider in in_tree.providers} == set(expected[parent or B])
-
-
-async def test_a_root_becomes_a_child_and_a_root_again(url: str, placement: Placement) -> None:
-    await report(placement, a_report(1, a_provider(2, 1)))
-    await make(placement, (C, None))
-    async with a_placement(url) as other:
-        for parent, expected in ((C, {C: (A, B, C)}), (None, {A: (A, B), C: (C,)})):
-            await edited(placement, ChangeProvider(provider=A, name="host-1", parent=parent))
-            await other.memory.fresh()
-            assert roots(placement) == roots(other) == expected
-            assert seen_by(placement) == seen_by(other)
-        assert other.memory.index.rows[B].cell == "c1"  # its owner is remembered
 
 
 async def test_owners_and_clients_change_the_same_tree(placement: Placement) -> None:

@@ -75,27 +75,6 @@ async def test_a_question_does_not_wait_for_four_that_take_long(placement: Place
     assert sorted(ended[1:]) == [f"hopeless {position}" for position in range(4)]
 
 
-async def test_long_searches_take_turns(placement: Placement, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("placement_worker.worker.SLICE_SECONDS", 0.0)
-    turns: list[int] = []
-    sliced = placement.searches._turn.acquire
-
-    async def acquire() -> bool:
-        task = asyncio.current_task()
-        assert task is not None
-        turns.append(int(task.get_name()))
-        return await sliced()
-
-    monkeypatch.setattr(placement.searches._turn, "acquire", acquire)
-    async with asyncio.TaskGroup() as group:
-        for position in range(3):
-            group.create_task(placement.searches.run(search_steps, many()), name=str(position))
-    alike = [turns.count(position) for position in range(3)]
-    assert min(alike) > 20
-    assert max(alike) - min(alike) <= 1
-    assert sorted(turns[:9]) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-
-
 async def test_a_slice_is_measured_by_the_clock_that_was_given() -> None:
     """So that a simulation runs alike however busy the machine is."""
     monotonic = Mock(side_effect=count(0.0, SLICE_SECONDS))

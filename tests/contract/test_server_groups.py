@@ -28,7 +28,7 @@ from placement_worker import Placement
 from placement_worker.store.audit import breaches
 from tests.support.http_placement import a_door, error_of
 from tests.support.ids import uid
-from tests.support.placement_builders import a_claim, a_placement, a_release, a_report, on_hosts
+from tests.support.placement_builders import a_claim, a_release, a_report, on_hosts
 
 GROUP, OTHER = uid(1, "9"), uid(2, "9")
 H1, H2, H3 = (uid(number, "a") for number in (1, 2, 3))
@@ -221,14 +221,6 @@ async def test_the_api_reports_a_violated_group_policy(url: str, placement: Plac
         answer = await door("PUT", f"/allocations/{uid(1)}", body)
         status, _, why = error_of(answer)
         assert status == 409 and str(crowded(H2)) in why
-
-
-async def test_another_process_sees_the_hosts_of_the_members(placement: Placement, url: str) -> None:
-    await make(placement)
-    await take(placement, a_claim(1, on_hosts(1), group=GROUP))
-    async with a_placement(url) as other:
-        [second] = await take(other, a_claim(2, on_hosts(1), group=GROUP))
-        assert second == Refused(refusals=(crowded(H1),))
 
 
 # And checked

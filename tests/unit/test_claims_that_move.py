@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from bus.claims import (
-    CLEANUP,
     MIGRATION,
     Choice,
     Claimed,
@@ -82,13 +81,6 @@ def test_a_move_begins_with_its_claim_and_the_old_place_is_a_migrations() -> Non
     assert there.holders[KEEP].heir_type == MIGRATION and there.holders[KEEP].heir_of is there.holders[X]
     assert there.stirred.keys() == {X, KEEP} and there.touched.keys() == {A, B}
     assert (there.provider(A).generation, there.provider(B).generation) == (10, 11)
-
-
-def test_a_holder_consumer_without_a_move_is_of_type_cleanup() -> None:
-    there = a_world()
-    claim(order(moves(begins=None)), there)
-    assert there.holders[KEEP].heir_type == CLEANUP
-    assert there.tombstones == {}
 
 
 def test_a_fenced_move_does_not_begin() -> None:
@@ -258,12 +250,6 @@ def test_taking_over_moves_all_allocations_of_the_holder_or_none(
     assert there.touched.keys() == {A, (more.get(X) or B)}
     assert (there.provider(A).generation, there.provider(B).generation) == (11, 10)
     assert claim(order(one), there) == (is_held(A, 5),)  # repeated
-
-
-def test_the_new_holder_is_of_type_cleanup() -> None:
-    there = moved()
-    claim(order(takes_over(keep=LEFT)), there)
-    assert there.holders[LEFT].heir_type == CLEANUP and there.holders[LEFT].heir_of is there.holders[X]
 
 
 def test_taking_allocations_back_needs_no_free_capacity() -> None:

@@ -17,7 +17,7 @@ from compute_sim.core.device_book import fits_tree, reshaping
 from compute_sim.core.drivers import FlatDriver, NumaDriver, build_tree
 from compute_sim.core.provider_tree import ProviderTree, TreeProvider, answered, child_id, differences
 from placement_worker.core.reports import reported, settled, swept
-from placement_worker.core.trees import ProviderState, Reported, Tree
+from placement_worker.core.trees import ProviderState, Tree
 from tests.support.ids import uid
 from tests.support.placement_builders import a_provider, a_report
 
@@ -152,14 +152,6 @@ def test_foreign_contents_of_a_removed_child_stay() -> None:
     without = again(tree, inventories=vcpu(8))
     assert of(without, B).inventories == {**vcpu(4, reserved=4), LICENCE: Inventory(total=5)}
     assert of(again(without, a_provider(2, 1, inventories=vcpu(4))), B).inventories == both
-
-
-def test_a_made_provider_is_wholly_reported() -> None:
-    tree = first(traits=("CUSTOM_X",), aggregates=(RACK,), inventories=vcpu(8))
-    put = Reported(True, frozenset({"VCPU"}), frozenset({"CUSTOM_X"}), frozenset({RACK}))
-    assert of(tree).reported == put
-    tree = again(with_child(first(), D, A), a_provider(4, 1, inventories=vcpu(2)))
-    assert of(tree, D).reported == Reported(False, frozenset({"VCPU"}))
 
 
 # Inventory that moves while it is in use
@@ -507,20 +499,6 @@ def test_differences_between_a_tree_and_placement(
     tree = build_tree(ROOT, "h", [NUMA_WITH_TRAITS], known)
     assert sorted(differences(known, tree, closed_too=True)) == at_first
     assert sorted(differences(known, tree, closed_too=False)) == later
-
-
-def test_additions_by_operators_are_not_differences() -> None:
-    stored = stored_as(build_tree(ROOT, "h", [NUMA_WITH_TRAITS]))
-    with_fields("h", traits=("COMPUTE_NODE", "CUSTOM_T"), kept_traits=("CUSTOM_T",))(stored)
-    more("op", inventories={"CUSTOM_X": Inventory(total=1)}, kept_classes=("CUSTOM_X",))(stored)
-    (known,) = answered(stored.values()).values()
-    tree = build_tree(ROOT, "h", [NUMA_WITH_TRAITS], known)
-    assert tree["h"].foreign.traits == {"CUSTOM_T"}
-    assert [provider.name for provider in tree.foreign] == ["op"]
-    assert [(report.name, report.traits) for report in tree.report()] == [
-        ("h", ("COMPUTE_NODE",)),
-        ("h_numa0", ("HW_NUMA_ROOT",)),
-    ]
 
 
 def test_providers_without_a_driver_are_removed() -> None:
