@@ -141,10 +141,6 @@ class AsIfEmpty(Snapshot):
     def alter(self, row: Row) -> Row:
         return replace(row, amounts={}, summary=None, known_free=None, excluded=False)
 
-    def gives(self, name: str, asked: int) -> Bools:
-        met: Bools = self.top(name)[: self.index.high] >= asked
-        return met
-
     def top(self, name: str) -> Amounts | Sums:
         kind = self.index.classes[name]
         if not kind.capped:

@@ -20,7 +20,8 @@ from bus.queries import FindCandidates
 from bus.resources import Denied, Edited, FindAllocations, FindProviders, Reshape, SetInventories, Stale
 from bus.vocabulary import Allocations, Missing, Resources
 from placement_worker.core.row import Row
-from placement_worker.core.search import Fit, SearchResult, search_steps
+from placement_worker.core.search import SearchResult, search_steps
+from placement_worker.core.search_plan import Fit
 from placement_worker.http import api_call, errors, queries, schemas
 from placement_worker.http.errors import bad_request, check_query
 from placement_worker.http.providers import generation_in, inventories_from

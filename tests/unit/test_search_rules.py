@@ -18,12 +18,12 @@ from bus.requests import ResourceGroup
 from placement_worker.core import ways as core_ways
 from placement_worker.core.index import Index, ReservedSnapshot, Snapshot
 from placement_worker.core.row import ReservedAmounts
-from placement_worker.core.search import at_once, page, page_steps, search
+from placement_worker.core.search import at_once, page_steps
 from placement_worker.core.trees import ProviderState, Tree
 from tests.support.ids import uid
 from tests.support.placement_builders import looking_for
 from tests.support.plain_search import PlainSearch, all_pages, as_way, taken, way
-from tests.support.provider_trees import a_query, a_world, an_index, state, tree
+from tests.support.provider_trees import a_query, a_world, an_index, page, search, state, tree
 
 A, B = "CUSTOM_A", "CUSTOM_B"
 

@@ -16,7 +16,7 @@ from bus.requests import ResourceGroup
 from placement_worker.core import search as searching
 from placement_worker.core import ways
 from placement_worker.core.index import Index, Snapshot
-from placement_worker.core.search import TOGETHER, page, search
+from placement_worker.core.search import TOGETHER
 from placement_worker.core.search_plan import options_at, plan
 from placement_worker.core.trees import Tree
 from placement_worker.core.ways import AssignmentSearch
@@ -31,6 +31,8 @@ from tests.support.provider_trees import (
     an_index,
     in_zones,
     narrowed,
+    page,
+    search,
     state,
     tree,
     with_zones,
