@@ -50,7 +50,7 @@ def pool(placement: Placement, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 
 async def hosts_with(placement: Placement, **resources: int) -> set[str]:
-    found = await placement.searches.candidates(looking_for(resources))
+    found = await placement.find_candidates(looking_for(resources))
     return {candidate.host for candidate in found.candidates}
 
 
