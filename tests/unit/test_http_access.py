@@ -170,29 +170,7 @@ def test_an_invalid_policy_rule_is_refused(rule: str, why: str) -> None:
     assert why in str(refusal.value)
 
 
-SHOW, USAGES, RESHAPE = "placement:resource_providers:show", "placement:usages", "placement:reshaper:reshape"
-
-
-@pytest.mark.parametrize(
-    ("rule", "who", "formerly", "now"),
-    [
-        (SHOW, somebody("admin"), True, True),
-        (SHOW, somebody("service"), True, True),
-        (SHOW, somebody("reader"), False, False),
-        (SHOW, somebody("member", "reader"), False, False),
-        (SHOW, somebody("admin", "service", system=True), False, False),
-        (USAGES, somebody("reader", project="mine"), True, True),
-        (USAGES, somebody("reader", project="another"), False, False),
-        (USAGES, somebody("admin", project="another"), True, True),
-        (USAGES, somebody("member", project="mine"), False, False),
-        (RESHAPE, somebody("service"), True, True),
-        (RESHAPE, somebody("admin"), True, False),
-    ],
-)
-def test_both_generations_of_defaults(rule: str, who: Identity, formerly: bool, now: bool) -> None:
-    asked = {"project_id": "mine"}
-    assert AccessPolicy().allows(rule, who, asked) is formerly
-    assert AccessPolicy(enforce_new_defaults=True).allows(rule, who, asked) is now
+SHOW = "placement:resource_providers:show"
 
 
 def test_an_operators_rule_stands_alone_in_both_generations() -> None:
