@@ -9,7 +9,7 @@ import os_traits  # type: ignore[import-untyped]
 import pytest
 
 from bus.claims import Claimed
-from bus.names import DropName, FindNames, MakeName, NameEdited, NameKind, RenameName, Standard
+from bus.names import DropName, FindNames, MakeName, NameEdited, NameKind, RenameName
 from bus.reports import Inventory
 from bus.resources import Edited, EditResult, SetInventories, SetTraits
 from bus.sql.transaction import Transaction
@@ -88,28 +88,6 @@ async def test_one_of_several_concurrent_creations_of_a_name_succeeds(
         )
         assert sorted(isinstance(one, NameEdited) and one.made for one in made) == [False] * 7 + [True]
         assert (await listed(other, kind, prefix="CUSTOM_")) == ["CUSTOM_A"]
-
-
-NOT_CUSTOM = (
-    "VCPU",
-    "COMPUTE_NODE",
-    "CUSTOM_",
-    "CUSTOM_a",
-    "custom_A",
-    "CUSTOM_A B",
-    "A",
-    "CUSTOM_" + "A" * 249,
-)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", NOT_CUSTOM)
-async def test_only_names_of_the_custom_form_can_be_made(
-    placement: Placement, kind: NameKind, name: str
-) -> None:
-    assert await edit_name(placement, kind, MakeName(name=name)) == Standard(name=name)
-    longest = "CUSTOM_" + "A" * 248
-    assert isinstance(await edit_name(placement, kind, MakeName(name=longest)), NameEdited)
 
 
 # Dropping

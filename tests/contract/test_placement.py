@@ -208,19 +208,6 @@ async def test_a_report_is_a_whole_tree_and_the_same_again_changes_nothing(place
     assert placement.memory.index.seen == seen + 1
 
 
-@pytest.mark.parametrize("together", [True, False])
-async def test_an_older_report_changes_nothing(placement: Placement, together: bool) -> None:
-    new = a_report(1, sequence=5, inventories={"VCPU": Inventory(total=2)})
-    old = a_report(1, sequence=4, inventories={"VCPU": Inventory(total=64)})
-    if together:
-        assert await report(placement, new, old) == ["", ""]
-    else:
-        assert await report(placement, new) == [""]
-        assert await report(placement, old) == [""]
-    assert await offered(placement, VCPU=3) == []
-    assert await offered(placement, VCPU=2) == ["host-1"]
-
-
 async def test_a_deleted_tree_is_not_created_again_by_a_late_report(placement: Placement) -> None:
     await report(placement, a_report(1, a_provider(2, 1)))
     shape, _ = figures(placement, 1)
@@ -331,18 +318,6 @@ async def test_changes_during_a_reload_are_not_lost(
 async def announced(placement: Placement) -> list[PlacementChanged]:
     async with placement.database.read_single() as tx:
         return await changes.unpublished(tx, 1000)
-
-
-async def test_another_process_follows_by_the_changes_alone(url: str, placement: Placement) -> None:
-    async with a_placement(url) as other:
-        await report(placement, a_report(1, a_provider(2, 1)), a_report(3, traits=("CUSTOM_NEW",)))
-        await claim(placement, an_order(a_claim(1, on_hosts(1, 3))))
-        await report(placement, gone(3, 2))
-        for message in await announced(placement):
-            await other.memory.handle_many([message])
-            await other.memory.handle_many([message])
-        assert seen_by(other) == seen_by(placement)
-        assert other.memory.index.seen == placement.memory.index.seen == 3
 
 
 async def test_a_process_that_missed_more_than_the_log_holds_reloads(

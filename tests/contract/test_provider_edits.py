@@ -2,8 +2,6 @@
 
 import asyncio
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -205,43 +203,24 @@ async def test_a_tree_that_grows_while_it_is_being_locked_is_locked_whole(
 # Reshapes
 
 
-@dataclass(frozen=True)
-class Numa:
-    inventories: Sequence[tuple[int, dict[str, Inventory], int | None]]
-    claims: Sequence[Any]
-
-    def order(self) -> Reshape:
-        return Reshape(
-            inventories=tuple(
-                SetInventories(provider=uid(one, "a"), inventories=stock, generation=generation)
-                for one, stock, generation in self.inventories
-            ),
-            claims=tuple(self.claims),
-        )
-
-
 HALF = {"VCPU": Inventory(total=4)}
 REST = {"MEMORY_MB": STOCK["MEMORY_MB"]}
 BOTH = on_hosts(2, VCPU=4) | on_hosts(1, MEMORY_MB=10)
 
 
-async def make_host(placement: Placement) -> None:
-    """With two children that have nothing yet, and two consumers."""
+async def test_a_reshape_moves_inventory_and_allocations(url: str, placement: Placement) -> None:
     await make(placement, (A, None))
     await make(placement, (B, A), (C, A), stock=None)
-    await claim(
-        placement,
-        an_order(a_claim(1, on_hosts(1, VCPU=4, MEMORY_MB=10))),
-        an_order(a_claim(2, on_hosts(1, VCPU=3))),
+    first = an_order(a_claim(1, on_hosts(1, VCPU=4, MEMORY_MB=10)))
+    await claim(placement, first, an_order(a_claim(2, on_hosts(1, VCPU=3))))
+    order = Reshape(
+        inventories=(
+            SetInventories(provider=A, inventories=REST, generation=3),
+            SetInventories(provider=B, inventories=HALF, generation=0),
+            SetInventories(provider=C, inventories=HALF, generation=0),
+        ),
+        claims=(a_claim(1, BOTH, generation=1), a_claim(2, on_hosts(3, VCPU=3), generation=1)),
     )
-
-
-async def test_a_reshape_moves_inventory_and_allocations(url: str, placement: Placement) -> None:
-    await make_host(placement)
-    order = Numa(
-        [(1, REST, 3), (2, HALF, 0), (3, HALF, 0)],
-        [a_claim(1, BOTH, generation=1), a_claim(2, on_hosts(3, VCPU=3), generation=1)],
-    ).order()
     async with a_placement(url) as other:
         result = await edit(placement, order)
         assert isinstance(result, Edited) and result.number == placement.memory.index.seen

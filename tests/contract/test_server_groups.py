@@ -165,18 +165,6 @@ async def test_a_claim_joins_its_group_once(placement: Placement) -> None:
     assert await take(placement, claim) == (again,)
 
 
-async def test_anti_affinity_members_use_the_next_choice_with_the_reason(placement: Placement) -> None:
-    await make(placement)
-    await take(placement, a_claim(1, on_hosts(1), group=GROUP))
-    [second] = await take(placement, a_claim(2, on_hosts(1), on_hosts(2), group=GROUP))
-    assert isinstance(second, Claimed)
-    assert (second.choice, second.refused) == (1, (crowded(H1),))
-    [third] = await take(placement, a_claim(3, on_hosts(1), on_hosts(2), group=GROUP))
-    assert third == Refused(refusals=(crowded(H1), crowded(H2)))
-    [stranger] = await take(placement, a_claim(4, on_hosts(1)))
-    assert isinstance(stranger, Claimed)
-
-
 async def test_a_swap_is_judged_by_the_group_that_was_joined(placement: Placement) -> None:
     await make(placement)
     await take(placement, a_claim(1, on_hosts(1), group=GROUP), a_claim(2, on_hosts(2), group=GROUP))
