@@ -21,10 +21,6 @@ EDITS_A_TRANSACTION = 200
 
 
 class ProviderOperations(PlacementOperations):
-    async def edit(self, order: resources.EditRequested) -> resources.EditAnswered:
-        [answer] = await self.edit_many([order])
-        return answer
-
     async def edit_many(self, orders: Sequence[resources.EditRequested]) -> Sequence[resources.EditAnswered]:
         """Apply edits one after another, many in a transaction; a refused edit changes nothing."""
         results: list[resources.EditResult] = []

@@ -72,10 +72,6 @@ class Group:
         )
 
     @property
-    def traits(self) -> set[str]:
-        return {*self.required, *self.forbidden, *(trait for choice in self.required_any for trait in choice)}
-
-    @property
     def torn(self) -> list[str]:
         """Return the traits that the request group requires and forbids at the same time."""
         forbidden = set(self.forbidden)

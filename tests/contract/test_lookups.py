@@ -114,7 +114,7 @@ async def test_a_provider_is_shown_with_the_parts_that_were_asked_for(rack: Plac
 
 async def test_traits_come_in_the_order_of_their_numbers(rack: Placement) -> None:
     gold = SetTraits(provider=D, traits=("CUSTOM_GOLD", "STORAGE_DISK_SSD", "HW_CPU_X86_AVX2"))
-    await rack.providers.edit(EditRequested(edit=gold))
+    await rack.providers.edit_many([EditRequested(edit=gold)])
     [one] = await find_providers(rack, ids=(D,))
     assert one.traits == ("HW_CPU_X86_AVX2", "STORAGE_DISK_SSD", "CUSTOM_GOLD")
 
@@ -131,10 +131,10 @@ async def test_updated_is_the_latest_time_of_the_shown_parts(rack: Placement, wa
     ]
     for edit in edits:
         wall.time += 10
-        await rack.providers.edit(EditRequested(edit=edit))
+        await rack.providers.edit_many([EditRequested(edit=edit)])
     assert await times() == [30, 30, 30]  # the generation moved with each
     wall.time += 10
-    await rack.providers.edit(EditRequested(edit=ChangeProvider(provider=D, name="another")))
+    await rack.providers.edit_many([EditRequested(edit=ChangeProvider(provider=D, name="another"))])
     assert await times() == [40, 40, 40]
 
 

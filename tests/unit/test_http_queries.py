@@ -17,7 +17,7 @@ A, B = "aaaaaaaa-0000-4000-8000-000000000000", "bbbbbbbb-0000-4000-8000-00000000
 
 
 def asked(query: str, minor: int = 39) -> FindCandidates:
-    return queries.candidates(query.encode(), minor).query
+    return queries.candidates(query.encode(), minor)
 
 
 def group_of(query: str, minor: int = 39) -> ResourceGroup:
