@@ -10,6 +10,7 @@ from bus.messages import InventoryReported
 from bus.replication import PlacementChanged, ProviderChange
 from bus.reports import Inventory
 from bus.sql.failures import Conflict
+from bus.sql.transaction import PostgresTransaction
 from bus.vocabulary import Contended
 from placement_worker import Placement
 from placement_worker.memory import Forgotten
@@ -130,6 +131,27 @@ async def test_conflicts_are_retried_and_then_reported(
     assert await release(placement, a_release(1, 1)) == [Contended()]
     losing = 0
     assert list(await holdings(placement.database)) == [uid(1)]
+
+
+@pytest.mark.services
+async def test_new_consumers_take_three_statements_however_many(
+    placement_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is a round trip: one inserts consumers and locks providers, one reads these, one writes."""
+    statements: list[str] = []
+    fetch = PostgresTransaction.fetch
+
+    async def recorded(self: PostgresTransaction, sql: str, values: Sequence[Any]) -> Sequence[Any]:
+        statements.append(sql)
+        return await fetch(self, sql, values)
+
+    async with a_placement(placement_url) as placement:
+        await report(placement, a_report(1), a_report(2))
+        await claim(placement, an_order(a_claim(9, on_hosts(1, VCPU=1))))  # owners have numbers now
+        monkeypatch.setattr(PostgresTransaction, "fetch", recorded)
+        results = await claim(placement, *(an_order(a_claim(n, on_hosts(n, VCPU=1))) for n in (1, 2)))
+    assert all(isinstance(result, Claimed) for result in results)
+    assert len(statements) == 3
 
 
 # Releases

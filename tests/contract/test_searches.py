@@ -8,7 +8,6 @@ from unittest.mock import Mock
 import pytest
 
 from berth.searching import SharedMemory, candidate_source
-from bus.claims import Claimed
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
@@ -83,28 +82,6 @@ async def test_a_slice_is_measured_by_the_clock_that_was_given() -> None:
         before = monotonic.call_count
         assert (await placement.find_candidates(looking_for({"VCPU": 1}))).fitting == 2
         assert monotonic.call_count > before
-
-
-async def test_claims_and_reports_come_in_between_and_the_answer_is_sound(
-    placement: Placement, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("placement_worker.worker.SLICE_SECONDS", 0.0)
-    async with placement.searches._turn:  # another has it
-        searching = asyncio.create_task(placement.searches.run(search_steps, many()))
-        await asyncio.sleep(0)
-        order = an_order(a_claim(1, on_hosts(10, CUSTOM_VF=4)))
-        (answer,) = await placement.claims.claim_many([order])
-        assert isinstance(answer.results[0], Claimed)
-        smaller = a_report(
-            1, *(a_provider(10 + position, 1, inventories=VFS) for position in range(5)), sequence=2
-        )
-        assert await placement.reports.report_many([smaller]) == [None]
-        assert not searching.done()
-        assert len(placement.memory.index.rows) == 7
-    found = await searching
-    assert len(found.fits) == 20_000
-    assert len(found.snapshot.rows_of(uid(1, "a"))) == CHILDREN + 1  # all that its fits are made of
-    assert len((await placement.searches.run(search_steps, many())).fits) < 200
 
 
 async def test_a_cancelled_search_holds_no_snapshot(

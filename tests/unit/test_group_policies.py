@@ -123,16 +123,6 @@ def test_a_violated_hard_policy_is_reported(
     assert list(group(policy, places).breaches()) == breaches
 
 
-def test_an_instance_that_moved_no_longer_counts_at_its_old_host() -> None:
-    there = group("anti-affinity", {X: (A,), KEPT: (B,)})
-    there.put(X, frozenset((C,)))
-    there.drop(KEPT)
-    there.drop(KEPT)
-    assert there.refusal(frozenset((A, B)), Y) is None
-    there.drop(X)
-    assert there == group("anti-affinity")
-
-
 @pytest.mark.parametrize(
     ("held", "roots"),
     [

@@ -361,5 +361,5 @@ def test_a_reserved_type_removes_the_other() -> None:
     index, reserved_amounts = a_card(), ReservedAmounts()
     reserved_amounts.add({LARGE: {"VGPU": 1}})
     assert offered_providers(index, ReservedSnapshot(index, reserved_amounts)) == {LARGE}
-    reserved_amounts.withdraw({LARGE: {"VGPU": 1}})
+    reserved_amounts.add({LARGE: {"VGPU": 1}}, -1)
     assert offered_providers(index, ReservedSnapshot(index, reserved_amounts)) == {SMALL, LARGE}

@@ -180,32 +180,6 @@ def test_one_host_may_have_more_candidates_than_a_page() -> None:
     ]
 
 
-def test_a_pool_of_many_hosts_is_offered_once() -> None:
-    pools = [
-        tree(state(position, None, {"DISK_GB": 100}, traits=[SHARES], aggregates=[position]))
-        for position in range(10)
-    ]
-    both = tree(state(50, None, {"DISK_GB": 100}, traits=[SHARES], aggregates=[0, 1]))
-    hosts = [
-        tree(state(100 + position, None, {"VCPU": 8}, aggregates=[position % 10])) for position in range(500)
-    ]
-    index = an_index([*hosts, *pools, both])
-    one = ResourceGroup(resources={"DISK_GB": 1})
-    for seed in ("", "a", "b"):
-        query = FindCandidates(groups=(one,), per_host=0, seed=seed, limit=1000)
-        found = search(index, query)
-        assert sorted(row.uuid for fit in found.fits for row in fit.rows) == sorted(
-            uid(position, "a") for position in (*range(10), 50)
-        )
-        assert (found.cut, found.fitting) == (False, 511)
-        two = msgspec.structs.replace(query, groups=(one, ResourceGroup(suffix="2", resources=one.resources)))
-        told = [as_way(fit) for fit in search(index, two).fits]
-        # Each with itself; and 50, 0 and 1 with one another, for all three serve the tree of 50.
-        assert len(told) == len(set(told)) == 11 + 2 * 3
-        pages = all_pages(index, msgspec.structs.replace(two, limit=4, per_host=10))
-        assert sum(len(some.candidates) for some in pages) == 17
-
-
 WORLDS, QUERIES, MANY = 120, 8, 10_000
 
 
