@@ -210,8 +210,9 @@ LINES = """\
 # everything for everybody
 "placement:usages": "@"
 'placement:traits:list': '!'
-placement:traits:show: role:admin or role:x  # so far
-
+placement:traits:show:  # so far
+  role:admin or
+  role:x
 placement:reshaper:reshape: ""
 """
 
@@ -232,7 +233,7 @@ placement:reshaper:reshape: ""
         ),
     ],
 )
-def test_a_policy_file_is_lines_or_json_or_toml(tmp_path: Path, name: str, text: str) -> None:
+def test_a_policy_file_is_yaml_or_json_or_toml(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
     assert load_policy(tmp_path / name) == {
         "placement:usages": "@",
@@ -245,8 +246,9 @@ def test_a_policy_file_is_lines_or_json_or_toml(tmp_path: Path, name: str, text:
 @pytest.mark.parametrize(
     ("name", "text", "why"),
     [
-        ("policy.yaml", "placement:usages\n", "line 1: not of the form"),
-        ("policy.yaml", '"placement:usages": "@" or\n', "line 1: more after the rule"),
+        ("policy.yaml", "placement:usages\n", "Expected `object`"),
+        ("policy.yaml", "placement:usages: @\n", "line 1, column 19"),
+        ("policy.yaml", "placement:usages: !\n", "Expected `str`, got `null`"),
         ("policy.json", "{", "truncated"),
         ("policy.json", '{"a": 1}', "Expected `str`"),
         ("policy.toml", "a", "Expected"),
