@@ -18,12 +18,12 @@ from rich.console import Console
 from rich.table import Table
 
 from bus.candidates import OnChange
-from bus.queries import FindCandidates
+from bus.queries import CandidatesFound, FindCandidates
 from bus.replication import ProviderChange
 from bus.reports import Inventory
 from bus.requests import ResourceGroup
-from placement_worker.core.index import Index
-from placement_worker.core.search import page, search
+from placement_worker.core.index import Index, Snapshot
+from placement_worker.core.search import SearchResult, at_once, page_steps, search_steps
 from placement_worker.core.trees import ProviderState, Tree
 from placement_worker.source import IndexedSource
 
@@ -53,6 +53,14 @@ def fleet(hosts: int) -> list[Tree]:
         agent, cell = f"agent-{number}", f"cell-{number % CELLS}"
         trees.append(Tree(root, f"host-{number}", cell, agent, "az1", 1, False, (provider,)))
     return trees
+
+
+def page(index: Index, query: FindCandidates) -> CandidatesFound:
+    return at_once(page_steps(Snapshot(index), query))
+
+
+def search(index: Index, query: FindCandidates) -> SearchResult:
+    return at_once(search_steps(Snapshot(index), query))
 
 
 def a_query(limit: int, *, cell: str = "", required: tuple[str, ...] = (), vcpus: int = 4) -> FindCandidates:

@@ -94,22 +94,18 @@ class Lookups(PlacementOperations):
     async def trees(self, query: FindTrees) -> TreesFound:
         """Return whole provider trees, as many as fit into one answer."""
         packing = Packing(ROOM)
-        if query.roots:
-            async with self.database.read() as tx:
-                found = await tree_reads.load(tx, self.book, query.roots)
-            for root in query.roots:
-                if not packing.add(found[root], query.skip):
-                    break
-            return packing.answer()
+        page = [(0, root) for root in query.roots]
         async with self.database.read() as tx:
-            page = await tree_reads.roots_after(tx, query.after, query.limit)
+            page = page or await tree_reads.roots_after(tx, query.after, query.limit)
             found = await tree_reads.load(tx, self.book, [root for _, root in page])
-        after = query.after
+        after: int | None = query.after
         for mark, root in page:
-            if not packing.add(found[root]):
-                return packing.answer(more=after)
+            if not packing.add(found[root], query.skip):
+                break
             after = mark
-        return packing.answer(more=after if len(page) == query.limit else None)
+        else:
+            after = after if len(page) == query.limit else None
+        return packing.answer(more=None if query.roots else after)
 
     async def changes(self, query: FindChanges) -> ChangesFound:
         async with self.database.read_single() as tx:

@@ -12,7 +12,7 @@ from bus.sql.failures import Conflict
 from bus.sql.transaction import Transaction
 from placement_worker.core import bulk_load as loading
 from placement_worker.core import edits
-from placement_worker.core.edits import EditOfOne
+from placement_worker.core.edits import EditOfOne, EditOfOneInventory
 from placement_worker.core.trees import KnownNames, ProviderState, WorkingTrees
 from placement_worker.store import tree_reads, tree_writes
 from placement_worker.transactions import PlacementOperations, again, changing, contended, contended_each
@@ -21,10 +21,6 @@ EDITS_A_TRANSACTION = 200
 
 
 class ProviderOperations(PlacementOperations):
-    async def edit(self, order: resources.EditRequested) -> resources.EditAnswered:
-        [answer] = await self.edit_many([order])
-        return answer
-
     async def edit_many(self, orders: Sequence[resources.EditRequested]) -> Sequence[resources.EditAnswered]:
         """Apply edits one after another, many in a transaction; a refused edit changes nothing."""
         results: list[resources.EditResult] = []
@@ -76,24 +72,13 @@ class ProviderOperations(PlacementOperations):
         return WorkingTrees(found.owned | read, found.names, found.ids, found.number)
 
     async def _learn_names(self, orders: Sequence[EditOfOne], now: float) -> None:
-        classes: set[str] = set()
-        traits: set[str] = set()
-        aggregates: set[str] = set()
-        for order in orders:
-            match order:
-                case resources.SetInventories(inventories=inventories):
-                    classes.update(inventories)
-                case resources.AddInventory() | resources.SetInventory() | resources.DropInventory():
-                    classes.add(order.resource_class)
-                case resources.SetTraits():
-                    traits.update(order.traits)
-                case resources.SetAggregates():
-                    aggregates.update(order.aggregates)
-                case _:
-                    pass
-        await self.book.classes.look_up(self.database, classes)
-        await self.book.traits.look_up(self.database, traits)
-        await self.book.aggregates.ensure(self.database, aggregates, now)
+        def named(field: str) -> set[str]:
+            return {name for order in orders for name in getattr(order, field, ())}
+
+        classes = {order.resource_class for order in orders if isinstance(order, EditOfOneInventory)}
+        await self.book.classes.look_up(self.database, classes | named("inventories"))
+        await self.book.traits.look_up(self.database, named("traits"))
+        await self.book.aggregates.ensure(self.database, named("aggregates"), now)
 
     @again(contended)
     async def _reshape(self, order: resources.Reshape) -> resources.EditResult:

@@ -41,12 +41,8 @@ class IndexedSource:
         self._before = 0  # the layouts of indexes there were before this one
 
     @property
-    def _index(self) -> Index:
-        return self._memory.index
-
-    @property
     def seen(self) -> int:
-        return self._index.seen
+        return self._memory.index.seen
 
     async def fresh(self) -> None:
         await self._memory.fresh()
@@ -62,24 +58,24 @@ class IndexedSource:
 
     @property
     def size(self) -> int:
-        return self._index.high
+        return self._memory.index.high
 
     @property
     def aggregates(self) -> Mapping[str, Aggregate]:
-        return self._index.aggregate_facts
+        return self._memory.index.aggregate_facts
 
     @property
     def cells(self) -> Mapping[str, RegisteredCell]:
-        return self._index.cell_facts
+        return self._memory.index.cell_facts
 
     def position(self, root: str) -> int | None:
-        row = self._index.rows.get(root)
+        row = self._memory.index.rows.get(root)
         return row.position if row is not None and row.parent is None else None
 
     def named(self, host: str) -> Sequence[str]:
         if self.position(host) is not None:
             return (host,)
-        return tuple(sorted(self._index.called.get(host, ())))
+        return tuple(sorted(self._memory.index.called.get(host, ())))
 
     def hosts(self) -> Sequence[Row]:
         index = self._memory.index
@@ -97,7 +93,7 @@ class IndexedSource:
         return sums([index.rows[uuid] for uuid in members])[0]
 
     def having(self, resource_class: str, amount: int) -> int:
-        kind = self._index.classes.get(resource_class)
+        kind = self._memory.index.classes.get(resource_class)
         return 0 if kind is None else int(np.count_nonzero(kind.top >= amount))
 
     @property
@@ -114,7 +110,7 @@ class IndexedSource:
         self._reserved_amounts.add(allocations)
 
     def withdraw(self, allocations: Allocations) -> None:
-        self._reserved_amounts.withdraw(allocations)
+        self._reserved_amounts.add(allocations, -1)
 
     def watch(self, on_change: OnChange) -> None:
         self._memory.watch(on_change)
@@ -140,10 +136,6 @@ class AsIfEmpty(Snapshot):
 
     def alter(self, row: Row) -> Row:
         return replace(row, amounts={}, summary=None, known_free=None, excluded=False)
-
-    def gives(self, name: str, asked: int) -> Bools:
-        met: Bools = self.top(name)[: self.index.high] >= asked
-        return met
 
     def top(self, name: str) -> Amounts | Sums:
         kind = self.index.classes[name]

@@ -63,20 +63,18 @@ def ended(retired: claims.Retired, cell: str) -> claims.Retired:
 HARD: tuple[GroupPolicy, ...] = ("affinity", "anti-affinity")  # soft policies only affect weights
 
 
-@dataclass(slots=True)
-class _Headcount:
-    """The number of consumers (instance and holder consumers) of each instance on each root provider."""
+# On each root provider, the number of consumers (instance and holder consumers) of each instance.
+_Headcount = dict[str, Counter[str]]
 
-    on: dict[str, dict[str, int]] = field(default_factory=dict)
 
-    def count(self, whose: str, roots: Iterable[str], sign: int) -> None:
-        for root in roots:
-            members = self.on.setdefault(root, {})
-            members[whose] = members.get(whose, 0) + sign
-            if not members[whose]:
-                del members[whose]
-            if not members:
-                del self.on[root]
+def _count(on: _Headcount, whose: str, roots: Iterable[str], sign: int) -> None:
+    for root in roots:
+        members = on.setdefault(root, Counter())
+        members[whose] += sign
+        if not members[whose]:
+            del members[whose]
+        if not members:
+            del on[root]
 
 
 @dataclass(slots=True)
@@ -91,47 +89,47 @@ class GroupPlaces:
     max_per_host: int
     places: dict[str, frozenset[str]] = field(default_factory=dict)  # consumer → roots
     holder_consumers: dict[str, str] = field(default_factory=dict)  # → the consumer each holds for
-    _all: _Headcount = field(default_factory=_Headcount)
-    _members: _Headcount = field(default_factory=_Headcount)
+    _all: _Headcount = field(default_factory=dict)
+    _members: _Headcount = field(default_factory=dict)
 
     def put(self, consumer: str, roots: frozenset[str], keeps_for: str | None = None) -> None:
         """Set the hosts of a consumer, as a member of the server group or as a holder consumer."""
         self.drop(consumer)
         self.places[consumer] = roots
-        self._all.count(keeps_for or consumer, roots, +1)
+        _count(self._all, keeps_for or consumer, roots, +1)
         if keeps_for:
             self.holder_consumers[consumer] = keeps_for
         else:
-            self._members.count(consumer, roots, +1)
+            _count(self._members, consumer, roots, +1)
 
     def drop(self, consumer: str) -> None:
         roots = self.places.pop(consumer, frozenset())
         keeps_for = self.holder_consumers.pop(consumer, None)
-        self._all.count(keeps_for or consumer, roots, -1)
+        _count(self._all, keeps_for or consumer, roots, -1)
         if keeps_for is None:
-            self._members.count(consumer, roots, -1)
+            _count(self._members, consumer, roots, -1)
 
     def refusal(self, roots: frozenset[str], consumer: str) -> claims.GroupPolicyViolated | None:
         """Return why the policy of the server group forbids this consumer on the given roots, or None."""
         if self.policy == "anti-affinity":
             for root in sorted(roots):
-                members = self._all.on.get(root, {})
+                members = self._all.get(root, Counter())
                 if (other_members := len(members) - (consumer in members)) >= self.max_per_host:
                     return self._crowded(root, other_members)
-        elif self.policy == "affinity" and self._members.on and not roots & self._members.on.keys():
+        elif self.policy == "affinity" and self._members and not roots & self._members.keys():
             return self._crowded(min(roots), 0) if roots else None
         return None
 
     def breaches(self) -> Iterator[str]:
         """Yield a sentence for each violation of the group's policy, if it must not be violated."""
         if self.policy == "anti-affinity":
-            for root, on_host in sorted(self._all.on.items()):
+            for root, on_host in sorted(self._all.items()):
                 if len(on_host) > self.max_per_host:
                     yield f"{len(on_host)} on {root}, where {self.max_per_host} may be"
         elif self.policy == "affinity":
             members = len(self.places) - len(self.holder_consumers)
-            if members and all(len(on_host) < members for on_host in self._members.on.values()):
-                yield f"its members are apart, on {', '.join(sorted(self._members.on))}"
+            if members and all(len(on_host) < members for on_host in self._members.values()):
+                yield f"its members are apart, on {', '.join(sorted(self._members))}"
 
     def _crowded(self, root: str, members: int) -> claims.GroupPolicyViolated:
         return claims.GroupPolicyViolated(provider=root, group=self.uuid, policy=self.policy, members=members)

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import assert_never
 
 from msgspec import UNSET
 
@@ -24,7 +23,8 @@ from bus.resources import (
 from bus.vocabulary import InUse, Missing, Taken
 from placement_worker.core.trees import KnownNames, ProviderState, WorkingTrees
 
-EditOfInventory = SetInventories | AddInventory | SetInventory | DropInventory
+EditOfOneInventory = AddInventory | SetInventory | DropInventory
+EditOfInventory = SetInventories | EditOfOneInventory
 EditOfOne = MakeProvider | ChangeProvider | DropProvider | EditOfInventory | SetTraits | SetAggregates
 Refused = Missing | Stale | Taken | InUse | HasChildren | Tangled
 
@@ -33,12 +33,9 @@ def apply(edit: EditOfOne, working: WorkingTrees, known: KnownNames) -> Provider
     """Return a provider after an edit (None: deleted), or the refusal, which leaves the trees unchanged."""
     if isinstance(edit, MakeProvider):
         return _make(edit, working)
-    state = working.find(edit.provider)
-    if state is None:
-        return Missing(what="provider", names=(edit.provider,))
-    given = getattr(edit, "generation", None)
-    if given is not None and given != state.generation:
-        return Stale(provider=edit.provider, actual=state.generation, given=given)
+    state = _found(edit, working)
+    if not isinstance(state, ProviderState):
+        return state
     match edit:
         case ChangeProvider():
             return _change(edit, state, working)
@@ -48,10 +45,18 @@ def apply(edit: EditOfOne, working: WorkingTrees, known: KnownNames) -> Provider
             return _set_traits(edit, state, working, known)
         case SetAggregates():
             return _set_aggregates(edit, state, working)
-        case SetInventories() | AddInventory() | SetInventory() | DropInventory():
-            return _set_inventories(edit, state, working, known)
         case _:
-            assert_never(edit)
+            return _set_inventories(edit, state, working, known)
+
+
+def _found(edit: EditOfOne, working: WorkingTrees) -> ProviderState | Missing | Stale:
+    state = working.find(edit.provider)
+    if state is None:
+        return Missing(what="provider", names=(edit.provider,))
+    given = getattr(edit, "generation", None)
+    if given is not None and given != state.generation:
+        return Stale(provider=edit.provider, actual=state.generation, given=given)
+    return state
 
 
 def _make(edit: MakeProvider, working: WorkingTrees) -> ProviderState | Refused:
@@ -179,21 +184,16 @@ def _set_aggregates(edit: SetAggregates, state: ProviderState, working: WorkingT
 def widen(edit: Reshape, working: WorkingTrees, known: KnownNames) -> Refused | None:
     """Give each provider of a reshape its old and its new inventory together, or return the refusal."""
     for inventory in edit.inventories:
-        state = working.find(inventory.provider)
-        if state is None:
-            return Missing(what="provider", names=(inventory.provider,))
-        if inventory.generation is not None and inventory.generation != state.generation:
-            return Stale(provider=inventory.provider, actual=state.generation, given=inventory.generation)
+        if not isinstance(found := _found(inventory, working), ProviderState):
+            return found
     named = {name for inventory in edit.inventories for name in inventory.inventories}
     if unknown := tuple(sorted(name for name in named if name not in known.classes)):
         return Missing(what="resource class", names=unknown)
     for inventory in edit.inventories:
         state = working.there(inventory.provider)
-        both = {**state.inventories, **inventory.inventories}
-        used = {name: state.used.get(name, 0) for name in both}
+        both = working.with_contents(state, inventories={**state.inventories, **inventory.inventories})
         interim = state.generation + bool(inventory.inventories)
-        withheld = state.withheld_with(both)
-        working.put(replace(state, inventories=both, used=used, generation=interim, withheld=withheld))
+        working.put(replace(both, generation=interim, shape=state.shape))
     return None
 
 

@@ -234,7 +234,8 @@ class Snapshot:
 
     def gives(self, name: str, asked: int) -> Bools:
         """Return the rows where one claim could take this amount of a class, as a new array."""
-        return self.index.classes[name].top[: self.index.high] >= asked
+        met: Bools = self.top(name)[: self.index.high] >= asked
+        return met
 
     def left(self, name: str) -> Sums:
         """Return the free amount of a class in each row, below 0 if overcommitted. Do not write to it."""

@@ -40,9 +40,11 @@ def withheld(before: Tree, after: Tree) -> Tree:
             opens = inventory.capacity - max(old.capacity if old else 0, provider.used.get(name, 0))
             if opens > 0:
                 most = inventory.capacity - min(opens, beyond[name])
-                less = with_reserved(inventory, inventory.total - int(most / inventory.allocation_ratio))
+                less = structs.replace(
+                    inventory, reserved=inventory.total - int(most / inventory.allocation_ratio)
+                )
                 while less.capacity > most:
-                    less = with_reserved(inventory, less.reserved + 1)
+                    less = structs.replace(inventory, reserved=less.reserved + 1)
                 # An allocation ratio may round it below the used amount: never withhold more than was added.
                 beyond[name] = max(beyond[name] - min(inventory.capacity - less.capacity, opens), 0)
                 inventories[name] = less
@@ -56,7 +58,7 @@ def opened(provider: ProviderState) -> ProviderState:
         return provider
     inventories = dict(provider.inventories)
     for name, amount in provider.withheld.items():
-        inventories[name] = with_reserved(inventories[name], inventories[name].reserved - amount)
+        inventories[name] = structs.replace(inventories[name], reserved=inventories[name].reserved - amount)
     return replace(provider, inventories=inventories, withheld={})
 
 
@@ -64,10 +66,6 @@ def _inventories(tree: Tree) -> Iterator[tuple[ProviderState, str, Inventory]]:
     for provider in tree.providers:
         for name, inventory in provider.inventories.items():
             yield provider, name, inventory
-
-
-def with_reserved(inventory: Inventory, reserved: int) -> Inventory:
-    return structs.replace(inventory, reserved=reserved)
 
 
 def reported(before: Tree, report: InventoryReported, number: int = 0, moves: Moves = NO_MOVES) -> Tree:
@@ -188,7 +186,7 @@ def _closed_to_all(provider: ProviderState) -> ProviderState:
 
 
 def _shut(inventory: Inventory) -> Inventory:
-    return with_reserved(inventory, inventory.total)
+    return structs.replace(inventory, reserved=inventory.total)
 
 
 _CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]{1,248}")

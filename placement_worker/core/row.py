@@ -248,9 +248,6 @@ class ReservedAmounts:
             if not held:
                 del of[uuid]
 
-    def withdraw(self, allocations: Allocations) -> None:
-        self.add(allocations, -1)
-
     def arrays(self, index: "RowTable") -> Mapping[str, Sums]:
         """Return the reserved amounts of each resource class by row, after applying pending reservations."""
         if index is not self._index or index.layout != self._layout:

@@ -2,18 +2,16 @@
 
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from bus.decisions import NearMiss, Removal
 from bus.queries import Candidate, CandidatesFound, FindCandidates, OrderBy
 from placement_worker.core.explain import Why, explain
 from placement_worker.core.host_order import IN_A_ROW, BestFirst, Round, first_row, in_order
-from placement_worker.core.index import Index, Snapshot
+from placement_worker.core.index import Snapshot
 from placement_worker.core.row import Row, lone_candidate, sums
 from placement_worker.core.search_plan import Fit, FitFinder, SearchPlan, plan
 from placement_worker.core.ways import BREATH
-
-__all__ = ["Fit", "SearchResult", "page", "page_steps", "search", "search_steps"]
 
 T = TypeVar("T")
 
@@ -22,7 +20,6 @@ PATIENCE = 100_000  # steps without a fit, some tenths of a second, after which 
 HOST_PATIENCE = 20_000  # steps for one host while other hosts wait on further pages
 KEPT = 256  # unfinished searches of single anchors that are stored; further ones start again
 TOGETHER = "all of it together"
-_NOTHING: dict[str, Any] = {}  # never changed
 
 
 @dataclass(slots=True)
@@ -39,16 +36,6 @@ class SearchResult:
     nearest: tuple[NearMiss, ...] = ()
 
 
-def search(index: Index, query: FindCandidates) -> SearchResult:
-    """Return at most `limit` complete allocations that satisfy the query; a host can have several."""
-    return at_once(search_steps(Snapshot(index), query))
-
-
-def page(index: Index, query: FindCandidates) -> CandidatesFound:
-    """Return one page of the fitting hosts; each host is on one page only."""
-    return at_once(page_steps(Snapshot(index), query))
-
-
 def at_once(steps: Generator[None, None, T]) -> T:
     while True:
         try:
@@ -59,9 +46,10 @@ def at_once(steps: Generator[None, None, T]) -> T:
 
 
 def search_steps(snapshot: Snapshot, query: FindCandidates) -> Generator[None, None, SearchResult]:
-    """Search in steps: the search can pause wherever this generator yields."""
-    index = snapshot.index
-    seen, made = index.seen, plan(snapshot, query)
+    """Search at most `limit` allocations for a query; a host can have several. A search can pause wherever
+    this generator yields.
+    """
+    seen, made = snapshot.index.seen, plan(snapshot, query)
     fits, cut, dead = yield from _rounds(snapshot, made)
     fitting = made.count - dead if fits or cut else 0
     removals, nearest = yield from _why(snapshot, made, fitting)
@@ -69,9 +57,8 @@ def search_steps(snapshot: Snapshot, query: FindCandidates) -> Generator[None, N
 
 
 def page_steps(snapshot: Snapshot, query: FindCandidates) -> Generator[None, None, CandidatesFound]:
-    """Search one page of hosts in steps: the search can pause wherever this generator yields."""
-    index = snapshot.index
-    seen, made = index.seen, plan(snapshot, query)
+    """Search one page of hosts, each of which is on one page only; a search can pause like `search_steps`."""
+    seen, made = snapshot.index.seen, plan(snapshot, query)
     got = yield from _page(snapshot, made)
     fitting = made.count - got.dead if got.candidates or query.after or got.more is not None else 0
     removals, nearest = yield from _why(snapshot, made, fitting)

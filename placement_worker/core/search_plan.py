@@ -161,10 +161,6 @@ def options_at(trees: Snapshot, plan: SearchPlan, anchor: Row) -> list[list[Row]
     return options
 
 
-def has_room(row: Row, asks: Resources) -> bool:
-    return all(top(row, name) >= asked for name, asked in asks.items())
-
-
 UNSIGNED = 2**64
 
 
@@ -220,7 +216,7 @@ class FitFinder:
         options = options_at(snapshot, plan, anchor)
         if looking_again:
             options = [
-                [row for row in rows if has_room(row, slot.asks)]
+                [row for row in rows if all(top(row, name) >= asked for name, asked in slot.asks.items())]
                 for slot, rows in zip(plan.slots, options, strict=True)
             ]
         for way in AssignmentSearch(snapshot, plan.slots, plan.rules, options, mixed=shared is not None):

@@ -10,7 +10,7 @@ import logging
 import math
 import re
 import tomllib
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
+from yaml import YAMLError, safe_load  # type: ignore[import-untyped]
 
 log = logging.getLogger(__name__)
 
@@ -217,36 +218,16 @@ class AccessPolicy:
 
 
 def load_policy(path: Path) -> dict[str, str]:
-    """Return the rules of a policy file: JSON, TOML, or lines of `name: rule`."""
+    """Return the rules of a policy file: JSON, TOML or YAML."""
     text = _text(path, BadPolicy)
     try:
         if path.suffix == ".json" or text.lstrip().startswith("{"):
             return msgspec.json.decode(text, type=dict[str, str])
         if path.suffix == ".toml":
             return msgspec.convert(tomllib.loads(text), dict[str, str])
-        return dict(_lines(text))
-    except (msgspec.MsgspecError, tomllib.TOMLDecodeError, RecursionError, BadPolicy) as problem:
-        raise BadPolicy(f"{path}: {problem}") from None
-
-
-_LINE = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([^\s"'#:][^\s"']*?))\s*:(?:\s+(.*))?$""")
-
-
-def _lines(text: str) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip() or line.lstrip().startswith(("#", "---")):
-            continue
-        form = _LINE.match(line)
-        if form is None:
-            raise BadPolicy(f"line {number}: not of the form `name: rule`")
-        rule = (form[4] or "").strip()
-        if rule[:1] in ("'", '"'):
-            rule, _, after = rule[1:].partition(rule[0])
-            if after.strip() and not after.lstrip().startswith("#"):
-                raise BadPolicy(f"line {number}: more after the rule")
-        else:
-            rule = rule.partition(" #")[0].strip()
-        yield next(name for name in form.group(1, 2, 3) if name is not None), rule
+        return msgspec.convert(safe_load(text) or {}, dict[str, str])
+    except (msgspec.MsgspecError, tomllib.TOMLDecodeError, RecursionError, YAMLError) as problem:
+        raise BadPolicy(f"{path}: {' '.join(str(problem).split())}") from None
 
 
 _TOKEN = re.compile(r"\s*(\(|\)|[^\s()]*%\([^)]*\)s|[^\s()]+)")

@@ -20,7 +20,8 @@ from bus.queries import FindCandidates
 from bus.resources import Denied, Edited, FindAllocations, FindProviders, Reshape, SetInventories, Stale
 from bus.vocabulary import Allocations, Missing, Resources
 from placement_worker.core.row import Row
-from placement_worker.core.search import Fit, SearchResult, search_steps
+from placement_worker.core.search import SearchResult, search_steps
+from placement_worker.core.search_plan import Fit
 from placement_worker.http import api_call, errors, queries, schemas
 from placement_worker.http.errors import bad_request, check_query
 from placement_worker.http.providers import generation_in, inventories_from
@@ -204,13 +205,14 @@ _LONGEST_WHY = 300  # characters of a header
 
 
 async def list_all(call: api_call.ApiCall) -> api_call.ApiAnswer:
-    wanted, found = await _found(call, call.minor)
+    query, found = await _found(call, call.minor)
     headers = {}
-    if found.cut and wanted.query.limit == queries.MOST_CANDIDATES:
+    if found.cut and query.limit == queries.MOST_CANDIDATES:
         headers["berth-candidates-cut"] = "true"
     if not found.fits:
         headers["berth-why"] = why_none(found)
-    requests, summaries = _requests(found.fits, call.minor), _summaries(call, found, wanted.classes)
+    classes = {name for group in query.groups for name in group.resources}
+    requests, summaries = _requests(found.fits, call.minor), _summaries(call, found, classes)
     text = f'{{"allocation_requests":[{requests}],"provider_summaries":{{{summaries}}}}}'
     return api_call.ApiAnswer(body=text.encode("ascii"), updated=0.0, headers=headers)
 
@@ -231,12 +233,12 @@ async def explain(call: api_call.ApiCall) -> api_call.ApiAnswer:
     )
 
 
-async def _found(call: api_call.ApiCall, minor: int) -> tuple[queries.Wanted[FindCandidates], SearchResult]:
-    wanted = queries.candidates(call.query, minor)
+async def _found(call: api_call.ApiCall, minor: int) -> tuple[FindCandidates, SearchResult]:
+    query = queries.candidates(call.query, minor)
     await call.placement.memory.fresh()
-    await check_query(call.placement, wanted.classes, wanted.traits)
+    await check_query(call.placement, query.groups, (*query.root_required, *query.root_forbidden))
     try:
-        return wanted, await call.placement.searches.run(search_steps, wanted.query)
+        return query, await call.placement.searches.run(search_steps, query)
     except SenselessQuery as wrong:
         raise bad_request(str(wrong)) from None
 

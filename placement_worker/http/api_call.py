@@ -105,11 +105,6 @@ class Served:
 class ApiCall:
     """A call of the API as handlers see it. `minor` is the requested minor version; -1 until it is known."""
 
-    __slots__ = (
-        "_receive", "accept", "claim", "closing", "edits", "headers", "id", "identity", "limit", "method",
-        "minor", "path", "pattern", "placement", "query", "release", "scope", "status",
-    )  # fmt: skip
-
     def __init__(self, scope: Scope, receive: Receive, served: Served) -> None:
         self.scope = scope
         self._receive = receive

@@ -19,6 +19,7 @@ from bus.claims import (
 )
 from bus.clock import Clock
 from bus.names import FindNames, NameKind, NameResult, Standard
+from bus.requests import ResourceGroup
 from bus.resources import EditResult, HasChildren, Stale, Tangled
 from bus.vocabulary import Contended, InUse, Missing, Taken
 from placement_worker.worker import Placement
@@ -307,9 +308,13 @@ async def unknown(placement: Placement, kind: NameKind, names: Collection[str]) 
 
 
 async def check_query(
-    placement: Placement, classes: Collection[str], traits: Collection[str], doing: str = ""
+    placement: Placement, groups: Iterable[ResourceGroup], root_traits: Iterable[str] = (), doing: str = ""
 ) -> None:
-    """Refuse a query that names a resource class, trait or aggregate that does not exist."""
+    """Refuse a query that names a resource class or trait that does not exist."""
+    classes, traits = set[str](), {*root_traits}
+    for group in groups:
+        classes.update(group.resources)
+        traits.update(group.required, group.forbidden, *group.required_any)
     if absent := await unknown(placement, "resource class", classes):
         raise bad_request(f"Invalid resource class in resources parameter: {no_class(', '.join(absent))}")
     if absent := await unknown(placement, "trait", traits):

@@ -45,11 +45,10 @@ def _provider(provider: resources.Provider, call: ApiCall) -> Json:
 
 
 async def list_all(call: ApiCall) -> ApiAnswer:
-    wanted = queries.providers(call.query, call.minor)
-    await errors.check_query(
-        call.placement, wanted.classes, wanted.traits, 'Invalid trait(s) in "required" parameter: '
-    )
-    providers = (await call.placement.lookups.providers(wanted.query)).providers
+    query = queries.providers(call.query, call.minor)
+    groups = () if query.like is None else (query.like,)
+    await errors.check_query(call.placement, groups, doing='Invalid trait(s) in "required" parameter: ')
+    providers = (await call.placement.lookups.providers(query)).providers
     listed = [_provider(provider, call) for provider in providers]
     return json_answer({"resource_providers": listed}, last_change(providers))
 

@@ -2,9 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Generic, TypeVar
 
 from bus.names import FindNames
 from bus.queries import FindCandidates
@@ -14,8 +12,6 @@ from placement_worker.http.errors import BAD_VALUE, DUPLICATE_KEY, MISSING_VALUE
 from placement_worker.http.query_groups import TEXT, Group, checked, invalid, once, pairs_of, schema
 from placement_worker.http.schemas import Json, Schema, at, is_uuid_like
 
-Q = TypeVar("Q")
-
 MOST_CANDIDATES = 100_000  # in one answer
 MOST_GROUPS = 100
 
@@ -23,15 +19,6 @@ _UUID: Json = {"type": "string", "format": "uuid"}
 _LIMIT: Json = {"type": ["integer", "string"], "pattern": "^[1-9][0-9]*$", "minLength": 1}
 _OWNER: Json = {"type": "string", "minLength": 1, "maxLength": 255}
 _TYPE: Json = _OWNER | {"pattern": "^[A-Z0-9_]+$|^all|^unknown$"}
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted(Generic[Q]):
-    """A query as read from a query string, with the class, trait and aggregate names that must exist."""
-
-    query: Q
-    classes: frozenset[str]
-    traits: frozenset[str]
 
 
 _SUFFIXES = {10: "", 25: "([1-9][0-9]*)?", 33: "([a-zA-Z0-9_-]{1,64})?"}
@@ -56,7 +43,7 @@ def _candidates_schema(minor: int) -> tuple[Schema, re.Pattern[str]]:
 
 
 @lru_cache(maxsize=2048)
-def candidates(query_string: bytes, minor: int) -> Wanted[FindCandidates]:
+def candidates(query_string: bytes, minor: int) -> FindCandidates:
     """Return the candidate search of a query string; repeated query strings are parsed once."""
     form, keys = _candidates_schema(minor)
     pairs = pairs_of(query_string)
@@ -87,7 +74,7 @@ def candidates(query_string: bytes, minor: int) -> Wanted[FindCandidates]:
         )
     root = _root_required(repeated.get("root_required", ()), minor)
     limit = min(int(repeated["limit"][0][:9]), MOST_CANDIDATES) if "limit" in values else MOST_CANDIDATES
-    query = FindCandidates(
+    return FindCandidates(
         groups=tuple(group.done(suffix) for suffix, group in groups.items()),
         limit=limit,
         group_policy="isolate" if policy == "isolate" else "none",
@@ -97,9 +84,6 @@ def candidates(query_string: bytes, minor: int) -> Wanted[FindCandidates]:
         nested=minor >= 29,
         per_host=0,
     )
-    classes = {name for group in groups.values() for name in group.resources}
-    traits = {trait for group in (*groups.values(), root) for trait in group.traits}
-    return Wanted(query, frozenset(classes), frozenset(traits))
 
 
 def _group(parts: Mapping[str, list[str]], minor: int) -> Group:
@@ -183,7 +167,7 @@ _PROVIDERS = {
 }
 
 
-def providers(query_string: bytes, minor: int) -> Wanted[FindProviders]:
+def providers(query_string: bytes, minor: int) -> FindProviders:
     pairs = pairs_of(query_string)
     values = checked(at(minor, _PROVIDERS), pairs)
     group = Group()
@@ -192,14 +176,13 @@ def providers(query_string: bytes, minor: int) -> Wanted[FindProviders]:
         group.resources = query_groups.resources(values["resources"])
     query_groups.required([value for key, value in pairs if key == "required"], group, minor)
     like = group.done("") if group != Group() else None
-    query = FindProviders(
+    return FindProviders(
         ids=(values["uuid"],) if "uuid" in values else (),
         name=values.get("name", ""),
         in_tree=values.get("in_tree"),
         like=like,
         parts=(),
     )
-    return Wanted(query, frozenset(group.resources), frozenset(group.traits))
 
 
 _TRAITS = schema({"name": TEXT, "associated": TEXT})

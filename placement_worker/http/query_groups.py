@@ -6,14 +6,15 @@ from typing import TypeVar
 from urllib.parse import parse_qsl
 
 from bus.requests import ResourceGroup
+from bus.vocabulary import MAX_INT
 from placement_worker.http.errors import Problem, bad_request
-from placement_worker.http.schemas import MAX, Json, Schema, is_uuid_like
+from placement_worker.http.schemas import Json, Schema, is_uuid_like
 
 T = TypeVar("T")
 Pairs = Sequence[tuple[str, str]]
 
 _MOST_KEYS = 1000
-_BEYOND = MAX + 1  # no provider has more than MAX, so larger amounts are equivalent
+_BEYOND = MAX_INT + 1  # no provider has more than MAX_INT, so larger amounts are equivalent
 
 TEXT: Json = {"type": "string"}
 
@@ -62,20 +63,13 @@ class Group:
     in_tree: str | None = None
 
     def done(self, suffix: str) -> ResourceGroup:
+        listed = ("required", "forbidden", "required_any", "member_of", "not_member_of")
         return ResourceGroup(
             suffix=suffix,
             resources=self.resources,
-            required=once(self.required),
-            forbidden=once(self.forbidden),
-            required_any=once(self.required_any),
-            member_of=once(self.member_of),
-            not_member_of=once(self.not_member_of),
             in_tree=self.in_tree,
+            **{name: once(getattr(self, name)) for name in listed},
         )
-
-    @property
-    def traits(self) -> set[str]:
-        return {*self.required, *self.forbidden, *(trait for choice in self.required_any for trait in choice)}
 
     @property
     def torn(self) -> list[str]:

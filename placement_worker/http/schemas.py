@@ -17,7 +17,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from bus.errors import NOT_JSON
 from bus.protocol import holds_zero
-from bus.vocabulary import MAX_RATIO
+from bus.vocabulary import MAX_INT, MAX_RATIO
 from placement_worker.http.errors import bad_request
 
 Json = dict[str, Any]
@@ -112,9 +112,6 @@ def refuse_nul(body: bytes) -> None:
         raise bad_request("JSON does not validate: a text holds the character U+0000")
 
 
-MAX = 2**31 - 1
-
-
 def _object(properties: Json, required: list[str], **more: Any) -> Json:
     return {
         "type": "object",
@@ -140,7 +137,7 @@ def _with_generation(properties: Json, required: list[str]) -> Json:
 
 
 def _number(least: int) -> Json:
-    return {"type": "integer", "minimum": least, "maximum": MAX}
+    return {"type": "integer", "minimum": least, "maximum": MAX_INT}
 
 
 _UUID: Json = {"type": "string", "format": "uuid"}

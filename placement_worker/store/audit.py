@@ -8,6 +8,7 @@ import msgspec
 from bus.aggregates import ZONE
 from bus.sql.database import Database
 from bus.sql.statement import sql
+from bus.sql.transaction import Transaction
 from bus.vocabulary import Allocations
 from placement_worker.core.row_table import SHARES
 from placement_worker.store import hosts, server_groups
@@ -115,47 +116,51 @@ class TreesOfConsumer:
 
 
 async def breaches(database: Database) -> list[str]:
+    async with database.read() as tx:
+        return await breaches_in(tx)
+
+
+async def breaches_in(tx: Transaction) -> list[str]:
     """Return a sentence for every violated guarantee."""
     found = []
-    async with database.read() as tx:
-        for row in await _USAGE(tx):
-            at, name, used = f"provider {row['uuid']}", row["name"], row["used"]
-            capacity = int((row["total"] - row["reserved"]) * row["allocation_ratio"])
-            if used != row["allocated"]:
-                found.append(f"{at}: {used} {name} counted as used, {row['allocated']} allocated")
-            if used > max(capacity, row["used_when_set"]):  # capacity below the usage is allowed
-                found.append(f"{at}: oversold, {used} {name} used of {capacity}")
-            if used < 0:
-                found.append(f"{at}: {used} {name} used")
-        for row in await _ORPHANS(tx):
-            at = (
-                f"allocation of class {row['resource_class_id']} on provider {row['resource_provider_id']}"
-                f" to consumer {row['consumer_id']}"
-            )
-            if row["uuid"] is None:
-                found.append(f"{at}: there is no such consumer")
-            elif row["counted"] is None:
-                found.append(f"{at}: there is no such inventory")
-            else:
-                found.append(f"{at}: of nothing")
-        for row in await _CONSUMERS(tx):
-            at, generation = f"consumer {row['uuid']}", row["generation"]
-            holds, why = row["holds"], row["why"]
-            if generation < 1:
-                found.append(f"{at}: generation {generation}")
-            if not holds:
-                found.append(f"{at}: holds nothing")
-            if why is not None:
-                found.append(f"{at}: has retired ({why}) and is still there")
-            if generation >= 1 and holds and why is None:
-                found.append(f"{at}: its project, user or type is not known")
-        for row in await _PROVIDERS(tx):
-            found.append(
-                f"provider {row['uuid']}: generation {row['generation']}, shape {row['shape']},"
-                " or a root that is not its own"
-            )
-        for group in await server_groups.hard(tx):
-            found += [f"server group {group.uuid} ({group.policy}): {breach}" for breach in group.breaches()]
+    for row in await _USAGE(tx):
+        at, name, used = f"provider {row['uuid']}", row["name"], row["used"]
+        capacity = int((row["total"] - row["reserved"]) * row["allocation_ratio"])
+        if used != row["allocated"]:
+            found.append(f"{at}: {used} {name} counted as used, {row['allocated']} allocated")
+        if used > max(capacity, row["used_when_set"]):  # capacity below the usage is allowed
+            found.append(f"{at}: oversold, {used} {name} used of {capacity}")
+        if used < 0:
+            found.append(f"{at}: {used} {name} used")
+    for row in await _ORPHANS(tx):
+        at = (
+            f"allocation of class {row['resource_class_id']} on provider {row['resource_provider_id']}"
+            f" to consumer {row['consumer_id']}"
+        )
+        if row["uuid"] is None:
+            found.append(f"{at}: there is no such consumer")
+        elif row["counted"] is None:
+            found.append(f"{at}: there is no such inventory")
+        else:
+            found.append(f"{at}: of nothing")
+    for row in await _CONSUMERS(tx):
+        at, generation = f"consumer {row['uuid']}", row["generation"]
+        holds, why = row["holds"], row["why"]
+        if generation < 1:
+            found.append(f"{at}: generation {generation}")
+        if not holds:
+            found.append(f"{at}: holds nothing")
+        if why is not None:
+            found.append(f"{at}: has retired ({why}) and is still there")
+        if generation >= 1 and holds and why is None:
+            found.append(f"{at}: its project, user or type is not known")
+    for row in await _PROVIDERS(tx):
+        found.append(
+            f"provider {row['uuid']}: generation {row['generation']}, shape {row['shape']},"
+            " or a root that is not its own"
+        )
+    for group in await server_groups.hard(tx):
+        found += [f"server group {group.uuid} ({group.policy}): {breach}" for breach in group.breaches()]
     return found
 
 

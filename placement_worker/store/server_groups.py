@@ -125,22 +125,15 @@ async def find(tx: Transaction, query: FindGroups) -> list[ServerGroup]:
 
 def _server_group(group: GroupPlaces) -> ServerGroup:
     places = {consumer: tuple(sorted(roots)) for consumer, roots in sorted(group.places.items())}
+    holders = group.holder_consumers
     return ServerGroup(
         id=group.uuid,
         name=group.name,
         project=group.project,
         policy=group.policy,
         max_per_host=group.max_per_host,
-        members={
-            consumer_id: roots
-            for consumer_id, roots in places.items()
-            if consumer_id not in group.holder_consumers
-        },
-        left={
-            consumer_id: roots
-            for consumer_id, roots in places.items()
-            if consumer_id in group.holder_consumers
-        },
+        members={member: roots for member, roots in places.items() if member not in holders},
+        left={holder: roots for holder, roots in places.items() if holder in holders},
     )
 
 

@@ -74,14 +74,6 @@ class ImportedCloud:
         )
         return made
 
-    def generation(self, provider: str) -> int:
-        return int(self.api.get(f"/resource_providers/{provider}")["generation"])
-
-
-@pytest.fixture
-def cloud(original: PlacementApi) -> ImportedCloud:
-    return ImportedCloud(original)
-
 
 def test_everything_comes_over_and_stays_the_same(
     api: PlacementApi, original: PlacementApi, import_: Import
@@ -101,51 +93,3 @@ def test_everything_comes_over_and_stays_the_same(
     code, said = import_("--verify")
     assert "nothing had to be changed" in said and code == 0
     assert api.get("/resource_providers") == before  # generations too
-
-
-def test_changes_in_the_source_placement_are_found_and_imported(
-    api: PlacementApi, cloud: ImportedCloud, import_: Import
-) -> None:
-    import_()
-    (root, cells), (_, others) = cloud.hosts[0], cloud.hosts[1]
-    cloud.api.do("PUT", f"/resource_providers/{root}", {"name": "renamed"})
-    inventory = {"total": 16, "reserved": 1, "resource_provider_generation": cloud.generation(cells[1])}
-    cloud.api.do("PUT", f"/resource_providers/{cells[1]}/inventories/VCPU", inventory)
-    cloud.api.do("DELETE", f"/resource_providers/{others[1]}/traits")
-    moved = {
-        "allocations": {cells[1]: {"resources": {"VCPU": 3}}},
-        "consumer_generation": 1,
-        **OWNER,
-        "user_id": "another",
-    }
-    cloud.api.do("PUT", f"/allocations/{cloud.consumers[0]}", moved)
-
-    code, said = import_("--dry-run", "--verify")
-    assert code == 1
-    assert f"provider {root}: 'renamed': its name is 'host-0' here" in said
-    assert "inventory of VCPU has total 8, reserved 0 here, not total 16, reserved 1" in said
-    assert "trait HW_NUMA_ROOT is only here" in said
-    assert f"consumer {cloud.consumers[0]}: its user is 'u' here, not 'another'" in said
-    assert "verified: 5 differences" in said
-
-    code, said = import_("--verify")
-    assert (code, "both sides hold the same" in said) == (0, True), said
-
-
-def test_providers_deleted_in_the_source_are_deleted_on_request(
-    api: PlacementApi, cloud: ImportedCloud, import_: Import
-) -> None:
-    import_()
-    lone = cloud.provider("lone", None, VCPU=1)
-    import_()
-    cloud.api.do("DELETE", f"/resource_providers/{lone}")
-    cloud.api.do("DELETE", f"/allocations/{cloud.consumers[2]}")
-
-    code, said = import_("--verify")
-    assert code == 1 and "nothing had to be changed" in said
-    assert f"provider {lone}: 'lone' is only here" in said
-    assert f"consumer {cloud.consumers[2]}: holds" in said
-
-    code, said = import_("--verify", "--prune")
-    assert "1 provider removed, 1 consumer released" in said
-    assert (code, "both sides hold the same" in said) == (0, True), said

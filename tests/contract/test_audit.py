@@ -181,7 +181,7 @@ async def test_a_host_that_a_client_put_into_two_zones_is_a_note(sound: Settings
             await placement.aggregates.edit(AggregateEditRequested(edit=made))
         for host, aggregates in ((1, (east, west, plain)), (2, (east, again))):
             order = SetAggregates(provider=uid(host, "a"), aggregates=aggregates)
-            await placement.providers.edit(EditRequested(edit=order))
+            await placement.providers.edit_many([EditRequested(edit=order)])
     found = await audited(sound)
     assert (found.clean, found.notes) == (
         True,

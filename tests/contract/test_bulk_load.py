@@ -15,8 +15,6 @@ from tests.support.placement_builders import (
     a_claim,
     a_load,
     a_placement,
-    a_release,
-    a_report,
     an_order,
     keeps_its_index,
     on_hosts,
@@ -92,17 +90,6 @@ async def test_stored_trees_decide_which_loads_are_one_transaction(
     assert results == [why, *[("made", 1)] * 5, why]
 
 
-async def test_a_class_in_use_stays_and_may_shrink(placement: Placement) -> None:
-    await load(placement, a_load(1, inventories={**EIGHT, "DISK_GB": Inventory(total=4)}))
-    await placement.claims.claim_many([an_order(a_claim(1, on_hosts(1, VCPU=6)))])
-    less = {"VCPU": Inventory(total=8, reserved=8)}
-    assert outcomes(await load(placement, a_load(1, inventories=less))) == [("changed", 3)]
-    row = placement.memory.index.rows[uid(1, "a")]
-    assert dict(row.used) == {"VCPU": 6}
-    await placement.claims.release_many([a_release(1, 1)])
-    assert outcomes(await load(placement, a_load(1, inventories={}))) == [("changed", 4)]
-
-
 async def test_trees_are_rearranged_in_one_load(url: str, placement: Placement) -> None:
     await load(placement, a_load(1), a_load(2, 1), a_load(3, 2), a_load(4))
     async with a_placement(url) as other:
@@ -114,14 +101,6 @@ async def test_trees_are_rearranged_in_one_load(url: str, placement: Placement) 
     tops = {row.uuid: (row.parent, row.root) for row in placement.memory.index.rows.values()}
     one, two, three, four = (uid(number, "a") for number in (1, 2, 3, 4))
     assert tops == {two: (None, two), one: (two, two), four: (None, four), three: (four, four)}
-
-
-async def test_owners_reports_and_loads_go_together(placement: Placement) -> None:
-    await placement.reports.report_many([a_report(1)])
-    assert outcomes(await load(placement, a_load(2, 1))) == [("made", 1)]
-    assert placement.memory.index.rows[uid(2, "a")].cell == "c1"
-    await placement.reports.report_many([a_report(1, sequence=2)])
-    assert sorted(placement.memory.index.rows) == [uid(1, "a"), uid(2, "a")]
 
 
 async def test_thousands_of_providers_in_one_load(placement: Placement) -> None:

@@ -9,11 +9,11 @@ import os_traits  # type: ignore[import-untyped]
 import pytest
 
 from bus.claims import Claimed
-from bus.names import DropName, FindNames, MakeName, NameEdited, NameKind, NameResult, RenameName, Standard
+from bus.names import DropName, FindNames, MakeName, NameEdited, NameKind, RenameName
 from bus.reports import Inventory
 from bus.resources import Edited, EditResult, SetInventories, SetTraits
 from bus.sql.transaction import Transaction
-from bus.vocabulary import InUse, Missing, Taken
+from bus.vocabulary import Missing
 from placement_worker import Placement
 from placement_worker.store import claims
 from tests.support.ids import uid
@@ -90,45 +90,7 @@ async def test_one_of_several_concurrent_creations_of_a_name_succeeds(
         assert (await listed(other, kind, prefix="CUSTOM_")) == ["CUSTOM_A"]
 
 
-NOT_CUSTOM = (
-    "VCPU",
-    "COMPUTE_NODE",
-    "CUSTOM_",
-    "CUSTOM_a",
-    "custom_A",
-    "CUSTOM_A B",
-    "A",
-    "CUSTOM_" + "A" * 249,
-)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", NOT_CUSTOM)
-async def test_only_names_of_the_custom_form_can_be_made(
-    placement: Placement, kind: NameKind, name: str
-) -> None:
-    assert await edit_name(placement, kind, MakeName(name=name)) == Standard(name=name)
-    longest = "CUSTOM_" + "A" * 248
-    assert isinstance(await edit_name(placement, kind, MakeName(name=longest)), NameEdited)
-
-
 # Dropping
-
-
-@pytest.mark.parametrize("kind, standard", [("resource class", "VCPU"), ("trait", "COMPUTE_NODE")])
-async def test_names_that_are_in_use_standard_or_absent_cannot_be_deleted(
-    placement: Placement, kind: NameKind, standard: str
-) -> None:
-    await has_host(placement, inventories={"CUSTOM_A": Inventory(total=1)}, traits=("CUSTOM_A",))
-    assert await edit_name(placement, kind, DropName(name="CUSTOM_A")) == InUse(what="CUSTOM_A")
-    assert await edit_name(placement, kind, DropName(name=standard)) == Standard(name=standard)
-    assert await edit_name(placement, kind, DropName(name="CUSTOM_B")) == Missing(
-        what=kind, names=("CUSTOM_B",)
-    )
-    await set_inventories(placement)
-    await set_traits(placement)
-    assert await edit_name(placement, kind, DropName(name="CUSTOM_A")) == NameEdited()
-    assert await listed(placement, kind, prefix="CUSTOM_") == []
 
 
 async def test_a_number_once_given_to_a_class_is_never_given_to_another(placement: Placement) -> None:
@@ -182,23 +144,6 @@ async def test_a_class_is_renamed_with_all_that_is_there_of_it(url: str, placeme
         assert isinstance(await edit_name(other, "resource class", MakeName(name=old)), NameEdited)
         await placement.memory.fresh()
         assert seen_by(placement) == seen_by(other)
-
-
-async def test_why_a_class_cannot_be_renamed(placement: Placement) -> None:
-    for name in ("CUSTOM_A", "CUSTOM_B"):
-        await edit_name(placement, "resource class", MakeName(name=name))
-
-    async def rename(name: str, to: str, kind: NameKind = "resource class") -> NameResult:
-        return await edit_name(placement, kind, RenameName(name=name, to=to))
-
-    assert await rename("CUSTOM_A", "CUSTOM_B") == Taken(what="resource class", value="CUSTOM_B")
-    assert await rename("CUSTOM_NO", "CUSTOM_C") == Missing(what="resource class", names=("CUSTOM_NO",))
-    assert await rename("VCPU", "CUSTOM_C") == Standard(name="VCPU")
-    assert await rename("CUSTOM_A", "VCPU") == Standard(name="VCPU")
-    assert await rename("CUSTOM_A", "CUSTOM_C", "trait") == Standard(name="CUSTOM_A")
-    same = await rename("CUSTOM_A", "CUSTOM_A")
-    assert isinstance(same, NameEdited)
-    assert await listed(placement, "resource class", prefix="CUSTOM_") == ["CUSTOM_A", "CUSTOM_B"]
 
 
 @pytest.mark.services

@@ -6,10 +6,8 @@ from typing import Any
 import pytest
 
 from bus.errors import Unavailable
-from placement_worker.store import changes
 from tests.support.http_placement import HttpPlacement, a_stream, claim_in_json, error_of
 from tests.support.ids import uid
-from tests.support.placement_builders import tell_all
 
 A, B = uid(1, "a"), uid(2, "a")
 
@@ -74,20 +72,6 @@ def a_load_in_json(number: int, parent: int | None = None, **given: Any) -> dict
     }
 
 
-async def test_a_thousand_providers_in_one_request(door: HttpPlacement) -> None:
-    providers = [a_load_in_json(number) for number in range(500)] + [
-        a_load_in_json(500 + n, n) for n in range(500)
-    ]
-    told = await door.made("/berth/providers", {"providers": providers}, method="POST")
-    assert [one["did"] for one in told["results"]] == ["made"] * 1000
-    again = await door.made("/berth/providers", {"providers": providers}, method="POST")
-    assert {one["did"] for one in again["results"]} == {"nothing"}
-    found = await door.made("/allocation_candidates?resources=VCPU:8&limit=2000", method="GET")
-    assert len(found["allocation_requests"]) == 1000
-    child = await door.made(f"/resource_providers/{uid(501, 'a')}", method="GET")
-    assert child["parent_provider_uuid"] == uid(1, "a")
-
-
 @pytest.mark.parametrize(
     ("body", "says"),
     [
@@ -147,19 +131,6 @@ async def test_the_feed_without_a_number_begins_with_new_changes(door: HttpPlace
         assert change_of((await stream.events(1))[0])[1]["provider"] == B
 
 
-async def test_a_change_that_is_no_longer_stored_is_410(
-    door: HttpPlacement, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await door.provider(A, VCPU=8)
-    monkeypatch.setattr(changes, "KEEP", 1)
-    await tell_all(door.placement)
-    await door.placement.log.trim()
-    answer = await door("GET", "/berth/changes?after=0")
-    assert answer.status_code == 410
-    assert "are not stored any more" in answer.text
-    assert "read everything again" in answer.text
-
-
 async def test_a_future_change_number_is_refused(door: HttpPlacement) -> None:
     """A slip, or a database that was put back: what the client knows is of no use either way."""
     newest = await seen(door)
@@ -205,15 +176,6 @@ async def test_only_answers_to_reads_have_an_etag(near: HttpPlacement) -> None:
     assert "etag" not in (await near("GET", "/nowhere")).headers
     await near.made("/traits/CUSTOM_T")
     assert "etag" not in (await near("GET", "/traits/CUSTOM_T")).headers
-
-
-async def test_candidates_have_an_etag(door: HttpPlacement) -> None:
-    await door.provider(A, VCPU=8)
-    path = "/allocation_candidates?resources=VCPU:1"
-    tag = (await door("GET", path)).headers["etag"]
-    assert (await door("GET", path, if_none_match=tag)).status_code == 304
-    await door.made(f"/allocations/{uid(1)}", claim_in_json((A, {"VCPU": 1})))
-    assert (await door("GET", path, if_none_match=tag)).status_code == 200
 
 
 # Health

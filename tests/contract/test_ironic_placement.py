@@ -91,7 +91,7 @@ async def test_a_deleted_provider_in_use_is_marked(rack: Placement) -> None:
 
 
 async def test_a_provider_without_reports_has_no_owner(rack: Placement) -> None:
-    await rack.providers.edit(EditRequested(edit=MakeProvider(provider=uid(7, "a"), name="by-hand")))
+    await rack.providers.edit_many([EditRequested(edit=MakeProvider(provider=uid(7, "a"), name="by-hand"))])
     (one,) = await find_providers(rack, ids=(uid(7, "a"),), parts=OWNER)
     assert (one.agent, one.cell, one.sequence) == ("", "", -1)
 
@@ -147,7 +147,7 @@ async def test_an_operators_traits_on_a_node_are_not_a_difference(placement: Pla
             SetAggregates(provider=node, aggregates=(*before.aggregates, rack)),
             AddInventory(provider=node, resource_class="DISK_GB", inventory=Inventory(total=5)),
         ):
-            await placement.providers.edit(EditRequested(edit=edit))
+            await placement.providers.edit_many([EditRequested(edit=edit)])
         [after] = await find_providers(
             placement, ids=(node,), parts=("inventories", "traits", "aggregates", "owner")
         )

@@ -7,25 +7,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bus.claims import (
-    CLEANUP,
-    MIGRATION,
-    Claimed,
-    ClaimRequested,
-    Held,
-    OutsideCell,
-    Refused,
-    Released,
-    Retired,
-    holder_consumer,
-)
+from bus.claims import CLEANUP, MIGRATION, Claimed, ClaimRequested, Held, Released, Retired
 from bus.clock import Clock
 from bus.moves import BEGUN, SHELVED
 from bus.resources import FindAllocations
 from bus.vocabulary import Allocations, Contended
 from placement_worker import Placement
 from placement_worker.store import changes
-from placement_worker.store.audit import breaches, holdings, retired
+from placement_worker.store.audit import breaches, retired
 from tests.support.ids import uid
 from tests.support.midway import EveryCommit, every_commit
 from tests.support.placement_builders import (
@@ -176,28 +165,6 @@ async def test_on_the_way_back_the_instance_holds_its_former_allocations(placeme
     assert await claim(placement, is_returning(keep=LEFT)) == [again]
     assert isinstance(await release(placement, LEFT, None, fenced=False), Released)
     assert placement.memory.index.rows[H2].free == {"VCPU": 8}
-
-
-async def test_a_cell_takes_over_for_its_builds_and_begins_nothing(placement: Placement) -> None:
-    kept, left = holder_consumer(uid(BUILD), 1), holder_consumer(uid(BUILD), 2)
-    began = moves()
-    await claim(placement, an_order(replace(began.claims[0], keep=kept)))
-
-    async def asked(order: ClaimRequested, cell: str = "c1") -> Any:
-        [answer] = await placement.claims.claim_many([order], cell=cell)
-        return answer.results[0]
-
-    back = is_returning().claims[0]
-    for forged in (
-        moves(3, move=501, generation=2),
-        an_order(replace(back, take_over=uid(KEEP))),
-        an_order(replace(back, take_over=kept, keep=uid(LEFT))),
-    ):
-        result = await asked(forged)
-        assert isinstance(result, Refused) and isinstance(result.refusals[0], OutsideCell), result
-    assert isinstance(await asked(an_order(replace(back, take_over=kept)), "c2"), Refused)
-    assert isinstance(await asked(an_order(replace(back, take_over=kept, keep=left))), Claimed)
-    assert set(await holdings(placement.database)) == {uid(BUILD), left}
 
 
 # Whatever comes

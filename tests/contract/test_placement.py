@@ -1,18 +1,16 @@
 """Placement's operations, the same on both databases, under redelivery and reordering."""
 
-import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import pytest
 
 from bus.claims import Choice, Claimed, Full, Held, Moved, NoSuchProvider, Refused, Released, Retired
 from bus.messages import InventoryReported
 from bus.replication import PlacementChanged, ProviderChange
 from bus.reports import Inventory
-from bus.resources import FindAllocations
 from bus.sql.failures import Conflict
+from bus.sql.transaction import PostgresTransaction
 from bus.vocabulary import Contended
 from placement_worker import Placement
 from placement_worker.memory import Forgotten
@@ -112,53 +110,6 @@ async def test_a_swap_moves_allocations_in_one_step(placement: Placement) -> Non
     assert await offered(placement) == ["host-1"]
 
 
-async def held_by(placement: Placement) -> dict[str, tuple[Any, ...]]:
-    """Consumer → its type, project and generation, and what it holds."""
-    found = await placement.lookups.allocations(FindAllocations(providers=(uid(1, "a"), uid(2, "a"))))
-    whole = await placement.lookups.allocations(
-        FindAllocations(consumers=tuple(c.id for c in found.consumers))
-    )
-    return {
-        consumer.id: (consumer.type, consumer.project, consumer.generation, consumer.allocations)
-        for consumer in whole.consumers
-    }
-
-
-async def test_a_swap_can_keep_the_old_allocations_for_a_holder(placement: Placement) -> None:
-    await report(placement, a_report(1, inventories=VCPU), a_report(2, inventories=VCPU))
-    await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=5), project="p7")))
-    swap = an_order(a_claim(1, on_hosts(2, VCPU=5), generation=1, project="p7", keep=9))
-
-    assert await claim(placement, swap) == [Claimed(choice=0, generation=2, number=3)]
-    assert await held_by(placement) == {
-        uid(1): ("INSTANCE", "p7", 2, on_hosts(2, VCPU=5)),
-        uid(9): ("CLEANUP", "p7", 1, on_hosts(1, VCPU=5)),
-    }
-    (full,) = await claim(placement, an_order(a_claim(3, on_hosts(1, VCPU=4))))
-    assert full == Refused(refusals=(Full(provider=uid(1, "a"), resource_class="VCPU", asked=4, free=3),))
-    (again,) = await claim(placement, swap)
-    assert again == Held(generation=2, allocations=on_hosts(2, VCPU=5), roots=(uid(2, "a"),))
-    assert await release(placement, a_release(9, None, fenced=False)) == [Released(number=4)]
-    assert await claim(placement, an_order(a_claim(3, on_hosts(1, VCPU=8)))) == [
-        Claimed(choice=0, generation=1, number=5)
-    ]
-
-
-@pytest.mark.parametrize("together", [True, False])
-async def test_a_release_can_keep_the_allocations_for_a_holder(placement: Placement, together: bool) -> None:
-    await report(placement, a_report(1, inventories=VCPU))
-    await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=5), project="p7")))
-    keeping, again = (a_release(1, 1, "error: lost", keep=9) for _ in range(2))
-    if together:
-        first, second = await release(placement, keeping, again)
-    else:
-        (first,), (second,) = await release(placement, keeping), await release(placement, again)
-    assert (first, second) == (Released(number=3), Retired(why="error: lost"))
-    assert await held_by(placement) == {uid(9): ("CLEANUP", "p7", 1, on_hosts(1, VCPU=5))}
-    assert await release(placement, a_release(9, None, fenced=False)) == [Released(number=4)]
-    assert await held_by(placement) == {}
-
-
 async def test_conflicts_are_retried_and_then_reported(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +131,27 @@ async def test_conflicts_are_retried_and_then_reported(
     assert await release(placement, a_release(1, 1)) == [Contended()]
     losing = 0
     assert list(await holdings(placement.database)) == [uid(1)]
+
+
+@pytest.mark.services
+async def test_new_consumers_take_three_statements_however_many(
+    placement_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is a round trip: one inserts consumers and locks providers, one reads these, one writes."""
+    statements: list[str] = []
+    fetch = PostgresTransaction.fetch
+
+    async def recorded(self: PostgresTransaction, sql: str, values: Sequence[Any]) -> Sequence[Any]:
+        statements.append(sql)
+        return await fetch(self, sql, values)
+
+    async with a_placement(placement_url) as placement:
+        await report(placement, a_report(1), a_report(2))
+        await claim(placement, an_order(a_claim(9, on_hosts(1, VCPU=1))))  # owners have numbers now
+        monkeypatch.setattr(PostgresTransaction, "fetch", recorded)
+        results = await claim(placement, *(an_order(a_claim(n, on_hosts(n, VCPU=1))) for n in (1, 2)))
+    assert all(isinstance(result, Claimed) for result in results)
+    assert len(statements) == 3
 
 
 # Releases
@@ -258,30 +230,6 @@ async def test_a_report_is_a_whole_tree_and_the_same_again_changes_nothing(place
     assert placement.memory.index.seen == seen + 1
 
 
-@pytest.mark.parametrize("together", [True, False])
-async def test_an_older_report_changes_nothing(placement: Placement, together: bool) -> None:
-    new = a_report(1, sequence=5, inventories={"VCPU": Inventory(total=2)})
-    old = a_report(1, sequence=4, inventories={"VCPU": Inventory(total=64)})
-    if together:
-        assert await report(placement, new, old) == ["", ""]
-    else:
-        assert await report(placement, new) == [""]
-        assert await report(placement, old) == [""]
-    assert await offered(placement, VCPU=3) == []
-    assert await offered(placement, VCPU=2) == ["host-1"]
-
-
-async def test_a_claim_chosen_before_a_reshape_is_refused(placement: Placement) -> None:
-    await report(placement, a_report(1))
-    chosen = (await placement.find_candidates(looking_for({"VCPU": 1}))).candidates[0]
-    choice = Choice(chosen.allocations, chosen.shapes)
-    await claim(placement, an_order(a_claim(1, choice)))
-    await report(placement, a_report(1, sequence=2, inventories={"VCPU": Inventory(total=9)}))
-    assert await claim(placement, an_order(a_claim(2, choice))) == [
-        Refused(refusals=(Moved(provider=uid(1, "a")),))
-    ]
-
-
 async def test_a_deleted_tree_is_not_created_again_by_a_late_report(placement: Placement) -> None:
     await report(placement, a_report(1, a_provider(2, 1)))
     shape, _ = figures(placement, 1)
@@ -305,14 +253,6 @@ async def test_a_deleted_tree_in_use_closes_and_is_removed_when_free(placement: 
     await release(placement, a_release(1, 1))
     await placement.reports.sweep()
     assert list(placement.memory.index.rows) == [uid(2, "a")]
-
-
-async def test_a_host_that_moves_to_another_agent_is_seen_there(placement: Placement) -> None:
-    await report(placement, a_report(1))
-    shape, _ = figures(placement, 1)
-    await report(placement, msgspec.structs.replace(a_report(1, sequence=2), agent="another"))
-    assert placement.memory.index.rows[uid(1, "a")].agent == "another"
-    assert figures(placement, 1)[0] == shape + 1
 
 
 BAD = {
@@ -402,29 +342,6 @@ async def announced(placement: Placement) -> list[PlacementChanged]:
         return await changes.unpublished(tx, 1000)
 
 
-async def test_another_process_follows_by_the_changes_alone(url: str, placement: Placement) -> None:
-    async with a_placement(url) as other:
-        await report(placement, a_report(1, a_provider(2, 1)), a_report(3, traits=("CUSTOM_NEW",)))
-        await claim(placement, an_order(a_claim(1, on_hosts(1, 3))))
-        await report(placement, gone(3, 2))
-        for message in await announced(placement):
-            await other.memory.handle_many([message])
-            await other.memory.handle_many([message])
-        assert seen_by(other) == seen_by(placement)
-        assert other.memory.index.seen == placement.memory.index.seen == 3
-
-
-async def test_a_change_that_never_arrives_is_read_from_the_log(url: str, placement: Placement) -> None:
-    async with a_placement(url) as other:
-        await report(placement, a_report(1))
-        await claim(placement, an_order(a_claim(1, on_hosts(1))))
-        await report(placement, a_report(2), gone(1, 2))
-        assert seen_by(other) == {}
-        await other.memory.fresh()
-        assert seen_by(other) == seen_by(placement)
-        assert other.memory.index.seen == placement.memory.index.seen
-
-
 async def test_a_process_that_missed_more_than_the_log_holds_reloads(
     url: str, placement: Placement, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -438,19 +355,6 @@ async def test_a_process_that_missed_more_than_the_log_holds_reloads(
         assert seen_by(other) == seen_by(placement)
         assert other.memory.index.seen == 3
     assert "reading everything again" in caplog.text
-
-
-async def test_the_feed_gives_every_change_from_a_number_on_as_it_comes(placement: Placement) -> None:
-    await report(placement, a_report(1))
-    await report(placement, a_report(2))
-    feed = placement.memory.feed(1)
-    assert (await anext(feed)).number == 2
-    coming = asyncio.ensure_future(anext(feed))
-    await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=3))))
-    change = await asyncio.wait_for(coming, 5)
-    assert (change.number, change.changes[0].used["VCPU"]) == (3, 3)
-    assert isinstance(feed, AsyncGenerator)
-    await feed.aclose()
 
 
 @pytest.mark.parametrize("after", [0, 4])

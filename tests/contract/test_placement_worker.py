@@ -12,10 +12,8 @@ from bus.cells import CellEditRequested, DropCell, RegisterCell
 from bus.claims import Claimed, Held
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.errors import AnswerRefused, NoAnswer
+from bus.errors import NoAnswer
 from bus.local import LocalBroker, LocalTransport
-from bus.queries import FindCandidates
-from bus.requests import ResourceGroup
 from bus.resources import FindProviders
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
@@ -101,19 +99,3 @@ async def test_placement_consumes_reports_of_registered_cells(database: Database
         with pytest.raises(NoAnswer):
             await client.asker(topics.CELL_PROVIDERS, timeout=0.1)(FindProviders(cell="c9"))
         assert (await providers(FindProviders(cell="c1"))).providers == ()
-
-
-async def test_a_question_that_cannot_be_answered_is_refused_by_the_field(database: Database) -> None:
-    broker = LocalBroker()
-    async with Bus(LocalTransport(broker)) as client, served(broker, database):
-        ask = client.asker(topics.FIND_CANDIDATES)
-        with pytest.raises(AnswerRefused, match=r"groups\[0\].resources"):
-            await ask(FindCandidates(groups=(ResourceGroup(suffix="_x"),)))
-
-
-async def test_the_workers_table_lists_its_announcements(database: Database) -> None:
-    worker = placement_worker(Placement(database, Clock()), _nowhere, ("c1",))
-    assert worker.emits == {topics.PLACEMENT_CHANGED.message, topics.BUILD_RESHAPED.message}
-
-
-async def _nowhere(_: object) -> None: ...

@@ -12,7 +12,6 @@ from bus.aggregates import AggregateEditRequested, MakeAggregate
 from bus.errors import Unavailable
 from bus.messages import BuildPlaced, BuildRequested
 from bus.replication import FindTrees, PlacementChanged, TreesFound
-from bus.reports import Inventory
 from bus.requests import Flavor
 from bus.resources import LoadProviders
 from placement_worker import IndexedSource
@@ -21,15 +20,7 @@ from placement_worker.store import changes
 from scheduler_worker import RequestOptions
 from tests.support.buses import Connect
 from tests.support.ids import uid
-from tests.support.placement_builders import (
-    a_claim,
-    a_load,
-    a_provider,
-    a_report,
-    an_order,
-    on_hosts,
-    tell_all,
-)
+from tests.support.placement_builders import a_claim, a_load, a_report, an_order, on_hosts, tell_all
 from tests.support.placement_calls import claim, report
 from tests.support.replicated_placement import Doings, ReplicatedPlacement, replicated
 from tests.support.schedulers import scheduler_of
@@ -67,13 +58,6 @@ def asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("placement_worker.core.trees.CARRIED", 0)
 
 
-async def test_a_replica_loads_the_providers_of_placement(world: ReplicatedPlacement) -> None:
-    placement = await world.start()
-    await Doings(Random(1)).some(placement, 40)
-    kept = await world.follow()
-    await in_time(world.agrees(kept))
-
-
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_replica_follows_random_changes(world: ReplicatedPlacement, seed: int, never: None) -> None:
     placement = await world.start()
@@ -93,32 +77,6 @@ async def test_a_replica_follows_by_queries_alone(
     kept = await world.follow()
     await Doings(Random(seed)).some(placement, 40)
     await in_time(world.agrees(kept))
-
-
-@pytest.mark.parametrize(("children", "questions"), [(0, 0), (48, 0), (60, 1)])
-async def test_small_trees_are_part_of_the_change_message(
-    world: ReplicatedPlacement, monkeypatch: pytest.MonkeyPatch, never: None, children: int, questions: int
-) -> None:
-    asked: list[FindTrees] = []
-    lookup = Lookups.trees
-
-    async def counted(self: Lookups, query: FindTrees) -> TreesFound:
-        if query.roots:
-            asked.append(query)
-        return await lookup(self, query)
-
-    monkeypatch.setattr(Lookups, "trees", counted)
-    placement = await world.start()
-    kept = await world.follow()
-    await in_time(kept.loaded())
-    some = [
-        a_provider(100 + position, 1, inventories={"CUSTOM_VF": Inventory(total=4)})
-        for position in range(children)
-    ]
-    await report(placement, a_report(1, *some))
-    await in_time(world.agrees(kept))
-    assert len(kept.index.trees[uid(1, "a")]) == children + 1
-    assert len(asked) == questions
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -212,22 +170,6 @@ async def test_a_replica_waits_for_placement_and_logs_it_once(
     assert said() == ["does not answer", "answers again"] * (len(said()) // 2)
 
 
-async def test_a_replica_continues_after_a_restart_of_placement(
-    world: ReplicatedPlacement, soon: None
-) -> None:
-    placement = await world.start()
-    doings = Doings(Random(7))
-    await doings.some(placement, 10)
-    kept = await world.follow()
-    await in_time(world.agrees(kept))
-    await world.stop()
-    assert kept.index.rows
-    await doings.some(placement, 20)
-    placement = await world.start()
-    await doings.some(placement, 20)
-    await in_time(world.agrees(kept))
-
-
 async def test_a_replica_reloads_if_missed_changes_are_pruned(
     world: ReplicatedPlacement, soon: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,30 +198,6 @@ async def test_another_database_is_noticed_by_numbers_that_go_back(
     kept.index.seen += 100
     await until(lambda: "its database is a different one" in caplog.text)
     await in_time(world.agrees(kept))
-
-
-async def test_a_replica_never_returns_to_an_older_state(world: ReplicatedPlacement) -> None:
-    placement = await world.start()
-    await report(placement, *(a_report(number) for number in range(1, 5)))
-    kept = await world.follow()
-    await in_time(kept.loaded())
-    seen: list[tuple[int, int]] = []
-    watching = True
-
-    async def watch() -> None:
-        while watching:
-            index = kept.index
-            used = sum(row.used.get("VCPU", 0) for row in index.rows.values())
-            seen.append((index.seen, used))
-            await asyncio.sleep(0)
-
-    async with asyncio.TaskGroup() as group:
-        group.create_task(watch())
-        for consumer in range(1, 25):
-            await claim(placement, an_order(a_claim(consumer, on_hosts(consumer % 4 + 1))))
-        await in_time(world.agrees(kept))
-        watching = False
-    assert seen == sorted(seen) and len(set(seen)) > 1
 
 
 async def test_many_reported_trees_are_read_with_few_queries(

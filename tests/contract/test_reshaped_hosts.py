@@ -14,7 +14,7 @@ from bus.messages import BuildEnded
 from bus.requests import Flavor
 from bus.vocabulary import Allocations
 from compute_sim import Durations, FaultPlan, Hardware, SimHost, fleet
-from compute_sim.core.drivers import NumaDriver, PhysicalGpu, VgpuDriver
+from compute_sim.core.drivers import NumaDriver
 from compute_sim.machines import Machine
 from tests.support.buses import Connect
 from tests.support.driver_cloud import DriverCloud, a_driver_cloud
@@ -25,7 +25,6 @@ __all__ = ["every_commit"]
 
 RUNNING = 50
 NUMA = NumaDriver(vcpus=40, vcpu_ratio=1.0, pcpus=0, memory_mb=4096, reserved_mb=0, pages={}, disk_gb=500)
-GPU = VgpuDriver(gpus=(PhysicalGpu(device="g0", types={"small": 4}),))
 SMALL = Flavor(name="small", vcpus=1, memory_mb=64, disk_gb=1)
 SLOW = FaultPlan(durations=Durations.parse("uniform:0,0.05"))
 
@@ -183,30 +182,3 @@ async def test_guests_that_do_not_fit_numa_cells_delay_the_reshape(
         await cloud.delete(big)
         await until(lambda: in_cells(cloud), "the tree has cells", 30.0)
         await until(lambda: all_know(cloud, small), "all know")
-
-
-@pytest.mark.parametrize("connect", ["local"], indirect=True)
-async def test_back_to_a_flat_host_with_its_gpu_where_it_was(connect: Connect, url: str) -> None:
-    below, above = hosts(NUMA, GPU, count=1), hosts(GPU, count=1)
-    wants = Flavor(
-        name="g", vcpus=2, memory_mb=64, extra_specs={"hw:numa_nodes": "1", "resources1:VGPU": "1"}
-    )
-    async with a_driver_cloud(connect, url, below) as cloud:
-        (build,) = await active(cloud, wants)
-        before, mapped = await cloud.held(build), cloud.guest(build).mappings
-        assert len(mapped) > 1
-        await cloud.agent.stop()
-        await cloud.agent.start(above)
-
-        async def flat() -> bool:
-            return not any("_numa" in name for name in await cloud.providers())
-
-        await until(flat, "the cells are gone")
-        await until(lambda: all_know(cloud, [build]), "all know")
-        after = await cloud.held(build)
-        assert sums(after) == sums(before) and after[above[0].root] == {"VCPU": 2, "MEMORY_MB": 64}
-        now = cloud.guest(build).mappings
-        assert now["1"] == mapped["1"]
-        assert {serving for suffix, serving in now.items() if suffix != "1"} == {(above[0].root,)}
-        await cloud.delete(build)
-        assert cloud.disk.devices.held == {}

@@ -8,7 +8,6 @@ from unittest.mock import Mock
 import pytest
 
 from berth.searching import SharedMemory, candidate_source
-from bus.claims import Claimed
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
@@ -75,27 +74,6 @@ async def test_a_question_does_not_wait_for_four_that_take_long(placement: Place
     assert sorted(ended[1:]) == [f"hopeless {position}" for position in range(4)]
 
 
-async def test_long_searches_take_turns(placement: Placement, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("placement_worker.worker.SLICE_SECONDS", 0.0)
-    turns: list[int] = []
-    sliced = placement.searches._turn.acquire
-
-    async def acquire() -> bool:
-        task = asyncio.current_task()
-        assert task is not None
-        turns.append(int(task.get_name()))
-        return await sliced()
-
-    monkeypatch.setattr(placement.searches._turn, "acquire", acquire)
-    async with asyncio.TaskGroup() as group:
-        for position in range(3):
-            group.create_task(placement.searches.run(search_steps, many()), name=str(position))
-    alike = [turns.count(position) for position in range(3)]
-    assert min(alike) > 20
-    assert max(alike) - min(alike) <= 1
-    assert sorted(turns[:9]) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-
-
 async def test_a_slice_is_measured_by_the_clock_that_was_given() -> None:
     """So that a simulation runs alike however busy the machine is."""
     monotonic = Mock(side_effect=count(0.0, SLICE_SECONDS))
@@ -104,28 +82,6 @@ async def test_a_slice_is_measured_by_the_clock_that_was_given() -> None:
         before = monotonic.call_count
         assert (await placement.find_candidates(looking_for({"VCPU": 1}))).fitting == 2
         assert monotonic.call_count > before
-
-
-async def test_claims_and_reports_come_in_between_and_the_answer_is_sound(
-    placement: Placement, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("placement_worker.worker.SLICE_SECONDS", 0.0)
-    async with placement.searches._turn:  # another has it
-        searching = asyncio.create_task(placement.searches.run(search_steps, many()))
-        await asyncio.sleep(0)
-        order = an_order(a_claim(1, on_hosts(10, CUSTOM_VF=4)))
-        (answer,) = await placement.claims.claim_many([order])
-        assert isinstance(answer.results[0], Claimed)
-        smaller = a_report(
-            1, *(a_provider(10 + position, 1, inventories=VFS) for position in range(5)), sequence=2
-        )
-        assert await placement.reports.report_many([smaller]) == [None]
-        assert not searching.done()
-        assert len(placement.memory.index.rows) == 7
-    found = await searching
-    assert len(found.fits) == 20_000
-    assert len(found.snapshot.rows_of(uid(1, "a"))) == CHILDREN + 1  # all that its fits are made of
-    assert len((await placement.searches.run(search_steps, many())).fits) < 200
 
 
 async def test_a_cancelled_search_holds_no_snapshot(

@@ -28,7 +28,7 @@ from placement_worker import Placement
 from placement_worker.store.audit import breaches
 from tests.support.http_placement import a_door, error_of
 from tests.support.ids import uid
-from tests.support.placement_builders import a_claim, a_placement, a_release, a_report, on_hosts
+from tests.support.placement_builders import a_claim, a_release, a_report, on_hosts
 
 GROUP, OTHER = uid(1, "9"), uid(2, "9")
 H1, H2, H3 = (uid(number, "a") for number in (1, 2, 3))
@@ -165,18 +165,6 @@ async def test_a_claim_joins_its_group_once(placement: Placement) -> None:
     assert await take(placement, claim) == (again,)
 
 
-async def test_anti_affinity_members_use_the_next_choice_with_the_reason(placement: Placement) -> None:
-    await make(placement)
-    await take(placement, a_claim(1, on_hosts(1), group=GROUP))
-    [second] = await take(placement, a_claim(2, on_hosts(1), on_hosts(2), group=GROUP))
-    assert isinstance(second, Claimed)
-    assert (second.choice, second.refused) == (1, (crowded(H1),))
-    [third] = await take(placement, a_claim(3, on_hosts(1), on_hosts(2), group=GROUP))
-    assert third == Refused(refusals=(crowded(H1), crowded(H2)))
-    [stranger] = await take(placement, a_claim(4, on_hosts(1)))
-    assert isinstance(stranger, Claimed)
-
-
 async def test_a_swap_is_judged_by_the_group_that_was_joined(placement: Placement) -> None:
     await make(placement)
     await take(placement, a_claim(1, on_hosts(1), group=GROUP), a_claim(2, on_hosts(2), group=GROUP))
@@ -221,14 +209,6 @@ async def test_the_api_reports_a_violated_group_policy(url: str, placement: Plac
         answer = await door("PUT", f"/allocations/{uid(1)}", body)
         status, _, why = error_of(answer)
         assert status == 409 and str(crowded(H2)) in why
-
-
-async def test_another_process_sees_the_hosts_of_the_members(placement: Placement, url: str) -> None:
-    await make(placement)
-    await take(placement, a_claim(1, on_hosts(1), group=GROUP))
-    async with a_placement(url) as other:
-        [second] = await take(other, a_claim(2, on_hosts(1), group=GROUP))
-        assert second == Refused(refusals=(crowded(H1),))
 
 
 # And checked

@@ -98,7 +98,7 @@ async def is_dead(world: CellsApart, build: str) -> None:
     made = NameEditRequested(kind="trait", edit=MakeName(name=FORCED_DOWN))
     await world.placement.classes_and_traits.edit(made)
     mark = SetTraits(provider=root(1), traits=(FORCED_DOWN,))
-    await world.placement.providers.edit(EditRequested(edit=mark))
+    await world.placement.providers.edit_many([EditRequested(edit=mark)])
     world.guests.there[root(1), build][1] = "stopped"
 
 

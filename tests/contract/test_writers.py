@@ -79,7 +79,7 @@ class Writer:
 
     async def edit(self, edit: Edit, *, moves: bool) -> str:
         """Provider generations that edits gave are kept for the end."""
-        result = (await self.placement.providers.edit(EditRequested(edit=edit))).result
+        result = (await self.placement.providers.edit_many([EditRequested(edit=edit)]))[0].result
         if isinstance(result, Edited) and result.provider is not None and result.number:
             view = result.provider
             self.seen.append((result.number, view.id, view.generation, moves))

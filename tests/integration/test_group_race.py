@@ -107,28 +107,6 @@ async def test_concurrent_anti_affinity_claims_fill_the_hosts_exactly(
     assert no_deadlocks == []
 
 
-async def test_concurrent_affinity_claims_follow_the_first(
-    database_url: str, no_deadlocks: list[str]
-) -> None:
-    async with processes(database_url, "affinity") as racers:
-
-        async def all_at_once() -> None:
-            results = await asyncio.gather(
-                *(
-                    claimed(
-                        racers[number % len(racers)],
-                        an_order(a_claim(number, on_hosts(number % HOSTS), group=GROUP)),
-                    )
-                    for number in range(AT_ONCE)
-                )
-            )
-            assert any(isinstance(result, Claimed) for result in results)
-
-        await watched(racers[0], all_at_once())
-        assert len(set((await group_of(racers[0])).members.values())) == 1
-    assert no_deadlocks == []
-
-
 @pytest.mark.parametrize("policy", ["anti-affinity", "affinity"])
 async def test_concurrent_claims_swaps_and_releases_of_a_group(
     database_url: str, no_deadlocks: list[str], policy: GroupPolicy

@@ -34,7 +34,8 @@ async def claim(placement: Placement, *orders: ClaimRequested) -> list[Any]:
 
 
 async def edit(placement: Placement, edit: Edit) -> EditResult:
-    return (await in_time(placement.providers.edit(EditRequested(edit=edit)))).result
+    [answer] = await in_time(placement.providers.edit_many([EditRequested(edit=edit)]))
+    return answer.result
 
 
 async def edit_name(placement: Placement, kind: NameKind, edit: NameEdit) -> NameResult:

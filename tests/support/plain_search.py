@@ -9,10 +9,9 @@ from bus.queries import CandidatesFound, FindCandidates
 from bus.requests import ResourceGroup
 from bus.vocabulary import Allocations
 from placement_worker.core.index import Index
-from placement_worker.core.search import Fit, page
+from placement_worker.core.search_plan import Fit
 from placement_worker.core.trees import ProviderState, Tree
-
-SHARES = "MISC_SHARES_VIA_AGGREGATE"
+from tests.support.provider_trees import SHARES, page
 
 Given = dict[str, ProviderState]
 Way = tuple[frozenset[tuple[str, str, int]], frozenset[tuple[str, frozenset[str]]]]  # amounts, mappings

@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from bus.claims import (
-    CLEANUP,
     MIGRATION,
     Choice,
     Claimed,
@@ -82,13 +81,6 @@ def test_a_move_begins_with_its_claim_and_the_old_place_is_a_migrations() -> Non
     assert there.holders[KEEP].heir_type == MIGRATION and there.holders[KEEP].heir_of is there.holders[X]
     assert there.stirred.keys() == {X, KEEP} and there.touched.keys() == {A, B}
     assert (there.provider(A).generation, there.provider(B).generation) == (10, 11)
-
-
-def test_a_holder_consumer_without_a_move_is_of_type_cleanup() -> None:
-    there = a_world()
-    claim(order(moves(begins=None)), there)
-    assert there.holders[KEEP].heir_type == CLEANUP
-    assert there.tombstones == {}
 
 
 def test_a_fenced_move_does_not_begin() -> None:
@@ -260,12 +252,6 @@ def test_taking_over_moves_all_allocations_of_the_holder_or_none(
     assert claim(order(one), there) == (is_held(A, 5),)  # repeated
 
 
-def test_the_new_holder_is_of_type_cleanup() -> None:
-    there = moved()
-    claim(order(takes_over(keep=LEFT)), there)
-    assert there.holders[LEFT].heir_type == CLEANUP and there.holders[LEFT].heir_of is there.holders[X]
-
-
 def test_taking_allocations_back_needs_no_free_capacity() -> None:
     there = moved()
     there.provider(A).stocks["VCPU"].capacity = 0
@@ -313,24 +299,6 @@ def test_a_move_to_the_same_host_is_allowed_in_an_anti_affinity_group() -> None:
     assert [type(result) for result in claim(order(wants(Y, five(A))), there) or ()] == [Refused]
     assert claim(order(takes_over(generation=5, keep=LEFT)), there)
     assert group.places == {X: {A}, LEFT: {A}} and list(group.breaches()) == []
-
-
-def test_an_instance_rejoins_the_group_of_its_holder() -> None:
-    there = moved()
-    group = grouped(there)
-    there.holders[X].group = there.holders[X].group_was = None
-    group.drop(X)
-    assert claim(order(takes_over()), there) == (DONE,)
-    assert there.holders[X].group == 7
-    assert group.places == {X: {A}} and group.holder_consumers == {}
-
-
-def test_the_group_policy_is_not_checked_on_the_way_back() -> None:
-    there = moved()
-    group = grouped(there, "affinity")
-    group.put(Y, frozenset((B,)))
-    assert claim(order(takes_over()), there) == (DONE,)
-    assert group.places == {X: {A}, Y: {B}}
 
 
 def test_an_order_that_fails_leaves_the_group_as_it_was() -> None:

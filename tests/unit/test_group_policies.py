@@ -123,16 +123,6 @@ def test_a_violated_hard_policy_is_reported(
     assert list(group(policy, places).breaches()) == breaches
 
 
-def test_an_instance_that_moved_no_longer_counts_at_its_old_host() -> None:
-    there = group("anti-affinity", {X: (A,), KEPT: (B,)})
-    there.put(X, frozenset((C,)))
-    there.drop(KEPT)
-    there.drop(KEPT)
-    assert there.refusal(frozenset((A, B)), Y) is None
-    there.drop(X)
-    assert there == group("anti-affinity")
-
-
 @pytest.mark.parametrize(
     ("held", "roots"),
     [
@@ -201,23 +191,6 @@ def test_a_child_is_on_its_root_and_a_pool_is_nowhere() -> None:
     assert there.groups[7].places == {X: {A}, Y: {B}}
 
 
-def test_a_swap_is_judged_by_the_joined_group_without_the_consumer_itself() -> None:
-    there = world(group("anti-affinity"))
-    took(there, wants(X, on(A), group="group-7"), wants(Y, on(B), group="group-7"))
-    assert took(there, wants(X, on(B), on("a1"), generation=1)) == [1]
-    assert took(there, wants(X, on(B), on(C), generation=2)) == [1]
-
-
-def test_a_holder_consumer_is_in_the_group_of_its_instance() -> None:
-    there = world(group("anti-affinity"))
-    took(there, wants(X, on(A), group="group-7"))
-    assert took(there, wants(X, on(B), generation=1, keep=KEPT)) == [0]
-    assert there.holders[KEPT].group == 7
-    assert took(there, wants(Y, on(A), group="group-7")) == [None]
-    release(ReleaseRequested(consumer=KEPT, generation=None, fenced=False), there)
-    assert took(there, wants(Y, on(A), group="group-7")) == [0]
-
-
 def test_an_order_that_fails_leaves_its_groups_as_they_were() -> None:
     there, untouched = world(group("anti-affinity")), world(group("anti-affinity"))
     for one in (there, untouched):
@@ -236,13 +209,6 @@ def test_a_member_may_join_another_group_with_another_claim() -> None:
     took(there, wants(X, on(A), group="group-7"))
     assert took(there, wants(X, on(A), on(B), generation=1, group="group-8")) == [1]
     assert (there.groups[7].places, there.groups[8].places) == ({}, {Z: frozenset((B,)), X: frozenset((B,))})
-
-
-def test_a_consumer_that_releases_everything_leaves_its_group() -> None:
-    there = world(group("anti-affinity"))
-    took(there, wants(X, on(A), group="group-7"))
-    assert took(there, wants(X, {}, generation=1)) == [0]
-    assert took(there, wants(X, on(A)), wants(Y, on(A), group="group-7")) == [0, 0]
 
 
 @pytest.mark.parametrize(

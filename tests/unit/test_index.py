@@ -23,14 +23,13 @@ from bus.replication import ChangesFound, KnownTree, KnownTrees, PlacementChange
 from bus.reports import Inventory
 from placement_worker.core.index import Index
 from placement_worker.core.row_table import FIRST_ROWS, SHARES
-from placement_worker.core.search import page, search
 from placement_worker.core.trees import CARRIED, CARRIED_ROOM, ROOM, ProviderState, Tree, carried, unpacked
 from placement_worker.memory import FAR_AHEAD, Memory, Take
 from scheduler_worker.core.ranking_order import AHEAD, FIRST_PAGE, Frontier, Uints
 from tests.support.ids import uid
 from tests.support.placement_builders import looking_for
 from tests.support.plain_search import as_way
-from tests.support.provider_trees import a_query, a_world, an_index, state, tree
+from tests.support.provider_trees import a_query, a_world, an_index, page, search, state, tree
 
 
 def a_tree(

@@ -9,11 +9,11 @@ from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
 from placement_worker.core import search as searching
 from placement_worker.core.index import Index, Snapshot
-from placement_worker.core.search import page, page_steps, search, search_steps
+from placement_worker.core.search import page_steps, search_steps
 from placement_worker.core.trees import Tree
 from tests.support.ids import uid
 from tests.support.plain_search import as_way
-from tests.support.provider_trees import a_query, a_world, an_index, state, tree
+from tests.support.provider_trees import a_query, a_world, an_index, page, search, state, tree
 
 
 @pytest.fixture(autouse=True)

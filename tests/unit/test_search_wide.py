@@ -16,7 +16,7 @@ from bus.requests import ResourceGroup
 from placement_worker.core import search as searching
 from placement_worker.core import ways
 from placement_worker.core.index import Index, Snapshot
-from placement_worker.core.search import TOGETHER, page, search
+from placement_worker.core.search import TOGETHER
 from placement_worker.core.search_plan import options_at, plan
 from placement_worker.core.trees import Tree
 from placement_worker.core.ways import AssignmentSearch
@@ -31,6 +31,8 @@ from tests.support.provider_trees import (
     an_index,
     in_zones,
     narrowed,
+    page,
+    search,
     state,
     tree,
     with_zones,
@@ -94,16 +96,6 @@ def test_a_wide_tree_is_searched_with_little_memory(
         assert (len(everything.fits), everything.cut) == (all_ways, False)
 
 
-@pytest.mark.parametrize("limit", [51, 100, 1000])
-def test_a_wide_tree_does_not_use_up_the_limit(limit: int) -> None:
-    flat = [tree(state(1000 + position, None, {"CUSTOM_VF": 8})) for position in range(50)]
-    found = search(an_index([wide(0, 30), *flat]), groups(1, 1, 1, limit=limit))
-    assert len(found.fits) == limit
-    ways = Counter(fit.anchor.uuid for fit in found.fits)
-    assert len(ways) == 51
-    assert ways[uid(0, "a")] == limit - 50
-
-
 def test_several_wide_trees_have_the_same_share() -> None:
     found = search(an_index([wide(100 * position, 30) for position in range(7)]), groups(1, 1, 1, limit=700))
     assert set(Counter(fit.anchor.uuid for fit in found.fits).values()) == {100}
@@ -141,27 +133,6 @@ def test_a_dead_end_is_recognised_when_it_comes_again(world: Tree, query: FindCa
     ways, steps = steps_of(world, query)
     assert ways == 0
     assert steps < 20_000
-
-
-def test_providers_that_differ_in_a_trait_are_distinguished() -> None:
-    children = [
-        state(position, 0, {"CUSTOM_VF": 8}, traits=["CUSTOM_A"] if position <= 4 else [])
-        for position in range(1, 13)
-    ]
-    world = tree(state(0), *children)
-    picky = [
-        ResourceGroup(
-            suffix=f"_{position}", resources={"CUSTOM_VF": 1}, required=("CUSTOM_A",) if position < 5 else ()
-        )
-        for position in range(9)
-    ]
-    query = FindCandidates(groups=tuple(picky), group_policy="isolate", per_host=0)
-    ways, steps = steps_of(world, query)
-    assert ways == 0 and steps < 5000
-    found = search(an_index([world]), query)
-    assert not found.cut and found.removals[-1].constraint.startswith("isolate")
-    fewer = msgspec.structs.replace(query, groups=query.groups[1:], limit=10)
-    assert len(search(an_index([world]), fewer).fits) == 10
 
 
 def hard(number: int) -> Tree:
@@ -207,51 +178,6 @@ def test_one_host_may_have_more_candidates_than_a_page() -> None:
         {uid(0, "a"): 20},
         {uid(100, "a"): 8, uid(200, "a"): 1},
     ]
-
-
-def test_a_pool_of_many_hosts_is_offered_once() -> None:
-    pools = [
-        tree(state(position, None, {"DISK_GB": 100}, traits=[SHARES], aggregates=[position]))
-        for position in range(10)
-    ]
-    both = tree(state(50, None, {"DISK_GB": 100}, traits=[SHARES], aggregates=[0, 1]))
-    hosts = [
-        tree(state(100 + position, None, {"VCPU": 8}, aggregates=[position % 10])) for position in range(500)
-    ]
-    index = an_index([*hosts, *pools, both])
-    one = ResourceGroup(resources={"DISK_GB": 1})
-    for seed in ("", "a", "b"):
-        query = FindCandidates(groups=(one,), per_host=0, seed=seed, limit=1000)
-        found = search(index, query)
-        assert sorted(row.uuid for fit in found.fits for row in fit.rows) == sorted(
-            uid(position, "a") for position in (*range(10), 50)
-        )
-        assert (found.cut, found.fitting) == (False, 511)
-        two = msgspec.structs.replace(query, groups=(one, ResourceGroup(suffix="2", resources=one.resources)))
-        told = [as_way(fit) for fit in search(index, two).fits]
-        # Each with itself; and 50, 0 and 1 with one another, for all three serve the tree of 50.
-        assert len(told) == len(set(told)) == 11 + 2 * 3
-        pages = all_pages(index, msgspec.structs.replace(two, limit=4, per_host=10))
-        assert sum(len(some.candidates) for some in pages) == 17
-
-
-def test_a_provider_with_a_max_unit_serves_many_groups_only_within_it() -> None:
-    children = (
-        state(position, 0, {"CUSTOM_VF": Inventory(total=100, max_unit=2)}) for position in range(1, 4)
-    )
-    found = search(an_index([tree(state(0), *children)]), groups(1, 1, 1, 1, 1, 1))
-    assert len(found.fits) == 90, "two of six for each of three"
-    assert all(
-        {allocation["CUSTOM_VF"] for allocation in fit.allocations.values()} == {2} for fit in found.fits
-    )
-
-
-def test_page_and_search_agree_on_the_number_of_hosts() -> None:
-    index = an_index([wide(0, 3, 2), wide(100, 1, 2), wide(200, 4, 2)])
-    query = groups(2, 2)
-    found, told = search(index, query), page(index, query)
-    assert found.fitting == told.fitting == 2
-    assert found.removals == told.removals
 
 
 WORLDS, QUERIES, MANY = 120, 8, 10_000
@@ -366,19 +292,6 @@ def fullest(limit: int, **more: object) -> FindCandidates:
     return structs.replace(FindCandidates(groups=(group,), limit=limit, order=order), **more)
 
 
-def test_the_fullest_fitting_host_of_600_is_always_first() -> None:
-    index, chance, free = flat(600), Random(5), dict.fromkeys(range(600), 64)
-    for number in range(2, 2000):
-        (first,) = page(index, fullest(1, seed=f"s{number}")).candidates
-        position = int(first.root[-12:])
-        assert free[position] == min(some for some in free.values() if some > 0)
-        if chance.random() < 0.2:
-            position = chance.randrange(600)
-        if free[position]:
-            free[position] -= 1
-            use(index, number, position, 64 - free[position])
-
-
 def test_hosts_alike_come_in_an_order_by_the_seed() -> None:
     index = flat(300)
     told = [
@@ -429,13 +342,6 @@ def test_a_scale_of_huge_amounts_and_of_equal_ones() -> None:
     first = page(an_index(world), structs.replace(fullest(9), order=(OrderBy(resource_class="VCPU"),)))
     assert [int(candidate.root[-12:]) % 2 for candidate in first.candidates] == [1] * 4 + [0] * 5
     assert len(page(flat(9), fullest(9)).candidates) == 9
-
-
-def test_candidates_contain_the_aggregates_of_their_root() -> None:
-    child = state(2, 1, {"CUSTOM_VF": 1}, aggregates=[3])
-    world = tree(state(1, None, {"VCPU": 4}, aggregates=[1, 2]), child)
-    (candidate,) = page(an_index([world]), fullest(1)).candidates
-    assert candidate.aggregates == (uid(1, "e"), uid(2, "e"))
 
 
 NEVER, ALWAYS = 10**9, -1
@@ -511,31 +417,3 @@ def test_remembering_dead_ends_loses_no_way(seed: int, monkeypatch: pytest.Monke
                 merging = AssignmentSearch(Snapshot(index), made.slots, made.rules, options, mixed=mixed)
                 found.append([way for way in merging if way is not None])
             assert found[0] == found[1]
-
-
-CELLS = tree(
-    state(0),
-    state(1, 0, {"VCPU": 1}, traits=["CUSTOM_A"]),
-    state(11, 1, {"CUSTOM_VF": 1}, traits=["CUSTOM_A"]),
-    state(12, 1, {"DISK_GB": 1}),
-    state(2, 0, {"VCPU": 1}),
-    state(21, 2, {"CUSTOM_VF": 1}),
-    state(22, 2, {"DISK_GB": 1}),
-)
-
-
-@pytest.mark.parametrize("taken", ["VCPU", "CUSTOM_VF"])
-@pytest.mark.parametrize(
-    "names", [("cell", "port"), ("port", "cell"), ("port", "disk", "cell"), ("cell", "disk", "port")]
-)
-def test_a_dead_end_in_one_numa_cell_is_not_remembered_for_another(
-    taken: str, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ways, "WARY", ALWAYS)
-    asks = {"cell": {"VCPU": 1}, "port": {"CUSTOM_VF": 1}, "disk": {"DISK_GB": 1}}
-    groups = [ResourceGroup(suffix=name, resources=asks[name]) for name in names]
-    first = ResourceGroup(suffix="first", resources={taken: 1}, required=("CUSTOM_A",))
-    query = FindCandidates(groups=(first, *groups), same_subtree=(names,))
-    index = an_index([CELLS])
-    (fit,) = search(index, query).fits
-    assert (fit.mappings["cell"], fit.mappings["port"]) == ((uid(2, "a"),), (uid(21, "a"),))

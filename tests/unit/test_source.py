@@ -14,7 +14,7 @@ from bus.requests import ResourceGroup
 from bus.vocabulary import Allocations
 from placement_worker import source as sourcing
 from placement_worker.core.index import Index
-from placement_worker.core.row import ReservedAmounts, Row
+from placement_worker.core.row import Row
 from placement_worker.core.search_plan import Fit, FitFinder
 from placement_worker.core.trees import Tree
 from placement_worker.core.ways import BREATH
@@ -217,30 +217,6 @@ def test_released_reservations_do_not_count_in_reasons() -> None:
     assert [removal.removed for removal in search.removals()] == [1]
     source.withdraw(promised)
     assert (list(search.removals()), list(search.nearest())) == ([], [])
-
-
-def test_arrays_follow_reservations_and_releases() -> None:
-    stock = {"VCPU": 8, "MEMORY_MB": 64}
-    index = an_index([a_tree(state(number, inventories=dict(stock))) for number in range(3)])
-    one, other, third = (uid(number, "a") for number in range(3))
-    at = [index.rows[root].position for root in (one, other, third)]
-    reserved_amounts = ReservedAmounts()
-    reserved_amounts.add({one: {"VCPU": 2, "MEMORY_MB": 16}, other: {"VCPU": 3}, third: {}})
-
-    def levelled(name: str) -> list[float]:
-        return [float(reserved_amounts.arrays(index)[name][position]) for position in at]
-
-    assert (levelled("VCPU"), levelled("MEMORY_MB")) == ([2, 3, 0], [16, 0, 0])
-    reserved_amounts.withdraw({one: {"VCPU": 2}, other: {"VCPU": 1}})
-    assert (levelled("VCPU"), levelled("MEMORY_MB")) == ([0, 2, 0], [16, 0, 0])
-    assert reserved_amounts.of == {one: {"MEMORY_MB": 16}, other: {"VCPU": 2}}
-    reserved_amounts.withdraw({one: {"MEMORY_MB": 16}, other: {"VCPU": 2}})
-    assert (dict(reserved_amounts.arrays(index)), reserved_amounts.of) == ({}, {})
-    reserved_amounts.add({one: {"VCPU": 1}})
-    assert levelled("VCPU") == [1, 0, 0]
-    reserved_amounts.withdraw({one: {"VCPU": 1}})
-    reserved_amounts.add({other: {"VCPU": 4}})
-    assert levelled("VCPU") == [0, 4, 0]
 
 
 def test_a_reservation_counts_on_a_provider_with_removed_classes() -> None:
