@@ -91,19 +91,6 @@ async def test_a_batch_is_spread_over_hosts_until_they_are_full(cells: Placement
     assert "group _n: all of it at one provider removed 2" in nowhere.reason
 
 
-async def test_the_second_cell_of_a_host_is_used_when_the_first_is_full(cells: Placement) -> None:
-    scheduler = await a_scheduler_before(cells)
-    asked = Flavor(name="half", extra_specs={"resources_c:VCPU": "4"})
-    placed = await said(scheduler, *(a_request(number, flavor=asked) for number in range(1, 5)))
-    taken = [
-        uuid
-        for answer in placed
-        if isinstance(answer, BuildPlaced)
-        for uuid in answer.chosen.choice.allocations
-    ]
-    assert sorted(taken) == [uid(number, "a") for number in (11, 12, 21, 22)]
-
-
 @pytest.fixture
 async def four(placement: Placement) -> Placement:
     """One host of four NUMA cells of 4 CPUs."""
@@ -179,11 +166,3 @@ async def test_every_cell_of_the_best_host_is_tried_before_the_next_host(url: st
     assert isinstance(placed, BuildPlaced)
     assert placed.chosen.choice.allocations == {uid(14, "a"): {"VCPU": 4}}
     await four.memory.fresh()
-
-
-async def test_a_group_that_means_nothing_is_unplaceable_by_name(cells: Placement) -> None:
-    scheduler = await a_scheduler_before(cells)
-    asked = Flavor(name="f", extra_specs={"resources_c:VCPU": "4", "same_subtree": "_c,_d"})
-    (nowhere,) = await said(scheduler, a_request(flavor=asked))
-    assert isinstance(nowhere, BuildUnplaceable)
-    assert nowhere.reason == "flavor.extra_specs['same_subtree']: there is no group with suffix '_d'"

@@ -330,21 +330,6 @@ async def test_builds_and_moves_go_in_their_turns() -> None:
         assert movers.world.hosts() == ["host-2"]
 
 
-@in_virtual_time
-async def test_the_end_of_a_waiting_move_has_its_correlation_and_trace() -> None:
-    async with a_cell() as movers:
-        builds = [await movers.boot(number, on=1) for number in (1, 2)]
-        for index, build in enumerate(builds, 1):
-            await movers.ask(build, index, wait="60s" if index == 2 else "30m")
-        await waits(movers, 2)
-        await movers.host(2, 2)
-        await movers.world.until(1, movers.placed)
-        await asyncio.sleep(61.0)
-        assert movers.stories.keys() == {uid(1, "e"), uid(2, "e")}
-        assert all(movers.stories.values())
-        assert len(set(movers.stories.values())) == 2
-
-
 SMALL, LARGE = Flavor(name="small", vcpus=1), Flavor(name="large", vcpus=4)
 DISABLED = "COMPUTE_STATUS_DISABLED"
 

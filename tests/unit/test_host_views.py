@@ -152,16 +152,6 @@ def test_hosts_that_change_places_are_followed() -> None:
     assert loads(book, source) == [0.3, -1, 0.1]
 
 
-def test_a_first_report_is_found_without_reading_all_of_placement_again() -> None:
-    book, source = HostBook(0.0), spaced_source([the_facts(1), the_facts(2)])
-    assert loads(book, source) == [-1, -1]
-    source.hosts = lambda: pytest.fail("all read again")  # type: ignore[method-assign]
-    book.handle(reported_by(the_facts(2, load=0.5)), 0.0)
-    assert loads(book, source) == [-1, 0.5]
-    book.handle(reported_by(the_facts(2, load=0.75), sequence=2), 0.0)
-    assert loads(book, source) == [-1, 0.75]
-
-
 def test_another_placement_is_read_from_the_beginning() -> None:
     book = HostBook(0.0)
     book.handle(reported_by(the_facts(2, load=0.5)), 0.0)
@@ -185,19 +175,6 @@ def test_availability_follows_the_agent_that_placement_names() -> None:
     book.handle(reported_by(the_facts(1, load=0.5)), 0.0)
     assert each_says("up", book, source) == [0]
     assert each_says("load", book, source) == [0.5]
-
-
-def test_hosts_are_not_down_while_no_heartbeat_could_arrive() -> None:
-    book, source = HostBook(0.0, grace=30.0), spaced_source([the_facts(1), the_facts(2)])
-    book.handle(reported_by(the_facts(1, load=0.5)), 0.0)
-    for now, up in ((20.0, [1, 1]), (45.0, [0, 0])):
-        for second in range(int(now)):
-            book.listened(float(second))
-        book.listened(now)
-        assert each_says("up", book, source, now) == up
-        assert [book.down("cell1", f"agent{number}", now) == "" for number in (1, 2)] == [
-            bool(one) for one in up
-        ]
 
 
 # Failures

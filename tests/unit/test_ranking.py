@@ -8,8 +8,6 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from bus.groups import ServerGroup
 from bus.reports import HostState
@@ -39,12 +37,6 @@ def best_first(ranking: Ranking) -> list[str]:
 
 def spares(ranking: Ranking, several: int, beside: Collection[str] = (), cell: str = CELL) -> list[str]:
     return [way.host for way in ranking.spares(cell, several, beside)]
-
-
-def test_a_loaded_host_comes_after_an_idle_one() -> None:
-    states = [a_state(1, load=0.9), a_state(2, load=0.1), a_state(3, load=0.5)]
-    ranking = ranked(*(free(number, 4096) for number in (1, 2, 3)), states=states)
-    assert best_first(ranking) == ["host2", "host3", "host1"]
 
 
 @pytest.mark.parametrize(("near", "strict"), [(0.0, True), (0.5, False)])
@@ -255,28 +247,6 @@ def test_a_forced_host_is_used_against_the_rules() -> None:
     assert best_first(ranked(*hosts, states=busy, forced_host="host1")) == ["host1"]
 
 
-@settings(deadline=None)
-@given(
-    figures=st.lists(st.tuples(st.integers(1, 16), st.integers(1024, 65536)), min_size=1, max_size=20),
-    seed=st.text(max_size=5),
-    takes=st.integers(0, 30),
-)
-def test_the_same_hosts_and_seed_give_the_same_choices(
-    figures: list[tuple[int, int]], seed: str, takes: int
-) -> None:
-    def choices() -> list[list[str] | None]:
-        hosts = [free(n, ram, vcpus) for n, (vcpus, ram) in enumerate(figures)]
-        ranking = ranked(*hosts, policy=ChoicePolicy.from_names(max_builds=1000), seed=seed)
-        picks = [ranking.take(3) for _ in range(takes)]
-        return [hosts_of(pick) if pick else None for pick in picks]
-
-    first = choices()
-    assert first == choices()
-    room = sum(min(vcpus, ram // 1024) for vcpus, ram in figures)
-    handed_out = Counter(pick[0] for pick in first if pick)
-    assert handed_out.total() == min(takes, room)
-
-
 @pytest.mark.parametrize(("policy", "first"), [("soft-affinity", "host1"), ("soft-anti-affinity", "host3")])
 def test_soft_group_policies_outweigh_spreading(policy: Literal["soft-affinity"], first: str) -> None:
     states = [a_state(1, building=3, load=1.0), a_state(2), a_state(3, building=3, load=1.0)]
@@ -438,36 +408,3 @@ def test_weigher(
 
 def test_every_weigher_has_a_row() -> None:
     assert {row.values[0] for row in ROWS} == set(WEIGHERS)
-
-
-@pytest.mark.parametrize(
-    ("name", "key"),
-    [
-        ("ram", "ram_weight_multiplier"),
-        ("build_failure", "build_failure_weight_multiplier"),
-        ("image_properties", "image_props_weight_multiplier"),
-    ],
-)
-def test_aggregates_call_its_multiplier_as_nova_does(name: str, key: str) -> None:
-    weigher = WEIGHERS[name]()
-    assert (weigher.key or f"{weigher.name}_weight_multiplier") == key
-
-
-def test_the_usual_multipliers() -> None:
-    """Nova's, but for failed builds, which fade and are no million; and ours behind them."""
-    assert {weigher.name: weigher.multiplier for weigher in ChoicePolicy().weighers} == {
-        "ram": 1,
-        "cpu": 1,
-        "disk": 1,
-        "io_ops": -1,
-        "load": -1,
-        "hypervisor_version": 1,
-        "pci": 1,
-        "soft_affinity": 10,
-        "soft_anti_affinity": 10,
-        "build_failure": 6,
-        "num_instances": 0,
-        "metrics": 1,
-        "preferred_traits": 4,
-        "image_cached": 0.25,
-    }

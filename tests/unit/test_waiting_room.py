@@ -18,18 +18,6 @@ def full(cloud: PlainCloud) -> PlainCloud:
     return cloud
 
 
-def test_each_of_200_requests_takes_the_freed_node_in_order() -> None:
-    nodes = [f"node{index:03}" for index in range(100)]
-    cloud = full(PlainCloud({node: {"METAL": 1} for node in nodes}, {"metal": {"METAL": 1}}))
-    for number in range(200):
-        cloud.park(number, "metal", since=number)
-    order = random.Random(3).sample(nodes, len(nodes))
-    for index, node in enumerate(order):
-        cloud.frees(node, METAL=1)
-        assert cloud.plays() == [(f"r{index:05}", node)]
-    assert len(cloud.queues) == 100
-
-
 def test_a_freed_host_wakes_only_its_request_class() -> None:
     hosts = {f"h{index}": {name: 1} for index, name in enumerate(METAL)}
     cloud = full(PlainCloud(hosts, METAL))
@@ -116,15 +104,6 @@ def test_new_requests_do_not_use_capacity_reserved_for_earlier_ones() -> None:
     assert not cloud.queues.ahead("large", 4, 5.0)
 
 
-def test_changes_before_a_request_enters_are_not_missed() -> None:
-    cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
-    mark = cloud.queues.mark
-    cloud.frees("h", VCPU=8)
-    assert cloud.plays() == []
-    cloud.queues.enter(Waiter("r1", "small", 0, 0.0, 9.0), mark)
-    assert cloud.plays() == [("r1", "h")]
-
-
 def test_forgotten_changes_cause_a_full_search() -> None:
     cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
     mark = cloud.queues.mark
@@ -132,33 +111,6 @@ def test_forgotten_changes_cause_a_full_search() -> None:
     cloud.queues.everything()
     cloud.queues.enter(Waiter("r1", "small", 0, 0.0, 9.0), mark)
     assert cloud.plays() == [("r1", "h")]
-
-
-@pytest.mark.parametrize("looked", [False, True], ids=["behind others", "after its look"])
-def test_hosts_rejected_by_a_rule_are_evaluated_again_after_a_report(looked: bool) -> None:
-    cloud = full(PlainCloud({"h1": {"VCPU": 8}, "h2": {"VCPU": 8}}, {"small": SMALL}))
-    cloud.hosts["h1"].free["VCPU"] = 8
-    cloud.hosts["h1"].refuses.add("small")
-    cloud.queues.enter(Waiter("r1", "small", 0, 0.0, 9.0), cloud.queues.mark if looked else None)
-    assert cloud.plays() == []
-    cloud.asked.clear()
-    cloud.queues.reported(["h2"])
-    assert (cloud.plays(), cloud.asked) == ([], [])
-    cloud.hosts["h1"].refuses.clear()
-    cloud.queues.reported(["h1"])
-    assert cloud.plays() == [("r1", "h1")]
-
-
-def test_changes_while_a_request_is_being_tried_are_checked_again() -> None:
-    cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL, "large": LARGE}))
-    cloud.park(0, "small")
-    cloud.park(1, "large", priority=1)
-    cloud.plays()
-    mark = cloud.queues.mark
-    cloud.frees("h", VCPU=2)
-    assert cloud.plays() == []  # it is kept for the large one, which it is not enough for
-    cloud.queues.enter(Waiter("r9", "small", 2, 9.0, 1e9), mark)
-    assert cloud.plays() == [("r9", "h")]
 
 
 def test_temporary_obstacles_are_checked_again_after_a_second() -> None:
@@ -232,15 +184,6 @@ def test_unexamined_hosts_are_tried_once_after_fruitless_ones(refusing: set[str]
         for turn in called:
             cloud.take(turn)
     assert [root for _, root in cloud.placed] == sorted({"h1", "h2", "h3"} - refusing)
-
-
-def test_a_request_that_loses_its_host_tries_other_hosts() -> None:
-    cloud = PlainCloud({"h1": {"VCPU": 8}, "h2": {"VCPU": 2}}, {"small": SMALL, "large": LARGE})
-    cloud.hosts["h1"].free["VCPU"] = 2
-    cloud.park(1, "small")
-    cloud.queues.settle(0.0)  # the first is enough for it, and there is more
-    cloud.park(2, "large", priority=1)
-    assert cloud.plays() == [("r00001", "h2")]
 
 
 def test_all_of_a_request_wait_together() -> None:
