@@ -23,6 +23,7 @@ from tests.support.ids import uid
 from tests.support.provider_trees import SHARES, state, tree
 from tests.support.ranking_builders import Hall, a_hall, free
 from tests.support.scheduler_builders import (
+    ROOM,
     SMALL,
     FakePlacement,
     TurnedClock,
@@ -44,9 +45,13 @@ def metals(gold: int, silver: int) -> FakePlacement:
     return FakePlacement.of(*nodes)
 
 
-def a_scheduler(placement: FakePlacement, *groups: ServerGroup, **held: str) -> Scheduler:
+def a_scheduler(placement: FakePlacement, policy: GroupPolicy | None = None) -> Scheduler:
+    """Return a scheduler; all consumers are in one group if a policy is given."""
+
     async def find_groups(question: FindGroups) -> GroupsFound:
-        return GroupsFound(groups=tuple(group for group in groups if group.id in question.ids))
+        members = {consumer: tuple(held.allocations) for consumer, held in placement.held.items()}
+        group = policy and ServerGroup(id=GROUP, name="g", policy=policy, members=members)
+        return GroupsFound(groups=(group,) if group else ())
 
     async def find_allocations(question: FindAllocations) -> AllocationsFound:
         found = [
@@ -154,27 +159,20 @@ async def test_missing_instances_get_the_reasons_of_every_flavor() -> None:
     assert [one.spec.flavor.name for one in placed] == ["silver", "silver"]
     assert ended.reason.startswith("no valid host among 2")
     assert "As 'silver': no valid host among 2" in ended.reason
-    assert [removal.removed for removal in ended.decision.removals] == [
-        2
-    ]  # of the flavor asked for, before any was placed
+    # of the flavor asked for, before any was placed
+    assert [removal.removed for removal in ended.decision.removals] == [2]
 
 
 # Groups, and other instances
 
 
-def a_group(policy: GroupPolicy, **members: tuple[str, ...]) -> ServerGroup:
-    return ServerGroup(id=GROUP, name="g", policy=policy, members=members)
-
-
 @pytest.mark.parametrize(
-    ("policy", "hosts", "placed"), [("anti-affinity", 3, 3), ("affinity", 3, 1), ("soft-anti-affinity", 3, 3)]
+    ("policy", "placed"), [("anti-affinity", 3), ("affinity", 1), ("soft-anti-affinity", 3)]
 )
-async def test_instances_of_a_request_count_in_their_group(
-    policy: GroupPolicy, hosts: int, placed: int
-) -> None:
-    placement = FakePlacement.of(*(a_candidate(number) for number in range(hosts)))
+async def test_instances_of_a_request_count_in_their_group(policy: GroupPolicy, placed: int) -> None:
+    placement = FakePlacement.of(*(a_candidate(number) for number in range(3)))
     request = a_request(instances=3, hints=Hints(group=GROUP))
-    found, ended = await said(a_scheduler(placement, a_group(policy)), request)
+    found, ended = await said(a_scheduler(placement, policy), request)
     assert ended == []
     assert len({placed.chosen.root for placed in found}) == placed
     assert all(claim.group == GROUP for order in placement.orders for claim in order.claims)
@@ -183,10 +181,36 @@ async def test_instances_of_a_request_count_in_their_group(
 async def test_requests_of_a_batch_count_in_their_group() -> None:
     placement = FakePlacement.of(*(a_candidate(number) for number in range(3)))
     requests = [a_request(number, hints=Hints(group=GROUP)) for number in range(4)]
-    scheduler = a_scheduler(placement, a_group("anti-affinity"))
+    scheduler = a_scheduler(placement, "anti-affinity")
     found = [verdict for verdict in await scheduler.place_many(requests) if isinstance(verdict, list | tuple)]
     roots = [message.chosen.root for some in found for message in some if isinstance(message, BuildPlaced)]
     assert len(roots) == len(set(roots)) == 3
+
+
+FEW = {"VCPU": 4, "MEMORY_MB": 4096, "DISK_GB": 40}
+
+
+async def test_a_refused_choice_is_no_group_member() -> None:
+    placement = FakePlacement.of(a_candidate(1), a_candidate(2, free=FEW))
+    placement.source.lag = True
+    placement.take(uid(1, "c"), ROOM)
+    request = a_request(instances=2, hints=Hints(group=GROUP))
+    found, _ = await said(a_scheduler(placement, "affinity"), request)
+    assert [placed.chosen.root for placed in found] == [uid(2, "c")] * 2
+
+
+@pytest.mark.parametrize("policy", ["affinity", "anti-affinity"])
+async def test_a_released_member_is_forgotten(policy: GroupPolicy) -> None:
+    """An empty group may go anywhere, also where its members were before."""
+    placement = FakePlacement.of(a_candidate(1), a_candidate(2, free=FEW))
+    scheduler, hints = a_scheduler(placement, policy), Hints(group=GROUP)
+    (first,), _ = await said(scheduler, a_request(1, hints=hints))
+    placement.held.clear()
+    for root, left in placement.free.items():
+        if (root == first.chosen.root) == (policy == "affinity"):
+            left["VCPU"] = 0
+    (second,), _ = await said(scheduler, a_request(2, hints=hints))
+    assert (second.chosen.root == first.chosen.root) == (policy == "anti-affinity")
 
 
 async def test_a_group_that_there_is_not_is_named() -> None:
@@ -334,10 +358,9 @@ def test_shared_amounts_count_for_all_instances() -> None:
         made = tree(state(number, None, {"DISK_GB": disk}, None, (SHARES,), [aggregate]), cell="")
         return replace(made, agent="")
 
-    hall = a_world(host(0, 8192, 1), host(1, 4096, 2), a_pool(2, 19, 1), a_pool(3, 20, 2))
-    assert chosen(hall, an_order(hall, 1)) == ["p0"]
-    hall = a_world(host(0, 8192, 1), host(1, 4096, 2), a_pool(2, 19, 1), a_pool(3, 20, 2))
-    assert chosen(hall, an_order(hall, 2)) == ["p1"] * 2
+    for instances, expected in ((1, "p0"), (2, "p1")):
+        hall = a_world(host(0, 8192, 1), host(1, 4096, 2), a_pool(2, 19, 1), a_pool(3, 20, 2))
+        assert chosen(hall, an_order(hall, instances)) == [expected] * instances
 
 
 @pytest.mark.parametrize(

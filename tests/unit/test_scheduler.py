@@ -24,7 +24,7 @@ from bus.queries import FindCandidates
 from bus.requests import Flavor
 from bus.resources import FindProviders, ProvidersFound
 from bus.vocabulary import Contended
-from scheduler_worker import ChoicePolicy
+from scheduler_worker import ChoicePolicy, replay
 from scheduler_worker.core.order import MAX_SPEC_BYTES, MAX_SPECS_BYTES
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
@@ -309,6 +309,10 @@ async def test_a_host_that_fills_up_gives_way_to_the_next_choice() -> None:
     assert placement.source.taken(loser.chosen.root) == {}
     assert message.decision.refused == (f"{loser.chosen.host}: {loser.chosen.root}: asked 1 VCPU, 0 free",)
     assert loser.chosen.root not in {alternate.root for alternate in message.alternates}
+    record = message.decision.record
+    assert record is not None and record.turned_down == (loser.chosen.root,)
+    replayed = replay(message.build, record).host
+    assert replayed is not None and replayed.root == message.chosen.root
 
 
 async def test_after_full_choices_other_hosts_are_searched() -> None:
