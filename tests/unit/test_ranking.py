@@ -11,16 +11,13 @@ import pytest
 
 from bus.groups import ServerGroup
 from bus.reports import HostState
-from bus.requests import Flavor, Image
-from placement_worker import IndexedSource
+from bus.requests import Image
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rule import Alternative, HostFacts, OneHost, Rule
 from scheduler_worker.core.weighing import WEIGHERS
-from tests.support.exact_worlds import FilledMemory
 from tests.support.ids import uid
-from tests.support.provider_trees import SHARES, state, tree
-from tests.support.ranking_builders import Hall, a_hall, free, hosts_of, ranked, take
+from tests.support.ranking_builders import a_hall, free, hosts_of, ranked, take
 from tests.support.rule_builders import a_wish, the_facts
 from tests.support.scheduler_builders import a_candidate, a_request, a_state
 
@@ -270,19 +267,6 @@ def test_a_rejected_host_keeps_its_place_when_a_choice_is_put_back() -> None:
     assert second is not None and hosts_of(second)[0] == "host2"
     ranking.put_back([first])
     assert hosts_of(take(ranking, 3)) == ["host2", "host1", "host3"]
-
-
-def test_a_rejected_host_disappears_once_its_pool_is_used_up() -> None:
-    memory = FilledMemory()
-    for number in (1, 2):
-        stock = {"VCPU": 8, "MEMORY_MB": 8192}
-        memory.index.put(tree(state(number, None, dict(stock), None, (), (3,))), 1)
-    pool = tree(state(9, None, {"DISK_GB": 15}, None, (SHARES,), (3,)), cell="")
-    memory.index.put(replace(pool, agent=""), 1)
-    flavor = Flavor(name="f", vcpus=1, memory_mb=1024, disk_gb=10)
-    ranking = Hall(IndexedSource(memory)).rank(a_request(flavor=flavor))
-    assert len(hosts_of(take(ranking, 2))) == 2
-    assert ranking.take(2) is None
 
 
 def test_a_used_ranking_is_freed_without_garbage_collection() -> None:
