@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 import pytest
 
-from scheduler_worker.core.waiting_queue import HostsFound, Waiter
+from scheduler_worker.core.waiting_queue import HostsFound
 from tests.support.plain_cloud import PlainCloud
 
 METAL = {f"CUSTOM_{index}": {f"CUSTOM_{index}": 1} for index in range(50)}
@@ -109,7 +109,7 @@ def test_forgotten_changes_cause_a_full_search() -> None:
     mark = cloud.queues.mark
     cloud.hosts["h"].free["VCPU"] = 8
     cloud.queues.everything()
-    cloud.queues.enter(Waiter("r1", "small", 0, 0.0, 9.0), mark)
+    cloud.enter((0, 0.0, "r1"), "small", mark)
     assert cloud.plays() == [("r1", "h")]
 
 
@@ -117,7 +117,7 @@ def test_temporary_obstacles_are_checked_again_after_a_second() -> None:
     cloud = PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL})
     cloud.hosts["h"].refuses.add("small")
     cloud.hosts["h"].passing = True
-    cloud.queues.enter(Waiter("r1", "small", 0, 0.0, 9.0))
+    cloud.enter((0, 0.0, "r1"), "small")
     assert cloud.plays(now=10.0) == []
     assert cloud.queues.next_retry() == 11.0
     cloud.hosts["h"].refuses.clear()
@@ -133,7 +133,7 @@ def test_a_check_due_during_trials_runs_once_when_they_return() -> None:
     cloud.park(1, "small")
     assert cloud.plays(now=10.0) == []
     cloud.frees("other", VCPU=2)
-    assert [turn.waiter.request for turn in cloud.queues.next_requests(10.5)] == ["r00001"]
+    assert [turn.request for turn in cloud.queues.next_requests(10.5)] == ["r00001"]
     assert cloud.queues.next_requests(11.0) == []
     assert cloud.queues.next_retry() is None
     cloud.hosts["h"].refuses.clear()
@@ -196,15 +196,15 @@ def test_all_of_a_request_wait_together() -> None:
     assert sorted(root for _, root in cloud.plays()) == ["h1", "h1", "h2"]
 
 
-def test_an_expired_request_is_returned_unless_it_is_being_placed() -> None:
+def test_a_request_is_tried_until_it_is_queued_again() -> None:
     cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
-    for number, until in enumerate([5.0, 6.0, 7.0]):
-        cloud.queues.enter(Waiter(f"r{number}", "small", 0, number, until), cloud.queues.mark)
+    for number in range(2):
+        cloud.park(number, "small", since=number)
     cloud.frees("h", VCPU=2)
     [turn] = cloud.queues.next_requests(0.0)
-    assert [waiter.request for waiter in cloud.queues.due(6.0)] == ["r1"]
-    cloud.queues.requeue(turn.waiter.request)
-    assert [waiter.request for waiter in cloud.queues.due(6.0)] == ["r0", "r1"]
+    assert [cloud.queues.is_tried(request) for request in cloud.waiting] == [True, False]
+    cloud.queues.requeue(turn.request)
+    assert [cloud.queues.is_tried(request) for request in cloud.waiting] == [False, False]
 
 
 def test_the_sweep_finds_missed_requests() -> None:
@@ -234,7 +234,6 @@ def test_no_request_waits_that_would_fit(seed: int) -> None:
         for index in range(chance.randint(1, 8))
     }
     cloud = full(PlainCloud(hosts, kinds))
-    trials = list[str]()
     for step in range(120):
         deed = chance.random()
         root = chance.choice(list(cloud.hosts))
@@ -251,15 +250,14 @@ def test_no_request_waits_that_would_fit(seed: int) -> None:
                     continue
                 if chance.random() < 0.5:
                     free(cloud, chance)
-            waiter = Waiter(f"r{step:05}", kind, priority, step, 1e9, needs)
-            cloud.queues.enter(waiter, mark if tried else None)
+            cloud.enter((-priority, step, f"r{step:05}"), kind, mark if tried else None, needs)
         elif deed < 0.7:
             free(cloud, chance)
         elif deed < 0.8:
             host.refuses ^= {chance.choice(list(kinds))}
             cloud.queues.reported([root])
         elif deed < 0.85 and len(cloud.queues):
-            cloud.queues.leave(chance.choice([one for one in cloud.queues.waiters if one not in trials]))
+            cloud.leave(chance.choice([*cloud.waiting]))
         elif deed < 0.9:
             cloud.hosts[f"new{step}"] = host = type(host)({"VCPU": 8}, {"VCPU": 8})
             cloud.queues.changed([f"new{step}"])
