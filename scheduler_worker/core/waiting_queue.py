@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from operator import attrgetter
 from typing import Protocol
 
 import numpy as np
@@ -18,7 +17,7 @@ from bus.vocabulary import Id
 
 Root = str
 Roots = Collection[Root]
-QueueKey = tuple[int, float, str]  # position of a waiting request: the lowest is first
+QueueKey = tuple[int, float, Id]  # −priority, arrival and id of a waiting request: the lowest is first
 
 REMEMBERED = 20_000  # recent changes of hosts, for evaluations in progress
 MOST_QUEUES = 64  # classes whose first requests may reserve hosts
@@ -46,22 +45,6 @@ class HostReservation:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiter:
-    """A waiting request as an entry of the queue of its equivalence class."""
-
-    request: Id
-    kind: str
-    priority: int
-    since: float
-    until: float
-    needs: int = 1  # instances that are placed together or not at all
-
-    @property
-    def key(self) -> QueueKey:
-        return (-self.priority, self.since, self.request)
-
-
-@dataclass(frozen=True, slots=True)
 class CapacityNeeded:
     """The free capacity that a host must have before a request of the class may fit; empty: unknown."""
 
@@ -85,8 +68,9 @@ class ClassQueue:
 
     kind: str
     watches: Sequence[CapacityNeeded]
-    waiting: list[Waiter] = field(default_factory=list)  # in order, without requests on trial
-    trying: dict[Id, Waiter] = field(default_factory=dict)
+    needs: int  # instances of each request that are placed together or not at all
+    waiting: list[QueueKey] = field(default_factory=list)  # in order, without requests on trial
+    trying: set[QueueKey] = field(default_factory=set)
     open: dict[Root, int] = field(default_factory=dict)  # would do, and for how many
     untested: dict[Root, None] = field(default_factory=dict)  # something changed there
     refused: set[Root] = field(default_factory=set)  # only rules stand in the way
@@ -97,9 +81,9 @@ class ClassQueue:
     retry_at: float | None = None  # when to do so again by itself
 
     @property
-    def first(self) -> Waiter:
+    def first(self) -> QueueKey:
         """Return the first request of the queue, also if it is being placed now."""
-        return min([*self.trying.values(), *self.waiting[:1]], key=attrgetter("key"))
+        return min([*self.trying, *self.waiting[:1]])
 
     @property
     def further(self) -> bool:
@@ -125,7 +109,7 @@ class Trial:
 class NextRequest:
     """The next waiting request to place, on any host except the excluded ones."""
 
-    waiter: Waiter
+    request: Id
     excluded: frozenset[Root]
     forgotten: bool = False  # nothing but the sweep has found a host for it
 
@@ -188,19 +172,19 @@ class ChangedHosts:
 
 
 def reservations(
-    firsts: Sequence[Waiter], prospect: Callable[[str], Prospect], before: Roots
+    queues: Sequence[ClassQueue], prospect: Callable[[str], Prospect], before: Roots
 ) -> dict[Root, HostReservation]:
     """Return the host that the first request of each queue reserves, if possible the same as before."""
     reserved: dict[Root, HostReservation] = {}
     covered: Bools = np.zeros(0, np.bool_)
-    for first in firsts[:MOST_QUEUES]:
-        seen = prospect(first.kind)
+    for queue in queues[:MOST_QUEUES]:
+        seen = prospect(queue.kind)
         if len(covered) < seen.size:
             covered = np.concatenate([covered, np.zeros(seen.size - len(covered), np.bool_)])
         left = np.flatnonzero(~covered[seen.positions])
         covered[seen.positions] = True
-        for root in _nearest(seen, left, first.needs, before):
-            reserved[root] = HostReservation(first.key, first.kind)
+        for root in _nearest(seen, left, queue.needs, before):
+            reserved[root] = HostReservation(queue.first, queue.kind)
     return reserved
 
 

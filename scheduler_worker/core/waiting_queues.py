@@ -8,7 +8,6 @@ it fits, for as many of that queue as it has capacity, then to the next.
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
-from operator import attrgetter
 
 from bus.vocabulary import Id
 from scheduler_worker.core.waiting_queue import (
@@ -21,11 +20,9 @@ from scheduler_worker.core.waiting_queue import (
     Root,
     Roots,
     Trial,
-    Waiter,
     reservations,
 )
 
-_key = attrgetter("key")
 TOO_MANY = 2_000  # changes in one step; beyond that every queue evaluates all hosts
 RETRY_SECONDS = 1.0  # where the obstacle is temporary
 
@@ -35,7 +32,7 @@ class WaitingQueues:
 
     def __init__(self, hosts: HostData) -> None:
         self._hosts = hosts
-        self.waiters: dict[Id, Waiter] = {}
+        self._waiting: dict[Id, tuple[ClassQueue, QueueKey]] = {}
         self._queues: dict[str, ClassQueue] = {}
         self._watchers: dict[str, list[tuple[int, str]]] = {}  # class → amount and kind, in that order
         self._trials: dict[Id, Trial] = {}
@@ -48,29 +45,30 @@ class WaitingQueues:
     # Waiting requests
 
     def __len__(self) -> int:
-        return len(self.waiters)
+        return len(self._waiting)
 
     def __contains__(self, request: Id) -> bool:
-        return request in self.waiters
+        return request in self._waiting
 
     @property
     def mark(self) -> int:
         """Return a mark for the changes of hosts that an evaluation which begins now includes."""
         return self._changes.mark
 
-    def enter(self, waiter: Waiter, mark: int | None = None) -> None:
+    def enter(self, key: QueueKey, kind: str, needs: int, mark: int | None = None) -> None:
         """Add a request that found no host in an evaluation with this mark (None: it was not evaluated)."""
-        if waiter.request in self.waiters:
+        *_, request = key
+        if request in self._waiting:
             return
-        queue = self._queues.get(waiter.kind)
+        queue = self._queues.get(kind)
         if queue is None:
-            watches = self._hosts.watches(waiter.kind)  # if this raises, nothing has been added
-            queue = self._queues[waiter.kind] = ClassQueue(waiter.kind, watches)
+            watches = self._hosts.watches(kind)  # if this raises, nothing has been added
+            queue = self._queues[kind] = ClassQueue(kind, watches, needs)
             for watch in queue.watches:
                 insort(self._watchers.setdefault(watch.resource_class, []), (watch.amount, queue.kind))
             queue.all_hosts = True  # a search of all hosts shows whether only a filter is in the way
-        self.waiters[waiter.request] = waiter
-        self._enqueue(queue, waiter)
+        self._waiting[request] = queue, key
+        self._enqueue(queue, key)
         missed = None if mark is None else self._changes.since(mark)
         if missed is None:
             queue.all_hosts = True
@@ -79,14 +77,14 @@ class WaitingQueues:
 
     def leave(self, request: Id) -> bool:
         """Remove a request that has its host or has ended; return False if it did not wait."""
-        waiter = self.waiters.pop(request, None)
-        if waiter is None:
+        if request not in self._waiting:
             return False
-        queue = self._queues[waiter.kind]
-        if queue.trying.pop(request, None) is not None:
+        queue, key = self._waiting.pop(request)
+        if key in queue.trying:
+            queue.trying.remove(key)
             self._tried(request, placed=True)
         else:
-            del queue.waiting[bisect_left(queue.waiting, waiter.key, key=_key)]
+            del queue.waiting[bisect_left(queue.waiting, key)]
         self._shuffled = True
         if not queue.waiting and not queue.trying:
             del self._queues[queue.kind]
@@ -98,11 +96,11 @@ class WaitingQueues:
     def ahead(self, kind: str, priority: int, since: float) -> bool:
         """Return whether a request of the class waits before this priority and time."""
         queue = self._queues.get(kind)
-        return queue is not None and queue.first.key < (-priority, since, "")
+        return queue is not None and queue.first < (-priority, since, "")
 
-    def first(self, kind: str) -> Waiter | None:
+    def first(self, kind: str) -> Id | None:
         queue = self._queues.get(kind)
-        return None if queue is None else queue.first
+        return None if queue is None else queue.first[-1]
 
     def barred(self, priority: int, since: float) -> frozenset[Root]:
         """Return the hosts that a new request may not use: reserved for or given to earlier requests."""
@@ -110,9 +108,9 @@ class WaitingQueues:
             return frozenset()
         return self._barred((-priority, since, ""), "")
 
-    def due(self, now: float) -> list[Waiter]:
-        expired = [waiter for waiter in self.waiters.values() if waiter.until <= now]
-        return [waiter for waiter in expired if waiter.request not in self._trials]
+    def is_tried(self, request: Id) -> bool:
+        """Return whether a request is being placed now."""
+        return request in self._trials
 
     def changed(self, roots: Roots) -> None:
         """Handle hosts with possibly more free capacity, or other traits, inventories or aggregates."""
@@ -175,34 +173,34 @@ class WaitingQueues:
         given: set[Root] = {root for trial in set(self._trials.values()) for root in trial.roots}
         found: list[NextRequest] = []
         ready = [queue for queue in self._queues.values() if queue.waiting and queue.open]
-        for queue in sorted(ready, key=lambda queue: queue.waiting[0].key):
+        for queue in sorted(ready, key=lambda queue: queue.waiting[0]):
             roots = [root for root in queue.open if root not in given]
             given.update(roots)
             capacity = sum(queue.open[root] for root in roots)
-            several = min(max(capacity // queue.waiting[0].needs, 1), len(queue.waiting), most - len(found))
+            several = min(max(capacity // queue.needs, 1), len(queue.waiting), most - len(found))
             if not roots or several <= 0:
                 continue
             chosen = queue.waiting[:several]
-            barred = [self._barred(waiter.key, queue.kind) for waiter in chosen]
-            trial = Trial(queue, tuple(roots), {waiter.request for waiter in chosen})
+            barred = [self._barred(key, queue.kind) for key in chosen]
+            trial = Trial(queue, tuple(roots), {request for *_, request in chosen})
             del queue.waiting[:several]
             for root in roots:
                 del queue.open[root]
-            for waiter, excluded in zip(chosen, barred, strict=True):
-                queue.trying[waiter.request] = waiter
-                self._trials[waiter.request] = trial
-                found.append(NextRequest(waiter, excluded, queue.swept))
+            queue.trying.update(chosen)
+            for (*_, request), excluded in zip(chosen, barred, strict=True):
+                self._trials[request] = trial
+                found.append(NextRequest(request, excluded, queue.swept))
             queue.swept = False
         return found
 
     def requeue(self, request: Id, retry_at: float | None = None) -> None:
         """Return a request that got no host to its queue; `retry_at` is the time of its next retry."""
-        waiter = self.waiters.get(request)
-        if waiter is None:
+        if request not in self._waiting:
             return
-        queue = self._queues[waiter.kind]
-        if queue.trying.pop(request, None) is not None:
-            self._enqueue(queue, waiter)
+        queue, key = self._waiting[request]
+        if key in queue.trying:
+            queue.trying.remove(key)
+            self._enqueue(queue, key)
         self._tried(request, placed=False)
         if retry_at is not None:
             queue.retry_at = retry_at if queue.retry_at is None else min(queue.retry_at, retry_at)
@@ -212,9 +210,9 @@ class WaitingQueues:
         self._distribute_changes()
         if self._shuffled:
             self._shuffled = False
-            firsts = sorted([queue.first for queue in self._queues.values()], key=_key)
-            before, self.reserved = (self.reserved, reservations(firsts, self._hosts.prospect, self.reserved))
-            reserved = self.reserved
+            queues = sorted(self._queues.values(), key=lambda queue: queue.first)
+            before = self.reserved
+            reserved = self.reserved = reservations(queues, self._hosts.prospect, before)
             self._recheck(
                 [root for root in before if root not in reserved or reserved[root].key > before[root].key]
             )
@@ -228,7 +226,7 @@ class WaitingQueues:
             if queue.all_hosts or queue.untested:
                 self._evaluate(queue, now, all_hosts=queue.all_hosts)
             if queue.open:
-                for root in self._reserved_before(queue.waiting[0].key, queue.kind) & queue.open.keys():
+                for root in self._reserved_before(queue.waiting[0], queue.kind) & queue.open.keys():
                     del queue.open[root]  # found before the host was reserved for another request
             if queue.further:  # beyond the hosts that were tried without success
                 queue.more = False
@@ -298,8 +296,8 @@ class WaitingQueues:
     def _search(self, queue: ClassQueue, now: float, among: Roots | None) -> None:
         self.searches += 1
         queue.swept = False
-        excluded = self._reserved_before(queue.waiting[0].key, queue.kind) | queue.failed_roots
-        enough = len(queue.waiting) * queue.waiting[0].needs
+        excluded = self._reserved_before(queue.waiting[0], queue.kind) | queue.failed_roots
+        enough = len(queue.waiting) * queue.needs
         found = self._hosts.search(queue.kind, among, excluded, enough)
         queue.open.update(found.fits)
         queue.refused.update(found.refused)
@@ -307,8 +305,8 @@ class WaitingQueues:
         if found.passing and queue.retry_at is None:
             queue.retry_at = now + RETRY_SECONDS
 
-    def _enqueue(self, queue: ClassQueue, waiter: Waiter) -> None:
-        insort(queue.waiting, waiter, key=_key)
+    def _enqueue(self, queue: ClassQueue, key: QueueKey) -> None:
+        insort(queue.waiting, key)
         self._shuffled = True
 
     def _tried(self, request: Id, *, placed: bool) -> None:
@@ -331,7 +329,7 @@ class WaitingQueues:
     def _barred(self, key: QueueKey, kind: str) -> frozenset[Root]:
         barred = self._reserved_before(key, kind)
         for queue in self._queues.values():
-            if queue.kind != kind and queue.waiting and queue.waiting[0].key < key:
+            if queue.kind != kind and queue.waiting and queue.waiting[0] < key:
                 barred.update(queue.open)
         for trial in set(self._trials.values()):
             if trial.queue.kind != kind:

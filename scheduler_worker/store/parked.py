@@ -15,6 +15,7 @@ from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
 from scheduler_worker.core.move_start import MoveStart
+from scheduler_worker.core.waiting_queue import QueueKey
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +40,8 @@ class ParkedRequest:
         return self.message.request
 
     @property
-    def priority(self) -> int:
-        return self.message.priority
+    def key(self) -> QueueKey:
+        return -self.message.priority, self.since, self.request
 
 
 CANCELLED = "cancelled <> ''"  # an index on it is used only if a query repeats the condition literally
@@ -229,7 +230,7 @@ def _row(request: ParkedRequest) -> dict[str, Any]:
     return {
         "request": request.request,
         "kind": request.kind,
-        "priority": request.priority,
+        "priority": message.priority,
         "since": request.since,
         "until": request.until,
         "project": message.project,

@@ -140,12 +140,11 @@ class WaitingQueue:
             store.compute_classes()
         lanes = (*self._pending.values(), *self._running.values())
         ending = {request for lane in lanes for request in lane.expired}
-        for waiter in store.queues.due(self._clock.now()):
-            entry = store.requests[waiter.request]
+        for entry in store.due():
             if entry.request not in ending and len(lane := self._lane(entry).expired) < BATCH:
                 lane[entry.request] = entry
         for next_request in store.queues.next_requests(self._clock.monotonic(), BATCH):
-            entry = store.requests[next_request.waiter.request]
+            entry = store.requests[next_request.request]
             self._lane(entry).woken.append(Woken(entry, next_request.excluded, next_request.forgotten))
 
     def _lane(self, entry: ParkedRequest) -> _Lane:
@@ -222,7 +221,7 @@ class WaitingQueue:
         if not entries:
             return
         last = [
-            Woken(expired_entry, store.queues.barred(expired_entry.priority, expired_entry.since))
+            Woken(expired_entry, store.queues.barred(expired_entry.message.priority, expired_entry.since))
             for expired_entry in entries
         ]
         results = list(zip(entries, await evaluator.end(last), strict=True))

@@ -21,7 +21,7 @@ from bus.vocabulary import MAX_CAUSE, Id
 from scheduler_worker.agents import RESCUED, UNPLACEABLE, WAITING_NOW
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.request import seconds_of
-from scheduler_worker.core.waiting_queue import Root, Waiter
+from scheduler_worker.core.waiting_queue import Root
 from scheduler_worker.core.waiting_queues import WaitingQueues
 from scheduler_worker.dependencies import log
 from scheduler_worker.move_courses import RefusedMoves
@@ -59,10 +59,7 @@ class WaitingStore:
 
     def enter(self, entry: ParkedRequest, mark: int | None = None) -> None:
         """Add a request that found no host in an evaluation with this mark (None: it was not evaluated)."""
-        waiter = Waiter(
-            entry.request, entry.kind, entry.priority, entry.since, entry.until, needs_of(entry.message)
-        )
-        self.queues.enter(waiter, mark)
+        self.queues.enter(entry.key, entry.kind, needs_of(entry.message), mark)
         self.requests[entry.request] = entry
         if names_other_instances(entry.message):
             self.related.stirred = True
@@ -83,6 +80,12 @@ class WaitingStore:
             self.queues.leave(request)
         if requests:
             self._moved()
+
+    def due(self) -> list[ParkedRequest]:
+        """Return the expired requests that are not being placed now."""
+        now = self._clock.now()
+        expired = [entry for entry in self.requests.values() if entry.until <= now]
+        return [entry for entry in expired if not self.queues.is_tried(entry.request)]
 
     def end_at(self, entry: ParkedRequest, until: float) -> None:
         if entry.request in self.requests:
@@ -131,12 +134,11 @@ class WaitingStore:
 
     def behind(self, order: Order, now: float, seen: int, context: StoredContext) -> ParkedRequest:
         """Return a request to wait without a search, because the first request of its class found no host."""
-        first = self.queues.first(self.kind(order))
-        known = None if first is None else self.requests.get(first.request)
-        lacks = f": {known.lacks}" if known is not None else ""
-        decision = known.decision if known is not None else Decision(code="line")
-        why = f"equal requests came before it{lacks}"
-        return self.waiting(order, now, seen, why, decision, context)
+        known = self.requests.get(self.queues.first(self.kind(order)) or "")
+        why = "equal requests came before it"
+        if known is None:
+            return self.waiting(order, now, seen, why, Decision(code="line"), context)
+        return self.waiting(order, now, seen, f"{why}: {known.lacks}", known.decision, context)
 
     def waiting(
         self, order: Order, now: float, seen: int, why: str, decision: Decision, context: StoredContext

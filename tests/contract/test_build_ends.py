@@ -133,18 +133,6 @@ async def test_a_build_without_a_conductor_is_released_and_ends(connect: Connect
         assert await bus.transport.dead_letters() == []
 
 
-async def test_hosts_of_unknown_cells_are_not_offered(connect: Connect) -> None:
-    placement = FakePlacement.of(a_candidate(2, cell="typo"))
-    async with scheduling(connect, placement, policy=ChoicePolicy.from_names(cells=("c1", "c2"))) as bus:
-        unplaceable = await bus.listen(BUILD_UNPLACEABLE.at())
-        await bus.publish(a_request(1))
-        async with asyncio.timeout(DEADLINE):
-            lost = await unplaceable.get()
-    assert "without an agent or conductor: 1 host" in lost.reason
-    assert "host2 (its cell 'typo' is none of ours: c1, c2)" in lost.reason
-    assert placement.orders == []
-
-
 async def test_a_move_that_no_conductor_takes_is_undone_and_refused(connect: Connect) -> None:
     placement, cells = MovingPlacement.of(a_candidate(1), a_candidate(2)), Cells()
     assert isinstance(placement, MovingPlacement)

@@ -91,19 +91,6 @@ async def test_a_batch_is_spread_over_hosts_until_they_are_full(cells: Placement
     assert "group _n: all of it at one provider removed 2" in nowhere.reason
 
 
-async def test_the_second_cell_of_a_host_is_used_when_the_first_is_full(cells: Placement) -> None:
-    scheduler = await a_scheduler_before(cells)
-    asked = Flavor(name="half", extra_specs={"resources_c:VCPU": "4"})
-    placed = await said(scheduler, *(a_request(number, flavor=asked) for number in range(1, 5)))
-    taken = [
-        uuid
-        for answer in placed
-        if isinstance(answer, BuildPlaced)
-        for uuid in answer.chosen.choice.allocations
-    ]
-    assert sorted(taken) == [uid(number, "a") for number in (11, 12, 21, 22)]
-
-
 @pytest.fixture
 async def four(placement: Placement) -> Placement:
     """One host of four NUMA cells of 4 CPUs."""
@@ -116,34 +103,6 @@ async def four(placement: Placement) -> Placement:
 
 ONE_CELL = {"resources_a:VCPU": "4"}
 TWO_CELLS = {"resources_a:VCPU": "4", "resources_b:VCPU": "4", "group_policy": "isolate"}
-HALF_A_CELL = {"resources_a:VCPU": "2"}
-
-
-@pytest.mark.parametrize(
-    ("specs", "instances", "cells_used"),
-    [
-        pytest.param(ONE_CELL, 2, {4}, id="a cell each"),
-        pytest.param(ONE_CELL, 4, {4}, id="all cells"),
-        pytest.param(TWO_CELLS, 2, {4}, id="two cells each"),
-        pytest.param(HALF_A_CELL, 8, {2}, id="two to a cell"),
-    ],
-)
-async def test_instances_of_one_request_use_different_numa_cells_of_a_host(
-    four: Placement, specs: dict[str, str], instances: int, cells_used: set[int]
-) -> None:
-    scheduler = await a_scheduler_before(four)
-    flavor = Flavor(name="f", memory_mb=8, extra_specs=specs)
-    placed = await said(scheduler, a_request(flavor=flavor, instances=instances))
-    assert len(placed) == instances
-    taken = [
-        (cell, asked["VCPU"])
-        for answer in placed
-        if isinstance(answer, BuildPlaced)
-        for cell, asked in answer.chosen.choice.allocations.items()
-        if "VCPU" in asked
-    ]
-    assert {amount for _, amount in taken} == cells_used
-    assert all(sum(amount for at, amount in taken if at == cell) <= 4 for cell, _ in taken)
 
 
 async def test_ways_far_down_the_list_are_found_in_the_end(placement: Placement) -> None:
@@ -154,15 +113,6 @@ async def test_ways_far_down_the_list_are_found_in_the_end(placement: Placement)
     scheduler = await a_scheduler_before(placement)
     placed = await said(scheduler, a_request(flavor=Flavor(name="f", extra_specs=TWO_CELLS), instances=6))
     assert len({cell for answer in placed for cell in answer.chosen.choice.allocations}) == 12  # type: ignore[union-attr]
-
-
-async def test_more_instances_than_numa_cells_do_not_fit(four: Placement) -> None:
-    scheduler = await a_scheduler_before(four)
-    request = a_request(flavor=Flavor(name="f", extra_specs=ONE_CELL), instances=5)
-    (verdict,) = await scheduler.place_many([request])
-    assert not isinstance(verdict, Poison)
-    assert isinstance(verdict, Retry) or all(isinstance(answer, BuildUnplaceable) for answer in verdict)
-    assert not any(row.used.get("VCPU") for row in four.memory.index.rows.values())
 
 
 async def test_every_cell_of_the_best_host_is_tried_before_the_next_host(url: str, four: Placement) -> None:
@@ -179,11 +129,3 @@ async def test_every_cell_of_the_best_host_is_tried_before_the_next_host(url: st
     assert isinstance(placed, BuildPlaced)
     assert placed.chosen.choice.allocations == {uid(14, "a"): {"VCPU": 4}}
     await four.memory.fresh()
-
-
-async def test_a_group_that_means_nothing_is_unplaceable_by_name(cells: Placement) -> None:
-    scheduler = await a_scheduler_before(cells)
-    asked = Flavor(name="f", extra_specs={"resources_c:VCPU": "4", "same_subtree": "_c,_d"})
-    (nowhere,) = await said(scheduler, a_request(flavor=asked))
-    assert isinstance(nowhere, BuildUnplaceable)
-    assert nowhere.reason == "flavor.extra_specs['same_subtree']: there is no group with suffix '_d'"

@@ -2,17 +2,18 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 from prometheus_client import REGISTRY
+from sqlalchemy import text
 
 from bus.decisions import Decision, Removal
 from bus.host_health import FindHostHealth
 from bus.messages import BuildUnplaceable, HostReported
-from bus.moves import HandoverReported, MoveRefused
+from bus.moves import HandoverReported
 from bus.queries import FindWaiting
 from bus.requests import Flavor
 from bus.sql.database import Database
@@ -22,7 +23,7 @@ from cell_conductor.builds import Builds
 from cell_conductor.moves import CellMoves
 from scheduler_worker import handovers as handover_store
 from scheduler_worker import host_records
-from scheduler_worker.core.move_start import MoveStart, move_start
+from scheduler_worker.core.move_start import MoveStart, move_start, refused
 from scheduler_worker.core.move_state import Handover
 from scheduler_worker.host_records import HostRecords
 from scheduler_worker.hosts import HostBook
@@ -72,20 +73,12 @@ async def test_a_waiting_request_is_stored_once_and_completely(store: Database) 
     one = kept(1, instances=2, priority=3, project="p")
     assert await add(store, "s1", one, kept(2)) == {uid(1, "a"), uid(2, "a")}
     assert await add(store, "s2", kept(1), kept(3)) == {uid(3, "a")}
-    assert await of(store, "s1") == [one, kept(2)]
+    again = kept(1, since=5.0, instances=2)
+    assert await add(store, "s1", again, kept(4), kept(4)) == {uid(1, "a"), uid(4, "a")}
+    assert await of(store, "s1") == [one, kept(2), kept(4)]  # as each was stored first
     async with store.write() as tx:
         await parked.drop(tx, [uid(1, "a"), uid(9, "a")])
-    assert await of(store, "s1") == [kept(2)]
-
-
-async def test_adding_a_stored_request_again_reports_it_as_own(store: Database) -> None:
-    one = kept(1, instances=2)
-    assert await add(store, "s1", one) == {uid(1, "a")}
-    assert await add(store, "s1", kept(1, since=5.0, instances=2), kept(2), kept(2)) == {
-        uid(1, "a"),
-        uid(2, "a"),
-    }
-    assert await of(store, "s1") == [one, kept(2)]  # as it was stored first
+    assert await of(store, "s1") == [kept(2), kept(4)]
 
 
 async def test_the_missing_resources_of_a_waiting_request_can_change(store: Database) -> None:
@@ -165,8 +158,6 @@ async def test_a_scheduler_that_beats_stays_in_the_roster_until_deleted(store: D
 
 
 async def test_a_row_that_cannot_be_read_keeps_no_other_from_its_host(store: Database) -> None:
-    from sqlalchemy import text
-
     await add(store, "s1", kept(1), kept(2))
     async with store.write() as tx:
         await tx.execute(text("UPDATE parked SET message = 'x' WHERE request = :r"), {"r": uid(1, "a")})
@@ -246,14 +237,7 @@ async def test_at_most_one_move_of_an_instance_waits(store: Database) -> None:
 async def test_refusals_of_moves_are_stored_with_their_request(store: Database) -> None:
     asked, other = a_move(1), a_move(2)
     said = [
-        MoveRefused(
-            move=request.move,
-            build=request.build,
-            kind="migrate",
-            reason="no room",
-            code=code,
-            decision=DECISION,
-        )
+        refused(request, "no room", code, DECISION)
         for request, code in ((asked, "waited"), (other, "unknown"))
     ]
     request = a_start(1, 5).request()
@@ -282,10 +266,12 @@ class Life:
         self.book = HostBook(time.now)
         self.records = HostRecords(self.book, self.source, database, time.clock)
 
-    async def load(self) -> "Life":
-        await self.records.load()
-        self.book.opened(self.time.now)
-        return self
+    @classmethod
+    async def begins(cls, database: Database, time: TurnedClock) -> Self:
+        life = cls(database, time)
+        await life.records.load()
+        life.book.opened(time.now)
+        return life
 
     async def heartbeats(self, *numbers: int, seconds: int = 1, enabled: bool = True) -> None:
         for _ in range(seconds):
@@ -300,8 +286,8 @@ class Life:
     def why(self) -> list[str]:
         seen = self.book.level(self.source, self.time.now)
         found = []
-        for facts, position in zip(HOSTS, [host.position for host in self.source.hosts()], strict=True):
-            state = self.book.level(self.source, self.time.now).columns.states[seen.slot_at[position]]
+        for facts, host in zip(HOSTS, self.source.hosts(), strict=True):
+            state = seen.columns.states[seen.slot_at[host.position]]
             closed = "" if state is None or state.enabled else "disabled"
             found.append(self.book.why_down(facts.cell, facts.root, facts.agent, self.time.now) or closed)
         return found
@@ -311,17 +297,16 @@ class Life:
             return [health.host for health in await host_records.page(tx, ("", ""), 10)]
 
 
-async def test_a_restarted_scheduler_knows_down_and_disabled_hosts(database: Database) -> None:
-    await migrate(database, "scheduler_worker")
+async def test_a_restarted_scheduler_knows_down_and_disabled_hosts(store: Database) -> None:
     time = TurnedClock()
-    first = await Life(database, time).load()
+    first = await Life.begins(store, time)
     await first.heartbeats(1, 2, 3)
     down = time.now
     await first.heartbeats(1, seconds=35)
     await first.heartbeats(3, enabled=False)
     assert await first.stored() == ["host2", "host3"]
 
-    second = await Life(database, time).load()
+    second = await Life.begins(store, time)
     moment = "1970-01-01 00:16:41 UTC"
     assert down == 1001.0
     assert second.why() == ["", f"down since {moment}: {WHY}", "disabled"]
@@ -331,10 +316,9 @@ async def test_a_restarted_scheduler_knows_down_and_disabled_hosts(database: Dat
     assert (second.why(), await second.stored()) == (["", "", ""], [])
 
 
-async def test_hosts_that_are_not_up_are_found_by_pages_and_all_are_counted(database: Database) -> None:
-    await migrate(database, "scheduler_worker")
+async def test_hosts_that_are_not_up_are_found_by_pages_and_all_are_counted(store: Database) -> None:
     time = TurnedClock()
-    life = await Life(database, time).load()
+    life = await Life.begins(store, time)
     await life.heartbeats(1, 2, 3)
     await life.heartbeats(1, seconds=35)
     first = await life.records.find(FindHostHealth(limit=1, counted=True))
@@ -350,25 +334,21 @@ async def test_hosts_that_are_not_up_are_found_by_pages_and_all_are_counted(data
     assert (await life.records.find(FindHostHealth(roots=(HOSTS[0].root,)))).hosts == ()
 
 
-async def test_a_heartbeat_deletes_the_row_that_another_scheduler_stored(database: Database) -> None:
-    await migrate(database, "scheduler_worker")
+async def test_a_heartbeat_deletes_the_row_that_another_scheduler_stored(store: Database) -> None:
     time = TurnedClock()
-    first, second = await Life(database, time).load(), await Life(database, time).load()
+    first, second = await Life.begins(store, time), await Life.begins(store, time)
     await first.heartbeats(1, 2, 3)
     await first.heartbeats(1, seconds=35)
     await second.heartbeats(1, 2, 3)  # the first one is killed before it comes
     assert await second.stored() == ["host2", "host3"]
-    third = await Life(database, time).load()
+    third = await Life.begins(store, time)
     await third.heartbeats(1, 2)
     assert await third.stored() == ["host3"]
 
 
-async def test_a_record_stays_while_placement_does_not_have_the_host_and_is_pruned(
-    database: Database,
-) -> None:
-    await migrate(database, "scheduler_worker")
+async def test_a_record_stays_while_placement_does_not_have_the_host_and_is_pruned(store: Database) -> None:
     time = TurnedClock()
-    first = await Life(database, time).load()
+    first = await Life.begins(store, time)
     await first.heartbeats(1, 2, 3)
     await first.heartbeats(1, 3, seconds=35)
     first.source.candidates, first.source.layout = first.source.candidates[:1], 2
@@ -391,29 +371,28 @@ async def known(database: Database, *numbers: int) -> dict[str, Handover]:
         return await handover_store.load(tx, [uid(number, "d") for number in numbers])
 
 
-async def test_a_handover_is_stored_once_and_changed_only_from_its_last_version(database: Database) -> None:
-    await migrate(database, "scheduler_worker")
+async def test_a_handover_is_stored_once_and_changed_only_from_its_last_version(store: Database) -> None:
     one, other = an_order(1), an_order(2)
-    async with database.write() as tx:
+    async with store.write() as tx:
         await handover_store.add(tx, [other, one], 10.0)
         await handover_store.add(tx, [replace(one, state="done")], 11.0)
-    assert await known(database, 1, 2, 3) == {one.placed.move: one, other.placed.move: other}
+    assert await known(store, 1, 2, 3) == {one.placed.move: one, other.placed.move: other}
     report = HandoverReported(
         move=one.placed.move, build=PLACED.build, cell=CELL, half="arriving", outcome="back"
     )
     arriving = replace(one, state="arriving")
     back = replace(arriving, state="back", by=report, generation=7, problem="none")
-    async with database.write() as tx:
+    async with store.write() as tx:
         assert await handover_store.change(tx, one, arriving, 12.0)
         assert not await handover_store.change(tx, one, replace(one, state="done"), 12.0)
         assert await handover_store.change(tx, arriving, back, 13.0)
-    assert (await known(database, 1))[one.placed.move] == back
-    async with database.write() as tx:
+    assert (await known(store, 1))[one.placed.move] == back
+    async with store.write() as tx:
         assert await handover_store.unpublished(tx, 10.0, 20.0, 5) == []
         assert await handover_store.unpublished(tx, 10.5, 20.0, 5) == [other]
         assert await handover_store.unpublished(tx, 10.5, 20.0, 5) == []
         assert await handover_store.prune(tx, 13.5, 5) == 1
-    assert await known(database, 1, 2) == {other.placed.move: other}
+    assert await known(store, 1, 2) == {other.placed.move: other}
 
 
 async def test_handovers_between_cells_are_not_leaks(database: Database) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import Any
@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from bus import topics
-from bus.aggregates import AggregateEditRequested, MakeAggregate
+from bus.aggregates import ChangeAggregate, MakeAggregate
 from bus.claims import ClaimAnswered, ClaimRequested, ClaimResult, Moved, Refused, ReleaseRequested
 from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.messages import BuildCancelRequested
 from bus.reports import Inventory
 from bus.requests import Flavor
+from bus.resources import SetTraits
 from bus.sql.database import Database
 from bus.vocabulary import Contended
 from scheduler_worker.waiting.store import WaitingStore
@@ -108,82 +109,106 @@ async def test_another_flavor_that_would_do_is_waited_for_as_well() -> None:
 async def test_the_wake_condition_names_zone_and_cell(asked: dict[str, str], where: str) -> None:
     async with a_world() as world:
         await world.report(1, {"VCPU": Inventory(total=4)})
-        await world.ask(1, flavor=Flavor(name="large", vcpus=8), **asked)
+        await world.ask(1, flavor=LARGE, **asked)
         await asyncio.sleep(0.5)
         [one] = (await world.waiting()).waiting
         assert one.wakes == f"8 VCPU free on one host{where}"
 
 
-WAKES = {
-    "usage is freed": "free",
-    "the inventory grows": "grow",
-    "a trait comes": "trait",
-    "a host comes": "new",
-    "it is enabled": "enabled",
-    "it is no longer forced down": "forced_down",
-    "it builds less": "building",
-    "its agent is heard again": "back",
-    "an aggregate gets it": "aggregate",
-    "its cell is enabled": "cell",
+Deed = Callable[[WaitingWorld], Awaitable[object]]
+LARGE, SMALL = Flavor(name="large", vcpus=8), Flavor(name="small", vcpus=1)
+MARKED = Flavor(name="t", vcpus=1, extra_specs={"trait:CUSTOM_X": "required"})
+RACK = uid(7, "e")
+
+
+def reports(inventories: dict[str, Inventory] = ROOM, **given: Any) -> Deed:
+    return lambda world: world.report(1, inventories, **given)
+
+
+def beats(**state: Any) -> Deed:
+    return lambda world: world.host_says(1, **state)
+
+
+def traits(*names: str) -> Deed:
+    return lambda world: world.edit(SetTraits(provider=uid(1, "a"), traits=names))
+
+
+async def uses_a_processor(world: WaitingWorld) -> None:
+    await asyncio.sleep(0.5)
+    await world.ask(50, flavor=SMALL, wait="")
+    await world.until(1, world.placed)
+
+
+async def releases_it(world: WaitingWorld) -> None:
+    [(_, blocker)] = world.placed
+    world.placed.clear()
+    release = ReleaseRequested(consumer=blocker.build, generation=blocker.generation)
+    await world.bus.asker(topics.RELEASE)(release)
+
+
+async def falls_silent(world: WaitingWorld) -> None:
+    await world.host_says(1)
+    for _ in range(20):
+        await asyncio.sleep(3.0)
+        await world.host_says(9)
+
+
+async def in_a_western_rack(world: WaitingWorld) -> None:
+    west = {"availability_zone": "west"}
+    await world.edit_aggregate(MakeAggregate(aggregate=RACK, name="rack", metadata=west))
+    await world.report(1, ROOM, aggregates=(RACK,))
+
+
+async def the_rack_moves_east(world: WaitingWorld) -> None:
+    await world.edit_aggregate(ChangeAggregate(aggregate=RACK, set={"availability_zone": "east"}))
+
+
+async def disables_its_cell(world: WaitingWorld) -> None:
+    await world.cell(enabled=False)
+
+
+async def enables_its_cell(world: WaitingWorld) -> None:
+    assert "or cell c1 enabled" in (await world.waiting()).waiting[0].wakes
+    await world.cell(enabled=True)
+
+
+async def nothing(world: WaitingWorld) -> None: ...
+
+
+# What is waited for → what host 1 is like before its report, or after it; the request; the change
+WAKES: dict[str, tuple[Deed, Deed, dict[str, Any], Deed]] = {
+    "usage is freed": (reports(), uses_a_processor, {"flavor": LARGE}, releases_it),
+    "the inventory grows": (reports({"VCPU": Inventory(total=4)}), nothing, {"flavor": LARGE}, reports()),
+    "a trait comes": (reports(), nothing, {"flavor": MARKED}, reports(traits=("CUSTOM_X",))),
+    "a host comes": (nothing, nothing, {}, reports()),
+    "it is enabled": (reports(), beats(enabled=False), {}, beats()),
+    "it is no longer forced down": (reports(), beats(forced_down=True), {}, beats()),
+    "it builds less": (reports(), beats(building=20), {}, beats()),
+    "its agent is heard again": (reports(), falls_silent, {}, beats()),
+    "an aggregate gets it": (reports(), nothing, {"aggregates": ((RACK,),)}, reports(aggregates=(RACK,))),
+    "its cell is enabled": (reports(), disables_its_cell, {}, enables_its_cell),
+    "an operator takes a trait off": (reports(), traits("COMPUTE_STATUS_DISABLED"), {}, traits()),
+    "its aggregate changes": (in_a_western_rack, nothing, {"zone": "east"}, the_rack_moves_east),
 }
 
 
-@pytest.mark.parametrize("change", WAKES.values(), ids=WAKES.keys())
+@pytest.mark.parametrize(("before", "then", "asked", "change"), WAKES.values(), ids=WAKES)
 @in_virtual_time
-async def test_every_relevant_change_wakes_a_waiting_request(change: str) -> None:
+async def test_every_relevant_change_wakes_a_waiting_request(
+    before: Deed, then: Deed, asked: dict[str, Any], change: Deed
+) -> None:
     async with a_world() as world:
-        fields = {"trait": {"flavor": Flavor(name="t", vcpus=1, extra_specs={"trait:CUSTOM_X": "required"})}}
-        asked: dict[str, Any] = {"flavor": VM} | fields.get(change, {})
-        if change == "aggregate":
-            asked["aggregates"] = ((uid(7, "e"),),)
-        if change in ("free", "grow"):
-            asked["flavor"] = Flavor(name="large", vcpus=8)
-        room = dict(ROOM) if change != "grow" else {"VCPU": Inventory(total=4)}
-        if change != "new":
-            await world.report(1, room)
-        if change == "cell":
-            await world.cell(enabled=False)
-        if change in ("enabled", "forced_down", "building", "back"):
-            said: dict[str, dict[str, Any]] = {
-                "enabled": {"enabled": False},
-                "forced_down": {"forced_down": True},
-                "building": {"building": 20},
-            }
-            await world.host_says(1, **said.get(change, {}))
-        if change == "back":
-            for _ in range(20):
-                await asyncio.sleep(3.0)
-                await world.host_says(9)
+        await before(world)
+        await asyncio.sleep(0.2)
+        await then(world)
         await asyncio.sleep(0.5)
-        if change == "free":
-            await world.ask(50, flavor=Flavor(name="small", vcpus=1), wait="")
-            await world.until(1, world.placed)
-            [(_, blocker)] = world.placed
-            world.placed.clear()
-        await world.ask(1, **asked)
+        await world.ask(1, **{"flavor": VM, **asked})
         await asyncio.sleep(2.0)
-        assert world.placed == []
         assert (await world.waiting()).count == 1
-        before = world.clock.monotonic()
-        match change:
-            case "free":
-                release = ReleaseRequested(consumer=blocker.build, generation=blocker.generation)
-                await world.bus.asker(topics.RELEASE)(release)
-            case "grow":
-                await world.report(1, ROOM)
-            case "trait":
-                await world.report(1, ROOM, traits=("CUSTOM_X",))
-            case "aggregate":
-                await world.report(1, ROOM, aggregates=(uid(7, "e"),))
-            case "new":
-                await world.report(1, ROOM)
-            case "cell":
-                assert "or cell c1 enabled" in (await world.waiting()).waiting[0].wakes
-                await world.cell(enabled=True)
-            case _:
-                await world.host_says(1)
+        begun = world.clock.monotonic()
+        await change(world)
         await world.until(1, world.placed)
-        assert world.placed[0][0] - before < 0.1
+        assert world.placed[0][0] - begun < 0.1
 
 
 @in_virtual_time
@@ -218,7 +243,7 @@ async def test_a_changed_grouping_key_keeps_the_position_in_the_queue(
     async def meanwhile(self: WaitingStore, keeping: Any) -> Any:
         if any(kept.request != uid(1, "a") for kept in keeping):
             make = MakeAggregate(aggregate=uid(7, "e"), name="rack")
-            await world.bus.asker(topics.EDIT_AGGREGATE)(AggregateEditRequested(edit=make))
+            await world.edit_aggregate(make)
             await asyncio.sleep(0.5)
         return await add_once(self, keeping)
 
@@ -287,7 +312,7 @@ async def test_a_request_cancelled_during_its_claim_reserves_nothing() -> None:
         await world.ask(2, flavor=VM)
         await asyncio.sleep(0.5)
         make = MakeAggregate(aggregate=uid(7, "e"), name="rack")
-        await world.bus.asker(topics.EDIT_AGGREGATE)(AggregateEditRequested(edit=make))
+        await world.edit_aggregate(make)
         await asyncio.sleep(0.5)
         await world.node(1)
         trying.clear()
@@ -338,20 +363,19 @@ async def test_waiting_requests_of_a_killed_scheduler_are_adopted() -> None:
 
 @in_virtual_time
 async def test_another_scheduler_respects_a_host_reserved_for_a_large_request() -> None:
-    large = Flavor(name="large", vcpus=8)
     async with a_world("s1") as world:
         await world.report(1, {"VCPU": Inventory(total=8)})
         await asyncio.sleep(0.5)
-        await world.ask(1, flavor=Flavor(name="small", vcpus=1), wait="")
+        await world.ask(1, flavor=SMALL, wait="")
         await world.until(1, world.placed)
-        await world.ask(2, flavor=large)
+        await world.ask(2, flavor=LARGE)
         await asyncio.sleep(2.0)
-        await world.ask(3, flavor=Flavor(name="small", vcpus=1), wait="")
+        await world.ask(3, flavor=SMALL, wait="")
         await world.until(1, world.unplaceable)
         await world.scheduler("s2")
         await asyncio.sleep(2.0)
         for number in range(4, 10):
-            await world.ask(number, flavor=Flavor(name="small", vcpus=1), wait="")
+            await world.ask(number, flavor=SMALL, wait="")
         await world.until(7, world.unplaceable)
         assert len(world.placed) == 1
         refused = {unplaceable.request: unplaceable for unplaceable in world.unplaceable}

@@ -10,11 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from bus import topics
-from bus.aggregates import AggregateEditRequested, ChangeAggregate, MakeAggregate
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim, ReleaseRequested, holder_consumer
 from bus.context import current
 from bus.delivery.runner import Bus
-from bus.groups import DropGroup, GroupEditRequested, MakeGroup
+from bus.groups import DropGroup, MakeGroup
 from bus.local import LocalTransport
 from bus.messages import BuildCancelRequested, BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.moves import MovePlaced
@@ -22,7 +21,7 @@ from bus.protocol import Envelope
 from bus.queries import FindDecision
 from bus.reports import Inventory
 from bus.requests import Flavor, Hints
-from bus.resources import EditRequested, FindAllocations, SetTraits
+from bus.resources import FindAllocations
 from bus.vocabulary import Message
 from bus.worker import Worker, on
 from tests.contract.test_waiting import a_world
@@ -31,7 +30,7 @@ from tests.support.move_builders import MOVE
 from tests.support.placement_builders import a_report
 from tests.support.scheduler_builders import METAL, a_request
 from tests.support.virtual_time import in_virtual_time
-from tests.support.waiting_world import ROOM, TWO, VM, WaitingMovers, WaitingWorld, waiting_movers
+from tests.support.waiting_world import TWO, WaitingMovers, WaitingWorld, waiting_movers
 
 ROOMY = 8
 GROUP = uid(1, "9")
@@ -265,8 +264,7 @@ async def test_a_waiting_move_of_a_resized_instance_uses_the_new_size() -> None:
 async def test_an_instance_with_anti_affinity_moves_when_the_other_one_ends() -> None:
     async with a_cell() as movers:
         group = MakeGroup(group=GROUP, name="web", policy="anti-affinity", project="p1")
-        edit = movers.world.bus.asker(topics.EDIT_GROUP)
-        await edit(GroupEditRequested(edit=group))
+        await movers.world.edit_group(group)
         await movers.host(2, ROOMY)
         together = {"project": "p1", "hints": Hints(group=GROUP)}
         build = await movers.boot(1, 1, **together)
@@ -330,28 +328,12 @@ async def test_builds_and_moves_go_in_their_turns() -> None:
         assert movers.world.hosts() == ["host-2"]
 
 
-@in_virtual_time
-async def test_the_end_of_a_waiting_move_has_its_correlation_and_trace() -> None:
-    async with a_cell() as movers:
-        builds = [await movers.boot(number, on=1) for number in (1, 2)]
-        for index, build in enumerate(builds, 1):
-            await movers.ask(build, index, wait="60s" if index == 2 else "30m")
-        await waits(movers, 2)
-        await movers.host(2, 2)
-        await movers.world.until(1, movers.placed)
-        await asyncio.sleep(61.0)
-        assert movers.stories.keys() == {uid(1, "e"), uid(2, "e")}
-        assert all(movers.stories.values())
-        assert len(set(movers.stories.values())) == 2
-
-
 SMALL, LARGE = Flavor(name="small", vcpus=1), Flavor(name="large", vcpus=4)
-DISABLED = "COMPUTE_STATUS_DISABLED"
 
 
 async def a_member(world: WaitingWorld) -> BuildPlaced:
     make = MakeGroup(group=GROUP, name="together", policy="affinity")
-    await world.bus.asker(topics.EDIT_GROUP)(GroupEditRequested(edit=make))
+    await world.edit_group(make)
     await world.report(1, {"VCPU": Inventory(total=2)})
     await asyncio.sleep(0.2)
     await world.ask(1, flavor=SMALL, hints=Hints(group=GROUP), wait="")
@@ -412,47 +394,11 @@ async def test_a_request_waiting_for_a_deleted_group_ends() -> None:
         await asyncio.sleep(5.0)
         assert world.unplaceable == []
         before = world.clock.monotonic()
-        drop = GroupEditRequested(edit=DropGroup(group=GROUP, force=True))
-        await world.bus.asker(topics.EDIT_GROUP)(drop)
+        await world.edit_group(DropGroup(group=GROUP, force=True))
         await world.until(1, world.unplaceable)
         assert world.clock.monotonic() - before < 1.5
         assert "there is no server group" in world.unplaceable[0].reason
         assert (await world.waiting()).count == 0
-
-
-async def enabled(world: WaitingWorld) -> None:
-    edit = EditRequested(edit=SetTraits(provider=uid(1, "a"), traits=()))
-    await world.bus.asker(topics.EDIT)(edit)
-
-
-async def zoned(world: WaitingWorld) -> None:
-    change = ChangeAggregate(aggregate=uid(7, "e"), set={"availability_zone": "east"})
-    await world.bus.asker(topics.EDIT_AGGREGATE)(AggregateEditRequested(edit=change))
-
-
-@pytest.mark.parametrize(
-    ("alternative", "change"),
-    [({}, enabled), ({"zone": "east"}, zoned)],
-    ids=["a trait that an operator took off", "what is said of its aggregate"],
-)
-@in_virtual_time
-async def test_a_host_report_wakes_requests_that_it_now_suits(alternative, change) -> None:  # type: ignore[no-untyped-def]
-    async with a_world() as world:
-        make = MakeAggregate(aggregate=uid(7, "e"), name="rack", metadata={"availability_zone": "west"})
-        await world.bus.asker(topics.EDIT_AGGREGATE)(AggregateEditRequested(edit=make))
-        await world.report(1, ROOM, aggregates=(uid(7, "e"),))
-        if change is enabled:
-            edit = EditRequested(edit=SetTraits(provider=uid(1, "a"), traits=(DISABLED,)))
-            await asyncio.sleep(0.2)
-            await world.bus.asker(topics.EDIT)(edit)
-        await asyncio.sleep(0.5)
-        await world.ask(1, flavor=VM, **alternative)
-        await asyncio.sleep(5.0)
-        assert (world.placed, (await world.waiting()).count) == ([], 1)
-        before = world.clock.monotonic()
-        await change(world)
-        await world.until(1, world.placed)
-        assert world.placed[0][0] - before < 0.1
 
 
 async def called(world: WaitingWorld, name: str, sequence: int, **given: Any) -> None:

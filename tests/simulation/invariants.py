@@ -18,6 +18,7 @@ from bus.clock import Clock
 from bus.host_health import DISABLED, FORCED_DOWN
 from bus.sql.database import Database
 from cell_conductor.core.build import Build
+from scheduler_worker.waiting.hosts import needs_of
 from tests.support.rule_builders import recent_builds
 
 if TYPE_CHECKING:
@@ -192,8 +193,8 @@ def _nobody_fits(changes: "HostChanges", placement: sqlite3.Connection) -> None:
         ]
         zones = {placed.zone, *(one.get("availability_zone", "") for one in told)}
         up[placed.uuid] = placed, zones
-    for request, waiter in room.waiters.items():
-        message, several = changes.store.requests[request].message, waiter.needs
+    for request, waiting in changes.store.requests.items():
+        message, several = waiting.message, needs_of(waiting.message)
         flavor = message.flavor
         asked = {"CUSTOM_BAREMETAL": 1} if flavor.name == "metal" else {"VCPU": flavor.vcpus}
         if flavor.memory_mb and flavor.name != "metal":
@@ -213,9 +214,9 @@ def _nobody_fits(changes: "HostChanges", placement: sqlite3.Connection) -> None:
             if message.cell not in ("", placed.cell) or not names.isdisjoint(message.ignore_hosts):
                 continue
             whose = room.reserved.get(root)
-            if whose is not None and whose.key < waiter.key and whose.kind != waiter.kind:
+            if whose is not None and whose.key < waiting.key and whose.kind != waiting.kind:
                 continue
-            if room.reserved_elsewhere.get(root, waiter.key) < waiter.key:
+            if room.reserved_elsewhere.get(root, waiting.key) < waiting.key:
                 continue
             found[root] = min(
                 max((free.get(name, 0) // amount for free in providers.values()), default=0)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from scheduler_worker.core.waiting_queue import CapacityNeeded, HostsFound, NextRequest, Prospect, Waiter
+from scheduler_worker.core.waiting_queue import CapacityNeeded, HostsFound, NextRequest, Prospect, QueueKey
 from scheduler_worker.core.waiting_queues import WaitingQueues
 
 Amounts = dict[str, int]
@@ -30,6 +30,7 @@ class PlainCloud:
         self.hosts = {root: CountedHost(dict(amounts), dict(amounts)) for root, amounts in hosts.items()}
         self.kinds = dict(kinds)
         self.queues = WaitingQueues(self)
+        self.waiting: dict[str, tuple[QueueKey, str, int]] = {}  # request → its key, kind and needs
         self.placed: list[tuple[str, str]] = []  # request, root
         self.rescued: list[str] = []
         self.asked: list[str] = []
@@ -86,8 +87,15 @@ class PlainCloud:
     # What happens
 
     def park(self, number: int, kind: str, *, priority: int = 0, since: float = 0.0, needs: int = 1) -> None:
-        request = f"r{number:05}"
-        self.queues.enter(Waiter(request, kind, priority, since, 1e9, needs), self.queues.mark)
+        self.enter((-priority, since, f"r{number:05}"), kind, self.queues.mark, needs)
+
+    def enter(self, key: QueueKey, kind: str, mark: int | None = None, needs: int = 1) -> None:
+        self.queues.enter(key, kind, needs, mark)
+        self.waiting[key[-1]] = key, kind, needs
+
+    def leave(self, request: str) -> None:
+        self.queues.leave(request)
+        del self.waiting[request]
 
     def frees(self, root: str, **amounts: int) -> None:
         for name, amount in amounts.items():
@@ -120,23 +128,23 @@ class PlainCloud:
         return self.placed[before:]
 
     def take(self, turn: NextRequest) -> None:
-        waiter = turn.waiter
-        roots = self.place(waiter.kind, turn.excluded, waiter.needs)
+        _, kind, needs = self.waiting[turn.request]
+        roots = self.place(kind, turn.excluded, needs)
         if not roots:
-            self.queues.requeue(waiter.request)
+            self.queues.requeue(turn.request)
             return
-        self.rescued += [waiter.request] * turn.forgotten
-        self.placed += [(waiter.request, root) for root in roots]
-        self.queues.leave(waiter.request)
+        self.rescued += [turn.request] * turn.forgotten
+        self.placed += [(turn.request, root) for root in roots]
+        self.leave(turn.request)
 
     def overlooked(self) -> list[str]:
         kept = self.queues.reserved
         found = []
-        for request, waiter in self.queues.waiters.items():
+        for request, (key, kind, needs) in self.waiting.items():
             for root, host in self.hosts.items():
                 whose = kept.get(root)
-                if whose is not None and whose.key < waiter.key and whose.kind != waiter.kind:
+                if whose is not None and whose.key < key and whose.kind != kind:
                     continue
-                if waiter.kind not in host.refuses and host.fits(self.kinds[waiter.kind]) >= waiter.needs:
+                if kind not in host.refuses and host.fits(self.kinds[kind]) >= needs:
                     found.append(f"{request} on {root}")
         return found

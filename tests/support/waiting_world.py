@@ -11,17 +11,19 @@ from typing import Any
 from msgspec.structs import replace
 
 from bus import topics
+from bus.aggregates import AggregateEdit, AggregateEditRequested
 from bus.cells import CellEditRequested, RegisterCell
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim, ReleaseRequested, holder_consumer
 from bus.clock import Clock
-from bus.context import current
 from bus.delivery.runner import Bus
+from bus.groups import GroupEdit, GroupEditRequested
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildCancelled, BuildPlaced, BuildUnplaceable, HostReported
 from bus.moves import MovePlaced, MoveRefused, MoveRequested
 from bus.queries import BuildsFound, BuildStands, FindBuilds, FindWaiting, WaitingFound, WaitingRequest
 from bus.reports import HostState, Inventory
 from bus.requests import Flavor
+from bus.resources import Edit, EditRequested
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.topics import Address
@@ -32,15 +34,13 @@ from tests.support.cloud_workers import a_scheduler
 from tests.support.ids import uid
 from tests.support.move_builders import a_move
 from tests.support.placement_builders import a_report
-from tests.support.scheduler_builders import METAL as METAL_FLAVOR
-from tests.support.scheduler_builders import SMALL, a_request
+from tests.support.scheduler_builders import METAL, SMALL, a_request
 from tests.support.waiting import receive_all
 
 CELL = "c1"
 NODE = {"CUSTOM_BAREMETAL": Inventory(total=1)}
 TAKEN = {"CUSTOM_BAREMETAL": Inventory(total=1, reserved=1)}
 ROOM = {"VCPU": Inventory(total=8), "MEMORY_MB": Inventory(total=8192), "DISK_GB": Inventory(total=80)}
-METAL = METAL_FLAVOR
 VM = SMALL
 
 
@@ -96,6 +96,15 @@ class WaitingWorld:
     async def cell(self, *, enabled: bool) -> None:
         edit = RegisterCell(cell=CELL, enabled=enabled)
         await self.bus.asker(topics.EDIT_CELL)(CellEditRequested(edit=edit))
+
+    async def edit(self, edit: Edit) -> None:
+        await self.bus.asker(topics.EDIT)(EditRequested(edit=edit))
+
+    async def edit_aggregate(self, edit: AggregateEdit) -> None:
+        await self.bus.asker(topics.EDIT_AGGREGATE)(AggregateEditRequested(edit=edit))
+
+    async def edit_group(self, edit: GroupEdit) -> None:
+        await self.bus.asker(topics.EDIT_GROUP)(GroupEditRequested(edit=edit))
 
     async def waiting(self, **asked: Any) -> WaitingFound:
         return await self.bus.asker(topics.WAITING)(FindWaiting(**asked))
@@ -169,15 +178,14 @@ class WaitingMovers:
     stands: dict[str, BuildStands] = field(default_factory=dict)
     placed: list[MovePlaced] = field(default_factory=list)
     refused: list[MoveRefused] = field(default_factory=list)
-    stories: dict[str, str] = field(default_factory=dict)  # #122 |
     deaf: bool = False
 
     async def live(self) -> None:
         worker = Worker(
             f"conductor.{CELL}",
             consumes=[
-                on(topics.MOVE_PLACED.at(cell=CELL), self._hear_placed),
-                on(Address(topics.MOVE_REFUSED, "move.refused.#"), self._hear_refused, private=True),
+                on(topics.MOVE_PLACED.at(cell=CELL), self._on_placed),
+                on(Address(topics.MOVE_REFUSED, "move.refused.#"), self._on_refused, private=True),
             ],
             answers=[answers(topics.FIND_BUILDS, self._find, cell=CELL)],
         )
@@ -248,18 +256,11 @@ class WaitingMovers:
     async def waiting(self) -> list[WaitingRequest]:
         return list((await self.world.waiting()).waiting)
 
-    async def _hear_placed(self, move_placed: MovePlaced) -> None:
-        self.placed.append(move_placed)
-        self._note(move_placed.move)
+    async def _on_placed(self, placed: MovePlaced) -> None:
+        self.placed.append(placed)
 
-    async def _hear_refused(self, move_refused: MoveRefused) -> None:
-        self.refused.append(move_refused)
-        self._note(move_refused.move)
-
-    def _note(self, move: str) -> None:
-        envelope = current.get()
-        assert envelope is not None
-        self.stories[move] = envelope.correlation
+    async def _on_refused(self, refused: MoveRefused) -> None:
+        self.refused.append(refused)
 
     async def _find(self, question: FindBuilds) -> BuildsFound:
         if self.deaf:
@@ -279,6 +280,3 @@ async def waiting_movers(world: WaitingWorld, full: int = 0) -> AsyncIterator[Wa
     await movers.host(2, full)
     await asyncio.sleep(0.2)
     yield movers
-
-
-BUILD = uid(1000, "b")  # of the first request

@@ -112,16 +112,10 @@ def test_resources_and_traits_of_extra_specs(specs: dict[str, str], expected: di
         (PINNED | {"hw:cpu_thread_policy": "require"}, "HW_CPU_HYPERTHREADING", ""),
         (PINNED | {"hw:cpu_thread_policy": "isolate"}, "", "HW_CPU_HYPERTHREADING"),
         (PINNED | {"hw:cpu_thread_policy": "prefer"}, "", ""),
-        (
-            {"hw:tpm_version": "2.0", "hw:tpm_model": "tpm-crb"},
-            "COMPUTE_SECURITY_TPM_2_0 COMPUTE_SECURITY_TPM_CRB",
-            "",
-        ),
-        (
-            {"hw:tpm_version": "1.2", "hw:tpm_secret_security": "host"},
-            "COMPUTE_SECURITY_TPM_1_2 COMPUTE_SECURITY_TPM_SECRET_SECURITY_HOST",
-            "",
-        ),
+        ({"hw:tpm_version": "2.0", "hw:tpm_model": "tpm-crb"},
+         "COMPUTE_SECURITY_TPM_2_0 COMPUTE_SECURITY_TPM_CRB", ""),
+        ({"hw:tpm_version": "1.2", "hw:tpm_secret_security": "host"},
+         "COMPUTE_SECURITY_TPM_1_2 COMPUTE_SECURITY_TPM_SECRET_SECURITY_HOST", ""),
         ({"os:secure_boot": "required"}, "COMPUTE_SECURITY_UEFI_SECURE_BOOT", ""),
         ({"os:secure_boot": "optional"}, "", ""),
         ({"hw:maxphysaddr_mode": "emulate"}, "COMPUTE_ADDRESS_SPACE_EMULATED", ""),
@@ -130,11 +124,8 @@ def test_resources_and_traits_of_extra_specs(specs: dict[str, str], expected: di
         ({"hw:virtio_packed_ring": "true"}, "COMPUTE_NET_VIRTIO_PACKED", ""),
         ({"hw:virtio_packed_ring": "false"}, "", ""),
         ({"hw:firmware_stateless": "true"}, "COMPUTE_SECURITY_STATELESS_FIRMWARE", ""),
-        (
-            {"hw:ephemeral_encryption": "true", "hw:ephemeral_encryption_format": "luks"},
-            "COMPUTE_EPHEMERAL_ENCRYPTION COMPUTE_EPHEMERAL_ENCRYPTION_LUKS",
-            "",
-        ),
+        ({"hw:ephemeral_encryption": "true", "hw:ephemeral_encryption_format": "luks"},
+         "COMPUTE_EPHEMERAL_ENCRYPTION COMPUTE_EPHEMERAL_ENCRYPTION_LUKS", ""),
         ({"pci_passthrough:alias": "fpga"}, "COMPUTE_SOCKET_PCI_NUMA_AFFINITY", ""),
         ({"resources1:VGPU": "1", "resources:VCPU": "0", "resources:MEMORY_MB": "0",
           "resources:DISK_GB": "0", "trait:A": "required", "trait:B": "forbidden"}, "A", "B"),
@@ -153,18 +144,12 @@ def test_root_traits_of_extra_specs(specs: dict[str, str], required: str, forbid
         (NUMA, (), ("_numa0", "_numa1")),
         (PINNED, (), ()),
         (NUMA | {"group_policy": "isolate"}, (), ()),
-        (
-            NUMA | {"pci_passthrough:alias": "nic:3"},
-            (("_numa0", "_pci0_nic"), ("_numa1", "_pci1_nic"), ("_numa0", "_pci2_nic")),
-            ("_numa0", "_numa1"),
-        ),
+        (NUMA | {"pci_passthrough:alias": "nic:3"},
+         (("_numa0", "_pci0_nic"), ("_numa1", "_pci1_nic"), ("_numa0", "_pci2_nic")), ("_numa0", "_numa1")),
         ({"pci_passthrough:alias": "nic"}, (), ()),  # without cells it may be anywhere
         (PINNED | {"pci_passthrough:alias": "nic", "hw:pci_numa_affinity_policy": "legacy"}, (), ()),
-        (
-            PINNED | {"pci_passthrough:alias": "gpu", "hw:pci_numa_affinity_policy": "required"},
-            (("_numa0", "_pci0_gpu"),),
-            (),
-        ),
+        (PINNED | {"pci_passthrough:alias": "gpu", "hw:pci_numa_affinity_policy": "required"},
+         (("_numa0", "_pci0_gpu"),), ()),
         (PINNED | {"resources_v:VGPU": "1", "same_subtree": "_numa0, _v"}, (("_numa0", "_v"),), ()),
         (
             {"resources1:VGPU": "1", "resources2:VGPU": "1", "resources3:VGPU": "1"}
@@ -174,7 +159,7 @@ def test_root_traits_of_extra_specs(specs: dict[str, str], required: str, forbid
         ),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_same_subtree_and_isolation_of_groups(
     specs: dict[str, str], same: tuple[tuple[str, ...], ...], isolated: tuple[str, ...]
 ) -> None:
@@ -220,13 +205,11 @@ IMAGE = {
     ("switches", "root"),
     [
         ({}, ()),
-        (
-            {"image_metadata_traits": True},
-            ("COMPUTE_NET_VIF_MODEL_NE2K_PCI", "COMPUTE_STORAGE_BUS_SCSI", "HW_ARCH_X86_64"),
-        ),
+        ({"image_metadata_traits": True},
+         ("COMPUTE_NET_VIF_MODEL_NE2K_PCI", "COMPUTE_STORAGE_BUS_SCSI", "HW_ARCH_X86_64")),
         ({"image_type_traits": True}, ("COMPUTE_IMAGE_TYPE_QCOW2",)),
     ],
-)
+)  # fmt: skip
 def test_demands_of_an_image(switches: dict[str, Any], root: tuple[str, ...]) -> None:
     image = Image(name="i", traits_required=("A",), properties=IMAGE | {"trait:B": "required"})
     (alternative,) = alternatives(
@@ -443,8 +426,7 @@ def image(**properties: str) -> Image:
         # Where to.
         ({"forced_host": "hots1"}, "forced_host: there is no host 'hots1'; did you mean host1?"),
         ({"wanted_host": "x"}, "wanted_host: there is no host 'x'"),
-        ({"forced_host": "host1", "wanted_host": "host2"},
-         "forced_host: 'host1', but wanted_host: 'host2'"),
+        ({"forced_host": "host1", "wanted_host": "host2"}, "forced_host: 'host1', but wanted_host: 'host2'"),
         ({"wanted_host": uid(1, "c"), "ignore_hosts": ("host1",)}, "is among ignore_hosts"),
         ({"aggregates": ((uid(1, "b"),), ())}, "aggregates[1]: an empty list"),
         ({"aggregates": ((uid(1, "b"),),), "not_aggregates": (uid(1, "b"),)},

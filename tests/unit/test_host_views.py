@@ -60,30 +60,24 @@ def numbers_of(reads: object, facts: list[HostFacts]) -> tuple[list[float], list
         pytest.param(lambda view: view.fact("instances"), [3, -99, 0, -99, 0], id="instances"),
         pytest.param(lambda view: view.fact("enabled"), [1, -99, 0, -99, 1], id="enabled"),
         pytest.param(lambda view: view.fact("forced_down"), [0, -99, 1, -99, 0], id="forced down"),
-        pytest.param(
-            lambda view: view.fact("hypervisor_version"), [-99, -99, 8_001_000, -99, -99], id="version"
-        ),
+        pytest.param(lambda view: view.fact("hypervisor_version"), [-99, -99, 8_001_000, -99, -99],
+         id="version"),
         pytest.param(lambda view: view.fact("up"), [1, 1, 1, 0, 1], id="up"),
         pytest.param(lambda view: view.fact("building"), [0, 9, 2, 0, 0], id="building, and sent there"),
         pytest.param(lambda view: view.fact("failures"), [0, 0, 0, 0, 2], id="failures"),
         pytest.param(lambda view: view.metric("cpu"), [7, -99, -99, -99, -99], id="a metric"),
         pytest.param(lambda view: view.metric("none"), [-99] * 5, id="one nobody reports"),
-        pytest.param(
-            lambda view: view.override("most", 8.0), [3, 5.5, 3, 8, 8], id="the least of aggregates"
-        ),
+        pytest.param(lambda view: view.override("most", 8.0), [3, 5.5, 3, 8, 8],
+         id="the least of aggregates"),
         pytest.param(lambda view: view.override("odd", 8.0), [8] * 5, id="no numbers in aggregates"),
         pytest.param(lambda view: view.override("none", 8.0), [8] * 5, id="nothing in aggregates"),
-        pytest.param(
-            lambda view: view.members(a_wish(members={uid(2, "c"): 2, uid(99, "c"): 1})),
-            [0, 2, 0, 0, 0],
-            id="members of a group",
-        ),
-        pytest.param(
-            lambda view: view.among({uid(1, "c"), uid(5, "c"), uid(99, "c")}), [1, 0, 0, 0, 1], id="among"
-        ),
+        pytest.param(lambda view: view.members(a_wish(members={uid(2, "c"): 2, uid(99, "c"): 1})),
+         [0, 2, 0, 0, 0], id="members of a group"),
+        pytest.param(lambda view: view.among({uid(1, "c"), uid(5, "c"), uid(99, "c")}), [1, 0, 0, 0, 1],
+         id="among"),
         pytest.param(lambda view: view.each(lambda host: int(host.host[-1])), [1, 2, 3, 4, 5], id="each"),
     ],
-)
+)  # fmt: skip
 def test_array_and_single_host_views_agree(reads: object, numbers: list[float]) -> None:
     assert numbers_of(reads, HOSTS) == (numbers, numbers)
 
@@ -152,16 +146,6 @@ def test_hosts_that_change_places_are_followed() -> None:
     assert loads(book, source) == [0.3, -1, 0.1]
 
 
-def test_a_first_report_is_found_without_reading_all_of_placement_again() -> None:
-    book, source = HostBook(0.0), spaced_source([the_facts(1), the_facts(2)])
-    assert loads(book, source) == [-1, -1]
-    source.hosts = lambda: pytest.fail("all read again")  # type: ignore[method-assign]
-    book.handle(reported_by(the_facts(2, load=0.5)), 0.0)
-    assert loads(book, source) == [-1, 0.5]
-    book.handle(reported_by(the_facts(2, load=0.75), sequence=2), 0.0)
-    assert loads(book, source) == [-1, 0.75]
-
-
 def test_another_placement_is_read_from_the_beginning() -> None:
     book = HostBook(0.0)
     book.handle(reported_by(the_facts(2, load=0.5)), 0.0)
@@ -185,19 +169,6 @@ def test_availability_follows_the_agent_that_placement_names() -> None:
     book.handle(reported_by(the_facts(1, load=0.5)), 0.0)
     assert each_says("up", book, source) == [0]
     assert each_says("load", book, source) == [0.5]
-
-
-def test_hosts_are_not_down_while_no_heartbeat_could_arrive() -> None:
-    book, source = HostBook(0.0, grace=30.0), spaced_source([the_facts(1), the_facts(2)])
-    book.handle(reported_by(the_facts(1, load=0.5)), 0.0)
-    for now, up in ((20.0, [1, 1]), (45.0, [0, 0])):
-        for second in range(int(now)):
-            book.listened(float(second))
-        book.listened(now)
-        assert each_says("up", book, source, now) == up
-        assert [book.down("cell1", f"agent{number}", now) == "" for number in (1, 2)] == [
-            bool(one) for one in up
-        ]
 
 
 # Failures

@@ -1,6 +1,5 @@
 """Other flavors that would do, fewer instances that are enough, and server groups that are being joined."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
@@ -9,7 +8,6 @@ from msgspec import structs
 
 from bus.groups import FindGroups, GroupPolicy, GroupsFound, ServerGroup
 from bus.messages import BuildPlaced, BuildUnplaceable
-from bus.reports import HostState
 from bus.requests import Flavor, Hints
 from bus.resources import AllocationsFound, Consumer, FindAllocations
 from placement_worker import IndexedSource
@@ -20,16 +18,9 @@ from scheduler_worker.core.scale import replay
 from scheduler_worker.placing import Scheduler
 from tests.support.exact_worlds import FilledMemory
 from tests.support.ids import uid
-from tests.support.provider_trees import SHARES, state, tree
+from tests.support.provider_trees import state, tree
 from tests.support.ranking_builders import Hall, a_hall, free
-from tests.support.scheduler_builders import (
-    SMALL,
-    FakePlacement,
-    TurnedClock,
-    a_candidate,
-    a_request,
-    a_state,
-)
+from tests.support.scheduler_builders import ROOM, SMALL, FakePlacement, TurnedClock, a_candidate, a_request
 from tests.support.schedulers import scheduler_of
 
 GOLD = Flavor(name="gold", extra_specs={"resources:CUSTOM_GOLD": "1", "resources:VCPU": "0"})
@@ -44,9 +35,13 @@ def metals(gold: int, silver: int) -> FakePlacement:
     return FakePlacement.of(*nodes)
 
 
-def a_scheduler(placement: FakePlacement, *groups: ServerGroup, **held: str) -> Scheduler:
+def a_scheduler(placement: FakePlacement, policy: GroupPolicy | None = None) -> Scheduler:
+    """Return a scheduler; all consumers are in one group if a policy is given."""
+
     async def find_groups(question: FindGroups) -> GroupsFound:
-        return GroupsFound(groups=tuple(group for group in groups if group.id in question.ids))
+        members = {consumer: tuple(held.allocations) for consumer, held in placement.held.items()}
+        group = policy and ServerGroup(id=GROUP, name="g", policy=policy, members=members)
+        return GroupsFound(groups=(group,) if group else ())
 
     async def find_allocations(question: FindAllocations) -> AllocationsFound:
         found = [
@@ -154,27 +149,20 @@ async def test_missing_instances_get_the_reasons_of_every_flavor() -> None:
     assert [one.spec.flavor.name for one in placed] == ["silver", "silver"]
     assert ended.reason.startswith("no valid host among 2")
     assert "As 'silver': no valid host among 2" in ended.reason
-    assert [removal.removed for removal in ended.decision.removals] == [
-        2
-    ]  # of the flavor asked for, before any was placed
+    # of the flavor asked for, before any was placed
+    assert [removal.removed for removal in ended.decision.removals] == [2]
 
 
 # Groups, and other instances
 
 
-def a_group(policy: GroupPolicy, **members: tuple[str, ...]) -> ServerGroup:
-    return ServerGroup(id=GROUP, name="g", policy=policy, members=members)
-
-
 @pytest.mark.parametrize(
-    ("policy", "hosts", "placed"), [("anti-affinity", 3, 3), ("affinity", 3, 1), ("soft-anti-affinity", 3, 3)]
+    ("policy", "placed"), [("anti-affinity", 3), ("affinity", 1), ("soft-anti-affinity", 3)]
 )
-async def test_instances_of_a_request_count_in_their_group(
-    policy: GroupPolicy, hosts: int, placed: int
-) -> None:
-    placement = FakePlacement.of(*(a_candidate(number) for number in range(hosts)))
+async def test_instances_of_a_request_count_in_their_group(policy: GroupPolicy, placed: int) -> None:
+    placement = FakePlacement.of(*(a_candidate(number) for number in range(3)))
     request = a_request(instances=3, hints=Hints(group=GROUP))
-    found, ended = await said(a_scheduler(placement, a_group(policy)), request)
+    found, ended = await said(a_scheduler(placement, policy), request)
     assert ended == []
     assert len({placed.chosen.root for placed in found}) == placed
     assert all(claim.group == GROUP for order in placement.orders for claim in order.claims)
@@ -183,10 +171,36 @@ async def test_instances_of_a_request_count_in_their_group(
 async def test_requests_of_a_batch_count_in_their_group() -> None:
     placement = FakePlacement.of(*(a_candidate(number) for number in range(3)))
     requests = [a_request(number, hints=Hints(group=GROUP)) for number in range(4)]
-    scheduler = a_scheduler(placement, a_group("anti-affinity"))
+    scheduler = a_scheduler(placement, "anti-affinity")
     found = [verdict for verdict in await scheduler.place_many(requests) if isinstance(verdict, list | tuple)]
     roots = [message.chosen.root for some in found for message in some if isinstance(message, BuildPlaced)]
     assert len(roots) == len(set(roots)) == 3
+
+
+FEW = {"VCPU": 4, "MEMORY_MB": 4096, "DISK_GB": 40}
+
+
+async def test_a_refused_choice_is_no_group_member() -> None:
+    placement = FakePlacement.of(a_candidate(1), a_candidate(2, free=FEW))
+    placement.source.lag = True
+    placement.take(uid(1, "c"), ROOM)
+    request = a_request(instances=2, hints=Hints(group=GROUP))
+    found, _ = await said(a_scheduler(placement, "affinity"), request)
+    assert [placed.chosen.root for placed in found] == [uid(2, "c")] * 2
+
+
+@pytest.mark.parametrize("policy", ["affinity", "anti-affinity"])
+async def test_a_released_member_is_forgotten(policy: GroupPolicy) -> None:
+    """An empty group may go anywhere, also where its members were before."""
+    placement = FakePlacement.of(a_candidate(1), a_candidate(2, free=FEW))
+    scheduler, hints = a_scheduler(placement, policy), Hints(group=GROUP)
+    (first,), _ = await said(scheduler, a_request(1, hints=hints))
+    placement.held.clear()
+    for root, left in placement.free.items():
+        if (root == first.chosen.root) == (policy == "affinity"):
+            left["VCPU"] = 0
+    (second,), _ = await said(scheduler, a_request(2, hints=hints))
+    assert (second.chosen.root == first.chosen.root) == (policy == "anti-affinity")
 
 
 async def test_a_group_that_there_is_not_is_named() -> None:
@@ -218,7 +232,6 @@ async def test_a_record_is_small() -> None:
 
 AFFINITY = ServerGroup(id=uid(1, "e"), name="g", policy="affinity")
 ONE_EACH = [free(number, 9000 + number, vcpus=1) for number in (1, 2, 3)]
-TWO = free(4, 2048, vcpus=2)
 
 
 def an_order(hall: Hall, instances: int, at_least: int = 0, group: ServerGroup | None = AFFINITY) -> Order:
@@ -232,81 +245,11 @@ def chosen(hall: Hall, order: Order) -> list[str]:
     return [pick.choices[0].host for pick in answer.picks]
 
 
-@pytest.mark.parametrize(
-    ("instances", "at_least", "hosts", "expected"),
-    [
-        (1, 0, [*ONE_EACH, TWO], ["host3"]),
-        (2, 0, [*ONE_EACH, TWO], ["host4"] * 2),
-        (3, 0, [*ONE_EACH, TWO], []),
-        (2, 0, ONE_EACH, []),
-        (3, 2, [*ONE_EACH, TWO], ["host4"] * 2),
-        (3, 1, [*ONE_EACH, TWO], ["host3"]),
-        # the first that has room for enough, not the one with room for most
-        (5, 2, [*ONE_EACH, free(5, 3072, vcpus=3), free(6, 2048, vcpus=8)], ["host5"] * 3),
-    ],
-)  # fmt: skip
-def test_the_best_host_with_capacity_for_the_required_instances(
-    instances: int, at_least: int, hosts: Sequence[object], expected: list[str]
-) -> None:
-    hall = a_hall(*hosts, policy=ChoicePolicy.from_names(weighers=["ram"]))  # type: ignore[arg-type]
-    assert chosen(hall, an_order(hall, instances, at_least)) == expected
-
-
-def test_an_instance_placed_elsewhere_leaves_no_reservation() -> None:
-    hall = a_hall(*ONE_EACH, TWO)
-    assert chosen(hall, an_order(hall, 3)) == []
-    assert hall.pending.unsettled == []
-    assert chosen(hall, an_order(hall, 2)) == ["host4"] * 2
-    assert [entry.root for entry in hall.pending.unsettled] == [uid(4, "c")] * 2
-
-
-@pytest.mark.parametrize(
-    ("states", "limits", "expected"),
-    [
-        ([a_state(1, building=7)], {}, ["host2"] * 2),
-        ([a_state(1, building=6)], {}, ["host1"] * 2),
-        ([a_state(1, instances=49)], {"num_instances": {"max_instances_per_host": 50}}, ["host2"] * 2),
-        ([a_state(1, building=7), a_state(2, building=7)], {}, []),
-    ],
-    ids=["builds one too many", "builds as many as it may", "is to have one too many", "both build too many"],
-)
-def test_rules_are_checked_for_the_last_instance(
-    states: list[HostState], limits: dict[str, dict[str, int]], expected: list[str]
-) -> None:
-    policy = ChoicePolicy.from_names(weighers=["ram"], options=limits)
-    hall = a_hall(free(1, 8192), free(2, 4096), states=states, policy=policy)
-    order = an_order(hall, 2)
-    (answer,) = hall.choosing().choose([order])
-    if not answer.picks:
-        assert expected == [] and answer.short is not None and answer.short.may_pass, (
-            "builds end by themselves"
-        )
-        assert [removal.constraint for removal in answer.short.removals] == ["io_ops"]
-        return
-    assert [pick.choices[0].host for pick in answer.picks] == expected
-
-
 def a_world(*trees: Tree) -> Hall:
     memory = FilledMemory()
     for stored in trees:
         memory.index.put(stored, 1)
     return Hall(IndexedSource(memory), ChoicePolicy.from_names(weighers=["ram"]))
-
-
-def numa(number: int, *cells: float) -> Tree:
-    parts = [
-        state(number + 1 + position, number, {"VCPU": 8, "MEMORY_MB": int(1024 * ram)})
-        for position, ram in enumerate(cells)
-    ]
-    return tree(state(number, None, {"DISK_GB": 1000}), *parts)
-
-
-@pytest.mark.parametrize(
-    ("instances", "expected"), [(1, "p0"), (2, "p0"), (3, "p10"), (4, "p20"), (5, "p20"), (6, "")]
-)
-def test_the_capacity_of_a_tree_is_counted_by_provider(instances: int, expected: str) -> None:
-    hall = a_world(numa(0, 1.9, 1.9, 0.9, 0.9), numa(10, 1.5, 1.5, 1.5, 0.7), numa(20, 2, 3))
-    assert chosen(hall, an_order(hall, instances)) == [expected] * (instances if expected else 0)
 
 
 def test_hosts_with_capacity_for_some_instances_are_named() -> None:
@@ -324,37 +267,6 @@ def test_hosts_with_capacity_for_some_instances_are_named() -> None:
         ("p0", "room for 3 of 5 that are to be together"),
         ("p10", "no room for 5 of server group g together"),
     }
-
-
-def test_shared_amounts_count_for_all_instances() -> None:
-    def host(number: int, ram: int, pool: int) -> Tree:
-        return tree(state(number, None, {"VCPU": 8, "MEMORY_MB": ram}, aggregates=[pool]))
-
-    def a_pool(number: int, disk: int, aggregate: int) -> Tree:
-        made = tree(state(number, None, {"DISK_GB": disk}, None, (SHARES,), [aggregate]), cell="")
-        return replace(made, agent="")
-
-    hall = a_world(host(0, 8192, 1), host(1, 4096, 2), a_pool(2, 19, 1), a_pool(3, 20, 2))
-    assert chosen(hall, an_order(hall, 1)) == ["p0"]
-    hall = a_world(host(0, 8192, 1), host(1, 4096, 2), a_pool(2, 19, 1), a_pool(3, 20, 2))
-    assert chosen(hall, an_order(hall, 2)) == ["p1"] * 2
-
-
-@pytest.mark.parametrize(
-    ("group", "expected"),
-    [
-        (None, {"host3", "host2"}),
-        (ServerGroup(id=uid(1, "e"), name="g", policy="soft-anti-affinity"), {"host3", "host2"}),
-        (ServerGroup(id=uid(1, "e"), name="g", policy="anti-affinity"), {"host3", "host2"}),
-        (ServerGroup(id=uid(1, "e"), name="g", policy="affinity", members={"m": (uid(4, "c"),)}), {"host4"}),
-    ],
-    ids=["no group", "soft", "apart", "somebody is there"],
-)
-def test_only_a_new_hard_group_considers_capacity_for_all(
-    group: ServerGroup | None, expected: set[str]
-) -> None:
-    hall = a_hall(*ONE_EACH, free(4, 2048, vcpus=2), policy=ChoicePolicy.from_names(weighers=["ram"]))
-    assert set(chosen(hall, an_order(hall, 2, group=group))) == expected
 
 
 def test_instances_next_to_another_instance_need_not_be_together() -> None:

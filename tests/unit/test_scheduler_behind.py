@@ -11,11 +11,9 @@ import pytest
 from msgspec import structs
 
 from bus.cells import CellsFound, FindCells
-from bus.groups import FindGroups, GroupPolicy, GroupsFound, ServerGroup
 from bus.messages import BuildPlaced, BuildUnplaceable, SchedulerAlive
 from bus.queries import Candidate
-from bus.requests import Flavor, Hints
-from bus.resources import AllocationsFound, FindAllocations
+from bus.requests import Flavor
 from bus.vocabulary import Resources
 from control_room import queries, shared_data
 from control_room.core.now import Reply
@@ -31,11 +29,10 @@ from scheduler_worker.core.rejections import Shortage
 from scheduler_worker.core.request import alternatives_of
 from scheduler_worker.dependencies import PendingChoice, PendingChoices
 from scheduler_worker.hosts import HostBook
-from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
 from tests.support.plain_source import PlainSource
 from tests.support.ranking_builders import Hall, a_hall, free, hosts_of, take
-from tests.support.scheduler_builders import ROOM, SMALL, FakePlacement, TurnedClock, a_candidate, a_request
+from tests.support.scheduler_builders import SMALL, FakePlacement, TurnedClock, a_candidate, a_request
 from tests.support.schedulers import scheduler_of
 from tests.support.waiting import until
 
@@ -64,52 +61,22 @@ class World:
         return found
 
 
-@pytest.mark.parametrize(
-    ("told", "unpublished", "request_fields", "expected"),
-    [
-        pytest.param([], [a_candidate(1)], {}, ["host1 small"], id="the first host there is"),
-        pytest.param([a_candidate(1, free=FULL)], [a_candidate(2)], {}, ["host2 small"], id="room elsewhere"),
-        pytest.param(
-            [a_candidate(1)],
-            [a_candidate(2)],
-            {"forced_host": "host2"},
-            ["host2 small"],
-            id="the host it names",
-        ),
-        pytest.param(
-            [a_candidate(1)],
-            [a_candidate(2, cell="cell2")],
-            {"cell": "cell2"},
-            ["host2 small"],
-            id="its cell",
-        ),
-        pytest.param(
-            [a_candidate(1)], [a_candidate(2, zone="z")], {"zone": "z"}, ["host2 small"], id="its zone"
-        ),
-        pytest.param(
-            [a_candidate(1, free=FULL)],
-            [a_candidate(2), a_candidate(3)],
-            {"ignore_hosts": ("host3",)},
-            ["host2 small"],
-            id="not a host it does not want, whose name nobody knew",
-        ),
-        pytest.param(
-            [a_candidate(1, free=TIGHT)],
-            [a_candidate(2)],
-            {"flavor": BIG, "or_else": (SMALL,)},
-            ["host2 big"],
-            id="the flavor it wants, and not the next best",
-        ),
-        pytest.param(
-            [a_candidate(1, free=TIGHT)],
-            [a_candidate(2)],
-            {"instances": 3, "at_least": 1},
-            ["host2 small"] * 3,
-            id="all of its instances, and not as few as would do",
-        ),
-        pytest.param([a_candidate(1)], [], {"forced_host": "host2"}, ["none"], id="there is none indeed"),
-    ],
-)
+HOST1, FULL1, TIGHT1 = a_candidate(1), a_candidate(1, free=FULL), a_candidate(1, free=TIGHT)
+HOST2 = a_candidate(2)
+BEHIND: dict[str, tuple[list[Candidate], list[Candidate], dict[str, Any], list[str]]] = {
+    "the first host there is": ([], [HOST1], {}, ["host1 small"]),
+    "room elsewhere": ([FULL1], [HOST2], {}, ["host2 small"]),
+    "the host it names": ([HOST1], [HOST2], {"forced_host": "host2"}, ["host2 small"]),
+    "its cell": ([HOST1], [a_candidate(2, cell="cell2")], {"cell": "cell2"}, ["host2 small"]),
+    "its zone": ([HOST1], [a_candidate(2, zone="z")], {"zone": "z"}, ["host2 small"]),
+    "no ignored host": ([FULL1], [HOST2, a_candidate(3)], {"ignore_hosts": ("host3",)}, ["host2 small"]),
+    "the flavor it wants": ([TIGHT1], [HOST2], {"flavor": BIG, "or_else": (SMALL,)}, ["host2 big"]),
+    "all of its instances": ([TIGHT1], [HOST2], {"instances": 3, "at_least": 1}, ["host2 small"] * 3),
+    "there is none indeed": ([HOST1], [], {"forced_host": "host2"}, ["none"]),
+}
+
+
+@pytest.mark.parametrize(("told", "unpublished", "request_fields", "expected"), BEHIND.values(), ids=BEHIND)
 async def test_unseen_changes_are_read_before_a_refusal(
     told: list[Candidate], unpublished: list[Candidate], request_fields: dict[str, Any], expected: list[str]
 ) -> None:
@@ -263,76 +230,6 @@ def test_numbers_that_start_over_do_not_hide_choices(source: PlainSource, pendin
     assert source.taken(ROOT) == ONE
 
 
-GROUP = uid(1, "9")
-ASIDE = uid(999, "b")
-FEW = {"VCPU": 4, "MEMORY_MB": 4096, "DISK_GB": 40}
-
-
-class Groups:
-    def __init__(self, placement: FakePlacement, policy: GroupPolicy) -> None:
-        self.placement = placement
-        self.policy = policy
-        self.left: dict[str, tuple[str, ...]] = {}
-
-    async def groups(self, question: FindGroups) -> GroupsFound:
-        held = self.placement.held.items()
-        members = {one: tuple(holding.allocations) for one, holding in held if one != ASIDE}
-        project = a_request().project
-        group = ServerGroup(
-            id=GROUP, name="g", policy=self.policy, project=project, members=members, left=self.left
-        )
-        return GroupsFound(groups=(group,))
-
-    async def allocations(self, question: FindAllocations) -> AllocationsFound:
-        return AllocationsFound(consumers=(), generations={})
-
-    def scheduler(self) -> Scheduler:
-        placement = self.placement
-        return scheduler_of(
-            placement, clock=TurnedClock().clock, groups=self.groups, allocations=self.allocations
-        )
-
-
-async def roots(scheduler: Scheduler, number: int, instances: int = 1) -> list[str]:
-    """Where the instances of one request come to be; nowhere where it has no host."""
-    request = a_request(number, instances=instances, hints=Hints(group=GROUP))
-    (said,) = await scheduler.place_many([request])
-    assert isinstance(said, list | tuple), said
-    return [one.chosen.root for one in said if isinstance(one, BuildPlaced)]
-
-
-async def test_a_refused_choice_is_no_group_member() -> None:
-    placement = FakePlacement.of(a_candidate(1), a_candidate(2, free=FEW))
-    placement.source.lag = True
-    placement.take(uid(1, "c"), ROOM)
-    assert await roots(Groups(placement, "affinity").scheduler(), 1, instances=2) == [uid(2, "c")] * 2
-
-
-@pytest.mark.parametrize("policy", ["affinity", "anti-affinity"])
-async def test_a_released_member_is_forgotten(policy: GroupPolicy) -> None:
-    """An empty group may go anywhere, also where its members were before."""
-    placement = FakePlacement.of(a_candidate(1), a_candidate(2, free=FEW))
-    scheduler = Groups(placement, policy).scheduler()
-    (root,) = await roots(scheduler, 1)
-    placement.held.clear()
-    other = ({uid(1, "c"), uid(2, "c")} - {root}).pop()
-    taken = root if policy == "affinity" else other
-    placement.free[taken].update(VCPU=0)
-    assert await roots(scheduler, 2) == [other if policy == "affinity" else root]
-
-
-async def test_instances_of_one_request_respect_their_group() -> None:
-    placement = FakePlacement.of(*(a_candidate(number) for number in range(4)))
-    assert len(set(await roots(Groups(placement, "anti-affinity").scheduler(), 1, instances=4))) == 4
-
-
-async def test_a_host_with_a_leftover_of_a_group_member_is_not_used() -> None:
-    placement = FakePlacement.of(a_candidate(1), a_candidate(2, free=FEW))
-    groups = Groups(placement, "anti-affinity")
-    groups.left = {ASIDE: (uid(1, "c"),)}
-    assert await roots(groups.scheduler(), 1) == [uid(2, "c")]
-
-
 def test_new_group_members_are_remembered_during_concurrent_batches() -> None:
     joined = Joined()
     first = joined.begin()
@@ -418,9 +315,8 @@ def freest_first(names: Iterable[str]) -> list[str]:
     return sorted(names, key=lambda name: -int(name.removeprefix("host")))
 
 
-@pytest.mark.parametrize("own", ["a", "b", "c"])
-def test_hosts_of_this_scheduler_are_ranked_first(own: str) -> None:
-    hall, mine = a_shared_hall(own, "a", "b", "c")
+def test_hosts_of_this_scheduler_are_ranked_first() -> None:
+    hall, mine = a_shared_hall("b", "a", "b", "c")
     ranking = hall.rank()
     picks = [take(ranking) for _ in range(30)]
     order = [hosts_of(pick)[0] for pick in picks]

@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 import pytest
 
-from scheduler_worker.core.waiting_queue import HostsFound, Waiter
+from scheduler_worker.core.waiting_queue import HostsFound
 from tests.support.plain_cloud import PlainCloud
 
 METAL = {f"CUSTOM_{index}": {f"CUSTOM_{index}": 1} for index in range(50)}
@@ -16,18 +16,6 @@ def full(cloud: PlainCloud) -> PlainCloud:
     for host in cloud.hosts.values():
         host.free = dict.fromkeys(host.capacity, 0)
     return cloud
-
-
-def test_each_of_200_requests_takes_the_freed_node_in_order() -> None:
-    nodes = [f"node{index:03}" for index in range(100)]
-    cloud = full(PlainCloud({node: {"METAL": 1} for node in nodes}, {"metal": {"METAL": 1}}))
-    for number in range(200):
-        cloud.park(number, "metal", since=number)
-    order = random.Random(3).sample(nodes, len(nodes))
-    for index, node in enumerate(order):
-        cloud.frees(node, METAL=1)
-        assert cloud.plays() == [(f"r{index:05}", node)]
-    assert len(cloud.queues) == 100
 
 
 def test_a_freed_host_wakes_only_its_request_class() -> None:
@@ -116,56 +104,20 @@ def test_new_requests_do_not_use_capacity_reserved_for_earlier_ones() -> None:
     assert not cloud.queues.ahead("large", 4, 5.0)
 
 
-def test_changes_before_a_request_enters_are_not_missed() -> None:
-    cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
-    mark = cloud.queues.mark
-    cloud.frees("h", VCPU=8)
-    assert cloud.plays() == []
-    cloud.queues.enter(Waiter("r1", "small", 0, 0.0, 9.0), mark)
-    assert cloud.plays() == [("r1", "h")]
-
-
 def test_forgotten_changes_cause_a_full_search() -> None:
     cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
     mark = cloud.queues.mark
     cloud.hosts["h"].free["VCPU"] = 8
     cloud.queues.everything()
-    cloud.queues.enter(Waiter("r1", "small", 0, 0.0, 9.0), mark)
+    cloud.enter((0, 0.0, "r1"), "small", mark)
     assert cloud.plays() == [("r1", "h")]
-
-
-@pytest.mark.parametrize("looked", [False, True], ids=["behind others", "after its look"])
-def test_hosts_rejected_by_a_rule_are_evaluated_again_after_a_report(looked: bool) -> None:
-    cloud = full(PlainCloud({"h1": {"VCPU": 8}, "h2": {"VCPU": 8}}, {"small": SMALL}))
-    cloud.hosts["h1"].free["VCPU"] = 8
-    cloud.hosts["h1"].refuses.add("small")
-    cloud.queues.enter(Waiter("r1", "small", 0, 0.0, 9.0), cloud.queues.mark if looked else None)
-    assert cloud.plays() == []
-    cloud.asked.clear()
-    cloud.queues.reported(["h2"])
-    assert (cloud.plays(), cloud.asked) == ([], [])
-    cloud.hosts["h1"].refuses.clear()
-    cloud.queues.reported(["h1"])
-    assert cloud.plays() == [("r1", "h1")]
-
-
-def test_changes_while_a_request_is_being_tried_are_checked_again() -> None:
-    cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL, "large": LARGE}))
-    cloud.park(0, "small")
-    cloud.park(1, "large", priority=1)
-    cloud.plays()
-    mark = cloud.queues.mark
-    cloud.frees("h", VCPU=2)
-    assert cloud.plays() == []  # it is kept for the large one, which it is not enough for
-    cloud.queues.enter(Waiter("r9", "small", 2, 9.0, 1e9), mark)
-    assert cloud.plays() == [("r9", "h")]
 
 
 def test_temporary_obstacles_are_checked_again_after_a_second() -> None:
     cloud = PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL})
     cloud.hosts["h"].refuses.add("small")
     cloud.hosts["h"].passing = True
-    cloud.queues.enter(Waiter("r1", "small", 0, 0.0, 9.0))
+    cloud.enter((0, 0.0, "r1"), "small")
     assert cloud.plays(now=10.0) == []
     assert cloud.queues.next_retry() == 11.0
     cloud.hosts["h"].refuses.clear()
@@ -181,7 +133,7 @@ def test_a_check_due_during_trials_runs_once_when_they_return() -> None:
     cloud.park(1, "small")
     assert cloud.plays(now=10.0) == []
     cloud.frees("other", VCPU=2)
-    assert [turn.waiter.request for turn in cloud.queues.next_requests(10.5)] == ["r00001"]
+    assert [turn.request for turn in cloud.queues.next_requests(10.5)] == ["r00001"]
     assert cloud.queues.next_requests(11.0) == []
     assert cloud.queues.next_retry() is None
     cloud.hosts["h"].refuses.clear()
@@ -234,15 +186,6 @@ def test_unexamined_hosts_are_tried_once_after_fruitless_ones(refusing: set[str]
     assert [root for _, root in cloud.placed] == sorted({"h1", "h2", "h3"} - refusing)
 
 
-def test_a_request_that_loses_its_host_tries_other_hosts() -> None:
-    cloud = PlainCloud({"h1": {"VCPU": 8}, "h2": {"VCPU": 2}}, {"small": SMALL, "large": LARGE})
-    cloud.hosts["h1"].free["VCPU"] = 2
-    cloud.park(1, "small")
-    cloud.queues.settle(0.0)  # the first is enough for it, and there is more
-    cloud.park(2, "large", priority=1)
-    assert cloud.plays() == [("r00001", "h2")]
-
-
 def test_all_of_a_request_wait_together() -> None:
     cloud = full(PlainCloud({"h1": {"VCPU": 8}, "h2": {"VCPU": 8}}, {"small": SMALL}))
     cloud.park(1, "small", needs=3)
@@ -253,15 +196,15 @@ def test_all_of_a_request_wait_together() -> None:
     assert sorted(root for _, root in cloud.plays()) == ["h1", "h1", "h2"]
 
 
-def test_an_expired_request_is_returned_unless_it_is_being_placed() -> None:
+def test_a_request_is_tried_until_it_is_queued_again() -> None:
     cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
-    for number, until in enumerate([5.0, 6.0, 7.0]):
-        cloud.queues.enter(Waiter(f"r{number}", "small", 0, number, until), cloud.queues.mark)
+    for number in range(2):
+        cloud.park(number, "small", since=number)
     cloud.frees("h", VCPU=2)
     [turn] = cloud.queues.next_requests(0.0)
-    assert [waiter.request for waiter in cloud.queues.due(6.0)] == ["r1"]
-    cloud.queues.requeue(turn.waiter.request)
-    assert [waiter.request for waiter in cloud.queues.due(6.0)] == ["r0", "r1"]
+    assert [cloud.queues.is_tried(request) for request in cloud.waiting] == [True, False]
+    cloud.queues.requeue(turn.request)
+    assert [cloud.queues.is_tried(request) for request in cloud.waiting] == [False, False]
 
 
 def test_the_sweep_finds_missed_requests() -> None:
@@ -291,7 +234,6 @@ def test_no_request_waits_that_would_fit(seed: int) -> None:
         for index in range(chance.randint(1, 8))
     }
     cloud = full(PlainCloud(hosts, kinds))
-    trials = list[str]()
     for step in range(120):
         deed = chance.random()
         root = chance.choice(list(cloud.hosts))
@@ -308,15 +250,14 @@ def test_no_request_waits_that_would_fit(seed: int) -> None:
                     continue
                 if chance.random() < 0.5:
                     free(cloud, chance)
-            waiter = Waiter(f"r{step:05}", kind, priority, step, 1e9, needs)
-            cloud.queues.enter(waiter, mark if tried else None)
+            cloud.enter((-priority, step, f"r{step:05}"), kind, mark if tried else None, needs)
         elif deed < 0.7:
             free(cloud, chance)
         elif deed < 0.8:
             host.refuses ^= {chance.choice(list(kinds))}
             cloud.queues.reported([root])
         elif deed < 0.85 and len(cloud.queues):
-            cloud.queues.leave(chance.choice([one for one in cloud.queues.waiters if one not in trials]))
+            cloud.leave(chance.choice([*cloud.waiting]))
         elif deed < 0.9:
             cloud.hosts[f"new{step}"] = host = type(host)({"VCPU": 8}, {"VCPU": 8})
             cloud.queues.changed([f"new{step}"])
