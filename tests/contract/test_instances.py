@@ -265,19 +265,6 @@ async def test_unknown_id_that_is_not_fenced_stays_usable() -> None:
 
 
 @in_virtual_time
-async def test_deleting_a_waiting_request_ends_its_instances() -> None:
-    async with a_cloud("s1", "s2") as (world, _):
-        await world.ask(1, flavor=METAL)
-        await world.ask(2, flavor=METAL, instances=2)
-        await asyncio.sleep(1.0)
-        assert (await world.waiting()).count == 2
-        assert await anywhere(world) == (True, True, {})
-        assert await anywhere(world, uid(2, "a")) == (True, True, {})
-        assert sorted(len(unplaceable.instances) for unplaceable in world.unplaceable) == [1, 2]
-        assert (await world.waiting()).count == 0
-
-
-@in_virtual_time
 async def test_a_deletion_before_the_placed_build_ends_it_on_arrival() -> None:
     """Claimed, and its conductor is away: the deletion and the placing wait for it, in any order."""
     async with a_cloud() as (world, start):
