@@ -28,13 +28,12 @@ Status = Literal[
     "deleting",
     "deleted",
 ]
+AttemptOutcome = Literal["built", "failed", "refused", "timed out"]
 Effects = tuple[Message, ...]
 
 
 class Leftover(Compact, frozen=True):
-    """A guest that may still be on a host its build has left. A holder consumer keeps its resources until the
-    agent confirms the destruction, or until a time limit.
-    """
+    """A guest that may be on a former host; its resources are held until it is destroyed or times out."""
 
     attempt: int
     at: int  # index of the host
@@ -235,15 +234,11 @@ def deleted(build: Build, reply_to: str) -> messages.BuildDeleted:
 
 
 def attempt_over(
-    build: Build, outcome: Literal["built", "failed", "timed out"], cause: str, now: float
+    host: messages.Selection, outcome: AttemptOutcome, cause: str, started: float, now: float
 ) -> messages.Attempt:
+    times = {"started": started, "ended": now}
     return messages.Attempt(
-        host=build.host.host,
-        agent=build.host.agent,
-        outcome=outcome,
-        cause=cause[:MAX_CAUSE],
-        started=build.started,
-        ended=now,
+        host=host.host, agent=host.agent, outcome=outcome, cause=cause[:MAX_CAUSE], **times
     )
 
 
@@ -281,9 +276,7 @@ def release_due_leftover(build: Build, now: float) -> Effects:
 
 
 def undone(build: Build, attempt: int | None = None, roots: Collection[str] | None = None) -> Effects:
-    """Return orders to destroy guests left behind by attempts: of all attempts or one, on all hosts or
-    some.
-    """
+    """Return orders to destroy guests left behind: by all attempts or one, on all hosts or some."""
     left = (left for left in build.leftovers if not left.gone and attempt in (None, left.attempt))
     leftovers = (each for each in left if roots is None or build.hosts[each.at].root in roots)
     return tuple(destroy_left(build, each) for each in leftovers)

@@ -75,7 +75,7 @@ async def six_builds(database: Database) -> None:
             an_agent_report(six, "failed", cause="no disk"),
         ]
     )
-    await builds.delete_many([a_delete(placed[3]), a_delete(placed[4]), a_delete(a_placed(9))])
+    await builds.receive_many([a_delete(placed[3]), a_delete(placed[4]), a_delete(a_placed(9))])
     await builds.report_many([an_agent_report(a_destroy_order(placed[3]), "destroyed")])
 
 
