@@ -240,8 +240,6 @@ class Builds:
         return fates | {id_: Retry(0.5, "placement is contended") for id_ in events}
 
     async def _swap(self, swaps: Sequence[tuple[Build, ClaimRequested]]) -> dict[str, Event]:
-        if not swaps:
-            return {}
         try:
             answers = await self.claim_each([question for _, question in swaps])
         except Unavailable as away:

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from bus import messages
 from bus.agent_builds import sent_allocations
-from bus.claims import ClaimRequested, ConsumerClaim, Held, ReleaseRequested, ReleaseResult
+from bus.claims import Choice, ClaimRequested, ConsumerClaim, Held, ReleaseRequested, ReleaseResult
 from bus.claims import holder_consumer as holder_consumer
-from bus.moves import MoveReported
+from bus.moves import MovePlaced, MoveReported
 from bus.queries import BuildStands
 from bus.requests import BuildSpec
 from bus.vocabulary import MAX_CAUSE, Compact, Contended, Message
@@ -145,13 +145,21 @@ def question(build: Build) -> ClaimRequested | ReleaseRequested:
     if build.status == "deleting" or build.doom:
         retire = "deleted" if build.status == "deleting" else f"error: {build.doom}"[:MAX_CAUSE]
         return ReleaseRequested(consumer=build.id, generation=build.generation, retire=retire, keep=holder)
+    return claim_of(build, *(spare.choice for spare in build.spares), keep=holder)
+
+
+def claim_of(
+    build: Build | MovePlaced, *choices: Choice, keep: str | None = None, take_over: str | None = None
+) -> ClaimRequested:
+    """Return a claim for the consumer of a build, or of the build of a placed move."""
     claim = ConsumerClaim(
-        consumer=build.id,
+        consumer=build.id if isinstance(build, Build) else build.build,
         generation=build.generation,
-        choices=tuple(spare.choice for spare in build.spares),
+        choices=choices,
         project=build.spec.project,
         user=build.spec.user,
-        keep=holder,
+        keep=keep,
+        take_over=take_over,
     )
     return ClaimRequested(claims=(claim,))
 

@@ -25,7 +25,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from bus.agent_builds import sent_allocations
-from bus.claims import Choice, ClaimRequested, ConsumerClaim, ReleaseRequested
+from bus.claims import Choice, ClaimRequested, ReleaseRequested
 from bus.messages import AgentReported, seconds_of
 from bus.moves import SHELVED, MoveEnd, MoveOrdered, MovePhase, MoveProgress, MoveReported, PhaseOver
 from bus.vocabulary import MAX_CAUSE, Message
@@ -288,17 +288,11 @@ def question(build: Build) -> ClaimRequested | ReleaseRequested:
         return ReleaseRequested(
             consumer=build.id, generation=build.generation, keep=holder, retire=SHELVED
         )  # its boot, if redelivered, must not be placed again
-    source = build.hosts[move.source].choice.allocations
-    claim = ConsumerClaim(
-        consumer=build.id,
-        generation=build.generation,
-        choices=(Choice(allocations=source if move.afresh else {}),),
-        project=build.spec.project,
-        user=build.spec.user,
-        keep=holder,
-        take_over=None if move.afresh else builds.holder_consumer(build.id, move.placed.attempt),
-    )
-    return ClaimRequested(claims=(claim,))
+    if move.afresh:
+        source = build.hosts[move.source].choice.allocations
+        return builds.claim_of(build, Choice(allocations=source), keep=holder)
+    kept = builds.holder_consumer(build.id, move.placed.attempt)
+    return builds.claim_of(build, Choice(allocations={}), keep=holder, take_over=kept)
 
 
 def _ordered(build: Build, move: moves.BuildMove, phase: MovePhase) -> MoveOrdered:
