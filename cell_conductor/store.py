@@ -116,10 +116,6 @@ def adding(made: Iterable[Build], now: float) -> BoundStatement:
     return _INSERT.of(values, now=now)
 
 
-async def add(tx: Transaction, made: Iterable[Build], now: float) -> set[str]:
-    return {row["id"] for row in await adding(made, now)(tx)}
-
-
 async def load(tx: Transaction, ids: Collection[str]) -> dict[str, Build]:
     return {row["id"]: _build(row) for row in await _SELECT(tx, [(id_,) for id_ in ids])}
 
