@@ -13,7 +13,7 @@ from bus.sql.database import Database
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
 from placement_worker import Placement
-from placement_worker.store import changes
+from placement_worker.store import audit, changes
 from tests.support.waiting import until
 
 T = TypeVar("T")
@@ -88,26 +88,6 @@ async def waits(placement: Placement, work: "asyncio.Future[Any]") -> None:
     await until(waiting)
 
 
-_OVERSOLD = Statement(
-    "SELECT p.name, c.name AS class, i.used, i.total, i.reserved, i.allocation_ratio AS ratio"
-    " FROM inventories i JOIN resource_providers p ON p.id = i.resource_provider_id"
-    " JOIN resource_classes c ON c.id = i.resource_class_id"
-    " WHERE i.used < 0 OR i.used > (i.total - i.reserved) * i.allocation_ratio"
-)
-_COUNTED = Statement(
-    "SELECT p.name, c.name AS class, i.used, a.allocated FROM inventories i"
-    " JOIN resource_providers p ON p.id = i.resource_provider_id"
-    " JOIN resource_classes c ON c.id = i.resource_class_id"
-    " LEFT JOIN (SELECT resource_provider_id, resource_class_id, CAST(SUM(used) AS bigint) AS allocated"
-    " FROM allocations GROUP BY resource_provider_id, resource_class_id) a"
-    " ON a.resource_provider_id = i.resource_provider_id AND a.resource_class_id = i.resource_class_id"
-    " WHERE i.used <> COALESCE(a.allocated, 0)"
-)
-_OF_NOTHING = Statement(
-    "SELECT c.uuid FROM allocations a LEFT JOIN consumers c ON c.id = a.consumer_id"
-    " LEFT JOIN inventories i ON i.resource_provider_id = a.resource_provider_id"
-    " AND i.resource_class_id = a.resource_class_id WHERE i.used IS NULL"
-)
 _HELD = Statement(
     "SELECT c.uuid, k.name AS class, CAST(SUM(a.used) AS bigint) AS held FROM allocations a"
     " JOIN consumers c ON c.id = a.consumer_id JOIN resource_classes k ON k.id = a.resource_class_id"
@@ -125,12 +105,8 @@ class EveryCommit:
 
     async def look(self, tx: Transaction) -> None:
         self.commits += 1
-        for row in await _OVERSOLD(tx):
-            self.broken.append(f"{row['name']}: {row['used']} {row['class']} used of {tuple(row)[3:]}")
-        for row in await _COUNTED(tx):
-            self.broken.append(f"{row['name']}: {tuple(row)[1:]} counted, allocated")
-        for (uuid,) in await _OF_NOTHING(tx):
-            self.broken.append(f"{uuid} holds what there is no inventory of")
+        for statement in (audit._USAGE, audit._ORPHANS):
+            self.broken += [str(tuple(row)) for row in await statement(tx)]
         if self.kept:
             held: Held = {}
             for uuid, name, amount in await _HELD(tx):
