@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -16,7 +16,6 @@ from bus.queries import FindBuilds
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.migrations import migrate
-from bus.sql.transaction import Transaction
 from bus.vocabulary import Message
 from bus.worker import Outcome
 from cell_conductor import Standing, census
@@ -345,29 +344,6 @@ async def test_a_build_changed_by_another_replica_is_read_again(
     assert stored[0] == stored[1]
 
 
-async def test_only_the_build_that_another_replica_changed_is_read_again(
-    store: Database, books: Books, time: ToldClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, other = a_conductor(store, books, time), a_conductor(store, books, time)
-    batch = [a_placed(number) for number in range(1, 9)]
-    await placed(one, books, *batch)
-    await heard(other, FAILED)
-    read: list[set[str]] = []
-    load = sql.load
-
-    async def watched(tx: Transaction, ids: Collection[str]) -> dict[str, Build]:
-        read.append(set(ids))
-        return await load(tx, ids)
-
-    monkeypatch.setattr(sql, "load", watched)
-    outcomes = await one.report_many([an_agent_report(a_build_order(each), "built") for each in batch])
-    assert read == [{ONE.build}]
-    assert plain(outcomes[0]) == [a_destroy_order(ONE, 1), SECOND]
-    assert all(len(ends(said)) == 1 for outcome in outcomes[1:] if isinstance(said := plain(outcome), list))
-    statuses = {id_: standing.status for id_, standing in (await census(store)).items()}
-    assert statuses == {each.build: "building" if each is batch[0] else "active" for each in batch}
-
-
 async def test_a_build_that_was_forgotten_and_is_placed_again_is_judged_as_it_is(
     store: Database, books: Books, time: ToldClock
 ) -> None:
@@ -470,19 +446,6 @@ async def test_however_events_are_repeated_and_shuffled_a_build_ends_once_with_o
     assert agents.guests <= {root for _, held in books.held.values() for root in held}
     assert agents.lost or set(books.held) <= {ONE.build}
     assert gone or standing.status != "deleted"
-
-
-async def test_a_build_changed_by_another_process_is_not_overwritten(
-    builds: Builds, store: Database, books: Books
-) -> None:
-    await placed(builds, books, ONE)
-    async with store.read() as tx:
-        seen = await sql.load(tx, [ONE.build])
-    await heard(builds, BUILT)
-    with pytest.raises(Conflict):
-        async with store.write() as tx:
-            await sql.save(tx, seen.values(), 0.0)
-    assert (await census(store))[ONE.build].status == "active"
 
 
 async def test_an_event_that_keeps_losing_races_is_retried(builds: Builds, books: Books) -> None:

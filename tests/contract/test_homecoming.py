@@ -21,7 +21,6 @@ from tests.support.moving_agent import (
     SmallPlacement,
     a_build,
     a_destroy,
-    an_order,
 )
 from tests.support.virtual_time import in_virtual_time
 
@@ -116,19 +115,6 @@ async def test_guests_and_orders_wait_for_placements_answer_except_destroys() ->
     built = await building
     assert built is not None and built.outcome == "built"
     assert {record.build for record in agent.disk.running()} == {BUILD, uid(2, "b")}
-
-
-@in_virtual_time
-async def test_a_guest_whose_source_is_held_by_a_migration_waits() -> None:
-    placement = SmallPlacement(DESTINATION, "MIGRATION")
-    agent, home = await back_from_the_dead(placement)
-    await home.check()
-    assert agent.guests() == {1: ("source", "(running)")}
-    assert await agent.move(an_order("resume", 4, 3, was=1)) == ["done"]
-    assert agent.guests() == {3: ("source", "running")}
-    agent.disk.lose_power()
-    assert await agent.move(an_order("resume", 5, 3, was=3)) == ["done"]
-    assert agent.guests() == {3: ("source", "running")}
 
 
 @pytest.mark.parametrize(
