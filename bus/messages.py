@@ -47,6 +47,12 @@ ReplyTo = Annotated[
 Wait = Annotated[
     str, Meta(pattern=r"^([0-9]{1,6}(s|m|h|d))?" + END, description="how long: 90s, 30m, 12h, 7d; or nothing")
 ]
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def seconds_of(wait: Wait) -> float:
+    """Return the seconds of a duration such as `30m`; an empty text is 0."""
+    return float(int(wait[:-1]) * _UNITS[wait[-1]]) if wait else 0.0
 
 
 # Boots: request → placed → ended

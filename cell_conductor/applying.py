@@ -122,7 +122,7 @@ class EventApplier:
                     changed.append(after)
                     if after.placed is not before.placed:
                         await store.place(tx, after)
-            if new and len(await store.add(tx, new, now)) != len(new):
+            if new and len(await store.adding(new, now)(tx)) != len(new):
                 raise Conflict("a build that was unknown has just been placed")
             if changed:
                 await store.save(tx, changed, now)

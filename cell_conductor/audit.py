@@ -7,7 +7,7 @@ import msgspec
 from bus.messages import Selection
 from bus.queries import FindInstances, Instance, InstancesFound
 from bus.sql.database import Database
-from bus.sql.statement import Statement, sql
+from bus.sql.statement import sql
 from bus.vocabulary import Compact
 from cell_conductor.core.build import Build, Leftover
 from cell_conductor.store import (
@@ -20,15 +20,13 @@ from cell_conductor.store import (
     status_in,
 )
 
-_SELECT = Statement(
-    "SELECT builds.id, builds.status, builds.attempt, builds.leftovers,"
-    f" EXISTS (SELECT 1 FROM moves WHERE moves.build = builds.id AND moves.{UNDER_WAY}) AS moves,"
-    ' EXISTS (SELECT 1 FROM moves WHERE moves.build = builds.id AND moves.placed LIKE \'%"out_of":"_%\''
-    ' AND moves.placed NOT LIKE \'%"out_of":""%\') AS came'
-    " FROM {n} JOIN builds ON builds.id = n.id",
-    id=str,
-)
-
+_SELECT = sql(f"""
+    SELECT builds.id, builds.status, builds.attempt, builds.leftovers,
+    EXISTS (SELECT 1 FROM moves WHERE moves.build = builds.id AND moves.{UNDER_WAY}) AS moves,
+    EXISTS (SELECT 1 FROM moves WHERE moves.build = builds.id AND moves.placed LIKE '%"out_of":"_%'
+    AND moves.placed NOT LIKE '%"out_of":""%') AS came
+    FROM {{n: id str}} JOIN builds ON builds.id = n.id
+""")
 _CENSUS = sql("SELECT id, version, status, root, generation FROM builds")
 
 
@@ -139,7 +137,6 @@ class Listing:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._statements: dict[str, Statement] = {}
 
     async def find(self, question: FindInstances) -> InstancesFound:
         given = {name: value for name in _WANTED if (value := getattr(question, name))}
@@ -152,15 +149,11 @@ class Listing:
             conditions.append("status NOT IN ('deleted', 'moved')")
         conditions.append("placed <> ''")  # without a placement there is nothing to show
         where = " AND ".join(conditions)
-        listed = f"SELECT {BUILD} FROM builds WHERE {where} AND id > :after ORDER BY id LIMIT :most"
-        counted = f"SELECT count(*) AS several FROM builds WHERE {where}"
+        listed = sql(f"SELECT {BUILD} FROM builds WHERE {where} AND id > :after ORDER BY id LIMIT :most")
+        counted = sql(f"SELECT count(*) AS several FROM builds WHERE {where}")
         async with self._database.read() as tx:
-            page_of = self._statements.setdefault(listed, Statement(listed))
-            rows = await page_of(tx, **given, after=question.after, most=question.limit + 1)
-            count = 0
-            if question.count:
-                count_of = self._statements.setdefault(counted, Statement(counted))
-                count = (await count_of(tx, **given))[0]["several"]
+            rows = await listed(tx, **given, after=question.after, most=question.limit + 1)
+            count = (await counted(tx, **given))[0]["several"] if question.count else 0
         page = rows[: question.limit]
         return InstancesFound(
             instances=tuple(_instance(build) for build in readable(page)),

@@ -19,7 +19,7 @@ from bus.messages import (
     BuildReshaped,
     DestroyOrdered,
 )
-from bus.moves import HandoverReported, MoveOrdered, MoveReported
+from bus.moves import HandoverReported, MoveOrdered, MoveReported, MoveSteered
 from bus.queries import BuildsFound, FindBuilds
 from bus.sql.database import Database
 from bus.sql.failures import retrying
@@ -91,9 +91,7 @@ class Builds:
         return await self.addressed([new[at] if at in new else next(fates) for at in range(len(placed))])
 
     async def report_many(self, reports: Sequence[AgentReported]) -> Sequence[Outcome]:
-        """Apply reports of agents; a report by the former agent of a node repeats the orders to the new
-        agent.
-        """
+        """Apply reports of agents; one by the former agent of a node repeats the orders to the new agent."""
         outdated = await self.ring.outdated(reports)
         for report in (reports[position] for position in sorted(outdated)):
             log.warning(
@@ -107,8 +105,10 @@ class Builds:
         ]
         return await self.apply(events)
 
-    async def delete_many(self, requests: Sequence[BuildDeleteRequested]) -> Sequence[Outcome]:
-        return await self.apply([(request.build, request) for request in requests])
+    async def receive_many(
+        self, messages: Sequence[BuildDeleteRequested | MoveReported | MoveSteered]
+    ) -> Sequence[Outcome]:
+        return await self.apply([(message.build, message) for message in messages])
 
     async def apply(self, events: Sequence[tuple[str, Event]]) -> Sequence[Outcome]:
         """Handle events; orders that follow are sent to the agents that own the nodes now."""
@@ -154,9 +154,7 @@ class Builds:
         return [overdue(build) if build.moving is None else reminder(build) for build in late]
 
     async def resume(self) -> Sequence[_Reminder]:
-        """Repeat the messages whose answers builds wait for: at the start of all builds, later of silent
-        ones.
-        """
+        """Repeat the unanswered messages: at the first call of all builds, later of silent ones."""
         now = self.clock.now()
         since = now - self.limits.stalled_after if self._resumed else now
         reminders: list[_Reminder] = []
@@ -242,8 +240,6 @@ class Builds:
         return fates | {id_: Retry(0.5, "placement is contended") for id_ in events}
 
     async def _swap(self, swaps: Sequence[tuple[Build, ClaimRequested]]) -> dict[str, Event]:
-        if not swaps:
-            return {}
         try:
             answers = await self.claim_each([question for _, question in swaps])
         except Unavailable as away:
@@ -286,9 +282,7 @@ class Builds:
         return added
 
     async def _probed_agents(self, silent: Statement, since: float, now: float, after: str) -> list[Build]:
-        """Return builds with ids after `after` and without activity since then, and count this as
-        activity.
-        """
+        """Return builds after this id without activity since then, and count this as activity."""
         async with self.database.write() as tx:
             return store.readable(await silent(tx, since=since, now=now, after=after, most=PAGE))
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from bus.claims import Claimed, ClaimRequested, Held, Refused
 from bus.errors import Retry, Unavailable
 from bus.guests import BuildAdoptRequested
-from bus.moves import FindMoves, HandoverProgress, MovePlaced, MoveReported, MovesFound, MoveSteered
+from bus.moves import FindMoves, HandoverProgress, MovePlaced, MovesFound
 from bus.vocabulary import Contended
 from bus.worker import Outcome
 from cell_conductor import store
@@ -61,12 +61,6 @@ class CellMoves:
         }
         outcomes = iter(await self.builds.apply([(o.build, o) for o in orders if o.build not in later]))
         return [later.get(order.build) or next(outcomes) for order in orders]
-
-    async def move_many(self, reports: Sequence[MoveReported]) -> Sequence[Outcome]:
-        return await self.builds.apply([(report.build, report) for report in reports])
-
-    async def steer_many(self, steered: Sequence[MoveSteered]) -> Sequence[Outcome]:
-        return await self.builds.apply([(move.build, move) for move in steered])
 
     async def find(self, question: FindMoves) -> MovesFound:
         async with self.database.read() as tx:

@@ -151,11 +151,11 @@ class Ring:
             mark = marks.get(member.agent)
             if mark and self._sightings.left(member.agent, mark, member.lease, now) <= 0:
                 async with self.database.write() as tx:
-                    if await store.expire(tx, member):
+                    if await store.EXPIRE(tx, agent=member.agent, epoch=member.epoch, beat=member.beat):
                         log.warning("agent %s is silent: its lease has expired", member.agent)
                         self._settled.pop(member.pool, None)
         async with self.database.read_single() as tx:
-            stopped = await store.stopped(tx)
+            stopped = {row["pool"] for row in await store.STOPPED(tx)}
         leases: dict[str, list[tuple[str, int, bool, bool]]] = defaultdict(list)
         for member in members:
             leases[member.pool].append((member.agent, member.epoch, member.alive, member.disabled))

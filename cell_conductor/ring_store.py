@@ -23,24 +23,23 @@ _RENEW = sql(f"""
     seen = CASE WHEN epoch <> :epoch THEN 0 WHEN seen > :seen THEN seen ELSE :seen END
     WHERE agent = :agent AND pool = :pool AND run = :run AND alive RETURNING {_MEMBER}
 """)
+# Replaces only the lease that was seen as expired, not one renewed meanwhile.
 _JOIN = sql(f"""
     INSERT INTO ring_members (agent, pool, run, epoch, beat, alive, disabled, lease, seen, heard)
     VALUES (:agent, :pool, :run, 1, 0, true, false, CAST(:lease AS double precision), 0, :NOW)
-    ON CONFLICT (agent) DO NOTHING RETURNING {_MEMBER}
-""")
-# Replaces only the lease that was seen as expired, not one renewed meanwhile.
-_SUCCEED = sql(f"""
-    UPDATE ring_members SET pool = :pool, run = :run, epoch = epoch + 1, beat = 0, alive = true, seen = 0,
-    lease = CAST(:lease AS double precision), heard = :NOW
-    WHERE agent = :agent AND epoch = :epoch AND beat = :beat RETURNING {_MEMBER}
+    ON CONFLICT (agent) DO UPDATE SET pool = excluded.pool, run = excluded.run, beat = 0, alive = true,
+    epoch = ring_members.epoch + 1, seen = 0, lease = excluded.lease, heard = excluded.heard
+    WHERE ring_members.epoch = :epoch AND ring_members.beat = :beat RETURNING {_MEMBER}
 """)
 _MEMBERS = sql(f"SELECT {_MEMBER} FROM ring_members WHERE :pool = '' OR pool = :pool ORDER BY agent")
-_STOPPED = sql("""
+# pools with nodes whose former agent has confirmed that it acts on them no more
+STOPPED = sql("""
     SELECT DISTINCT ring_nodes.pool FROM ring_nodes
     JOIN ring_members ON ring_members.agent = ring_nodes.owner
     WHERE leaving <> '' AND (ring_members.seen >= ring_nodes.version OR NOT ring_members.alive)
 """)
-_IS_ENDED = sql("""
+# no row if the lease was renewed since it was read
+EXPIRE = sql("""
     UPDATE ring_members SET alive = false
     WHERE agent = :agent AND epoch = :epoch AND beat = :beat AND alive RETURNING agent
 """)
@@ -53,8 +52,10 @@ FORGET = sql("""
     DELETE FROM ring_members WHERE NOT alive AND NOT disabled AND heard < :before AND agent NOT IN
     (SELECT owner FROM ring_nodes) RETURNING agent
 """)
-_MAKE_POOL = sql("INSERT INTO ring_pools (pool, version) VALUES (:pool, 0) ON CONFLICT (pool) DO NOTHING")
-_LOCK = sql("SELECT version FROM ring_pools WHERE pool = :pool FOR UPDATE OF ring_pools")
+_LOCK = sql("""
+    INSERT INTO ring_pools (pool, version) VALUES (:pool, 0)
+    ON CONFLICT (pool) DO UPDATE SET version = ring_pools.version RETURNING version
+""")
 _VERSION = sql("SELECT version FROM ring_pools WHERE pool = :pool")
 _COUNT_ON = sql("UPDATE ring_pools SET version = :version WHERE pool = :pool RETURNING version")
 _NODES = sql(f"SELECT {_NODE} FROM ring_nodes WHERE pool = :pool ORDER BY root")
@@ -100,9 +101,8 @@ async def join(
 ) -> RingMember | None:
     """Store a lease for an agent without a valid one; return None after a concurrent change."""
     given: dict[str, Any] = {"agent": asked.agent, "pool": asked.pool, "run": asked.run, "now": now}
-    if before is None:
-        return _member(await _JOIN(tx, **given, lease=lease))
-    return _member(await _SUCCEED(tx, **given, lease=lease, epoch=before.epoch, beat=before.beat))
+    seen = (before.epoch, before.beat) if before is not None else (-1, -1)
+    return _member(await _JOIN(tx, **given, lease=lease, epoch=seen[0], beat=seen[1]))
 
 
 async def members(tx: Transaction, pool: str = "") -> list[RingMember]:
@@ -110,18 +110,9 @@ async def members(tx: Transaction, pool: str = "") -> list[RingMember]:
     return [convert(row, RingMember) for row in await _MEMBERS(tx, pool=pool)]
 
 
-async def expire(tx: Transaction, member: RingMember) -> bool:
-    """End the lease; return False if it was renewed since it was read."""
-    return bool(await _IS_ENDED(tx, agent=member.agent, epoch=member.epoch, beat=member.beat))
-
-
 async def lock(tx: Transaction, pool: str) -> int:
     """Lock this pool's nodes until the transaction ends, and return their version."""
-    rows = await _LOCK(tx, pool=pool)
-    if not rows:
-        await _MAKE_POOL(tx, pool=pool)
-        rows = await _LOCK(tx, pool=pool)
-    version: int = rows[0]["version"]
+    version: int = (await _LOCK(tx, pool=pool))[0]["version"]
     return version
 
 
@@ -187,11 +178,6 @@ async def builds_on(tx: Transaction, roots: Collection[str]) -> list[Build]:
         if any(build.hosts[leftover.at].root in roots for leftover in build.leftovers):
             builds[build.id] = build
     return list(builds.values())
-
-
-async def stopped(tx: Transaction) -> set[str]:
-    """Return the pools with nodes whose former agent has confirmed that it acts on them no more."""
-    return {row["pool"] for row in await _STOPPED(tx)}
 
 
 def _member(rows: Sequence[Mapping[str, Any]]) -> RingMember | None:

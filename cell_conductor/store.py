@@ -12,7 +12,7 @@ from bus.messages import Attempt, BuildPlaced, Selection
 from bus.moves import FindMoves, MovePlaced, MovesFound
 from bus.requests import BuildSpec
 from bus.sql.failures import Conflict
-from bus.sql.statement import BoundStatement, Statement, sql
+from bus.sql.statement import BoundStatement, sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Compact
 from cell_conductor.core.build import Build, Leftover
@@ -39,42 +39,29 @@ LEFT_BEHIND = "leftovers <> ''"
 _WERE_ACTIVE = ("active", "moving", "verifying", "shelved", "moved")
 LOST = "what its conductor had stored of it could not be read any more"
 
-_COLUMNS = "id version status root attempt generation deadline placed story leftovers moved"
-BUILD = ", ".join(f"builds.{column}" for column in _COLUMNS.split())
-_NOW = "CAST(:now AS double precision)"
-_ROW: dict[str, type] = {"status": str, "attempt": int, "generation": int, "deadline": float}
-_ROW |= dict.fromkeys(("story", "root", "host", "project", "called", "moved"), str)
+BUILD = """builds.id, builds.version, builds.status, builds.root, builds.attempt, builds.generation,
+    builds.deadline, builds.placed, builds.story, builds.leftovers, builds.moved"""
+_ROW = """status str, attempt int, generation int, deadline float, story str, root str, host str, project str,
+    called str, moved str"""
 
-_INSERT = Statement(
-    f"""
+_INSERT = sql(f"""
     INSERT INTO builds (id, version, status, root, attempt, generation, deadline, said, placed, story,
     host, project, name, moved)
-    SELECT n.id, 0, n.status, n.root, n.attempt, n.generation, n.deadline, {_NOW}, n.placed, n.story,
+    SELECT n.id, 0, n.status, n.root, n.attempt, n.generation, n.deadline, :NOW, n.placed, n.story,
     n.host, n.project, n.called, n.moved
-    FROM {{n}} WHERE true ON CONFLICT (id) DO NOTHING RETURNING id
-    """,
-    id=str,
-    placed=str,
-    **_ROW,
-)
+    FROM {{n: id str, placed str, {_ROW}}} WHERE true ON CONFLICT (id) DO NOTHING RETURNING id
+""")
 _SELECT = sql(f"SELECT {BUILD} FROM {{n: id str}} JOIN builds ON builds.id = n.id")
-_UPDATE = Statement(
-    f"""
+_UPDATE = sql(f"""
     UPDATE builds SET version = n.version + 1, status = n.status, root = n.root, attempt = n.attempt,
-    generation = n.generation, deadline = n.deadline, said = {_NOW}, story = n.story,
+    generation = n.generation, deadline = n.deadline, said = :NOW, story = n.story,
     leftovers = n.leftovers, host = n.host, project = n.project, name = n.called, moved = n.moved
-    FROM {{n}} WHERE builds.id = n.id AND builds.version = n.version RETURNING builds.id
-    """,
-    id=str,
-    version=int,
-    leftovers=str,
-    **_ROW,
-)
+    FROM {{n: id str, version int, leftovers str, {_ROW}}}
+    WHERE builds.id = n.id AND builds.version = n.version RETURNING builds.id
+""")
 _PLACE = sql("UPDATE builds SET placed = n.placed FROM {n: id str, placed str} WHERE builds.id = n.id")
 _OVERDUE = [
-    Statement(
-        f"SELECT {BUILD} FROM builds WHERE {condition} AND deadline <= {_NOW} ORDER BY deadline LIMIT :most"
-    )
+    sql(f"SELECT {BUILD} FROM builds WHERE {condition} AND deadline <= :NOW ORDER BY deadline LIMIT :most")
     for condition in (
         f"{UNSETTLED} AND status IN ('building', 'deleting')",
         LEFTOVER,
@@ -82,12 +69,10 @@ _OVERDUE = [
     )
 ]
 SILENT, SILENT_MOVES = [
-    Statement(
-        f"""
-        UPDATE builds SET said = {_NOW} WHERE id IN (SELECT id FROM builds
+    sql(f"""
+        UPDATE builds SET said = :NOW WHERE id IN (SELECT id FROM builds
         WHERE {condition} AND said <= :since AND id > :after ORDER BY id LIMIT :most) RETURNING {BUILD}
-        """
-    )
+    """)
     for condition in (UNSETTLED, f"{MOVING} AND status = 'moving'")
 ]
 # builds that ended long ago and hold nothing
@@ -129,10 +114,6 @@ def adding(made: Iterable[Build], now: float) -> BoundStatement:
     """Return the SQL insertion of new builds; its rows are the ids that were new."""
     values = [(build.id, _text(build.placed), *_row(build)) for build in _in_order(made)]
     return _INSERT.of(values, now=now)
-
-
-async def add(tx: Transaction, made: Iterable[Build], now: float) -> set[str]:
-    return {row["id"] for row in await adding(made, now)(tx)}
 
 
 async def load(tx: Transaction, ids: Collection[str]) -> dict[str, Build]:
@@ -315,12 +296,10 @@ async def moves_page(tx: Transaction, asked: FindMoves) -> MovesFound:
             given["since"] = float(since)
         except ValueError:
             raise Poison(f"after: {asked.after!r} is not where a page of moves ended") from None
-    found = await Statement(
-        f"""
+    found = await sql(f"""
         SELECT id, since, placed, story FROM moves WHERE {" AND ".join(conditions)}
         ORDER BY since DESC, id LIMIT :most
-        """
-    )(tx, **given, most=asked.limit + 1)
+    """)(tx, **given, most=asked.limit + 1)
     rows = found[: asked.limit]
     return MovesFound(
         moves=tuple(

@@ -50,7 +50,7 @@ def cell_conductor(
             on_many(
                 AGENT_REPORT.at(cell=cell), builds.report_many, emits=_MOVE, concurrency=1, linger=LINGER
             ),
-            on_many(topics.BUILD_DELETE.at(cell=cell), builds.delete_many, emits=_BUILD),
+            on_many(topics.BUILD_DELETE.at(cell=cell), builds.receive_many, emits=_BUILD),
             on_many(topics.BUILD_RESHAPED.at(cell=cell), builds.reshape_many),
             on_many(
                 topics.BUILD_ADOPT.at(cell=cell),
@@ -60,8 +60,10 @@ def cell_conductor(
             ),
             on_many(topics.MOVE_PLACED.at(cell=cell), moves.place_many, emits=_MOVE),
             on_many(topics.MOVE_HANDOVER.at(cell=cell), moves.hand_over_many, emits=_MOVE),
-            on_many(AGENT_MOVED.at(cell=cell), moves.move_many, emits=_MOVE, concurrency=1, linger=LINGER),
-            on_many(topics.MOVE_STEER.at(cell=cell), moves.steer_many, emits=_MOVE),
+            on_many(
+                AGENT_MOVED.at(cell=cell), builds.receive_many, emits=_MOVE, concurrency=1, linger=LINGER
+            ),
+            on_many(topics.MOVE_STEER.at(cell=cell), builds.receive_many, emits=_MOVE),
         ],
         answers=[
             answers(topics.FIND_BUILDS, builds.find, cell=cell),

@@ -6,7 +6,7 @@ Its worker is in `worker`: a command that only reads a request needs no database
 from scheduler_worker.core.attributes import NUMA_POLICIES, PciAlias, RequestOptions, Unreadable
 from scheduler_worker.core.guest_topology import page_sizes
 from scheduler_worker.core.policy import NEEDLESS, BadChoice, ChoicePolicy, Choosable, all_rules, all_weighers
-from scheduler_worker.core.request import alternatives_of, seconds_of
+from scheduler_worker.core.request import alternatives_of
 from scheduler_worker.core.scale import replay, scores_of
 from scheduler_worker.core.weighing import DEVICES
 
@@ -26,5 +26,4 @@ __all__ = [
     "page_sizes",
     "replay",
     "scores_of",
-    "seconds_of",
 ]

@@ -24,7 +24,7 @@ from berth.operations.publishing import PATIENCE, checked, publish
 from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, Unavailable, Unroutable
 from bus.masking import printable
-from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
+from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable, seconds_of
 from bus.queries import WaitingRequest
 
 commands = Commands()
@@ -116,8 +116,6 @@ async def boot_command(
     names = names_of(options)
     print_notes(request)
     if request.wait:
-        from scheduler_worker import seconds_of
-
         timeout += seconds_of(request.wait)
     return await boot(cli, request, wait is not None, timeout, names)
 

@@ -25,6 +25,7 @@ from berth.operations.publishing import PATIENCE, publish
 from berth.settings import BadSetting
 from bus.clock import Clock
 from bus.delivery.runner import Bus
+from bus.messages import seconds_of
 from bus.moves import MoveKind, MoveRequested
 from bus.queries import BuildStands
 
@@ -270,8 +271,6 @@ async def request_moves(cli: Cli, builds: Sequence[str], making: Making, how: _F
 
 
 async def _follow(bus: Bus, name: str, requests: Sequence[MoveRequested], cli: Cli, how: _Followed) -> int:
-    from scheduler_worker import seconds_of
-
     printer = RequestedMovesPrinter(cli)
     longest = max((seconds_of(request.wait) for request in requests), default=0.0)
     try:

@@ -74,14 +74,7 @@ def swap_result(
 def _refused(spares: tuple[Selection, ...], refusals: Refusals, now: float) -> tuple[Attempt, ...]:
     """Return a record of each alternate that placement refused; these do not count as attempts."""
     return tuple(
-        Attempt(
-            host=spare.host,
-            agent=spare.agent,
-            outcome="refused",
-            cause=str(refusal or "the reason was lost in a restart"),
-            started=now,
-            ended=now,
-        )
+        builds.attempt_over(spare, "refused", str(refusal or "the reason was lost in a restart"), now, now)
         for spare, refusal in zip_longest(spares, refusals[: len(spares)])
     )
 
@@ -125,9 +118,7 @@ def _taken_over(build: Build, held: claims.Held) -> Leftover | None:
 
 
 def holds_instead(build: Build, selection: Selection, held: claims.Held) -> bool:
-    """Return whether placement has the build's allocations on the given host, and none on its present
-    host.
-    """
+    """Return whether placement has the build's allocations on this host and none on its present host."""
     if selection.choice.allocations == held.allocations != build.host.choice.allocations:
         return True
     return selection.root in held.roots and build.host.root not in held.roots
@@ -182,9 +173,7 @@ def holding(build: Build, position: int, allocations: Allocations) -> Build:
 
 
 def stale_report(build: Build, report: AgentReported) -> Effects:
-    """Answer an agent's outdated report with the messages it led to before, and destroy its leftover
-    guest.
-    """
+    """Answer an agent's outdated report with the messages it led to, and destroy its leftover guest."""
     left = next((left for left in build.leftovers if left.attempt == report.attempt), None)
     if build.move is not None and build.move.goal and report.attempt >= build.move.first:
         return () if report.outcome == "progress" else repeated_move_end(build)
@@ -287,14 +276,6 @@ def _adopted_build(asked: BuildAdoptRequested, held: Held, now: float, version: 
         generation=held.generation,
         spec=asked.spec,
     )
-    adopted = Attempt(
-        host=asked.chosen.host,
-        agent=asked.chosen.agent,
-        outcome="built",
-        cause=AS_IT_WAS,
-        started=now,
-        ended=now,
-    )
     return Build(
         id=asked.build,
         cell=asked.cell,
@@ -304,7 +285,7 @@ def _adopted_build(asked: BuildAdoptRequested, held: Held, now: float, version: 
         attempt=1,
         generation=held.generation,
         started=now,
-        attempts=(adopted,),
+        attempts=(builds.attempt_over(asked.chosen, "built", AS_IT_WAS, now, now),),
         end="active",
     )
 

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from bus import messages
 from bus.agent_builds import sent_allocations
-from bus.claims import ClaimRequested, ConsumerClaim, Held, ReleaseRequested, ReleaseResult
+from bus.claims import Choice, ClaimRequested, ConsumerClaim, Held, ReleaseRequested, ReleaseResult
 from bus.claims import holder_consumer as holder_consumer
-from bus.moves import MoveReported
+from bus.moves import MovePlaced, MoveReported
 from bus.queries import BuildStands
 from bus.requests import BuildSpec
 from bus.vocabulary import MAX_CAUSE, Compact, Contended, Message
@@ -28,13 +28,12 @@ Status = Literal[
     "deleting",
     "deleted",
 ]
+AttemptOutcome = Literal["built", "failed", "refused", "timed out"]
 Effects = tuple[Message, ...]
 
 
 class Leftover(Compact, frozen=True):
-    """A guest that may still be on a host its build has left. A holder consumer keeps its resources until the
-    agent confirms the destruction, or until a time limit.
-    """
+    """A guest that may be on a former host; its resources are held until it is destroyed or times out."""
 
     attempt: int
     at: int  # index of the host
@@ -146,13 +145,21 @@ def question(build: Build) -> ClaimRequested | ReleaseRequested:
     if build.status == "deleting" or build.doom:
         retire = "deleted" if build.status == "deleting" else f"error: {build.doom}"[:MAX_CAUSE]
         return ReleaseRequested(consumer=build.id, generation=build.generation, retire=retire, keep=holder)
+    return claim_of(build, *(spare.choice for spare in build.spares), keep=holder)
+
+
+def claim_of(
+    build: Build | MovePlaced, *choices: Choice, keep: str | None = None, take_over: str | None = None
+) -> ClaimRequested:
+    """Return a claim for the consumer of a build, or of the build of a placed move."""
     claim = ConsumerClaim(
-        consumer=build.id,
+        consumer=build.id if isinstance(build, Build) else build.build,
         generation=build.generation,
-        choices=tuple(spare.choice for spare in build.spares),
+        choices=choices,
         project=build.spec.project,
         user=build.spec.user,
-        keep=holder,
+        keep=keep,
+        take_over=take_over,
     )
     return ClaimRequested(claims=(claim,))
 
@@ -235,15 +242,11 @@ def deleted(build: Build, reply_to: str) -> messages.BuildDeleted:
 
 
 def attempt_over(
-    build: Build, outcome: Literal["built", "failed", "timed out"], cause: str, now: float
+    host: messages.Selection, outcome: AttemptOutcome, cause: str, started: float, now: float
 ) -> messages.Attempt:
+    times = {"started": started, "ended": now}
     return messages.Attempt(
-        host=build.host.host,
-        agent=build.host.agent,
-        outcome=outcome,
-        cause=cause[:MAX_CAUSE],
-        started=build.started,
-        ended=now,
+        host=host.host, agent=host.agent, outcome=outcome, cause=cause[:MAX_CAUSE], **times
     )
 
 
@@ -281,9 +284,7 @@ def release_due_leftover(build: Build, now: float) -> Effects:
 
 
 def undone(build: Build, attempt: int | None = None, roots: Collection[str] | None = None) -> Effects:
-    """Return orders to destroy guests left behind by attempts: of all attempts or one, on all hosts or
-    some.
-    """
+    """Return orders to destroy guests left behind: by all attempts or one, on all hosts or some."""
     left = (left for left in build.leftovers if not left.gone and attempt in (None, left.attempt))
     leftovers = (each for each in left if roots is None or build.hosts[each.at].root in roots)
     return tuple(destroy_left(build, each) for each in leftovers)

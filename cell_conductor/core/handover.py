@@ -23,7 +23,7 @@ from cell_conductor.core import build as builds
 from cell_conductor.core import phases
 from cell_conductor.core.build import Build, Effects, Leftover
 from cell_conductor.core.events import AttemptLimits, Event
-from cell_conductor.core.move import BUILT, KEPT, BuildMove, closed
+from cell_conductor.core.move import BUILT, KEPT, BuildMove, closed, half_of
 from cell_conductor.core.phases import Stepped
 from cell_conductor.core.placed_move import DELETED, new_move
 
@@ -67,17 +67,8 @@ def handover_in_other_phase(build: Build, order: HandoverProgress) -> Effects:
 
 
 def _leaving(build: Build, order: HandoverProgress, now: float) -> BuildMove:
-    placed = MovePlaced(
-        move=order.move,
-        build=order.build,
-        kind=order.kind,
-        cell=order.cell,
-        attempt=order.attempt,
-        generation=None,
-        spec=order.spec,
-        decision=order.decision,
-        reply_to=order.reply_to,
-    )
+    names = ("move", "build", "kind", "cell", "attempt", "spec", "decision", "reply_to")
+    placed = MovePlaced(**{name: getattr(order, name) for name in names}, generation=None)
     move = new_move(build, placed, now)
     return replace(move, phase="send", host=order.host, half="leaving", to_cell=order.to_cell)
 
@@ -94,9 +85,7 @@ def _deleted_before(build: Build, order: HandoverProgress, now: float, limits: A
 def _not_going(
     order: HandoverProgress, why: str, outcome: Literal["failed", "deleted"] = "failed"
 ) -> HandoverReported:
-    return HandoverReported(
-        move=order.move, build=order.build, cell=order.cell, half="leaving", outcome=outcome, cause=why
-    )
+    return half_of(order, "leaving", outcome, cause=why)
 
 
 def step_of_leaving(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:
@@ -143,14 +132,7 @@ def _delete(build: Build, event: BuildDeleteRequested, now: float, limits: Attem
 
 def deleted_elsewhere(move: BuildMove, event: BuildDeleteRequested) -> HandoverReported:
     """Return the deletion of a build in another cell, for the scheduler, which knows the cell."""
-    return HandoverReported(
-        move=move.id,
-        build=event.build,
-        cell=move.placed.cell,
-        half=move.half or "leaving",
-        outcome="delete",
-        reply_to=event.reply_to,
-    )
+    return half_of(move.placed, move.half or "leaving", "delete", reply_to=event.reply_to)
 
 
 def _left_cell(
@@ -204,16 +186,7 @@ def arrives(build: Build | None, placed: MovePlaced, now: float, limits: Attempt
         return phases.deleting(taken, None, now, limits, DELETED)
     if build.status != "moved":
         cause = f"the instance is {build.status} there already"
-        report = HandoverReported(
-            move=placed.move,
-            build=placed.build,
-            cell=placed.cell,
-            half="arriving",
-            outcome="back",
-            above=build.attempt,
-            cause=cause,
-        )
-        return build, (report,)
+        return build, (half_of(placed, "arriving", "back", above=build.attempt, cause=cause),)
     build = phases.trimmed(build)
     at = len(build.hosts)
     build = replace(build, moved=(*build.moved, placed.chosen, *placed.alternates))

@@ -31,6 +31,7 @@ Phase = Literal[
     "recall",  # the scheduler is asked for the build's resources after a cancelled departure
 ]
 PhaseOutcome = Literal["done", "failed", "timed out", "given up"]
+HalfOutcome = Literal["ready", "failed", "arrived", "back", "deleted", "delete"]
 
 KEPT: tuple[moves.MoveKind, ...] = ("migrate", "resize", "live", "evacuate")  # a holder holds the source
 BUILT: tuple[moves.MoveKind, ...] = ("evacuate", "unshelve")  # built again at the destination
@@ -38,7 +39,6 @@ HALF: tuple[Phase, ...] = ("away", "recall")  # phases that wait for the schedul
 ASKING: tuple[Phase, ...] = ("swap", "back", "release")  # phases that wait for placement
 # phases with the guest at the source
 AT_SOURCE: tuple[Phase, ...] = ("prepare", "send", "swap", "back", "resume")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -159,20 +159,30 @@ def _named_fields(move: BuildMove) -> dict[str, Any]:
     return placed | fields
 
 
+def half_of(
+    move: moves.MovePlaced | moves.HandoverProgress,
+    half: Literal["leaving", "arriving"],
+    outcome: HalfOutcome,
+    **more: Any,
+) -> moves.HandoverReported:
+    """Return a report about one cell's side of a move between cells."""
+    return moves.HandoverReported(
+        move=move.move, build=move.build, cell=move.cell, half=half, outcome=outcome, **more
+    )
+
+
 def half_report(move: BuildMove) -> moves.HandoverReported:
     """Return the report about this cell's side of a move between cells; always the same message."""
-    outcome: Literal["ready", "failed", "arrived", "back", "deleted"]
+    outcome: HalfOutcome
     if move.half == "leaving":
         outcome = "ready" if move.phase == "away" else "deleted" if move.goal == "deleted" else "failed"
     else:
         outcome = "deleted" if move.end == "deleted" else "back" if move.silent else "arrived"
     assert move.half, f"move {move.id} stays in its cell"
-    return moves.HandoverReported(
-        move=move.id,
-        build=move.placed.build,
-        cell=move.placed.cell,
-        half=move.half,
-        outcome=outcome,
+    return half_of(
+        move.placed,
+        move.half,
+        outcome,
         above=move.highest,
         steps=move.step,
         end=move.end or move.goal or "error",
@@ -201,12 +211,6 @@ def move_state(move: BuildMove) -> moves.MoveStands:
         ended=move.ended,
         in_cell=move.elsewhere,
     )
-
-
-def verify_seconds(move: BuildMove) -> float:
-    """Return the seconds after which the move is confirmed automatically, or 0."""
-    wait = move.placed.verify_for
-    return float(int(wait[:-1]) * _SECONDS[wait[-1]]) if wait else 0.0
 
 
 encode_move = msgspec.json.Encoder().encode

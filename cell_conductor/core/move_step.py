@@ -16,7 +16,7 @@ from cell_conductor.core.answers import reshaped
 from cell_conductor.core.build import Build
 from cell_conductor.core.events import AttemptLimits, Event
 from cell_conductor.core.handover import recalled, step_of_leaving
-from cell_conductor.core.move import ASKING
+from cell_conductor.core.move import ASKING, PhaseOutcome
 from cell_conductor.core.phases import Stepped
 from cell_conductor.core.placed_move import DELETED, answered, released, stale_move_report
 
@@ -59,6 +59,7 @@ def _phase_reported(build: Build, report: MoveReported, now: float, limits: Atte
     if (report.phase, report.step) != (move.phase, move.step):
         return build, () if report.outcome == "progress" else phases.waited_for(build)
     cause = report.cause or "failed without giving a cause"
+    failed = phases.end_phase(build, "failed", cause, now)
     match report.outcome, move.phase:
         case "progress", _:
             build = replace(build, deadline=now + limits.build_timeout)
@@ -71,19 +72,15 @@ def _phase_reported(build: Build, report: MoveReported, now: float, limits: Atte
         case _, "prepare":
             return phases.failed_there(build, "failed", cause, now, limits, report)
         case _, "send":
-            build = phases.end_phase(build, "failed", cause, now)
-            return _not_sent(build, f"{move.left} could not send it: {cause}", now, limits)
+            return _not_sent(failed, f"{move.left} could not send it: {cause}", now, limits)
         case _, "start":
             return _not_started(build, cause, now, limits, left=report.leftover)
         case _, "rebuild":  # the old guest continues
-            build = replace(
-                phases.end_phase(build, "failed", cause, now), attempt=move.was, became=move.before
-            )
-            return phases.close(
-                build, "error", f"it could not be rebuilt, and is as it was: {cause}", now, "active"
-            )
+            build = replace(failed, attempt=move.was, became=move.before)
+            why = f"it could not be rebuilt, and is as it was: {cause}"
+            return phases.close(build, "error", why, now, "active")
         case _:
-            return resumed(phases.end_phase(build, "failed", cause, now), cause, now)
+            return resumed(failed, cause, now)
 
 
 def _done(build: Build, now: float, limits: AttemptLimits) -> Stepped:
@@ -171,33 +168,30 @@ def _overdue(build: Build, now: float, limits: AttemptLimits) -> Stepped:
     if not build.deadline or now < build.deadline:
         return build, ()
     cause = f"no result within {build.deadline - move.began:g} s"
+    late = phases.end_phase(build, "timed out", cause, now)
     match move.phase:
         case "away":
             return replace(build, deadline=now + phases.AWAY_SECONDS), phases.waited_for(build)
         case "prepare" | "build":
             return phases.failed_there(build, "timed out", cause, now, limits)
         case "send":
-            build = phases.end_phase(build, "timed out", cause, now)
-            return _not_sent(build, f"{move.left} did not send it: {cause}", now, limits)
+            return _not_sent(late, f"{move.left} did not send it: {cause}", now, limits)
         case "start":  # it may run there, so it belongs there, and the order stays queued
             failed = builds.host_failed(build, cause)
-            build = phases.tried(phases.end_phase(build, "timed out", cause, now), "timed out", cause, now)
+            build = phases.tried(late, "timed out", cause, now)
             why = f"{move.host} did not say that it runs; it is there, or will be: {cause}"
             build, emitted = phases.arrived(build, now, limits, "error", why)
             return build, (failed, *emitted)
         case "rebuild":  # the order stays queued, so it may become the new guest
-            build = phases.end_phase(build, "timed out", cause, now)
-            return phases.close(build, "error", f"it may yet be rebuilt: {cause}", now, "active")
+            return phases.close(late, "error", f"it may yet be rebuilt: {cause}", now, "active")
         case "resume":
-            return resumed(phases.end_phase(build, "timed out", cause, now), cause, now)
+            return resumed(late, cause, now)
         case "verify":
             return phases.arrived(phases.end_phase(build, "done", "too late to revert", now), now, limits)
         case "undo":
             return undoing(build, now, limits)
         case _:  # destroy: its resources stay held until it is destroyed
-            build = builds.add_leftover(
-                phases.end_phase(build, "timed out", cause, now), now, limits.cleanup_timeout
-            )
+            build = builds.add_leftover(late, now, limits.cleanup_timeout)
             return phases.enter(build, "release", now, limits)
 
 
@@ -251,23 +245,22 @@ def undoing(build: Build, now: float, limits: AttemptLimits) -> Stepped:
     """Repeat the orders of a move on its way back after a silence. Only a guest that may run is awaited."""
     move = phases.open_move(build)
     waits = phases.pending(build)
-    if not move.goal:
-        return phases.enter(phases.end_phase(build, "timed out", "no answer", now), "swap", now, limits)
-    if move.may_run and any(now < left.until for left in waits):
+    if move.goal and move.may_run and any(now < left.until for left in waits):
         cause = f"{', '.join(build.hosts[left.at].host for left in waits)}: no reply; the order is repeated"
         build = replace(build, deadline=now + limits.delete_timeout)
         return build, (phases.move_progress(build, refused=cause), *phases.waited_for(build))
-    return phases.enter(
-        phases.end_phase(build, "timed out", "no answer", now), phases.phase_without_guest(build), now, limits
-    )
+    return _without_guest(build, "timed out", "no answer", now, limits)
 
 
 def undone(build: Build, now: float, limits: AttemptLimits) -> Stepped:
-    if phases.pending(build):
-        return build, ()
-    return phases.enter(
-        phases.end_phase(build, "done", "", now), phases.phase_without_guest(build), now, limits
-    )
+    return (build, ()) if phases.pending(build) else _without_guest(build, "done", "", now, limits)
+
+
+def _without_guest(
+    build: Build, outcome: PhaseOutcome, why: str, now: float, limits: AttemptLimits
+) -> Stepped:
+    after = phases.phase_without_guest(build)
+    return phases.enter(phases.end_phase(build, outcome, why, now), after, now, limits)
 
 
 def resumed(build: Build, problem: str, now: float) -> Stepped:

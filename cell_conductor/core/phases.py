@@ -25,8 +25,8 @@ from typing import Literal
 from msgspec.structs import replace
 
 from bus.agent_builds import sent_allocations
-from bus.claims import Choice, ClaimRequested, ConsumerClaim, ReleaseRequested
-from bus.messages import AgentReported
+from bus.claims import Choice, ClaimRequested, ReleaseRequested
+from bus.messages import AgentReported, seconds_of
 from bus.moves import SHELVED, MoveEnd, MoveOrdered, MovePhase, MoveProgress, MoveReported, PhaseOver
 from bus.vocabulary import MAX_CAUSE, Message
 from cell_conductor.core import build as builds
@@ -43,7 +43,7 @@ def enter(build: Build, phase: moves.Phase, now: float, limits: AttemptLimits, *
     """Begin a phase of a move: return the given messages, the state of the move, and the phase's orders."""
     move = open_move(build)
     deadline = {
-        "verify": now + moves.verify_seconds(move) if moves.verify_seconds(move) else 0.0,
+        "verify": now + seconds_of(move.placed.verify_for) if move.placed.verify_for else 0.0,
         "undo": now + limits.delete_timeout,
         "destroy": now + limits.delete_timeout,
         "away": now + AWAY_SECONDS,
@@ -76,7 +76,7 @@ def end_phase(build: Build, outcome: moves.PhaseOutcome, cause: str, now: float)
 def tried(build: Build, outcome: Literal["built", "failed", "timed out"], cause: str, now: float) -> Build:
     """Record how the attempt at this destination of a move ended."""
     move = open_move(build)
-    attempt = builds.attempt_over(build, outcome, cause, now)
+    attempt = builds.attempt_over(build.host, outcome, cause, build.started, now)
     return replace(build, move=replace(move, attempts=(*move.attempts, attempt)))
 
 
@@ -288,17 +288,11 @@ def question(build: Build) -> ClaimRequested | ReleaseRequested:
         return ReleaseRequested(
             consumer=build.id, generation=build.generation, keep=holder, retire=SHELVED
         )  # its boot, if redelivered, must not be placed again
-    source = build.hosts[move.source].choice.allocations
-    claim = ConsumerClaim(
-        consumer=build.id,
-        generation=build.generation,
-        choices=(Choice(allocations=source if move.afresh else {}),),
-        project=build.spec.project,
-        user=build.spec.user,
-        keep=holder,
-        take_over=None if move.afresh else builds.holder_consumer(build.id, move.placed.attempt),
-    )
-    return ClaimRequested(claims=(claim,))
+    if move.afresh:
+        source = build.hosts[move.source].choice.allocations
+        return builds.claim_of(build, Choice(allocations=source), keep=holder)
+    kept = builds.holder_consumer(build.id, move.placed.attempt)
+    return builds.claim_of(build, Choice(allocations={}), keep=holder, take_over=kept)
 
 
 def _ordered(build: Build, move: moves.BuildMove, phase: MovePhase) -> MoveOrdered:

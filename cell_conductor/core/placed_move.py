@@ -135,15 +135,8 @@ def undone_unknown(placed: MovePlaced) -> claims.ClaimRequested | claims.Release
         return claims.ReleaseRequested(consumer=placed.build, generation=placed.generation, retire=SHELVED)
     if placed.kind not in KEPT:
         return None
-    claim = claims.ConsumerClaim(
-        consumer=placed.build,
-        generation=placed.generation,
-        choices=(claims.Choice(allocations={}),),
-        project=placed.spec.project,
-        user=placed.spec.user,
-        take_over=builds.holder_consumer(placed.build, placed.attempt),
-    )
-    return claims.ClaimRequested(claims=(claim,))
+    kept = builds.holder_consumer(placed.build, placed.attempt)
+    return builds.claim_of(placed, claims.Choice(allocations={}), take_over=kept)
 
 
 def late_move_report(build: Build, report: MoveReported) -> Stepped:

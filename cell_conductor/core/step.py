@@ -153,14 +153,14 @@ def _building(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
         case events.SwapAnswered(attempt=attempt) if attempt < build.attempt:
             return build, (builds.order(build),)
         case AgentReported(outcome="built"):
-            tried = builds.attempt_over(build, "built", "", now)
+            tried = builds.attempt_over(build.host, "built", "", build.started, now)
             build = replace(
                 build, status="active", end="active", attempts=(*build.attempts, tried), deadline=0.0
             )
             return build, (builds.ended(build),)
         case AgentReported(outcome="failed"):
             cause = event.cause or "failed without giving a cause"
-            tried = builds.attempt_over(build, "failed", cause, now)
+            tried = builds.attempt_over(build.host, "failed", cause, build.started, now)
             failed = builds.host_failed(build, cause, ours=event.retry)
             if event.leftover:
                 build = builds.add_leftover(build, now, limits.cleanup_timeout)
@@ -168,12 +168,14 @@ def _building(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
             return build, (failed, *effects)
         case AgentReported(outcome="destroyed"):
             cause = "destroyed on the host, not by this conductor"
-            return _attempt_failed(build, builds.attempt_over(build, "failed", cause, now), limits)
+            return _attempt_failed(
+                build, builds.attempt_over(build.host, "failed", cause, build.started, now), limits
+            )
         case AgentReported(outcome="progress"):  # bare metal takes long: progress extends the deadline
             return replace(build, deadline=now + limits.build_timeout), ()
         case AgentReported(outcome="overdue") if now >= build.deadline:
             cause = f"no result within {build.deadline - build.started:g} s"
-            tried = builds.attempt_over(build, "timed out", cause, now)
+            tried = builds.attempt_over(build.host, "timed out", cause, build.started, now)
             failed = builds.host_failed(build, cause)
             build = builds.add_leftover(build, now, limits.cleanup_timeout)
             build, effects = _attempt_failed(build, tried, limits)
@@ -246,8 +248,6 @@ def _error(build: Build, event: Event) -> Stepped:
 
 def _deleting(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:
     match event:
-        case AgentReported(outcome="overdue") if not build.deadline:  # by a version without this deadline
-            return replace(build, deadline=now + limits.delete_timeout), ()
         case AgentReported(outcome="overdue") if now >= build.deadline:
             build = builds.add_leftover(build, now, limits.cleanup_timeout)
             return build, (builds.question(build),)

@@ -14,7 +14,7 @@ import msgspec
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
 from bus.host_health import DISABLED
-from bus.messages import BuildRequested
+from bus.messages import BuildRequested, seconds_of
 from bus.queries import FindCandidates
 from bus.requests import Flavor, Image
 from scheduler_worker.core import group_draft
@@ -33,7 +33,6 @@ from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.rules.demands import TENANT
 
 MAX_GROUPS = 200
-SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 # cell, zone, aggregates, excluded aggregates
 _Place = tuple[str, str, tuple[tuple[str, ...], ...], tuple[str, ...]]
@@ -165,11 +164,6 @@ def with_further_groups(question: FindCandidates, request: BuildRequested) -> Fi
         root_required=tuple(sorted({*question.root_required, *request.root_required})),
         root_forbidden=tuple(sorted({*question.root_forbidden, *request.root_forbidden})),
     )
-
-
-def seconds_of(wait: str) -> float:
-    """Return the seconds of a duration such as `30m`; an empty text is 0."""
-    return float(int(wait[:-1]) * SECONDS[wait[-1]]) if wait else 0.0
 
 
 def _check(request: BuildRequested, options: RequestOptions) -> None:

@@ -32,9 +32,7 @@ def upgrade() -> None:
         _columns(text, "message"),  # the BuildRequested; of a move it may be unknown
         _columns(sa.Double, "at"),
         _columns(text, "move", server_default=""),  # the MoveRequested of a refused move
-        _columns(
-            text, "placed", server_default=""
-        ),  # the BuildPlaced of an instance of another system
+        _columns(text, "placed", server_default=""),  # the BuildPlaced of an instance of another system
     )
     op.create_index("decisions_at", "decisions", ["at"])
     op.create_index("decisions_request", "decisions", ["request"])

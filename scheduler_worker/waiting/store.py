@@ -12,7 +12,7 @@ import msgspec
 
 from bus.context import StoredContext
 from bus.decisions import Decision
-from bus.messages import BuildRequested, BuildUnplaceable, HostReported
+from bus.messages import BuildRequested, BuildUnplaceable, HostReported, seconds_of
 from bus.reports import HostState
 from bus.sql.database import Database
 from bus.sql.failures import retrying
@@ -20,7 +20,6 @@ from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_CAUSE, Id
 from scheduler_worker.agents import RESCUED, UNPLACEABLE, WAITING_NOW
 from scheduler_worker.core.order import Order
-from scheduler_worker.core.request import seconds_of
 from scheduler_worker.core.waiting_queue import Root
 from scheduler_worker.core.waiting_queues import WaitingQueues
 from scheduler_worker.dependencies import log

@@ -139,14 +139,14 @@ async def test_an_adopted_instance_can_be_deleted(cell: AdoptingCell) -> None:
     [said] = await cell.hears(ASKED)
     order = an_order_to_the_agent(said)
     await cell.builds.report_many([an_agent_report(order, "built")])
-    await cell.builds.delete_many([BuildDeleteRequested(build=WHO, cell="c1")])
+    await cell.builds.receive_many([BuildDeleteRequested(build=WHO, cell="c1")])
     await cell.builds.report_many([an_agent_report(order, "destroyed")])
     assert await cell.held() is None
     assert "last on host-1" in await cell.refuses(ASKED)
 
 
 async def test_an_unknown_build_that_was_deleted_before_can_be_adopted(cell: AdoptingCell) -> None:
-    await cell.builds.delete_many([BuildDeleteRequested(build=WHO, cell="c1")])
+    await cell.builds.receive_many([BuildDeleteRequested(build=WHO, cell="c1")])
     [said] = await cell.hears(ASKED)
     assert said[1] == ADOPTED
 

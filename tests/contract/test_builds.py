@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,20 +11,11 @@ from sqlalchemy import text
 
 from bus.clock import Clock
 from bus.errors import AnswerRefused, Poison, Retry
-from bus.messages import (
-    AgentReported,
-    BuildDeleted,
-    BuildEnded,
-    BuildOrdered,
-    BuildPlaced,
-    DestroyOrdered,
-    HostFailed,
-)
+from bus.messages import BuildDeleted, BuildEnded, BuildOrdered, BuildPlaced, DestroyOrdered, HostFailed
 from bus.queries import FindBuilds
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.migrations import migrate
-from bus.sql.transaction import Transaction
 from bus.vocabulary import Message
 from bus.worker import Outcome
 from cell_conductor import Standing, census
@@ -120,11 +111,6 @@ FAILED = an_agent_report(FIRST, "failed", cause="no disk")
 ABORTED = an_agent_report(FIRST, "failed", cause="bad image", retry=False)
 
 
-async def test_a_build_is_stored_before_it_is_ordered(builds: Builds, store: Database) -> None:
-    assert await heard(builds, ONE) == [[FIRST]]
-    assert await census(store) == {ONE.build: Standing("building", ONE.chosen.root, 1, 0)}
-
-
 async def test_a_hundred_placed_together_are_two_statements_and_each_is_ordered(
     builds: Builds, store: Database
 ) -> None:
@@ -190,67 +176,6 @@ async def test_while_placement_is_away_successes_end_and_failures_wait(builds: B
     assert await heard(builds, FAILED) == [[a_destroy_order(ONE, 1), SECOND]]
 
 
-async def test_a_build_continues_on_the_held_host_after_a_lost_swap_answer(
-    builds: Builds, books: Books
-) -> None:
-    await placed(builds, books, ONE)
-    books.answers_lost = 1
-    (waits,) = await heard(builds, FAILED)
-    assert isinstance(waits, Retry)
-    assert await heard(builds, FAILED) == [[a_destroy_order(ONE, 1), SECOND]]
-    assert books.held[ONE.build][0] == 2  # swapped once
-
-
-async def test_full_alternates_are_skipped_and_listed_in_the_end(builds: Builds, books: Books) -> None:
-    await placed(builds, books, ONE)
-    books.full = {a_selection(1).root}
-    assert await heard(builds, FAILED) == [[a_destroy_order(ONE, 1), a_build_order(ONE, 2, at=2)]]
-    (end,) = await came_of(builds, an_agent_report(a_build_order(ONE, 2, at=2), "built"))
-    assert isinstance(end, BuildEnded)
-    assert [(tried.host, tried.outcome) for tried in end.attempts] == [
-        ("host0", "failed"),
-        ("host1", "refused"),
-        ("host2", "built"),
-    ]
-
-
-async def test_a_build_without_alternates_ends_in_error_and_holds_nothing(
-    builds: Builds, books: Books, store: Database
-) -> None:
-    await placed(builds, books, ONE)
-    books.full = {a_selection(1).root, a_selection(2).root}
-    (_, end) = await came_of(builds, FAILED)
-    assert isinstance(end, BuildEnded)
-    assert end.status == "error" and "no disk" in end.reason and "0 free" in end.reason
-    assert ONE.build not in books.held
-    assert books.retired[ONE.build] == f"error: {end.reason}"
-    assert (await census(store))[ONE.build].status == "error"
-    assert await heard(builds, FAILED, ONE) == [[a_destroy_order(ONE, 1), end], [end]]
-
-
-async def test_an_abort_ends_the_build_immediately(builds: Builds, books: Books) -> None:
-    await placed(builds, books, ONE)
-    (_, end) = await came_of(builds, ABORTED)
-    assert isinstance(end, BuildEnded)
-    assert end.reason == "aborted: host0 failed: bad image"
-    assert books.held == {}
-
-
-async def test_no_error_is_published_while_placement_cannot_release_the_resources(
-    builds: Builds, books: Books
-) -> None:
-    await placed(builds, books, ONE)
-    books.away = True
-    (waits,) = await heard(builds, ABORTED)
-    assert isinstance(waits, Retry)
-    books.away = False
-    books.answers_lost = 1
-    (waits,) = await heard(builds, ABORTED)
-    assert isinstance(waits, Retry) and books.held == {}
-    (_, end) = await came_of(builds, ABORTED)
-    assert isinstance(end, BuildEnded)
-
-
 async def test_a_swap_that_placement_cannot_process_does_not_delay_other_builds(
     builds: Builds, books: Books
 ) -> None:
@@ -314,47 +239,6 @@ async def test_a_restart_repeats_the_messages_of_thousands_of_builds(builds: Bui
     assert len({message.build for message in await builds.resume()}) == 2300
 
 
-async def test_a_deletion_destroys_the_guest_releases_its_claim_and_then_ends(
-    builds: Builds, books: Books, store: Database
-) -> None:
-    await placed(builds, books, ONE)
-    await heard(builds, BUILT)
-    assert await heard(builds, a_delete(ONE, "me")) == [[a_destroy_order(ONE, 1)]]
-    assert ONE.build in books.held
-    gone = BuildDeleted(build=ONE.build, cell=ONE.cell, reply_to="me")
-    destroyed = an_agent_report(FIRST, "destroyed")
-    assert await heard(builds, destroyed) == [[gone]]
-    assert books.retired == {ONE.build: "deleted"}
-    assert await heard(builds, destroyed, a_delete(ONE, "me")) == [[gone], [gone]]
-    assert (await census(store))[ONE.build].status == "deleted"
-
-
-async def test_a_deletion_ends_without_the_agent_and_keeps_its_allocations(
-    builds: Builds, books: Books, store: Database, time: ToldClock
-) -> None:
-    await placed(builds, books, ONE)
-    await heard(builds, BUILT, a_delete(ONE, "me"))
-    time.now += 599
-    assert await builds.time_out() == []
-    time.now += 1
-    (reminder,) = await builds.time_out()
-    gone = BuildDeleted(build=ONE.build, cell=ONE.cell, reply_to="me")
-    assert await heard(builds, reminder) == [[gone]]
-
-    ((holder_consumer, (_, allocations)),) = books.held.items()
-    assert holder_consumer != ONE.build and allocations == ONE.chosen.choice.allocations
-    assert books.retired == {ONE.build: "deleted"}
-    assert (await census(store))[ONE.build].status == "deleted"
-    time.now += 86000
-    await builds.prune()
-    restarted = a_conductor(store, books, time)
-    (destroy, end) = await came_of(restarted, BUILT)  # it is back, and has it still
-    assert destroy == a_destroy_order(ONE, 1) and isinstance(end, BuildEnded)
-    assert await heard(restarted, an_agent_report(FIRST, "destroyed")) == [[gone]]
-    assert books.held == {}
-    assert await heard(restarted, an_agent_report(FIRST, "destroyed")) == [[gone]]
-
-
 async def test_allocations_are_released_if_the_agent_never_returns(
     builds: Builds, books: Books, store: Database, time: ToldClock
 ) -> None:
@@ -369,19 +253,6 @@ async def test_allocations_are_released_if_the_agent_never_returns(
         [BuildDeleted(build=ONE.build, cell=ONE.cell), a_destroy_order(ONE, 1)]
     ]
     assert books.held == {} and await builds.time_out() == []
-
-
-async def test_a_failed_release_is_repeated_later(builds: Builds, books: Books, time: ToldClock) -> None:
-    await placed(builds, books, ONE)
-    time.now += 100
-    await heard(builds, *await builds.time_out())
-    assert len(books.held) == 2
-    books.away = True
-    (waits,) = await heard(builds, an_agent_report(FIRST, "destroyed"))
-    assert isinstance(waits, Retry)
-    books.away = False
-    assert await heard(builds, an_agent_report(FIRST, "destroyed")) == [[]]
-    assert books.held.keys() == {ONE.build}
 
 
 async def test_leftovers_survive_the_record_of_their_build(
@@ -399,40 +270,6 @@ async def test_leftovers_survive_the_record_of_their_build(
     time.now += 8 * 86400
     await patient.prune()
     assert await census(store) == {}
-
-
-async def test_deletion_while_building_ends_the_build_in_error_once(builds: Builds, books: Books) -> None:
-    await placed(builds, books, ONE)
-    destroyed = an_agent_report(FIRST, "destroyed")
-    said = await heard(builds, a_delete(ONE), BUILT, FAILED, destroyed)
-    assert said[:3] == [[a_destroy_order(ONE, 1)], [], []]
-    end, gone = said[3]  # type: ignore[misc]
-    assert isinstance(end, BuildEnded) and isinstance(gone, BuildDeleted)
-    assert (end.status, end.reason) == ("error", "deleted while building")
-    assert await heard(builds, destroyed) == [[end, gone]]
-
-
-async def test_a_deletion_during_a_swap_releases_the_held_host(builds: Builds, books: Books) -> None:
-    await placed(builds, books, ONE)
-    books.answers_lost = 1
-    await heard(builds, FAILED)  # host1 is held now, and we do not know
-    assert await heard(builds, a_delete(ONE)) == [[a_destroy_order(ONE, 1)]]
-    (again, end, _) = await came_of(builds, an_agent_report(FIRST, "destroyed"))
-    assert again == a_destroy_order(ONE, 1)  # the swap is known only now: what it left may be host0's
-    assert isinstance(end, BuildEnded)
-    assert books.held == {} and books.retired == {ONE.build: "deleted"}
-
-
-async def test_the_deletion_of_an_unknown_build_is_answered_and_recorded(
-    builds: Builds, books: Books
-) -> None:
-    gone = BuildDeleted(build=ONE.build, cell=ONE.cell, known=False)
-    assert await heard(builds, a_delete(ONE)) == [[gone]]
-    books.hold(ONE)
-    (_, end) = await came_of(builds, ONE)
-    assert isinstance(end, BuildEnded) and end.reason == "deleted before it was built"
-    assert books.held == {}
-    assert await heard(builds, ONE) == [[end]]
 
 
 async def test_old_ended_builds_are_pruned_unless_they_hold_resources(
@@ -507,29 +344,6 @@ async def test_a_build_changed_by_another_replica_is_read_again(
     assert stored[0] == stored[1]
 
 
-async def test_only_the_build_that_another_replica_changed_is_read_again(
-    store: Database, books: Books, time: ToldClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, other = a_conductor(store, books, time), a_conductor(store, books, time)
-    batch = [a_placed(number) for number in range(1, 9)]
-    await placed(one, books, *batch)
-    await heard(other, FAILED)
-    read: list[set[str]] = []
-    load = sql.load
-
-    async def watched(tx: Transaction, ids: Collection[str]) -> dict[str, Build]:
-        read.append(set(ids))
-        return await load(tx, ids)
-
-    monkeypatch.setattr(sql, "load", watched)
-    outcomes = await one.report_many([an_agent_report(a_build_order(each), "built") for each in batch])
-    assert read == [{ONE.build}]
-    assert plain(outcomes[0]) == [a_destroy_order(ONE, 1), SECOND]
-    assert all(len(ends(said)) == 1 for outcome in outcomes[1:] if isinstance(said := plain(outcome), list))
-    statuses = {id_: standing.status for id_, standing in (await census(store)).items()}
-    assert statuses == {each.build: "building" if each is batch[0] else "active" for each in batch}
-
-
 async def test_a_build_that_was_forgotten_and_is_placed_again_is_judged_as_it_is(
     store: Database, books: Books, time: ToldClock
 ) -> None:
@@ -544,28 +358,6 @@ async def test_a_build_that_was_forgotten_and_is_placed_again_is_judged_as_it_is
     (end,) = await came_of(one, an_agent_report(a_build_order(again), "built"))
     assert isinstance(end, BuildEnded)
     assert end.host == "host7"
-
-
-@pytest.mark.parametrize(
-    ("report", "ours"), [(FAILED, True), (replace(FAILED, retry=False), False)], ids=["host", "request"]
-)
-async def test_a_failure_is_published_to_schedulers_with_the_host_at_fault(
-    builds: Builds, books: Books, report: AgentReported, ours: bool
-) -> None:
-    await placed(builds, books, ONE)
-    said = []
-    for _ in range(3):
-        (outcome,) = await builds.report_many([report])
-        assert isinstance(outcome, Sequence)
-        said += [message for message in outcome if isinstance(message, HostFailed)]
-    (told,) = said
-    assert (told.root, told.build, told.attempt, told.cause, told.ours) == (
-        ONE.chosen.root,
-        ONE.build,
-        1,
-        "no disk",
-        ours,
-    )
 
 
 class SomeAgents:
@@ -654,19 +446,6 @@ async def test_however_events_are_repeated_and_shuffled_a_build_ends_once_with_o
     assert agents.guests <= {root for _, held in books.held.values() for root in held}
     assert agents.lost or set(books.held) <= {ONE.build}
     assert gone or standing.status != "deleted"
-
-
-async def test_a_build_changed_by_another_process_is_not_overwritten(
-    builds: Builds, store: Database, books: Books
-) -> None:
-    await placed(builds, books, ONE)
-    async with store.read() as tx:
-        seen = await sql.load(tx, [ONE.build])
-    await heard(builds, BUILT)
-    with pytest.raises(Conflict):
-        async with store.write() as tx:
-            await sql.save(tx, seen.values(), 0.0)
-    assert (await census(store))[ONE.build].status == "active"
 
 
 async def test_an_event_that_keeps_losing_races_is_retried(builds: Builds, books: Books) -> None:
@@ -758,43 +537,6 @@ async def test_an_unreadable_build_is_reported_and_does_not_delay_other_builds(
     assert [said.build for said in await builds.resume()] == [other.build]
     with pytest.raises(Poison, match=f"build {ONE.build}: what was placed cannot be read any more: "):
         await heard(builds, BUILT)
-
-
-OLD_SELECT = (
-    "SELECT id, version, status, attempt, generation, deadline, placed, story FROM builds WHERE id = :id"
-)
-OLD_UPDATE = (
-    "UPDATE builds SET version = version + 1, status = :status, root = root, attempt = attempt,"
-    " generation = generation, deadline = 0.0, said = 1.0, story = story"
-    " WHERE id = :id AND version = :version"
-)
-OLD_INSERT = (
-    "INSERT INTO builds (id, version, status, root, attempt, generation, deadline, said, placed, story)"
-    " SELECT :other, 0, status, root, attempt, generation, deadline, said, placed, story"
-    " FROM builds WHERE id = :id ON CONFLICT (id) DO NOTHING RETURNING id"
-)
-
-
-async def test_a_conductor_ignores_columns_of_a_newer_version(
-    builds: Builds, books: Books, store: Database, time: ToldClock
-) -> None:
-    await placed(builds, books, ONE)
-    time.now += 100
-    await heard(builds, *await builds.time_out())
-    other = a_placed(2).build
-    async with store.write() as tx:
-        row = (await tx.execute(text(OLD_SELECT), {"id": ONE.build})).one()
-        await tx.execute(text(OLD_INSERT), {"id": ONE.build, "other": other})
-        changed = {"id": ONE.build, "status": "deleting", "version": row.version}
-        assert (await tx.execute(text(OLD_UPDATE), changed)).rowcount == 1
-    async with store.read() as tx:
-        found = await sql.load(tx, [ONE.build, other])
-    assert [left.attempt for left in found[ONE.build].leftovers] == [1]  # it has not been forgotten
-    assert found[other].leftovers == ()
-    (reminder,) = [report for report in await builds.time_out() if report.build == ONE.build]
-    assert await heard(builds, reminder) == [[]]  # and the deletion has a deadline from here on
-    time.now += 599
-    assert all(report.build != ONE.build for report in await builds.time_out())
 
 
 async def test_a_cell_answers_the_state_and_history_of_builds(builds: Builds, books: Books) -> None:

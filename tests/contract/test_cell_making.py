@@ -40,38 +40,61 @@ from tests.support.placement_calls import claim
 SETTINGS = Settings().having(amqp_url="amqp://guest:guest@mq/", cells=("c1",))
 
 
-class FakeBrokerUsers:
+class FakeBroker:
     by = "a fake"
+    refuses = False
 
     def __init__(self) -> None:
         self.known: dict[str, str] = {}
         self.defined: list[Mapping[str, Any]] = []
+        self.closed: list[str] = []
 
     async def users(self) -> set[str]:
         return set(self.known)
 
     async def take(self, definitions: Mapping[str, Any]) -> None:
+        if self.refuses:
+            raise BrokerRefused("no")
         self.defined.append(definitions)
         self.known |= {definition["name"]: definition["password_hash"] for definition in definitions["users"]}
 
     async def drop(self, user: str, *policies: str) -> None:
-        self.known.pop(user, None)
+        if self.known.pop(user, None):
+            self.closed.append(user)
 
     async def queues(self) -> list[str]:
-        return [
-            "conductor.c9:agent.report.c9",
-            "ask:placement.claim.c9",
-            "conductor.c91:x",
-            "ask:cell.builds.c1",
-        ]
+        of_a_cell = ["conductor.c9:agent.report.c9", "ask:placement.claim.c9"]
+        return [*of_a_cell, "conductor.c91:x", "ask:cell.builds.c1", "client.shop.1", "client.shop2.1"]
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
+    users = FakeBroker()
+
+    async def fake(*_: Any) -> FakeBroker:
+        return users
+
+    monkeypatch.setattr(broker_users, "broker_users", fake)
+    return users
+
+
+@pytest.fixture
+def deleted_queues(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    deleted: list[str] = []
+
+    async def delete(url: str, names: Sequence[str], **_: Any) -> list[str]:
+        deleted.extend(names)
+        return []
+
+    monkeypatch.setattr(inspection, "delete_queues", delete)
+    return deleted
 
 
 class Making:
-    def __init__(self, placement: Placement, broker: FakeBrokerUsers, directory: Path) -> None:
+    def __init__(self, placement: Placement, broker: FakeBroker, directory: Path) -> None:
         self.placement = placement
         self.broker = broker
         self.file = directory / "c9.toml"
-        self.deleted: list[str] = []
 
     async def add(self, *, rotate: bool = False, **said: Any) -> str:
         told = io.StringIO()
@@ -96,26 +119,16 @@ class Making:
 
 
 @pytest.fixture
-async def making(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Making]:
-    bus, users = LocalBroker(), FakeBrokerUsers()
-
-    async def fake(*_: Any) -> FakeBrokerUsers:
-        return users
-
-    monkeypatch.setattr(broker_users, "broker_users", fake)
+async def making(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> AsyncIterator[Making]:
+    bus, stopping = LocalBroker(), asyncio.Event()
     monkeypatch.setattr(wiring, "transport", lambda settings, name: LocalTransport(bus))
     async with a_placement("sqlite+aiosqlite://", inline=True) as placement:
-        made, stopping = Making(placement, users, tmp_path), asyncio.Event()
-
-        async def deleted(url: str, names: list[str], **_: Any) -> list[str]:
-            made.deleted += names
-            return []
-
-        monkeypatch.setattr(inspection, "delete_queues", deleted)
         async with Bus(LocalTransport(bus)) as own, asyncio.TaskGroup() as running:
             running.create_task(own.serve(placement_worker(placement, own.publish, ("c1",)), stopping))
             await own.asker(topics.GROUPS)(FindGroups())
-            yield made
+            yield Making(placement, broker, tmp_path)
             stopping.set()
 
 
@@ -201,7 +214,9 @@ async def test_a_placement_that_does_not_receive_the_registration_is_reported(
     assert json.loads(capsys.readouterr().out)["heard"] is False
 
 
-async def test_only_an_empty_cell_is_removed_together_with_its_queues(making: Making) -> None:
+async def test_only_an_empty_cell_is_removed_together_with_its_queues(
+    making: Making, deleted_queues: list[str]
+) -> None:
     await making.add()
     await making.placement.reports.report_many([a_report(1, cell="c9")], cell="c9")
     await claim(making.placement, an_order(a_claim(1, on_hosts(1))))
@@ -211,41 +226,19 @@ async def test_only_an_empty_cell_is_removed_together_with_its_queues(making: Ma
     said = await making.remove(force=True)
     assert "RabbitMQ user berth-c9 is deleted" in said and "its hosts are deleted" in said
     assert not making.broker.known and not making.placement.memory.index.cell_facts
-    assert making.deleted == ["conductor.c9:agent.report.c9", "ask:placement.claim.c9"]
+    assert deleted_queues == ["conductor.c9:agent.report.c9", "ask:placement.claim.c9"]
     assert "it was not registered" in await making.remove(force=True)
 
 
-async def test_the_removal_of_a_cell_can_keep_the_broker_user(making: Making) -> None:
+async def test_the_removal_of_a_cell_can_keep_the_broker_user(
+    making: Making, deleted_queues: list[str]
+) -> None:
     await making.add()
     await making.remove(keep_user=True)
-    assert "berth-c9" in making.broker.known and not making.deleted
+    assert "berth-c9" in making.broker.known and not deleted_queues
 
 
 USER = "berth.client.shop"
-
-
-class FakeBroker:
-    by = "a fake"
-    refuses = False
-
-    def __init__(self) -> None:
-        self.known: dict[str, str] = {}
-        self.closed: list[str] = []
-
-    async def users(self) -> set[str]:
-        return set(self.known)
-
-    async def take(self, definitions: Mapping[str, Any]) -> None:
-        if self.refuses:
-            raise BrokerRefused("no")
-        self.known |= {definition["name"]: definition["password_hash"] for definition in definitions["users"]}
-
-    async def drop(self, user: str, *policies: str) -> None:
-        if self.known.pop(user, None):
-            self.closed.append(user)
-
-    async def queues(self) -> list[str]:
-        return ["client.shop.1", "client.shop2.1", "scheduler:client.+"]
 
 
 class Clients:
@@ -253,7 +246,6 @@ class Clients:
         self.broker = broker
         self.file = directory / "shop.url"
         self.projects: dict[str, tuple[str, ...]] = {}
-        self.deleted: list[str] = []
 
     async def edit(self, order: ClientEditRequested) -> ClientEditAnswered:
         before = self.projects.pop(order.client, None)
@@ -283,20 +275,11 @@ class Clients:
 
 
 @pytest.fixture
-async def clients(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Clients]:
-    bus, broker, stopping = LocalBroker(), FakeBroker(), asyncio.Event()
-    made = Clients(broker, tmp_path)
-
-    async def fake(*_: Any) -> FakeBroker:
-        return broker
-
-    async def deleted(url: str, names: Sequence[str], **_: Any) -> list[str]:
-        made.deleted += names
-        return []
-
-    monkeypatch.setattr(broker_users, "broker_users", fake)
+async def clients(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> AsyncIterator[Clients]:
+    bus, stopping, made = LocalBroker(), asyncio.Event(), Clients(broker, tmp_path)
     monkeypatch.setattr(wiring, "transport", lambda settings, name: LocalTransport(bus))
-    monkeypatch.setattr(inspection, "delete_queues", deleted)
     rows = [answers(topics.EDIT_CLIENT, made.edit), answers(topics.CLIENTS, made.find)]
     async with Bus(LocalTransport(bus)) as own, asyncio.TaskGroup() as running:
         running.create_task(own.serve(Worker("scheduler", answers=rows), stopping))
@@ -352,10 +335,12 @@ async def test_a_failed_step_undoes_the_previous_steps(clients: Clients, before:
     assert clients.broker.known == known
 
 
-async def test_a_removal_deletes_the_user_and_the_queues_of_the_client(clients: Clients) -> None:
+async def test_a_removal_deletes_the_user_and_the_queues_of_the_client(
+    clients: Clients, deleted_queues: list[str]
+) -> None:
     await clients.add("web")
     await clients.remove()
-    assert (clients.projects, clients.broker.known, clients.deleted) == ({}, {}, ["client.shop.1"])
+    assert (clients.projects, clients.broker.known, deleted_queues) == ({}, {}, ["client.shop.1"])
     with pytest.raises(OperationRefused, match="not registered"):
         await clients.remove()
 

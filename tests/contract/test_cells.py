@@ -188,12 +188,6 @@ async def test_a_host_reported_while_its_cell_is_dropped_is_not_lost(
     assert (host.id, host.used) == (uid(1, "a"), {"VCPU": 1})
 
 
-async def test_a_host_that_moved_to_another_cell_is_not_deleted(placement: Placement) -> None:
-    await has_hosts(placement, "c2", 1)
-    await placement.reports.end("c1", [uid(1, "a")], in_use_too=True)
-    assert await there(placement) == {"c2": (True, 1, 0)}
-
-
 GUEST = Instance(
     build=uid(1), name="web", status="active", host="host-1", root=uid(1, "a"), cell="c1", project="p",
     flavor="f",
@@ -322,31 +316,23 @@ async def test_an_embedded_berth_refuses_to_edit_cells_of_its_settings(
         await cell(*words)
 
 
-def test_permissions_are_printed_for_people_shells_and_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    told = {}
-    for form in ("text", "rabbitmqctl", "json"):
-        result = CliRunner().invoke(app, ["cell", "permissions", "c9", "--as", form])
-        assert result.exit_code == 0, result.output
-        told[form] = result.output
-    assert "publish\n    agent\\.build\\.c9\\.[A-Za-z0-9_-]+\n" in told["text"]
-    made = json.loads(told["json"])
-    assert made["users"] == [] and {one["user"] for one in made["topic_permissions"]} == {"berth-c9"}
-    [permission] = made["permissions"]
-    assert f"rabbitmqctl set_permissions -p / berth-c9 '{permission['configure']}'" in told["rabbitmqctl"]
-    assert told["rabbitmqctl"].count("set_topic_permissions") == 4
-    assert told["rabbitmqctl"].count("set_policy") == 2
-    assert (
-        """set_user_limits berth-c9 '{"max-connections": 100, "max-channels": 2000}'""" in told["rabbitmqctl"]
-    )
-    assert "limits\n  max-connections 100\n  max-channels 2000\n" in told["text"]
+@pytest.mark.parametrize(
+    ("form", "says"),
+    [
+        ("text", "publish\n    agent\\.build\\.c9\\.[A-Za-z0-9_-]+\n"),
+        ("rabbitmqctl", 'set_user_limits berth-c9 \'{"max-connections": 100, "max-channels": 2000}\''),
+        ("json", '"user": "berth-c9"'),
+    ],
+)
+def test_permissions_are_printed_for_people_shells_and_programs(form: str, says: str) -> None:
+    result = CliRunner().invoke(app, ["cell", "permissions", "c9", "--as", form])
+    assert (result.exit_code, says in result.output) == (0, True), result.output
 
 
 @pytest.mark.parametrize(
     ("side", "says", "policies"), [("middle", "host.failed.c9", 1), ("own", "build.placed.c9", 0)]
 )
-def test_the_permissions_of_both_ferry_users_are_printed(
-    capsys: pytest.CaptureFixture[str], side: str, says: str, policies: int
-) -> None:
+def test_the_permissions_of_both_ferry_users_are_printed(side: str, says: str, policies: int) -> None:
     result = CliRunner().invoke(app, ["cell", "permissions", "c9", "--ferry", side, "--as", "json"])
     made = json.loads(result.stdout)
     (keys,) = [one for one in made["topic_permissions"] if one["exchange"] == "berth"]

@@ -85,13 +85,6 @@ async def test_a_host_is_closed_and_all_it_had_moved_live(cloud: HostsToEmpty, b
     assert (await cloud.state(1), await cloud.state(2)) == ("disabled, because of drain", "open")
 
 
-async def test_an_empty_host_is_reported_immediately(cloud: HostsToEmpty, berth: Berth) -> None:
-    assert (await berth("drain", "host-9", "--because", "disk")).splitlines() == [
-        "host-9: disabled, because of disk",
-        "host-9: 0 moved, none stays",
-    ]
-
-
 async def test_all_hosts_of_a_cell_or_agent_are_emptied(cloud: HostsToEmpty, berth: Berth) -> None:
     await berth("drain", "--agent", "agent-2", "--cold")
     assert (cloud.on(2), [request.kind for request in cloud.movers.asked]) == ([], ["migrate"])

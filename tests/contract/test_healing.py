@@ -295,7 +295,7 @@ async def test_without_a_running_berth_differences_are_listed_only(
     lost = Build(id=placed.build, cell="c1", status="active", placed=placed, attempt=1, end="active")
     database = Database(f"sqlite+aiosqlite:///{settings.database.state_dir}/cell_c1.db")
     async with database.write() as tx:
-        await store.add(tx, [lost], 1000.0)
+        await store.adding([lost], 1000.0)(tx)
     await database.close()
     monkeypatch.setattr(wiring, "transport", TO_A_BERTH)
     [told] = (await berth(ends=1)).splitlines()

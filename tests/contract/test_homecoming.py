@@ -3,28 +3,14 @@ again.
 """
 
 import asyncio
-from pathlib import Path
 
 import pytest
 from msgspec import structs
 
 from bus.clock import Clock
-from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.guests import GuestsAsked
-from bus.local import LocalBroker, LocalTransport
-from bus.topics import AGENT_REPORT, HOST_REPORTED, INVENTORY_REPORTED
-from compute_sim import (
-    AgentDisk,
-    Durations,
-    FaultPlan,
-    GuestFile,
-    Hardware,
-    SimAgent,
-    SimOptions,
-    compute_sim,
-    fleet,
-)
+from compute_sim import AgentDisk, Durations, FaultPlan
 from compute_sim.recovery import GuestRecovery
 from tests.support.ids import uid
 from tests.support.moving_agent import (
@@ -35,7 +21,6 @@ from tests.support.moving_agent import (
     SmallPlacement,
     a_build,
     a_destroy,
-    an_order,
 )
 from tests.support.virtual_time import in_virtual_time
 
@@ -71,6 +56,7 @@ RUNS, WAITS = {1: ("source", "running")}, {1: ("source", "(running)")}
         (DESTINATION, "MIGRATION", WAITS, WAITS),
         (SOURCE, "MIGRATION", WAITS, WAITS),
         (DESTINATION, "CLEANUP", {}, {}),
+        (SOURCE, "CLEANUP", {}, {}),  # the build has come back here, as another guest
         (DESTINATION, "", {}, WAITS),  # placement may be of an earlier day
         ("", "", {}, WAITS),
         (uid(8, "d"), "", {}, WAITS),
@@ -129,19 +115,6 @@ async def test_guests_and_orders_wait_for_placements_answer_except_destroys() ->
     built = await building
     assert built is not None and built.outcome == "built"
     assert {record.build for record in agent.disk.running()} == {BUILD, uid(2, "b")}
-
-
-@in_virtual_time
-async def test_a_guest_whose_source_is_held_by_a_migration_waits() -> None:
-    placement = SmallPlacement(DESTINATION, "MIGRATION")
-    agent, home = await back_from_the_dead(placement)
-    await home.check()
-    assert agent.guests() == {1: ("source", "(running)")}
-    assert await agent.move(an_order("resume", 4, 3, was=1)) == ["done"]
-    assert agent.guests() == {3: ("source", "running")}
-    agent.disk.lose_power()
-    assert await agent.move(an_order("resume", 5, 3, was=3)) == ["done"]
-    assert agent.guests() == {3: ("source", "running")}
 
 
 @pytest.mark.parametrize(
@@ -208,46 +181,6 @@ async def test_after_each_loss_of_power_it_asks_again() -> None:
     assert agent.disk.running() == [] and not agent.does.ready
     assert [report.outcome for report in await home.check()] == ["destroyed"]
     assert agent.guests() == {}
-
-
-async def test_a_returning_agent_reports_nothing_before_placements_answer(tmp_path: Path) -> None:
-    """The whole worker, with a file: it was moved away while its agent was dead."""
-    (who,) = fleet(("c1",), 2, hardware=Hardware(vcpus=4, vcpu_ratio=1.0))
-    first = AgentDisk(file=GuestFile(tmp_path / "a1.guests"))
-    await MovingAgent(first).build()
-    first.close()
-    placement = SmallPlacement(DESTINATION)
-    placement.away = Unavailable("placement is away")
-    disk = AgentDisk(file=GuestFile(tmp_path / "a1.guests"))
-    assert len(disk.all_guests) == 1 and disk.running() == []
-    broker = LocalBroker()
-    worker = compute_sim(
-        SimAgent("a1", "c1", tuple(who.hosts)),
-        SimOptions(period=0.02),
-        disk=disk,
-        providers=placement.providers,
-        allocations=placement.allocations,
-    )
-    async with Bus(LocalTransport(broker)) as bus, Bus(LocalTransport(broker)) as its:
-        reports = await bus.listen(AGENT_REPORT.at(cell="c1"))
-        beats, trees = await bus.listen(HOST_REPORTED.at()), await bus.listen(INVENTORY_REPORTED.at())
-        stopping = asyncio.Event()
-        async with asyncio.TaskGroup() as group, asyncio.timeout(20.0):
-            group.create_task(its.serve(worker, stopping, drain=0.0))
-            while placement.asked < 2:
-                await asyncio.sleep(0.01)
-            for listener in (beats, trees):
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(0):
-                        await listener.get()
-            placement.away = None
-            message = await reports.get()
-            beat = await beats.get()
-            await trees.get()
-            stopping.set()
-    assert (message.outcome, message.build, message.attempt) == ("destroyed", BUILD, 1)
-    assert [host.instances for host in beat.hosts] == [0, 0]
-    disk.close()
 
 
 STOOD_STILL = 30.0

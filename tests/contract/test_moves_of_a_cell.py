@@ -152,23 +152,6 @@ async def test_a_move_runs_its_phases_and_ends_on_the_claimed_host(cell: MovingC
     assert (stands.chosen, stands.spec.flavor.name, stands.host) == (a_selection(5), "large", "host5")
 
 
-@pytest.mark.parametrize("lost", [False, True], ids=["", "its answers are lost"])
-async def test_a_failed_move_returns_to_the_allocations_of_the_holder(cell: MovingCell, lost: bool) -> None:
-    send = (await cell.done(await cell.ordered(cell.claimed())))[0]
-    assert isinstance(send, MoveOrdered)
-    failed = a_move_report(send, "failed", cause="no network")
-    if lost:
-        cell.books.answers_lost = 1
-        assert isinstance(await cell.hears(failed), Retry)
-    resume = await cell.ordered(failed)
-    assert in_short(resume) == "resume 3 (was 1) at host0"
-    assert cell.books.held[ONE.build] == (3, ONE.chosen.choice.allocations)
-    (_, end) = await cell.done(resume)
-    assert isinstance(end, MoveEnded) and "no network" in end.reason
-    stands = await cell.stands()
-    assert (stands.status, stands.host, stands.attempt, stands.generation) == ("active", "host0", 3, 3)
-
-
 async def test_while_placement_is_away_the_way_back_waits(cell: MovingCell) -> None:
     prepare = await cell.ordered(cell.claimed(replace(MOVE, alternates=())))
     cell.books.away = True

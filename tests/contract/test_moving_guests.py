@@ -6,15 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from bus.clock import Clock
-from bus.delivery.runner import Bus
-from bus.local import LocalBroker, LocalTransport
 from bus.moves import MoveOrdered
 from bus.requests import Image
-from bus.topics import AGENT_MOVED
-from compute_sim import AgentDisk, Durations, FaultPlan, MoveFaults, SimAgent, SimOptions, compute_sim
+from compute_sim import Durations, FaultPlan, MoveFaults, SimAgent, SimOptions
 from compute_sim.core.faults import draw
 from compute_sim.reporting import HostReports
-from tests.support.ids import uid
 from tests.support.moving_agent import (
     BUILD,
     DESTINATION,
@@ -97,29 +93,6 @@ async def test_a_resize_on_the_same_host_needs_capacity_for_both_sizes(old: int,
     assert agent.disk.devices.in_use(SOURCE) == {"VCPU": old + (new if says == "done" else 0)}
 
 
-@pytest.mark.parametrize(
-    ("faults", "said", "guests"),
-    [
-        (MoveFaults(prepare=1.0), "failed: the pre-check refused it", {1: ("source", "running")}),
-        (MoveFaults(send=1.0), "failed: the copy failed", {
-            1: ("source", "running"), 2: ("destination", "arriving")}),
-        (MoveFaults(start=1.0), "failed: could not start the domain: no", {1: ("source", "stopped")}),
-    ],
-)  # fmt: skip
-@in_virtual_time
-async def test_a_failed_phase_leaves_the_reported_guests(
-    faults: MoveFaults, said: str, guests: dict[int, tuple[str, str]]
-) -> None:
-    agent = await MovingAgent(faults=FaultPlan(moves=faults)).build()
-    for order in (PREPARE, SEND, START):
-        (told,) = await agent.move(order)
-        if told != "done":
-            break
-    assert told.startswith(said) and not told.endswith("(left over)")
-    assert agent.guests() == guests
-    assert await agent.move(order) == [told]  # when it comes again
-
-
 @in_virtual_time
 async def test_a_guest_that_cannot_start_is_reported_as_leftover() -> None:
     agent = await MovingAgent().build()
@@ -127,14 +100,6 @@ async def test_a_guest_that_cannot_start_is_reported_as_leftover() -> None:
     said = await agent.moves.move(START)
     assert said is not None and (said.outcome, said.leftover) == ("failed", True)
     assert agent.guests() == {1: ("source", "running"), 2: ("destination", "arriving")}
-
-
-@in_virtual_time
-async def test_a_failed_resume_is_reported_and_the_guest_stays_stopped() -> None:
-    agent = await MovingAgent(faults=FaultPlan(moves=MoveFaults(resume=1.0))).build()
-    assert await agent.move(SEND) == ["done"]
-    assert (await agent.move(RESUME))[0].startswith("failed: could not start the domain again")
-    assert agent.guests() == {3: ("source", "stopped")}
 
 
 @in_virtual_time
@@ -269,35 +234,6 @@ async def test_a_heart_beat_counts_the_guests_that_are_there_and_the_work_on_the
     assert await seen() == [(1, 0, ("debian",)), (1, 0, ("debian",))]
     await agent.destroy(a_destroy(2, DESTINATION, above=1))
     assert await seen() == [(1, 0, ("debian",)), (0, 0, ("debian",))]
-
-
-@in_virtual_time
-async def test_on_the_bus_an_order_stays_on_the_queue_until_its_phase_is_over() -> None:
-    broker, disk = LocalBroker(), AgentDisk()
-    await MovingAgent(disk).build()
-    worker = compute_sim(SimAgent("a1", "c1", ()), SimOptions(faults=SLOW, progress_every=40.0), disk=disk)
-    async with Bus(LocalTransport(broker)) as bus, Bus(LocalTransport(broker)) as its:
-        said, stopping = await bus.listen(AGENT_MOVED.at(cell="c1")), asyncio.Event()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(its.serve(worker, stopping, drain=0.0))
-            await asyncio.sleep(1.0)
-            await bus.publish(replace(SEND, agent="a1"))
-            message = [await said.get() for _ in range(2)]
-            assert [(report.outcome, report.step, report.attempt) for report in message] == [
-                ("progress", 2, 1), ("done", 2, 1)
-            ]  # fmt: skip
-            stopping.set()
-    assert not broker.dead
-
-
-def test_shares_of_phases_are_shares() -> None:
-    plan = FaultPlan(seed=1, moves=MoveFaults.of_each(0.3, hang=0.1))
-    fates = [plan.phase_fate(uid(number, "e"), "send", 1).kind for number in range(2000)]
-    assert fates.count("failed") / 2000 == pytest.approx(0.3, abs=0.04)
-    assert fates.count("hang") / 2000 == pytest.approx(0.1, abs=0.04)
-    assert {plan.phase_fate(uid(number, "e"), "resume", 1).kind for number in range(200)} == {"done", "hang"}
-    with pytest.raises(ValueError, match="shares of all phases"):
-        MoveFaults(send=0.8, hang=0.3)
 
 
 # Guests that were there before berth

@@ -272,7 +272,7 @@ async def test_a_node_with_an_instance_stays_with_its_agent_until_it_is_deleted(
     there = {agent.agent: agent for agent in (await world.rings[0].find(FindAgents(cell=CELL))).agents}
     assert (there["a"].alive, there["a"].free, there["a"].occupied) == (False, 0, 1)
     late = the_one(
-        await world.builds[0].delete_many([a_delete(placed_on(1, root, books=books))]), DestroyOrdered
+        await world.builds[0].receive_many([a_delete(placed_on(1, root, books=books))]), DestroyOrdered
     )
     assert (late.agent, late.epoch) == ("a", 1)
     await world.pass_(7.0, "a")

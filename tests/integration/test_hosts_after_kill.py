@@ -1,7 +1,6 @@
 """After schedulers were killed, no build goes to a host that was dead, disabled or forced down before."""
 
 import asyncio
-import re
 import signal
 import subprocess
 import sys
@@ -195,10 +194,8 @@ async def test_commits_of_a_killed_process_are_published(url: str, when: str, pr
 
 
 FEW = 8 * len(KINDS)
-MANY = 20_000
 AT_ONCE = 50
 SECONDS = 1.0
-LARGEST = 500  # megabytes of one worker
 CLOUD: dict[str, Any] = {"cells": ("c1",), "hosts": 20, "build_time": "constant:0.01"}
 
 
@@ -243,31 +240,3 @@ async def test_a_boot_is_active_within_a_second_after_random_messages(seed: int,
         await publish(berth.bus, messages(seed), FEW)
         await boot(berth.bus)  # waits until what is queued before it is handled
         assert await boot(berth.bus) < SECONDS
-
-
-@pytest.mark.soak
-@pytest.mark.services
-async def test_20_000_random_messages_restart_no_worker_and_fill_no_memory(
-    amqp_url: str, database_url: str, bus_name: str
-) -> None:
-    settings = Settings().having(
-        amqp_url=amqp_url,
-        database_url=database_url,
-        exchange=bus_name,
-        control_room_http="127.0.0.1:0",
-        **CLOUD,
-    )
-    async with running(settings) as berth:
-        await publish(berth.bus, messages(3), MANY)
-        await boot(berth.bus, 300.0)  # waits until what is queued before it is handled
-        seconds = await boot(berth.bus)
-        peaks = {name: peak_megabytes(pid) for name, (pid, _) in berth.supervisor.processes().items()}
-        assert seconds < SECONDS
-        assert set(berth.starts().values()) == {1}
-        assert all(peak < LARGEST for peak in peaks.values()), peaks
-
-
-def peak_megabytes(pid: int) -> int:
-    """Return the largest resident memory that this process ever had."""
-    (kilobytes,) = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    return int(kilobytes) // 1024

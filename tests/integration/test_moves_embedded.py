@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
@@ -23,12 +22,9 @@ from berth.operations.audit import audit
 from berth.services import embedded
 from berth.settings import Settings
 from bus import topics
-from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim, Released, ReleaseRequested
 from bus.delivery.runner import Bus
 from bus.local import LocalTransport
 from bus.queries import FindWaiting, WaitingRequest
-from bus.resources import Consumer, FindAllocations, FindProviders, Provider
-from bus.vocabulary import Allocations
 from deploy.servers import free_port
 from tests.support.command_line import CommandLine
 from tests.support.ids import uid
@@ -84,30 +80,6 @@ class LivingBerth:
         await until(settled, picture=lambda: audit(self.settings, settled=True))
 
     # What is held
-
-    async def breaches(self) -> list[str]:
-        return (await audit(self.settings, settled=True)).breaches
-
-    async def held(self, build: str) -> Consumer:
-        [consumer] = (await self.bus.asker(topics.ALLOCATIONS)(FindAllocations(consumers=(build,)))).consumers
-        return consumer
-
-    async def loses(self, build: str) -> None:
-        release = ReleaseRequested(consumer=build, generation=(await self.held(build)).generation)
-        assert isinstance((await self.bus.asker(topics.RELEASE)(release)).result, Released)
-
-    async def claims(self, consumer: str, allocations: Allocations) -> None:
-        found = (await self.bus.asker(topics.ALLOCATIONS)(FindAllocations(consumers=(consumer,)))).consumers
-        claim = ConsumerClaim(
-            consumer=consumer, generation=found[0].generation if found else None,
-            choices=(Choice(allocations),), project="p", user="u",
-        )  # fmt: skip
-        answer = await self.bus.asker(topics.CLAIM)(ClaimRequested(claims=(claim,)))
-        assert isinstance(answer.results[0], Claimed), answer
-
-    async def provider(self, host: str) -> Provider:
-        [provider] = (await self.bus.asker(topics.PROVIDERS)(FindProviders(name=host))).providers
-        return provider
 
     async def where(self, build: str) -> tuple[str, str]:
         """The cell and the status, of the one row that there is."""
@@ -228,54 +200,6 @@ async def test_a_waiting_move_is_listed_explained_cancelled_and_started(berth: L
     assert f"{build} moved to {there}" in told
     await berth("delete", build, "--wait")
     await berth.clean()
-
-
-async def test_a_move_without_a_host_leaves_the_instance(berth: LivingBerth) -> None:
-    build, host = await berth.boot()
-    refused = await berth.ends("move", build, "--to", "nowhere", ends=1)
-    assert refused["end"] == "refused" and refused["code"]
-    too_big = await berth.ends("resize", build, "--vcpus", "9999", ends=1)
-    assert (too_big["end"], too_big["code"]) == ("refused", "class")
-    told = await berth("why", too_big["move"])
-    assert f"resize {too_big['move']} of {build}: refused [class]: no valid host among" in told
-    assert "considered" in told and "came closest" in told
-    assert host in await berth("drain", host, "--dry-run")
-    await berth.clean()
-
-
-async def test_lost_allocations_of_active_builds_are_claimed_again(berth: LivingBerth) -> None:
-    first, second = "c1-host00001", "c1-host00002"
-    lost, elsewhere, bigger, behind = [(await berth.boot("--host", first))[0] for _ in range(4)]
-    before = {build: (await berth.held(build)).allocations for build in (lost, elsewhere, bigger, behind)}
-    [(root, amounts)] = before[lost].items()
-    await berth.loses(lost)
-    await berth.claims(elsewhere, {(await berth.provider(second)).id: amounts})
-    await berth.claims(bigger, {root: {**amounts, "VCPU": amounts["VCPU"] + 3}})
-    await berth.claims(behind, before[behind])
-
-    shown = (await berth("heal", ends=1)).splitlines()
-    assert Counter(line.partition(":")[0] for line in shown) == {
-        "would be claimed back": 2,
-        "would be claimed again": 1,
-        "would be reported to its cell": 1,
-        "`berth heal --yes` repairs confirmed differences": 1,
-    }
-    assert len(await berth.breaches()) == 4
-
-    await berth("heal", "--yes")
-    assert await berth.breaches() == []
-    assert {build: (await berth.held(build)).allocations for build in before} == before
-    assert await berth("heal", "--yes") == "nothing is wrong\n"
-
-
-async def test_lost_allocations_that_do_not_fit_are_listed_with_the_reason(berth: LivingBerth) -> None:
-    build, host = await berth.boot()
-    await berth.loses(build)
-    provider = await berth.provider(host)
-    memory = provider.inventories["MEMORY_MB"]
-    await berth.claims(uid(4), {provider.id: {"MEMORY_MB": memory.total - memory.reserved}})
-    report = await berth("heal", "--yes", ends=1)
-    assert "not claimed back (it does not fit: " in report and "MEMORY_MB, 0 free" in report
 
 
 async def test_an_instance_moves_to_another_cell_and_back(opened: Opened) -> None:

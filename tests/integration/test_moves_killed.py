@@ -1,307 +1,228 @@
-"""kill -9 of each process in every phase of every kind of move.
+"""kill -9 of both agents and the conductor while moves of every type are in progress.
 
-Source and destination agents are separate processes. For each kind, phase and victim, the move was in that
-phase when the victim was killed; then it ended once with the expected result, its guest never ran twice, and
-the audit finds nothing left over.
+The agents of the source and the destination are separate processes that log which guests run. Each move ends
+once with the expected result, its guest never runs twice, and the audit finds nothing left over.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+import os
+import signal
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
-from time import time
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
 from berth import simulated_agents
-from bus.clock import monotonic
-from bus.moves import MoveEnd, MoveEnded, MoveKind, MovePhase, PhaseOver, Steering
+from berth.operations.audit import audit
+from berth.operations.host_states import forcing_down, host_named
+from berth.settings import Settings
+from bus import topics
+from bus.clock import Clock
+from bus.messages import BuildEnded, BuildRequested
+from bus.moves import (
+    FindMoves,
+    MoveEnd,
+    MoveEnded,
+    MoveKind,
+    MovePhase,
+    MoveRefused,
+    MoveRequested,
+    MoveStands,
+    MoveSteered,
+)
 from bus.requests import Flavor, Image
-from compute_sim.guest_file import MovePhaseReported
-from tests.support.moving_site import DESTINATION, PEOPLE, SOURCE, MovingSite, moving_settings, moving_site
-from tests.support.waiting import until
+from compute_sim import FaultPlan, MoveFaults
+from tests.support.berth_processes import Running, alive, running
+from tests.support.waiting import receive_all, until
+from tests.support.watched_agents import NOTES, AgentNotes, WatchingSupervisor
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
-LARGE = Flavor(name="large", vcpus=2, memory_mb=64, disk_gb=1)
-PLACING = "placing"  # asked for, and not with its cell yet
-PATIENCE = 90.0
-TRIES = 4
+CELL = "c1"
+SOURCE, DESTINATION = "c1-agent1", "c1-agent2"
+AGENT_OF = {f"compute.{CELL}.{agent}": agent for agent in (SOURCE, DESTINATION)}
+SMALL, LARGE = (Flavor(name=f"of {vcpus}", vcpus=vcpus, memory_mb=64, disk_gb=1) for vcpus in (1, 2))
+SECONDS = 0.3  # of each phase
+FAILING = 0.1  # share of phases that fail; ids of moves are chosen by whether they fail
+SENDING: tuple[MovePhase, ...] = ("prepare", "send", "start")
 
 
 @dataclass(frozen=True)
 class Errand:
-    """A kind of move, what is done with it, and what is to come of it."""
+    """A move, the phase in which the processes are killed, and the expected result."""
 
     kind: MoveKind
-    phases: tuple[str, ...]  # one after the other; most take the same time, `swap`, `undo`, `back` hardly any
+    killed_in: str
+    phases: tuple[str, ...]
     end: MoveEnd = "done"
     at: str = DESTINATION  # the agent
-    fails: MovePhase | Literal[""] = ""
-    then: Steering | Literal[""] = ""  # when it waits to be confirmed
+    fails: str = ""  # the phase
     more: dict[str, Any] = field(default_factory=dict)
 
-    def before(self, phase: str) -> int:
-        before = self.phases[: self.phases.index(phase)]
-        return sum(one not in BRIEF for one in before)
-
-
-BRIEF = ("verify", "swap", "undo", "back", "destroy", "release")  # agents take no time for them
-SENDING = ("prepare", "send", "start")
-WAY_BACK = ("back", "resume")
-RESIZE = {"flavor": LARGE, "verify": True}
-WAYS = {
-    "migrate": Errand("migrate", SENDING),
-    "live": Errand("live", SENDING),
-    "resize, confirmed": Errand("resize", (*SENDING, "verify"), then="confirm", more=RESIZE),
-    "resize, reverted": Errand(
-        "resize", (*SENDING, "verify", "undo", *WAY_BACK), "reverted", SOURCE, then="revert", more=RESIZE
-    ),
-    "migrate, not sent": Errand("migrate", ("prepare", "send", *WAY_BACK), "error", SOURCE, fails="send"),
-    "migrate, to an alternate": Errand("migrate", ("prepare", "swap", *SENDING), fails="prepare"),
-    "evacuate": Errand("evacuate", ("build",)),
-    "shelve": Errand("shelve", ("send", "destroy", "release"), at=""),
-    "unshelve": Errand("unshelve", ("build",)),
-    "rebuild": Errand("rebuild", ("rebuild",), at=SOURCE, more={"image": Image(name="alpine")}),
-}
-# What is waited for by the clock; what takes no time is held, below
-TIMED = [(name, phase) for name in ("migrate", "live") for phase in (PLACING, *SENDING)] + [
-    *[("resize, confirmed", phase) for phase in (PLACING, *SENDING, "verify")],
-    ("resize, reverted", "resume"), ("migrate, not sent", "resume"),
-    ("evacuate", PLACING), ("evacuate", "build"), ("unshelve", PLACING), ("unshelve", "build"),
-    ("shelve", PLACING), ("shelve", "send"), ("rebuild", PLACING), ("rebuild", "rebuild"),
-]  # fmt: skip
-HELD = {
-    "agents": [("resize, reverted", "undo"), ("shelve", "destroy")],
-    "placement": [("migrate, not sent", "back"), ("migrate, to an alternate", "swap"), ("shelve", "release")],
-}
-SHOWN = {"undo": "revert"}  # what an undo is for
-
-Row = tuple[str, str]  # way, phase
-
-
-@dataclass
-class Course:
-    """One move of one instance."""
-
-    way: str
-    phase: str
-    build: str
-    move: str
-    asked: float = 0.0
-
     @property
-    def row(self) -> Row:
-        return self.way, self.phase
-
-    @property
-    def goes(self) -> Errand:
-        return WAYS[self.way]
-
-    async def begin(self, site: MovingSite) -> None:
-        self.asked = time()
-        await site.order(self.move, self.build, self.goes.kind, **self.goes.more)
-
-    def was_in_it(self, end: MoveEnded, at: float) -> bool:
-        """Was it in that phase, by what its cell wrote down?"""
-        if self.phase == PLACING:
-            return self.asked < at < end.phases[0].began
-        return any(phase.phase == self.phase and phase.began < at < phase.ended for phase in end.phases)
+    def begins(self) -> float:
+        """Return the seconds before the kill at which the move is requested."""
+        return (self.phases.index(self.killed_in) + 0.5) * SECONDS
 
 
-class Killing:
-    """A berth, and one kill after the other."""
+ERRANDS = [
+    Errand("migrate", "prepare", SENDING),
+    Errand("migrate", "start", SENDING),
+    Errand("live", "send", SENDING),
+    Errand("resize", "start", (*SENDING, "verify"), more={"flavor": LARGE, "verify": True}),
+    Errand("shelve", "send", ("send", "destroy"), at=""),
+    Errand("rebuild", "rebuild", ("rebuild",), at=SOURCE, more={"image": Image(name="alpine")}),
+    Errand("migrate", "send", ("prepare", "send", "resume"), "error", SOURCE, fails="send"),
+    Errand("evacuate", "build", ("build",)),
+]
 
-    def __init__(self, site: MovingSite, seconds: float) -> None:
-        self.site, self.seconds = site, seconds
-        self.lag = 0.0  # how much longer each phase takes on this machine, as it is now
 
-    async def at(self, victims: Iterable[str], rows: Iterable[Row]) -> dict[Row, bool]:
-        courses = await self.instances(rows)
-        began = monotonic() + 0.2
-        last = max((self.offset(course) for course in courses), default=0.0)
-        async with asyncio.TaskGroup() as group:
-            for course in courses:
-                if course.phase != PLACING:
-                    group.create_task(self.timed(course, began + last - self.offset(course)))
-            await asyncio.sleep(began + last - monotonic())
-            for course in courses:
-                if course.phase == PLACING:
-                    await course.begin(self.site)
-            at = time()
-            await self.site.kill(*[PEOPLE[victim] for victim in victims])
-        return await self.judged(courses, at)
+class MovingSite:
+    def __init__(self, berth: Running, notes: AgentNotes) -> None:
+        self.berth, self.bus, self.settings, self.notes = berth, berth.bus, berth.settings, notes
+        self.clock = Clock()
+        agents = {agent.agent: agent.hosts for agent in simulated_agents.agents(berth.settings)}
+        self.hosts = {agent: [host.host for host in hosts] for agent, hosts in agents.items()}
+        self.agent_of = {host.root: agent for agent, hosts in agents.items() for host in hosts}
+        self.builds: dict[str, BuildEnded] = {}
+        self.ends: dict[str, list[MoveEnded]] = defaultdict(list)
+        self.refused: dict[str, MoveRefused] = {}
 
-    def offset(self, course: Course) -> float:
-        if course.phase == PLACING:
-            return 0.0
-        before = course.goes.before(course.phase)
-        return (before + 0.5) * self.seconds + (before + 1) * self.lag
+    async def listen(self, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
+        builds = await self.bus.listen(topics.BUILD_ENDED.at())
+        ends = await self.bus.listen(topics.MOVE_ENDED.at())
+        refusals = await self.bus.listen(topics.MOVE_REFUSED.at())
+        takers = (
+            receive_all(builds, lambda end: self.builds.setdefault(end.build, end)),
+            receive_all(ends, lambda end: self.ends[end.move].append(end)),
+            receive_all(refusals, lambda refusal: self.refused.update({refusal.move: refusal})),
+        )
+        return [group.create_task(taker) for taker in takers]
 
-    async def timed(self, course: Course, at: float) -> None:
-        await asyncio.sleep(max(0.0, at - monotonic()))
-        await course.begin(self.site)
-        if course.goes.then == "revert":
-            await self.site.reached({course.move: "verify"})
-            await self.site.steer(course.move, course.build, "revert")
+    async def boot(self, count: int, host: str) -> list[str]:
+        builds = [self.clock.uuid() for _ in range(count)]
+        image = Image(name="debian")
+        await self.bus.publish(
+            *[
+                BuildRequested(request=build, instances=(build,), flavor=SMALL, image=image, forced_host=host)
+                for build in builds
+            ]
+        )
+        await until(lambda: {*builds} <= self.builds.keys(), f"{count} built on {host}")
+        assert {self.builds[build].status for build in builds} == {"active"}
+        return builds
 
-    async def instances(self, rows: Iterable[Row]) -> list[Course]:
-        """One for each, where it is to be before it moves."""
-        first, _, third = self.site.hosts[SOURCE]
-        rows = list(rows)
-        dead = [row for row in rows if row[0] == "evacuate"]
-        builds = [
-            *await self.site.boot(len(rows) - len(dead), first),
-            *await self.site.boot(len(dead), third),
-        ]
-        rows = [row for row in rows if row not in dead] + dead
-        courses = [
-            Course(way, phase, build, self.site.move_that_fails(WAYS[way].fails))
-            for (way, phase), build in zip(rows, builds, strict=True)
-        ]
-        if dead:
-            await self.site.force_down(third)
-        shelved = [
-            (course.build, self.site.move_that_fails()) for course in courses if course.way == "unshelve"
-        ]
-        for build, move in shelved:
-            await self.site.order(move, build, "shelve")
-        await self.site.over([move for _, move in shelved])
-        return courses
+    def move_that_fails(self, phase: str) -> str:
+        """Return the id of a move that fails in this phase only."""
+        faults = FaultPlan(
+            seed=self.settings.compute.seed, moves=MoveFaults.of_each(self.settings.compute.move_fail)
+        )
+        phases: tuple[MovePhase, ...] = (*SENDING, "rebuild")
+        while True:
+            move = self.clock.uuid()
+            fates = {(one, n): faults.phase_fate(move, one, n).kind for one in phases for n in (1, 2, 3)}
+            if all(
+                kind == ("failed" if one == phase and n < 3 else "done") for (one, n), kind in fates.items()
+            ):
+                return move
 
-    # What is held where it would take no time
-
-    async def held_by_agents(self, victim: str) -> dict[Row, bool]:
-        site = self.site
-        resized, shelved = await self.instances(HELD["agents"])
-        agents = PEOPLE["source agent"], PEOPLE["destination agent"]
-        await resized.begin(site)
-        await site.reached({resized.move: "verify"})
-        await shelved.begin(site)
-        await site.reached({shelved.move: "send"})
-        await site.stop(PEOPLE["conductor"])
-        await until(lambda: self.has_said(SOURCE, shelved.move, "send"), "sent")
-        await asyncio.sleep(0.3)
-        await site.stop(*agents)
-        await site.steer(resized.move, resized.build, "revert")
-        await site.go_on(PEOPLE["conductor"])
-        return await self.killed_while([resized, shelved], victim, agents)
-
-    async def held_by_placement(self, victim: str) -> dict[Row, bool]:
-        site = self.site
-        courses = await self.instances(HELD["placement"])
-        for course in courses:
-            await course.begin(site)
-        await site.known([course.move for course in courses])
-        await site.stop(PEOPLE["placement"])
-        return await self.killed_while(courses, victim, [PEOPLE["placement"]])
-
-    async def killed_while(
-        self, courses: list[Course], victim: str, stopped: Iterable[str]
-    ) -> dict[Row, bool]:
-        site = self.site
-        hit = False
-        with suppress(AssertionError):
-            await site.reached(
-                {course.move: SHOWN.get(course.phase, course.phase) for course in courses}, PATIENCE
+    async def order(self, errand: Errand, move: str, build: str, after: float) -> None:
+        away = () if errand.kind in ("shelve", "rebuild") else tuple(self.hosts[SOURCE])
+        await asyncio.sleep(after)
+        await self.bus.publish(
+            MoveRequested(
+                move=move, build=build, kind=errand.kind, cell=CELL, ignore_hosts=away, **errand.more
             )
-            hit = True
-        if hit:
-            await site.kill(PEOPLE[victim])
-        await site.go_on(*[role for role in stopped if not hit or role != PEOPLE[victim]])
-        await self.judged(courses, time())
-        return {course.row: hit for course in courses}
+        )
 
-    def has_said(self, agent: str, move: str, phase: str) -> bool:
-        """Is it in this agent's file that this phase is over?"""
-        lines = simulated_agents.guest_file(self.site.settings, agent).read_text().splitlines()
-        words = MovePhaseReported.__name__, move, phase
-        return any(all(f'"{word}"' in line for word in words) for line in lines)
+    async def stands(self, move: str) -> MoveStands | None:
+        found = await self.bus.asker(topics.FIND_MOVES)(FindMoves(cell=CELL, moves=(move,)))
+        return next(iter(found.moves), None)
 
-    # What came of it
+    async def confirm(self, move: str, build: str) -> None:
+        async def verifies() -> bool:
+            stands = await self.stands(move)
+            return stands is not None and stands.phase == "verify"
 
-    async def judged(self, courses: list[Course], at: float) -> dict[Row, bool]:
-        site = self.site
-        waiting = {
-            course.move: course
-            for course in courses
-            if course.goes.then == "confirm" and course.goes.kind == "resize"
-        }
-        if waiting:
-            await site.reached(dict.fromkeys(waiting, "verify"))
-            for course in waiting.values():
-                await site.steer(course.move, course.build, "confirm")
-        await site.over([course.move for course in courses])
-        await site.clean()
-        running = site.notes.now()
-        for course in courses:
-            said = site.ends[course.move]
-            assert all(other == said[0] for other in said), said
-            end, goes = said[0], course.goes
-            agent = site.agent_of[end.root] if end.root else ""
-            assert (end.end, agent) == (goes.end, goes.at), (course, end)
-            phases = [phase.phase for phase in end.phases]
-            assert phases == [phase for phase in goes.phases if phase not in ("swap", "back", "release")], end
-            roots = [root for _, root in running.get(course.build, [])]
-            assert roots == ([end.root] if end.root else []), (course, end, running.get(course.build))
-        twice = [
-            (course, said, site.ends[course.move][0].phases, at)
-            for course in courses
-            for said in site.notes.at_once(course.build)
-            if course.goes.kind != "evacuate"
-        ]
-        assert not twice
-        await site.force_down(site.hosts[SOURCE][2], yes=False)
-        await site.delete([course.build for course in courses])
-        await until(lambda: not {course.build for course in courses} & site.notes.now().keys(), "deleted")
-        site.forget_failures()
-        took = [phase.ended - phase.began for phase in self.undisturbed(courses, at)]
-        self.lag = max(0.0, median(took) - self.seconds) if took else self.lag
-        return {course.row: course.was_in_it(site.ends[course.move][0], at) for course in courses}
+        await until(verifies, "it waits to be confirmed", 120.0, picture=lambda: self.stands(move))
+        await self.bus.publish(MoveSteered(move=move, build=build, cell=CELL, to="confirm"))
 
-    def undisturbed(self, courses: list[Course], at: float) -> Iterator[PhaseOver]:
-        for course in courses:
-            for phase in self.site.ends[course.move][0].phases:
-                if phase.phase not in BRIEF and phase.ended < at:
-                    yield phase
+    async def clean(self) -> None:
+        async def settled() -> bool:
+            await asyncio.sleep(0.2)
+            found = await audit(self.settings, settled=True)
+            return found.clean and set(found.types) <= {"INSTANCE"}
+
+        await until(settled, "clean", picture=lambda: audit(self.settings, settled=True))
+
+    async def kill(self, *roles: str) -> None:
+        processes = self.berth.supervisor.processes
+        await until(lambda: {*roles} <= processes().keys(), f"{roles} run")
+        ids = [processes()[role][0] for role in roles]
+        for process in ids:
+            os.kill(process, signal.SIGKILL)
+        for role, process in zip(roles, ids, strict=True):
+            while alive(process):
+                await asyncio.sleep(0.001)
+            if agent := AGENT_OF.get(role):  # noted before it begins again, for which it takes longer
+                self.notes.stands_still(agent)
+
+
+@asynccontextmanager
+async def moving_site(
+    settings: Settings, directory: Path, patch: pytest.MonkeyPatch
+) -> AsyncIterator[MovingSite]:
+    notes = directory / "notes"
+    notes.mkdir()
+    patch.setenv(NOTES, str(notes))
+    async with running(settings, WatchingSupervisor) as berth:
+        site = MovingSite(berth, AgentNotes(notes))
+        async with asyncio.TaskGroup() as group:
+            listening = await site.listen(group)
+            try:
+                yield site
+            finally:
+                for task in listening:
+                    task.cancel()
 
 
 async def test_moves_of_every_type_survive_kills(
     amqp_url: str, database_url: str, bus_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = moving_settings(amqp_url, database_url, bus_name, seconds := 0.3)
+    settings = Settings().having(
+        amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=(CELL,), hosts=6,
+        agents_per_cell=2, build_timeout=60.0, move_fail=FAILING, build_time=f"constant:{SECONDS}",
+        move_time=f"constant:{SECONDS}",
+    )  # fmt: skip
     async with moving_site(settings, tmp_path, monkeypatch) as site:
-        rows = [
-            ("migrate", "prepare"), ("migrate", "start"), ("live", "send"), ("resize, confirmed", "start"),
-            ("shelve", "send"), ("rebuild", "rebuild"), ("evacuate", "build"), ("migrate, not sent", "send"),
-        ]  # fmt: skip
-        await Killing(site, seconds).at(["source agent", "destination agent", "conductor"], rows)
-
-
-@pytest.mark.soak
-async def test_kill_9_of_every_process_in_every_phase_of_every_move(
-    amqp_url: str, database_url: str, bus_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = moving_settings(amqp_url, database_url, bus_name, seconds := 2.0)
-    rows = [*TIMED, *HELD["agents"], *HELD["placement"]]
-    hits: dict[tuple[Row, str], int] = dict.fromkeys([(row, who) for row in rows for who in PEOPLE], 0)
-    async with moving_site(settings, tmp_path, monkeypatch) as site:
-        killing = Killing(site, seconds)
-        for who in PEOPLE:
-            for rounds in (TIMED, HELD["agents"], HELD["placement"]):
-                for _ in range(TRIES):
-                    missing = [row for row in rounds if not hits[row, who]]
-                    if not missing:
-                        break
-                    if rounds is TIMED:
-                        found = await killing.at([who], missing)
-                    elif rounds is HELD["agents"]:
-                        found = await killing.held_by_agents(who)
-                    else:
-                        found = await killing.held_by_placement(who)
-                    for row, hit in found.items():
-                        hits[row, who] += hit
-    assert [cell for cell, hit in hits.items() if not hit] == []
+        first, _, dead = site.hosts[SOURCE]
+        builds = [*await site.boot(len(ERRANDS) - 1, first), *await site.boot(1, dead)]
+        await forcing_down(True)(site.bus, await host_named(site.bus, dead))
+        moves = [site.move_that_fails(errand.fails) for errand in ERRANDS]
+        courses = list(zip(ERRANDS, moves, builds, strict=True))
+        last = max(errand.begins for errand in ERRANDS)
+        async with asyncio.TaskGroup() as group:
+            for errand, move, build in courses:
+                group.create_task(site.order(errand, move, build, last - errand.begins))
+            await asyncio.sleep(last)
+            await site.kill(*AGENT_OF, f"conductor.{CELL}")
+        for errand, move, build in courses:
+            if errand.kind == "resize":
+                await site.confirm(move, build)
+        await until(lambda: {*moves} <= site.ends.keys() | site.refused.keys(), "all ended", 120.0)
+        assert not site.refused
+        await site.clean()
+        guests = site.notes.now()
+        for errand, move, build in courses:
+            end = site.ends[move][0]
+            assert all(other == end for other in site.ends[move])
+            agent = site.agent_of[end.root] if end.root else ""
+            assert (end.end, agent) == (errand.end, errand.at), (errand, end)
+            assert tuple(phase.phase for phase in end.phases) == errand.phases, end
+            assert [root for _, root in guests.get(build, [])] == ([end.root] if end.root else []), end
+            if errand.kind != "evacuate":  # the dead host's agent runs on: only its host is forced down
+                assert [*site.notes.at_once(build)] == [], end

@@ -19,26 +19,16 @@ from bus.host_health import DISABLED, FORCED_DOWN
 from bus.sql.database import Database
 from cell_conductor.core.build import Build
 from scheduler_worker.waiting.hosts import needs_of
+from placement_worker.store import audit as stored
 from tests.support.rule_builders import recent_builds
 
 if TYPE_CHECKING:
     from scheduler_worker.waiting.store import HostChanges
     from tests.simulation.world import SimulatedWorld
 
-_IS_ENDED = """
-SELECT p.name, c.name, i.used, i.total, i.reserved, i.allocation_ratio FROM inventories i
-JOIN resource_providers p ON p.id = i.resource_provider_id
-JOIN resource_classes c ON c.id = i.resource_class_id
-WHERE i.used < 0 OR (i.used > (i.total - i.reserved) * i.allocation_ratio AND i.used > i.used_when_set)
-"""
-_SUMS = """
-SELECT p.name, c.name, i.used, COALESCE(sum(a.used), 0) FROM inventories i
-JOIN resource_providers p ON p.id = i.resource_provider_id
-JOIN resource_classes c ON c.id = i.resource_class_id
-LEFT JOIN allocations a
-  ON a.resource_provider_id = i.resource_provider_id AND a.resource_class_id = i.resource_class_id
-GROUP BY i.resource_provider_id, i.resource_class_id HAVING i.used <> COALESCE(sum(a.used), 0)
-"""
+_USAGE, _CONSUMERS = (
+    statement.made("sqlite", False).alone for statement in (stored._USAGE, stored._CONSUMERS)
+)
 _ON_ITS_HOST = """
 NOT EXISTS (SELECT 1 FROM resource_provider_traits m JOIN traits t ON t.id = m.trait_id
  WHERE m.resource_provider_id = p.id AND t.name = 'MISC_SHARES_VIA_AGGREGATE')
@@ -93,10 +83,6 @@ JOIN resource_providers r ON r.id = p.root_provider_id
 JOIN resource_classes c ON c.id = i.resource_class_id
 """
 _LAST_CHANGE = "SELECT COALESCE(max(number), 0) FROM change_log"
-_EMPTY = """
-SELECT uuid FROM consumers WHERE id NOT IN (SELECT consumer_id FROM allocations)
-"""
-_RETIRED = "SELECT c.uuid FROM consumers c JOIN retired_consumers r ON r.uuid = c.uuid"
 BUILDS = "SELECT id, status, root, attempt FROM builds"
 
 
@@ -105,13 +91,11 @@ def check_always(world: "SimulatedWorld") -> None:
     placement = world.committed("placement")
     if placement is None:
         return
-    refuse_any(placement.execute(_IS_ENDED), "more is used than there is")
-    refuse_any(placement.execute(_SUMS), "used is not the sum of the allocations")
+    refuse_any(placement.execute(_USAGE), "used is not the sum of the allocations, or more than there is")
     refuse_any(placement.execute(_SPREAD), "held on two hosts at once")
     refuse_any(placement.execute(_CROWDED), "more of a server group on a host than may be")
     _together(world, placement)
-    refuse_any(placement.execute(_EMPTY), "a consumer that holds nothing")
-    refuse_any(placement.execute(_RETIRED), "retired, and holds resources")
+    refuse_any(placement.execute(_CONSUMERS), "a consumer that holds nothing, or is retired")
     held = dict(placement.execute(HELD).fetchall())
     leaves = set(placement.execute(_LEAVES).fetchall())  # its cell may not know yet that it is to move
     seen: dict[str, str] = {}

@@ -26,7 +26,6 @@ from bus.host_health import DISABLED, FORCED_DOWN
 from bus.local import Chaos, LocalBroker, LocalTransport
 from bus.local.broker import QueuedItem
 from bus.messages import (
-    AgentReported,
     BuildCancelRequested,
     BuildDeleteRequested,
     BuildEnded,
@@ -57,7 +56,6 @@ from compute_sim import (
     fleet,
 )
 from compute_sim.core.drivers import NumaDriver
-from compute_sim.core.phases import GuestState
 from compute_sim.guests import GuestRecord
 from ironic_sync import ironic_sync
 from placement_worker import Placement, placement_worker
@@ -608,28 +606,28 @@ class _WatchedDisk(AgentDisk):
         super().begin(order)
         self.world.check(check_guests)
 
-    def become(self, guest: GuestRecord, state: GuestState) -> GuestRecord:
-        now = super().become(guest, state)
-        self.world.check(check_guests)
-        return now
-
     def rename(self, guest: GuestRecord, attempt: int, spec: BuildSpec | None = None) -> GuestRecord:
         self._moved.add((guest.build, attempt))
-        now = super().rename(guest, attempt, spec)
-        self.world.check(check_guests)
-        return now
-
-    def finished(self, outcome: AgentReported) -> None:
-        super().finished(outcome)
-        self.world.check(check_guests)
-
-    def wake(self, guest: GuestRecord) -> None:
-        super().wake(guest)
-        self.world.check(check_guests)
+        return super().rename(guest, attempt, spec)
 
     def remove(self, build: str, attempts: range) -> None:
         self.world.check(check_guests)
         super().remove(build, attempts)
+
+
+def _checked(name: str) -> Callable[..., object]:
+    changes: Callable[..., object] = getattr(_WatchedDisk, name)
+
+    def checked(disk: _WatchedDisk, *given: object) -> object:
+        result = changes(disk, *given)
+        disk.world.check(check_guests)
+        return result
+
+    return checked
+
+
+for _name in ("become", "rename", "finished", "wake"):
+    setattr(_WatchedDisk, _name, _checked(_name))
 
 
 class _Watched(LocalBroker):

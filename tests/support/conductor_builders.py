@@ -121,13 +121,10 @@ async def deliver(builds: Builds, message: Message) -> Outcome:
     handlers: dict[type[Message], Callable[..., Awaitable[Sequence[Outcome]]]] = {
         BuildPlaced: builds.start_many,
         AgentReported: builds.report_many,
-        BuildDeleteRequested: builds.delete_many,
         MovePlaced: moves.place_many,
-        MoveReported: moves.move_many,
-        MoveSteered: moves.steer_many,
         HandoverProgress: moves.hand_over_many,
     }
-    return (await handlers[type(message)]([message]))[0]
+    return (await handlers.get(type(message), builds.receive_many)([message]))[0]
 
 
 class Books:

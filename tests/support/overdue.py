@@ -5,12 +5,12 @@ pytest-xdist then names the test and continues in a new process.
 """
 
 import asyncio
-import faulthandler
 import io
 import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -54,17 +54,8 @@ def _all_that_is_done() -> str:
         tasks = set()
     for task in tasks:
         task.print_stack(file=said)
-    for thread in threading.enumerate():
-        said.write(f"Thread {thread.name}, daemon: {thread.daemon}\n")
-    return said.getvalue() + _stacks()
-
-
-def _stacks() -> str:
-    reading, writing = os.pipe()
-    with open(reading, errors="replace") as stacks:
-        os.set_blocking(writing, False)  # the first 64 KiB do
-        try:
-            faulthandler.dump_traceback(writing)
-        finally:
-            os.close(writing)
-        return stacks.read()
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    for ident, frame in sys._current_frames().items():
+        said.write(f"Thread {names.get(ident)}\n")
+        traceback.print_stack(frame, file=said)
+    return said.getvalue()

@@ -7,33 +7,33 @@ several agents can be compared. The guests of a killed process do not run: the t
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from berth import simulated_agents, worker_roles
 from berth.services import Supervisor
 from bus.clock import monotonic
-from bus.messages import AgentReported, DestroyOrdered
-from bus.requests import BuildSpec
 from compute_sim import AgentDisk
-from compute_sim.core.phases import GuestState
-from compute_sim.guests import GuestRecord
 
 NOTES = "BERTH_TESTS_NOTES"  # the directory
 
 
+Guests = tuple[tuple[str, int, str], ...]  # build, attempt, root
+
+
 class RunningNow(msgspec.Struct, frozen=True):
     at: float
-    running: tuple[tuple[str, int, str], ...]
+    running: Guests
 
 
 class NotingDisk(AgentDisk):
     """Writes down which guests run, whenever that changes."""
 
     def __post_init__(self) -> None:
-        self._noted: tuple[tuple[str, int, str], ...] | None = None
+        self._noted: Guests | None = None
         self._reading = True  # its file: what is read there has happened before
         super().__post_init__()
         self._reading = False
@@ -45,40 +45,24 @@ class NotingDisk(AgentDisk):
             self._noted = now
             note(Path(os.environ[NOTES]) / self.file.path.stem.split(".")[0], now)
 
-    def lose_power(self) -> None:
-        super().lose_power()
-        self._note()
 
-    def wake(self, guest: GuestRecord) -> None:
-        super().wake(guest)
-        self._note()
+def _noted(name: str) -> Callable[..., Any]:
+    changes: Callable[..., Any] = getattr(AgentDisk, name)
 
-    def become(self, guest: GuestRecord, state: GuestState) -> GuestRecord:
-        now = super().become(guest, state)
-        self._note()
-        return now
+    def noted(disk: NotingDisk, *given: Any, **named: Any) -> Any:
+        result = changes(disk, *given, **named)
+        disk._note()
+        return result
 
-    def rename(self, guest: GuestRecord, attempt: int, spec: BuildSpec | None = None) -> GuestRecord:
-        now = super().rename(guest, attempt, spec)
-        self._note()
-        return now
-
-    def finished(self, outcome: AgentReported) -> None:
-        super().finished(outcome)
-        self._note()
-
-    def destroyed(self, order: DestroyOrdered) -> AgentReported:
-        outcome = super().destroyed(order)
-        self._note()
-        return outcome
-
-    def lose(self, guest: GuestRecord) -> None:
-        super().lose(guest)
-        self._note()
+    return noted
 
 
-def note(path: Path, running: Sequence[tuple[str, int, str]]) -> None:
-    line = msgspec.json.encode(RunningNow(monotonic(), tuple(running))) + b"\n"
+for _name in ("lose_power", "wake", "become", "rename", "finished", "destroyed", "lose"):
+    setattr(NotingDisk, _name, _noted(_name))
+
+
+def note(path: Path, running: Guests) -> None:
+    line = msgspec.json.encode(RunningNow(monotonic(), running)) + b"\n"
     with path.open("ab", buffering=0) as file:
         file.write(line)
 
@@ -116,11 +100,11 @@ class AgentNotes:
 
     def at_once(self, build: str) -> Iterator[str]:
         """Each time when two guests of this build ran, anywhere."""
-        events: list[tuple[float, str, tuple[tuple[str, int, str], ...]]] = []
+        events: list[tuple[float, str, Guests]] = []
         for path in self.directory.iterdir():
             agent = path.name.rpartition("-")[0]
             events += [(now.at, agent, now.running) for now in self.of(agent)]
-        there: dict[str, tuple[tuple[str, int, str], ...]] = {}
+        there: dict[str, Guests] = {}
         for at, agent, running in sorted(events):
             there[agent] = running
             its = [

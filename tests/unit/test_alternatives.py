@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from bus.host_health import DISABLED
+from bus.messages import seconds_of
 from bus.requests import Flavor, Hints, Image
 from bus.vocabulary import MAX_INT
 from scheduler_worker.core.attributes import MAX_NOTES, Unreadable
-from scheduler_worker.core.request import seconds_of
 from tests.support.ids import uid
 from tests.support.rule_builders import OPTIONS, alternatives, asked, flavor, groups
 from tests.support.scheduler_builders import METAL, SMALL

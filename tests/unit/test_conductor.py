@@ -28,7 +28,6 @@ from cell_conductor.core.step import step
 from tests.support.conductor_builders import (
     a_build_order,
     a_delete,
-    a_destroy_order,
     a_placed,
     a_selection,
     an_agent_report,
@@ -220,10 +219,6 @@ def test_an_unknown_build_starts_when_placed_and_is_answered_when_deleted() -> N
     assert step(build, a_delete(PLACED, "me"), 6.0, LIMITS)[1] == (gone,)
 
 
-def test_a_repeated_swap_answer_repeats_the_order() -> None:
-    assert said(step(SECOND_BUILDING, SWAPPED, 5.0, LIMITS)[1]) == ["build 2 at host1"]
-
-
 def test_a_deletion_that_overtook_the_placing_wins_and_nothing_stays_claimed() -> None:
     build: Build | None = after(a_delete(PLACED), PLACED)
     assert said(step(build, PLACED, 0.0, LIMITS)[1]) == ["release 1 for good"]
@@ -387,21 +382,10 @@ def test_a_build_deleted_while_building_ends_in_error_once_its_resources_are_fre
     assert (end.status, end.reason) == ("error", "deleted while building")
 
 
-def test_the_outcome_of_a_build_is_the_same_after_its_deletion() -> None:
-    (before,) = step(ACTIVE, PLACED, 0.0, LIMITS)[1]
-    (later,) = step(GONE, PLACED, 99.0, LIMITS)[1]
-    assert before == later
-
-
 def test_all_requesters_of_a_deletion_are_answered() -> None:
     build = after(PLACED, a_delete(PLACED, "one"), a_delete(PLACED, "two"), a_delete(PLACED, "one"))
     _, effects = step(build, ReleaseAnswer("deleting", Released()), 0.0, LIMITS)
     assert [effect.reply_to for effect in effects if isinstance(effect, BuildDeleted)] == ["one", "two"]
-
-
-def test_a_leftover_is_destroyed_on_its_host() -> None:
-    _, effects = step(SWAPPING, SWAPPED, 0.0, LIMITS)
-    assert effects == (a_destroy_order(PLACED, 1), SECOND)
 
 
 # What may be left where a build is not any more
@@ -523,18 +507,6 @@ def test_a_settled_build_is_due_with_its_first_leftover() -> None:
     assert after(*ELSEWHERE, (103.0, DESTROYED)).deadline == 103.0
     assert after(*ELSEWHERE, (103.0, DESTROYED), (103.0, MINE_IS_FREE)).deadline == 0.0
     assert after(*ELSEWHERE, (103.0, DELETE)).deadline == 703.0
-
-
-def test_a_deletion_without_a_deadline_gets_one() -> None:
-    old = replace(after(*NO_ANSWER), deadline=0.0)
-    build, effects = step(old, LATE, 50.0, LIMITS)
-    assert build is not None and (build.status, build.deadline, effects) == ("deleting", 650.0, ())
-
-
-def test_every_attempt_has_a_unique_holder_consumer() -> None:
-    builds = [replace(BUILDING, id=a_placed(number).build) for number in range(3)]
-    assert len({holder_consumer(build.id, attempt) for build in builds for attempt in range(1, 4)}) == 9
-    assert holder_consumer(builds[0].id, 1) == holder_consumer(builds[0].id, 1)
 
 
 def test_an_end_has_the_decision_without_its_record() -> None:

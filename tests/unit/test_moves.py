@@ -121,18 +121,6 @@ async def test_each_type_of_move_that_needs_a_host_gets_one(kind: str) -> None:
     assert cloud.placement.roots(KEEP) == {root(1)}
 
 
-async def test_many_moves_are_read_together() -> None:
-    cloud = a_cloud(hosts=8)
-    builds = [uid(2000 + index, "b") for index in range(5)]
-    for build in builds:
-        cloud.placement.hold(build, 1)
-        cloud.cells.know(a_build_that_stands(1, build=build))
-    said = await cloud.come_of(*(a_move(10 + index, build=build) for index, build in enumerate(builds)))
-    assert {type(one) for one in said} == {MovePlaced}
-    assert [len(question.builds) for question in cloud.cells.questions] == [5]
-    assert len(cloud.placement.source.questions) == 1  # all leave one host: they are one kind
-
-
 async def test_a_resize_may_stay_where_old_and_new_fit_together() -> None:
     big = {"VCPU": 5, "MEMORY_MB": 4096, "DISK_GB": 40}
     only = [a_candidate(1, free=big), a_candidate(2, free={"VCPU": 1, "MEMORY_MB": 1, "DISK_GB": 1})]

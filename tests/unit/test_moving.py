@@ -7,18 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bus.claims import (
-    Claimed,
-    ClaimRequested,
-    Full,
-    Held,
-    Moved,
-    Refused,
-    Released,
-    ReleaseRequested,
-    holder_consumer,
-)
-from bus.messages import AgentReported, BuildOrdered, BuildReshaped, HostFailed, InventoryReported
+from bus.claims import Claimed, ClaimRequested, Held, Released, ReleaseRequested, holder_consumer
+from bus.messages import BuildOrdered, BuildReshaped, InventoryReported
 from bus.queries import FindCandidates
 from bus.reports import GuestPlace, Inventory, InventoryMove, Reshaping
 from bus.requests import ResourceGroup
@@ -433,32 +423,12 @@ def test_a_swap_is_repeated_after_a_reshape_of_the_same_host() -> None:
     assert isinstance(swap, ClaimRequested) and swap.claims[0].generation == 4
 
 
-def test_allocations_on_an_unknown_host_are_released() -> None:
-    held = Held(generation=4, allocations=NUMA, roots=("elsewhere",))
-    _, (release,) = after(PLACED, FAILED, SwapAnswered(1, held))
-    assert isinstance(release, ReleaseRequested) and release.generation == 4
-
-
 def test_a_release_after_an_unknown_swap_cleans_the_first_host() -> None:
     held = Held(generation=2, allocations=NUMA, roots=(ON_HOST1,))
     cancelled: list[Event] = [PLACED, FAILED, a_delete(PLACED), an_agent_report(FIRST, "destroyed")]
     build, effects = after(*cancelled, ReleaseAnswer("deleting", held))
     assert (build.at, build.attempt, build.generation) == (1, 2, 2)
     assert isinstance(effects[-1], ReleaseRequested) and effects[-1].generation == 2
-
-
-def test_alternates_chosen_before_their_hosts_were_reshaped_cost_no_attempt_and_are_no_hosts_failure() -> (
-    None
-):
-    moved = Moved(provider=ON_HOST1)
-    full = Full(provider="p", resource_class="VCPU", asked=1, free=0)
-    taken = Claimed(choice=1, generation=2, number=5, refused=(moved,))
-    build, effects = after(PLACED, FAILED, SwapAnswered(1, taken))
-    assert [attempt.outcome for attempt in build.attempts] == ["failed", "refused"]
-    assert (build.attempt, build.host.host) == (2, "host2")
-    assert not [effect for effect in effects if isinstance(effect, HostFailed)]
-    build, effects = after(PLACED, FAILED, SwapAnswered(1, Refused(refusals=(moved, full))))
-    assert not [effect for effect in effects if isinstance(effect, HostFailed | AgentReported)]
 
 
 SERVED_ROOT, LEFT_CELL, RIGHT_CELL, LEFT, RIGHT = (uid(number, "c") for number in range(5))

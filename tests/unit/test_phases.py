@@ -10,7 +10,7 @@ from bus.messages import BuildDeleteRequested, Selection
 from bus.moves import SHELVED, HandoverProgress, HandoverReported, MovePlaced, MoveReported
 from bus.requests import BuildSpec, Flavor
 from bus.vocabulary import Message
-from compute_sim.core.phases import NOTHING, MoveSteps, afterwards, meanwhile, ownership, refusal
+from compute_sim.core.phases import MoveSteps, afterwards, meanwhile, refusal
 from scheduler_worker.core.move_start import undoing
 from scheduler_worker.core.move_state import (
     Handover,
@@ -107,34 +107,6 @@ def test_the_oldest_steps_are_forgotten_first() -> None:
     for order in orders:
         steps.finished(said(order))
     assert [steps.ordered(order) for order in orders] == ["go on", said(orders[1]), said(orders[2])]
-
-
-@pytest.mark.parametrize(
-    ("build_here", "holder_type", "whose"),
-    [
-        (True, NOTHING, "ours"),
-        (False, NOTHING, "unknown"),  # placement has nothing here: it may have had something, and lost it
-        (False, "MIGRATION", "kept"),  # moved, or on its way: it may run elsewhere
-        (True, "MIGRATION", "kept"),
-        (False, "CLEANUP", "gone"),
-        (True, "CLEANUP", "gone"),  # the build has come back here, as another guest
-        (False, None, "gone"),
-    ],
-)
-def test_the_ownership_of_a_guest_follows_placement(
-    build_here: bool, holder_type: str | None, whose: str
-) -> None:
-    assert ownership(build_here, holder_type) == whose
-
-
-@pytest.mark.parametrize(
-    ("build_here", "holder_type", "whose"),
-    [(True, NOTHING, "ours"), (False, NOTHING, "kept"), (False, "CLEANUP", "gone")],
-)
-def test_a_guest_held_under_another_attempt_is_unchanged(
-    build_here: bool, holder_type: str, whose: str
-) -> None:
-    assert ownership(build_here, holder_type, kept_otherwise=True) == whose
 
 
 ROOT = uid(3, "a")
