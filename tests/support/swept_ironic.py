@@ -112,9 +112,9 @@ class SweptIronic:
         self.rules = KnownStateRules(
             place=selection.place, can_read=True, only_reads_place=selection.only_reads_place
         )
-        page = more.pop("page", 500)
+        page, find = more.pop("page", 500), more.pop("find", self.placed.find)
         self.api = self.ironic.api(clock=self.clock)
-        self.survey = Survey(self.api, self.placed.find, selection, self.rules, self.moment, page=page)
+        self.survey = Survey(self.api, find, selection, self.rules, self.moment, page=page)
         self.sweep = Sweep(self.survey, self.tell, self.clock, **{"pages_per_second": 1e9} | more)
 
     async def __aenter__(self) -> "SweptIronic":
