@@ -3,14 +3,11 @@
 import asyncio
 
 import pytest
-from msgspec.structs import replace
 
-from bus.requests import Image
-from compute_sim.core.faults import Durations
 from compute_sim.ironic import SimPlan
 from ironic_sync.agent.core.node import SEEN
 from ironic_sync.agent.core.steps import UNDONE
-from tests.support.metal_agent_world import CALLS_BACK, QUIET, SLOW, SPEC, THEM, US, metal_world
+from tests.support.metal_agent_world import CALLS_BACK, QUIET, SLOW, US, metal_world
 from tests.support.virtual_time import in_virtual_time
 
 
@@ -41,49 +38,6 @@ async def test_an_order_that_comes_twice_is_built_once() -> None:
         assert await world.order(world.build()) == [("built", "")]
         assert sum(call.endswith("/states/provision") for call in world.line.calls) == 1
         assert world.waiting() == 0
-
-
-@in_virtual_time
-async def test_repeated_orders_cause_no_more_requests() -> None:
-    reads = {}
-    for times in (1, 20):
-        async with metal_world(SimPlan(step_time=Durations("constant", (200.0,)))) as world:
-            for _ in range(times):
-                await world.bus.publish(world.build())
-            assert await world.next_report() == ("built", "")
-            reads[times] = sum(call.startswith("GET") for call in world.line.calls)
-    assert reads[20] <= reads[1] + 2 * 20
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "cause"),
-    [
-        ("instance_uuid", THEM, f"the node is taken: it has the instance {THEM}"),
-        ("maintenance", True, "the node is in maintenance: no reason is given"),
-        ("provision_state", "manageable", "the node is manageable, not available"),
-        ("provision_state", "cleaning", "the node is cleaning, not available"),
-        ("resource_class", "gold", "the node is of the class CUSTOM_GOLD, not of CUSTOM_BAREMETAL"),
-    ],
-)
-@in_virtual_time
-async def test_a_build_that_finds_its_node_taken_is_tried_elsewhere(
-    field: str, value: object, cause: str
-) -> None:
-    async with metal_world() as world:
-        world.ironic.conductor.change(world.nodes[0], **{field: value})
-        assert await world.order(world.build()) == [("failed", cause)]
-        assert world.calls() == []
-        assert await world.order(world.build(node=1, attempt=2)) == [("built", "")]
-
-
-@in_virtual_time
-async def test_a_build_on_a_deleted_node_fails() -> None:
-    async with metal_world() as world:
-        world.ironic.conductor.remove(world.nodes[0])
-        assert await world.order(world.build(), world.destroy()) == [
-            ("failed", "Ironic has no such node"),
-            ("destroyed", ""),
-        ]
 
 
 @pytest.mark.parametrize(
@@ -199,16 +153,6 @@ async def test_a_destroy_before_its_build_prevents_the_build() -> None:
 
 
 @in_virtual_time
-async def test_a_destroy_does_not_touch_other_builds() -> None:
-    async with metal_world() as world:
-        await world.order(world.build(build=2))
-        calls = world.calls()
-        assert await world.order(world.destroy()) == [("destroyed", "")]
-        assert world.calls() == calls
-        assert world.state() == ("active", THEM)
-
-
-@in_virtual_time
 async def test_the_next_attempt_waits_until_the_last_is_torn_down() -> None:
     """Ironic lets an instance be on one node only."""
     async with metal_world(SLOW) as world:
@@ -216,37 +160,3 @@ async def test_the_next_attempt_waits_until_the_last_is_torn_down() -> None:
         await world.bus.publish(world.build(node=1, attempt=2), world.destroy())
         assert [await world.next_report(), await world.next_report()] == [("destroyed", ""), ("built", "")]
         assert (world.state(0)[1], world.state(1)) == (None, ("active", US))
-
-
-@in_virtual_time
-async def test_an_order_that_was_overtaken_by_the_next_attempt_elsewhere_is_void() -> None:
-    async with metal_world() as world:
-        await world.order(world.build(node=1, attempt=2))
-        assert await world.order(world.build(node=0, attempt=1)) == [("destroyed", "")]
-        assert (world.state(0), world.state(1)) == (("available", None), ("active", US))
-
-
-@pytest.mark.parametrize(
-    ("interface", "image", "needs"),
-    [
-        ("direct", None, "an image to write (image_source)"),
-        ("direct", Image(name="rescue", properties={"boot_iso": "http://images/r.iso"}), "an image to write"),
-        ("ramdisk", None, "an image to boot (boot_iso, or kernel and ramdisk, or image_source)"),
-        ("direct", Image(name="debian"), ""),
-        ("ramdisk", Image(name="net", properties={"kernel": "file:///k", "ramdisk": "file:///r"}), ""),
-        ("fake", None, ""),
-    ],
-)
-@in_virtual_time
-async def test_a_build_without_a_required_image_fails_first(
-    interface: str, image: Image | None, needs: str
-) -> None:
-    async with metal_world() as world:
-        world.ironic.conductor.change(world.nodes[0], deploy_interface=interface)
-        (said,) = await world.order(replace(world.build(), spec=replace(SPEC, image=image)))
-        if needs:
-            assert said[0] == "failed" and needs in said[1] and interface in said[1]
-            assert not world.retry, "the next node would need one as well"
-            assert (world.calls(), world.state()) == ([], ("available", None))
-        else:
-            assert said == ("built", "")

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
 from msgspec.structs import replace
 
 from bus.clock import Clock
@@ -61,19 +62,12 @@ async def test_orders_for_leased_nodes_are_done_under_their_epoch() -> None:
         assert (message.outcome, message.epoch) == ("built", 3)
 
 
+@pytest.mark.parametrize("epoch", [0, 3], ids=["of another agent", "leased again"])
 @in_virtual_time
-async def test_an_order_under_an_epoch_that_has_passed_is_dropped() -> None:
+async def test_orders_for_a_node_that_is_not_leased_under_their_epoch_are_dropped(epoch: int) -> None:
     async with shared() as (world, lender):
-        lender.lend(world.nodes[0].uuid, 3)
+        lender.lend(world.nodes[0].uuid, epoch)
         await world.bus.publish(under(2, world.build()), under(2, world.destroy()))
-        assert await world.silence()
-        assert (world.calls(), world.waiting()) == ([], 0)
-
-
-@in_virtual_time
-async def test_an_order_for_a_node_of_another_agent_is_dropped() -> None:
-    async with shared() as (world, _):
-        await world.bus.publish(under(1, world.build()))
         assert await world.silence()
         assert (world.calls(), world.waiting()) == ([], 0)
 

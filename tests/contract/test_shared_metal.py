@@ -357,26 +357,6 @@ async def test_rehome_moves_nodes_after_their_live_agent_has_stopped(world: Ring
     assert world.owner(root) == "c"
 
 
-REFUSED = {
-    "nobody is called so": ({"agent": "x"}, "no agent 'x' shares nodes in this cell; there are: a, b"),
-    "he would get free ones back": ({}, "disable it first"),
-    "to nobody": ({"to": "x", "nodes": NODES[:1]}, "there is no agent 'x' that acts for metal"),
-    "to himself": ({"to": "a", "nodes": NODES[:1]}, "a has them"),
-    "a node that is not his": ({"nodes": (uid(999, "c"),)}, f"{uid(999, 'c')} is no node of a's"),
-}
-
-
-@pytest.mark.parametrize("asked, why", REFUSED.values(), ids=REFUSED.keys())
-async def test_impossible_agent_commands_are_refused_with_the_reason(asked: dict[str, Any], why: str) -> None:
-    database = Database("sqlite+aiosqlite://", inline=True)
-    await migrate(database, "cell_conductor")
-    world = RingWorld(database, Books())
-    await all_dealt(world, "a", "b")
-    request = AgentEditRequested(**{"cell": CELL, "agent": "a", "edit": "rehome", **asked})
-    assert why in (await world.rings[0].edit(request)).refused
-    await database.close()
-
-
 async def test_deleted_nodes_are_removed_unless_in_use(world: RingWorld, books: Books) -> None:
     await all_dealt(world, "a", "b")
     await built(world, books, 1, NODES[0])

@@ -137,9 +137,3 @@ async def troubled(nodes: int, seed: int, seconds: float) -> RingCloud:
 )
 def test_one_agent_per_node_and_one_end_per_build(seed: int) -> None:
     run(troubled(60, seed, 40.0))
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(3))
-def test_the_same_with_a_thousand_nodes(seed: int) -> None:
-    run(troubled(1000, 1000 + seed, 40.0))
