@@ -76,18 +76,6 @@ async def test_a_token_about_to_end_is_renewed_before(keystone: FakeKeystone, ir
     assert tokens(ironic) == ["token-1", "token-2"]
 
 
-async def test_an_application_credential_needs_no_user(keystone: FakeKeystone, ironic: FakeIronic) -> None:
-    access = keystone.access(
-        auth_type="v3applicationcredential",
-        auth={"application_credential_id": "id", "application_credential_secret": SECRET},
-    )
-    async with IronicApi(access, transport=ironic.transport) as api:
-        await api.node(UUID)
-    identity = keystone.asked[0]["auth"]["identity"]
-    assert identity["application_credential"] == {"id": "id", "secret": SECRET}
-    assert "scope" not in keystone.asked[0]["auth"]
-
-
 async def test_the_whole_system_may_be_asked_for(keystone: FakeKeystone, ironic: FakeIronic) -> None:
     async with IronicApi(
         keystone.access(auth={"user_id": "u", "password": SECRET, "system_scope": "all"}),
@@ -191,22 +179,3 @@ async def test_a_client_certificate_is_presented(secure: SecureIronic, files: di
     async with IronicApi(Access(url=url, ca_file=files["cert"])) as api:
         with pytest.raises(IronicUnavailable):
             await api.set_provision_state(UUID, "active")
-
-
-async def test_a_server_that_is_not_there_is_away() -> None:
-    gone = SecureIronic()
-    gone.close()
-    async with IronicApi(Access(url=f"http://127.0.0.1:{gone.port}")) as api:
-        with pytest.raises(IronicUnavailable, match=f"127.0.0.1:{gone.port}"):
-            await api.set_provision_state(UUID, "active")
-
-
-async def test_connections_are_reused(secure: SecureIronic, files: dict[str, str]) -> None:
-    opened = []
-    async with IronicApi(Access(url=f"https://127.0.0.1:{secure.port}", ca_file=files["cert"])) as api:
-        for _ in range(3):
-            await api.node(UUID)
-            assert api._client is not None
-            pool = api._client._transport._pool  # type: ignore[attr-defined]
-            opened.append(len(pool.connections))
-    assert opened == [1, 1, 1]

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import logging
 import ssl
 from collections.abc import Callable
 from typing import Any
@@ -205,22 +204,3 @@ def test_an_access_that_cannot_be(given: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says) as refused:
         Access(**given)
     assert "pw" not in str(refused.value)
-
-
-async def test_secrets_are_in_no_log_and_no_text(
-    ironic: FakeIronic, caplog: pytest.LogCaptureFixture, waits: list[float]
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    access = Access(url="http://i", auth_type="http_basic", auth={"username": "me", "password": "s3cret"})
-    failing(ironic, AWAY["unreachable"], 99)
-    async with IronicApi(access, transport=ironic.transport) as api:
-        with pytest.raises(IronicUnavailable) as away:
-            await api.node(UUID)
-    for text in (caplog.text, repr(access), str(away.value)):
-        assert "s3cret" not in text and base64.b64encode(b"me:s3cret").decode() not in text
-
-
-def test_certificates_are_verified_unless_insecure() -> None:
-    usual, insecure = Access(url="https://i").trust(), Access(url="https://i", insecure=True).trust()
-    assert (usual.verify_mode, usual.check_hostname) == (ssl.CERT_REQUIRED, True)
-    assert (insecure.verify_mode, insecure.check_hostname) == (ssl.CERT_NONE, False)
