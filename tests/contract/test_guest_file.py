@@ -42,6 +42,13 @@ def a_destroy(order: BuildOrdered) -> DestroyOrdered:
     )
 
 
+async def built(disk: AgentDisk, *orders: BuildOrdered) -> None:
+    for order in orders:
+        disk.begin(order)
+        disk.finished(a_report(order))
+    await disk.settled()
+
+
 @pytest.fixture
 def disk(tmp_path: Path) -> Callable[[], AgentDisk]:
     """The agent's disk, as each of its processes finds it."""
@@ -103,10 +110,7 @@ async def test_a_truncated_line_is_ignored(
     disk: Callable[[], AgentDisk], tmp_path: Path, rest: bytes
 ) -> None:
     one = disk()
-    for number in range(3):
-        one.begin(an_order(number))
-        one.finished(a_report(an_order(number)))
-    await one.settled()
+    await built(one, *map(an_order, range(3)))
     one.close()
     path = tmp_path / "agents" / "a.guests"
     with path.open("ab") as file:
@@ -125,10 +129,7 @@ async def test_a_damaged_file_is_kept_as_a_copy_and_reported(
     disk: Callable[[], AgentDisk], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = disk()
-    for number in range(3):
-        one.begin(an_order(number))
-        one.finished(a_report(an_order(number)))
-    await one.settled()
+    await built(one, *map(an_order, range(3)))
     one.close()
     path = tmp_path / "agents" / "a.guests"
     lines = path.read_bytes().splitlines(keepends=True)
@@ -188,39 +189,13 @@ async def test_the_guest_file_is_compacted(
         one.finished(a_report(order))
         one.destroyed(a_destroy(order))
         await one.settled()
-    keeps = an_order(500)
-    one.begin(keeps)
-    one.finished(a_report(keeps))
-    await one.settled()
+    await built(one, an_order(500))
     before = seen(one)
     killed(one)
     assert len((tmp_path / "agents" / "a.guests").read_bytes().splitlines()) < 200
     two = disk()
     assert seen(two) == before
     two.close()
-
-
-async def test_compaction_is_checked_rarely_with_many_guests(
-    disk: Callable[[], AgentDisk], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "SLACK", 10)
-    one, looks = disk(), 0
-    assert one.file is not None
-    whole = one.file._snapshot
-
-    def looked() -> Any:
-        nonlocal looks
-        looks += 1
-        return whole()
-
-    one.file.shorten_by(looked)
-    for number in range(400):
-        order = an_order(number)
-        one.begin(order)
-        one.finished(a_report(order))
-        await one.settled()
-    one.close()
-    assert 0 < looks < 10  # each at twice as many lines as the one before
 
 
 async def test_reports_wait_while_the_disk_is_full(

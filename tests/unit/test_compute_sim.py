@@ -25,7 +25,6 @@ from compute_sim.core.drivers import (
 )
 from compute_sim.core.provider_tree import ProviderTree, TreeMistake, child_id
 from compute_sim.guests import MAX_CACHED, Guests, guest_of
-from compute_sim.machines import BUILT_IN
 from tests.support.ids import uid
 
 MANY = [uid(number, "b") for number in range(4000)]
@@ -40,14 +39,6 @@ def test_one_build_in_ten_fails_on_its_first_host_and_succeeds_on_the_next() -> 
     assert share(plan, "reschedule") == pytest.approx(0.1, abs=0.02)
     assert share(plan, "built") == pytest.approx(0.9, abs=0.02)
     assert share(plan, "built", attempt=2) == 1.0
-
-
-def test_configured_faults_occur_at_their_rate_in_every_attempt() -> None:
-    plan = FaultPlan(seed=2, reschedule=0.2, abort=0.1, hang=0.05, first_attempt_only=False)
-    for attempt in (1, 2, 3):
-        assert share(plan, "reschedule", attempt) == pytest.approx(0.2, abs=0.03)
-        assert share(plan, "abort", attempt) == pytest.approx(0.1, abs=0.03)
-        assert share(plan, "hang", attempt) == pytest.approx(0.05, abs=0.02)
 
 
 def test_a_fate_depends_on_seed_build_and_attempt_and_on_nothing_else() -> None:
@@ -362,16 +353,6 @@ def test_removed_devices_are_refused_until_they_return(book: DeviceBook) -> None
 def names(machine_named: str, *files: str) -> list[str]:
     (machine,) = machines([machine_named], *files)
     return [provider.name for provider in build_tree(ROOT, "h", machine.drivers).providers]
-
-
-def test_the_built_in_machines() -> None:
-    assert {name: names(name) for name in BUILT_IN} == {
-        "flat": ["h"],
-        "numa": ["h", "h_numa0", "h_numa1"],
-        "sriov": ["h", "h_numa0", "h_numa1", "h_ens1f0", "h_ens2f0"],
-        "vgpu": ["h", "h_gpu0", "h_gpu0_nvidia-35", "h_gpu0_nvidia-37", "h_gpu1", "h_gpu1_nvidia-35"],
-        "devices": ["h", "h_numa0", "h_numa1", "h_fpga0", "h_pgpu0"],
-    }
 
 
 def test_machines_are_assigned_to_hosts_in_turn() -> None:
