@@ -44,9 +44,7 @@ class Following:
         on_gap: Callable[[], None] = lambda: None,
         on_reported: Callable[[Collection[str]], None] = lambda _: None,
     ) -> None:
-        """`request_read` requests a read of a node and `on_gap` a search for recent changes. `on_reported`
-        receives the nodes of notifications.
-        """
+        """`request_read` reads a node, `on_gap` recent changes; `on_reported` receives notified nodes."""
         self.beliefs = KnownStates(rules)
         self._publish = publish
         self._clock = clock
@@ -285,9 +283,7 @@ class NotificationTraces:
 
 
 class NotifiedNodes:
-    """The nodes named by notifications, published at intervals. Losing some is harmless: pages re-read all
-    nodes periodically.
-    """
+    """The nodes named by notifications, published at intervals. Pages re-read lost ones periodically."""
 
     def __init__(self, publish: Publish) -> None:
         self._publish = publish

@@ -1,6 +1,4 @@
-"""Reads nodes from Ironic and providers from placement, all of them or the recently changed, and compares
-them.
-"""
+"""Reads nodes from Ironic and providers from placement, and compares them: all, or the recently changed."""
 
 import asyncio
 import logging
@@ -152,10 +150,7 @@ class Survey:
     async def each(
         self, uuids: Iterable[str], placed: Mapping[str, Provider], most_gone: int | None = None
     ) -> list[SurveyedNode]:
-        """Read each given node by itself; return the nodes that differ from placement or are deleted.
-
-        Stop when more than `most_gone` are deleted.
-        """
+        """Read each given node; return those that differ or are deleted, up to `most_gone` deleted ones."""
         found: list[SurveyedNode] = []
         for some in portions(uuids, READS_AT_ONCE):
             began = self._moment()
@@ -170,9 +165,7 @@ class Survey:
         return found
 
     async def horizon(self) -> Horizon | None:
-        """Return the newest times of change, from which the next survey of recent changes continues, or None
-        if Ironic cannot sort by them.
-        """
+        """Return the newest times of change, to continue from, or None if Ironic cannot sort by them."""
         found = dict.fromkeys(CHANGED, 0.0)
         try:
             for key in CHANGED:
@@ -184,8 +177,7 @@ class Survey:
         return found
 
     async def read_changed(self, horizon: Horizon) -> tuple[list[tuple[Raw, Moment]], Horizon]:
-        """Return the nodes that changed since the last survey, each with the begin of its read, and the times
-        from which the next one continues. Raises ReadAll.
+        """Return the nodes changed since the last survey, and the times to continue from. Raise ReadAll.
 
         Every relevant change, traits included, moves `updated_at`; only a deletion leaves no mark.
         """

@@ -49,9 +49,7 @@ class Sweep:
         placed: Callable[[Mapping[str, Provider]], None] = lambda placed: None,
         unsure: Callable[[str], None] = lambda uuid: None,
     ) -> None:
-        """`placed` receives placement's providers. `unsure` receives a node that differs and must be read by
-        itself, because placement may have a newer report of it.
-        """
+        """`placed` receives placement's providers, and `unsure` nodes that must be read again."""
         self._survey = survey
         self._publish_reports = repair
         self._clock = clock
@@ -69,8 +67,7 @@ class Sweep:
     async def round(self, *, deaf: bool = False) -> None:
         """Compare what is due. After a raised Unavailable or IronicRefused the next round reads everything.
 
-        `deaf` means that notifications are not received: if recent changes cannot be listed, everything is
-        read.
+        `deaf` means without notifications: if recent changes cannot be listed, everything is read.
         """
         await self._compare(full=self._rounds_to_full == 0 or (deaf and self._horizon is None))
 
@@ -170,9 +167,7 @@ class Sweep:
         return Counter({aspect: counts[aspect] for aspect in WAITING})
 
     def _settled(self, seen: SurveyedNode, now: Provider | None) -> bool:
-        """Return whether placement has no newer report of a node than this read. Sequences decide, because
-        clocks may disagree.
-        """
+        """Return whether placement has no newer report than this read, by sequences instead of clocks."""
         if now is None:
             return True
         return now.sequence < sequence_at(seen.began.at) or now.sequence == self._known.get(seen.uuid)

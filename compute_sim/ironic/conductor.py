@@ -70,9 +70,7 @@ class SimPlan:
 
 
 class Conductor:
-    """The conductor of a simulated Ironic with its nodes. `emit` receives notifications; `wait_for_space`
-    returns when it can accept more.
-    """
+    """The conductor of a simulated Ironic with its nodes; `emit` receives its notifications."""
 
     host = "localhost"
 

@@ -75,11 +75,9 @@ class Backlog(Generic[T]):
 
 
 class IronicExchange:
-    """Ironic's exchange. While the broker is unreachable, notifications wait; if too many wait, requests wait
-    too.
+    """Ironic's exchange. While the broker is unreachable, notifications wait; if too many wait, requests do.
 
-    `lossy` is the share of later steps without a notification: a real Ironic drops notifications of steps
-    that follow immediately.
+    `lossy` is the share of later steps without a notification: a real Ironic drops some of these.
     """
 
     def __init__(
@@ -148,10 +146,7 @@ class IronicExchange:
 
 
 class BusNotifier:
-    """Publishes the real state of nodes on berth's bus, like a tool; requests are not published.
-
-    `publish` is the bus's; `whose` returns the cell, agent and zone of a node.
-    """
+    """Publishes the real state of nodes on berth's bus, as tools do; requests are not published."""
 
     def __init__(
         self,
@@ -172,9 +167,7 @@ class BusNotifier:
             )
 
     def introduce(self, nodes: Iterable[SimNode]) -> None:
-        """Publish the given nodes on berth's bus, because without the REST API nothing else makes them
-        known.
-        """
+        """Publish the given nodes on berth's bus: without the REST API they are unknown."""
         for node in nodes:
             self._backlog.put(self._changed(node, "create"))
 

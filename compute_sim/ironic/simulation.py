@@ -24,9 +24,7 @@ from compute_sim.ironic.transitions import Works
 
 
 class Simulation:
-    """A simulated Ironic with the given nodes: call `run`, or serve its `worker`. Without a sink it sends no
-    notifications.
-    """
+    """A simulated Ironic: call `run`, or serve its `worker`. Without a sink it sends no notifications."""
 
     def __init__(
         self,
@@ -87,10 +85,7 @@ _REQUEST = "req-churn"
 
 
 class Churn:
-    """Background traffic: nodes are deployed, repaired and switched.
-
-    `sent` returns the number of notifications, including those that other requests caused.
-    """
+    """Background traffic: nodes are deployed, repaired and switched. `sent` counts all notifications."""
 
     def __init__(self, conductor: Conductor, api: Api, sent: Callable[[], int]) -> None:
         self._conductor = conductor

@@ -1,6 +1,4 @@
-"""The agent's lease: renewed continuously and checked before every write to Ironic, with the nodes that it
-covers.
-"""
+"""The agent's lease on nodes: renewed continuously, and checked before every write to Ironic."""
 
 import asyncio
 import logging
@@ -23,9 +21,7 @@ Standing = Literal["ours", "not yet", "over"]
 
 
 class LeasedNodes:
-    """The bare-metal nodes that the agent has leased; none before the first answer. All times are
-    monotonic.
-    """
+    """The nodes that the agent has leased; none before the first answer. Times are monotonic."""
 
     def __init__(self) -> None:
         self.epoch = 0

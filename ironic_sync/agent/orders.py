@@ -71,9 +71,7 @@ class OrderProgress:
             self.given_up = f"the node has been in maintenance for {now - self.maintained:.0f} s: {reason}"
 
     def rest(self) -> float:
-        """Return the minimum pause before the next check of the node, which grows with repeated
-        tear-downs.
-        """
+        """Return the minimum pause before the next check, which grows with repeated tear-downs."""
         return 0.0 if self.begun < MOST_BEGUN else min(2.0 ** (self.begun - MOST_BEGUN), LONGEST_PAUSE)
 
 
@@ -127,8 +125,7 @@ class RunningOrders:
     async def _carry_out(self, order: Order) -> AgentReported | None:
         """Execute an order until there is a report; return None if another agent must execute it.
 
-        Without the right to act on the node, nothing is done; once another agent owns the node, that agent
-        receives the remaining work as an order.
+        Without a lease nothing is done; another owner of the node receives the remaining work as an order.
         """
         key = type(order), order.build, order.attempt, order.root
         loop = asyncio.get_running_loop()
@@ -212,10 +209,9 @@ class RunningOrders:
             return node_of(await self.api.patch_node(node.uuid, patch))
 
     async def _turned_down(self, job: OrderProgress, step: Step, problem: IronicRefused) -> steps.Say | None:
-        """Handle a step that Ironic refused. The node is read again in any case.
+        """Handle a step that Ironic refused; the node is read again. Conflict (409) is temporary.
 
-        Conflict (409) is temporary. A step refused twice for another reason is abandoned, but a reserved
-        node must be released, however long that takes.
+        A step refused twice for another reason is abandoned, but a reserved node must be released.
         """
         busy = problem.status == 409
         again, job.refused = job.refused == step, step

@@ -64,8 +64,7 @@ class _Heartbeats:
     async def beat(self) -> Sequence[HostReported]:
         """Return heartbeats of the nodes on which the agent builds, under the name of the pool of agents.
 
-        No heartbeat is sent while Ironic is unreachable or the lease is missing, because the agent could not
-        build.
+        No heartbeat is sent while Ironic is unreachable or the lease is missing: the agent could not build.
         """
         if not await self._may_act():
             return []
@@ -128,8 +127,7 @@ def metal_agent(
     clock: Clock | None = None,
     lease: NodeLease | None = None,
 ) -> Worker:
-    """Return the worker of an agent on Ironic's nodes; with a lease it shares them with other agents of its
-    pool.
+    """Return the worker of an agent on Ironic's nodes; with a lease it shares them with its pool.
 
     `patience` is how long progress is reported for an unchanged node. `maintenance_patience` is how long a
     node that enters maintenance during deployment is waited for.

@@ -90,9 +90,7 @@ class Step(NamedTuple):
 def handle(
     belief: KnownState, notification: ReceivedNotification, rules: KnownStateRules, received: int
 ) -> Step:
-    """Apply a notification to the known state of a node. `received` counts all notifications received so far.
-    Raises Invalid.
-    """
+    """Apply a notification to the known state of a node; `received` counts all so far. Raises Invalid."""
     node = notification.node
     if notification.event in _ASKED_OF_THE_API and notification.phase in ("start", "error"):
         return Step(belief, "asked", read=rules.can_read and notification.phase == "error")
@@ -130,10 +128,8 @@ def read(
     """Apply the result of a read (`node` is None if Ironic has no such node) to the known state of a node.
 
     `known` is the sequence of placement's last report and `was` the place stored there. With `again`,
-    placement does not have what was reported last, so the report is sent again.
-
-    A notification that arrived during the read can contradict it: then nothing is settled and the node is
-    read again.
+    placement lacks the last report, so it is sent again. After a notification during the read, nothing is
+    settled and the node is read again.
     """
     sequence = max(sequence_at(began.at), belief.sequence + 1, known + 1)
     overtaken = belief.received > began.received

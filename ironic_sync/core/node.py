@@ -1,6 +1,4 @@
-"""The fields of a node, from a notification or from a read, groups of provision states, and the
-decoding of notifications.
-"""
+"""The fields of an Ironic node, groups of provision states, and the decoding of notifications."""
 
 import calendar
 import re

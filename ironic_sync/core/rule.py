@@ -26,9 +26,7 @@ class Invalid(ValueError):
 
 
 def class_of(resource_class: str) -> str:
-    """Return the resource class of a node in placement, such as CUSTOM_BARE_METAL for bare-metal. Two names
-    may map to one class.
-    """
+    """Return the resource class of a node in placement, such as CUSTOM_BARE_METAL for bare-metal."""
     name = "CUSTOM_" + re.sub("[^0-9A-Za-z]+", "_", resource_class).upper()
     if not _CLASS_NAME.fullmatch(name) or name == "CUSTOM_":
         raise Invalid(f"resource_class: {resource_class!r} makes no name for a resource class")
