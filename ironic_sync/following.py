@@ -207,7 +207,7 @@ class Following:
         *,
         again: bool = False,
     ) -> InventoryReported | None:
-        was = None if placed is None else Place(cell=placed.cell, agent=placed.agent, zone=placed.zone)
+        was = None if placed is None else Place.of(placed)
         known = 0 if placed is None else placed.sequence
         try:
             step = self.beliefs.read(uuid, node, began, known=known, again=again, was=was)

@@ -63,8 +63,7 @@ class SurveyedNode(NamedTuple):
             return None if place is None else rules.report(self.node, place, sequence)
         if self.provider is None:
             return None
-        was = self.provider
-        return deletion_report(self.uuid, Place(cell=was.cell, agent=was.agent, zone=was.zone), sequence)
+        return deletion_report(self.uuid, Place.of(self.provider), sequence)
 
 
 class Survey:

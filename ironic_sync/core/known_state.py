@@ -212,7 +212,6 @@ def _merged(belief: KnownState, event: str, new: IronicNode) -> IronicNode:
         new,
         provision_state=old.provision_state,  # the conductor reports provision state and power state itself
         target_provision_state=old.target_provision_state,
-        provision_updated_at=old.provision_updated_at,
         power_state=old.power_state,
         maintenance=new.maintenance or (old.maintenance and not about_maintenance),
         instance_uuid=old.instance_uuid or new.instance_uuid,
@@ -236,7 +235,7 @@ def _deleted(
 ) -> Step:
     known = belief.reported
     if known is not None:
-        place: Place | None = _place_of(known)
+        place: Place | None = Place.of(known)
     else:
         place = None if rules.only_reads_place else rules.place(node)
     belief = _without(
@@ -293,9 +292,5 @@ def _same(report: InventoryReported, before: InventoryReported | None) -> bool:
 def _last_place(belief: KnownState, rules: KnownStateRules) -> Place | None:
     """Return the cell and agent under which placement should have the node, or None."""
     if belief.reported is not None:
-        return None if belief.reported.gone else _place_of(belief.reported)
+        return None if belief.reported.gone else Place.of(belief.reported)
     return None if belief.node is None else rules.place(belief.node)
-
-
-def _place_of(report: InventoryReported) -> Place:
-    return Place(cell=report.cell, agent=report.agent, zone=report.zone)

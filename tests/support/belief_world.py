@@ -249,5 +249,5 @@ class Truth:
 
     def _add(self, uuid: str, since: float, node: IronicNode | None) -> None:
         if node is not None:
-            node = msgspec.structs.replace(node, updated_at=None, provision_updated_at=None, whole=True)
+            node = msgspec.structs.replace(node, updated_at=None, whole=True)
         self._of.setdefault(uuid, []).append((since, node))

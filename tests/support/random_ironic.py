@@ -193,8 +193,6 @@ class RandomIronic:
 
     def _change(self, **changes: Any) -> None:
         second = float(math.floor(self.now))
-        if "provision_state" in changes:
-            changes["provision_updated_at"] = second
         self._history.append((self.now, replace(self._node, updated_at=second, **changes)))
 
     def _conductor(self, event: str, phase: Phase) -> None:
