@@ -102,7 +102,7 @@ def _following(ironic: FollowedIronic, publish: Publish, find: Find | None, cloc
             share=ironic.share_gone,
         )
         schedule = SweepSchedule(
-            sweep,
+            sweep=sweep,
             seconds=ironic.sweep_seconds,
             deaf_seconds=ironic.deaf_sweep_seconds,
             is_subscribed=None if notifications is None else lambda: notifications.subscribed,

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from weakref import WeakValueDictionary
 
 from bus.agent_builds import AgentBuilds, report
@@ -34,23 +34,25 @@ MOST_BEGUN = 4  # a failed deployment that is held and then torn down takes as m
 Key = tuple[type[Order], str, int, str]  # the order's type, build, attempt and node
 
 
+@dataclass(eq=False)
 class OrderProgress:
     """The progress of an order, shared by all its deliveries."""
 
-    def __init__(self, order: Order, now: float) -> None:
-        self.order = order
-        self.came = now
-        self.turn = 0  # counts the deliveries: all but the last are abandoned
-        self.woken = asyncio.Event()
-        self.given_up = ""
-        self.writes = True
-        self.refused: Step | None = None  # the step that Ironic refused last time
-        self.state = ""
-        self.changed = now  # when the node's state last changed
-        # since when the node has been in maintenance without being deployed
-        self.maintained: float | None = None
-        self.begun = 0  # how often a transition was started: repeating it has limits
-        self.pause = SHORTEST_PAUSE
+    order: Order
+    came: float
+    turn: int = 0  # counts the deliveries: all but the last are abandoned
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
+    given_up: str = ""
+    writes: bool = True
+    refused: Step | None = None  # the step that Ironic refused last time
+    state: str = ""
+    # since when the node has been in maintenance without being deployed
+    maintained: float | None = None
+    begun: int = 0  # how often a transition was started: repeating it has limits
+    pause: float = SHORTEST_PAUSE
+
+    def __post_init__(self) -> None:
+        self.changed = self.came  # when the node's state last changed
 
     def saw(self, node: MetalNode | None, now: float, maintenance_patience: float) -> None:
         """Record the provision state of the order's node at the monotonic time `now`."""
@@ -148,13 +150,7 @@ class RunningOrders:
                 result = await self._advance(job) if standing == "ours" else None
                 if result is not None:
                     self._forget(key)
-                    return report(
-                        job.order,
-                        result.outcome,
-                        cause=result.cause,
-                        retry=result.retry,
-                        leftover=result.leftover,
-                    )
+                    return report(job.order, **asdict(result))
             if not self.right.good() and self.clock.monotonic() - job.came > NO_LEASE_SECONDS:
                 # another process of the same agent may have it
                 raise Retry(1.0, f"agent {self.agent} has no lease")
