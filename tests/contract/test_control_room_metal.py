@@ -103,11 +103,6 @@ async def test_the_page_without_ironic_shows_placements_record(ironic: FakeIroni
     assert f"/builds/{uid(7)}" in page
 
 
-async def test_the_page_without_nodes_shows_a_message() -> None:
-    async with a_room(Settings().having(cells=("c1",))) as room:
-        assert "There is no bare metal" in await room.page("/metal?wait=1")
-
-
 def said(told: list[str], text: str) -> bool:
     return text in "".join(told)
 
