@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -50,9 +50,17 @@ async def built(disk: AgentDisk, *orders: BuildOrdered) -> None:
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Callable[[], AgentDisk]:
+def disk(tmp_path: Path) -> Iterator[Callable[[], AgentDisk]]:
     """The agent's disk, as each of its processes finds it."""
-    return lambda: AgentDisk(file=GuestFile(tmp_path / "agents" / "a.guests"))
+    opened: list[AgentDisk] = []
+
+    def open_() -> AgentDisk:
+        opened.append(AgentDisk(file=GuestFile(tmp_path / "agents" / "a.guests")))
+        return opened[-1]
+
+    yield open_
+    for disk in opened:
+        disk.close()
 
 
 def killed(disk: AgentDisk) -> None:
@@ -92,7 +100,6 @@ async def test_guests_allocations_and_reports_survive_a_kill(disk: Callable[[], 
     assert two.builds.ordered(failed) == a_report(failed, "failed", cause="no", retry=False)
     assert two.builds.ordered(gone) == a_report(gone, "destroyed")
     assert two.hosted.there[built.build][1].mappings == {"_nic": (uid(7, "d"),)}
-    two.close()
 
 
 async def test_an_outcome_that_was_not_synced_is_not_reported(disk: Callable[[], AgentDisk]) -> None:
@@ -102,7 +109,6 @@ async def test_an_outcome_that_was_not_synced_is_not_reported(disk: Callable[[],
     killed(one)
     two = disk()
     assert (two.guests, two.builds.ordered(order)) == ({}, "start")
-    two.close()
 
 
 @pytest.mark.parametrize("rest", [b"0000", b'12345678 ["GuestThere"', b"no line\n"])
@@ -122,7 +128,6 @@ async def test_a_truncated_line_is_ignored(
     two.close()
     three = disk()
     assert (len(three.guests), three.builds.ordered(an_order(9))) == (3, a_report(an_order(9), "failed"))
-    three.close()
 
 
 async def test_a_damaged_file_is_kept_as_a_copy_and_reported(
@@ -175,7 +180,6 @@ async def test_a_thousand_concurrent_outcomes_share_one_write(
     one.close()
     two = disk()
     assert len(two.guests) == 1000
-    two.close()
 
 
 async def test_the_guest_file_is_compacted(
@@ -195,7 +199,6 @@ async def test_the_guest_file_is_compacted(
     assert len((tmp_path / "agents" / "a.guests").read_bytes().splitlines()) < 200
     two = disk()
     assert seen(two) == before
-    two.close()
 
 
 async def test_reports_wait_while_the_disk_is_full(
@@ -216,7 +219,6 @@ async def test_reports_wait_while_the_disk_is_full(
     one.close()
     two = disk()
     assert len(two.guests) == 1
-    two.close()
 
 
 async def test_moved_guests_and_their_reports_survive_a_kill(
@@ -249,7 +251,6 @@ async def test_moved_guests_and_their_reports_survive_a_kill(
     assert {*map(repr, last.disk.steps.known())} == held[2]
     assert last.disk.guest(BUILD, 3) and {guest.attempt for guest in last.disk.all_guests} == {1, 3}
     assert await last.move(a_move("send", 2, 1), a_move("resume", 4, 3, was=1)) == ["nothing", "done"]
-    last.disk.close()
 
 
 async def test_a_failed_start_leaves_no_guest_after_a_kill(disk: Callable[[], AgentDisk]) -> None:
@@ -261,7 +262,6 @@ async def test_a_failed_start_leaves_no_guest_after_a_kill(disk: Callable[[], Ag
     two = MovingAgent(disk())
     assert (two.guests(), await two.move(start)) == ({}, [said])
     assert two.disk.devices.held == {}
-    two.disk.close()
 
 
 async def test_a_phase_that_was_not_over_is_begun_again(disk: Callable[[], AgentDisk]) -> None:
@@ -272,7 +272,6 @@ async def test_a_phase_that_was_not_over_is_begun_again(disk: Callable[[], Agent
     two = MovingAgent(disk())
     assert two.guests() == {1: ("source", "running")}
     assert await two.move(a_move("send", 2, 1)) == ["done"]
-    two.disk.close()
 
 
 async def test_a_file_of_the_version_before_is_read(tmp_path: Path) -> None:

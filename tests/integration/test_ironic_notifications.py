@@ -268,19 +268,12 @@ async def test_a_recreated_exchange_is_bound_again(
     assert ear.gaps == 2
 
 
-@pytest.mark.parametrize(
-    "durable",
-    [
-        pytest.param(False, id="an exchange of the broker's life"),
-        pytest.param(True, id="a durable one", marks=pytest.mark.soak),
-    ],
-)
 async def test_a_broker_that_restarts_loses_nothing_that_it_took(
-    restarted_rabbitmq: RabbitMQ, bus_name: str, durable: bool
+    restarted_rabbitmq: RabbitMQ, bus_name: str
 ) -> None:
     rabbitmq, amqp_url = restarted_rabbitmq, url_of(restarted_rabbitmq)
     ear = Ear(amqp_url, bus_name)
-    async with ear.listening(), an_ironic(amqp_url, bus_name, durable=durable) as ironic:
+    async with ear.listening(), an_ironic(amqp_url, bus_name) as ironic:
         await ironic.say(*SAID[:10])
         await ear.has_heard(*BODIES[:10])
         ear.may_go_on.clear()

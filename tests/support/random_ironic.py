@@ -210,18 +210,8 @@ class RandomIronic:
 
 
 _TOLD = (
-    RandomIronic._provision,
-    RandomIronic._provision,
-    RandomIronic._provision,
-    RandomIronic._patch,
-    RandomIronic._patch,
-    RandomIronic._set_maintenance,
-    RandomIronic._set_maintenance,
-    RandomIronic._set_traits,
-    RandomIronic._set_traits,
-    RandomIronic._power_fails,
-    RandomIronic._set_power,
-    RandomIronic._nothing,
-    RandomIronic._delete,
+    *[RandomIronic._provision] * 3,
+    *[RandomIronic._patch, RandomIronic._set_maintenance, RandomIronic._set_traits] * 2,
+    *(RandomIronic._power_fails, RandomIronic._set_power, RandomIronic._nothing, RandomIronic._delete),
 )
 _NOT_TOLD = (RandomIronic._power_recovers, RandomIronic._allocated)
