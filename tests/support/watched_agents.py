@@ -7,19 +7,17 @@ several agents can be compared. The guests of a killed process do not run: the t
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from berth import simulated_agents, worker_roles
 from berth.services import Supervisor
 from bus.clock import monotonic
-from bus.messages import AgentReported, DestroyOrdered
-from bus.requests import BuildSpec
 from compute_sim import AgentDisk
-from compute_sim.core.phases import GuestState
-from compute_sim.guests import GuestRecord
 
 NOTES = "BERTH_TESTS_NOTES"  # the directory
 
@@ -27,6 +25,16 @@ NOTES = "BERTH_TESTS_NOTES"  # the directory
 class RunningNow(msgspec.Struct, frozen=True):
     at: float
     running: tuple[tuple[str, int, str], ...]
+
+
+def _noting(method: Callable[..., Any]) -> Any:
+    @wraps(method)
+    def noted(disk: "NotingDisk", *args: Any, **more: Any) -> Any:
+        result = method(disk, *args, **more)
+        disk._note()
+        return result
+
+    return noted
 
 
 class NotingDisk(AgentDisk):
@@ -45,36 +53,13 @@ class NotingDisk(AgentDisk):
             self._noted = now
             note(Path(os.environ[NOTES]) / self.file.path.stem.split(".")[0], now)
 
-    def lose_power(self) -> None:
-        super().lose_power()
-        self._note()
-
-    def wake(self, guest: GuestRecord) -> None:
-        super().wake(guest)
-        self._note()
-
-    def become(self, guest: GuestRecord, state: GuestState) -> GuestRecord:
-        now = super().become(guest, state)
-        self._note()
-        return now
-
-    def rename(self, guest: GuestRecord, attempt: int, spec: BuildSpec | None = None) -> GuestRecord:
-        now = super().rename(guest, attempt, spec)
-        self._note()
-        return now
-
-    def finished(self, outcome: AgentReported) -> None:
-        super().finished(outcome)
-        self._note()
-
-    def destroyed(self, order: DestroyOrdered) -> AgentReported:
-        outcome = super().destroyed(order)
-        self._note()
-        return outcome
-
-    def lose(self, guest: GuestRecord) -> None:
-        super().lose(guest)
-        self._note()
+    lose_power = _noting(AgentDisk.lose_power)
+    wake = _noting(AgentDisk.wake)
+    become = _noting(AgentDisk.become)
+    rename = _noting(AgentDisk.rename)
+    finished = _noting(AgentDisk.finished)
+    destroyed = _noting(AgentDisk.destroyed)
+    lose = _noting(AgentDisk.lose)
 
 
 def note(path: Path, running: Sequence[tuple[str, int, str]]) -> None:

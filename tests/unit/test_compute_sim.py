@@ -93,9 +93,8 @@ def test_crashes_come_about_as_often_as_planned_and_the_same_every_time() -> Non
 
 
 def test_a_fleet_is_dealt_out_evenly_and_is_the_same_every_time() -> None:
-    agents = fleet(
-        cells=2, hosts=11, agents_per_cell=2, hardware=Hardware(zones=("north", "south"), baremetal=2)
-    )
+    hardware = Hardware(zones=("north", "south"), baremetal=2)
+    agents = fleet(cells=2, hosts=11, agents_per_cell=2, hardware=hardware)
     assert [(a.agent, a.cell, len(a.hosts)) for a in agents] == [
         ("cell1-agent1", "cell1", 4),
         ("cell2-agent1", "cell2", 4),
@@ -106,9 +105,7 @@ def test_a_fleet_is_dealt_out_evenly_and_is_the_same_every_time() -> None:
     assert len({host.root for host in hosts}) == len({host.host for host in hosts}) == 13
     assert all(host.host.startswith(f"{agent.cell}-") for agent in agents for host in agent.hosts)
     assert {host.zone for host in hosts} == {"north", "south"}
-    assert agents == fleet(
-        cells=2, hosts=11, agents_per_cell=2, hardware=Hardware(zones=("north", "south"), baremetal=2)
-    )
+    assert agents == fleet(cells=2, hosts=11, agents_per_cell=2, hardware=hardware)
     assert hosts[0].root != fleet(cells=2, hosts=11, seed=1)[0].hosts[0].root
 
 
@@ -387,15 +384,9 @@ WRONG = {
     "an unknown driver": ('[a]\ndrivers=["x"]', "a.drivers: no such driver: 'x'; there are: flat, numa"),
     "a field that is none": ('[a]\ndrivers=["numa"]\nnuma={sockets=2}',
         "a.numa: Object contains unknown field `sockets`"),
-    "a word for a number": ('[a]\ndrivers=["numa"]\nnuma={cells="2"}',
-        "a.numa.cells: Expected `int`, got `str`"),
-    "a field deep inside": ('[a]\ndrivers=["sriov"]\nsriov={functions=[{device="p", vfs=2.5}]}',
-        "a.sriov.functions[0].vfs: Expected"),
     "a table of no driver": ('[a]\ndrivers=["numa"]\nvgpu={}', "a.vgpu: is none of its drivers (numa)"),
     "an infinite ratio": ('[a]\ndrivers=["numa"]\nnuma={vcpu_ratio=inf}',
         "a.numa.vcpu_ratio: Expected `float` <="),
-    "a ratio that is no number": ('[a]\ndrivers=["numa"]\nnuma={vcpu_ratio=nan}',
-        "a.numa.vcpu_ratio: Expected"),
     "too many cells": ('[a]\ndrivers=["numa"]\nnuma={cells=2147483647}',
         "a.numa.cells: Expected `int` <= 64"),
     "20,000 nested lists": ("a = " + "[" * 20_000, "not TOML: "),
@@ -492,7 +483,6 @@ WRONG_CONFIG = {
     "not YAML": ("a: [", "not YAML"),
     "no meta": ("providers: []", "the file: Object missing required field `meta`"),
     "another version": ("meta: {schema_version: '2.0'}", "meta.schema_version: '2.0': only 1.0 and later"),
-    "a version that is a number": ("meta: {schema_version: 1.0}", "meta.schema_version: Expected `str`"),
     "a field that is none": (HEAD + "- {identification: {name: h}, trait: {}}",
         "providers[0].trait: there is no such"),
     "a part that is none": (HEAD + "- {identification: {name: h}, traits: {remove: []}}",
@@ -506,16 +496,12 @@ WRONG_CONFIG = {
         "providers[1].identification: h is there twice"),
     "no total": (HEAD + INVENTORY.format("CUSTOM_A: {reserved: 1}"), "missing required field `total`"),
     "a total of nothing": (HEAD + INVENTORY.format("CUSTOM_A: {total: 0}"), "total: Expected `int` >= 1"),
-    "an unknown word of an inventory": (HEAD + INVENTORY.format("CUSTOM_A: {total: 1, ratio: 2}"),
-        "unknown field `ratio`"),
     "a class that is the drivers'": (HEAD + INVENTORY.format("VCPU: {total: 1}"),
         "inventories.additional[0].VCPU: only classes of your own"),
     "more reserved than there is": (HEAD + INVENTORY.format("CUSTOM_A: {total: 1, reserved: 2}"),
         "providers[0].inventories.additional[0].CUSTOM_A.reserved: 2 is more than the total, 1"),
     "an infinite ratio": (HEAD + INVENTORY.format("CUSTOM_A: {total: 1, allocation_ratio: .inf}"),
         "allocation_ratio: Expected `float` <= 3.40282e+38"),
-    "a ratio that is no number": (HEAD + INVENTORY.format("CUSTOM_A: {total: 1, allocation_ratio: .nan}"),
-        "allocation_ratio: Expected `float` > 0"),
     "20,000 nested lists": ("[" * 20_000 + "]" * 20_000, "not YAML: "),
     "a number of 5,000 digits": ("meta: " + "1" * 5_000, "not YAML: "),
     "a trait that is the drivers'": (
