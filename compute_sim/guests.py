@@ -172,8 +172,7 @@ class AgentJob:
 class DueJobs:
     """Ends jobs when they are due, with one timer for all.
 
-    After a round, the next one waits a `ROUND` for each ended job: a busy agent writes and reports many ends
-    together, and an idle agent ends each job on time.
+    After a round, the next one waits a `ROUND` for each ended job, so a busy agent reports many together.
     """
 
     def __init__(self) -> None:

@@ -82,10 +82,7 @@ class HostTrees:
     def compare(
         self, providers: Iterable[Provider], owners: Mapping[str, Provider]
     ) -> Iterator[tuple[str, bool]]:
-        """Yield each host and whether its tree in placement differs, so that it must be reported.
-
-        Many hosts take long: the caller should let other tasks run in between.
-        """
+        """Yield each host and whether it must be reported. Let other tasks run in between."""
         answers: dict[str, list[Provider]] = {}
         for provider in providers:
             answers.setdefault(provider.root, []).append(provider)
@@ -146,9 +143,7 @@ class HostTrees:
         return found
 
     def settle(self, guests: Iterable[GuestRecord], found: Iterable[Consumer]) -> None:
-        """Apply the allocations in placement to the guests; a guest without allocations is to be
-        destroyed.
-        """
+        """Apply placement's allocations to the guests; a guest without allocations is to be destroyed."""
         held = {consumer.id: consumer.allocations for consumer in found}
         for guest in filter(self._disk.hosted.is_there, guests):
             tree = self._trees[guest.root]

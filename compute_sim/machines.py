@@ -49,9 +49,7 @@ class BadMachine(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A type of simulated host: its drivers, and the content of its provider.yaml. Without a driver for
-    processors the root provider has the inventory of flat hosts.
-    """
+    """A type of simulated host: its drivers. Without one for processors it is a flat host."""
 
     drivers: tuple[Driver, ...] = ()
 

@@ -6,6 +6,7 @@ on other hosts. So no guest runs until placement has confirmed it, and a guest t
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from bus.chunks import portions
 from bus.claims import MIGRATION, holder_consumer
@@ -30,30 +31,25 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds between two questions, doub
 QUIET_SECONDS = 10.0  # placement may be starting too: warn only afterwards
 
 
+@dataclass(eq=False)
 class GuestRecovery:
     """Checks which guests are still an agent's own: all after a return, later the stopped ones."""
 
-    def __init__(
-        self,
-        agent: SimulatedAgent,
-        cell: str,
-        clock: Clock,
-        providers: Ask[FindProviders, ProvidersFound] | None,
-        spares: bool = False,
-    ) -> None:
-        """With `spares`, guests unknown to placement are kept, stopped, as after a database restore."""
-        self._agent, self._cell, self._clock = agent, cell, clock
-        self._providers = providers
-        self._spares = spares
-        self._spared: set[GuestKey] = set()
-        self._roots: dict[str, str] = {}  # provider → root, for providers that are in no tree here
-        self._pause = SHORTEST_PAUSE
-        self._next = 0.0
-        self._waits_since: float | None = None  # time of the first unanswered question
+    agent: SimulatedAgent
+    cell: str
+    clock: Clock
+    providers: Ask[FindProviders, ProvidersFound] | None
+    spares: bool = False  # keep guests unknown to placement, stopped, as after a database restore
+    _spared: set[GuestKey] = field(default_factory=set, init=False)
+    # provider → root, for providers that are in no tree here
+    _roots: dict[str, str] = field(default_factory=dict, init=False)
+    _pause: float = field(default=SHORTEST_PAUSE, init=False)
+    _next: float = field(default=0.0, init=False)
+    _waits_since: float | None = field(default=None, init=False)  # time of the first unanswered question
 
     async def check(self) -> Sequence[AgentReported]:
         """Ask placement which guests are still this agent's, and destroy and return the others."""
-        agent, now = self._agent, self._clock.monotonic()
+        agent, now = self.agent, self.clock.monotonic()
         if agent.ready and not agent.disk.asleep:
             self._pause, self._next = SHORTEST_PAUSE, 0.0
             return []
@@ -82,7 +78,7 @@ class GuestRecovery:
                 continue
             if whose == "ours":
                 agent.disk.wake(guest)
-            elif whose == "unknown" and self._spares:
+            elif whose == "unknown" and self.spares:
                 if (guest.build, guest.attempt) not in self._spared:
                     self._spared.add((guest.build, guest.attempt))
                     described = agent.agent, guest.build, guest.host
@@ -106,10 +102,10 @@ class GuestRecovery:
         return [(guest, self._ownership_of(guest, found)) for guest in guests]
 
     async def _found(self, names: Iterable[str]) -> dict[str, Consumer]:
-        assert self._agent.allocations is not None
+        assert self.agent.allocations is not None
         found: dict[str, Consumer] = {}
         for some in portions(dict.fromkeys(names), CONSUMERS_A_QUESTION):
-            answer = await self._agent.allocations(FindAllocations(consumers=some, cell=self._cell))
+            answer = await self.agent.allocations(FindAllocations(consumers=some, cell=self.cell))
             found |= {consumer.id: consumer for consumer in answer.consumers}
         await self._learn_roots(found.values())
         return found
@@ -122,7 +118,7 @@ class GuestRecovery:
             holder_held.type if holder_held is not None and self._is_of(holder_held, guest.root) else NOTHING
         )
         # The allocations of the build's next guest on this host are not this one's.
-        guests = self._agent.disk.hosted.there.get(guest.build, {}).items()
+        guests = self.agent.disk.hosted.there.get(guest.build, {}).items()
         later = [
             attempt
             for attempt, guest_found in guests
@@ -136,15 +132,15 @@ class GuestRecovery:
         return any(root in (provider, self._root_of(provider)) for provider in consumer.allocations)
 
     def _root_of(self, provider: str) -> str:
-        return self._agent.disk.devices.root_of.get(provider) or self._roots.get(provider, "")
+        return self.agent.disk.devices.root_of.get(provider) or self._roots.get(provider, "")
 
     async def _learn_roots(self, consumers: Iterable[Consumer]) -> None:
-        if self._providers is None:
+        if self.providers is None:
             return
         named = dict.fromkeys(provider for consumer in consumers for provider in consumer.allocations)
         unknown = [provider for provider in named if not self._root_of(provider)]  # of earlier trees
         for some in portions(unknown, PROVIDERS_A_QUESTION):
-            answer = await self._providers(FindProviders(ids=some, parts=(), cell=self._cell))
+            answer = await self.providers(FindProviders(ids=some, parts=(), cell=self.cell))
             self._roots.update((provider.id, provider.root) for provider in answer.providers)
 
 

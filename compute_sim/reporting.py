@@ -36,8 +36,7 @@ FIRST_GAP = 10.0  # first interval between announcements, doubled each time: pla
 class HostReports:
     """The reports of one agent's hosts; none is sent during a simulated power failure.
 
-    If the agent can query placement, it reports periodically what differs there; otherwise it reports
-    everything.
+    If the agent can query placement, it reports only what differs there.
     """
 
     def __init__(
@@ -73,9 +72,7 @@ class HostReports:
 
     @property
     def beat_every(self) -> float:
-        """Return the seconds between heartbeats; each covers some of the hosts, so that no heartbeat is
-        large.
-        """
+        """Return the seconds between heartbeats; each covers only some hosts, to be small."""
         return self.period / max(1, len(self._shares))
 
     async def beat(self) -> Sequence[HostReported]:

@@ -25,11 +25,10 @@ def compute_sim(
     providers: Ask[FindProviders, ProvidersFound] | None = None,
     allocations: Ask[FindAllocations, AllocationsFound] | None = None,
 ) -> Worker:
-    """Return a worker that simulates this agent and its hosts.
+    """Return a worker that simulates this agent and its hosts. State on its `disk` survives.
 
     With `providers` its reports count even if an earlier run's clock was ahead. With `allocations` too, it
-    learns the allocations of guests on reshaped hosts, and their ownership after an absence. State on its
-    `disk` survives.
+    learns the allocations of guests on reshaped hosts, and their ownership after an absence.
     """
     clock, disk, options = clock or Clock(), disk or AgentDisk(), options or SimOptions()
     trees = HostTrees(sim_agent, disk)

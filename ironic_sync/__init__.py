@@ -1,6 +1,4 @@
-"""Keeps placement equal to Ironic: each node is a provider with one resource, reserved unless it can be
-deployed.
-"""
+"""Keeps placement equal to Ironic: each node is a provider with one resource, reserved unless it is free."""
 
 from bus.openstack import Access
 from ironic_sync.api import IronicApi

@@ -65,11 +65,9 @@ class IronicRefused(Exception):
 
 
 class IronicApi:
-    """A client of Ironic's REST API. Use it with `async with`, or call `open` and `close`. It connects on
-    demand.
+    """A client of Ironic's REST API, to be used with `async with`. It connects on demand.
 
-    Reads are retried a limited number of times while Ironic is unreachable (IronicUnavailable); writes
-    never.
+    Reads are retried a limited number of times while Ironic is unreachable; writes never.
     """
 
     def __init__(
@@ -131,8 +129,7 @@ class IronicApi:
         sort_dir: str = "",
         **filters: str | bool | Sequence[str],
     ) -> AsyncIterator[list[Json]]:
-        """Yield pages of the nodes that match all filters, each node with at least the given fields
-        (default: a few).
+        """Yield pages of the nodes that match all filters, with at least the given fields (default: a few).
 
         `marker` is the last node already known. Times are the fields that cost Ironic most. The server may
         return less than `limit`. A node whose position changes during the listing may be listed twice. In

@@ -76,9 +76,7 @@ async def diff(survey: Survey, holders: FindHolders | None = None) -> Comparison
 async def remove_missing(
     ironic: FollowedIronic, survey: Survey, publish: Publish, clock: Clock, *, allow: bool
 ) -> NodesRemoved:
-    """Remove deleted nodes from placement. The worker repairs all other differences, as it knows the last
-    reports.
-    """
+    """Remove deleted nodes from placement. The worker repairs all other differences."""
     rules = _rules(ironic)
     removed: list[str] = []
 
@@ -104,8 +102,7 @@ async def _of_instances(
 ) -> list[NodeDifference]:
     """Return nodes that an instance holds in placement while Ironic has another instance there, or none.
 
-    Such a node was undeployed by hand, or no agent has deployed it. Each is checked twice, because a build
-    that was placed just now is not deployed yet.
+    Each is checked twice, because a build that was placed just now is not deployed yet.
     """
     used = [uuid for uuid, provider in placed.items() if uuid in read and any(provider.used.values())]
     odd = await _odd(holders, used, read)

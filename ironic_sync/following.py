@@ -5,6 +5,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import msgspec
 
@@ -32,27 +33,19 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # seconds between attempts to report to 
 Publish = Callable[..., Awaitable[None]]  # publishes messages, and returns when the bus has confirmed them
 
 
+@dataclass(eq=False)
 class Following:
     """The known states of Ironic's nodes, reported to placement whenever they change."""
 
-    def __init__(
-        self,
-        rules: KnownStateRules,
-        publish: Publish,
-        clock: Clock,
-        request_read: Callable[[str], None] | None = None,
-        on_gap: Callable[[], None] = lambda: None,
-        on_reported: Callable[[Collection[str]], None] = lambda _: None,
-    ) -> None:
-        """`request_read` requests a read of a node and `on_gap` a search for recent changes. `on_reported`
-        receives the nodes of notifications.
-        """
-        self.beliefs = KnownStates(rules)
-        self._publish = publish
-        self._clock = clock
-        self._request_read = request_read
-        self._on_gap = on_gap
-        self._on_reported = on_reported
+    rules: KnownStateRules
+    publish: Publish
+    clock: Clock
+    request_read: Callable[[str], None] | None = None
+    on_gap: Callable[[], None] = lambda: None  # requests a search for recent changes
+    on_reported: Callable[[Collection[str]], None] = lambda _: None  # receives the nodes of notifications
+
+    def __post_init__(self) -> None:
+        self.beliefs = KnownStates(self.rules)
         self._contexts = NotificationTraces()
         self._received_at = -math.inf  # monotonic time of the last notification
         self._opening: dict[str, float] = {}  # nodes about to open, with the time of the notification
@@ -60,11 +53,11 @@ class Following:
 
     def moment(self) -> Moment:
         """Return the present time and notification count, to be noted before nodes are read."""
-        return self.beliefs.moment(self._clock.now())
+        return self.beliefs.moment(self.clock.now())
 
     async def handle(self, bodies: Sequence[bytes]) -> None:
         """Handle messages of Ironic's exchange in order. Returns when all resulting reports are published."""
-        self._received_at = self._clock.monotonic()
+        self._received_at = self.clock.monotonic()
         reports: dict[str, InventoryReported] = {}  # the last report of a node replaces earlier ones
         dates = []
         nodes = set[str]()
@@ -73,12 +66,8 @@ class Following:
             if isinstance(notification, Skipped):
                 SKIPPED.labels(notification.reason).inc()
                 level = logging.WARNING if notification.reason == "unreadable" else logging.DEBUG
-                log.log(
-                    level,
-                    "skipped a message of Ironic's: %s: %s",
-                    notification.reason,
-                    notification.why[:500],
-                )
+                skipped = notification.reason, notification.why[:500]
+                log.log(level, "skipped a message of Ironic's: %s: %s", *skipped)
                 continue
             step = self._apply_notification(notification)
             nodes.add(notification.uuid)
@@ -87,8 +76,8 @@ class Following:
                 dates.append(notification.at)
         await self.report(tuple(reports.values()))
         if named := nodes - {""}:
-            self._on_reported(named)
-        now = self._clock.now()
+            self.on_reported(named)
+        now = self.clock.now()
         for date in dates:
             REPORTED_SECONDS.observe(max(0.0, now - date))
 
@@ -139,7 +128,7 @@ class Following:
 
         async def publish_reports(context: StoredContext, some: Sequence[InventoryReported]) -> None:
             with resumed(context):
-                await self._publish(*some)
+                await self.publish(*some)
 
         outcomes = await asyncio.gather(
             *(publish_reports(context, some) for context, some in self._contexts.by_trace(reports)),
@@ -153,7 +142,7 @@ class Following:
 
     async def changed(self, changes: Sequence[PlacementChanged]) -> Sequence[None]:
         """Record which reports placement has applied, ours and those of other processes."""
-        now = self._clock.now()
+        now = self.clock.now()
         for change in (change for message in changes for change in message.changes):
             if not change.reshaped:
                 continue
@@ -161,23 +150,23 @@ class Following:
                 CLAIMABLE_SECONDS.observe(max(0.0, now - self._opened.pop(change.root)))
             if self.beliefs.placement_has(change.root, change.sequence) and self._hears():
                 # A later notification may have seemed to be reported already.
-                if self._request_read is not None:
-                    self._request_read(change.root)
+                if self.request_read is not None:
+                    self.request_read(change.root)
                 elif (again := self.beliefs.newer(change.root, change.sequence)) is not None:
                     await self.report((again,))
         return [None] * len(changes)
 
     def _hears(self) -> bool:
         """Return whether this process, of all that follow this Ironic, receives the notifications."""
-        return self._clock.monotonic() < self._received_at + RECENT_SECONDS
+        return self.clock.monotonic() < self._received_at + RECENT_SECONDS
 
     def _apply_notification(self, notification: ReceivedNotification) -> Step | None:
-        now = self._clock.now()
+        now = self.clock.now()
         LAG_SECONDS.set(now - notification.at)
         event = f"{notification.event}.{notification.phase}"
         if not notification.uuid:
             EVENTS.labels(event, "hint").inc()
-            self._on_gap()
+            self.on_gap()
             return None
         try:
             with self._contexts.span(notification):
@@ -194,8 +183,8 @@ class Following:
         if step.outcome == "read" or (step.report is not None and is_open(step.report)):
             self._opening.setdefault(notification.uuid, notification.at)
         self._watch(notification.uuid, step.report)
-        if step.read and self._request_read is not None:
-            self._request_read(notification.uuid)
+        if step.read and self.request_read is not None:
+            self.request_read(notification.uuid)
         elif step.report is None:
             self._contexts.end(notification.uuid)
         return step
@@ -209,15 +198,15 @@ class Following:
         *,
         again: bool = False,
     ) -> InventoryReported | None:
-        was = None if placed is None else Place(cell=placed.cell, agent=placed.agent, zone=placed.zone)
+        was = None if placed is None else Place.of(placed)
         known = 0 if placed is None else placed.sequence
         try:
             step = self.beliefs.read(uuid, node, began, known=known, again=again, was=was)
         except Invalid as problem:
             log.warning("node %s: %s", uuid, problem)
             return None
-        if step.read and self._request_read is not None:
-            self._request_read(uuid)
+        if step.read and self.request_read is not None:
+            self.request_read(uuid)
         elif step.report is None:
             self._opening.pop(uuid, None)
             self._contexts.end(uuid)
@@ -285,9 +274,7 @@ class NotificationTraces:
 
 
 class NotifiedNodes:
-    """The nodes named by notifications, published at intervals. Losing some is harmless: pages re-read all
-    nodes periodically.
-    """
+    """The nodes named by notifications, published at intervals. Pages re-read lost ones periodically."""
 
     def __init__(self, publish: Publish) -> None:
         self._publish = publish

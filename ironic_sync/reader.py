@@ -64,9 +64,7 @@ class Reader:
         filters: Mapping[str, Any] | None = None,
         closed: Callable[[str], bool] = lambda uuid: False,
     ) -> None:
-        """`filters` are the filters of Ironic's API that every selected node passes. `closed` returns whether
-        an unrequested node that appears on a page is reported as unavailable.
-        """
+        """`filters` are those of listings. `closed` returns whether a node is reported as unavailable."""
         self._api = api
         self._clock = clock
         self._at_once = at_once
@@ -177,9 +175,7 @@ class Reader:
                 self._many.set()
 
     async def _read_round(self, moment: Callable[[], Moment], take: Take) -> int:
-        """Read pages of nodes while they contain requested ones; return how many requested nodes were
-        read.
-        """
+        """Read pages while they contain requested nodes; return how many of these were read."""
         pages = self._api.nodes(fields=self._fields, limit=PAGE, **self._listing)
 
         async def following() -> tuple[int, Moment, Sequence[Mapping[str, Any]] | None]:
@@ -208,8 +204,7 @@ class Reader:
     ) -> int:
         """Take the nodes that were requested before the page was read; later requests need another read.
 
-        Nodes that are available here but reported as unavailable are taken too: their notification will
-        follow and needs no read.
+        Available nodes that are reported as unavailable are taken too, and save the read that would follow.
         """
         found: list[NodeRead] = []
         for position, raw in enumerate(page):

@@ -1,10 +1,9 @@
-"""Reads nodes from Ironic and providers from placement, all of them or the recently changed, and compares
-them.
-"""
+"""Reads nodes from Ironic and providers from placement, and compares them: all, or the recently changed."""
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from bus.chunks import portions
@@ -65,31 +64,23 @@ class SurveyedNode(NamedTuple):
             return None if place is None else rules.report(self.node, place, sequence)
         if self.provider is None:
             return None
-        was = self.provider
-        return deletion_report(self.uuid, Place(cell=was.cell, agent=was.agent, zone=was.zone), sequence)
+        return deletion_report(self.uuid, Place.of(self.provider), sequence)
 
 
+@dataclass(eq=False)
 class Survey:
     """A comparison of Ironic's nodes with their providers in placement, which changes neither."""
 
-    def __init__(
-        self,
-        api: NodeReads,
-        find: Ask[FindProviders, ProvidersFound],
-        selection: NodeSelection,
-        rules: KnownStateRules,
-        moment: Callable[[], Moment],
-        *,
-        page: int = PAGE,
-    ) -> None:
-        self._selection = selection
-        self._rules = rules
-        self._api = api
-        self._find = find
-        self._moment = moment
-        self._page = page
-        self._filters: dict[str, Any] = dict(selection.filters())
-        self._fields = [name for name in selection.fields() if name not in WITH_ALL]
+    api: NodeReads
+    find: Ask[FindProviders, ProvidersFound]
+    selection: NodeSelection
+    rules: KnownStateRules
+    moment: Callable[[], Moment]
+    page: int = PAGE
+
+    def __post_init__(self) -> None:
+        self._filters: dict[str, Any] = dict(self.selection.filters())
+        self._fields = [name for name in self.selection.fields() if name not in WITH_ALL]
 
     async def placed(self) -> dict[str, Provider]:
         """Return the providers in placement of all nodes that this process manages."""
@@ -97,7 +88,7 @@ class Survey:
         last = ""
         while True:
             answer = await self._ask(
-                agents=self._selection.all_agents(), after=last, limit=PROVIDERS_A_QUESTION
+                agents=self.selection.all_agents(), after=last, limit=PROVIDERS_A_QUESTION
             )
             found.update((provider.id, provider) for provider in answer if _is_node(provider))
             if len(answer) < PROVIDERS_A_QUESTION:
@@ -112,7 +103,7 @@ class Survey:
 
     async def placed_of(self, uuids: Sequence[str]) -> dict[str, Provider]:
         """Return which of the given providers are nodes that this process manages."""
-        agents = self._selection.all_agents()
+        agents = self.selection.all_agents()
         found = await self.placed_now(uuids)
         return {
             uuid: provider
@@ -121,15 +112,15 @@ class Survey:
         }
 
     async def _ask(self, **conditions: Any) -> tuple[Provider, ...]:
-        return (await self._find(FindProviders(parts=PARTS, **conditions))).providers
+        return (await self.find(FindProviders(parts=PARTS, **conditions))).providers
 
     async def everything(
         self, placed: Mapping[str, Provider], read: dict[str, str | None]
     ) -> AsyncIterator[list[SurveyedNode]]:
         """Yield pages of nodes that differ from placement; all nodes are collected in `read`."""
-        pages = self._api.nodes(fields=self._fields, limit=self._page, **self._filters)
+        pages = self.api.nodes(fields=self._fields, limit=self.page, **self._filters)
         while True:
-            began = self._moment()
+            began = self.moment()
             page = await anext(pages, None)
             if page is None:
                 return
@@ -144,7 +135,7 @@ class Survey:
         """Read the current instance of each given node; a deleted node has no instance."""
         found: dict[str, str | None] = {}
         for some in portions(uuids, READS_AT_ONCE):
-            reads = await asyncio.gather(*(self._api.node(uuid, self._fields) for uuid in some))
+            reads = await asyncio.gather(*(self.api.node(uuid, self._fields) for uuid in some))
             for uuid, raw in zip(some, reads, strict=True):
                 found[uuid] = None if raw is None else raw.get("instance_uuid")
         return found
@@ -152,14 +143,11 @@ class Survey:
     async def each(
         self, uuids: Iterable[str], placed: Mapping[str, Provider], most_gone: int | None = None
     ) -> list[SurveyedNode]:
-        """Read each given node by itself; return the nodes that differ from placement or are deleted.
-
-        Stop when more than `most_gone` are deleted.
-        """
+        """Read each given node; return those that differ or are deleted, up to `most_gone` deleted ones."""
         found: list[SurveyedNode] = []
         for some in portions(uuids, READS_AT_ONCE):
-            began = self._moment()
-            reads = await asyncio.gather(*(self._api.node(uuid, self._fields) for uuid in some))
+            began = self.moment()
+            reads = await asyncio.gather(*(self.api.node(uuid, self._fields) for uuid in some))
             for uuid, raw in zip(some, reads, strict=True):
                 if raw is None and uuid in placed:
                     missing = (NodeDifference(uuid, "gone"),)
@@ -170,9 +158,7 @@ class Survey:
         return found
 
     async def horizon(self) -> Horizon | None:
-        """Return the newest times of change, from which the next survey of recent changes continues, or None
-        if Ironic cannot sort by them.
-        """
+        """Return the newest times of change, to continue from, or None if Ironic cannot sort by them."""
         found = dict.fromkeys(CHANGED, 0.0)
         try:
             for key in CHANGED:
@@ -184,8 +170,7 @@ class Survey:
         return found
 
     async def read_changed(self, horizon: Horizon) -> tuple[list[tuple[Raw, Moment]], Horizon]:
-        """Return the nodes that changed since the last survey, each with the begin of its read, and the times
-        from which the next one continues. Raises ReadAll.
+        """Return the nodes changed since the last survey, and the times to continue from. Raise ReadAll.
 
         Every relevant change, traits included, moves `updated_at`; only a deletion leaves no mark.
         """
@@ -207,7 +192,7 @@ class Survey:
         """Yield pages of nodes with this time, newest first. Raise ReadAll if nodes without it come first."""
         pages = self._by_time(key, "desc", CHANGES_A_PAGE)
         while True:
-            began = self._moment()
+            began = self.moment()
             page = await anext(pages, None)
             if page is None:
                 return
@@ -225,7 +210,7 @@ class Survey:
 
     def _by_time(self, key: str, direction: str, limit: int) -> AsyncIterator[Sequence[Raw]]:
         fields = [*self._fields, *CHANGED]
-        return self._api.nodes(fields=fields, limit=limit, sort_key=key, sort_dir=direction, **self._filters)
+        return self.api.nodes(fields=fields, limit=limit, sort_key=key, sort_dir=direction, **self._filters)
 
     async def judged(
         self, reads: Sequence[tuple[Raw, Moment]], placed: Mapping[str, Provider]
@@ -261,13 +246,13 @@ class Survey:
 
     def _differences(self, node: IronicNode, provider: Provider | None) -> tuple[NodeDifference, ...]:
         name = node.name or ""
-        place = self._rules.place(node)
+        place = self.rules.place(node)
         if place is None:
-            why = self._selection.reason_not_selected(node)
+            why = self.selection.reason_not_selected(node)
             known = provider is not None and not provider.gone
             return (NodeDifference(node.uuid, "not ours", ironic=why, name=name),) if known else ()
         try:
-            report = self._rules.report(node, place)
+            report = self.rules.report(node, place)
         except Invalid as problem:
             return (NodeDifference(node.uuid, "bad", ironic=str(problem), name=name),)
         if report is None:

@@ -10,6 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
 
 from bus.clock import Clock, monotonic
 from bus.errors import Unavailable
@@ -33,44 +34,30 @@ log = logging.getLogger(__name__)
 Tell = Callable[[Sequence[SurveyedNode]], Awaitable[None]]
 
 
+@dataclass(eq=False)
 class Sweep:
-    """Rounds of comparisons of Ironic with placement; `tell` reports the differences to placement."""
+    """Rounds of comparisons of Ironic with placement; `repair` reports the differences to placement."""
 
-    def __init__(
-        self,
-        survey: Survey,
-        repair: Tell,
-        clock: Clock,
-        *,
-        full_every: int = 10,  # rounds
-        pages_per_second: float = 4.0,
-        share: float = 0.1,  # of the nodes; if more are deleted since the last round, no node is removed
-        allow_removals: bool = False,  # remove deleted nodes however many there are
-        placed: Callable[[Mapping[str, Provider]], None] = lambda placed: None,
-        unsure: Callable[[str], None] = lambda uuid: None,
-    ) -> None:
-        """`placed` receives placement's providers. `unsure` receives a node that differs and must be read by
-        itself, because placement may have a newer report of it.
-        """
-        self._survey = survey
-        self._publish_reports = repair
-        self._clock = clock
-        self._full_every = full_every
-        self._between_pages = 1 / pages_per_second
-        self._share = share
-        self._allow_removals = allow_removals
-        self._placed = placed
-        self._unsure = unsure
-        self.held_back = 0  # deleted nodes, at least so many, that were not removed
-        self._rounds_to_full = 0
-        self._horizon: Horizon | None = None
-        self._known: dict[str, int] = {}  # the sequence of each node in placement before it was read
+    survey: Survey
+    repair: Tell
+    clock: Clock
+    _: KW_ONLY
+    full_every: int = 10  # rounds
+    pages_per_second: float = 4.0
+    share: float = 0.1  # of the nodes; if more are deleted since the last round, no node is removed
+    allow_removals: bool = False  # remove deleted nodes however many there are
+    placed: Callable[[Mapping[str, Provider]], None] = lambda placed: None  # receives placement's providers
+    unsure: Callable[[str], None] = lambda uuid: None  # requests a read: placement may know more
+    held_back: int = field(default=0, init=False)  # deleted nodes, at least so many, that were not removed
+    _rounds_to_full: int = field(default=0, init=False)
+    _horizon: Horizon | None = field(default=None, init=False)
+    # the sequence of each node in placement before it was read
+    _known: dict[str, int] = field(default_factory=dict, init=False)
 
     async def round(self, *, deaf: bool = False) -> None:
         """Compare what is due. After a raised Unavailable or IronicRefused the next round reads everything.
 
-        `deaf` means that notifications are not received: if recent changes cannot be listed, everything is
-        read.
+        `deaf` means without notifications: if recent changes cannot be listed, everything is read.
         """
         await self._compare(full=self._rounds_to_full == 0 or (deaf and self._horizon is None))
 
@@ -86,7 +73,7 @@ class Sweep:
         try:
             if full or (not await self._read_changed() and all_if_must):
                 await self._everything()
-                self._rounds_to_full = self._full_every
+                self._rounds_to_full = self.full_every
             self._rounds_to_full = max(self._rounds_to_full - 1, 0)
         except (Unavailable, IronicRefused):
             SWEEPS_FAILED.inc()
@@ -94,15 +81,15 @@ class Sweep:
             raise
 
     async def _everything(self) -> None:
-        start, began = self._clock.now(), monotonic()
-        horizon = await self._survey.horizon()
-        placed = await self._survey.placed()
-        self._placed(placed)
+        start, began = self.clock.now(), monotonic()
+        horizon = await self.survey.horizon()
+        placed = await self.survey.placed()
+        self.placed(placed)
         self._known = {uuid: provider.sequence for uuid, provider in placed.items()}
         read: dict[str, str | None] = {}
         left: Counter[str] = Counter()
         page_began = monotonic()
-        async for found in self._survey.everything(placed, read):
+        async for found in self.survey.everything(placed, read):
             left += await self._repair(found)
             await self._pause(monotonic() - page_began)
             page_began = monotonic()
@@ -120,13 +107,13 @@ class Sweep:
             return True  # this Ironic cannot list them: only full rounds count
         began = monotonic()
         try:
-            reads, horizon = await self._survey.read_changed(self._horizon)
+            reads, horizon = await self.survey.read_changed(self._horizon)
         except ReadAll as why:
             log.info("sweeping all: %s", why)
             return False
-        placed = await self._survey.placed_now(str(raw["uuid"]) for raw, _ in reads)
-        self._placed(placed)
-        await self._repair(await self._survey.judged(reads, placed))
+        placed = await self.survey.placed_now(str(raw["uuid"]) for raw, _ in reads)
+        self.placed(placed)
+        await self._repair(await self.survey.judged(reads, placed))
         self._horizon = horizon
         SWEEP_SECONDS.labels("recent").observe(monotonic() - began)
         return True
@@ -134,11 +121,11 @@ class Sweep:
     async def _unlisted(self, placed: Mapping[str, Provider], read: Collection[str]) -> list[SurveyedNode]:
         """Return placement's nodes that a listing left out, without deleted ones if too many."""
         present = sum(not provider.gone for provider in placed.values())
-        most = allowance(present, self._share)
-        unread = self._survey.unread(placed, read)
-        found = await self._survey.each(unread, placed, None if self._allow_removals else most)
+        most = allowance(present, self.share)
+        unread = self.survey.unread(placed, read)
+        found = await self.survey.each(unread, placed, None if self.allow_removals else most)
         missing = sum(node.node is None for node in found)
-        self.held_back = missing if missing > most and not self._allow_removals else 0
+        self.held_back = missing if missing > most and not self.allow_removals else 0
         UNREPAIRED.labels("gone").set(self.held_back)
         if self.held_back:
             log.error(
@@ -156,55 +143,46 @@ class Sweep:
             DIFFERENCES.labels(aspect).inc(number)
         repairable = [node for node in found if node.repairable]
         if repairable:
-            now = await self._survey.placed_now(node.uuid for node in repairable)
+            now = await self.survey.placed_now(node.uuid for node in repairable)
             settled = []
             for node in repairable:
                 if self._settled(node, now.get(node.uuid)):
                     settled.append(node)
                 elif node.node is not None:
-                    self._unsure(node.uuid)
+                    self.unsure(node.uuid)
             self._known.update((uuid, provider.sequence) for uuid, provider in now.items())
-            if different := self._survey.still_different(settled, now):
+            if different := self.survey.still_different(settled, now):
                 log.info("reporting %d nodes that changed without a notification", len(different))
-                await self._publish_reports(different)
+                await self.repair(different)
         return Counter({aspect: counts[aspect] for aspect in WAITING})
 
     def _settled(self, seen: SurveyedNode, now: Provider | None) -> bool:
-        """Return whether placement has no newer report of a node than this read. Sequences decide, because
-        clocks may disagree.
-        """
+        """Return whether placement has no newer report than this read, by sequences instead of clocks."""
         if now is None:
             return True
         return now.sequence < sequence_at(seen.began.at) or now.sequence == self._known.get(seen.uuid)
 
     async def _pause(self, spent: float) -> None:
         """Wait between pages, to limit the load on Ironic and the delay of notifications."""
-        await asyncio.sleep(max(0.0, self._between_pages * self._clock.chance.uniform(0.8, 1.2) - spent))
+        await asyncio.sleep(max(0.0, self.clock.chance.uniform(0.8, 1.2) / self.pages_per_second - spent))
 
 
 SOONEST_SECONDS = 5.0  # between two full sweeps, however often notifications may have been lost
 SETTLING_SECONDS = 2.0  # until a hinted change has taken effect
 
 
+@dataclass(eq=False, kw_only=True)
 class SweepSchedule:
     """The schedule of a sweep's rounds. The first round reads everything."""
 
-    def __init__(
-        self,
-        sweep: Sweep,
-        *,
-        seconds: float,
-        deaf_seconds: float,
-        is_subscribed: Callable[[], bool] | None,  # missing: notifications are not used
-    ) -> None:
-        self._sweep = sweep
-        self._seconds = seconds
-        self._deaf_seconds = min(deaf_seconds, seconds)
-        self._is_subscribed = is_subscribed
-        self._stirred = asyncio.Event()
-        self._gap = True  # notifications may be lost: only a full sweep will do
-        self._settled_at: float | None = None  # when the hinted change has taken effect
-        self._everything_at = 0.0  # the earliest time of the next full sweep
+    sweep: Sweep
+    seconds: float
+    deaf_seconds: float
+    is_subscribed: Callable[[], bool] | None  # missing: notifications are not used
+    _stirred: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _gap: bool = field(default=True, init=False)  # notifications may be lost: only a full sweep will do
+    _settled_at: float | None = field(default=None, init=False)  # when the hinted change has taken effect
+    _everything_at: float = field(default=0.0, init=False)  # the earliest time of the next full sweep
 
     def missed(self) -> None:
         """Record that notifications may be lost: the next round comes soon and reads everything."""
@@ -217,9 +195,7 @@ class SweepSchedule:
         self._stirred.set()
 
     async def run(self) -> None:
-        if (
-            self._is_subscribed is not None
-        ):  # a notification after the subscription cannot be lost, so read after it
+        if self.is_subscribed is not None:  # read after it: no later notification can be lost
             await self._wake_within(SOONEST_SECONDS)
         while True:
             began = asyncio.get_running_loop().time()
@@ -228,7 +204,7 @@ class SweepSchedule:
             except (Unavailable, IronicRefused) as problem:
                 log.warning("no sweep over Ironic's nodes: %s", problem)
                 self._gap = True
-                await asyncio.sleep(min(self._seconds, 2 * SOONEST_SECONDS))
+                await asyncio.sleep(min(self.seconds, 2 * SOONEST_SECONDS))
             else:
                 await self._until_due(began)
 
@@ -236,28 +212,28 @@ class SweepSchedule:
         loop = asyncio.get_running_loop()
         self._settled_at = None
         if not self._gap:
-            await self._sweep.round(deaf=self._disconnected())
+            await self.sweep.round(deaf=self._disconnected())
             return
-        await self._sweep.read_changed()  # two requests find most differences
+        await self.sweep.read_changed()  # two requests find most differences
         await asyncio.sleep(self._everything_at - loop.time())
         self._gap = False
-        await self._sweep.everything()
+        await self.sweep.everything()
         self._everything_at = loop.time() + SOONEST_SECONDS
 
     async def _until_due(self, began: float) -> None:
         loop = asyncio.get_running_loop()
         while not self._gap:
-            due = began + (self._deaf_seconds if self._disconnected() else self._seconds)
+            due = began + (min(self.deaf_seconds, self.seconds) if self._disconnected() else self.seconds)
             if self._settled_at is not None:
                 due = min(due, max(began + SOONEST_SECONDS, self._settled_at))
             if loop.time() >= due:
                 return
-            await self._wake_within(min(due - loop.time(), self._deaf_seconds))
+            await self._wake_within(min(due - loop.time(), self.deaf_seconds))
 
     def _disconnected(self) -> bool:
-        if self._is_subscribed is None:
+        if self.is_subscribed is None:
             return False
-        subscribed = self._is_subscribed()
+        subscribed = self.is_subscribed()
         SUBSCRIBED.set(subscribed)
         return not subscribed
 

@@ -55,8 +55,7 @@ def ironic_sync(
     skip_reserve_in_use: bool = False,
     clock: Clock | None = None,
 ) -> Worker:
-    """Return the worker of ironic_sync. It applies events of tools and simulations as they are, and follows
-    an Ironic if one is given.
+    """Return the worker of ironic_sync, which applies events of tools, and follows an Ironic if one is given.
 
     With `skip_reserve_in_use` an available node with an instance stays schedulable, like Nova's setting.
     """
@@ -103,7 +102,7 @@ def _following(ironic: FollowedIronic, publish: Publish, find: Find | None, cloc
             share=ironic.share_gone,
         )
         schedule = SweepSchedule(
-            sweep,
+            sweep=sweep,
             seconds=ironic.sweep_seconds,
             deaf_seconds=ironic.deaf_sweep_seconds,
             is_subscribed=None if notifications is None else lambda: notifications.subscribed,

@@ -16,9 +16,7 @@ _NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 class DeviceBook:
-    """The providers of all hosts of one agent with the guests that use them. Unknown providers are shared
-    pools of other owners.
-    """
+    """The devices of all hosts of one agent. Unknown providers are shared pools of other owners."""
 
     def __init__(self) -> None:
         self.held: dict[GuestKey, Allocations] = {}
@@ -30,9 +28,7 @@ class DeviceBook:
         self._departed: dict[str, str] = {}  # provider → name, for providers that were removed
 
     def furnish(self, tree: ProviderTree, moving: Collection[str] = ()) -> None:
-        """Replace the provider tree of a host; placement moves the allocations of `moving` providers when it
-        applies the report.
-        """
+        """Replace the tree of a host; placement itself moves the allocations of `moving` providers."""
         now = {provider.id: provider for provider in tree.providers}
         for id_ in self._of_root.get(tree.root, ()):
             name, _ = self._has.pop(id_)
@@ -115,11 +111,9 @@ Held = tuple[tuple[str, int], Allocations]  # a guest (build and attempt) and it
 
 
 def reshaping(stored: Sequence[TreeProvider], tree: ProviderTree, guests: Iterable[Held]) -> Reshaping | None:
-    """Return the inventory that a report of this tree moves, and the new providers of guests' allocations;
-    None if none is used.
+    """Return the moves of inventory and guests that a report of this tree needs; None if nothing moves.
 
-    A class that a provider lost goes to the providers that gained it. A guest goes to one of them as a whole
-    if it fits.
+    A class that a provider lost goes to the providers that gained it. A guest goes to one of them if it fits.
     """
     moves = tuple(_moves(stored, tree))
     if not moves:

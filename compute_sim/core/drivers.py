@@ -131,12 +131,10 @@ _NETWORK_CARDS = (
 
 
 class SriovDriver(DriverOptions, frozen=True, kw_only=True):
-    """Network cards with SR-IOV: a physical function (PF) is split into virtual functions (VFs), or used
-    whole.
+    """Network cards with SR-IOV: a physical function (PF) is used whole, or split into virtual functions.
 
     A PF is a provider with one unit of SRIOV_NET_VF for each VF. A request for the whole PF asks for all
-    units, with the trait CUSTOM_PF_WITH_<n>_VFS to select its size. So the claim itself excludes using a PF
-    both ways.
+    units and requires the trait CUSTOM_PF_WITH_<n>_VFS. So the claim itself excludes using a PF both ways.
     """
 
     functions: tuple[PhysicalFunction, ...] = _NETWORK_CARDS
@@ -179,8 +177,7 @@ _GPUS = (
 class VgpuDriver(DriverOptions, frozen=True, kw_only=True):
     """Physical GPUs with a provider for each type of virtual GPU that they can be cut into.
 
-    A GPU runs one type at a time: its types exclude each other by a trait, so placement refuses a second
-    one.
+    A GPU runs one type at a time: its types exclude each other by a trait that placement checks.
     """
 
     gpus: tuple[PhysicalGpu, ...] = _GPUS

@@ -100,8 +100,7 @@ NOTHING = "nothing"  # the holder has no allocation on the guest's host
 
 
 def ownership(build_here: bool, holder_type: str | None, kept_otherwise: bool = False) -> Ownership:
-    """Return whether a guest belongs to this agent, from the allocations of its build and of its holder
-    consumer on its host.
+    """Return whether a guest is this agent's, from the allocations of its build and its holder on the host.
 
     A guest held by a migration may run on another host, so it is left alone until an order decides.
     """

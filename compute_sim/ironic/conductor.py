@@ -7,7 +7,9 @@ import asyncio
 import heapq
 import itertools
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, get_args
 
 from bus.clock import Clock
@@ -20,10 +22,6 @@ Notification = SentNotification | AllocationNotification
 Emit = Callable[[Notification], None]
 
 AT_ONCE = 200  # actions before other tasks may run
-
-
-async def _next_turn() -> None:
-    await asyncio.sleep(0)
 
 
 # The kind of work on a node.
@@ -70,19 +68,12 @@ class SimPlan:
 
 
 class Conductor:
-    """The conductor of a simulated Ironic with its nodes. `emit` receives notifications; `wait_for_space`
-    returns when it can accept more.
-    """
+    """The conductor of a simulated Ironic with its nodes; `emit` receives its notifications."""
 
     host = "localhost"
 
     def __init__(
-        self,
-        plan: SimPlan | None = None,
-        clock: Clock | None = None,
-        emit: Emit = lambda _: None,
-        *,
-        wait_for_space: Callable[[], Awaitable[None]] = _next_turn,
+        self, plan: SimPlan | None = None, clock: Clock | None = None, emit: Emit = lambda _: None
     ) -> None:
         self.plan = plan or SimPlan()
         self.clock = clock or Clock()
@@ -90,7 +81,8 @@ class Conductor:
         self._names: dict[str, str] = {}
         self._instances: dict[str, str] = {}
         self.emit = emit
-        self.wait_for_space = wait_for_space  # await it before emitting more
+        # await it before emitting more
+        self.wait_for_space: Callable[[], Awaitable[None]] = partial(asyncio.sleep, 0)
         self._works: dict[str, int] = {}
         self._planned: dict[tuple[str, Kind], Fault] = {}
         self._waiting: dict[str, asyncio.Event] = {}
@@ -160,11 +152,9 @@ class Conductor:
             if loop.time() >= deadline:
                 raise locked(node)
             freed = self._waiting.setdefault(uuid, asyncio.Event())
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline):
                     await freed.wait()
-            except TimeoutError:
-                pass
 
     def unlock(self, node: SimNode) -> None:
         node.reservation = None
@@ -187,11 +177,9 @@ class Conductor:
                 await self.wait_for_space()
                 continue
             self._stirred.clear()
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout_at(self._due[0][0] if self._due else None):
                     await self._stirred.wait()
-            except TimeoutError:
-                pass
             await self.wait_for_space()
 
     def notify(

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
@@ -75,11 +76,9 @@ class Backlog(Generic[T]):
 
 
 class IronicExchange:
-    """Ironic's exchange. While the broker is unreachable, notifications wait; if too many wait, requests wait
-    too.
+    """Ironic's exchange. While the broker is unreachable, notifications wait; if too many wait, requests do.
 
-    `lossy` is the share of later steps without a notification: a real Ironic drops notifications of steps
-    that follow immediately.
+    `lossy` is the share of later steps without a notification: a real Ironic drops some of these.
     """
 
     def __init__(
@@ -147,23 +146,15 @@ class IronicExchange:
         return lost
 
 
+@dataclass(eq=False)
 class BusNotifier:
-    """Publishes the real state of nodes on berth's bus, like a tool; requests are not published.
+    """Publishes the real state of nodes on berth's bus, as tools do; requests are not published."""
 
-    `publish` is the bus's; `whose` returns the cell, agent and zone of a node.
-    """
-
-    def __init__(
-        self,
-        publish: Callable[..., Awaitable[None]],
-        whose: Callable[[SimNode], tuple[str, str, str]],
-        clock: Clock | None = None,
-    ) -> None:
-        self._publish = publish
-        self._whose = whose
-        self._clock = clock or Clock()
-        self._last = 0  # microseconds
-        self._backlog: Backlog[NodeChanged] = Backlog()
+    publish: Callable[..., Awaitable[None]]
+    whose: Callable[[SimNode], tuple[str, str, str]]  # the cell, agent and zone of a node
+    clock: Clock = field(default_factory=Clock)
+    _last: int = 0  # microseconds
+    _backlog: Backlog[NodeChanged] = field(default_factory=Backlog)
 
     def __call__(self, notification: Notification) -> None:
         if isinstance(notification, SentNotification) and not notification.asked:
@@ -172,9 +163,7 @@ class BusNotifier:
             )
 
     def introduce(self, nodes: Iterable[SimNode]) -> None:
-        """Publish the given nodes on berth's bus, because without the REST API nothing else makes them
-        known.
-        """
+        """Publish the given nodes on berth's bus: without the REST API they are unknown."""
         for node in nodes:
             self._backlog.put(self._changed(node, "create"))
 
@@ -182,21 +171,21 @@ class BusNotifier:
         await self._backlog.wait_for_space()
 
     async def run(self) -> None:
-        backoff = Backoff(self._clock)
+        backoff = Backoff(self.clock)
         while True:
             batch = await self._backlog.batch()
             try:
-                await self._publish(*batch)
+                await self.publish(*batch)
             except (Unavailable, Unroutable) as problem:  # ironic_sync may not be running yet
                 log.info("%s; %d node events wait", problem, len(self._backlog))
                 await backoff.pause()
             else:
-                backoff = Backoff(self._clock)
+                backoff = Backoff(self.clock)
                 self._backlog.sent(len(batch))
 
     def _changed(self, node: SimNode, event: str, *, deleted: bool = False) -> NodeChanged:
-        self._last = max(self._last + 1, int(self._clock.now() * 1_000_000))
-        cell, agent, zone = self._whose(node)
+        self._last = max(self._last + 1, int(self.clock.now() * 1_000_000))
+        cell, agent, zone = self.whose(node)
         return NodeChanged(
             event=event,
             node=node.uuid,

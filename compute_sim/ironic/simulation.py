@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from random import Random
 
@@ -24,9 +25,7 @@ from compute_sim.ironic.transitions import Works
 
 
 class Simulation:
-    """A simulated Ironic with the given nodes: call `run`, or serve its `worker`. Without a sink it sends no
-    notifications.
-    """
+    """A simulated Ironic: call `run`, or serve its `worker`. Without a sink it sends no notifications."""
 
     def __init__(
         self,
@@ -41,10 +40,9 @@ class Simulation:
         self._notify = voice
         self._listener = listener
         self.sent = 0  # notifications
-        if voice is None:
-            self.conductor = Conductor(plan, clock, self._handle)
-        else:
-            self.conductor = Conductor(plan, clock, self._handle, wait_for_space=voice.wait_for_space)
+        self.conductor = Conductor(plan, clock, self._handle)
+        if voice is not None:
+            self.conductor.wait_for_space = voice.wait_for_space
         self.works = Works(self.conductor)
         self.power = Power(self.conductor)
         self.conductor.enroll(nodes)
@@ -86,63 +84,62 @@ _MOST = 0.1  # maximum share of the nodes in each kind of use
 _REQUEST = "req-churn"
 
 
+@dataclass(eq=False)
 class Churn:
-    """Background traffic: nodes are deployed, repaired and switched.
+    """Background traffic: nodes are deployed, repaired and switched. `sent` counts all notifications."""
 
-    `sent` returns the number of notifications, including those that other requests caused.
-    """
+    conductor: Conductor
+    api: Api
+    sent: Callable[[], int]
+    _mended: list[str] = field(default_factory=list)
+    _deployed: list[str] = field(default_factory=list)
 
-    def __init__(self, conductor: Conductor, api: Api, sent: Callable[[], int]) -> None:
-        self._conductor = conductor
-        self._api = api
-        self._rate = conductor.plan.churn
-        self._sent = sent
-        self._chance = Random(conductor.plan.seed)
-        self._mended: list[str] = []
-        self._deployed: list[str] = []
+    def __post_init__(self) -> None:
+        self._rate = self.conductor.plan.churn
+        self._chance = Random(self.conductor.plan.seed)
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
-        began, before = loop.time(), self._sent()
+        began, before = loop.time(), self.sent()
         while True:
-            while self._sent() - before < self._rate * (loop.time() - began):
+            while self.sent() - before < self._rate * (loop.time() - began):
                 if not await self._something():
-                    began, before = loop.time(), self._sent()  # a missed rate is not made up for
+                    began, before = loop.time(), self.sent()  # a missed rate is not made up for
                     break
             await asyncio.sleep(_PERIOD)
 
     async def _something(self) -> bool:
         """Start one small random change on some node; return False if no node permits one."""
-        if not (pool := self._conductor.nodes):
+        if not (pool := self.conductor.nodes):
             return False
         most = max(1, int(_MOST * len(pool)))
         draw = self._chance.random()
         try:
             if (draw < 0.3 and len(self._mended) >= most) or (0.3 <= draw < 0.4 and self._mended):
-                await self._api.maintain(self._pop_random(self._mended), False, None, _REQUEST)
+                await self.api.maintain(self._pop_random(self._mended), False, None, _REQUEST)
             elif (0.3 <= draw < 0.7 and len(self._deployed) >= most) or (
                 0.7 <= draw < 0.8 and self._deployed
             ):
-                await self._api.provision(self._pop_random(self._deployed), "deleted", {}, _REQUEST)
+                await self.api.provision(self._pop_random(self._deployed), "deleted", {}, _REQUEST)
             elif (node := self._free()) is None:
                 return False
             elif draw < 0.3:
                 self._mended.append(node.uuid)
-                await self._api.maintain(node.uuid, True, "a disk is replaced", _REQUEST)
+                await self.api.maintain(node.uuid, True, "a disk is replaced", _REQUEST)
             elif draw < 0.7:
                 await self._deploy(node)
             elif draw < 0.9:
                 target = "power off" if node.power_state == "power on" else "power on"
-                await self._api.power(node.uuid, target, _REQUEST)
+                await self.api.power(node.uuid, target, _REQUEST)
             else:
-                await self._api.provision(node.uuid, "manage", {}, _REQUEST)
-                await self._api.provision(node.uuid, "provide", {}, _REQUEST)
+                await self.api.provision(node.uuid, "manage", {}, _REQUEST)
+                await self.api.provision(node.uuid, "provide", {}, _REQUEST)
         except ApiRefusal:
             pass  # another request was faster
         return True
 
     def _free(self) -> SimNode | None:
-        nodes = self._conductor.nodes
+        nodes = self.conductor.nodes
         start = self._chance.randrange(len(nodes))
         for node in islice(nodes.values(), start, start + _TRIES):
             if (
@@ -155,11 +152,11 @@ class Churn:
         return None
 
     async def _deploy(self, node: SimNode) -> None:
-        instance = self._conductor.clock.uuid()
+        instance = self.conductor.clock.uuid()
         patch = [{"op": "add", "path": "/instance_uuid", "value": instance}]
-        await self._api.patch(node.uuid, patch, _REQUEST)
+        await self.api.patch(node.uuid, patch, _REQUEST)
         self._deployed.append(node.uuid)
-        await self._api.provision(node.uuid, "active", {}, _REQUEST)
+        await self.api.provision(node.uuid, "active", {}, _REQUEST)
 
     def _pop_random(self, uuids: list[str]) -> str:
         index = self._chance.randrange(len(uuids))

@@ -1,13 +1,12 @@
-"""The agent's lease: renewed continuously and checked before every write to Ironic, with the nodes that it
-covers.
-"""
+"""The agent's lease on nodes: renewed continuously, and checked before every write to Ironic."""
 
 import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
-from typing import Literal, Protocol
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 from bus.chunks import portions
 from bus.clock import Clock
@@ -23,9 +22,7 @@ Standing = Literal["ours", "not yet", "over"]
 
 
 class LeasedNodes:
-    """The bare-metal nodes that the agent has leased; none before the first answer. All times are
-    monotonic.
-    """
+    """The nodes that the agent has leased; none before the first answer. Times are monotonic."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -118,44 +115,38 @@ class UnsharedNodes:
         return True
 
 
+@dataclass(eq=False)
 class NodeLease:
     """Access to the nodes for which an agent has a lease, in a pool of agents that share nodes."""
 
-    def __init__(
-        self,
-        agent: str,
-        pool: str,
-        cell: str,
-        ask: Ask[LeaseAsked, LeaseAnswered],
-        clock: Clock,
-        report_nodes: Ask[NodesReported, NodesTaken] | None = None,
-        list_nodes: ListNodes | None = None,
-    ) -> None:
-        self.agent = agent
-        self.pool = pool
-        self.cell = cell
+    agent: str
+    pool: str
+    cell: str
+    ask: Ask[LeaseAsked, LeaseAnswered]
+    clock: Clock
+    report_nodes: Ask[NodesReported, NodesTaken] | None = None
+    list_nodes: ListNodes | None = None
+
+    def __post_init__(self) -> None:
         # called when there is more, or less, that may be done
         self.changed: Callable[[], None] = lambda: None
-        self._ask = ask
-        self._report_nodes = report_nodes
-        self._list_nodes = list_nodes
-        self._clock = clock
-        self._run = clock.uuid()
+        self._run = self.clock.uuid()
         self._lent = LeasedNodes()
         self._writing: Counter[str] = Counter()  # writes in progress by node
         self._stopping: set[str] = set()  # nodes lost during a write
         self._seen = 0  # the version that we have confirmed
         self._refused = False
+        self._address: dict[str, Any] = {"cell": self.cell, "agent": self.agent, "pool": self.pool}
 
     def standing(self, root: str, epoch: int, since: float) -> Standing:
-        return self._lent.standing(root, epoch, since, self._clock.monotonic())
+        return self._lent.standing(root, epoch, since, self.clock.monotonic())
 
     def good(self) -> bool:
-        return self._lent.good(self._clock.monotonic())
+        return self._lent.good(self.clock.monotonic())
 
     @asynccontextmanager
     async def writing(self, root: str, epoch: int) -> AsyncIterator[None]:
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         if self._lent.standing(root, epoch, now, now) != "ours":
             raise NotLeased(f"agent {self.agent} may not act on node {root} now")
         self._writing[root] += 1
@@ -174,39 +165,32 @@ class NodeLease:
         """Renew the lease until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._renew_repeatedly())
-            if self._report_nodes is not None and self._list_nodes is not None:
-                group.create_task(self._report_periodically(self._report_nodes, self._list_nodes))
+            if self.report_nodes is not None and self.list_nodes is not None:
+                group.create_task(self._report_periodically(self.report_nodes, self.list_nodes))
 
     async def leave(self) -> None:
         """Release the lease, so that other agents may act immediately."""
-        question = LeaseAsked(cell=self.cell, agent=self.agent, pool=self.pool, run=self._run, leaves=True)
+        question = LeaseAsked(**self._address, run=self._run, leaves=True)
         self._lent = LeasedNodes()
         with suppress(Unavailable, AnswerRefused):
-            await self._ask(question)
+            await self.ask(question)
 
     async def _renew_repeatedly(self) -> None:
         while True:
-            began = self._clock.monotonic()
+            began = self.clock.monotonic()
             more = await self._renew()
             if not more:
                 left = self._lent.until - began if self.good() else UNREPORTED_SECONDS * ASKS
                 pause = min(max(left / ASKS, SHORTEST_PAUSE), UNREPORTED_SECONDS)
-                await asyncio.sleep(max(began + pause - self._clock.monotonic(), 0.0))
+                await asyncio.sleep(max(began + pause - self.clock.monotonic(), 0.0))
 
     async def _renew(self) -> bool:
         if not self._stopping:
             self._seen = self._lent.version
-        asked_at, was_good = self._clock.monotonic(), self.good()
-        question = LeaseAsked(
-            cell=self.cell,
-            agent=self.agent,
-            pool=self.pool,
-            run=self._run,
-            epoch=self._lent.epoch,
-            seen=self._seen,
-        )
+        asked_at, was_good = self.clock.monotonic(), self.good()
+        question = LeaseAsked(**self._address, run=self._run, epoch=self._lent.epoch, seen=self._seen)
         try:
-            answer = await self._ask(question)
+            answer = await self.ask(question)
         except (Unavailable, AnswerRefused) as problem:
             if was_good and not self.good():
                 log.warning("agent %s has no lease any more: %s", self.agent, problem)
@@ -242,6 +226,5 @@ class NodeLease:
         after = ""
         for page in [*portions(roots, REPORT_PAGE)] or [()]:
             upto = page[-1] if page and page[-1] != roots[-1] else ""
-            address = {"cell": self.cell, "agent": self.agent, "pool": self.pool}
-            await report_nodes(NodesReported(**address, nodes=page, after=after, upto=upto))
+            await report_nodes(NodesReported(**self._address, nodes=page, after=after, upto=upto))
             after = upto

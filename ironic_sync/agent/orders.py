@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from weakref import WeakValueDictionary
 
 from bus.agent_builds import AgentBuilds, report
@@ -34,23 +34,25 @@ MOST_BEGUN = 4  # a failed deployment that is held and then torn down takes as m
 Key = tuple[type[Order], str, int, str]  # the order's type, build, attempt and node
 
 
+@dataclass(eq=False)
 class OrderProgress:
     """The progress of an order, shared by all its deliveries."""
 
-    def __init__(self, order: Order, now: float) -> None:
-        self.order = order
-        self.came = now
-        self.turn = 0  # counts the deliveries: all but the last are abandoned
-        self.woken = asyncio.Event()
-        self.given_up = ""
-        self.writes = True
-        self.refused: Step | None = None  # the step that Ironic refused last time
-        self.state = ""
-        self.changed = now  # when the node's state last changed
-        # since when the node has been in maintenance without being deployed
-        self.maintained: float | None = None
-        self.begun = 0  # how often a transition was started: repeating it has limits
-        self.pause = SHORTEST_PAUSE
+    order: Order
+    came: float
+    turn: int = 0  # counts the deliveries: all but the last are abandoned
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
+    given_up: str = ""
+    writes: bool = True
+    refused: Step | None = None  # the step that Ironic refused last time
+    state: str = ""
+    # since when the node has been in maintenance without being deployed
+    maintained: float | None = None
+    begun: int = 0  # how often a transition was started: repeating it has limits
+    pause: float = SHORTEST_PAUSE
+
+    def __post_init__(self) -> None:
+        self.changed = self.came  # when the node's state last changed
 
     def saw(self, node: MetalNode | None, now: float, maintenance_patience: float) -> None:
         """Record the provision state of the order's node at the monotonic time `now`."""
@@ -71,9 +73,7 @@ class OrderProgress:
             self.given_up = f"the node has been in maintenance for {now - self.maintained:.0f} s: {reason}"
 
     def rest(self) -> float:
-        """Return the minimum pause before the next check of the node, which grows with repeated
-        tear-downs.
-        """
+        """Return the minimum pause before the next check, which grows with repeated tear-downs."""
         return 0.0 if self.begun < MOST_BEGUN else min(2.0 ** (self.begun - MOST_BEGUN), LONGEST_PAUSE)
 
 
@@ -127,8 +127,7 @@ class RunningOrders:
     async def _carry_out(self, order: Order) -> AgentReported | None:
         """Execute an order until there is a report; return None if another agent must execute it.
 
-        Without the right to act on the node, nothing is done; once another agent owns the node, that agent
-        receives the remaining work as an order.
+        Without a lease nothing is done; another owner of the node receives the remaining work as an order.
         """
         key = type(order), order.build, order.attempt, order.root
         loop = asyncio.get_running_loop()
@@ -151,13 +150,7 @@ class RunningOrders:
                 result = await self._advance(job) if standing == "ours" else None
                 if result is not None:
                     self._forget(key)
-                    return report(
-                        job.order,
-                        result.outcome,
-                        cause=result.cause,
-                        retry=result.retry,
-                        leftover=result.leftover,
-                    )
+                    return report(job.order, **asdict(result))
             if not self.right.good() and self.clock.monotonic() - job.came > NO_LEASE_SECONDS:
                 # another process of the same agent may have it
                 raise Retry(1.0, f"agent {self.agent} has no lease")
@@ -212,10 +205,9 @@ class RunningOrders:
             return node_of(await self.api.patch_node(node.uuid, patch))
 
     async def _turned_down(self, job: OrderProgress, step: Step, problem: IronicRefused) -> steps.Say | None:
-        """Handle a step that Ironic refused. The node is read again in any case.
+        """Handle a step that Ironic refused; the node is read again. Conflict (409) is temporary.
 
-        Conflict (409) is temporary. A step refused twice for another reason is abandoned, but a reserved
-        node must be released, however long that takes.
+        A step refused twice for another reason is abandoned, but a reserved node must be released.
         """
         busy = problem.status == 409
         again, job.refused = job.refused == step, step

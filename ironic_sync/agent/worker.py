@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -48,30 +49,29 @@ def notification_source(notifications: Notifications) -> NotificationSource:
     return follow
 
 
+@dataclass(eq=False)
 class _Heartbeats:
-    def __init__(
-        self, agent: str, cell: str, orders: RunningOrders, period: float, patience: float, pool: str
-    ) -> None:
-        self._agent = pool
-        self._cell = cell
-        self._orders = orders
-        self._period = period
-        self._patience = patience
-        self._run = orders.clock.uuid()
-        self._sequence = ReportSequence(orders.clock)
+    agent: str  # or the pool of agents
+    cell: str
+    orders: RunningOrders
+    period: float
+    patience: float
+
+    def __post_init__(self) -> None:
+        self._run = self.orders.clock.uuid()
+        self._sequence = ReportSequence(self.orders.clock)
         self._reported: dict[str, str] = {}  # nodes that the last heartbeat reported as building
 
     async def beat(self) -> Sequence[HostReported]:
         """Return heartbeats of the nodes on which the agent builds, under the name of the pool of agents.
 
-        No heartbeat is sent while Ironic is unreachable or the lease is missing, because the agent could not
-        build.
+        No heartbeat is sent while Ironic is unreachable or the lease is missing: the agent could not build.
         """
         if not await self._may_act():
             return []
-        await self._orders.api.node(_NOBODY, ("uuid",))
-        building = Counter(job.order.root for job in self._orders.building())
-        names = {job.order.root: job.order.host for job in self._orders.building()}
+        await self.orders.api.node(_NOBODY, ("uuid",))
+        building = Counter(job.order.root for job in self.orders.building())
+        names = {job.order.root: job.order.host for job in self.orders.building()}
         states = [
             HostState(
                 root=root,
@@ -89,11 +89,11 @@ class _Heartbeats:
         sequence = self._sequence.next()
         return [
             HostReported(
-                cell=self._cell,
-                agent=self._agent,
+                cell=self.cell,
+                agent=self.agent,
                 sequence=sequence,
                 run=self._run,
-                period=self._period,
+                period=self.period,
                 partial=True,
                 hosts=hosts,
             )
@@ -103,15 +103,15 @@ class _Heartbeats:
     async def _may_act(self) -> bool:
         """Return whether the agent has a lease; a starting agent is given a few seconds to get one."""
         for _ in range(LEASE_LOOKS):
-            if self._orders.right.good():
+            if self.orders.right.good():
                 return True
             await asyncio.sleep(LEASE_SECONDS / LEASE_LOOKS)
-        return self._orders.right.good()
+        return self.orders.right.good()
 
     async def progress(self) -> Sequence[AgentReported]:
         """Return progress reports of the builds whose node has changed recently enough."""
-        since = self._orders.clock.monotonic() - self._patience
-        return [report(job.order, "progress") for job in self._orders.building() if job.changed > since]
+        since = self.orders.clock.monotonic() - self.patience
+        return [report(job.order, "progress") for job in self.orders.building() if job.changed > since]
 
 
 def metal_agent(
@@ -128,8 +128,7 @@ def metal_agent(
     clock: Clock | None = None,
     lease: NodeLease | None = None,
 ) -> Worker:
-    """Return the worker of an agent on Ironic's nodes; with a lease it shares them with other agents of its
-    pool.
+    """Return the worker of an agent on Ironic's nodes; with a lease it shares them with its pool.
 
     `patience` is how long progress is reported for an unchanged node. `maintenance_patience` is how long a
     node that enters maintenance during deployment is waited for.
@@ -143,7 +142,7 @@ def metal_agent(
         AgentBuilds(),
         lease or UnsharedNodes(),
     )
-    tidings = _Heartbeats(agent, cell, orders, period, patience, lease.pool if lease else agent)
+    tidings = _Heartbeats(lease.pool if lease else agent, cell, orders, period, patience)
     runs: list[Callable[[], Coroutine[Any, Any, None]]] = []
     if notifications is not None:
         runs.append(partial(notifications, orders.check_node))

@@ -90,9 +90,7 @@ class Step(NamedTuple):
 def handle(
     belief: KnownState, notification: ReceivedNotification, rules: KnownStateRules, received: int
 ) -> Step:
-    """Apply a notification to the known state of a node. `received` counts all notifications received so far.
-    Raises Invalid.
-    """
+    """Apply a notification to the known state of a node; `received` counts all so far. Raises Invalid."""
     node = notification.node
     if notification.event in _ASKED_OF_THE_API and notification.phase in ("start", "error"):
         return Step(belief, "asked", read=rules.can_read and notification.phase == "error")
@@ -130,10 +128,8 @@ def read(
     """Apply the result of a read (`node` is None if Ironic has no such node) to the known state of a node.
 
     `known` is the sequence of placement's last report and `was` the place stored there. With `again`,
-    placement does not have what was reported last, so the report is sent again.
-
-    A notification that arrived during the read can contradict it: then nothing is settled and the node is
-    read again.
+    placement lacks the last report, so it is sent again. After a notification during the read, nothing is
+    settled and the node is read again.
     """
     sequence = max(sequence_at(began.at), belief.sequence + 1, known + 1)
     overtaken = belief.received > began.received
@@ -216,7 +212,6 @@ def _merged(belief: KnownState, event: str, new: IronicNode) -> IronicNode:
         new,
         provision_state=old.provision_state,  # the conductor reports provision state and power state itself
         target_provision_state=old.target_provision_state,
-        provision_updated_at=old.provision_updated_at,
         power_state=old.power_state,
         maintenance=new.maintenance or (old.maintenance and not about_maintenance),
         instance_uuid=old.instance_uuid or new.instance_uuid,
@@ -240,7 +235,7 @@ def _deleted(
 ) -> Step:
     known = belief.reported
     if known is not None:
-        place: Place | None = _place_of(known)
+        place: Place | None = Place.of(known)
     else:
         place = None if rules.only_reads_place else rules.place(node)
     belief = _without(
@@ -297,9 +292,5 @@ def _same(report: InventoryReported, before: InventoryReported | None) -> bool:
 def _last_place(belief: KnownState, rules: KnownStateRules) -> Place | None:
     """Return the cell and agent under which placement should have the node, or None."""
     if belief.reported is not None:
-        return None if belief.reported.gone else _place_of(belief.reported)
+        return None if belief.reported.gone else Place.of(belief.reported)
     return None if belief.node is None else rules.place(belief.node)
-
-
-def _place_of(report: InventoryReported) -> Place:
-    return Place(cell=report.cell, agent=report.agent, zone=report.zone)

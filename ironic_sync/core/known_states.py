@@ -1,6 +1,4 @@
-"""The known states of all nodes (the rules are in `known_state.py`), and the sequences of the reports that
-placement has.
-"""
+"""The known states of all nodes (see `known_state.py`), and the sequences of placement's reports."""
 
 from msgspec.structs import replace
 
@@ -30,9 +28,7 @@ class KnownStates:
         return Moment(now, self.received)
 
     def handle(self, notification: ReceivedNotification, latest: float) -> Step:
-        """Apply a notification to the known state of its node; a date after `latest` counts as `latest`. If
-        it raises Invalid, nothing has changed.
-        """
+        """Apply a notification to its node; a date after `latest` counts as `latest`. Raises Invalid."""
         self.received += 1
         notification = notification if notification.at <= latest else replace(notification, at=latest)
         return self._store(
@@ -62,7 +58,7 @@ class KnownStates:
     def placement_has(self, uuid: str, sequence: int) -> bool:
         """Record a report that placement has applied; return whether another process's replaced ours.
 
-        Our next report then gets a higher sequence number, whatever the clocks of the two processes show.
+        Our next report gets a higher sequence number, whatever the clocks show.
         """
         before = self.of(uuid)
         overruled = before.reported is not None and sequence > before.reported.sequence
@@ -85,9 +81,7 @@ class KnownStates:
         return report
 
     def forget_reported(self) -> None:
-        """Forget all last reports, as other processes may have sent newer ones: each next change is
-        reported.
-        """
+        """Forget all last reports, as other processes may have sent newer ones."""
         self._of = {uuid: replace(belief, reported=None) for uuid, belief in self._of.items()}
 
     def _store(self, uuid: str, step: Step) -> Step:

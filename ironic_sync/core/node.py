@@ -1,6 +1,4 @@
-"""The fields of a node, from a notification or from a read, groups of provision states, and the
-decoding of notifications.
-"""
+"""The fields of an Ironic node, groups of provision states, and the decoding of notifications."""
 
 import calendar
 import re
@@ -11,6 +9,8 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta
 
+from bus.messages import InventoryReported
+from bus.resources import Provider
 from bus.vocabulary import END
 
 _UUID = r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}" + END
@@ -36,7 +36,6 @@ class IronicNode(msgspec.Struct, frozen=True, kw_only=True):
     power_state: str | None = None  # null: never read, or the BMC is unreachable
     maintenance: bool = False
     fault: str | None = None
-    retired: bool = False
     instance_uuid: str | None = None
     traits: tuple[str, ...] = ()
     conductor_group: str = ""
@@ -46,7 +45,6 @@ class IronicNode(msgspec.Struct, frozen=True, kw_only=True):
     properties: dict[str, Any] = {}
     extra: dict[str, Any] = {}
     updated_at: float | None = None  # seconds since the epoch, in whole seconds
-    provision_updated_at: float | None = None
     whole: bool = False  # read from the API; else the payload of a notification
 
 
@@ -58,22 +56,16 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     zone: str = ""
     aggregates: tuple[str, ...] = ()
 
+    @staticmethod
+    def of(owned: InventoryReported | Provider) -> "Place":
+        """Return the owner of a reported node, as far as its deletion needs it."""
+        return Place(cell=owned.cell, agent=owned.agent, zone=owned.zone)
+
 
 # The fields that a read must ask for.
 FIELDS = tuple(name for name in IronicNode.__struct_fields__ if name != "whole")
 
-_TIMES = ("updated_at", "provision_updated_at")
-_NULL_IS_DEFAULT = ("maintenance", "retired", "traits", "conductor_group", "properties", "extra")
-
-
-def from_payload(data: Mapping[str, Any]) -> IronicNode:
-    """Return the node in the `ironic_object.data` of a notification."""
-    return _node(data, whole=False)
-
-
-def from_rest(data: Mapping[str, Any]) -> IronicNode:
-    """Return the node in the answer of Ironic's API to a read."""
-    return _node(data, whole=True)
+_NULL_IS_DEFAULT = ("maintenance", "traits", "conductor_group", "properties", "extra")
 
 
 @lru_cache(4096)
@@ -95,13 +87,14 @@ def is_uuid(text: str) -> bool:
     return re.match(_UUID, text) is not None
 
 
-def _node(data: Mapping[str, Any], *, whole: bool) -> IronicNode:
+def from_rest(data: Mapping[str, Any], *, whole: bool = True) -> IronicNode:
+    """Return the node in an answer of Ironic's API, or in the payload of a notification (not `whole`)."""
     found: dict[str, Any] = {"whole": whole}
     for field in FIELDS:
         value = data.get(field)
         if value is None and field in _NULL_IS_DEFAULT:
             continue
-        if value is not None and field in _TIMES:
+        if value is not None and field == "updated_at":
             try:
                 value = float(int(seconds(value)))  # a read has microseconds, a notification does not
             except (TypeError, ValueError):
@@ -157,7 +150,6 @@ class ReceivedNotification(msgspec.Struct, frozen=True, kw_only=True):
     phase: Phase
     at: float  # seconds since the epoch
     id: str = ""
-    publisher: str = ""
     uuid: str  # empty: unknown
     node: IronicNode | None = None
 
@@ -204,7 +196,7 @@ def _read(message: Mapping[str, Any]) -> ReceivedNotification | Skipped:
         data = data.get("ironic_object.data", data)
     if not isinstance(data, dict):
         return Skipped("unreadable", "payload: there is none")
-    node = from_payload(data) if event != "allocation" else None
+    node = from_rest(data, whole=False) if event != "allocation" else None
     uuid = node.uuid if node is not None else data.get("node_uuid")
     if not isinstance(uuid, str) or not is_uuid(uuid):
         if kind != ALLOCATION + "create.end":  # an allocation names no node before Ironic has chosen one
@@ -214,8 +206,7 @@ def _read(message: Mapping[str, Any]) -> ReceivedNotification | Skipped:
         event=event,
         phase=phase,  # type: ignore[arg-type]  # checked above
         at=_time(message),
-        id=_text(message, "message_id"),
-        publisher=_text(message, "publisher_id"),
+        id=str(message.get("message_id") or "")[:255],
         uuid=uuid,
         node=node,
     )
@@ -227,8 +218,3 @@ def _time(message: Mapping[str, Any]) -> float:
         return seconds(at) if isinstance(at, str) else float(at)  # type: ignore[arg-type]  # or TypeError
     except (TypeError, ValueError, OverflowError):
         raise Malformed(f"timestamp: {at!r} is no time") from None
-
-
-def _text(message: Mapping[str, Any], field: str) -> str:
-    value = message.get(field)
-    return value[:255] if isinstance(value, str) else ""

@@ -11,6 +11,7 @@ class is not reported, so placement keeps what it has. No other field counts.
 """
 
 import re
+from typing import Any
 
 from bus.messages import InventoryReported, NodeChanged
 from bus.reports import Inventory, ProviderReport
@@ -18,6 +19,9 @@ from ironic_sync.core.node import FREE, IronicNode, Place
 
 _CLASS_NAME = re.compile(r"[A-Z0-9_]{1,255}")
 _TRAIT_NAME = re.compile(r"[A-Z0-9_]{1,255}")
+_STATED = (
+    "resource_class", "provision_state", "power_state", "maintenance", "instance_uuid", "traits",
+)  # fmt: skip
 _LATEST = 2**62 / 1_000_000  # seconds; what a sequence can hold
 
 
@@ -26,9 +30,7 @@ class Invalid(ValueError):
 
 
 def class_of(resource_class: str) -> str:
-    """Return the resource class of a node in placement, such as CUSTOM_BARE_METAL for bare-metal. Two names
-    may map to one class.
-    """
+    """Return the resource class of a node in placement, such as CUSTOM_BARE_METAL for bare-metal."""
     name = "CUSTOM_" + re.sub("[^0-9A-Za-z]+", "_", resource_class).upper()
     if not _CLASS_NAME.fullmatch(name) or name == "CUSTOM_":
         raise Invalid(f"resource_class: {resource_class!r} makes no name for a resource class")
@@ -72,28 +74,17 @@ def report(
         traits=node.traits,
         aggregates=place.aggregates,
     )
-    return InventoryReported(
-        root=node.uuid,
-        host=node.uuid,
-        cell=place.cell,
-        agent=place.agent,
-        zone=place.zone,
-        sequence=sequence,
-        providers=(provider,),
-    )
+    return _report(node.uuid, place, sequence, providers=(provider,))
 
 
 def deletion_report(uuid: str, place: Place, sequence: int) -> InventoryReported:
     """Return the report that the node was deleted."""
-    return InventoryReported(
-        root=uuid,
-        host=uuid,
-        cell=place.cell,
-        agent=place.agent,
-        zone=place.zone,
-        sequence=sequence,
-        gone=True,
-    )
+    return _report(uuid, place, sequence, gone=True)
+
+
+def _report(uuid: str, place: Place, sequence: int, **content: Any) -> InventoryReported:
+    content |= {"cell": place.cell, "agent": place.agent, "zone": place.zone}
+    return InventoryReported(root=uuid, host=uuid, sequence=sequence, **content)
 
 
 def inventory_of(event: NodeChanged, *, skip_reserve_in_use: bool = False) -> InventoryReported | None:
@@ -102,15 +93,7 @@ def inventory_of(event: NodeChanged, *, skip_reserve_in_use: bool = False) -> In
     place = Place(cell=event.cell, agent=event.agent, zone=event.zone)
     if event.deleted:
         return deletion_report(event.node, place, sequence)
-    node = IronicNode(
-        uuid=event.node,
-        resource_class=event.resource_class,
-        provision_state=event.provision_state,
-        power_state=event.power_state,
-        maintenance=event.maintenance,
-        instance_uuid=event.instance_uuid,
-        traits=event.traits,
-    )
+    node = IronicNode(uuid=event.node, **{name: getattr(event, name) for name in _STATED})
     return report(node, place, sequence, skip_reserve_in_use=skip_reserve_in_use)
 
 

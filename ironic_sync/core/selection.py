@@ -20,8 +20,7 @@ _LONGEST = 255
 class NodeSelection:
     """The operator's choice of nodes. An empty filter accepts every node.
 
-    A key names a value of a node: conductor_group, owner, lessee, resource_class, shard, or a property such
-    as properties.rack or extra.rack.
+    A key names a value of a node: one of `_FIELDS`, or a property such as properties.rack or extra.rack.
     """
 
     conductor_groups: tuple[str, ...] = ()

@@ -96,6 +96,7 @@ WRONG: list[tuple[tuple[str, ...], type[Exception], str]] = [
     (("rehome", "no word"), BadSetting, "$.agent"),
     (("rehome", "one", "--node", uid(99, "c")), OperationRefused, "is no node of one's"),
     (("rehome", "one", "--node", NODES[0], "--to", "x"), OperationRefused, "there is no agent 'x'"),
+    (("rehome", "one", "--node", NODES[0], "--to", "one"), OperationRefused, "one has them"),
     (("list", "--cell", "c9"), BadSetting, "--cell 'c9': cells are c1"),
     (("list", "--cell", "c2"), OperationRefused, "not shown, for it did not answer: cell c2"),
 ]

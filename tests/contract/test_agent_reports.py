@@ -311,37 +311,6 @@ async def test_more_providers_than_a_page_has_are_all_compared(
     assert [await agent.says(after=20.0), await agent.says(after=20.0)] == [[], []]
 
 
-@pytest.mark.parametrize(
-    ("takes", "rests"),
-    [
-        pytest.param(0.01, [0.03] * 5, id="thrice as long as an answer took"),
-        pytest.param(0.1, [0.3, 0.3, 0.3, 0.1], id="and not for long in all"),
-    ],
-)
-async def test_a_background_check_pauses_between_its_queries(
-    placement: Placement, wall: Wall, monkeypatch: pytest.MonkeyPatch, takes: float, rests: list[float]
-) -> None:
-    monkeypatch.setattr("compute_sim.reporting.PROVIDERS_A_QUESTION", 2)
-    agent = OneAgent(placement, wall, hosts(count=11))
-    ask, sleep, rested = agent.ask, asyncio.sleep, list[float]()
-
-    async def slow(question: FindProviders) -> ProvidersFound:
-        wall.time += takes
-        return await ask(question)
-
-    async def rest(seconds: float) -> None:
-        if seconds:
-            rested.append(round(seconds, 6))
-        await sleep(0)
-
-    monkeypatch.setattr(agent.news, "_providers", slow)
-    monkeypatch.setattr("compute_sim.reporting.asyncio.sleep", rest)
-    assert len(await agent.says()) == 11
-    assert rested == []
-    assert await agent.says(after=20.0) == []
-    assert rested == rests
-
-
 async def test_a_check_of_many_hosts_does_not_block_builds(
     placement: Placement, wall: Wall, monkeypatch: pytest.MonkeyPatch
 ) -> None:

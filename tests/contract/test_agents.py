@@ -8,10 +8,8 @@ from dataclasses import dataclass
 import pytest
 
 from bus.delivery.runner import Bus, Listener
-from bus.errors import Unavailable
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import AgentReported, InventoryReported
-from bus.resources import FindProviders, Provider, ProvidersFound
 from bus.topics import AGENT_REPORT, HOST_REPORTED, INVENTORY_REPORTED, IRONIC_NODE
 from bus.worker import Worker
 from compute_sim import (
@@ -194,33 +192,6 @@ async def test_an_order_that_comes_while_the_power_is_off_waits_for_it(world: Ag
 async def _some(listener: Listener[AgentReported], count: int) -> AsyncIterator[AgentReported]:
     for _ in range(count):
         yield await in_time(listener.get())
-
-
-async def test_reports_supersede_reports_of_a_run_whose_clock_was_ahead(world: AgentWorld) -> None:
-    everything, answered = hosts(600), [False, True, True]  # whether there is an answer
-
-    async def providers(question: FindProviders) -> ProvidersFound:
-        if question.agents:
-            assert question.agents == ("agent0",)
-            return ProvidersFound(providers=())
-        assert question.parts == ("owner",)
-        if not answered.pop(0):
-            raise Unavailable("placement is not there yet")
-        return ProvidersFound(
-            providers=tuple(
-                Provider(id=one, name=one, parent=None, root=one, generation=1, sequence=2**60 + index)
-                for index, one in enumerate(question.ids)
-            )
-        )
-
-    agent = compute_sim(
-        SimAgent("agent0", CELL, tuple(everything)), SimOptions(period=0.05), providers=providers
-    )
-    async with world.serving(agent), asyncio.timeout(DEADLINE):
-        announced = [await world.inventories.get() for _ in everything]
-    assert {report.root for report in announced} == {host.root for host in everything}
-    assert min(report.sequence for report in announced) >= 2**60 + 500
-    assert answered == []
 
 
 async def test_each_run_of_an_agent_has_a_unique_name(world: AgentWorld) -> None:

@@ -12,7 +12,6 @@ import berth.ironic
 from berth.settings import Settings
 from bus.claims import Choice
 from bus.messages import IronicSpoke
-from bus.replication import PlacementChanged, ProviderChange
 from control_room.pages import hosts as pages
 from ironic_sync import FollowedIronic, NodeSelection
 from ironic_sync.core.node import Place, from_rest
@@ -104,11 +103,6 @@ async def test_the_page_without_ironic_shows_placements_record(ironic: FakeIroni
     assert f"/builds/{uid(7)}" in page
 
 
-async def test_the_page_without_nodes_shows_a_message() -> None:
-    async with a_room(Settings().having(cells=("c1",))) as room:
-        assert "There is no bare metal" in await room.page("/metal?wait=1")
-
-
 def said(told: list[str], text: str) -> bool:
     return text in "".join(told)
 
@@ -139,32 +133,3 @@ async def test_a_node_is_read_again_after_a_message_about_it(
             await until(lambda: "Ironic has it clean failed: no disk" in "".join(told))
             assert sum(path.endswith("/nodes") for path in asked) == 1
             assert len([path for path in asked if path.endswith(node_number(2))]) == 1  # for both pages
-
-
-async def test_changes_of_placement_are_received_only_while_a_page_is_open(
-    monkeypatch: pytest.MonkeyPatch, ironic: FakeIronic
-) -> None:
-    monkeypatch.setattr(pages, "SECONDS", 3600.0)
-    ironic.have(1)
-    node, stranger = node_number(1), node_number(8)
-    async with a_room(READS, dict(ironic.nodes[node])) as room:
-        changes = room.events.metal
-
-        async def commit() -> None:
-            changes = tuple(
-                ProviderChange(provider=one, root=one, generation=2, used={}) for one in (node, stranger)
-            )
-            await room.bus.publish(PlacementChanged(number=1, changes=changes))
-
-        await commit()
-        async with room.following("/metal/events") as told:
-            await until(lambda: "on the board" in "".join(told) or "held" in "".join(told))
-            assert changes.count == 0
-            ironic.change(1, power_state="power on")
-
-            async def seen() -> bool:
-                await commit()
-                return "power on" in "".join(told)
-
-            await until(seen)
-        assert stranger not in changes.nodes

@@ -147,16 +147,6 @@ async def test_each_driver_boots_flavors_for_its_child_providers(cloud: DriverCl
 
 
 @LOCALLY
-async def test_the_order_of_a_plain_build_has_no_mappings(connect: Connect, url: str) -> None:
-    async with a_driver_cloud(connect, url, hosts()) as cloud:
-        (end,) = await cloud.booted(flavor(2))
-        assert isinstance(end, BuildEnded)
-        guest = cloud.guest(end.build)
-        assert guest.allocations == await cloud.held(end.build) != {}
-        assert guest.mappings == {}
-
-
-@LOCALLY
 async def test_concurrent_requests_use_a_pf_as_a_whole_or_by_its_vfs(connect: Connect, url: str) -> None:
     three = hosts(NumaDriver(cells=1, disk_gb=1000), SriovDriver(functions=CARDS.functions[:1]), count=3)
     one = flavor(resources1__SRIOV_NET_VF="1")
@@ -195,22 +185,6 @@ async def test_a_burst_of_mixed_vgpu_types_fills_two_gpus_and_each_has_one_type(
         used = Counter(name for name in held if name.endswith(("_small", "_large")))
         assert sorted(used.values()) == [9, 9]
         assert len({name.rpartition("_")[0] for name in used}) == 2
-
-
-@LOCALLY
-async def test_a_shared_disk_is_counted_once_for_all_its_hosts(connect: Connect, url: str) -> None:
-    diskless = NumaDriver(cells=1, disk_gb=0)
-    rack = uid(1, "f")
-    three = hosts(diskless, count=3)
-    async with a_driver_cloud(connect, url, [in_aggregate(host, rack) for host in three]) as cloud:
-        pool = await cloud.pool("nfs", {"DISK_GB": Inventory(total=5)}, rack)
-        ends = await cloud.booted(*[flavor()] * 8)
-        active = [end for end in ends if isinstance(end, BuildEnded) and end.status == "active"]
-        assert len(active) == 5
-        for end in active:
-            held = await cloud.held(end.build)
-            assert held[pool] == {"DISK_GB": 1}
-            assert cloud.guest(end.build).allocations == held
 
 
 @LOCALLY

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -42,10 +42,25 @@ def a_destroy(order: BuildOrdered) -> DestroyOrdered:
     )
 
 
+async def built(disk: AgentDisk, *orders: BuildOrdered) -> None:
+    for order in orders:
+        disk.begin(order)
+        disk.finished(a_report(order))
+    await disk.settled()
+
+
 @pytest.fixture
-def disk(tmp_path: Path) -> Callable[[], AgentDisk]:
+def disk(tmp_path: Path) -> Iterator[Callable[[], AgentDisk]]:
     """The agent's disk, as each of its processes finds it."""
-    return lambda: AgentDisk(file=GuestFile(tmp_path / "agents" / "a.guests"))
+    opened: list[AgentDisk] = []
+
+    def open_() -> AgentDisk:
+        opened.append(AgentDisk(file=GuestFile(tmp_path / "agents" / "a.guests")))
+        return opened[-1]
+
+    yield open_
+    for disk in opened:
+        disk.close()
 
 
 def killed(disk: AgentDisk) -> None:
@@ -85,7 +100,6 @@ async def test_guests_allocations_and_reports_survive_a_kill(disk: Callable[[], 
     assert two.builds.ordered(failed) == a_report(failed, "failed", cause="no", retry=False)
     assert two.builds.ordered(gone) == a_report(gone, "destroyed")
     assert two.hosted.there[built.build][1].mappings == {"_nic": (uid(7, "d"),)}
-    two.close()
 
 
 async def test_an_outcome_that_was_not_synced_is_not_reported(disk: Callable[[], AgentDisk]) -> None:
@@ -95,7 +109,6 @@ async def test_an_outcome_that_was_not_synced_is_not_reported(disk: Callable[[],
     killed(one)
     two = disk()
     assert (two.guests, two.builds.ordered(order)) == ({}, "start")
-    two.close()
 
 
 @pytest.mark.parametrize("rest", [b"0000", b'12345678 ["GuestThere"', b"no line\n"])
@@ -103,10 +116,7 @@ async def test_a_truncated_line_is_ignored(
     disk: Callable[[], AgentDisk], tmp_path: Path, rest: bytes
 ) -> None:
     one = disk()
-    for number in range(3):
-        one.begin(an_order(number))
-        one.finished(a_report(an_order(number)))
-    await one.settled()
+    await built(one, *map(an_order, range(3)))
     one.close()
     path = tmp_path / "agents" / "a.guests"
     with path.open("ab") as file:
@@ -118,17 +128,13 @@ async def test_a_truncated_line_is_ignored(
     two.close()
     three = disk()
     assert (len(three.guests), three.builds.ordered(an_order(9))) == (3, a_report(an_order(9), "failed"))
-    three.close()
 
 
 async def test_a_damaged_file_is_kept_as_a_copy_and_reported(
     disk: Callable[[], AgentDisk], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = disk()
-    for number in range(3):
-        one.begin(an_order(number))
-        one.finished(a_report(an_order(number)))
-    await one.settled()
+    await built(one, *map(an_order, range(3)))
     one.close()
     path = tmp_path / "agents" / "a.guests"
     lines = path.read_bytes().splitlines(keepends=True)
@@ -174,7 +180,6 @@ async def test_a_thousand_concurrent_outcomes_share_one_write(
     one.close()
     two = disk()
     assert len(two.guests) == 1000
-    two.close()
 
 
 async def test_the_guest_file_is_compacted(
@@ -188,39 +193,12 @@ async def test_the_guest_file_is_compacted(
         one.finished(a_report(order))
         one.destroyed(a_destroy(order))
         await one.settled()
-    keeps = an_order(500)
-    one.begin(keeps)
-    one.finished(a_report(keeps))
-    await one.settled()
+    await built(one, an_order(500))
     before = seen(one)
     killed(one)
     assert len((tmp_path / "agents" / "a.guests").read_bytes().splitlines()) < 200
     two = disk()
     assert seen(two) == before
-    two.close()
-
-
-async def test_compaction_is_checked_rarely_with_many_guests(
-    disk: Callable[[], AgentDisk], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "SLACK", 10)
-    one, looks = disk(), 0
-    assert one.file is not None
-    whole = one.file._snapshot
-
-    def looked() -> Any:
-        nonlocal looks
-        looks += 1
-        return whole()
-
-    one.file.shorten_by(looked)
-    for number in range(400):
-        order = an_order(number)
-        one.begin(order)
-        one.finished(a_report(order))
-        await one.settled()
-    one.close()
-    assert 0 < looks < 10  # each at twice as many lines as the one before
 
 
 async def test_reports_wait_while_the_disk_is_full(
@@ -241,7 +219,6 @@ async def test_reports_wait_while_the_disk_is_full(
     one.close()
     two = disk()
     assert len(two.guests) == 1
-    two.close()
 
 
 async def test_moved_guests_and_their_reports_survive_a_kill(
@@ -274,7 +251,6 @@ async def test_moved_guests_and_their_reports_survive_a_kill(
     assert {*map(repr, last.disk.steps.known())} == held[2]
     assert last.disk.guest(BUILD, 3) and {guest.attempt for guest in last.disk.all_guests} == {1, 3}
     assert await last.move(a_move("send", 2, 1), a_move("resume", 4, 3, was=1)) == ["nothing", "done"]
-    last.disk.close()
 
 
 async def test_a_failed_start_leaves_no_guest_after_a_kill(disk: Callable[[], AgentDisk]) -> None:
@@ -286,7 +262,6 @@ async def test_a_failed_start_leaves_no_guest_after_a_kill(disk: Callable[[], Ag
     two = MovingAgent(disk())
     assert (two.guests(), await two.move(start)) == ({}, [said])
     assert two.disk.devices.held == {}
-    two.disk.close()
 
 
 async def test_a_phase_that_was_not_over_is_begun_again(disk: Callable[[], AgentDisk]) -> None:
@@ -297,7 +272,6 @@ async def test_a_phase_that_was_not_over_is_begun_again(disk: Callable[[], Agent
     two = MovingAgent(disk())
     assert two.guests() == {1: ("source", "running")}
     assert await two.move(a_move("send", 2, 1)) == ["done"]
-    two.disk.close()
 
 
 async def test_a_file_of_the_version_before_is_read(tmp_path: Path) -> None:

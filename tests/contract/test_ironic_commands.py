@@ -12,9 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
-from berth.commands import ironic as ironic_commands
 from berth.commands.ironic import Sides, show_diff, sweep_missing
 from berth.commands.ironic_trouble import access_of
 from berth.commands.terminal import Cli
@@ -83,22 +81,15 @@ async def in_step(house: PlacementBesideIronic) -> bool:
     return (await house.diff())[0] == 0
 
 
-async def test_the_worker_synchronizes_placement_and_the_diff_is_empty(house: PlacementBesideIronic) -> None:
-    for number in range(1, 4):
+async def synchronized(house: PlacementBesideIronic, *numbers: int) -> None:
+    for number in numbers:
         house.ironic.have(number)
-    code, lines = await house.diff()
-    assert code == 1 and lines[-1] == "3 nodes in Ironic, 0 in placement: 3 differ"
-    assert lines[0] == f"{node_number(1)} (n1): placement does not have it"
     async with house.serving(house.following):
         await until(lambda: in_step(house))
-    assert await house.diff() == (0, ["3 nodes in Ironic, 3 in placement: nothing differs"])
 
 
 async def test_the_diff_lists_each_node(house: PlacementBesideIronic) -> None:
-    house.ironic.have(1)
-    house.ironic.have(2)
-    async with house.serving(house.following):
-        await until(lambda: in_step(house))
+    await synchronized(house, 1, 2)
     house.ironic.change(1, maintenance=True, traits=["CUSTOM_A"])
     code, lines = await house.diff()
     assert (code, lines) == (
@@ -134,16 +125,12 @@ async def test_the_diff_lists_instances_that_ironic_does_not_have(
     house: PlacementBesideIronic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ironic_sync.comparison.SETTLING_SECONDS", 0.05)
-    for number in range(1, 4):
-        house.ironic.have(number)
-    async with house.serving(house.following):
-        await until(lambda: in_step(house))
+    await synchronized(house, *range(1, 4))
     builds = [node_number(90 + number) for number in range(4)]
     for number in range(1, 4):
         await claimed(house, number, builds[number])
         house.ironic.change(number, provision_state="active", instance_uuid=builds[number])
-    async with house.serving(house.following):
-        await until(lambda: in_step(house))
+    await synchronized(house)
     house.ironic.change(1, provision_state="available", instance_uuid=None)
     house.ironic.change(2, instance_uuid=builds[0])
     code, lines = await house.diff()
@@ -179,10 +166,7 @@ async def test_a_build_on_its_way_to_its_node_is_no_difference(
 
 
 async def emptied(house: PlacementBesideIronic) -> None:
-    for number in range(20):
-        house.ironic.have(number)
-    async with house.serving(house.following):
-        await until(lambda: in_step(house))
+    await synchronized(house, *range(20))
     house.ironic.nodes.clear()
 
 
@@ -201,10 +185,7 @@ async def test_many_missing_nodes_are_removed_only_if_allowed(house: PlacementBe
 
 
 async def test_a_few_missing_nodes_are_removed(house: PlacementBesideIronic) -> None:
-    for number in range(20):
-        house.ironic.have(number)
-    async with house.serving(house.following):
-        await until(lambda: in_step(house))
+    await synchronized(house, *range(20))
     del house.ironic.nodes[node_number(3)]
     house.ironic.change(4, maintenance=True)
     assert await sweep_missing(Cli(Settings(), say=house.say), house.sides(), False) == 0
@@ -215,38 +196,9 @@ async def test_a_few_missing_nodes_are_removed(house: PlacementBesideIronic) -> 
     await until(only_the_other)
 
 
-async def test_the_worker_removes_nodes_deleted_while_it_was_stopped(house: PlacementBesideIronic) -> None:
-    for number in range(5):
-        house.ironic.have(number)
-    async with house.serving(house.following):
-        await until(lambda: in_step(house))
-    del house.ironic.nodes[node_number(3)]
-    house.ironic.change(4, provision_state="active", instance_uuid=node_number(99))
-    async with house.serving(house.following):
-        await until(lambda: in_step(house))
-
-
 async def test_the_diff_requires_an_ironic_api(house: PlacementBesideIronic) -> None:
     with pytest.raises(OperationRefused, match="BERTH_IRONIC_API_URL"):
         await show_diff(Cli(Settings(), say=house.say), house.sides(api=None))
-
-
-def test_the_commands_take_their_flags(monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[tuple[str, bool]] = []
-
-    async def show_diff(cli: Cli, sides: Sides) -> int:
-        ran.append(("diff", cli.as_json))
-        return 0
-
-    async def sweep_missing(cli: Cli, sides: Sides, allow_removals: bool) -> int:
-        ran.append(("sweep", allow_removals))
-        return 0
-
-    monkeypatch.setattr(ironic_commands, "show_diff", show_diff)
-    monkeypatch.setattr(ironic_commands, "sweep_missing", sweep_missing)
-    for flags in (["diff"], ["diff", "--json"], ["sweep", "--allow-removals"]):
-        assert CliRunner().invoke(ironic_commands.ironic, flags).exit_code == 0
-    assert ran == [("diff", False), ("diff", True), ("sweep", True)]
 
 
 CLOUDS = """

@@ -1,30 +1,37 @@
-"""Queries of sweeps to placement, on both databases: owners and pages; and a whole sweep."""
+"""Queries of sweeps to placement, on both databases; whole sweeps, and all recorded notifications."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Any
 
-import httpx
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from bus.aggregates import ZONE, AggregateEdited, ChangeAggregate, MakeAggregate
 from bus.clock import Clock
-from bus.openstack import Access
-from bus.reports import Inventory
+from bus.messages import InventoryReported
+from bus.reports import Inventory, ProviderReport
 from bus.requests import ResourceGroup
-from bus.resources import AddInventory, EditRequested, MakeProvider, SetAggregates, SetTraits
-from compute_sim.ironic import Simulation, enrolled
-from ironic_sync.api import IronicApi
+from bus.resources import AddInventory, EditRequested, MakeProvider, Provider, SetAggregates, SetTraits
 from ironic_sync.comparison import diff
-from ironic_sync.core.known_state import KnownStateRules, Moment
+from ironic_sync.core.known_state import KnownStateRules
+from ironic_sync.core.node import IronicNode
 from ironic_sync.core.selection import NodeSelection
+from ironic_sync.following import Following
+from ironic_sync.reader import Reader
 from ironic_sync.survey import Survey, SurveyedNode
 from ironic_sync.sweep import Sweep
 from placement_worker import Placement
-from tests.support.fake_ironic import FakeIronic, node_number
+from tests.support.belief_world import SILENT, Truth, recorded
+from tests.support.fake_ironic import node_number
 from tests.support.ids import uid
+from tests.support.ironic_builders import PLACE
 from tests.support.placement_builders import Wall, a_claim, a_provider, a_report, an_order, gone, on_hosts
 from tests.support.placement_calls import edit_aggregate, find_providers
+from tests.support.swept_ironic import SweptIronic
+from tests.support.waiting import until
 
 OWNER: Any = ("owner",)
 SELECTION = NodeSelection(cell="c1", zone="z1", aggregates_by=("properties.rack", "conductor_group"))
@@ -96,35 +103,27 @@ async def test_a_provider_without_reports_has_no_owner(rack: Placement) -> None:
     assert (one.agent, one.cell, one.sequence) == ("", "", -1)
 
 
-class Sweeping:
+class SweptPlacement(SweptIronic):
     """A sweep between an Ironic and the placement of the test."""
 
-    def __init__(self, api: IronicApi, placement: Placement, clock: Clock) -> None:
-        self.placement = placement
-        self.rules = KnownStateRules(place=SELECTION.place, can_read=True)
-        self.survey = Survey(
-            api, placement.lookups.providers, SELECTION, self.rules, lambda: Moment(clock.now(), 0)
-        )
-        self.sweep = Sweep(self.survey, self.tell, clock, pages_per_second=1e9)
+    def __init__(self, placement: Placement) -> None:
+        super().__init__(SELECTION, find=placement.lookups.providers)
+        self._placement = placement
+        self.now = placement.clock.now()
 
     async def tell(self, seen: Sequence[SurveyedNode]) -> None:
         reports = [said for node in seen if (said := node.report(self.rules)) is not None]
-        assert await self.placement.reports.report_many(reports) == [None] * len(reports)
-
-    async def differences(self) -> list[str]:
-        return [difference.what for difference in (await diff(self.survey)).differences]
+        assert await self._placement.reports.report_many(reports) == [None] * len(reports)
 
 
-async def test_a_whole_sweep(placement: Placement, wall: Wall) -> None:
-    ironic = FakeIronic()
-    for number in range(1, 600):
-        ironic.have(number, traits=["CUSTOM_A"], properties={"rack": f"r{number % 7}"})
-    async with ironic.api(clock=wall.clock) as api:
-        sweeping = Sweeping(api, placement, wall.clock)
+async def test_a_whole_sweep(placement: Placement) -> None:
+    async with SweptPlacement(placement) as sweeping:
+        ironic = sweeping.ironic
+        for number in range(1, 600):
+            ironic.have(number, traits=["CUSTOM_A"], properties={"rack": f"r{number % 7}"})
         await sweeping.sweep.everything()
         compared = await diff(sweeping.survey)
         assert (compared.nodes, compared.placed, compared.differences) == (599, 599, ())
-        wall.time += 10
         ironic.change(5, maintenance=True, traits=["CUSTOM_B"])
         del ironic.nodes[node_number(6)]
         ironic.have(700)
@@ -133,11 +132,10 @@ async def test_a_whole_sweep(placement: Placement, wall: Wall) -> None:
         assert await sweeping.differences() == []
 
 
-async def test_an_operators_traits_on_a_node_are_not_a_difference(placement: Placement, wall: Wall) -> None:
-    ironic, node = FakeIronic(), node_number(1)
-    ironic.have(1, traits=["CUSTOM_A"], properties={"rack": "r1"})
-    async with ironic.api(clock=wall.clock) as api:
-        sweeping = Sweeping(api, placement, wall.clock)
+async def test_an_operators_traits_on_a_node_are_not_a_difference(placement: Placement) -> None:
+    async with SweptPlacement(placement) as sweeping:
+        ironic = sweeping.ironic
+        node = ironic.have(1, traits=["CUSTOM_A"], properties={"rack": "r1"})
         await sweeping.sweep.everything()
         await placement.book.traits.ensure(placement.database, ["CUSTOM_GOLD"], 0.0)
         [before] = await find_providers(placement, ids=(node,))
@@ -154,7 +152,6 @@ async def test_an_operators_traits_on_a_node_are_not_a_difference(placement: Pla
         kept = (after.kept_classes, after.kept_traits, after.kept_aggregates)
         assert kept == (("DISK_GB",), ("CUSTOM_GOLD",), (rack,))
         assert await sweeping.differences() == []
-        wall.time += 10
         ironic.change(1, traits=["CUSTOM_B"])
         assert await sweeping.differences() == ["traits"]
         await sweeping.sweep.everything()
@@ -163,13 +160,10 @@ async def test_an_operators_traits_on_a_node_are_not_a_difference(placement: Pla
         assert set(after.traits) == {"CUSTOM_B", "CUSTOM_GOLD"}
 
 
-async def test_a_node_stays_in_the_aggregates_an_operator_put_it_into(
-    placement: Placement, wall: Wall
-) -> None:
-    ironic, node = FakeIronic(), node_number(1)
-    ironic.have(1, name="node-1", properties={"rack": "r1"})
-    async with ironic.api(clock=wall.clock) as api:
-        sweeping = Sweeping(api, placement, wall.clock)
+async def test_a_node_stays_in_the_aggregates_an_operator_put_it_into(placement: Placement) -> None:
+    async with SweptPlacement(placement) as sweeping:
+        ironic = sweeping.ironic
+        node = ironic.have(1, name="node-1", properties={"rack": "r1"})
         await sweeping.sweep.everything()
         [one] = await find_providers(placement, ids=(node,), parts=("aggregates", "owner"))
         [rack] = one.aggregates
@@ -177,7 +171,6 @@ async def test_a_node_stays_in_the_aggregates_an_operator_put_it_into(
         for edit in (east, ChangeAggregate(aggregate=rack, name="rack-1", add=(node,))):
             assert isinstance(await edit_aggregate(placement, edit), AggregateEdited)
         assert await sweeping.differences() == []
-        wall.time += 10
         ironic.change(1, properties={"rack": "r2"}, maintenance=True)
         await sweeping.sweep.everything()
         assert await sweeping.differences() == []
@@ -186,22 +179,60 @@ async def test_a_node_stays_in_the_aggregates_an_operator_put_it_into(
         assert set(after.kept_aggregates) == {uid(1, "c"), rack}
 
 
-async def test_a_sweep_over_the_simulated_ironic(placement: Placement, wall: Wall) -> None:
-    nodes = enrolled(600, now=wall.clock.now(), conductor_groups=("", "rack1"))
-    simulation = Simulation(nodes, clock=wall.clock)
-    transport = httpx.ASGITransport(app=simulation.app)
-    async with IronicApi(Access(url="http://ironic.test"), wall.clock, transport=transport) as api:
-        sweeping = Sweeping(api, placement, wall.clock)
-        await sweeping.sweep.round()
-        assert await sweeping.differences() == []
-        assert len(await find_providers(placement, agents=("c1-metal",), parts=())) == 600
-        wall.time += 10
-        await api.set_maintenance(nodes[5].uuid, True, "broken")
-        await api.set_traits(nodes[6].uuid, ["CUSTOM_A"])
-        await api.patch_node(nodes[7].uuid, [{"op": "replace", "path": "/resource_class", "value": "gold"}])
-        assert sorted(await sweeping.differences()) == ["class", "reserved", "traits"]
-        await sweeping.sweep.round()
-        assert await sweeping.differences() == []
-        await api.delete_node(nodes[8].uuid)
-        await sweeping.sweep.everything()
-        assert await sweeping.differences() == []
+class RecordedIronic:
+    def __init__(self) -> None:
+        self.truth = Truth()
+        self.now = 0.0
+
+    async def node(self, uuid: str, fields: Sequence[str] | None = None) -> dict[str, Any] | None:
+        return _raw(self.truth.at(uuid, self.now))
+
+    async def nodes(self, **asked: Any) -> AsyncIterator[list[dict[str, Any]]]:
+        yield [raw for _, node in self.truth.nodes(self.now) if (raw := _raw(node))]
+
+
+def _raw(node: IronicNode | None) -> dict[str, Any] | None:
+    return None if node is None else msgspec.to_builtins(node)
+
+
+def _facts(provider: Provider | ProviderReport) -> tuple[Any, ...]:
+    return provider.id, provider.name, provider.inventories, set(provider.traits), set(provider.aggregates)
+
+
+async def test_recorded_notifications_lead_to_the_documented_placement_state(
+    placement: Placement, wall: Wall
+) -> None:
+    ironic, wall.time = RecordedIronic(), recorded()[-1].ended
+    clock = Clock(lambda: ironic.now, monotonic=lambda: ironic.now)
+    rules = KnownStateRules(place=lambda node: PLACE, can_read=True)
+    reader = Reader(ironic, clock)
+
+    async def publish(*reports: InventoryReported) -> None:
+        await placement.reports.report_many(reports)
+
+    following = Following(rules, publish, clock, reader.wish)
+    selection = NodeSelection(cell=PLACE.cell)
+    survey = Survey(ironic, placement.lookups.providers, selection, rules, following.moment)
+    sweep = Sweep(survey, following.repair, clock, pages_per_second=1e9)
+
+    async def as_it_should_be(uuid: str) -> bool:
+        node = ironic.truth.at(uuid, ironic.now)
+        told = None if node is None else rules.report(node, PLACE)
+        has = [provider for provider in await find_providers(placement, ids=(uuid,)) if not provider.gone]
+        if told is None:
+            return not has or node is not None  # of one without a class what is known stays
+        return [_facts(provider) for provider in has] == [_facts(told.providers[0])]
+
+    async with asyncio.TaskGroup() as group:
+        reading = group.create_task(reader.run(following.moment, following.found))
+        for step in recorded():
+            for message in step.messages:
+                ironic.now = max(ironic.now, message.arrival)
+                await following.handle([message.body.encode()])
+            ironic.now = max(ironic.now, step.ended)
+            if step.step in SILENT:
+                await sweep.everything()
+            for uuid in step.nodes:
+                await until(partial(as_it_should_be, uuid), f"{uuid} after {step.step}")
+        assert not (await diff(survey)).differences
+        reading.cancel()

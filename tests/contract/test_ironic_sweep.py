@@ -1,29 +1,23 @@
-"""Sweeps bring placement in line with Ironic, by all nodes or by recent changes."""
+"""Sweeps bring placement in line with Ironic, by all nodes or by recent changes.
 
+A sweep never removes too many nodes, and does not hold up other work.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
+from bus.messages import InventoryReported
+from bus.reports import Inventory, ProviderReport
+from ironic_sync import sweep
 from ironic_sync.comparison import diff
 from ironic_sync.core.selection import NodeSelection
 from tests.support.fake_ironic import FakeIronic, node_number
 from tests.support.swept_ironic import SweptIronic
-
-# Everything
-
-
-async def test_all_of_ironic_comes_to_placement() -> None:
-    async with SweptIronic() as world:
-        world.ironic.have(1, traits=["CUSTOM_A"], properties={"rack": "r1", "az": "z1"})
-        world.ironic.have(2, provision_state="active", instance_uuid=node_number(99))
-        world.ironic.have(3, resource_class="Bare Metal")
-        await world.sweep.round()
-        assert await world.differences() == []
-        assert world.placed.open() == {1, 3}
-        (tree,) = [tree for tree in world.placed.trees.values() if tree.root == node_number(1)]
-        assert (tree.cell, tree.agent, tree.zone) == ("c1", "c1-metal", "z1")
-        assert tree.providers[0].traits == ("CUSTOM_A",) and len(tree.providers[0].aggregates) == 1
-
 
 CHANGES: dict[str, dict[str, Any]] = {
     "closed": {"maintenance": True},
@@ -38,9 +32,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
 async def test_a_sweep_finds_changes_without_notifications(change: dict[str, Any], full: bool) -> None:
     async with SweptIronic(full_every=1 if full else 99) as world:
-        for number in range(5):
-            world.ironic.have(number, properties={"rack": "r1"})
-        await world.sweep.round()
+        await world.swept(5, properties={"rack": "r1"})
         world.told.clear()
         world.ironic.change(3, **change)
         assert len(await world.differences()) >= 1
@@ -51,9 +43,7 @@ async def test_a_sweep_finds_changes_without_notifications(change: dict[str, Any
 
 async def test_a_sweep_does_not_report_unchanged_nodes() -> None:
     async with SweptIronic(full_every=1) as world:
-        for number in range(5):
-            world.ironic.have(number)
-        await world.sweep.round()
+        await world.swept(5)
         world.told.clear()
         await world.sweep.round()
         assert world.told == []
@@ -71,9 +61,7 @@ async def test_a_class_that_is_still_held_under_its_old_name_is_no_difference() 
 
 async def test_differences_that_need_an_operator_are_listed() -> None:
     async with SweptIronic(NodeSelection(cell="c1", owners=("me", "us")), full_every=1) as world:
-        for number in range(4):
-            world.ironic.have(number, owner="me")
-        await world.sweep.round()
+        await world.swept(4, owner="me")
         world.told.clear()
         world.ironic.change(0, owner="you")
         world.ironic.change(1, resource_class=None)
@@ -160,12 +148,130 @@ async def test_an_ironic_whose_database_cannot_sort_by_time_is_read_whole(never_
 async def test_nodes_without_updates_need_no_order(nulls_first: bool) -> None:
     ironic = FakeIronic(nulls_first=nulls_first)
     async with SweptIronic(ironic=ironic, full_every=99) as world:
-        for number in range(150):
-            ironic.have(number)
-        await world.sweep.round()
+        await world.swept(150)
         ironic.have(777)
         await world.sweep.round()
         assert 777 in world.placed.open()
         ironic.change(7, maintenance=True)
         await world.sweep.round()
         assert 7 not in world.placed.open()
+
+
+async def test_a_large_sweep_does_not_hold_up_events() -> None:
+    async with SweptIronic(full_every=1) as world:
+        for number in range(1000):
+            world.ironic.have(number)
+        turns = 0
+
+        async def events() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        other = asyncio.create_task(events())
+        await world.sweep.round()
+        other.cancel()
+        assert turns > 1000 / 50 and len(world.placed.open()) == 1000
+
+
+# Deleted nodes
+
+
+async def test_a_deleted_node_in_use_stays_closed() -> None:
+    async with SweptIronic(full_every=1) as world:
+        world.ironic.have(1)
+        world.ironic.have(2)
+        await world.sweep.round()
+        world.placed.hold(1)
+        del world.ironic.nodes[node_number(1)]
+        await world.sweep.round()
+        assert world.placed.open() == {2} and node_number(1) in world.placed.trees
+        world.told.clear()
+        await world.sweep.round()
+        assert world.told == [] and await world.differences() == []
+        world.ironic.have(1)
+        await world.sweep.round()
+        assert world.placed.open() == {1, 2}
+
+
+@pytest.mark.parametrize(
+    "nodes, gone, share, removed",
+    [(100, 10, 0.1, 10), (100, 11, 0.1, 0), (5, 3, 0.1, 3), (5, 4, 0.1, 0), (5, 5, 1.0, 5), (200, 0, 0.1, 0)],
+)
+async def test_many_deleted_nodes_at_once_are_not_removed(
+    nodes: int, gone: int, share: float, removed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with SweptIronic(full_every=1, share=share) as world:
+        await world.swept(nodes)
+        for number in range(gone):
+            del world.ironic.nodes[node_number(number)]
+        world.ironic.change(nodes - 1, traits=["CUSTOM_A"]) if gone < nodes else None
+        await world.sweep.round()
+        assert len(world.placed.open()) == nodes - removed
+        assert ("berth ironic sweep --allow-removals" in caplog.text) == (removed < gone)
+        assert await world.differences() == ["gone"] * (gone - removed)  # all else is repaired, and this seen
+
+
+async def test_a_guard_that_stops_does_not_read_every_missing_node_first() -> None:
+    async with SweptIronic(full_every=1) as world:
+        await world.swept(500)
+        world.ironic.nodes.clear()
+        before = len(world.ironic.requests)
+        await world.sweep.round()
+        assert len(world.ironic.requests) - before < 80
+
+
+async def test_hosts_of_the_same_agent_that_are_no_nodes_are_never_taken_away() -> None:
+
+    async with SweptIronic(full_every=1) as world:
+        world.ironic.have(1)
+        root = node_number(55)
+        host = ProviderReport(id=root, name="host-55", inventories={"VCPU": Inventory(total=8)})
+        world.placed.report(
+            InventoryReported(
+                root=root, host="host-55", cell="c1", agent="c1-metal", sequence=1, providers=(host,)
+            )
+        )
+        await world.sweep.round()
+        assert world.placed.trees[root].providers and await world.differences() == []
+
+
+async def test_a_node_assigned_to_another_cell_moves_there() -> None:
+    selection = NodeSelection(cell_by="properties.site", cells={"w": "west", "e": "east"})
+    async with SweptIronic(selection, full_every=1) as world:
+        world.ironic.have(1, properties={"site": "w"})
+        await world.sweep.round()
+        world.ironic.change(1, properties={"site": "e"})
+        await world.sweep.round()
+        tree = world.placed.trees[node_number(1)]
+        assert (tree.cell, tree.agent) == ("east", "east-metal") and await world.differences() == []
+
+
+@pytest.mark.parametrize("took, least, most", [(0.0, 0.2, 0.3), (0.1, 0.1, 0.2), (0.5, 0.0, 0.0)])
+async def test_pages_come_no_faster_than_they_may(
+    took: float, least: float, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    now = [0.0]
+    real: Callable[[float], Awaitable[None]] = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        await real(0)
+
+    async with SweptIronic(page=10, pages_per_second=4) as world:
+        for number in range(95):
+            world.ironic.have(number)
+        listing = world.ironic._list
+
+        def slow(params: dict[str, str], fields: list[str] | None) -> httpx.Response:
+            now[0] += took
+            return listing(params, fields)
+
+        world.ironic._list = slow  # type: ignore[method-assign]
+        monkeypatch.setattr(sweep, "monotonic", lambda: now[0])
+        monkeypatch.setattr(sweep, "asyncio", SimpleNamespace(sleep=sleep))
+        await world.sweep.round()
+    assert len(waited) == 10 and all(least - 1e-9 <= seconds <= most + 1e-9 for seconds in waited)
+    assert len(set(waited)) > 1 or most == 0

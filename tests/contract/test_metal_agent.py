@@ -1,16 +1,22 @@
-"""The bare-metal agent before a simulated Ironic: what becomes of nodes that are built on and taken down."""
+"""The bare-metal agent before a simulated Ironic: builds, tear-downs, and orders under a lease."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from msgspec.structs import replace
 
-from bus.requests import Image
-from compute_sim.core.faults import Durations
+from bus.clock import Clock
+from bus.errors import NoAnswer
+from bus.leases import LeaseAnswered, LeaseAsked, NodeLent
+from bus.messages import BuildOrdered, DestroyOrdered
 from compute_sim.ironic import SimPlan
+from ironic_sync.agent import NodeLease
 from ironic_sync.agent.core.node import SEEN
 from ironic_sync.agent.core.steps import UNDONE
-from tests.support.metal_agent_world import CALLS_BACK, QUIET, SLOW, SPEC, THEM, US, metal_world
+from tests.support.conductor_builders import CELL
+from tests.support.metal_agent_world import AGENT, CALLS_BACK, QUIET, SLOW, US, MetalWorld, metal_world
 from tests.support.virtual_time import in_virtual_time
 
 
@@ -41,49 +47,6 @@ async def test_an_order_that_comes_twice_is_built_once() -> None:
         assert await world.order(world.build()) == [("built", "")]
         assert sum(call.endswith("/states/provision") for call in world.line.calls) == 1
         assert world.waiting() == 0
-
-
-@in_virtual_time
-async def test_repeated_orders_cause_no_more_requests() -> None:
-    reads = {}
-    for times in (1, 20):
-        async with metal_world(SimPlan(step_time=Durations("constant", (200.0,)))) as world:
-            for _ in range(times):
-                await world.bus.publish(world.build())
-            assert await world.next_report() == ("built", "")
-            reads[times] = sum(call.startswith("GET") for call in world.line.calls)
-    assert reads[20] <= reads[1] + 2 * 20
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "cause"),
-    [
-        ("instance_uuid", THEM, f"the node is taken: it has the instance {THEM}"),
-        ("maintenance", True, "the node is in maintenance: no reason is given"),
-        ("provision_state", "manageable", "the node is manageable, not available"),
-        ("provision_state", "cleaning", "the node is cleaning, not available"),
-        ("resource_class", "gold", "the node is of the class CUSTOM_GOLD, not of CUSTOM_BAREMETAL"),
-    ],
-)
-@in_virtual_time
-async def test_a_build_that_finds_its_node_taken_is_tried_elsewhere(
-    field: str, value: object, cause: str
-) -> None:
-    async with metal_world() as world:
-        world.ironic.conductor.change(world.nodes[0], **{field: value})
-        assert await world.order(world.build()) == [("failed", cause)]
-        assert world.calls() == []
-        assert await world.order(world.build(node=1, attempt=2)) == [("built", "")]
-
-
-@in_virtual_time
-async def test_a_build_on_a_deleted_node_fails() -> None:
-    async with metal_world() as world:
-        world.ironic.conductor.remove(world.nodes[0])
-        assert await world.order(world.build(), world.destroy()) == [
-            ("failed", "Ironic has no such node"),
-            ("destroyed", ""),
-        ]
 
 
 @pytest.mark.parametrize(
@@ -199,16 +162,6 @@ async def test_a_destroy_before_its_build_prevents_the_build() -> None:
 
 
 @in_virtual_time
-async def test_a_destroy_does_not_touch_other_builds() -> None:
-    async with metal_world() as world:
-        await world.order(world.build(build=2))
-        calls = world.calls()
-        assert await world.order(world.destroy()) == [("destroyed", "")]
-        assert world.calls() == calls
-        assert world.state() == ("active", THEM)
-
-
-@in_virtual_time
 async def test_the_next_attempt_waits_until_the_last_is_torn_down() -> None:
     """Ironic lets an instance be on one node only."""
     async with metal_world(SLOW) as world:
@@ -218,35 +171,126 @@ async def test_the_next_attempt_waits_until_the_last_is_torn_down() -> None:
         assert (world.state(0)[1], world.state(1)) == (None, ("active", US))
 
 
-@in_virtual_time
-async def test_an_order_that_was_overtaken_by_the_next_attempt_elsewhere_is_void() -> None:
-    async with metal_world() as world:
-        await world.order(world.build(node=1, attempt=2))
-        assert await world.order(world.build(node=0, attempt=1)) == [("destroyed", "")]
-        assert (world.state(0), world.state(1)) == (("available", None), ("active", US))
+# Shared nodes
+
+SECONDS = 2.0
 
 
-@pytest.mark.parametrize(
-    ("interface", "image", "needs"),
-    [
-        ("direct", None, "an image to write (image_source)"),
-        ("direct", Image(name="rescue", properties={"boot_iso": "http://images/r.iso"}), "an image to write"),
-        ("ramdisk", None, "an image to boot (boot_iso, or kernel and ramdisk, or image_source)"),
-        ("direct", Image(name="debian"), ""),
-        ("ramdisk", Image(name="net", properties={"kernel": "file:///k", "ramdisk": "file:///r"}), ""),
-        ("fake", None, ""),
-    ],
-)
+class Lender:
+    def __init__(self) -> None:
+        self.nodes: dict[str, int] = {}
+        self.version = 0
+        self.away = False
+        self.questions: list[LeaseAsked] = []
+
+    def lend(self, root: str, epoch: int) -> None:
+        self.nodes[root] = epoch
+        self.version += 1
+
+    async def answer(self, asked: LeaseAsked) -> LeaseAnswered:
+        self.questions.append(asked)
+        if self.away:
+            await asyncio.sleep(1.0)
+            raise NoAnswer("no conductor is there")
+        nodes = tuple(NodeLent(root, epoch) for root, epoch in self.nodes.items())
+        return LeaseAnswered(epoch=1, seconds=SECONDS, version=self.version, nodes=nodes)
+
+
+@asynccontextmanager
+async def shared() -> AsyncIterator[tuple[MetalWorld, Lender]]:
+    lender = Lender()
+    time = asyncio.get_running_loop().time
+    lease = NodeLease(AGENT, "pool", CELL, lender.answer, Clock(now=time, monotonic=time))
+    async with metal_world(lease=lease, progress_every=1e6) as world:
+        yield world, lender
+
+
+def under(epoch: int, order: BuildOrdered | DestroyOrdered) -> BuildOrdered | DestroyOrdered:
+    return replace(order, epoch=epoch)
+
+
 @in_virtual_time
-async def test_a_build_without_a_required_image_fails_first(
-    interface: str, image: Image | None, needs: str
-) -> None:
-    async with metal_world() as world:
-        world.ironic.conductor.change(world.nodes[0], deploy_interface=interface)
-        (said,) = await world.order(replace(world.build(), spec=replace(SPEC, image=image)))
-        if needs:
-            assert said[0] == "failed" and needs in said[1] and interface in said[1]
-            assert not world.retry, "the next node would need one as well"
-            assert (world.calls(), world.state()) == ([], ("available", None))
-        else:
-            assert said == ("built", "")
+async def test_orders_for_leased_nodes_are_done_under_their_epoch() -> None:
+    async with shared() as (world, lender):
+        lender.lend(world.nodes[0].uuid, 3)
+        await world.bus.publish(under(3, world.build()))
+        async with asyncio.timeout(QUIET):
+            message = await world.reports.get()
+        assert (message.outcome, message.epoch) == ("built", 3)
+
+
+@pytest.mark.parametrize("epoch", [0, 3], ids=["of another agent", "leased again"])
+@in_virtual_time
+async def test_orders_for_a_node_that_is_not_leased_under_their_epoch_are_dropped(epoch: int) -> None:
+    async with shared() as (world, lender):
+        lender.lend(world.nodes[0].uuid, epoch)
+        await world.bus.publish(under(2, world.build()), under(2, world.destroy()))
+        assert await world.silence()
+        assert (world.calls(), world.waiting()) == ([], 0)
+
+
+@in_virtual_time
+async def test_an_order_that_arrives_before_its_lease_is_done() -> None:
+    async with shared() as (world, lender):
+        await asyncio.sleep(0.6)
+        lender.lend(world.nodes[0].uuid, 1)
+        await world.bus.publish(under(1, world.build()))
+        assert await world.next_report() == ("built", "")
+
+
+@in_virtual_time
+async def test_orders_wait_while_the_lease_is_lost() -> None:
+    async with shared() as (world, lender):
+        lender.lend(world.nodes[0].uuid, 1)
+        await asyncio.sleep(1.0)
+        lender.away = True
+        await asyncio.sleep(SECONDS)
+        await world.bus.publish(under(1, world.build()))
+        await asyncio.sleep(60.0)
+        assert world.calls() == []
+        lender.away = False
+        assert await world.next_report() == ("built", "")
+
+
+@in_virtual_time
+async def test_a_node_leased_again_is_read_from_ironic() -> None:
+    async with shared() as (world, lender):
+        lender.lend(world.nodes[0].uuid, 1)
+        await world.bus.publish(under(1, world.build()))
+        assert await world.next_report() == ("built", "")
+        lender.lend(world.nodes[0].uuid, 3)
+        world.ironic.conductor.change(world.nodes[0], provision_state="available", instance_uuid=None)
+        await world.bus.publish(under(3, world.build()))
+        async with asyncio.timeout(QUIET):
+            message = await world.reports.get()
+        assert (message.outcome, message.epoch) == ("failed", 3)
+
+
+@in_virtual_time
+async def test_the_loss_of_a_node_is_confirmed_after_the_last_write() -> None:
+    async with shared() as (world, lender):
+        root = world.nodes[0].uuid
+        lender.lend(root, 1)
+        world.line.slow = 1.2
+        await world.bus.publish(under(1, world.build()))
+        await world.until(lambda: "PATCH" in world.line.sent)
+        lender.lend(root, 0)
+        lost_at = lender.version
+        await asyncio.sleep(0.7)
+        assert world.calls() == [] and lender.questions[-1].seen < lost_at
+        await asyncio.sleep(2.0)
+        assert lender.questions[-1].seen == lost_at
+        assert world.calls() == [f"PATCH /v1/nodes/{root}"]
+        assert await world.silence()
+
+
+@in_virtual_time
+async def test_a_stopping_agent_releases_its_lease() -> None:
+    lender = Lender()
+    time = asyncio.get_running_loop().time
+    lease = NodeLease(AGENT, "pool", CELL, lender.answer, Clock(now=time, monotonic=time))
+    async with metal_world(lease=lease) as world:
+        await world.kill()
+        await lease.leave()
+        assert lender.questions[-1].leaves
+        assert not lease.good()

@@ -72,22 +72,6 @@ async def test_a_build_that_finds_its_node_taken_is_active_on_another(how: str) 
         assert await c.held() == {build: c.ended[build].root}
 
 
-@in_virtual_time
-async def test_a_node_that_is_no_longer_free_is_not_claimed() -> None:
-    async with cloud(nodes=3) as c:
-        taken, kept = list(c.nodes)[:2]
-        await c.ironic.conductor.free(taken)
-        c.ironic.conductor.change(c.nodes[taken], maintenance=True)
-        c.ironic.conductor.notify("maintenance_set", "end", c.nodes[taken], "req")
-        c.ironic.conductor.change(c.nodes[kept], instance_uuid=c.clock.uuid())
-        c.ironic.conductor.notify("update", "end", c.nodes[kept], "req")
-        await asyncio.sleep(1.0)
-        builds = [await c.build() for _ in range(2)]
-        assert sorted([await c.end_of(build) for build in builds]) == ["active", "unplaceable"]
-        (active,) = [c.ended[build] for build in builds if build in c.ended]
-        assert active.root not in (taken, kept)
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_after_random_faults_every_build_is_on_its_node(seed: int) -> None:
     """Works that fail; workers killed; messages doubled and out of order; an Ironic that is away."""

@@ -4,14 +4,13 @@ import asyncio
 import io
 import json
 import os
-import random
 import re
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -59,12 +58,12 @@ class IronicSite:
         self.environment = strange | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"} | environment
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, name: str, *arguments: str, **environment: str) -> None:
+    def start(self, name: str, *arguments: str) -> None:
         with (self.directory / f"{name}.log").open("wb") as log:
             self._processes[name] = subprocess.Popen(
                 [sys.executable, "-m", "berth", *(arguments or ("run", *WORKERS[name]))],
                 cwd=self.directory,
-                env=self.environment | environment,
+                env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -77,8 +76,8 @@ class IronicSite:
             sleep(0.05)
         return said[0]
 
-    def serve(self, name: str, **environment: str) -> None:
-        self.start(name, **environment)
+    def serve(self, name: str) -> None:
+        self.start(name)
         self.wait(name, ": serving")
 
     def kill(self, name: str) -> None:
@@ -203,101 +202,7 @@ async def test_changes_while_ironic_sync_was_stopped_are_repaired(site: IronicSi
     await site.agree()
 
 
-@pytest.mark.soak
-async def test_a_minute_of_changes_while_ironic_sync_was_stopped_is_repaired(
-    site: IronicSite, api: IronicApi
-) -> None:
-    chance = random.Random(1)
-    closed = dict.fromkeys(await some(api, 20, provision_state="available", maintenance=False), False)
-    site.kill("ironic")
-    killed, changes = monotonic(), 0
-    while monotonic() < killed + 60.0:
-        node = chance.choice(list(closed))
-        closed[node] = not closed[node]
-        await api.set_maintenance(node, closed[node])
-        changes += 1
-        await asyncio.sleep(0.1)  # some change at every time of that minute
-    assert changes > 100 and {node for node in closed if closed[node]} <= {
-        line[:36] for line in await site.differences()
-    }
-
-    site.serve("ironic")
-    await site.agree()
-    for node in closed:
-        await api.set_maintenance(node, False)
-    await site.agree()
-
-
-@pytest.mark.soak  # always: test_sim_ironic, test_ironic_notifications and test_crashes, each for itself
-async def test_a_broker_outage_loses_no_changes(site: IronicSite, api: IronicApi, rabbitmq: RabbitMQ) -> None:
-    nodes = await some(api, 4, provision_state="available", maintenance=False)
-    await asyncio.to_thread(rabbitmq.stop)
-    for node in nodes[:2]:
-        await api.set_maintenance(node, True)
-    for node in nodes[2:]:
-        await api.set_provision_state(node, "manage")
-    await asyncio.to_thread(rabbitmq.start)
-    await site.agree()
-    assert json.loads(await site.berth("boot", "--flavor", "metal", "--wait", "--json"))["status"] == "active"
-    await site.agree()
-
-
-async def test_while_the_ironic_api_is_unreachable_nodes_only_close(site: IronicSite, api: IronicApi) -> None:
-    closing_, opening = await some(api, 2, provision_state="available", maintenance=False), []
-    for node in await some(api, 4, provision_state="available", maintenance=False):
-        if node not in closing_:
-            opening.append(node)
-            await api.set_maintenance(node, True)
-    await site.agree()
-    port = a_port()
-    site.kill("ironic")
-    async with gate(port, site.settings.ironic.api.url):
-        site.serve("ironic", BERTH_IRONIC_API_URL=f"http://127.0.0.1:{port}")
-        await site.agree()
-        await asyncio.to_thread(site.wait, "ironic", "speaking API")
-    for node in closing_:
-        await api.set_maintenance(node, True)
-    for node in opening:
-        await api.set_maintenance(node, False)
-
-    async def only_the_closed_are_known() -> bool:
-        return {line[:36] for line in await site.differences()} == {*opening}
-
-    await until(only_the_closed_are_known, seconds=SOON, picture=site.differences)
-    async with gate(port, site.settings.ironic.api.url):
-        await site.agree()
-        site.kill("ironic")
-    site.serve("ironic")
-
-
 # How
-
-
-@asynccontextmanager
-async def gate(port: int, url: str) -> AsyncIterator[None]:
-    """While this is open, Ironic can be reached by this port too."""
-    open_: set[asyncio.StreamWriter] = set()
-
-    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError):
-            while data := await reader.read(65536):
-                writer.write(data)
-                await writer.drain()
-        writer.close()
-
-    async def come_in(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, answer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
-        open_.update((writer, answer))
-        await asyncio.gather(pump(reader, answer), pump(there, writer))
-
-    server = await asyncio.start_server(come_in, "127.0.0.1", port)
-    try:
-        yield
-    finally:
-        server.close()
-        for writer in open_:
-            writer.close()
-        await server.wait_closed()
 
 
 async def some(api: IronicApi, count: int, **filters: Any) -> list[str]:

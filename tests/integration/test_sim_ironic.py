@@ -67,9 +67,9 @@ async def client_of_server(sim: Simulation) -> AsyncIterator[httpx.AsyncClient]:
 Ear = asyncio.Queue[AbstractIncomingMessage]
 
 
-async def an_ear(channel: AbstractChannel, exchange: str, *, durable: bool = False) -> Ear:
+async def an_ear(channel: AbstractChannel, exchange: str) -> Ear:
     ear: Ear = asyncio.Queue()
-    await channel.declare_exchange(exchange, aio_pika.ExchangeType.TOPIC, durable=durable)
+    await channel.declare_exchange(exchange, aio_pika.ExchangeType.TOPIC, durable=False)
     queue = await channel.declare_queue(exclusive=True)
     await queue.bind(exchange, KEYS)
     await queue.consume(ear.put, no_ack=True)
@@ -153,17 +153,6 @@ async def exists(url: str, exchange: str) -> bool:
         return True
 
 
-async def test_an_exchange_that_is_durable_is_taken_as_it_is(amqp_url: str, bus_name: str) -> None:
-    exchange = f"ironic-{bus_name}"
-    sim = Simulation(enrolled(1, now=NOW), voice=IronicExchange(amqp_url, exchange=exchange))
-    async with a_channel(amqp_url) as channel, asyncio.TaskGroup() as group:
-        ear = await an_ear(channel, exchange, durable=True)
-        task = group.create_task(sim.run())
-        sim.conductor.notify("update", "end", next(iter(sim.conductor.nodes.values())), "req-1")
-        assert facts((await heard(ear, 1))[0])[0] == "node.update.end"
-        task.cancel()
-
-
 @pytest.mark.slow
 async def test_notifications_during_a_broker_outage_are_sent_later(
     restarted_rabbitmq: RabbitMQ, bus_name: str
@@ -187,26 +176,6 @@ async def test_notifications_during_a_broker_outage_are_sent_later(
                 messages += await heard(ear, 1)
         task.cancel()
     assert len(messages) <= 101
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("nodes", [2_000, pytest.param(10_000, marks=pytest.mark.soak)])
-async def test_a_storm_of_thousands_of_nodes_is_notified(amqp_url: str, bus_name: str, nodes: int) -> None:
-    exchange = f"ironic-{bus_name}"
-    voice = IronicExchange(amqp_url, exchange=exchange)
-    sim = Simulation(
-        enrolled(nodes, now=NOW, state="manageable"), voice=voice, listener=listen("127.0.0.1:0")
-    )
-    async with a_channel(amqp_url) as channel:
-        ear = await an_ear(channel, exchange)
-        async with client_of_server(sim) as client:
-            answer = await client.put("/sim/storm", json={"target": "provide", "count": nodes // 2})
-            assert answer.json() == {"nodes": nodes // 2}
-            messages = await heard(ear, nodes)
-            page = (await client.get("/v1/nodes?provision_state=available&fields=uuid")).json()
-    open_ = [message for message in messages if facts(message)[:2] == ("node.provision_set.end", "available")]
-    assert len({message["payload"]["ironic_object.data"]["uuid"] for message in open_}) == nodes // 2
-    assert len(page["nodes"]) == 1000
 
 
 @in_virtual_time

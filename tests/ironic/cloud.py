@@ -21,7 +21,6 @@ from ironic_sync import Access, IronicApi, NodeSelection, Notifications, ironic_
 from ironic_sync import FollowedIronic as Followed
 from ironic_sync.agent import metal_agent, notification_source
 from ironic_sync.api import IronicRefused
-from tests.ironic.delays import Delays
 from tests.support.cloud_workers import a_scheduler_apart, of_one_cell
 
 T = TypeVar("T")
@@ -38,7 +37,6 @@ class IronicCloud:
         self.kind = kind
         self.clock = Clock()
         self.api = IronicApi(Access(url=ironic.url), self.clock)
-        self.delays = Delays()
         self.nodes: list[str] = []
         self._amqp_url = amqp_url
         self._apis: dict[str, IronicApi] = {}
@@ -91,14 +89,13 @@ class IronicCloud:
 
     sweep_seconds = 3600.0  # what is seen is seen by events
 
-    def start(self, name: str, make: Callable[[Bus], tuple[Worker, Worker]] | None = None) -> None:
-        """A worker of this name, or another in its place."""
+    def start(self, name: str) -> None:
         stopping = asyncio.Event()
 
         async def live() -> None:
             way = RabbitTransport(self._amqp_url, exchange=self._name, quorum=False, name=name)
             async with Bus(way, self.clock) as bus:
-                made = (make or self._factories()[name])(bus)
+                made = self._factories()[name](bus)
                 async with asyncio.TaskGroup() as group:
                     for worker in made if isinstance(made, tuple) else (made,):
                         group.create_task(bus.serve(worker, stopping))
@@ -311,16 +308,9 @@ async def ironic_cloud(
     way = RabbitTransport(amqp_url, exchange=name, quorum=False, name="test")
     async with made.api, Bus(way, made.clock) as bus, asyncio.TaskGroup() as group:
         await made.open(bus, group)
-        heard = Notifications(amqp_url, queue=f"{name}.stopwatch", quorum=False)
-        beside = [
-            group.create_task(made.delays.handle(heard)),
-            group.create_task(made.delays.look(bus, made.clock, made.claimable)),
-        ]
         try:
             yield made
         finally:
-            for task in beside:
-                task.cancel()
             await made.close()
     await made._placement_db.close()
     await made._cell_db.close()

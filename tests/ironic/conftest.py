@@ -9,7 +9,6 @@ import pytest
 from deploy.ironic import Drivers, IronicServer, find_ironic
 from deploy.servers import RabbitMQ, find_rabbitmq, private_directory
 from tests.ironic.cloud import IronicCloud, ironic_cloud
-from tests.ironic.delays import Delays
 from tests.support.servers import installed
 
 FAULTY = Drivers(
@@ -47,20 +46,12 @@ def ironic(directory: Path, broker: RabbitMQ) -> Iterator[IronicServer]:
         yield server
 
 
-@pytest.fixture(scope="session")
-def delays() -> Iterator[Delays]:
-    all_ = Delays()
-    yield all_
-    print(f"\n  {all_}")
-
-
 @pytest.fixture
 async def cloud(
-    ironic: IronicServer, broker: RabbitMQ, database_url: str, bus_name: str, delays: Delays
+    ironic: IronicServer, broker: RabbitMQ, database_url: str, bus_name: str
 ) -> AsyncIterator[IronicCloud]:
     """The cloud, with every node that a test has left in it removed when it ends."""
     async with ironic_cloud(ironic, broker.url, database_url, bus_name, kind=bus_name) as made:
         yield made
         for uuid in made.nodes:
             await made.remove(uuid)
-        delays.seconds += made.delays.seconds

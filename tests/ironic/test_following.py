@@ -48,18 +48,6 @@ async def test_traits(cloud: IronicCloud) -> None:
     await cloud.follows(node, CLOSED, traits=["CUSTOM_GOLD"])
 
 
-async def test_resource_class(cloud: IronicCloud) -> None:
-    node = await cloud.provided()
-    for _ in range(5):
-        await cloud.change(node, resource_class="Bare.Metal-silver 2")
-        await cloud.follows(node, OPEN, resource_class="CUSTOM_BARE_METAL_SILVER_2")
-        await cloud.change(node, resource_class=None)
-        await cloud.change(node, extra__told="after that")
-        await cloud.follows(node, OPEN, resource_class="CUSTOM_BARE_METAL_SILVER_2")
-        await cloud.change(node, resource_class=cloud.kind)
-        await cloud.follows(node, OPEN)
-
-
 async def test_nodes_deployed_by_another_client_close_and_open(cloud: IronicCloud) -> None:
     node = await cloud.provided(driver_info={"berth_clean": 1})
     await cloud.change(node, instance_uuid=cloud.clock.uuid())
@@ -110,25 +98,6 @@ async def test_power_fails_and_comes_back(cloud: IronicCloud, says: str) -> None
     await cloud.follows(node, CLOSED)
     await cloud.change(node, driver_info__berth_power=None)
     await cloud.until(lambda: cloud.is_so(node, maintenance=False), "Ironic has noticed", 30.0)
-    await cloud.follows(node, OPEN)
-
-
-async def test_power_is_switched(cloud: IronicCloud) -> None:
-    node = await cloud.provided()
-    for target in ("power on", "power off", "rebooting"):
-        await cloud.patiently(cloud.api.set_power_state, node, target)
-        await cloud.follows(node, OPEN)
-
-
-async def test_a_retired_node_does_not_come_back(cloud: IronicCloud) -> None:
-    node = await cloud.provided()
-    await cloud.change(node, instance_uuid=cloud.clock.uuid())
-    await cloud.move(node, "active", "active")
-    await cloud.change(node, retired=True)
-    await cloud.move(node, "deleted", "manageable")
-    await cloud.follows(node, CLOSED)
-    await cloud.change(node, retired=False)
-    await cloud.move(node, "provide", "available")
     await cloud.follows(node, OPEN)
 
 

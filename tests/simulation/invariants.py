@@ -18,8 +18,8 @@ from bus.clock import Clock
 from bus.host_health import DISABLED, FORCED_DOWN
 from bus.sql.database import Database
 from cell_conductor.core.build import Build
-from scheduler_worker.waiting.hosts import needs_of
 from placement_worker.store import audit as stored
+from scheduler_worker.waiting.hosts import needs_of
 from tests.support.rule_builders import recent_builds
 
 if TYPE_CHECKING:

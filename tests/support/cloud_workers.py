@@ -1,14 +1,12 @@
 """The workers that every small cloud of the tests has."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
 from berth.searching import cell_queries, placement_queries
 from bus import topics
 from bus.candidates import CandidateSource
-from bus.claims import ClaimAnswered, Claimed, ClaimRequested
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.sql.database import Database
@@ -115,19 +113,3 @@ def changes_of(worker: Worker) -> HostChanges:
     """Return the handler of host reports, which knows the scheduler and its waiting requests."""
     whose = (getattr(row.handler, "__self__", None) for row in worker.consumes)
     return next(one for one in whose if isinstance(one, HostChanges))
-
-
-def claims_and_hangs(bus: Bus) -> Claims:
-    claim_many = bus.asker_of_many(topics.CLAIM)
-
-    async def claim_and_hang(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
-        answers = await claim_many(orders)
-        if any(isinstance(result, Claimed) for answer in answers for result in answer.results):
-            await asyncio.Event().wait()
-        return answers
-
-    return claim_and_hang
-
-
-def scheduler_that_never_tells(bus: Bus, clock: Clock) -> tuple[Worker, Worker]:
-    return a_scheduler_apart(bus, clock, claims_and_hangs(bus))

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
@@ -151,22 +152,18 @@ class DriverCloud:
             group.create_task(receive_all(nowhere, unplaced))
 
 
+@dataclass(eq=False)
 class RestartedAgent:
     """The agent, which may be stopped, or killed, and begun again, with other hosts as well."""
 
-    def __init__(
-        self,
-        hosts: Sequence[SimHost],
-        faults: FaultPlan | None,
-        clock: Clock,
-        file: Path | None,
-        serve: Callable[[Make, asyncio.Event, asyncio.Event], "asyncio.Task[None]"],
-    ) -> None:
-        self.hosts = hosts
-        self.faults, self.clock, self.file, self.serve = faults, clock, file, serve
-        self.disk = AgentDisk()
-        self._stopping = asyncio.Event()
-        self._life: asyncio.Task[None] | None = None
+    hosts: Sequence[SimHost]
+    faults: FaultPlan | None
+    clock: Clock
+    file: Path | None
+    serve: Callable[[Make, asyncio.Event, asyncio.Event], "asyncio.Task[None]"]
+    disk: AgentDisk = field(default_factory=AgentDisk)
+    _stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    _life: asyncio.Task[None] | None = None
 
     async def start(self, hosts: Sequence[SimHost] | None = None) -> None:
         self.hosts = hosts or self.hosts

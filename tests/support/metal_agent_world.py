@@ -122,16 +122,14 @@ class MetalWorld:
             self.start()
 
     def build(self, node: int = 0, attempt: int = 1, build: int = 1) -> BuildOrdered:
-        root = self.nodes[node].uuid
-        return BuildOrdered(
-            build=uid(build, "b"), attempt=attempt, cell=CELL, agent=AGENT, root=root, host=root, spec=SPEC
-        )
+        return BuildOrdered(**self._address(node), build=uid(build, "b"), attempt=attempt, spec=SPEC)
 
     def destroy(self, node: int = 0, attempt: int = 1, build: int = 1) -> DestroyOrdered:
+        return DestroyOrdered(**self._address(node), build=uid(build, "b"), attempt=attempt)
+
+    def _address(self, node: int) -> dict[str, Any]:
         root = self.nodes[node].uuid
-        return DestroyOrdered(
-            build=uid(build, "b"), attempt=attempt, cell=CELL, agent=AGENT, root=root, host=root
-        )
+        return {"cell": CELL, "agent": AGENT, "root": root, "host": root}
 
     async def order(self, *orders: BuildOrdered | DestroyOrdered) -> list[tuple[str, str]]:
         said = []

@@ -193,8 +193,6 @@ class RandomIronic:
 
     def _change(self, **changes: Any) -> None:
         second = float(math.floor(self.now))
-        if "provision_state" in changes:
-            changes["provision_updated_at"] = second
         self._history.append((self.now, replace(self._node, updated_at=second, **changes)))
 
     def _conductor(self, event: str, phase: Phase) -> None:
@@ -212,18 +210,8 @@ class RandomIronic:
 
 
 _TOLD = (
-    RandomIronic._provision,
-    RandomIronic._provision,
-    RandomIronic._provision,
-    RandomIronic._patch,
-    RandomIronic._patch,
-    RandomIronic._set_maintenance,
-    RandomIronic._set_maintenance,
-    RandomIronic._set_traits,
-    RandomIronic._set_traits,
-    RandomIronic._power_fails,
-    RandomIronic._set_power,
-    RandomIronic._nothing,
-    RandomIronic._delete,
+    *[RandomIronic._provision] * 3,
+    *[RandomIronic._patch, RandomIronic._set_maintenance, RandomIronic._set_traits] * 2,
+    *(RandomIronic._power_fails, RandomIronic._set_power, RandomIronic._nothing, RandomIronic._delete),
 )
 _NOT_TOLD = (RandomIronic._power_recovers, RandomIronic._allocated)

@@ -61,9 +61,6 @@ class StoppableProcess:
         context.run(_whose.set, self)
         return group.create_task(work, context=context)
 
-    def __repr__(self) -> str:
-        return "stopped" if self.stopped else "going"
-
 
 def outside(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     return asyncio.get_running_loop().create_task(work, context=contextvars.Context())

@@ -194,10 +194,6 @@ async def read_until(
             await asyncio.sleep(0)  # an application in the same loop answers without giving it a turn
 
 
-async def in_state(client: httpx.AsyncClient, node: str, state: str) -> dict[str, Any]:
-    return await read_until(client, f"/v1/nodes/{node}", lambda told: told["provision_state"] == state)
-
-
 async def names(client: httpx.AsyncClient, query: str) -> list[str]:
     return [node["name"][-2:] for node in (await client.get(f"/v1/nodes?{query}")).json()["nodes"]]
 

@@ -34,6 +34,10 @@ from tests.support.ironic_builders import a_notification
 SELECTION = NodeSelection(cell="c1", aggregates_by=("properties.rack",), zone_by="properties.az")
 
 
+_OF_PROVIDERS = ("name", "parent", "generation", "inventories", "used", "traits", "aggregates")
+_OF_TREES = ("root", "cell", "agent", "zone", "sequence", "gone")
+
+
 class PlacedTrees:
     """Placement, as far as it is asked here: trees that become what is reported, and answers to a query."""
 
@@ -58,19 +62,8 @@ class PlacedTrees:
         found = [
             Provider(
                 id=provider.uuid,
-                name=provider.name,
-                parent=provider.parent,
-                root=tree.root,
-                generation=provider.generation,
-                inventories=provider.inventories,
-                used=provider.used,
-                traits=provider.traits,
-                aggregates=provider.aggregates,
-                cell=tree.cell,
-                agent=tree.agent,
-                zone=tree.zone,
-                sequence=tree.sequence,
-                gone=tree.gone,
+                **{name: getattr(provider, name) for name in _OF_PROVIDERS},
+                **{name: getattr(tree, name) for name in _OF_TREES},
             )
             for tree in self._matching(query)
             for provider in tree.providers
@@ -106,15 +99,14 @@ class SweptIronic:
         self.ironic = ironic or FakeIronic()
         self.placed = PlacedTrees()
         self.now = 1_800_000_000.0
-        self.heard = 0
         self.told: list[list[SurveyedNode]] = []
         self.clock = Clock(lambda: self.now, random.Random(1), lambda: self.now)
         self.rules = KnownStateRules(
             place=selection.place, can_read=True, only_reads_place=selection.only_reads_place
         )
-        page = more.pop("page", 500)
+        page, find = more.pop("page", 500), more.pop("find", self.placed.find)
         self.api = self.ironic.api(clock=self.clock)
-        self.survey = Survey(self.api, self.placed.find, selection, self.rules, self.moment, page=page)
+        self.survey = Survey(self.api, find, selection, self.rules, self.moment, page=page)
         self.sweep = Sweep(self.survey, self.tell, self.clock, **{"pages_per_second": 1e9} | more)
 
     async def __aenter__(self) -> "SweptIronic":
@@ -124,9 +116,15 @@ class SweptIronic:
     async def __aexit__(self, *exc: object) -> None:
         await self.api.close()
 
+    async def swept(self, count: int, **fields: Any) -> None:
+        """Enroll so many nodes, numbered from 0, and sweep once."""
+        for number in range(count):
+            self.ironic.have(number, **fields)
+        await self.sweep.round()
+
     def moment(self) -> Moment:
         self.now += 1
-        return Moment(self.now, self.heard)
+        return Moment(self.now, 0)
 
     async def tell(self, seen: Sequence[SurveyedNode]) -> None:
         self.told.append(list(seen))

@@ -8,6 +8,7 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +22,26 @@ from compute_sim import AgentDisk
 NOTES = "BERTH_TESTS_NOTES"  # the directory
 
 
-Guests = tuple[tuple[str, int, str], ...]  # build, attempt, root
-
-
 class RunningNow(msgspec.Struct, frozen=True):
     at: float
-    running: Guests
+    running: tuple[tuple[str, int, str], ...]
+
+
+def _noting(method: Callable[..., Any]) -> Any:
+    @wraps(method)
+    def noted(disk: "NotingDisk", *args: Any, **more: Any) -> Any:
+        result = method(disk, *args, **more)
+        disk._note()
+        return result
+
+    return noted
 
 
 class NotingDisk(AgentDisk):
     """Writes down which guests run, whenever that changes."""
 
     def __post_init__(self) -> None:
-        self._noted: Guests | None = None
+        self._noted: tuple[tuple[str, int, str], ...] | None = None
         self._reading = True  # its file: what is read there has happened before
         super().__post_init__()
         self._reading = False
@@ -45,24 +53,17 @@ class NotingDisk(AgentDisk):
             self._noted = now
             note(Path(os.environ[NOTES]) / self.file.path.stem.split(".")[0], now)
 
-
-def _noted(name: str) -> Callable[..., Any]:
-    changes: Callable[..., Any] = getattr(AgentDisk, name)
-
-    def noted(disk: NotingDisk, *given: Any, **named: Any) -> Any:
-        result = changes(disk, *given, **named)
-        disk._note()
-        return result
-
-    return noted
+    lose_power = _noting(AgentDisk.lose_power)
+    wake = _noting(AgentDisk.wake)
+    become = _noting(AgentDisk.become)
+    rename = _noting(AgentDisk.rename)
+    finished = _noting(AgentDisk.finished)
+    destroyed = _noting(AgentDisk.destroyed)
+    lose = _noting(AgentDisk.lose)
 
 
-for _name in ("lose_power", "wake", "become", "rename", "finished", "destroyed", "lose"):
-    setattr(NotingDisk, _name, _noted(_name))
-
-
-def note(path: Path, running: Guests) -> None:
-    line = msgspec.json.encode(RunningNow(monotonic(), running)) + b"\n"
+def note(path: Path, running: Sequence[tuple[str, int, str]]) -> None:
+    line = msgspec.json.encode(RunningNow(monotonic(), tuple(running))) + b"\n"
     with path.open("ab", buffering=0) as file:
         file.write(line)
 
@@ -100,11 +101,11 @@ class AgentNotes:
 
     def at_once(self, build: str) -> Iterator[str]:
         """Each time when two guests of this build ran, anywhere."""
-        events: list[tuple[float, str, Guests]] = []
+        events: list[tuple[float, str, tuple[tuple[str, int, str], ...]]] = []
         for path in self.directory.iterdir():
             agent = path.name.rpartition("-")[0]
             events += [(now.at, agent, now.running) for now in self.of(agent)]
-        there: dict[str, Guests] = {}
+        there: dict[str, tuple[tuple[str, int, str], ...]] = {}
         for at, agent, running in sorted(events):
             there[agent] = running
             its = [

@@ -25,7 +25,6 @@ from compute_sim.core.drivers import (
 )
 from compute_sim.core.provider_tree import ProviderTree, TreeMistake, child_id
 from compute_sim.guests import MAX_CACHED, Guests, guest_of
-from compute_sim.machines import BUILT_IN
 from tests.support.ids import uid
 
 MANY = [uid(number, "b") for number in range(4000)]
@@ -40,14 +39,6 @@ def test_one_build_in_ten_fails_on_its_first_host_and_succeeds_on_the_next() -> 
     assert share(plan, "reschedule") == pytest.approx(0.1, abs=0.02)
     assert share(plan, "built") == pytest.approx(0.9, abs=0.02)
     assert share(plan, "built", attempt=2) == 1.0
-
-
-def test_configured_faults_occur_at_their_rate_in_every_attempt() -> None:
-    plan = FaultPlan(seed=2, reschedule=0.2, abort=0.1, hang=0.05, first_attempt_only=False)
-    for attempt in (1, 2, 3):
-        assert share(plan, "reschedule", attempt) == pytest.approx(0.2, abs=0.03)
-        assert share(plan, "abort", attempt) == pytest.approx(0.1, abs=0.03)
-        assert share(plan, "hang", attempt) == pytest.approx(0.05, abs=0.02)
 
 
 def test_a_fate_depends_on_seed_build_and_attempt_and_on_nothing_else() -> None:
@@ -102,9 +93,8 @@ def test_crashes_come_about_as_often_as_planned_and_the_same_every_time() -> Non
 
 
 def test_a_fleet_is_dealt_out_evenly_and_is_the_same_every_time() -> None:
-    agents = fleet(
-        cells=2, hosts=11, agents_per_cell=2, hardware=Hardware(zones=("north", "south"), baremetal=2)
-    )
+    hardware = Hardware(zones=("north", "south"), baremetal=2)
+    agents = fleet(cells=2, hosts=11, agents_per_cell=2, hardware=hardware)
     assert [(a.agent, a.cell, len(a.hosts)) for a in agents] == [
         ("cell1-agent1", "cell1", 4),
         ("cell2-agent1", "cell2", 4),
@@ -115,9 +105,7 @@ def test_a_fleet_is_dealt_out_evenly_and_is_the_same_every_time() -> None:
     assert len({host.root for host in hosts}) == len({host.host for host in hosts}) == 13
     assert all(host.host.startswith(f"{agent.cell}-") for agent in agents for host in agent.hosts)
     assert {host.zone for host in hosts} == {"north", "south"}
-    assert agents == fleet(
-        cells=2, hosts=11, agents_per_cell=2, hardware=Hardware(zones=("north", "south"), baremetal=2)
-    )
+    assert agents == fleet(cells=2, hosts=11, agents_per_cell=2, hardware=hardware)
     assert hosts[0].root != fleet(cells=2, hosts=11, seed=1)[0].hosts[0].root
 
 
@@ -364,16 +352,6 @@ def names(machine_named: str, *files: str) -> list[str]:
     return [provider.name for provider in build_tree(ROOT, "h", machine.drivers).providers]
 
 
-def test_the_built_in_machines() -> None:
-    assert {name: names(name) for name in BUILT_IN} == {
-        "flat": ["h"],
-        "numa": ["h", "h_numa0", "h_numa1"],
-        "sriov": ["h", "h_numa0", "h_numa1", "h_ens1f0", "h_ens2f0"],
-        "vgpu": ["h", "h_gpu0", "h_gpu0_nvidia-35", "h_gpu0_nvidia-37", "h_gpu1", "h_gpu1_nvidia-35"],
-        "devices": ["h", "h_numa0", "h_numa1", "h_fpga0", "h_pgpu0"],
-    }
-
-
 def test_machines_are_assigned_to_hosts_in_turn() -> None:
     (agent,) = fleet(1, 4, hardware=Hardware(machines=machines(["flat", "numa"])))
     assert [bool(host.inventory) for host in agent.hosts] == [True, False] * 2
@@ -406,15 +384,9 @@ WRONG = {
     "an unknown driver": ('[a]\ndrivers=["x"]', "a.drivers: no such driver: 'x'; there are: flat, numa"),
     "a field that is none": ('[a]\ndrivers=["numa"]\nnuma={sockets=2}',
         "a.numa: Object contains unknown field `sockets`"),
-    "a word for a number": ('[a]\ndrivers=["numa"]\nnuma={cells="2"}',
-        "a.numa.cells: Expected `int`, got `str`"),
-    "a field deep inside": ('[a]\ndrivers=["sriov"]\nsriov={functions=[{device="p", vfs=2.5}]}',
-        "a.sriov.functions[0].vfs: Expected"),
     "a table of no driver": ('[a]\ndrivers=["numa"]\nvgpu={}', "a.vgpu: is none of its drivers (numa)"),
     "an infinite ratio": ('[a]\ndrivers=["numa"]\nnuma={vcpu_ratio=inf}',
         "a.numa.vcpu_ratio: Expected `float` <="),
-    "a ratio that is no number": ('[a]\ndrivers=["numa"]\nnuma={vcpu_ratio=nan}',
-        "a.numa.vcpu_ratio: Expected"),
     "too many cells": ('[a]\ndrivers=["numa"]\nnuma={cells=2147483647}',
         "a.numa.cells: Expected `int` <= 64"),
     "20,000 nested lists": ("a = " + "[" * 20_000, "not TOML: "),
@@ -511,7 +483,6 @@ WRONG_CONFIG = {
     "not YAML": ("a: [", "not YAML"),
     "no meta": ("providers: []", "the file: Object missing required field `meta`"),
     "another version": ("meta: {schema_version: '2.0'}", "meta.schema_version: '2.0': only 1.0 and later"),
-    "a version that is a number": ("meta: {schema_version: 1.0}", "meta.schema_version: Expected `str`"),
     "a field that is none": (HEAD + "- {identification: {name: h}, trait: {}}",
         "providers[0].trait: there is no such"),
     "a part that is none": (HEAD + "- {identification: {name: h}, traits: {remove: []}}",
@@ -525,16 +496,12 @@ WRONG_CONFIG = {
         "providers[1].identification: h is there twice"),
     "no total": (HEAD + INVENTORY.format("CUSTOM_A: {reserved: 1}"), "missing required field `total`"),
     "a total of nothing": (HEAD + INVENTORY.format("CUSTOM_A: {total: 0}"), "total: Expected `int` >= 1"),
-    "an unknown word of an inventory": (HEAD + INVENTORY.format("CUSTOM_A: {total: 1, ratio: 2}"),
-        "unknown field `ratio`"),
     "a class that is the drivers'": (HEAD + INVENTORY.format("VCPU: {total: 1}"),
         "inventories.additional[0].VCPU: only classes of your own"),
     "more reserved than there is": (HEAD + INVENTORY.format("CUSTOM_A: {total: 1, reserved: 2}"),
         "providers[0].inventories.additional[0].CUSTOM_A.reserved: 2 is more than the total, 1"),
     "an infinite ratio": (HEAD + INVENTORY.format("CUSTOM_A: {total: 1, allocation_ratio: .inf}"),
         "allocation_ratio: Expected `float` <= 3.40282e+38"),
-    "a ratio that is no number": (HEAD + INVENTORY.format("CUSTOM_A: {total: 1, allocation_ratio: .nan}"),
-        "allocation_ratio: Expected `float` > 0"),
     "20,000 nested lists": ("[" * 20_000 + "]" * 20_000, "not YAML: "),
     "a number of 5,000 digits": ("meta: " + "1" * 5_000, "not YAML: "),
     "a trait that is the drivers'": (

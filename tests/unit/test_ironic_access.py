@@ -32,6 +32,11 @@ def tokens(ironic: FakeIronic) -> list[str]:
 # Keystone
 
 
+async def read(keystone: FakeKeystone, ironic: FakeIronic, **access: Any) -> None:
+    async with IronicApi(keystone.access(**access), transport=ironic.transport) as api:
+        assert await api.node(UUID) is not None
+
+
 async def test_one_token_serves_many_requests(keystone: FakeKeystone, ironic: FakeIronic) -> None:
     async with IronicApi(keystone.access(), transport=ironic.transport) as api:
         await api.node(UUID)
@@ -56,8 +61,7 @@ async def test_a_token_that_is_refused_is_renewed_and_the_request_made_again(
         return fault(401, "expired") if shown[-1] == "token-1" else None
 
     ironic.before = refuse_the_first
-    async with IronicApi(keystone.access(), transport=ironic.transport) as api:
-        assert await api.node(UUID) is not None
+    await read(keystone, ironic)
     assert shown == ["token-1", "token-2", "token-2"]
 
 
@@ -71,29 +75,12 @@ async def test_a_refusal_with_a_new_token_is_final(keystone: FakeKeystone, ironi
 
 async def test_a_token_about_to_end_is_renewed_before(keystone: FakeKeystone, ironic: FakeIronic) -> None:
     keystone.lasts = timedelta(seconds=30)
-    async with IronicApi(keystone.access(), transport=ironic.transport) as api:
-        await api.node(UUID)
+    await read(keystone, ironic)
     assert tokens(ironic) == ["token-1", "token-2"]
 
 
-async def test_an_application_credential_needs_no_user(keystone: FakeKeystone, ironic: FakeIronic) -> None:
-    access = keystone.access(
-        auth_type="v3applicationcredential",
-        auth={"application_credential_id": "id", "application_credential_secret": SECRET},
-    )
-    async with IronicApi(access, transport=ironic.transport) as api:
-        await api.node(UUID)
-    identity = keystone.asked[0]["auth"]["identity"]
-    assert identity["application_credential"] == {"id": "id", "secret": SECRET}
-    assert "scope" not in keystone.asked[0]["auth"]
-
-
 async def test_the_whole_system_may_be_asked_for(keystone: FakeKeystone, ironic: FakeIronic) -> None:
-    async with IronicApi(
-        keystone.access(auth={"user_id": "u", "password": SECRET, "system_scope": "all"}),
-        transport=ironic.transport,
-    ) as api:
-        await api.node(UUID)
+    await read(keystone, ironic, auth={"user_id": "u", "password": SECRET, "system_scope": "all"})
     assert keystone.asked[0]["auth"]["scope"] == {"system": {"all": True}}
 
 
@@ -104,8 +91,7 @@ async def test_the_whole_system_may_be_asked_for(keystone: FakeKeystone, ironic:
 async def test_the_endpoint_is_read_from_the_catalogue(
     keystone: FakeKeystone, ironic: FakeIronic, chosen: dict[str, str], host: str
 ) -> None:
-    async with IronicApi(keystone.access(url="", **chosen), transport=ironic.transport) as api:
-        assert await api.node(UUID) is not None
+    await read(keystone, ironic, url="", **chosen)
     assert ironic.requests[-1].url == f"http://{host}/v1/nodes/{UUID}"
 
 
@@ -191,22 +177,3 @@ async def test_a_client_certificate_is_presented(secure: SecureIronic, files: di
     async with IronicApi(Access(url=url, ca_file=files["cert"])) as api:
         with pytest.raises(IronicUnavailable):
             await api.set_provision_state(UUID, "active")
-
-
-async def test_a_server_that_is_not_there_is_away() -> None:
-    gone = SecureIronic()
-    gone.close()
-    async with IronicApi(Access(url=f"http://127.0.0.1:{gone.port}")) as api:
-        with pytest.raises(IronicUnavailable, match=f"127.0.0.1:{gone.port}"):
-            await api.set_provision_state(UUID, "active")
-
-
-async def test_connections_are_reused(secure: SecureIronic, files: dict[str, str]) -> None:
-    opened = []
-    async with IronicApi(Access(url=f"https://127.0.0.1:{secure.port}", ca_file=files["cert"])) as api:
-        for _ in range(3):
-            await api.node(UUID)
-            assert api._client is not None
-            pool = api._client._transport._pool  # type: ignore[attr-defined]
-            opened.append(len(pool.connections))
-    assert opened == [1, 1, 1]

@@ -117,47 +117,28 @@ async def test_times_are_had_only_with_all_the_rest(ironic: FakeIronic) -> None:
     assert ironic.paths() == [f"/v1/nodes/{UUID}", "/v1/nodes/detail"]
 
 
-async def test_pages_are_followed_with_any_server_limit() -> None:
-    ironic = FakeIronic(most=3)
-    uuids = [ironic.have(number) for number in range(1, 8)]
+@pytest.mark.parametrize("most, lengths", [(3, [3, 3, 2]), (4, [4, 4])], ids=["", "a full last page"])
+async def test_pages_are_followed_with_any_server_limit(most: int, lengths: list[int]) -> None:
+    ironic = FakeIronic(most=most)
+    uuids = [ironic.have(number) for number in range(8)]
     async with ironic.api() as api:
         pages = [page async for page in api.nodes(fields=["uuid"], limit=1000)]
-    assert [len(page) for page in pages] == [3, 3, 1]
+    assert [len(page) for page in pages] == lengths
     assert [one["uuid"] for page in pages for one in page] == uuids
 
 
-async def test_a_full_last_page_ends_the_list() -> None:
-    ironic = FakeIronic(most=2)
-    for number in range(4):
-        ironic.have(number)
-    async with ironic.api() as api:
-        assert [len(page) async for page in api.nodes(fields=["uuid"])] == [2, 2]
-
-
-@pytest.mark.parametrize("also_gone", [1, 2])
-async def test_listing_continues_if_the_marker_node_is_deleted(also_gone: int) -> None:
-    ironic = FakeIronic(most=3)
-    uuids = [ironic.have(number) for number in range(8)]
-    async with ironic.api() as api:
-        pages = api.nodes(fields=["uuid"])
-        first = await anext(pages)
-        for one in first[-also_gone:]:
-            del ironic.nodes[one["uuid"]]
-        rest = [one["uuid"] for page in [page async for page in pages] for one in page]
-    assert rest == uuids[3:]
-
-
-async def test_listing_continues_if_a_whole_page_is_deleted() -> None:
+@pytest.mark.parametrize(("read", "gone"), [(1, 1), (1, 2), (2, 2)], ids=["one", "two", "a whole page"])
+async def test_listing_continues_if_the_marker_node_is_deleted(read: int, gone: int) -> None:
     ironic = FakeIronic(most=2)
     uuids = [ironic.have(number) for number in range(8)]
     async with ironic.api() as api:
         pages = api.nodes(fields=["uuid"])
-        await anext(pages)
-        second = await anext(pages)
-        for one in second:
+        for _ in range(read):
+            last = await anext(pages)
+        for one in last[-gone:]:
             del ironic.nodes[one["uuid"]]
-        rest = [one["uuid"] for page in [page async for page in pages] for one in page]
-    assert rest == uuids[4:]
+        rest = [one["uuid"] async for page in pages for one in page]
+    assert rest == uuids[2 * read :]
 
 
 async def test_filters_and_order_are_ironics(ironic: FakeIronic) -> None:

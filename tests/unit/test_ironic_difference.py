@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from bus.messages import InventoryReported
 from bus.reports import Inventory
 from bus.resources import Provider
-from ironic_sync.core.difference import NodeDifference, allowance, compare
+from ironic_sync.core.difference import allowance, compare
 from ironic_sync.core.node import IronicNode, Place
 from ironic_sync.core.rule import report
 
@@ -110,37 +110,6 @@ def test_a_reported_node_has_no_differences(state: str) -> None:
     said = told(provision_state=state)
     (provider,) = said.providers
     assert compare(said, placed(inventories=provider.inventories)) == ()
-
-
-SENTENCES = {
-    NodeDifference(UUID, "missing", name="n1"): f"{UUID} (n1): placement does not have it",
-    NodeDifference(UUID, "gone"): f"{UUID}: Ironic does not have it any more",
-    NodeDifference(UUID, "reserved", "0", "1"): f"{UUID}: reserved: Ironic has 0, placement has 1",
-    NodeDifference(UUID, "class", "CUSTOM_A", ""): f"{UUID}: class: Ironic has CUSTOM_A, placement has none",
-    NodeDifference(UUID, "traits", "CUSTOM_A", ""): f"{UUID}: traits: only Ironic has CUSTOM_A",
-    NodeDifference(
-        UUID, "traits", "X", "Y, Z"
-    ): f"{UUID}: traits: only Ironic has X; only placement has Y, Z",
-    NodeDifference(UUID, "not ours", "its shard, b, is not among ours"): (
-        f"{UUID}: placement has it, and its shard, b, is not among ours"
-    ),
-    NodeDifference(UUID, "bad", "traits: 'x' is not the name of a trait"): (
-        f"{UUID}: placement cannot have it: traits: 'x' is not the name of a trait"
-    ),
-    NodeDifference(UUID, "no class"): f"{UUID}: it has no resource class, so placement keeps what it knows",
-}
-
-
-@pytest.mark.parametrize("difference, says", SENTENCES.items(), ids=[sentence.what for sentence in SENTENCES])
-def test_a_difference_is_a_sentence(difference: NodeDifference, says: str) -> None:
-    assert str(difference) == says
-
-
-@pytest.mark.parametrize(
-    "what, stays", [("not ours", True), ("no class", True), ("bad", True), ("gone", False)]
-)
-def test_some_are_for_people_to_put_right(what: Any, stays: bool) -> None:
-    assert NodeDifference(UUID, what).stays is stays
 
 
 @pytest.mark.parametrize(

@@ -1,65 +1,152 @@
-"""Confirming reads: one per node at a time, a limited number in parallel, with retries."""
+"""Confirming reads: one per node at a time, a limited number in parallel, with retries.
+
+When very many nodes wait to be read, they are read by the page.
+"""
 
 import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
+from bus.clock import Clock
+from ironic_sync.api import IronicRefused, IronicUnavailable
+from ironic_sync.core.known_state import Moment
+from ironic_sync.core.node import FIELDS
 from ironic_sync.notifications import UNRESOLVED
-from tests.support.counting_ironic import READING, ReaderCase, nodes
+from ironic_sync.reader import FRUITLESS_PAGES, FRUITLESS_PAUSE, MANY, PAGE, SINGLE_READERS, NodeRead, Reader
 from tests.support.ids import uid
+from tests.support.virtual_time import in_virtual_time
+
+READING = 0.01  # seconds
 
 
-def test_a_node_is_read_once_however_often_it_is_wished_for() -> None:
-    case = ReaderCase()
+class CountingIronic:
+    """An Ironic that counts its reads; each takes some time."""
 
-    async def story() -> None:
-        for _ in range(5):
-            case.reader.wish(uid(1, "c"))
+    def __init__(self) -> None:
+        self.away = False
+        self.refused: set[str] = set()
+        self.nonsense: set[str] = set()
+        self.missing: set[str] = set()
+        self.reads: Counter[str] = Counter()
+        self.under_way: Counter[str] = Counter()
+        self.most_of_one = self.most = self.pages = 0
+        self.listed: list[str] = []
+        self.asked_for: dict[str, Any] = {}
+        self.page_takes = READING
+
+    async def node(self, uuid: str, fields: Sequence[str] | None = None) -> dict[str, Any] | None:
+        assert fields == FIELDS
+        self.reads[uuid] += 1
+        self.under_way[uuid] += 1
+        self.most_of_one = max(self.most_of_one, self.under_way[uuid])
+        self.most = max(self.most, self.under_way.total())
+        await asyncio.sleep(READING)
+        self.under_way[uuid] -= 1
+        if self.away:
+            raise IronicUnavailable("away")
+        if uuid in self.refused:
+            raise IronicRefused(403, "not yours")
+        if uuid in self.missing:
+            return None
+        return {"uuid": "?" if uuid in self.nonsense else uuid, "provision_state": "available"}
+
+    async def nodes(
+        self, *, fields: Sequence[str], limit: int, **filters: Any
+    ) -> AsyncIterator[list[dict[str, Any]]]:
+        self.asked_for = filters
+        for start in range(0, len(self.listed), limit):
+            self.pages += 1
+            await asyncio.sleep(self.page_takes)
+            if self.away:
+                raise IronicUnavailable("away")
+            if self.refused:
+                raise IronicRefused(406, "no such filter")
+            yield [
+                {"uuid": uuid, "provision_state": "available"} for uuid in self.listed[start : start + limit]
+            ]
+
+
+class ReaderCase:
+    def __init__(self, at_once: int, closed: Collection[str]) -> None:
+        self.ironic = CountingIronic()
+        clock = Clock(lambda: 0.0, random.Random(1), lambda: 0.0)
+        self.reader = Reader(self.ironic, clock, at_once=at_once, closed=closed.__contains__)
+        self.found: list[NodeRead] = []
+        self.received = 0
+
+    def moment(self) -> Moment:
+        return Moment(asyncio.get_running_loop().time(), self.received)
+
+    async def take(self, found: Sequence[NodeRead]) -> None:
+        self.found += found
+
+    def wish(self, *uuids: str) -> None:
+        for uuid in uuids:
+            self.reader.wish(uuid)
+
+    @property
+    def found_nodes(self) -> list[str]:
+        return [uuid for uuid, _, _ in self.found]
+
+
+@asynccontextmanager
+async def reading(at_once: int = 4, closed: Collection[str] = ()) -> AsyncIterator[ReaderCase]:
+    case = ReaderCase(at_once, closed)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(case.reader.run(case.moment, case.take))
+        yield case
+        running.cancel()
+
+
+def nodes(count: int) -> list[str]:
+    return [uid(number, "c") for number in range(count)]
+
+
+ONE, TWO, THREE = nodes(3)
+
+
+@in_virtual_time
+async def test_a_node_is_read_once_however_often_it_is_wished_for() -> None:
+    async with reading() as case:
+        case.wish(*[ONE] * 5)
         assert case.reader.unresolved == 1
         await asyncio.sleep(1)
-
-    case.play(story)
-    assert case.found_nodes == [uid(1, "c")] and case.reader.unresolved == 0
+    assert case.found_nodes == [ONE] and case.reader.unresolved == 0
 
 
-def test_a_request_during_a_read_causes_one_more_read() -> None:
-    case = ReaderCase()
-
-    async def story() -> None:
-        case.reader.wish(uid(1, "c"))
+@in_virtual_time
+async def test_a_request_during_a_read_causes_one_more_read() -> None:
+    async with reading() as case:
+        case.wish(ONE)
         await asyncio.sleep(READING / 2)
         case.received = 7
-        for _ in range(5):
-            case.reader.wish(uid(1, "c"))
+        case.wish(*[ONE] * 5)
         await asyncio.sleep(1)
-
-    case.play(story)
     assert [began.received for _, _, began in case.found] == [0, 7]
     assert case.ironic.most_of_one == 1
 
 
-def test_reads_are_limited_and_done_in_order_of_request() -> None:
-    case = ReaderCase(at_once=4)
-
-    async def story() -> None:
-        for uuid in nodes(50):
-            case.reader.wish(uuid)
+@in_virtual_time
+async def test_reads_are_limited_and_done_in_order_of_request() -> None:
+    async with reading(at_once=4) as case:
+        case.wish(*nodes(50))
         assert case.reader.unresolved == 50 == UNRESOLVED._value.get()
         await asyncio.sleep(1)
-
-    case.play(story)
     assert case.ironic.most == 4 and UNRESOLVED._value.get() == 0
     assert list(case.ironic.reads) == nodes(50) and sorted(case.found_nodes) == nodes(50)
 
 
-def test_reads_back_off_while_ironic_is_unreachable() -> None:
-    case = ReaderCase(at_once=4)
+@in_virtual_time
+async def test_reads_back_off_while_ironic_is_unreachable() -> None:
     asked = []
-
-    async def story() -> None:
+    async with reading(at_once=4) as case:
         case.ironic.away = True
-        for uuid in nodes(20):
-            case.reader.wish(uuid)
+        case.wish(*nodes(20))
         for _ in range(3):
             before = case.ironic.reads.total()
             await asyncio.sleep(100)
@@ -67,81 +154,154 @@ def test_reads_back_off_while_ironic_is_unreachable() -> None:
         assert not case.found and case.reader.unresolved == 20
         case.ironic.away = False
         await asyncio.sleep(40)
-
-    case.play(story)
     assert asked[0] > max(asked[1:]) and max(asked[1:]) <= 4 * 7, "15 s to 30 s between tries"
     assert sorted(case.found_nodes) == nodes(20) and case.reader.unresolved == 0
 
 
-def test_once_ironic_is_back_nothing_waits_any_more() -> None:
-    case = ReaderCase()
-
-    async def story() -> None:
+@in_virtual_time
+async def test_once_ironic_is_back_nothing_waits_any_more() -> None:
+    async with reading() as case:
         case.ironic.away = True
-        case.reader.wish(uid(1, "c"))
+        case.wish(ONE)
         await asyncio.sleep(300)
         case.ironic.away = False
         await asyncio.sleep(40)
-        case.found.clear()
-        case.reader.wish(uid(2, "c"))
+        case.wish(TWO)
         await asyncio.sleep(2 * READING)
-        assert case.found_nodes == [uid(2, "c")]
+        assert case.found_nodes == [ONE, TWO]
         case.ironic.away = True
-        case.reader.wish(uid(3, "c"))
+        case.wish(THREE)
         await asyncio.sleep(2 * READING)
         case.ironic.away = False
         await asyncio.sleep(0.2)
-        assert case.found_nodes == [uid(2, "c"), uid(3, "c")], "patience begins anew"
-
-    case.play(story)
+        assert case.found_nodes == [ONE, TWO, THREE], "the pauses are short again"
 
 
-def test_a_node_we_may_not_read_holds_up_no_other_and_is_tried_again() -> None:
-    case = ReaderCase(at_once=1)
-    bad, good = nodes(2)
-
-    async def story() -> None:
-        case.ironic.refused.add(bad)
-        case.reader.wish(bad)
-        case.reader.wish(good)
+@in_virtual_time
+async def test_a_node_we_may_not_read_holds_up_no_other_and_is_tried_again() -> None:
+    async with reading(at_once=1) as case:
+        case.ironic.refused.add(ONE)
+        case.wish(ONE, TWO)
         await asyncio.sleep(1)
-        assert case.found_nodes == [good] and case.reader.unresolved == 1
+        assert case.found_nodes == [TWO] and case.reader.unresolved == 1
         case.ironic.refused.clear()
         await asyncio.sleep(60)
-
-    case.play(story)
-    assert case.found_nodes == [good, bad] and case.reader.unresolved == 0
+    assert case.found_nodes == [TWO, ONE] and case.reader.unresolved == 0
 
 
-def test_a_new_request_ends_the_pause_of_a_node() -> None:
-    case = ReaderCase()
-
-    async def story() -> None:
-        case.ironic.refused.add(uid(1, "c"))
-        case.reader.wish(uid(1, "c"))
+@in_virtual_time
+async def test_a_new_request_ends_the_pause_of_a_node() -> None:
+    async with reading() as case:
+        case.ironic.refused.add(ONE)
+        case.wish(ONE)
         await asyncio.sleep(1)
         case.ironic.refused.clear()
-        case.reader.wish(uid(1, "c"))
+        case.wish(ONE)
         await asyncio.sleep(1)
-        assert case.found_nodes == [uid(1, "c")]
+        assert case.found_nodes == [ONE]
         await asyncio.sleep(100)
-
-    case.play(story)
     assert case.ironic.reads.total() == 2
 
 
-@pytest.mark.parametrize("kind", ["missing", "nonsense"])
-def test_missing_nodes_are_found_and_invalid_answers_ignored(kind: str) -> None:
-    case = ReaderCase()
-    bad, good = nodes(2)
-
-    async def story() -> None:
-        getattr(case.ironic, kind).add(bad)
-        case.reader.wish(bad)
-        case.reader.wish(good)
+@in_virtual_time
+async def test_missing_nodes_are_found_and_invalid_answers_ignored() -> None:
+    async with reading() as case:
+        case.ironic.missing.add(ONE)
+        case.ironic.nonsense.add(TWO)
+        case.wish(ONE, TWO, THREE)
         await asyncio.sleep(1)
-
-    case.play(story)
-    expected = {good: "node", bad: "none"} if kind == "missing" else {good: "node"}
-    assert {uuid: "node" if node else "none" for uuid, node, _ in case.found} == expected
+    assert {uuid: node is not None for uuid, node, _ in case.found} == {ONE: False, THREE: True}
     assert case.reader.unresolved == 0
+
+
+# Pages
+
+
+@in_virtual_time
+async def test_very_many_are_read_by_the_page() -> None:
+    everyone = nodes(4000)
+    async with reading(at_once=1) as case:
+        case.ironic.listed = everyone
+        case.wish(*everyone[:3000])
+        await asyncio.sleep(1)
+    assert sorted(case.found_nodes) == everyone[:3000], "each once, and no other"
+    assert case.ironic.pages <= 3000 // PAGE + 1 and case.ironic.reads.total() < MANY
+    newest_first = {"sort_key": "updated_at", "sort_dir": "desc"}
+    assert case.ironic.asked_for == {"provision_state": "available", **newest_first}
+
+
+@in_virtual_time
+async def test_an_open_node_in_a_page_is_used_without_a_request() -> None:
+    everyone = nodes(2 * MANY + 3)
+    wished, closed = everyone[:MANY], everyone[MANY:-3]  # the last three are known to be open
+    async with reading(at_once=1, closed=closed) as case:
+        case.ironic.listed = everyone
+        case.wish(*wished)
+        await asyncio.sleep(1)
+    assert sorted(case.found_nodes) == [*wished, *closed]
+    assert not case.ironic.reads.keys() & set(closed)
+
+
+@in_virtual_time
+async def test_listing_ends_when_no_requested_node_is_left() -> None:
+    everyone = nodes(20 * PAGE)
+    async with reading(at_once=1) as case:
+        case.ironic.listed = everyone
+        case.wish(*everyone[:PAGE], everyone[-1])
+        await asyncio.sleep(1)
+    assert sorted(case.found_nodes) == [*everyone[:PAGE], everyone[-1]]
+    assert case.ironic.pages <= 2 + FRUITLESS_PAGES
+
+
+@in_virtual_time
+async def test_fruitless_pages_are_replaced_by_single_reads() -> None:
+    async with reading(at_once=8) as case:
+        case.ironic.listed = nodes(3000)[1000:]
+        case.wish(*nodes(1000))
+        await asyncio.sleep(FRUITLESS_PAUSE * 0.9)
+        assert case.ironic.pages <= FRUITLESS_PAGES + 1
+        await asyncio.sleep(20)
+    assert sorted(case.found_nodes) == nodes(1000)
+
+
+@in_virtual_time
+async def test_single_reads_run_in_parallel_with_pages() -> None:
+    in_parallel: list[int] = []
+    async with reading(at_once=8) as case:
+        case.ironic.listed = nodes(MANY)
+        case.ironic.page_takes = 1.0
+        case.wish(*nodes(MANY))
+        for _ in range(30):
+            await asyncio.sleep(READING)
+            in_parallel.append(case.ironic.under_way.total())
+    assert max(in_parallel[5:]) == SINGLE_READERS
+
+
+@in_virtual_time
+async def test_a_page_requested_before_the_read_request_does_not_count() -> None:
+    *early, late = nodes(MANY + 1)
+    async with reading(at_once=1) as case:
+        case.ironic.listed = [late, *early]
+        case.wish(*early)
+        await asyncio.sleep(READING / 2)
+        case.received = 7
+        case.wish(late)
+        await asyncio.sleep(20)
+    (found,) = (read for read in case.found if read.uuid == late)
+    assert found.began.received == 7
+
+
+@pytest.mark.parametrize("trouble", ["away", "refused"])
+@in_virtual_time
+async def test_without_pages_all_nodes_are_read_singly(trouble: str) -> None:
+    async with reading() as case:
+        case.ironic.listed = nodes(MANY)
+        if trouble == "away":
+            case.ironic.away = True
+        else:
+            case.ironic.refused.add("listings")
+        case.wish(*nodes(MANY))
+        await asyncio.sleep(10)
+        case.ironic.away = False
+        await asyncio.sleep(60)
+    assert sorted(case.found_nodes) == nodes(MANY) and case.reader.unresolved == 0

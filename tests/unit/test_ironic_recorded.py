@@ -2,7 +2,7 @@
 state.
 
 Placement is a model (`tests/support/belief_world.py`), compared with the real one in
-`tests/contract/test_ironic_following.py`.
+`tests/contract/test_ironic_placement.py`.
 """
 
 import random
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from ironic_sync.core.node import ReceivedNotification
-from tests.support.belief_world import WAYS, NodeWorld, Recorded, Truth, Vary, recorded
+from tests.support.belief_world import SILENT, WAYS, NodeWorld, Recorded, Truth, Vary, recorded
 
 TRUTH = Truth()
 SEEDS = range(10)
@@ -70,13 +70,6 @@ def test_without_a_sweep_no_closed_node_stays_open(
     for world, step, seed in played(vary, can_read, late):
         world.all_reading()
         assert world.open_against_the_truth() == [], f"after {step.step}, seed {seed}"
-
-
-SILENT = {
-    "96-power-mismatch-recovery-silent",  # out of maintenance
-    "104-allocation-create",
-    "107-allocation-create-2",  # the same, and it was open
-}
 
 
 @pytest.mark.parametrize("can_read", [True, False], ids=["with an API", "without"])

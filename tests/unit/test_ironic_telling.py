@@ -8,10 +8,13 @@ from bus.messages import InventoryReported, IronicSpoke
 from ironic_sync.core.known_state import KnownStateRules
 from ironic_sync.core.node import from_rest
 from ironic_sync.following import Following, NotifiedNodes
+from ironic_sync.notifications import EVENTS, SKIPPED
 from ironic_sync.reader import NodeRead
 from tests.support.fake_ironic import FakeIronic
 from tests.support.ironic_builders import PLACE, a_notification
 from tests.support.virtual_time import in_virtual_time
+
+ASKED = ("update.start", "asked")
 
 
 class Bad:
@@ -64,6 +67,21 @@ async def test_several_events_of_a_node_lead_to_one_report() -> None:
     assert told.sequence == 1_790_000_002_000_000
     gold = told.providers[0].inventories["CUSTOM_GOLD"]
     assert gold.reserved == gold.total == 1
+
+
+async def test_unreadable_and_foreign_notifications_are_counted() -> None:
+    def counts() -> list[float]:
+        counters = *(SKIPPED.labels(reason) for reason in ("unreadable", "not a node")), EVENTS.labels(*ASKED)
+        return [counter._value.get() for counter in counters]
+
+    ironic, bus, before = FakeIronic(), Bad(), counts()
+    node = ironic.nodes[ironic.have(1)]
+    port = a_notification("x", 1.0, node).replace(b"baremetal.node.x", b"baremetal.port.create.end")
+    bad = a_notification("update.end", 1.0, node | {"traits": ["no trait"]})
+    asked, good = (a_notification(event, 1.0, node) for event in ("update.start", "provision_set.end"))
+    await heard_by(bus).handle([b"\x00", b"{}", port, bad, asked, good, b"["])
+    assert [report.root for report in bus.took] == [node["uuid"]]
+    assert [after - was for after, was in zip(counts(), before, strict=True)] == [3, 1, 1]
 
 
 async def test_a_node_with_an_event_during_its_read_is_read_again() -> None:

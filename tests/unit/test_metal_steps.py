@@ -182,6 +182,28 @@ def test_why_nothing_can_be_built_on_an_available_node(node: MetalNode, why: str
     assert next_step(node, build()) == Say("failed", why)
 
 
+@pytest.mark.parametrize(
+    ("interface", "image", "needs"),
+    [
+        ("direct", None, "an image to write (image_source)"),
+        ("direct", Image(name="rescue", properties={"boot_iso": "http://images/r.iso"}), "an image to write"),
+        ("ramdisk", None, "an image to boot (boot_iso, or kernel and ramdisk, or image_source)"),
+        ("direct", Image(name="debian"), ""),
+        ("ramdisk", Image(name="net", properties={"kernel": "file:///k", "ramdisk": "file:///r"}), ""),
+        ("fake", None, ""),
+    ],
+)
+def test_a_build_without_a_required_image_fails_for_every_node(
+    interface: str, image: Image | None, needs: str
+) -> None:
+    step = next_step(a_seen_node(deploy_interface=interface), build(spec=replace(SPEC, image=image)))
+    if needs:
+        assert isinstance(step, Say) and (step.outcome, step.retry) == ("failed", False)
+        assert needs in step.cause and interface in step.cause
+    else:
+        assert step == Action.CLAIM
+
+
 def test_a_flavor_without_a_bare_metal_class_fits_any_node() -> None:
     anything = BuildSpec(flavor=Flavor(name="metal", extra_specs={"resources:VCPU": "0"}))
     assert next_step(a_seen_node(resource_class="silver"), build(spec=anything)) == Action.CLAIM

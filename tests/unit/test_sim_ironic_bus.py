@@ -1,9 +1,7 @@
 """The simulated Ironic on berth's own bus: the truth about each node, and nothing that was only asked for."""
 
 import asyncio
-from collections.abc import Awaitable
-
-import pytest
+from collections.abc import Sequence
 
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -15,15 +13,15 @@ from compute_sim.ironic import BusNotifier, Simulation, enrolled
 from compute_sim.ironic.conductor import SimPlan
 from compute_sim.ironic.node import SimNode
 from tests.support.simulated_ironic import INSTANCE, NOW, OTHER, SimIronicPlayer, a_node
-from tests.support.virtual_time import run
+from tests.support.virtual_time import in_virtual_time
 
 
 def whose(node: SimNode) -> tuple[str, str, str]:
     return "c1", f"{node.conductor_group or 'c1'}-agent1", "z1"
 
 
-class Notification:
-    def __init__(self, away: int = 0) -> None:
+class AwayBus:
+    def __init__(self, away: int) -> None:
         self.away = away
         self.messages: list[NodeChanged] = []
 
@@ -38,35 +36,27 @@ def facts(message: NodeChanged) -> tuple[str, str | None, bool, str | None]:
     return message.event, message.provision_state, message.maintenance, message.instance_uuid
 
 
-async def spoken(
-    bus: Notification, *stories: Awaitable[None], bench: SimIronicPlayer, voice: BusNotifier
-) -> None:
+async def published(*acts: str, away: int = 0, nodes: Sequence[SimNode] = ()) -> list[NodeChanged]:
+    """Play acts on a node, and return what is published meanwhile; at first the bus may be away."""
+    bus = AwayBus(away)
+    voice = BusNotifier(bus.publish, whose, Clock(lambda: NOW))
+    voice.introduce(nodes)
+    bench = SimIronicPlayer(SimPlan(), a_node(), emit=voice)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(voice.run()), group.create_task(bench.conductor.run())]
-        for story in stories:
-            await story
+        for words in (*acts, "wait 60"):
+            await bench.attempt(words)
             await asyncio.sleep(60)
         for task in tasks:
             task.cancel()
+    return bus.messages
 
 
-def test_every_change_is_published_and_requests_are_not() -> None:
-    async def story() -> Notification:
-        bus = Notification()
-        voice = BusNotifier(bus.publish, whose, Clock(lambda: NOW))
-        bench = SimIronicPlayer(SimPlan(), a_node(), emit=voice)
-        acts = (
-            "claim",
-            f"claim {OTHER}",
-            "fault delete step",
-            "provision active",
-            "provision deleted",
-            "delete",
-        )
-        await spoken(bus, *(bench.attempt(words) for words in acts), bench=bench, voice=voice)
-        return bus
-
-    told = run(story()).messages
+@in_virtual_time
+async def test_every_change_is_published_and_requests_are_not() -> None:
+    told = await published(
+        "claim", f"claim {OTHER}", "fault delete step", "provision active", "provision deleted", "delete"
+    )
     assert [facts(message) for message in told] == [
         ("update", "available", False, INSTANCE),
         ("provision_set", "deploying", False, INSTANCE),
@@ -79,28 +69,15 @@ def test_every_change_is_published_and_requests_are_not() -> None:
     assert {(message.cell, message.agent, message.zone) for message in told} == {("c1", "c1-agent1", "z1")}
 
 
-def test_a_deleted_node_is_published_as_deleted() -> None:
-    async def story() -> Notification:
-        bus = Notification()
-        voice = BusNotifier(bus.publish, whose, Clock(lambda: NOW))
-        bench = SimIronicPlayer(SimPlan(), a_node(), emit=voice)
-        await spoken(bus, bench.act("delete"), bench=bench, voice=voice)
-        return bus
-
-    [message] = run(story()).messages
+@in_virtual_time
+async def test_a_deleted_node_is_published_as_deleted() -> None:
+    [message] = await published("delete")
     assert message.deleted
 
 
-@pytest.mark.parametrize("away", [0, 3])
-def test_nodes_are_published_when_a_consumer_exists(away: int) -> None:
-    async def story() -> Notification:
-        bus = Notification(away)
-        voice = BusNotifier(bus.publish, whose, Clock(lambda: NOW))
-        voice.introduce(enrolled(1000, now=NOW))
-        await spoken(bus, asyncio.sleep(0), bench=SimIronicPlayer(SimPlan()), voice=voice)
-        return bus
-
-    told = run(story()).messages
+@in_virtual_time
+async def test_nodes_are_published_when_a_consumer_exists() -> None:
+    told = await published(away=3, nodes=enrolled(1000, now=NOW))
     assert len({message.node for message in told}) == len(told) == 1000
 
 

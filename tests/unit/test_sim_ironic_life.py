@@ -19,10 +19,6 @@ RECORDED: dict[str, tuple[str, dict[str, Any], str]] = {
         provision_set.start: inspecting > manageable, power off
         provision_set.end: manageable, power off
     """),
-    "provide": ("provision provide", {"provision_state": "manageable"}, """
-        provision_set.start: cleaning > available, power off
-        provision_set.end: available, power off
-    """),
     "maintenance": ("maintenance on\nmaintenance off", {}, """
         maintenance_set.start: available, power off, maintenance
         maintenance_set.end: available, power off, maintenance
@@ -181,73 +177,86 @@ def test_simulated_notifications_equal_recorded_ones(story: str) -> None:
 
 
 WAITING = SimPlan(step_time=Durations("constant", (10.0,)), call_back=True)
+CALLED_BACK: dict[str, tuple[str, str, str]] = {
+    "deploy": ("provision active\nwait 20", "available", """
+        provision_set.start: deploying > active, power off
+        provision_set.success: wait call-back > active, power off
+        provision_set.success: deploying > active, power off
+        provision_set.end: active, power off
+    """),
+    "deploy, undeployed while it waits": (
+        "provision active\nwait 5\nprovision deleted\nwait 30", "available", """
+        provision_set.start: deploying > active, power off
+        provision_set.success: wait call-back > active, power off
+        provision_set.success: deleting > available, power off
+        provision_set.success: cleaning > available, power off
+        provision_set.success: clean wait > available, power off
+        provision_set.success: cleaning > available, power off
+        provision_set.end: available, power off
+    """),
+    "clean aborted": ("provision provide\nwait 5\nprovision abort\nwait 30", "manageable", """
+        provision_set.start: cleaning > available, power off
+        provision_set.success: clean wait > available, power off
+        provision_set.end: clean failed > available, power off
+    """),
+    "inspect aborted": ("provision inspect\nwait 5\nprovision abort\nwait 30", "manageable", """
+        provision_set.start: inspecting > manageable, power off
+        provision_set.success: inspect wait > manageable, power off
+        provision_set.end: inspect failed > manageable, power off
+    """),
+    "service aborted": ("provision service\nwait 5\nprovision abort\nwait 30", "active", """
+        provision_set.start: servicing > active, power off
+        provision_set.success: service wait > active, power off
+        provision_set.error: service failed > active, power off
+        provision_set.success: active, power off
+    """),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("acts", "fields", "told"),
-    [
-        (
-            "provision active\nwait 20",
-            {},
-            """
-            provision_set.start: deploying > active, power off
-            provision_set.success: wait call-back > active, power off
-            provision_set.success: deploying > active, power off
-            provision_set.end: active, power off
-            """,
-        ),
-        (
-            "provision active\nwait 5\nprovision deleted\nwait 30",
-            {},
-            """
-            provision_set.start: deploying > active, power off
-            provision_set.success: wait call-back > active, power off
-            provision_set.success: deleting > available, power off
-            provision_set.success: cleaning > available, power off
-            provision_set.success: clean wait > available, power off
-            provision_set.success: cleaning > available, power off
-            provision_set.end: available, power off
-            """,
-        ),
-        (
-            "provision provide\nwait 5\nprovision abort\nwait 30",
-            {"provision_state": "manageable"},
-            """
-            provision_set.start: cleaning > available, power off
-            provision_set.success: clean wait > available, power off
-            provision_set.end: clean failed > available, power off
-            """,
-        ),
-        (
-            "provision inspect\nwait 5\nprovision abort\nwait 30",
-            {"provision_state": "manageable"},
-            """
-            provision_set.start: inspecting > manageable, power off
-            provision_set.success: inspect wait > manageable, power off
-            provision_set.end: inspect failed > manageable, power off
-            """,
-        ),
-        (
-            "provision service\nwait 5\nprovision abort\nwait 30",
-            {"provision_state": "active"},
-            """
-            provision_set.start: servicing > active, power off
-            provision_set.success: service wait > active, power off
-            provision_set.error: service failed > active, power off
-            provision_set.success: active, power off
-            """,
-        ),
-    ],
-    ids=[
-        "deploy",
-        "deploy, undeployed while it waits",
-        "clean aborted",
-        "inspect aborted",
-        "service aborted",
-    ],
-)
-def test_steps_wait_for_the_call_of_the_node(acts: str, fields: dict[str, Any], told: str) -> None:
-    assert play(acts, plan=WAITING, **fields).told == lines(told)
+@pytest.mark.parametrize("story", CALLED_BACK)
+def test_steps_wait_for_the_call_of_the_node(story: str) -> None:
+    acts, state, told = CALLED_BACK[story]
+    assert play(acts, plan=WAITING, provision_state=state).told == lines(told)
+
+
+SYNCED = SimPlan(sync_every=10.0, sync_retries=1)
+POWER: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
+    "a manual power change is corrected": ("bmc power on\nwait 60", {}, """
+        power_set.start: available, power off
+        power_set.end: available, power off
+    """, {}),
+    "a BMC that stays on takes the node into maintenance, which ends without a notification": (
+        "bmc stuck on\nwait 25\nbmc well\nwait 30", {}, """
+        power_set.start: available, power off
+        power_set.end: available, power off
+        power_state_corrected.success: available, power on, maintenance
+    """, {"maintenance": False, "fault": None, "power_state": "power on"}),
+    "an unreachable BMC closes the node": ("bmc unreachable\nwait 25", {}, """
+        power_state_corrected.success: available, None, maintenance
+    """, {"fault": "power failure"}),
+    "until it is back": ("bmc error\nwait 25\nbmc well\nwait 20", {}, """
+        power_state_corrected.success: available, error, maintenance
+        power_state_corrected.success: available, power off
+    """, {"maintenance": False}),
+    "power cannot be set on an unreachable BMC": ("bmc unreachable\nwait 25\npower power on\nwait 1", {}, """
+        power_state_corrected.success: available, None, maintenance
+        power_set.start: available, None, maintenance
+        power_set.error: available, None, maintenance
+    """, {}),
+    "a node in an operator's maintenance is left alone": (
+        "bmc unreachable\nwait 100", {"maintenance": True}, "", {}),
+    "an unknown power state is read": ("bmc power on\nwait 15", {"power_state": None}, """
+        power_state_corrected.success: available, power on
+    """, {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("story", POWER)
+def test_ironic_checks_power_states_periodically(story: str) -> None:
+    acts, fields, told, after = POWER[story]
+    bench = play(acts, plan=SYNCED, idle=0.0, **fields)
+    assert bench.told == lines(told)
+    assert {name: getattr(bench.node, name) for name in after} == after
 
 
 def test_a_hold_step_waits_for_unhold() -> None:
@@ -266,12 +275,6 @@ def test_a_clean_that_times_out_sets_maintenance_without_a_notification() -> Non
     assert bench.told[-1] == "provision_set.error: clean failed > available, power off"
     assert bench.node.maintenance
     assert bench.node.fault == "clean failure"
-
-
-def test_a_failed_tear_down_removes_the_instance() -> None:
-    bench = play("fault delete step\nprovision deleted", provision_state="active", instance_uuid=INSTANCE)
-    assert bench.told[-1].endswith("instance")
-    assert bench.node.instance_uuid is None
 
 
 SLOW = SimPlan(step_time=Durations("constant", (3.0,)))

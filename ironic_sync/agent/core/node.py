@@ -1,6 +1,4 @@
-"""An Ironic node as the agent reads it (state, instance, recorded build attempts), and the patches that the
-agent writes to it: build, attempt, and the fields that Ironic needs to deploy.
-"""
+"""An Ironic node as the agent reads it, and the patches that the agent writes to it."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -41,9 +39,7 @@ class MetalNode(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def seen(self) -> list[SeenAttempt]:
-        """Return the build attempts recorded on the node, the newest last. Anyone can write `extra`, so
-        unreadable content is ignored.
-        """
+        """Return the attempts recorded on the node, the newest last. Unreadable content is ignored."""
         try:
             return msgspec.convert(self.extra.get(SEEN, []), list[SeenAttempt])
         except msgspec.ValidationError:
@@ -54,9 +50,7 @@ class MetalNode(msgspec.Struct, frozen=True, kw_only=True):
         return next(found, SeenAttempt(build=build, attempt=0))
 
     def attempt_of(self, build: str) -> int | None:
-        """Return the attempt of this build that has the node: 0 if not recorded, None if it is not its
-        node.
-        """
+        """Return the attempt of this build that has the node: 0 if not recorded, None for other builds."""
         if self.instance_uuid != build:
             return None
         attempt = self.instance_info.get(ATTEMPT)

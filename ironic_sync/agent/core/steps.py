@@ -64,9 +64,7 @@ Step = Action | Close | Wait | Say
 
 
 def next_step(node: MetalNode | None, order: Order, *, given_up: str = "", writes: bool = True) -> Step:
-    """Return the next step of an order on its node. `given_up` is the reason why the attempt can only fail.
-    Without `writes`, Ironic refuses to record anything on the node.
-    """
+    """Return the next step of an order. `given_up`: why it can only fail; `writes`: Ironic takes records."""
     if isinstance(order, BuildOrdered):
         return _toward_built(node, order, given_up, writes)
     return _toward_deleted(node, order, writes)
