@@ -277,7 +277,7 @@ async def test_a_plan_ends_when_its_last_reader_has_left(monkeypatch: pytest.Mon
             pass
 
         request = capacity_room.browser.build_request("GET", f"{path}mix=VCPU:1")
-        scope = {"type": "http", "method": "GET", "scheme": "http", "client": ("10.0.0.1", 1)}
+        scope: dict[str, Any] = {"type": "http", "method": "GET", "scheme": "http", "client": ("10.0.0.1", 1)}
         scope |= {"path": request.url.path, "query_string": request.url.query}
         scope |= {"headers": [(b"host", b"localhost")]}
         reading = asyncio.create_task(capacity_room.app(scope, receive, send))

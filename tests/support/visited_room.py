@@ -86,7 +86,7 @@ class VisitedRoom:
             self.end_streams()
 
     async def sign_in(self, token: str = "", **fields: str) -> httpx.Response:
-        return await self.send("/login", **(fields or {"token": token}))
+        return await self.send("/login", headers={}, **(fields or {"token": token}))
 
     @asynccontextmanager
     async def visitor(self, address: str = "10.0.0.1", url: str = "") -> AsyncIterator[Self]:
