@@ -33,10 +33,10 @@ from bus.sql.migrations import migrate
 from bus.vocabulary import Allocations
 from placement_worker import Placement
 from tests.support.aggregates import make
+from tests.support.berth_processes import run_berth
 from tests.support.databases import know, sql
 from tests.support.envelopes import a_letter, an_envelope
 from tests.support.fake_keystone import Answer, AnsweringServer, FakeKeystone
-from tests.support.forking import run_berth
 from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,

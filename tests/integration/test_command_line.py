@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from berth.commands import index
-from tests.support.berth_processes import ROOT, Up
-from tests.support.forking import run_berth
+from tests.support.berth_processes import ROOT, Up, run_berth
+from tests.support.snippets import a_command
 
 pytestmark = pytest.mark.slow
 
@@ -296,19 +296,15 @@ def test_a_load_test_refuses_remote_addresses(user: User, variables: dict[str, s
 
 
 PAGE = (ROOT / "docs" / "logs.md").read_text(encoding="utf-8")
-BERTH = '#!/bin/sh\nexec "{python}" -m berth "$@"\n'
 
 
 def test_one_build_can_be_followed_in_the_logs(tmp_path: Path) -> None:
-    command = tmp_path / "bin" / "berth"
-    command.parent.mkdir()
-    command.write_text(BERTH.format(python=sys.executable))
-    command.chmod(0o755)
+    a_command(tmp_path)
     (example,) = re.findall(r"<!-- tested -->\n```sh\n(.*?)```", PAGE, re.DOTALL)
     loud = {"BERTH_LOG_LEVEL": "debug", "BERTH_LOG_FORMAT": "json"}
     with Up(tmp_path, loud, "--hosts", "4", "--cells", "1", "--build-time", "constant:0") as berth:
         (tmp_path / "berth.log").symlink_to(berth.log_path)
-        berth.environment["PATH"] = f"{command.parent}:{berth.environment['PATH']}"
+        berth.environment["PATH"] = f"{tmp_path}:{berth.environment['PATH']}"
         found = berth.run("bash", "-euc", f'{example}\necho "{{\\"asked\\": \\"$build\\"}}"')
     assert found.returncode == 0, found.stderr
     *lines, asked = map(json.loads, found.stdout.splitlines())
