@@ -1,4 +1,4 @@
-"""`berth agent` on both buses: list, disable, enable and rehome agents of bare-metal nodes."""
+"""`berth agent`: list, disable, enable and rehome agents of bare-metal nodes."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,6 +23,8 @@ from tests.support.command_line import CommandLine
 from tests.support.conductor_builders import Books
 from tests.support.ids import uid
 from tests.support.waiting import until
+
+pytestmark = LOCALLY
 
 NODES = tuple(uid(number, "c") for number in range(10))
 
@@ -102,7 +104,6 @@ WRONG: list[tuple[tuple[str, ...], type[Exception], str]] = [
 ]
 
 
-@LOCALLY
 async def test_impossible_agent_commands_are_refused_with_the_reason(agent: AgentCommand) -> None:
     await agent.shares()
     for words, error, says in WRONG:

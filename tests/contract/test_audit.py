@@ -4,7 +4,7 @@ import asyncio
 import io
 import json
 import os
-from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +22,21 @@ from berth.doctor.looking import inspect
 from berth.operations.audit import Audit, audit
 from berth.services import embedded
 from berth.settings import Settings
-from bus.aggregates import AggregateEditRequested, MakeAggregate
 from bus.cells import RegisterCell
 from bus.claims import Claimed
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.reports import Inventory
-from bus.resources import EditRequested, LoadProviders, ProviderLoad, SetAggregates
+from bus.resources import ProviderLoad, SetAggregates
 from bus.sql.migrations import migrate
 from bus.vocabulary import Allocations
+from placement_worker import Placement
+from tests.support.aggregates import make
+from tests.support.berth_processes import run_berth
 from tests.support.databases import know, sql
 from tests.support.envelopes import a_letter, an_envelope
 from tests.support.fake_keystone import Answer, AnsweringServer, FakeKeystone
-from tests.support.forking import run_berth
 from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
@@ -46,7 +47,7 @@ from tests.support.placement_builders import (
     an_order,
     on_hosts,
 )
-from tests.support.placement_calls import edit_cell
+from tests.support.placement_calls import claim, edit, edit_cell, load, report
 from tests.support.waiting import in_time, until
 
 NOW = 1_000_000.0
@@ -58,28 +59,34 @@ def settings(tmp_path: Path) -> Settings:
     return Settings().having(state_dir=str(tmp_path), cells=("c1", "c2"))
 
 
+def placement_of(settings: Settings, now: float = NOW) -> AbstractAsyncContextManager[Placement]:
+    url = f"sqlite+aiosqlite:///{settings.database.state_dir}/placement.db"
+    return a_placement(url, Clock(now=lambda: now, monotonic=lambda: now))
+
+
 @pytest.fixture
 async def sound(settings: Settings) -> Settings:
     await migrate_all(settings, Console(quiet=True))
-    url = f"sqlite+aiosqlite:///{settings.database.state_dir}/placement.db"
-    async with a_placement(url, Clock(now=lambda: NOW, monotonic=lambda: NOW)) as placement:
-        await placement.reports.report_many([a_report(1), a_report(2)])
-        claims = [a_claim(number, on_hosts(1)) for number in (ACTIVE, FAILED, DELETED, BUILDING)]
-        await placement.claims.claim_many([an_order(claim) for claim in claims])
+    async with placement_of(settings) as placement:
+        await report(placement, a_report(1), a_report(2))
+        for number in (ACTIVE, FAILED, DELETED, BUILDING):
+            await claim(placement, an_order(a_claim(number, on_hosts(1))))
         await placement.claims.release_many(
             [a_release(FAILED, 1, "error: no"), a_release(DELETED, 1, "deleted")]
         )
-    know(settings, "c1", ACTIVE, "active", 1)
-    know(settings, "c1", FAILED, "error", 1)
-    know(settings, "c1", DELETED, "deleted", 1)
-    know(settings, "c2", BUILDING, "building", 1)
+    for cell, number, status in (
+        ("c1", ACTIVE, "active"),
+        ("c1", FAILED, "error"),
+        ("c1", DELETED, "deleted"),
+        ("c2", BUILDING, "building"),
+    ):
+        know(settings, cell, number, status, 1)
     return settings
 
 
 async def audited(settings: Settings, *, after: float = 3600.0, settled: bool = False) -> Audit:
-    return await audit(
-        settings, settled=settled, clock=Clock(now=lambda: NOW + after, monotonic=lambda: NOW + after)
-    )
+    clock = Clock(now=lambda: NOW + after, monotonic=lambda: NOW + after)
+    return await audit(settings, settled=settled, clock=clock)
 
 
 async def test_a_cell_asked_to_delete_a_build_of_another_cell_ignores_it(sound: Settings) -> None:
@@ -96,101 +103,67 @@ async def test_a_sound_berth_is_clean(sound: Settings) -> None:
     assert found.builds == {"active": 1, "error": 1, "deleted": 1, "building": 1}
 
 
-def over_used(settings: Settings, used: int = 2, total: int = 1) -> None:
-    sql(settings, "placement", "UPDATE inventories SET total = ? WHERE used = ?", total, used)
-
-
-def miscounted(settings: Settings) -> None:
-    sql(settings, "placement", "UPDATE inventories SET used = 1 WHERE used = 2")
-
-
-def active_without_resources(settings: Settings) -> None:
-    know(settings, "c1", 5, "active", 2)
-
-
-def held_elsewhere(settings: Settings) -> None:
-    sql(settings, "cell_c1", "UPDATE builds SET root = ? WHERE id = ?", uid(2, "a"), uid(ACTIVE))
-
-
-def known_to_no_cell(settings: Settings) -> None:
-    sql(settings, "cell_c1", "DELETE FROM builds WHERE id = ?", uid(ACTIVE))
-
-
-def retired_and_yet_holding(settings: Settings) -> None:
-    sql(
-        settings,
-        "placement",
-        "INSERT INTO retired_consumers VALUES (?, 'deleted', 0, false, '')",
-        uid(ACTIVE),
-    )
-
-
-def known_in_two_cells(settings: Settings) -> None:
-    know(settings, "c2", ACTIVE, "active", 1)
-
-
-def failed_and_yet_holding(settings: Settings) -> None:
-    sql(settings, "cell_c1", "UPDATE builds SET status = 'error' WHERE id = ?", uid(ACTIVE))
-
-
-def deleted_and_yet_holding(settings: Settings) -> None:
-    sql(settings, "cell_c1", "UPDATE builds SET status = 'deleted' WHERE id = ?", uid(ACTIVE))
-
-
 A1, A2 = uid(1, "a"), uid(2, "a")
+LOST = ("cell_c1", f"DELETE FROM builds WHERE id = '{uid(ACTIVE)}'")
+RETIRED = f"INSERT INTO retired_consumers VALUES ('{uid(ACTIVE)}', 'deleted', 0, false, '')"
+
+
+def of_active(column: str, value: str) -> tuple[str, str]:
+    return "cell_c1", f"UPDATE builds SET {column} = '{value}' WHERE id = '{uid(ACTIVE)}'"
 
 
 @pytest.mark.parametrize(
-    ("plant", "breaches"),
+    ("store", "statement", "breaches"),
     [
-        (over_used, [f"provider {A1}: oversold, 2 VCPU used of 1"]),
-        (miscounted, [f"provider {A1}: 1 VCPU counted as used, 2 allocated"]),
-        (active_without_resources, [f"{uid(5)}: active on {A2} in cell c1, and holds nothing"]),
-        (held_elsewhere, [f"{uid(ACTIVE)}: active on {A2}, but holds resources of {A1}"]),
-        (known_to_no_cell, [f"{uid(ACTIVE)}: holds resources, but no cell knows it"]),
-        (
-            retired_and_yet_holding,
-            [
-                f"consumer {uid(ACTIVE)}: has retired (deleted) and is still there",
-                f"{uid(ACTIVE)}: retired, and yet holds resources",
-            ],
-        ),
-        (known_in_two_cells, [f"{uid(ACTIVE)}: known in cells c1 and c2"]),
-        (failed_and_yet_holding, [f"{uid(ACTIVE)}: ended as error in cell c1, and holds resources"]),
-        (deleted_and_yet_holding, [f"{uid(ACTIVE)}: ended as deleted in cell c1, and holds resources"]),
+        ("placement", "UPDATE inventories SET total = 1 WHERE used = 2",
+         [f"provider {A1}: oversold, 2 VCPU used of 1"]),
+        ("placement", "UPDATE inventories SET used = 1 WHERE used = 2",
+         [f"provider {A1}: 1 VCPU counted as used, 2 allocated"]),
+        (*of_active("root", A2), [f"{uid(ACTIVE)}: active on {A2}, but holds resources of {A1}"]),
+        (*LOST, [f"{uid(ACTIVE)}: holds resources, but no cell knows it"]),
+        ("placement", RETIRED,
+         [f"consumer {uid(ACTIVE)}: has retired (deleted) and is still there",
+          f"{uid(ACTIVE)}: retired, and yet holds resources"]),
+        (*of_active("status", "error"), [f"{uid(ACTIVE)}: ended as error in cell c1, and holds resources"]),
     ],
-)
+)  # fmt: skip
 async def test_each_planted_breach_is_found_and_named(
-    sound: Settings, plant: Callable[[Settings], None], breaches: list[str]
+    sound: Settings, store: str, statement: str, breaches: list[str]
 ) -> None:
-    plant(sound)
+    sql(sound, store, statement)
     found = await audited(sound)
     assert (found.clean, found.breaches) == (False, breaches)
 
 
+@pytest.mark.parametrize(
+    ("cell", "number", "breach"),
+    [
+        ("c1", 5, f"{uid(5)}: active on {A2} in cell c1, and holds nothing"),
+        ("c2", ACTIVE, f"{uid(ACTIVE)}: known in cells c1 and c2"),
+    ],
+)
+async def test_a_build_that_a_cell_should_not_know_is_a_breach(
+    sound: Settings, cell: str, number: int, breach: str
+) -> None:
+    know(sound, cell, number, "active", 2)
+    assert breach in (await audited(sound)).breaches
+
+
 async def test_a_host_that_a_client_put_into_two_zones_is_a_note(sound: Settings) -> None:
     """`PUT /resource_providers/{uuid}/aggregates` answers as Placement does, which knows of no zones."""
-    url = f"sqlite+aiosqlite:///{sound.database.state_dir}/placement.db"
     east, west, again, plain = (uid(number, "e") for number in range(1, 5))
-    zones = {east: "east", west: "west", again: "east"}
-    async with a_placement(url, Clock(now=lambda: NOW, monotonic=lambda: NOW)) as placement:
-        for id_, zone in zones.items():
-            made = MakeAggregate(
-                aggregate=id_, name=f"{zone}-{id_[-1]}", metadata={"availability_zone": zone}
-            )
-            await placement.aggregates.edit(AggregateEditRequested(edit=made))
+    async with placement_of(sound) as placement:
+        for id_, zone in ((east, "east"), (west, "west"), (again, "east")):
+            await make(placement, id_, f"{zone}-{id_[-1]}", availability_zone=zone)
         for host, aggregates in ((1, (east, west, plain)), (2, (east, again))):
-            order = SetAggregates(provider=uid(host, "a"), aggregates=aggregates)
-            await placement.providers.edit_many([EditRequested(edit=order)])
+            await edit(placement, SetAggregates(provider=uid(host, "a"), aggregates=aggregates))
     found = await audited(sound)
-    assert (found.clean, found.notes) == (
-        True,
-        [f"host host-1 ({A1}): is in 2 zones: east by aggregate east-1, west by aggregate west-2"],
-    )
+    note = f"host host-1 ({A1}): is in 2 zones: east by aggregate east-1, west by aggregate west-2"
+    assert (found.clean, found.notes) == (True, [note])
 
 
 async def test_a_recent_claim_may_belong_to_a_build_that_is_not_stored_yet(sound: Settings) -> None:
-    known_to_no_cell(sound)
+    sql(sound, *LOST)
     assert (await audited(sound, after=1.0)).clean
     assert not (await audited(sound, after=60.0)).clean
     assert not (await audited(sound, after=1.0, settled=True)).clean
@@ -202,37 +175,34 @@ DISK, RACK = {"DISK_GB": Inventory(total=100)}, (uid(1, "e"),)
 
 
 async def holding(settings: Settings, consumer: int, allocations: Allocations, **given: Any) -> None:
-    url = f"sqlite+aiosqlite:///{settings.database.state_dir}/placement.db"
-    async with a_placement(url, Clock(now=lambda: NOW + 60, monotonic=lambda: NOW + 60)) as placement:
-        pool = ProviderLoad(id=uid(POOL, "a"), name="pool", inventories={"DISK_GB": Inventory(total=100)})
+    async with placement_of(settings, NOW + 60) as placement:
+        pool = ProviderLoad(id=uid(POOL, "a"), name="pool", inventories=DISK)
         lone = ProviderLoad(id=uid(LONE, "a"), name="lone", inventories={"VCPU": Inventory(total=8)})
-        await placement.bulk_load.load(LoadProviders(providers=(pool, lone)))
-        await placement.reports.report_many(
-            [
-                a_report(2, a_provider(CHILD, parent=2), sequence=2),
-                replace(a_report(FOREIGN), agent="theirs"),
-                a_report(SHARED, inventories=DISK, traits=("MISC_SHARES_VIA_AGGREGATE",), aggregates=RACK),
-                a_report(SERVED, aggregates=RACK),
-            ]
+        await load(placement, pool, lone)
+        await report(
+            placement,
+            a_report(2, a_provider(CHILD, parent=2), sequence=2),
+            replace(a_report(FOREIGN), agent="theirs"),
+            a_report(SHARED, inventories=DISK, traits=("MISC_SHARES_VIA_AGGREGATE",), aggregates=RACK),
+            a_report(SERVED, aggregates=RACK),
         )
-        claim = replace(a_claim(consumer, allocations), **given)
-        (answer,) = await placement.claims.claim_many([an_order(claim)])
-        assert isinstance(answer.results[0], Claimed)
+        (answer,) = await claim(placement, an_order(replace(a_claim(consumer, allocations), **given)))
+        assert isinstance(answer, Claimed)
 
 
 @pytest.mark.parametrize(
-    ("allocations", "known_on"),
+    "allocations",
     [
-        ({uid(CHILD, "a"): {"VCPU": 1}}, 2),
-        ({uid(2, "a"): {"VCPU": 1}, uid(POOL, "a"): {"DISK_GB": 5}}, 2),
-        ({uid(CHILD, "a"): {"VCPU": 1}, uid(POOL, "a"): {"DISK_GB": 5}}, 2),
+        {uid(CHILD, "a"): {"VCPU": 1}},
+        {uid(2, "a"): {"VCPU": 1}, uid(POOL, "a"): {"DISK_GB": 5}},
+        {uid(CHILD, "a"): {"VCPU": 1}, uid(POOL, "a"): {"DISK_GB": 5}},
     ],
 )
 async def test_a_build_may_hold_resources_of_child_and_sharing_providers(
-    sound: Settings, allocations: Allocations, known_on: int
+    sound: Settings, allocations: Allocations
 ) -> None:
     await holding(sound, SOMEBODY, allocations)
-    know(sound, "c1", SOMEBODY, "active", known_on)
+    know(sound, "c1", SOMEBODY, "active", 2)
     found = await audited(sound)
     assert (found.breaches, found.notes) == ([], [])
 
@@ -255,10 +225,9 @@ async def test_a_pool_may_serve_a_host_alone(sound: Settings) -> None:
 
 
 async def test_capacity_below_usage_is_a_breach_only_if_more_is_claimed(sound: Settings) -> None:
-    url = f"sqlite+aiosqlite:///{sound.database.state_dir}/placement.db"
-    async with a_placement(url, Clock(now=lambda: NOW, monotonic=lambda: NOW)) as placement:
+    async with placement_of(sound) as placement:
         closed = {"VCPU": Inventory(total=8, reserved=8)}
-        await placement.reports.report_many([a_report(1, sequence=2, inventories=closed)])
+        await report(placement, a_report(1, sequence=2, inventories=closed))
     assert (await audited(sound)).breaches == []
     sql(sound, "placement", "UPDATE inventories SET used = 3 WHERE used = 2")
     assert f"provider {A1}: oversold, 3 VCPU used of 0" in (await audited(sound)).breaches
@@ -285,20 +254,18 @@ async def test_foreign_consumers_are_notes(
 
 async def test_a_holder_consumer_of_a_move_is_a_note_with_its_instance(sound: Settings) -> None:
     await holding(sound, SOMEBODY, on_hosts(2), type="MIGRATION")
-    sql(
-        sound, "placement", f"UPDATE consumers SET keeps_for = '{uid(ACTIVE)}' WHERE uuid = '{uid(SOMEBODY)}'"
-    )
-    sql(sound, "cell_c1", "UPDATE builds SET status = 'moving' WHERE id = ?", uid(ACTIVE))
+    held = f"UPDATE consumers SET keeps_for = '{uid(ACTIVE)}' WHERE uuid = '{uid(SOMEBODY)}'"
+    sql(sound, "placement", held)
+    sql(sound, *of_active("status", "moving"))
     found = await audited(sound)
     assert found.clean
     assert found.notes == [f"{uid(SOMEBODY)}: holds the host that {uid(ACTIVE)} has moved from"]
 
 
 async def test_a_registered_cell_without_a_named_database_is_a_note(sound: Settings) -> None:
-    url = f"sqlite+aiosqlite:///{sound.database.state_dir}/placement.db"
-    async with a_placement(url, Clock(now=lambda: NOW, monotonic=lambda: NOW)) as placement:
-        await placement.reports.report_many([a_report(9, cell="c9")])
-        await placement.claims.claim_many([an_order(a_claim(9, on_hosts(9)))])
+    async with placement_of(sound) as placement:
+        await report(placement, a_report(9, cell="c9"))
+        await claim(placement, an_order(a_claim(9, on_hosts(9))))
         unknown = await audited(sound)
         assert unknown.breaches == [f"{uid(9)}: holds resources, but no cell knows it"]
         await edit_cell(placement, RegisterCell(cell="c9"))
@@ -310,7 +277,7 @@ async def test_a_registered_cell_without_a_named_database_is_a_note(sound: Setti
 
 
 async def test_an_import_onto_an_unreported_host_is_a_note(sound: Settings) -> None:
-    known_to_no_cell(sound)
+    sql(sound, *LOST)
     sql(sound, "placement", "UPDATE hosts SET created_at = created_at + 1")
     found = await audited(sound)
     assert found.notes == [f"{uid(ACTIVE)}: not ours: it was there before an agent reported its host"]
@@ -321,36 +288,32 @@ async def test_an_import_onto_an_unreported_host_is_a_note(sound: Settings) -> N
 
 
 async def test_placement_may_be_checked_alone(settings: Settings) -> None:
-    url = f"sqlite+aiosqlite:///{settings.database.state_dir}/placement.db"
-    async with a_placement(url, Clock(now=lambda: NOW, monotonic=lambda: NOW)) as placement:
-        await placement.reports.report_many([a_report(1)])
-        await placement.claims.claim_many([an_order(a_claim(1, on_hosts(1)))])
+    async with placement_of(settings) as placement:
+        await report(placement, a_report(1))
+        await claim(placement, an_order(a_claim(1, on_hosts(1))))
     with pytest.raises(Unavailable, match=r"there never was a cell c1 in .* or --placement-only"):
         await audited(settings)
     found = await audit(settings, placement_only=True)
     assert (found.breaches, found.consumers, found.builds) == ([], 1, {})
     assert found.notes == ["only placement was checked, not whether every allocation has an owner"]
-    over_used(settings, used=1, total=0)
+    sql(settings, "placement", "UPDATE inventories SET total = 0 WHERE used = 1")
     assert (await audit(settings, placement_only=True)).breaches
 
 
 @pytest.mark.parametrize(
-    ("flags", "code", "says"),
+    ("store", "flags", "code", "says"),
     [
-        ("", 0, "only placement was checked"),
-        ("--placement-only", 0, "only placement was checked"),
-        ("--cells c1", 1, "there never was a cell c1"),
+        ("placement.db", "", 0, "only placement was checked"),
+        ("", "--placement-only", 0, "only placement was checked"),
+        ("placement.db", "--cells c1", 1, "has room for placement alone: say --placement-only"),
+        ("", "--cells c1", 1, "there never was a cell c1"),
     ],
 )
-@pytest.mark.parametrize("store", ["placement.db", ""])
 async def test_placement_is_audited_alone_unless_cells_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str, code: int, says: str, store: str
+    settings: Settings, tmp_path: Path, store: str, flags: str, code: int, says: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    async with a_placement(f"sqlite+aiosqlite:///{tmp_path}/placement.db"):
+    async with placement_of(settings):
         pass
-    if store and code:
-        says = "has room for placement alone: say --placement-only"
     command = ["audit", "--database", f"sqlite+aiosqlite:///{tmp_path}/{store}", *flags.split()]
     done = await asyncio.to_thread(run_berth, command, tmp_path, os.environ)
     assert (done.returncode, says in done.stdout + done.stderr) == (code, True), done.stdout + done.stderr
@@ -362,11 +325,7 @@ async def test_when_all_has_settled_nothing_may_be_under_way(sound: Settings) ->
 
 
 async def test_a_cells_database_may_be_elsewhere(sound: Settings, tmp_path: Path) -> None:
-    elsewhere = Settings().having(
-        state_dir=sound.database.state_dir,
-        cells=sound.cell_names,
-        cell_database_urls={"c2": f"sqlite+aiosqlite:///{tmp_path}/other/"},
-    )
+    elsewhere = sound.having(cell_database_urls={"c2": f"sqlite+aiosqlite:///{tmp_path}/other/"})
     with pytest.raises(Unavailable, match="there never was a cell c2"):
         await audited(elsewhere)
     await migrate_all(elsewhere, Console(quiet=True))

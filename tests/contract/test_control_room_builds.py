@@ -269,6 +269,7 @@ async def test_dead_letters_are_paged_and_filtered_by_queue(room: VisitedRoom) -
     await store_dead_letter(room, 150, queue=QUEUE)
     page = await room.page("/bus/dead")
     assert page.count("/bus/letter?id=") == 100
+    assert "sign in with a token" in page and 'value="replay"' not in page
     assert (await room.page("/bus/dead?after=letter-99")).count("/bus/letter?id=") == 51
     assert (await room.page(f"/bus/dead?queue={QUEUE}")).count("/bus/letter?id=") == 1
     gone = await room.page("/bus/dead?after=letter-999")

@@ -2,13 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import quote, urlencode
 
-import httpx
 import pytest
 from sqlalchemy import text
 
+from bus.errors import Undecodable
+from bus.messages import InventoryReported
 from bus.reports import Inventory
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_provider, a_report
@@ -61,11 +63,26 @@ IN_PATHS = ("/hosts/{}", "/builds/{}", "/moves/{}", "/moves/{}/events", "/static
 
 @pytest.fixture
 async def room() -> AsyncIterator[VisitedRoom]:
+    async with a_room_of(a_report(1, inventories=OF_HOSTS)) as visited:
+        await visited.sign_in("reader")
+        yield visited
+
+
+OF_HOSTS = {"VCPU": Inventory(total=8), "MEMORY_MB": Inventory(total=8000)}
+
+
+@asynccontextmanager
+async def a_room_of(*reports: InventoryReported, odd: str = "") -> AsyncIterator[VisitedRoom]:
+    """A room with hosts; `odd` sets a column of the inventories of the first."""
     async with a_placement("sqlite+aiosqlite://") as placement:
-        inventories = {"VCPU": Inventory(total=8), "MEMORY_MB": Inventory(total=8000)}
-        assert await report(placement, a_report(1, inventories=inventories)) == [""]
+        assert not any(await report(placement, *reports))
+        if odd:
+            of_one = "SELECT min(resource_provider_id) FROM inventories"
+            async with placement.database.write() as tx:
+                await tx.execute(
+                    text(f"UPDATE inventories SET {odd} WHERE resource_provider_id = ({of_one})")
+                )
         async with a_visited_room(silent_placement(placement), answered=ANSWERED) as visited:
-            await visited.sign_in("reader")
             yield visited
 
 
@@ -188,9 +205,7 @@ FORMS = {
 async def test_a_reader_changes_nothing_and_an_admin_only_by_valid_forms(
     room: VisitedRoom, path: str
 ) -> None:
-    transport = httpx.ASGITransport(room.app)
-    async with httpx.AsyncClient(transport=transport, base_url=room.browser.base_url) as browser:
-        admin = VisitedRoom(browser, room.events, room.tasks, room.bus, room.app, room.clock)
+    async with room.visitor() as admin:
         await admin.sign_in("admin")
         token, own = await admin.form_token(), await room.form_token()
         for name in FORMS[path]:
@@ -199,7 +214,7 @@ async def test_a_reader_changes_nothing_and_an_admin_only_by_valid_forms(
                 given |= {name: value}
                 refused = await room.browser.post(path, data={"form_token": own, **given}, headers=HTML)
                 assert refused.status_code == (303 if path == "/theme" else 403)
-                answer = await browser.post(path, data={"form_token": token, **given}, headers=HTML)
+                answer = await admin.browser.post(path, data={"form_token": token, **given}, headers=HTML)
                 assert answer.status_code in (303, 400, 404, 409, 503)
                 assert answer.headers.get("location", "/").startswith("/")
                 assert not answer.headers.get("location", "/").startswith(("//", "/\\"))
@@ -236,43 +251,29 @@ PAGES = (
     ],
 )
 async def test_invalid_inventories_of_one_host_break_no_page(odd: str) -> None:
-    async with a_placement("sqlite+aiosqlite://") as placement:
-        inventories = {"VCPU": Inventory(total=8), "MEMORY_MB": Inventory(total=8000)}
-        reports = [a_report(number, inventories=inventories) for number in (1, 2)]
-        assert await report(placement, *reports) == ["", ""]
-        of_one = "SELECT min(resource_provider_id) FROM inventories"
-        async with placement.database.write() as tx:
-            await tx.execute(text(f"UPDATE inventories SET {odd} WHERE resource_provider_id = ({of_one})"))
-        async with a_visited_room(silent_placement(placement), answered=ANSWERED) as visited:
-            for path in PAGES:
-                answer = await visited.browser.get(path, headers=HTML)
-                assert answer.status_code == 200
-                assert "lacement does not answer" not in answer.text
+    reports = [a_report(number, inventories=OF_HOSTS) for number in (1, 2)]
+    async with a_room_of(*reports, odd=odd) as visited:
+        for path in PAGES:
+            assert "lacement does not answer" not in await visited.page(path)
 
 
 async def test_a_host_with_many_classes_adds_few_columns() -> None:
-    async with a_placement("sqlite+aiosqlite://") as placement:
-        many = {f"CUSTOM_C{number}": Inventory(total=1) for number in range(100)}
-        hosts = [a_report(number, inventories={"VCPU": Inventory(total=8)}) for number in (1, 2)]
-        assert await report(placement, *hosts, a_report(3, inventories=many)) == ["", "", ""]
-        async with a_visited_room(silent_placement(placement), answered=ANSWERED) as visited:
-            classes = (await visited.browser.get("/hosts.json")).json()["classes"]
-            assert len(classes) == 40 and classes[0] == "VCPU"
+    many = {f"CUSTOM_C{number}": Inventory(total=1) for number in range(100)}
+    hosts = [a_report(number, inventories={"VCPU": Inventory(total=8)}) for number in (1, 2)]
+    async with a_room_of(*hosts, a_report(3, inventories=many)) as visited:
+        classes = (await visited.browser.get("/hosts.json")).json()["classes"]
+        assert len(classes) == 40 and classes[0] == "VCPU"
 
 
 async def test_a_very_deep_tree_is_shown() -> None:
     chain = [a_provider(100 + at, 100 + at - 1 if at else 1, name=f"p{at}") for at in range(1500)]
-    async with a_placement("sqlite+aiosqlite://") as placement:
-        assert await report(placement, a_report(1, *chain)) == [""]
-        async with a_visited_room(silent_placement(placement), answered=ANSWERED) as visited:
-            assert "p1499" in await visited.page("/hosts/host-1")
+    async with a_room_of(a_report(1, *chain)) as visited:
+        assert "p1499" in await visited.page("/hosts/host-1")
 
 
 @pytest.mark.parametrize("path", ["/hosts.json", "/what-if/capacity?wait=1&mix=VCPU:1", "/hosts/host-1"])
 async def test_an_answer_that_cannot_be_read_is_named(path: str) -> None:
     async def unreadable(_: Any) -> Any:
-        from bus.errors import Undecodable
-
         raise Undecodable("TreesFound: Expected `float` >= 0.0 - at `$.inventories[0][6]`")
 
     told = dict.fromkeys(("trees", "providers", "changes"), unreadable)

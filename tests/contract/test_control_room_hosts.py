@@ -6,15 +6,12 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
 import pytest
 from msgspec.structs import replace
 
 from berth.operations import emptying, moving
-from bus import topics
 from bus.aggregates import AggregatesFound
 from bus.cells import CellsFound, RegisteredCell
 from bus.claims import ClaimRequested
@@ -28,7 +25,6 @@ from bus.replication import FindTrees, TreesFound
 from bus.reports import Inventory
 from bus.resources import Provider, ProvidersFound
 from bus.vocabulary import Message
-from bus.worker import Worker, answers
 from control_room import shared_data
 from control_room.core.planning import PlanAnswer, PlanStopped, planned
 from control_room.core.what_if_form import Plan
@@ -281,15 +277,9 @@ async def test_a_plan_ends_when_its_last_reader_has_left(monkeypatch: pytest.Mon
             pass
 
         request = capacity_room.browser.build_request("GET", f"{path}mix=VCPU:1")
-        scope = {
-            "type": "http",
-            "method": "GET",
-            "scheme": "http",
-            "path": request.url.path,
-            "query_string": request.url.query,
-            "headers": [(b"host", b"localhost")],
-            "client": ("10.0.0.1", 1),
-        }
+        scope: dict[str, Any] = {"type": "http", "method": "GET", "scheme": "http", "client": ("10.0.0.1", 1)}
+        scope |= {"path": request.url.path, "query_string": request.url.query}
+        scope |= {"headers": [(b"host", b"localhost")]}
         reading = asyncio.create_task(capacity_room.app(scope, receive, send))
         await until(began.is_set, "the plan is being worked out")
         left.set()
@@ -313,10 +303,9 @@ async def test_plans_of_one_reader_run_in_turn_and_do_not_delay_other_readers(
         for zone in ("a1", "a2", "a3"):
             group.create_task(capacity_room.page(f"/what-if/capacity?wait=1&mix=VCPU:1&zone={zone}"))
         await until(lambda: order)
-        way = httpx.ASGITransport(capacity_room.app)
-        async with httpx.AsyncClient(transport=way, base_url=capacity_room.browser.base_url) as other:
-            asking = group.create_task(other.get("/what-if/capacity?wait=1&mix=VCPU:1&zone=b1"))
-            await other.get("/healthz")  # the event loop goes on meanwhile
+        async with capacity_room.visitor() as other:
+            asking = group.create_task(other.page("/what-if/capacity?wait=1&mix=VCPU:1&zone=b1"))
+            await other.browser.get("/healthz")  # the event loop goes on meanwhile
             go.set()
             await asking
     assert order == ["a1", "b1", "a2", "a3"]
@@ -351,59 +340,55 @@ FULL = WhatIfAnswered(
 )
 
 
-@dataclass
-class TellingScheduler:
-    says: WhatIfAnswered = FITS
-    asked: list[WhatIf] = field(default_factory=list)
+@asynccontextmanager
+async def a_what_if_room(answer: WhatIfAnswered) -> AsyncIterator[tuple[VisitedRoom, list[WhatIf]]]:
+    asked: list[WhatIf] = []
 
-    async def answer(self, question: WhatIf) -> WhatIfAnswered:
-        self.asked.append(question)
-        return self.says
+    async def tell(question: WhatIf) -> WhatIfAnswered:
+        asked.append(question)
+        return answer
 
-
-@pytest.fixture
-def scheduler() -> TellingScheduler:
-    return TellingScheduler()
+    async with a_visited_room(told={"what_if": tell}) as visited:
+        yield visited, asked
 
 
-@pytest.fixture
-async def what_if_room(scheduler: TellingScheduler) -> AsyncIterator[VisitedRoom]:
-    worker = Worker("scheduler", answers=[answers(topics.WHAT_IF, scheduler.answer)])
-    async with a_visited_room(worker, answered=("what_if",)) as visited:
-        yield visited
+async def test_an_empty_form_sends_no_query() -> None:
+    async with a_what_if_room(FITS) as (room, asked):
+        assert "Enter what an instance needs" in await room.page("/what-if")
+    assert not asked
 
 
-async def test_an_empty_form_sends_no_query(what_if_room: VisitedRoom, scheduler: TellingScheduler) -> None:
-    assert "Enter what an instance needs" in await what_if_room.page("/what-if")
-    assert not scheduler.asked
-
-
-async def test_the_parameters_of_an_address_become_the_request_of_a_boot(
-    what_if_room: VisitedRoom, scheduler: TellingScheduler
-) -> None:
-    page = await what_if_room.page(
-        "/what-if?vcpus=4&memory_mb=4096&count=3&zone=z1&traits=CUSTOM_A,!CUSTOM_B&resources=VGPU:1&avoid=h7"
-    )
-    (asked,) = scheduler.asked
-    request = asked.request
+async def test_the_parameters_of_an_address_become_the_request_of_a_boot() -> None:
+    async with a_what_if_room(FITS) as (room, asked):
+        page = await room.page(
+            "/what-if?vcpus=4&memory_mb=4096&count=3&zone=z1&traits=CUSTOM_A,!CUSTOM_B&resources=VGPU:1&avoid=h7"
+        )
+    (question,) = asked
+    request = question.request
     assert (request.flavor.vcpus, request.flavor.memory_mb, len(request.instances)) == (4, 4096, 3)
-    assert (request.zone, request.ignore_hosts, asked.room) == ("z1", ("h7",), True)
+    assert (request.zone, request.ignore_hosts, question.room) == ("z1", ("h7",), True)
     specs = {"trait:CUSTOM_A": "required", "trait:CUSTOM_B": "forbidden", "resources:VGPU": "1"}
     assert request.flavor.extra_specs == specs
     assert "It fits: 3 instances on 1 host." in page and "&lt;h2&gt;" in page and "1,200" in page
-    assert 'value="4096"' in page and "CUSTOM_A,!CUSTOM_B" in page  # it can be changed and asked again
+    assert 'value="4096"' in page and "CUSTOM_A,!CUSTOM_B" in page  # the form can be changed and sent again
 
 
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (FULL, ("It does not fit", "(no_room)", "2 hosts would fit with 8 VCPU instead of 99", "removed 7")),
+        (
+            WhatIfAnswered(fits=False, refusal="host: there is none"),
+            ("Invalid request: host: there is none",),
+        ),
+    ],
+)
 async def test_a_request_that_does_not_fit_shows_the_reason_and_remedies(
-    what_if_room: VisitedRoom, scheduler: TellingScheduler
+    answer: WhatIfAnswered, says: tuple[str, ...]
 ) -> None:
-    scheduler.says = FULL
-    page = await what_if_room.page("/what-if?vcpus=99")
-    assert "It does not fit" in page and "(no_room)" in page
-    assert page.count("2 hosts would fit with 8 VCPU instead of 99") == 1
-    assert "VCPU:99" in page and "removed 7" in page
-    scheduler.says = WhatIfAnswered(fits=False, refusal="wanted_host: there is no host")
-    assert "Invalid request: wanted_host" in await what_if_room.page("/what-if?vcpus=1&host=nobody")
+    async with a_what_if_room(answer) as (room, _):
+        page = await room.page("/what-if?vcpus=99")
+    assert all(text in page for text in says)
 
 
 async def test_a_scheduler_that_does_not_answer_is_named() -> None:

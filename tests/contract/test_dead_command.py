@@ -98,11 +98,9 @@ async def test_control_characters_of_dead_letters_are_escaped(
 
 
 async def test_the_lines_of_a_body_and_a_traceback_stay(broker: LocalBroker, say: Console) -> None:
-    broker.store_dead_letter(a_json_letter(traceback="one\n  two", body=b'{\n\t"n": 1}'))
+    broker.store_dead_letter(a_json_letter(traceback="one\n  two", body=b'{\n  "n": 1}'))
     await dead.show_letter(Cli(Settings(), False, say), "letter")
-    assert said(say).endswith('one\n  two\n{\n        "n": 1}\n') or said(say).endswith(
-        'one\n  two\n{\n\t"n": 1}\n'
-    )
+    assert said(say).endswith('one\n  two\n{\n  "n": 1}\n')
 
 
 # Pages
@@ -117,9 +115,7 @@ async def test_a_list_is_shown_page_by_page(broker: LocalBroker, say: Console) -
     assert more == "there are more: berth dead list --after 099"
     say.file = io.StringIO()
     await dead.list_letters(Cli(Settings(), False, say), 200, "099")
-    assert [line.split()[0] for line in said(say).splitlines()] == [
-        f"{number:03}" for number in range(100, 250)
-    ]
+    assert [int(line.split()[0]) for line in said(say).splitlines()] == list(range(100, 250))
 
 
 async def test_json_output_lists_all_dead_letters(
@@ -128,9 +124,8 @@ async def test_json_output_lists_all_dead_letters(
     for number in range(2500):
         broker.store_dead_letter(a_json_letter(str(number)))
     await dead.list_letters(Cli(Settings(), True, say))
-    assert [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()] == [
-        str(number) for number in range(2500)
-    ]
+    listed = [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()]
+    assert listed == [str(number) for number in range(2500)]
 
 
 # Which letters are meant
@@ -163,15 +158,6 @@ async def test_the_beginning_of_an_id_is_enough(broker: LocalBroker, say: Consol
     assert said(say) == "no dead letter's id begins with 'x'\n3 dropped\n"
 
 
-async def test_a_replayed_letter_is_in_its_queue_again(broker: LocalBroker, say: Console) -> None:
-    broker.declare(QueueSpec("scheduler:build.requested"))
-    broker.store_dead_letter(a_json_letter())
-    assert await dead.replay(Cli(Settings(), False, say), ["let"]) == 0
-    (item,) = broker.queues["scheduler:build.requested"].items
-    assert (bytes(item.envelope.body), item.envelope.attempt) == (b'{"n":1}', 1)
-    assert broker.dead == {}
-
-
 async def test_a_letter_of_a_deleted_queue_is_not_replayed(broker: LocalBroker, say: Console) -> None:
     broker.declare(QueueSpec("scheduler:build.requested"))
     for id_, queue in (("a", ESC), ("b", "scheduler:build.requested"), ("c", "")):
@@ -180,7 +166,8 @@ async def test_a_letter_of_a_deleted_queue_is_not_replayed(broker: LocalBroker, 
     assert list(broker.dead) == ["a", "c"]
     assert ESC not in said(say)
     assert said(say).splitlines()[1:] == ["c stays: there is no queue ''", "1 replayed"]
-    assert len(broker.queues["scheduler:build.requested"].items) == 1
+    (item,) = broker.queues["scheduler:build.requested"].items
+    assert (bytes(item.envelope.body), item.envelope.attempt) == (b'{"n":1}', 1)
 
 
 async def test_json_output_names_replayed_and_remaining_letters(
@@ -203,7 +190,7 @@ async def test_json_output_names_replayed_and_remaining_letters(
 
 
 @pytest.mark.parametrize(
-    ("cell", "queue", "replayed"),
+    ("cell", "queue", "may"),
     [
         ("c1", "placement:inventory.reported.c1", False),
         ("c1", "scheduler:build.requested", False),
@@ -217,11 +204,11 @@ async def test_json_output_names_replayed_and_remaining_letters(
         ("", "scheduler:build.requested", True),
     ],
 )
-async def test_a_letter_of_a_cell_is_replayed_only_into_a_queue_of_that_cell(
-    broker: LocalBroker, say: Console, cell: str, queue: str, replayed: bool
+async def test_a_letter_of_a_cell_is_replayed_only_into_a_queue_of_its_cell(
+    broker: LocalBroker, say: Console, cell: str, queue: str, may: bool
 ) -> None:
     broker.declare(QueueSpec(queue))
     broker.store_dead_letter(a_json_letter(queue=queue, cell=cell))
-    assert await dead.replay(Cli(Settings(), False, say), ["all"]) == (0 if replayed else 1)
-    assert ("letter stays" in said(say) and queue in said(say)) is not replayed
-    assert (len(broker.queues[queue].items), list(broker.dead)) == ((1, []) if replayed else (0, ["letter"]))
+    assert await dead.replay(Cli(Settings(), False, say), ["all"]) == (0 if may else 1)
+    assert (len(broker.queues[queue].items), len(broker.dead)) == ((1, 0) if may else (0, 1))
+    assert may or ("letter stays" in said(say) and queue in said(say))

@@ -22,7 +22,7 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.guests import GuestsAsked, GuestsReported, ReportedGuest
 from bus.local import LocalBroker, LocalTransport
-from bus.messages import AgentReported, BuildOrdered, BuildPlaced, DestroyOrdered, Selection
+from bus.messages import AgentReported, BuildOrdered, BuildPlaced, Selection
 from bus.queries import FindBuilds
 from bus.requests import BuildSpec, Flavor
 from bus.resources import FindAllocations
@@ -31,7 +31,6 @@ from bus.sql.migrations import migrate
 from bus.topics import (
     AGENT_ASKED,
     AGENT_BUILD,
-    AGENT_DESTROY,
     AGENT_GUESTS,
     AGENT_REPORT,
     CELL_CLAIM,
@@ -54,14 +53,9 @@ from tests.support.waiting import until
 
 WHO = uid(7)
 HERE, AGENT = uid(1, "a"), "agent-1"
-PLACED = BuildPlaced(
-    build=WHO,
-    request=uid(1, "d"),
-    cell="c1",
-    chosen=Selection(root=HERE, host="host-1", agent=AGENT, choice=Choice(on_hosts(1, VCPU=2))),
-    generation=1,
-    spec=BuildSpec(flavor=Flavor(name="small", vcpus=2), project="p1", user="u1"),
-)
+CHOSEN = Selection(root=HERE, host="host-1", agent=AGENT, choice=Choice(on_hosts(1, VCPU=2)))
+SPEC = BuildSpec(flavor=Flavor(name="small", vcpus=2), project="p1", user="u1")
+PLACED = BuildPlaced(build=WHO, request=uid(1, "d"), cell="c1", chosen=CHOSEN, generation=1, spec=SPEC)
 
 
 @dataclass
@@ -104,9 +98,6 @@ async def cell(url: str, placement: Placement) -> AsyncIterator[WitnessedCell]:
     async def build(order: BuildOrdered) -> AgentReported:
         return an_agent_report(order, "built")
 
-    async def destroy(order: DestroyOrdered) -> AgentReported:
-        return an_agent_report(order, "destroyed")
-
     async def tell(asked: GuestsAsked) -> GuestsReported:
         there = tuple(guests) if asked.agent == AGENT else ()
         return GuestsReported(
@@ -116,7 +107,6 @@ async def cell(url: str, placement: Placement) -> AsyncIterator[WitnessedCell]:
     agents = [
         Worker(f"agent.c1.{name}", consumes=[
             on(AGENT_BUILD.at(cell="c1", agent=name), build, emits=[AGENT_REPORT]),
-            on(AGENT_DESTROY.at(cell="c1", agent=name), destroy, emits=[AGENT_REPORT]),
             on(AGENT_ASKED.at(cell="c1", agent=name), tell, emits=[AGENT_GUESTS]),
         ]) for name in (AGENT, "agent-2")
     ]  # fmt: skip
@@ -143,11 +133,8 @@ async def cell(url: str, placement: Placement) -> AsyncIterator[WitnessedCell]:
     await database.close()
 
 
-async def test_healing_changes_nothing_in_a_sound_state(cell: WitnessedCell) -> None:
-    assert await cell.finds() == []
-
-
 async def test_lost_allocations_are_claimed_again_and_the_cell_is_informed(cell: WitnessedCell) -> None:
+    assert await cell.finds() == []
     await cell.loses()
     assert [find.wrong for find in await cell.finds()] == ["missing"]
     assert await cell.heals() == [""]

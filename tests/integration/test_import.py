@@ -17,7 +17,7 @@ import pytest
 
 from deploy.placement import BerthPlacement
 from tests.compliance.api import PlacementApi, empty
-from tests.support.forking import run_berth
+from tests.support.berth_processes import run_berth
 
 pytestmark = pytest.mark.slow
 

@@ -30,8 +30,7 @@ from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
 from deploy.servers import Postgres, RabbitMQ
 from ironic_sync import Access, IronicApi
-from tests.support.berth_processes import ROOT
-from tests.support.forking import run_berth
+from tests.support.berth_processes import ROOT, run_berth
 from tests.support.servers import a_module_database, url_of
 from tests.support.waiting import until
 

@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,11 +28,25 @@ from bus.delivery.runner import Bus, Listener
 from bus.protocol import QueueSpec
 from bus.topics import Address
 from bus.vocabulary import Message
-from tests.support.forking import run_berth
 
 M = TypeVar("M", bound=Message)
 
 ROOT = Path(__file__).parent.parent.parent
+
+
+def run_berth(
+    arguments: Iterable[str], directory: Path, environment: Mapping[str, str], seconds: float = 60.0
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error::ResourceWarning", "-m", "berth", *map(str, arguments)],
+        cwd=directory,
+        env={"PYTHONPATH": str(ROOT), **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
 
 
 class PatientBus(Bus):

@@ -17,7 +17,7 @@ from berth.settings import Settings
 from berth.worker_roles import metal_agent
 from bus import topics
 from bus.delivery.runner import Bus
-from bus.messages import BuildCancelRequested, BuildEnded, BuildUnplaceable
+from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
 from bus.moves import MoveProgress, MoveRequested
 from bus.queries import FindWaiting
 from bus.resources import FindProviders
@@ -32,27 +32,44 @@ class OpenBerth:
     settings: Settings
     named: dict[str, str] = field(default_factory=dict)  # what addresses of pages have between braces
 
-    async def boot(self, count: int = 1, *, vcpus: int = 1, **more: Any) -> list[BuildEnded]:
-        """So many are active, or in error."""
-        request = msgspec.structs.replace(
-            boot_request(BootOptions(vcpus=vcpus, memory_mb=512, disk_gb=5, flavor="small", count=count)),
-            reply_to=self.bus.clock.uuid(),
-            **more,
-        )
+    async def boot(self, count: int = 1) -> list[BuildEnded]:
+        """Boot instances and return their ends, active or in error."""
+        request = a_request(self.bus.clock.uuid(), vcpus=1, flavor="small", count=count)
         ended = await self.bus.listen(topics.BUILD_ENDED.at(reply_to=request.reply_to))
         await self.bus.publish(request)
         found = [await in_time(ended.get()) for _ in range(count)]
         await ended.stop()
         return found
 
-    async def moved(self, build: str, **more: Any) -> MoveProgress:
+    async def boot_in_vain(self) -> BuildUnplaceable:
+        """Request an instance that is too large for every host."""
+        request = a_request(self.bus.clock.uuid(), vcpus=4000, flavor="huge")
+        listener = await self.bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=request.reply_to))
+        await self.bus.publish(request)
+        return await in_time(listener.get())
+
+    async def boot_later(self, *, priority: int = 0, **given: Any) -> str:
+        """Request an instance that has to wait for a host, and return the id of the request."""
+        request = msgspec.structs.replace(
+            a_request("", **{"vcpus": 1, "flavor": "small", **given}), wait="2h", priority=priority
+        )
+        await self.bus.publish(request)
+
+        async def waits() -> bool:
+            found = await self.bus.asker(topics.WAITING)(FindWaiting(requests=(request.request,)))
+            return bool(found.waiting)
+
+        await until(waits, "the request waits for a host")
+        return request.request
+
+    async def moved(self, build: str) -> MoveProgress:
+        """Migrate an instance until the move waits for confirmation."""
         asked = MoveRequested(
             move=self.bus.clock.uuid(),
             build=build,
             kind="migrate",
             verify=True,
             reply_to=self.bus.clock.uuid(),
-            **more,
         )
         listener = await self.bus.listen(topics.MOVE_PROGRESS.at(reply_to=asked.reply_to))
         await self.bus.publish(asked)
@@ -61,37 +78,10 @@ class OpenBerth:
         await listener.stop()
         return message
 
-    async def boot_later(self, *, vcpus: int = 1, zone: str = "", **more: Any) -> str:
-        """There is no room for it, and it waits for some; the id of its request."""
-        asked = boot_request(
-            BootOptions(
-                vcpus=vcpus, memory_mb=512, disk_gb=5, flavor="small" if vcpus == 1 else "huge", zone=zone
-            )
-        )
-        request = msgspec.structs.replace(asked, wait="2h", **more)
-        await self.bus.publish(request)
 
-        async def waits() -> bool:
-            found = await self.bus.asker(topics.WAITING)(FindWaiting(requests=(request.request,)))
-            return bool(found.waiting)
-
-        await until(waits, "it waits for a host")
-        return request.request
-
-    async def end_wait(self, request: str) -> None:
-        await self.bus.publish(BuildCancelRequested(build=request))
-
-    async def boot_in_vain(self) -> BuildUnplaceable:
-        """No host is large enough."""
-        request = msgspec.structs.replace(
-            boot_request(BootOptions(vcpus=4000, memory_mb=512, disk_gb=5, flavor="huge")),
-            reply_to=self.bus.clock.uuid(),
-        )
-        listener = await self.bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=request.reply_to))
-        await self.bus.publish(request)
-        found = await in_time(listener.get())
-        await listener.stop()
-        return found
+def a_request(reply_to: str, **options: Any) -> BuildRequested:
+    request = boot_request(BootOptions(memory_mb=512, disk_gb=5, **options))
+    return msgspec.structs.replace(request, reply_to=reply_to)
 
 
 @asynccontextmanager
@@ -112,7 +102,7 @@ async def lived_in(berth: OpenBerth) -> None:
     moved = await berth.moved(second.build)
     waits = await berth.boot_later(zone="nowhere", priority=5)
     await berth.boot_later(zone="nowhere")
-    await berth.boot_later(vcpus=4000)
+    await berth.boot_later(vcpus=4000, flavor="huge")
     letter = a_letter(body=msgspec.json.encode({"request": refused.request, "instances": []}))
     await berth.bus.transport.store_dead_letter(letter)
     berth.named.update(
@@ -125,12 +115,8 @@ async def lived_in(berth: OpenBerth) -> None:
     )
 
     async def followed() -> bool:
-        ask = berth.bus.asker(topics.PROVIDERS)
-        return bool(
-            (
-                await ask(FindProviders(agents=(metal_agent(berth.settings, berth.settings.metal_cell),)))
-            ).providers
-        )
+        question = FindProviders(agents=(metal_agent(berth.settings, berth.settings.metal_cell),))
+        return bool((await berth.bus.asker(topics.PROVIDERS)(question)).providers)
 
     if berth.settings.ironic.is_read:
         await until(followed, "berth believes something of Ironic's nodes")

@@ -28,11 +28,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import dedent
 from time import sleep
-from types import TracebackType
 from typing import IO, Self
 
 from bus.clock import monotonic
-from tests.support.forking import ForkedCommands
 from tests.support.waiting import DEADLINE
 
 ROOT = Path(__file__).parent.parent.parent
@@ -132,9 +130,9 @@ class PageReader:
 
     def __enter__(self) -> Self:
         (self.directory / "home").mkdir()
-        self._forked = ForkedCommands(self.directory / "home").__enter__()
+        a_command(self.directory / "home")
         tools = [str(self.tools)] if self.tools else []
-        places = [*tools, str(self._forked.bin), str(Path(sys.executable).parent), os.environ["PATH"]]
+        places = [*tools, str(self.directory / "home"), str(Path(sys.executable).parent), os.environ["PATH"]]
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("BERTH_", "PG"))}
         self._said = self.directory / "home" / "codes"
         os.mkfifo(self._said)
@@ -155,9 +153,7 @@ class PageReader:
         self._codes: IO[str] = self._said.open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             for one in reversed(self._lasting if self._bash.poll() is None else []):
                 self._stop(one)
@@ -166,7 +162,6 @@ class PageReader:
             with suppress(BrokenPipeError):  # it was killed
                 self._bash.stdin.close()
             self._codes.close()
-            self._forked.__exit__(kind, problem, trace)
             self._bash.wait(self.seconds)
 
     def read(self, snippet: Snippet) -> None:
@@ -274,6 +269,13 @@ class PageReader:
 
     def _logs(self) -> str:
         return "\n".join(f"{one.command}:\n{one.log.read_text()[-3000:]}" for one in self._lasting)
+
+
+def a_command(folder: Path) -> None:
+    """Make `berth` a command of this Python in a folder of the search path."""
+    file = folder / "berth"
+    file.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m berth "$@"\n')
+    file.chmod(0o755)
 
 
 def _unnamed(command: str) -> str:

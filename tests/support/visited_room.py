@@ -2,10 +2,10 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import httpx
 
@@ -29,8 +29,6 @@ HTML = {"accept": "text/html"}
 
 
 class SetClock:
-    """Its time stands still unless it is set."""
-
     def __init__(self) -> None:
         self.now = 1_800_000_000.0
         self.passed = 1000.0
@@ -44,11 +42,10 @@ class VisitedRoom:
     tasks: BackgroundTasks
     bus: Bus
     app: Any
-    clock: "SetClock"
+    clock: SetClock
 
     def open_streams(self) -> int:
-        sessions: Sessions = self.app.state.sessions
-        return sessions.open_streams
+        return int(self.app.state.sessions.open_streams)
 
     def end_streams(self) -> None:
         self.app.state.sessions.close()
@@ -58,10 +55,10 @@ class VisitedRoom:
         assert answer.status_code == status, answer.text
         return answer.text
 
-    async def form_token(self, path: str = "/login") -> str:
-        found = re.search(r'name="form_token" value="(\w+)"', await self.page(path))
-        assert found is not None
-        return found[1]
+    async def form_token(self) -> str:
+        page = (await self.browser.get("/login", headers=HTML)).text
+        found = re.search(r'name="form_token" value="(\w+)"', page)
+        return found[1] if found else ""
 
     async def send(self, path: str, *, headers: dict[str, str] | None = None, **given: str) -> httpx.Response:
         """A form as a page of this room sends it."""
@@ -89,22 +86,25 @@ class VisitedRoom:
             self.end_streams()
 
     async def sign_in(self, token: str = "", **fields: str) -> httpx.Response:
-        return await self.send("/login", headers=None, **(fields or {"token": token}))
+        return await self.send("/login", headers={}, **(fields or {"token": token}))
+
+    @asynccontextmanager
+    async def visitor(self, address: str = "10.0.0.1", url: str = "") -> AsyncIterator[Self]:
+        """Another browser, without a session."""
+        transport = httpx.ASGITransport(self.app, client=(address, 1234))
+        async with httpx.AsyncClient(transport=transport, base_url=url or self.browser.base_url) as browser:
+            yield replace(self, browser=browser)
 
 
 async def nobody(_: Any) -> Any:
     raise Unroutable("no queue")
 
 
-def saying(answer: Any) -> Any:
+def _telling(answer: Any) -> Any:
     async def say(_: Any) -> Any:
         return answer
 
-    return say
-
-
-def _telling(answer: Any) -> Any:
-    return answer if callable(answer) else saying(answer)
+    return answer if callable(answer) else say
 
 
 def queries_with(bus: Bus, answered: Collection[str], answers: Mapping[str, Any]) -> Queries:
@@ -124,7 +124,6 @@ async def a_visited_room(
     answered: Collection[str] = (),
     told: Mapping[str, Any] | None = None,
     settings: Settings | None = None,
-    cells: Sequence[str] = ("c1",),
 ) -> AsyncIterator[VisitedRoom]:
     from control_room.pages.app import pages_app
     from control_room.pages.frame import PageContext
@@ -145,7 +144,7 @@ async def a_visited_room(
         context = PageContext(
             queries=queries,
             events=events,
-            status=StatusReader(queries, tasks, cells),
+            status=StatusReader(queries, tasks, ("c1",)),
             access=access,
             sessions=sessions,
             clock=clock,

@@ -43,45 +43,39 @@ def world(*things: ImportedProvider | ImportedConsumer, classes: set[str] | None
     return made
 
 
+def other(**fields: Any) -> PlacementContents:
+    """Return contents of a host that differs in the fields."""
+    return world(dataclasses.replace(HOST, **fields))
+
+
+def moved(**fields: Any) -> PlacementContents:
+    """Return contents of a consumer that differs in the fields."""
+    return world(dataclasses.replace(SOMEBODY, **fields))
+
+
 @pytest.mark.parametrize(
     ("theirs", "ours", "says"),
     [
         (world(HOST, SOMEBODY), world(HOST, SOMEBODY), []),
         (world(HOST), world(), ["provider h: 'host' is missing here"]),
         (world(), world(HOST), ["provider h: 'host' is only here"]),
-        (
-            world(HOST),
-            world(dataclasses.replace(HOST, name="x")),
-            ["provider h: 'host': its name is 'x' here"],
-        ),
-        (world(HOST), world(dataclasses.replace(HOST, parent="x")),
-         ["provider h: 'host': its parent is x here, not None"]),
-        (world(HOST), world(dataclasses.replace(HOST, inventories={"VCPU": Inventory(total=8, reserved=1)})),
+        (world(HOST), other(name="x"), ["provider h: 'host': its name is 'x' here"]),
+        (world(HOST), other(parent="x"), ["provider h: 'host': its parent is x here, not None"]),
+        (world(HOST), other(inventories={"VCPU": Inventory(total=8, reserved=1)}),
          ["provider h: 'host': inventory of VCPU has reserved 1 here, not reserved 0"]),
-        (
-            world(HOST),
-            world(dataclasses.replace(HOST, inventories={"VGPU": Inventory(total=8)})),
-            [
-                "provider h: 'host': inventory of VCPU is missing here",
-                "provider h: 'host': inventory of VGPU is only here",
-            ],
-        ),
-        (
-            world(HOST),
-            world(dataclasses.replace(HOST, traits=frozenset(), aggregates=frozenset({"rack", "room"}))),
-            [
-                "provider h: 'host': trait CUSTOM_RED is missing here",
-                "provider h: 'host': aggregate room is only here",
-            ],
-        ),
+        (world(HOST), other(inventories={"VGPU": Inventory(total=8)}),
+         ["provider h: 'host': inventory of VCPU is missing here",
+          "provider h: 'host': inventory of VGPU is only here"]),
+        (world(HOST), other(traits=frozenset(), aggregates=frozenset({"rack", "room"})),
+         ["provider h: 'host': trait CUSTOM_RED is missing here",
+          "provider h: 'host': aggregate room is only here"]),
         (world(SOMEBODY), world(), ["consumer c: holds nothing here, there 2 VCPU of h"]),
         (world(), world(SOMEBODY), ["consumer c: holds 2 VCPU of h only here"]),
-        (world(SOMEBODY), world(dataclasses.replace(SOMEBODY, generation=7)), []),
-        (world(SOMEBODY), world(dataclasses.replace(SOMEBODY, project="q")),
-         ["consumer c: its project is 'q' here, not 'p'"]),
-        (world(SOMEBODY), world(dataclasses.replace(SOMEBODY, allocations={"h": {"VCPU": 3}})),
+        (world(SOMEBODY), moved(generation=7), []),
+        (world(SOMEBODY), moved(project="q"), ["consumer c: its project is 'q' here, not 'p'"]),
+        (world(SOMEBODY), moved(allocations={"h": {"VCPU": 3}}),
          ["consumer c: holds 3 VCPU of h here, there 2 VCPU of h"]),
-        (world(dataclasses.replace(SOMEBODY, type=None)), world(SOMEBODY), []),
+        (moved(type=None), world(SOMEBODY), []),
         (world(classes={"CUSTOM_X"}), world(classes={"CUSTOM_Y"}), ["class CUSTOM_X: missing here"]),
     ],
 )  # fmt: skip
@@ -91,8 +85,8 @@ def test_differences(theirs: PlacementContents, ours: PlacementContents, says: l
 
 def test_a_name_that_only_we_have_refuses_its_tree_and_the_consumers_on_it() -> None:
     child = dataclasses.replace(HOST, id="child", name="child", parent="h")
-    other = dataclasses.replace(HOST, id="o", name="other")
-    theirs = world(HOST, child, other, dataclasses.replace(SOMEBODY, allocations={"child": {"VCPU": 2}}))
+    third = dataclasses.replace(HOST, id="o", name="other")
+    theirs = world(HOST, child, third, dataclasses.replace(SOMEBODY, allocations={"child": {"VCPU": 2}}))
     ours = world(dataclasses.replace(HOST, id="old"))
     assert unimportable(theirs, ours, prune=False).keys() == {"h", "child", "c"}
     assert unimportable(theirs, ours, prune=True) == {}
@@ -101,19 +95,17 @@ def test_a_name_that_only_we_have_refuses_its_tree_and_the_consumers_on_it() -> 
 
 def test_differences_mark_providers_without_a_source() -> None:
     found = differences(world(HOST), world(dataclasses.replace(HOST, id="x"), SOMEBODY))
-    assert [(difference.id, difference.ours_alone) for difference in found] == [
-        ("h", False),
-        ("x", True),
-        ("c", True),
-    ]
+    assert {difference.id: difference.ours_alone for difference in found} == {
+        "h": False,
+        "x": True,
+        "c": True,
+    }
 
 
 def forest(trees: int, size: int) -> list[ImportedProvider]:
     """Each provider below the one before it, in no order."""
     made = [
-        dataclasses.replace(
-            HOST, id=f"{tree}-{at}", name=f"{tree}-{at}", parent=f"{tree}-{at - 1}" if at else None
-        )
+        dataclasses.replace(HOST, id=f"{tree}-{at}", parent=f"{tree}-{at - 1}" if at else None)
         for tree in range(trees)
         for at in range(size)
     ]
@@ -148,12 +140,7 @@ def test_portions_are_whole_trees(trees: int, size: int) -> None:
 
 
 def test_used_amounts_are_summed_over_consumers() -> None:
-    known = world(
-        HOST,
-        SOMEBODY,
-        dataclasses.replace(SOMEBODY, id="d"),
-        dataclasses.replace(SOMEBODY, id="e", allocations={}),
-    )
+    known = world(HOST, SOMEBODY, dataclasses.replace(SOMEBODY, id="d"))
     assert known.used("h", "VCPU") == 4
     assert known.used("h", "VGPU") == 0
 

@@ -19,7 +19,6 @@ from berth.settings import GROUP_OF, KINDS, BadSetting, Cell, Settings, by_name
 from bus.delivery.runner import Bus
 from bus.masking import masked
 from bus.sql import postgres
-from compute_sim import SimAgent
 from scheduler_worker import PciAlias
 
 pytestmark = pytest.mark.usefixtures("no_settings_file")
@@ -81,16 +80,8 @@ def test_another_file_may_be_named_and_then_berth_toml_does_not_count() -> None:
         ("cells", "a, b,", ("a", "b")),
         ("scheduler_weighers", "ram=2, load=-1.5", {"ram": 2.0, "load": -1.5}),
         ("scheduler_filters", "up, ComputeFilter", ("up", "ComputeFilter")),
-        (
-            "scheduler_rules",
-            "io_ops.max_io_ops_per_host=4, metrics.required=false",
-            {"io_ops": {"max_io_ops_per_host": "4"}, "metrics": {"required": "false"}},
-        ),
-        (
-            "scheduler_rules",
-            '{"metrics": {"weight_setting": {"t": -1}}}',
-            {"metrics": {"weight_setting": {"t": -1}}},
-        ),
+        ("scheduler_rules", "io_ops.max_io_ops_per_host=4", {"io_ops": {"max_io_ops_per_host": "4"}}),
+        ("scheduler_rules", '{"metrics": {"required": false}}', {"metrics": {"required": False}}),
     ],
 )
 def test_an_environment_variable_is_converted_to_the_settings_type(name: str, text: str, value: Any) -> None:
@@ -164,12 +155,8 @@ def test_a_cell_with_its_own_broker_has_a_ferry(monkeypatch: pytest.MonkeyPatch)
     assert [role.cell for role in ferries] == ["b", "c"]
     for role in (ferries[0], *(worker_roles.Role("conductor", cell) for cell in ("a", "b", "c"))):
         wiring.way_of([role], settings)
-    assert urls == [
-        SERVED["BERTH_AMQP_URL"],
-        SERVED["BERTH_AMQP_URL"],
-        "amqp://ferry:geheim@far/",
-        "amqp://c:geheim@far/",
-    ]
+    common = SERVED["BERTH_AMQP_URL"]
+    assert urls == [common, common, "amqp://ferry:geheim@far/", "amqp://c:geheim@far/"]
     stages = [{role.worker for role in stage} for stage in worker_roles.ending(settings)]
     assert [stages.index({worker}) for worker in ("conductor", "ferry", "placement")] == [1, 2, 3]
     assert worker_roles.role("ferry", "b", settings) == ferries[0]
@@ -214,11 +201,6 @@ def test_a_bad_table_of_a_cell_is_named(toml: str, says: str) -> None:
 def test_every_setting_is_in_one_group() -> None:
     values = by_name(Settings())
     assert set(values) == set(KINDS) == set(GROUP_OF)
-    assert list(dict.fromkeys(GROUP_OF.values())) == [
-        "bus", "database", "cells", "scheduler", "requests", "placement", "control_room",
-        "ironic news", "ironic api", "ironic sweeps", "ironic builds", "ironic nodes", "nova", "conductor",
-        "process", "compute",
-    ]  # fmt: skip
     assert Settings().having(**values) == Settings()
     assert Settings().having(ironic_cloud="c").ironic.api.cloud == "c"
     with pytest.raises(TypeError, match="no settings: hots"):
@@ -250,16 +232,8 @@ def test_a_secret_file_that_cannot_be_read_is_named() -> None:
         ("BERTH_IRONIC_API_URL", f"u:{SECRET}@h/", "'u:****@h/'"),
         ("BERTH_AMQP_URL", f"amqp://u:{SECRET}", "must look like amqp://user:password@host:5672/vhost"),
         ("BERTH_AMQP_URL", f"amqp://u:x[{SECRET}@h", "must look like amqp://user:password@host:5672/vhost"),
-        (
-            "BERTH_DATABASE_URL",
-            f"postgresql://u:{SECRET}@[::1",
-            "must look like postgresql://user:password@h",
-        ),
-        (
-            "BERTH_DATABASE_URL",
-            f"sqlite+aiosqlite://u:{SECRET}@h/b",
-            "must look like postgresql://user:passw",
-        ),
+        ("BERTH_DATABASE_URL", f"postgresql://u:{SECRET}@[::1", "must look like postgresql://user:passwo"),
+        ("BERTH_DATABASE_URL", f"sqlite+aiosqlite://u:{SECRET}@h/b", "must look like postgresql://user:"),
         ("BERTH_HOSTS", f"amqp://u:{SECRET}@h/", "not a text of"),
     ],
 )
@@ -283,20 +257,14 @@ def test_a_secret_in_place_of_a_name_is_not_shown() -> None:
     ("given", "says"),
     [
         ({"ironic_cells": {"rack1": "c1"}}, "default: ironic_cell_by = ''"),
-        (
-            {"ironic_amqp_url": "amqp://h", "ironic_selection": ("shard=s1",)},
-            "default: ironic_api_url = '': no notification contains a node's shard",
-        ),
-        (
-            {"ironic_selection": ("rack=r1",)},
-            "takes FIELD=VALUE with one of the fields conductor_group, shard, owner, resource_class",
-        ),
-        (
-            {"ironic_cell_by": "owner", "ironic_cells": {"o": "c9"}},
-            "--ironic-cells: ironic_cells = {'o': 'c9'}: there is no cell 'c9'",
-        ),
+        ({"ironic_amqp_url": "amqp://h", "ironic_selection": ("shard=s1",)},
+         "default: ironic_api_url = '': no notification contains a node's shard"),
+        ({"ironic_selection": ("rack=r1",)},
+         "takes FIELD=VALUE with one of the fields conductor_group, shard, owner, resource_class"),
+        ({"ironic_cell_by": "owner", "ironic_cells": {"o": "c9"}},
+         "--ironic-cells: ironic_cells = {'o': 'c9'}: there is no cell 'c9'"),
     ],
-)
+)  # fmt: skip
 def test_settings_of_ironic_require_each_other(given: dict[str, Any], says: str) -> None:
     with pytest.raises(BadSetting) as refused:
         settings_of(**given)
@@ -336,10 +304,6 @@ def test_a_certificate_that_cannot_be_read_is_named() -> None:
         ({"ironic_api_url": "http://h"}, ("c1",)),
         ({"ironic_api_url": "http://h", "ironic_cells": {"*": "c2"}}, ("c2",)),
         ({"ironic_api_url": "http://h", "ironic_cell_by": "shard", "ironic_cells": {"s": "c2"}}, ("c2",)),
-        (
-            {"ironic_api_url": "http://h", "ironic_cell_by": "shard", "ironic_cells": {"s": "c2", "*": "c1"}},
-            ("c1", "c2"),
-        ),
         ({"ironic_api_url": "http://h", "ironic_agents": {"c1": "another"}}, ()),
     ],
 )
@@ -348,9 +312,8 @@ def test_every_cell_with_nodes_of_ironics_has_an_agent_for_them(
 ) -> None:
     settings = settings_of(**given).settings
     assert tuple(role.cell for role in worker_roles.roles(settings) if role.worker == "metal") == cells
-    assert {str(role) for stage in worker_roles.ending(settings) for role in stage} == set(
-        map(str, worker_roles.roles(settings))
-    )
+    ending = {role for stage in worker_roles.ending(settings) for role in stage}
+    assert ending == set(worker_roles.roles(settings))
 
 
 @pytest.mark.parametrize(
@@ -373,22 +336,19 @@ def test_each_agent_of_a_cell_is_a_process_with_its_own_hosts() -> None:
     assert list(map(str, computes)) == [
         f"compute.{cell}.{cell}-agent{number}" for cell in ("c1", "c2") for number in (1, 2)
     ]
-    assert [role.agent for role in computes] == [agent.agent for agent in sorted_by_name(settings)]
+    assert [role.agent for role in computes] == sorted(
+        agent.agent for agent in simulated_agents.agents(settings)
+    )
     assert worker_roles.role("compute", "c2", settings, "c2-agent2") == computes[-1]
-    assert worker_roles.role("compute", "c2", settings) == worker_roles.Role(
-        "compute", "c2"
-    )  # all of them in one
-    for role, alone in ((computes[-1], ["agent.c2.c2-agent2"]), (worker_roles.Role("compute", "c2"), None)):
+    all_in_one = worker_roles.role("compute", "c2", settings)
+    assert all_in_one == worker_roles.Role("compute", "c2")
+    for role, names in ((computes[-1], ["c2-agent2"]), (all_in_one, ["c2-agent1", "c2-agent2"])):
         tables = simulated_agents.at_work(role, settings, Bus(wiring.alone()), None)
-        assert [table.name for table in tables] == (alone or ["agent.c2.c2-agent1", "agent.c2.c2-agent2"])
+        assert [table.name for table in tables] == [f"agent.c2.{name}" for name in names]
     with pytest.raises(BadSetting, match="--agent 'c1-agent1': those of cell 'c2' are c2-agent1, c2-agent2"):
         worker_roles.role("compute", "c2", settings, "c1-agent1")
     with pytest.raises(BadSetting, match="share a cell's hosts or nodes; conductor takes none"):
         worker_roles.role("conductor", "c2", settings, "c1-agent1")
-
-
-def sorted_by_name(settings: Settings) -> list[SimAgent]:
-    return sorted(simulated_agents.agents(settings), key=lambda one: one.agent)
 
 
 def test_selected_nodes_belong_to_the_metal_agent_of_the_cell() -> None:
@@ -401,13 +361,11 @@ def test_selected_nodes_belong_to_the_metal_agent_of_the_cell() -> None:
     ("text", "alias"),
     [
         ("gpu=CUSTOM_GPU", PciAlias("CUSTOM_GPU")),
-        (
-            "gpu=CUSTOM_GPU CUSTOM_HBM  CUSTOM_X numa=required",
-            PciAlias("CUSTOM_GPU", ("CUSTOM_HBM", "CUSTOM_X"), "required"),
-        ),
+        ("gpu=CUSTOM_A CUSTOM_B  CUSTOM_C numa=required",
+         PciAlias("CUSTOM_A", ("CUSTOM_B", "CUSTOM_C"), "required")),
         ("gpu = numa=socket CUSTOM_GPU", PciAlias("CUSTOM_GPU", (), "socket")),
     ],
-)
+)  # fmt: skip
 def test_pci_aliases_are_read(text: str, alias: PciAlias) -> None:
     options = request_options(settings_of(pci_aliases=text).settings)
     assert options.pci_aliases == {"gpu": alias}
@@ -441,15 +399,10 @@ def test_projects_are_restricted_to_their_aggregates(choice: str, options: tuple
         ("pci_aliases", "gpu=gpu", "pci_aliases = {'gpu': 'gpu'}: takes a resource class, traits, and once"),
         ("pci_aliases", "gpu=GPU numa=near", "pci_aliases = {'gpu': 'GPU numa=near'}: gpu: numa=near is"),
         ("pci_aliases", "g.u=GPU", "pci_aliases = {'g.u': 'GPU'}: 'g.u' is no name: up to 48 letters"),
-        ("pci_aliases", "gpu", "pci_aliases takes name=value, comma separated, not a text of 3 characters"),
-        ("drain", "nan", "drain = nan: must be at least 0"),
         ("metrics_port", "70000", "metrics_port = 70000: must be at most 65535"),
         ("build_timeout", "0", "build_timeout = 0.0: must be more than 0 seconds"),
-        ("heartbeat", "soon", "heartbeat takes a number, not a text of 4 characters"),
         ("fail", "1.5", "fail = 1.5: is a share between 0 and 1"),
-        ("hang", "nan", "hang = nan: is a share between 0 and 1"),
         ("image_type_traits", "maybe", "image_type_traits takes true or false, not a text of 5 characters"),
-        ("queue_type", "mirrored", "queue_type = a text of 8 characters: is quorum or classic"),
         ("log_level", "loud", "log_level = a text of 4 characters: is debug, info, warning or error"),
         ("cells", ",", "cells = (): name at least one"),
         ("cells", "Cell-1", "cells = ('Cell-1',): a cell's name has lower-case letters"),
@@ -460,11 +413,6 @@ def test_projects_are_restricted_to_their_aggregates(choice: str, options: tuple
         ("scheduler_weighers", "lode=1", "scheduler_weighers = {'lode': 1.0}: unknown weigher 'lode', did"),
         ("scheduler_weighers", "ram=nan", "scheduler_weighers = {'ram': nan}: ram: nan is no multiplier"),
         ("scheduler_rules", "io_ops.most=3", "scheduler_rules = {'io_ops': {'most': '3'}}: io_ops.most: no"),
-        (
-            "scheduler_rules",
-            "io_ops.max_io_ops_per_host=few",
-            "scheduler_rules = {'io_ops': {'max_io_ops_per_host': 'few'}}: io_ops.max_io_ops_per_host: ",
-        ),
         ("scheduler_rules", "io_op.a=1", "scheduler_rules = {'io_op': {'a': '1'}}: there is no rule or"),
         ("scheduler_rules", "io_ops=1", "scheduler_rules takes name.option=value, comma separated, or JSON"),
         (
@@ -551,13 +499,7 @@ def test_rabbitmq_requires_a_database() -> None:
 
 
 def test_an_unknown_variable_is_ignored_with_a_warning() -> None:
-    environment = {
-        "BERTH_HOST": "5",
-        "BERTH_HOSTS": "6",
-        "BERTH_AMQP_URL_FILE": "",
-        "BERTH_CONFIG": "",
-        "HOME": "/",
-    }
+    environment = {"BERTH_HOST": "5", "BERTH_HOSTS": "6", "BERTH_AMQP_URL_FILE": "", "BERTH_CONFIG": ""}
     assert settings_of(environment).ignored == ("BERTH_HOST",)
 
 
@@ -565,24 +507,17 @@ def test_an_unknown_variable_is_ignored_with_a_warning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "store", "url"),
+    ("given", "store", "url"),
     [
-        (Settings().having(state_dir="/s"), "placement", "sqlite+aiosqlite:////s/"),
-        (Settings().having(database_url="postgresql://h/b"), "placement", "postgresql://h/b"),
-        (
-            Settings().having(database_url="postgresql://h/b", cell_database_urls={"c1": "postgresql://c/b"}),
-            "cell_c1",
-            "postgresql://c/b",
-        ),
-        (
-            Settings().having(database_url="postgresql://h/b", cell_database_urls={"c1": "postgresql://c/b"}),
-            "cell_c2",
-            "postgresql://h/b",
-        ),
+        ({"state_dir": "/s"}, "placement", "sqlite+aiosqlite:////s/"),
+        ({}, "placement", "postgresql://h/b"),
+        ({"cell_database_urls": {"c1": "postgresql://c/b"}}, "cell_c1", "postgresql://c/b"),
+        ({"cell_database_urls": {"c1": "postgresql://c/b"}}, "cell_c2", "postgresql://h/b"),
     ],
 )
-def test_the_database_of_each_store(settings: Settings, store: str, url: str) -> None:
-    assert settings.database_for(store) == url
+def test_the_database_of_each_store(given: dict[str, Any], store: str, url: str) -> None:
+    common = {} if "state_dir" in given else {"database_url": "postgresql://h/b"}
+    assert Settings().having(**common, **given).database_for(store) == url
 
 
 @pytest.mark.parametrize(
@@ -595,13 +530,8 @@ def test_the_database_of_each_store(settings: Settings, store: str, url: str) ->
 )
 def test_every_process_has_a_port_for_its_metrics(given: dict[str, Any], ports: tuple[int, ...]) -> None:
     found = metrics_ports(settings_of(cells=("c1",), **given).settings)
-    assert [worker_roles.name_of(those) for those in found] == [
-        "placement",
-        "ironic",
-        "conductor.c1",
-        "compute.c1",
-        "scheduler",
-    ]
+    names = " ".join(map(worker_roles.name_of, found))
+    assert names == "placement ironic conductor.c1 compute.c1 scheduler"
     assert tuple(found.values()) == ports
 
 
@@ -617,13 +547,8 @@ def test_ports_that_are_not_there_are_not_given_out() -> None:
         ({"cells_a_process": 2}, ["conductor.c1+c2", "conductor.c3", "compute.c1+c2", "compute.c3"]),
         ({"cells_a_process": 9}, ["conductor.c1+c2+c3", "compute.c1+c2+c3"]),
         (
-            {"cells_a_process": 2, "agents_per_cell": 2, "hosts": 12},
-            [
-                "conductor.c1+c2",
-                "conductor.c3",
-                "compute.c1.c1-agent1+c1-agent2+c2-agent1+c2-agent2",
-                "compute.c3.c3-agent1+c3-agent2",
-            ],
+            {"cells_a_process": 9, "agents_per_cell": 2, "cells": ("c1",)},
+            ["conductor.c1", "compute.c1.c1-agent1+c1-agent2"],
         ),
         (  # each process is on one broker
             {"cells_a_process": 9, "cell_amqp_urls": {"c2": "amqp://c2:x@127.0.0.1/"}},
@@ -634,7 +559,8 @@ def test_ports_that_are_not_there_are_not_given_out() -> None:
 def test_conductors_and_agents_of_several_cells_share_a_process_where_it_is_wanted(
     given: dict[str, Any], shared: list[str]
 ) -> None:
-    settings = Settings().having(cells=("c1", "c2", "c3"), amqp_url="amqp://127.0.0.1/", **given)
+    common = {"cells": ("c1", "c2", "c3"), "amqp_url": "amqp://127.0.0.1/"}
+    settings = Settings().having(**common | given)
     found = worker_roles.processes(settings)
     assert {role for those in found for role in those} == set(worker_roles.roles(settings))
     names = [worker_roles.name_of(those) for those in found]
@@ -672,13 +598,7 @@ def test_a_process_can_serve_several_cells(
 
 
 def test_a_supervisors_settings_come_whole_and_count_alone() -> None:
-    given = Settings().having(
-        hosts=7,
-        cells=("x",),
-        scheduler_weighers={"ram": 2.0},
-        amqp_url="amqp://u:p@h/",
-        database_url="postgresql://h/b",
-    )
+    given = Settings().having(hosts=7, cells=("x",), scheduler_weighers={"ram": 2.0})
     environment = {EFFECTIVE_ENV: msgspec.json.encode(given).decode(), "BERTH_HOSTS": "9"}
     effective = settings_of(environment, "[simulator]\nhosts = 8", hosts=10)
     assert effective.settings == given
@@ -705,12 +625,8 @@ def test_stages_without_workers_are_skipped_at_shutdown() -> None:
 @pytest.mark.parametrize(
     "name", [*(name for name, kind in KINDS.items() if kind not in (str, tuple[str, ...])), "log_level"]
 )
-@pytest.mark.parametrize("by", ["--set", "environment"])
-def test_a_wrong_value_is_not_repeated_because_it_may_be_a_secret(name: str, by: str) -> None:
-    secret = "hunter2-x9"
-    with pytest.raises(BadSetting) as refused:
-        if by == "--set":
-            read(sets={name: secret}, environment={})
-        else:
-            read(environment={f"BERTH_{name.upper()}": secret})
-    assert secret not in str(refused.value) and name in str(refused.value)
+def test_a_wrong_value_is_not_repeated_because_it_may_be_a_secret(name: str) -> None:
+    for given in ({"sets": {name: SECRET}}, {"environment": {f"BERTH_{name.upper()}": SECRET}}):
+        with pytest.raises(BadSetting) as refused:
+            read(**{"environment": {}, **given})  # type: ignore[arg-type]
+        assert SECRET not in str(refused.value) and name in str(refused.value)
