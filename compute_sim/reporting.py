@@ -5,6 +5,8 @@ import logging
 from collections.abc import Sequence
 from itertools import cycle, islice
 
+from msgspec.structs import replace
+
 from bus.chunks import portions
 from bus.clock import Clock, ReportSequence
 from bus.errors import Unavailable
@@ -194,6 +196,22 @@ class HostReports:
         return state
 
     def _state_anew(self, host: SimHost, building: int, guests: HostGuests, minute: int) -> HostState:
+        state = self._simulated_state(host, building, guests, minute)
+        driver = self._does.driven.of(host.root)
+        if driver is None:
+            return state
+        facts = driver.facts()
+        return replace(
+            state,
+            hypervisor=facts.hypervisor,
+            hypervisor_version=facts.version,
+            architecture=facts.architecture or host.architecture,
+            vm_modes=facts.vm_modes,
+            capabilities=dict(facts.capabilities),
+            metrics=dict(facts.metrics),
+        )
+
+    def _simulated_state(self, host: SimHost, building: int, guests: HostGuests, minute: int) -> HostState:
         temperature = 22.0 + 3.0 * building + 8.0 * draw(host.root, minute)
         return HostState(
             root=host.root,
