@@ -23,7 +23,14 @@ from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.groups import FindGroups, GroupEditRequested, MakeGroup
-from bus.host_health import DISABLED, FORCED_DOWN, FindHostHealth, HostHealth, HostHealthFound
+from bus.host_health import (
+    DISABLED,
+    FORCED_DOWN,
+    FindHostHealth,
+    HostCapabilities,
+    HostHealth,
+    HostHealthFound,
+)
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildRequested
 from bus.reports import Inventory
@@ -115,6 +122,36 @@ async def test_hosts_are_listed_with_the_state_that_the_scheduler_reports(
         }
         assert "down since 2017-07-14 02:40:00 UTC: no heartbeat" in await host_command("list", "--closed")
         assert "host-1" not in await host_command("list", "--closed")
+
+
+@LOCALLY
+async def test_hosts_are_shown_with_their_hypervisor_driver_and_supported_moves(
+    host_command: HostCommand, connect: Connect
+) -> None:
+    known = HostCapabilities(
+        root=uid(1, "a"),
+        hypervisor="QEMU",
+        hypervisor_version=8_002_001,
+        architecture="x86_64",
+        driver="mine:Libvirt",
+        agent_version="0.1.0",
+        moves=("live", "migrate"),
+    )
+
+    async def find(question: FindHostHealth) -> HostHealthFound:
+        found = (known,) if question.described and known.root in question.roots else ()
+        return HostHealthFound(hosts=(), capabilities=found)
+
+    summary = "QEMU 8.2.1 x86_64; driver mine:Libvirt; agent 0.1.0; moves: live, migrate"
+    async with serving(connect, Worker("scheduler", answers=[answers(HOST_HEALTH, find)])):
+        assert summary in await host_command("show", "host-1")
+        assert "QEMU" not in await host_command("show", "host-2")
+        assert summary in await host_command("list", "--long")
+        assert "QEMU" not in await host_command("list")
+        listed = {host["host"]: host for host in await host_command.json("list", "--long")}
+        assert listed["host-1"]["hypervisor_version"] == "8.2.1"
+        assert listed["host-1"]["moves"] == ["live", "migrate"]
+        assert listed["host-2"]["driver"] == ""
 
 
 @LOCALLY
