@@ -270,7 +270,7 @@ class SimulatorSettings(SettingsGroup, frozen=True, kw_only=True):
     zones: tuple[str, ...] = ()  # availability zones, assigned to the simulated hosts in rotation
     # CPU architectures (x86_64, aarch64 and so on), assigned to the simulated hosts in rotation
     architectures: tuple[str, ...] = ("x86_64",)
-    # machine types, assigned to simulated hosts in rotation: flat, numa, sriov, vgpu, devices, or from a file
+    # machine types, assigned to hosts in rotation: flat, numa, sriov, vgpu, devices, of a file, module:Class
     drivers: tuple[str, ...] = field(default=("flat",), name="compute_drivers")
     machines: str = field(default="", name="compute_machines")  # TOML file with further machine types
     # file provider.yaml in Nova's format, or a directory of such files: additional inventories of hosts

@@ -7,6 +7,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from berth import __version__
 from berth.settings import BadSetting, Settings, SimulatorSettings
 from bus import topics
 from bus.delivery.runner import Bus
@@ -60,6 +61,7 @@ def at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack | None) -
         crashes=CrashPlan(seed=compute.seed, orders=compute.crash_after),
         period=compute.heartbeat,
         spares_unknown=compute.spare_unknown_guests,
+        version=__version__,
     )
     found = []
     for agent in agents(settings):

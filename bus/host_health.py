@@ -12,11 +12,13 @@ from bus.protocol import Ask
 from bus.resources import Provider
 from bus.vocabulary import (
     Cause,
+    Count,
     Id,
     LargeMap,
     LongList,
     Message,
     Number,
+    Properties,
     ShortList,
     SmallMap,
     Text,
@@ -73,6 +75,40 @@ class HostHealth(Value, frozen=True, kw_only=True, omit_defaults=True):
         return self.availability == "down" or not self.enabled or self.forced_down
 
 
+class HostCapabilities(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """The hypervisor, driver and agent of one host, from its last heartbeat."""
+
+    root: Id
+    hypervisor: Text = ""
+    hypervisor_version: Count = 0
+    architecture: Text = ""
+    driver: Text = ""
+    agent_version: Text = ""
+    moves: ShortList[Text] = ()
+    capabilities: Properties = field(default_factory=dict)
+
+    @property
+    def version(self) -> str:
+        """Return the version of the hypervisor: 8.2.0 for 8002000; empty if it is unknown."""
+        return version_text(self.hypervisor_version)
+
+    @property
+    def summary(self) -> str:
+        """Return the capabilities as one line; empty if the agent reports none."""
+        parts = (
+            " ".join(filter(None, (self.hypervisor, self.version, self.architecture))),
+            f"driver {self.driver}" * bool(self.driver),
+            f"agent {self.agent_version}" * bool(self.agent_version),
+            f"moves: {', '.join(self.moves) or 'none'}" * bool(self.driver),
+        )
+        return "; ".join(filter(None, parts))
+
+
+def version_text(number: int) -> str:
+    """Return a version number of a hypervisor as text: 8.2.0 for 8002000; empty for 0."""
+    return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}" if number else ""
+
+
 class FindHostHealth(Message, frozen=True, kw_only=True):
     """A query for hosts that are down, unknown, or disabled by agents. Other hosts of placement are up."""
 
@@ -80,12 +116,14 @@ class FindHostHealth(Message, frozen=True, kw_only=True):
     after: Text = ""  # only roots after this one, in order
     limit: Annotated[int, Meta(ge=1, le=1000)] = 1000
     counted: bool = False  # also return the number of hosts in each state
+    described: bool = False  # also return the capabilities of `roots`
 
 
 class HostHealthFound(Message, frozen=True, kw_only=True):
     hosts: LongList[HostHealth]
     more: bool = False
     counts: LargeMap[Text, SmallMap[Text, Whole]] = field(default_factory=dict)  # cell → state → hosts
+    capabilities: LongList[HostCapabilities] = ()
 
 
 class HostStanding(Value, frozen=True, kw_only=True):

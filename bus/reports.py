@@ -112,3 +112,6 @@ class HostState(Value, frozen=True, kw_only=True):
     ip: Text = ""
     # further properties, matched by extra specs
     capabilities: Properties = field(default_factory=dict)
+    driver: Text = ""  # that runs the guests: simulated, ironic, or an operator's module:Class
+    agent_version: Text = ""
+    moves: ShortList[Text] = ()  # the kinds of moves that the driver supports

@@ -20,6 +20,7 @@ from bus.protocol import Ask
 from bus.resources import AllocationsFound, FindAllocations
 from compute_sim.core.faults import Fate, SimOptions
 from compute_sim.disk import AgentDisk
+from compute_sim.driven_guests import DrivenGuests
 from compute_sim.guests import AgentJob, AgentJobs, GuestRecord, PowerSupply
 
 log = logging.getLogger(__name__)
@@ -42,8 +43,10 @@ class SimulatedAgent:
         disk: AgentDisk,
         use_changed: Callable[[str], None] = lambda root: None,
         allocations: Ask[FindAllocations, AllocationsFound] | None = None,
+        driven: DrivenGuests | None = None,
     ) -> None:
         self.agent = agent
+        self.driven = driven or DrivenGuests()
         self.allocations = allocations  # asks placement what a consumer holds
         self.use_changed = use_changed  # called with a host whenever a guest starts or ends there
         self.absent_after = options.absent_after
@@ -82,6 +85,10 @@ class SimulatedAgent:
 
     async def build(self, order: BuildOrdered) -> AgentReported | None:
         await self.until_ready()
+        async with self.driven.turn(order):
+            return await self._build(order)
+
+    async def _build(self, order: BuildOrdered) -> AgentReported | None:
         if not self.disk.builds.known_to_be(order) and self.may_be_reshaped(order):
             given = await self.with_current_allocations(order)
             await self.until_ready()
@@ -103,6 +110,8 @@ class SimulatedAgent:
         job = self.jobs.get(order.build, ("build", order.attempt))
         if job is None:
             job = self._start(order, HANG_SECONDS if fate.kind == "hang" else fate.seconds)
+        if self.driven.of(order.root) is not None:
+            return await self._build_with_driver(order, job)
         how = await self.jobs.end(job)
         if how == "handed over":
             return None
@@ -110,6 +119,14 @@ class SimulatedAgent:
         if not self.jobs.finish(job):  # destroyed meanwhile, which was reported then
             return None
         return await self._store_outcome(self._outcome(order, fate, lost=how == "lost"))
+
+    async def _build_with_driver(self, order: BuildOrdered, job: AgentJob) -> AgentReported | None:
+        guest = self.disk.guest(order.build, order.attempt)
+        assert guest is not None, f"the build of {order.build} was begun without a guest"
+        fate = await self.driven.create(order, guest, job)
+        if not self.jobs.finish(job) or fate is None:  # destroyed meanwhile, which is reported then
+            return None
+        return await self._store_outcome(self._outcome(order, fate, lost=False))
 
     def _start(self, order: BuildOrdered, seconds: float) -> AgentJob:
         now = asyncio.get_running_loop().time()
@@ -143,7 +160,12 @@ class SimulatedAgent:
 
     async def destroy(self, order: DestroyOrdered) -> AgentReported:
         await self.power.there()
-        outcome = self._destroy(order)
+        self.jobs.destroy(order)
+        async with self.driven.turn(order):
+            attempts = range(order.above + 1, order.attempt + 1)
+            here = self.disk.hosted.there.get(order.build, {}).items()
+            await self.driven.destroy(order, [guest for attempt, guest in here if attempt in attempts])
+            outcome = self._destroy(order)
         await self.disk.settled()
         return outcome
 

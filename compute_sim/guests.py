@@ -154,6 +154,8 @@ class AgentJob:
     due: float
     step: int = 0  # of a move
     lost: bool = False  # the power failed
+    limit: asyncio.Timeout | None = None  # of the running call of a driver
+    is_interrupted: bool = False  # a later order ended the job
     waiter: asyncio.Future[How] | None = None
 
     @property
@@ -162,6 +164,10 @@ class AgentJob:
         return self.waiter is None or self.waiter.done()
 
     def finish(self, how: How) -> None:
+        if how in ("destroyed", "overtaken"):
+            self.is_interrupted = True
+            if self.limit is not None:
+                self.limit.reschedule(asyncio.get_running_loop().time())
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(how)
 

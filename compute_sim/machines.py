@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid5
 
-import msgspec
-
 from bus.reports import Inventory
 from compute_sim.core.drivers import (
     DeviceDriver,
@@ -33,6 +31,8 @@ from compute_sim.core.provider_config import (
     provider_config,
 )
 from compute_sim.core.provider_tree import TreeMistake
+from compute_sim.driver_loading import BadDriver, converted, load_driver
+from compute_sim.guest_driver import GuestDriver
 
 DRIVERS: Mapping[str, type[Any]] = {
     "numa": NumaDriver,
@@ -49,13 +49,20 @@ class BadMachine(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A type of simulated host: its drivers. Without one for processors it is a flat host."""
+    """A type of host: its drivers, and the content of its provider.yaml. Without a driver for processors
+    the root provider has the inventory of flat hosts.
+    """
 
     drivers: tuple[Driver, ...] = ()
 
     @property
     def flat(self) -> bool:
-        return not any(isinstance(driver, NumaDriver) for driver in self.drivers)
+        return not any(isinstance(driver, NumaDriver | GuestDriver) for driver in self.drivers)
+
+    @property
+    def guest_driver(self) -> GuestDriver | None:
+        """Return the driver that runs the guests, or None if they are simulated."""
+        return next((driver for driver in self.drivers if isinstance(driver, GuestDriver)), None)
 
 
 FLAT = Machine()
@@ -77,13 +84,19 @@ def machines(named: Sequence[str], described: str = "", configured: str = "") ->
     adds = (ProviderConfigDriver(_configured(Path(configured))),) if configured else ()
     found = []
     for name in named or ("flat",):
-        if name not in known:
+        if name not in known and ":" not in name:
             raise BadMachine(f"there is no machine {name!r}; there are: {', '.join(known)}")
-        machine = Machine((*known[name].drivers, *adds))
+        machine = known[name] if name in known else Machine((_driver(name, name, {}),))
+        machine = Machine((*machine.drivers, *adds))
+        if machine.guest_driver is not None:  # its tree is known on its host only
+            found.append(machine)
+            continue
         try:
             build_tree(_SOMEBODY, "HOST", (_ANY_FLAT, *machine.drivers) if machine.flat else machine.drivers)
         except (TreeMistake, BadProviderConfig) as mistake:
             raise BadMachine(f"{name}: {mistake}") from None
+        except Exception as problem:  # an operator's driver may raise anything
+            raise BadMachine(f"{name}: {type(problem).__name__}: {problem}") from None
         found.append(machine)
     return tuple(found)
 
@@ -109,19 +122,27 @@ def _machine(at: str, table: Any) -> Machine:
     for name in names:
         if name == "flat":
             continue
-        if name not in DRIVERS:
-            raise BadMachine(f"{at}.drivers: no such driver: {name!r}; there are: flat, {', '.join(DRIVERS)}")
-        try:
-            drivers.append(msgspec.convert(table.get(name, {}), DRIVERS[name]))
-        except msgspec.ValidationError as problem:
-            problem_text, _, where = str(problem).partition(" - at `")
-            field = where.rstrip("`").removeprefix("$")
-            raise BadMachine(f"{at}.{name}{field}: {problem_text}") from None
+        if name not in DRIVERS and ":" not in str(name):
+            raise BadMachine(
+                f"{at}.drivers: no such driver: {name!r}; there are: flat, {', '.join(DRIVERS)}, module:Class"
+            )
+        drivers.append(_driver(name, f"{at}.{name}", table.get(name, {})))
     if strange := sorted(table.keys() - {"drivers", *names}):
         raise BadMachine(f"{at}.{strange[0]}: is none of its drivers ({', '.join(names)})")
     if "flat" in names and "numa" in names:
         raise BadMachine(f"{at}.drivers: flat and numa both report processors")
+    if sum(isinstance(driver, GuestDriver) for driver in drivers) > 1:
+        raise BadMachine(f"{at}.drivers: only one driver can run the guests")
     return Machine(tuple(sorted(drivers, key=lambda driver: not isinstance(driver, NumaDriver))))
+
+
+def _driver(name: str, at: str, options: Any) -> Driver:
+    try:
+        if name in DRIVERS:
+            return converted(options, DRIVERS[name])  # type: ignore[no-any-return]
+        return load_driver(name, converted(options, dict[str, Any]))
+    except BadDriver as problem:
+        raise BadMachine(f"{at}{'.' * bool(problem.option)}{problem.option}: {problem}") from None
 
 
 def _configured(path: Path) -> tuple[ConfiguredProvider, ...]:
@@ -174,7 +195,7 @@ class SimHost:
     zone: str = ""
     aggregates: tuple[str, ...] = ()
     metal: str = ""  # the resource class of a bare-metal node, which Ironic reports
-    drivers: tuple[Driver, ...] = ()  # additional hardware
+    drivers: tuple[Driver, ...] = ()  # additional hardware, or the driver of its guests
     architecture: str = X86
     ip: str = ""
     disabled: str = ""  # why the host is disabled
@@ -182,6 +203,11 @@ class SimHost:
     @property
     def all_drivers(self) -> tuple[Driver, ...]:
         return (FlatDriver(self.inventory, self.traits, self.aggregates), *self.drivers)
+
+    @property
+    def guest_driver(self) -> GuestDriver | None:
+        """Return the driver that runs the guests, or None if they are simulated."""
+        return Machine(self.drivers).guest_driver
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from msgspec.structs import replace
+
 from bus.agent_builds import allocations_of
 from bus.moves import MoveOrdered, MoveReported
 from compute_sim.agent import HANG_SECONDS, NOTHING_HERE, SimulatedAgent
@@ -33,6 +35,13 @@ class SimulatedMoves:
 
     async def move(self, order: MoveOrdered) -> MoveReported | None:
         await self._agent.until_ready()
+        earlier = self._agent.jobs.get(order.build, ("move", order.root))
+        if earlier is not None and earlier.step < order.step and self._agent.driven.of(order.root):
+            earlier.finish("overtaken")
+        async with self._agent.driven.turn(order):
+            return await self._move(order)
+
+    async def _move(self, order: MoveOrdered) -> MoveReported | None:
         if order.phase == "prepare" and self._is_new(order) and self._agent.may_be_reshaped(order):
             given = await self._agent.with_current_allocations(order)
             await self._agent.until_ready()
@@ -62,6 +71,8 @@ class SimulatedMoves:
             job = self._begin(order, fate, job)
         elif order.force:
             job.make_due()
+        if self._agent.driven.of(order.root) is not None:
+            return await self._move_with_driver(order, job)
         how = await self._agent.jobs.end(job)
         if how == "handed over":
             return None
@@ -70,6 +81,14 @@ class SimulatedMoves:
         if not self._agent.jobs.finish(job):  # destroyed meanwhile, or replaced by a later order
             return None
         return await self._store_outcome(self._outcome(order, fate, lost=how == "lost"))
+
+    async def _move_with_driver(self, order: MoveOrdered, job: AgentJob) -> MoveReported | None:
+        guest = replace(self._guest(order), attempt=order.attempt)
+        fate = await self._agent.driven.move(order, guest, job)
+        self._under_way.pop(job, None)
+        if not self._agent.jobs.finish(job) or fate is None:
+            return None
+        return await self._store_outcome(self._outcome(order, fate, lost=False))
 
     async def progress(self) -> Sequence[MoveReported]:
         """Return reports of running phases, except of hanging ones."""
@@ -92,7 +111,7 @@ class SimulatedMoves:
     def _refusal(self, order: MoveOrdered) -> str:
         guests = self._disk.hosted.there.get(order.build, {})
         states = {attempt: guest.state for attempt, guest in guests.items()}
-        if why := refusal(order, states):
+        if why := self._agent.driven.unsupported(order) or refusal(order, states):
             return why
         key = order.build, order.attempt
         if order.phase == "prepare" and (full := self._disk.devices.refusal(key, allocations_of(order))):

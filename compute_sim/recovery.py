@@ -72,27 +72,33 @@ class GuestRecovery:
         self._waits_since = None
         if not agent.power.on or agent.absences != before:
             return []  # absent again meanwhile
-        dropped = []
+        dropped: list[AgentReported] = []
         for guest, whose in judged:
-            if not agent.disk.hosted.is_there(guest):  # an order has decided meanwhile
-                continue
-            if whose == "ours":
-                agent.disk.wake(guest)
-            elif whose == "unknown" and self.spares:
-                if (guest.build, guest.attempt) not in self._spared:
-                    self._spared.add((guest.build, guest.attempt))
-                    described = agent.agent, guest.build, guest.host
-                    log.warning(
-                        "%s: placement has nothing for the guest of %s on %s: it is stopped", *described
-                    )
-            elif whose in _LOST:
-                described = agent.agent, guest.build, guest.host
-                log.warning("%s: the guest of %s on %s is not its own any more: it is destroyed", *described)
-                dropped.append(agent.drop(guest))
+            async with agent.driven.turn(guest):
+                if agent.disk.hosted.is_there(guest):  # otherwise an order has decided meanwhile
+                    dropped += await self._act(guest, whose)
         await agent.disk.settled()
         if not agent.ready and agent.power.on and agent.absences == before:
             agent.confirm_guests()
         return dropped
+
+    async def _act(self, guest: GuestRecord, whose: Ownership) -> Sequence[AgentReported]:
+        agent, driven = self.agent, self.agent.driven
+        described = agent.agent, guest.build, guest.host
+        if whose == "ours":
+            if guest.state != "running" or await driven.is_started(guest):
+                agent.disk.wake(guest)
+        elif whose == "kept":
+            await driven.is_stopped(guest)
+        elif whose == "unknown" and self.spares:
+            if (guest.build, guest.attempt) not in self._spared:
+                self._spared.add((guest.build, guest.attempt))
+                log.warning("%s: placement has nothing for the guest of %s on %s: it is stopped", *described)
+                await driven.is_stopped(guest)
+        elif await driven.is_destroyed(guest):
+            log.warning("%s: the guest of %s on %s is not its own any more: it is destroyed", *described)
+            return [agent.drop(guest)]
+        return []
 
     async def _judged(self, guests: Sequence[GuestRecord]) -> list[tuple[GuestRecord, Ownership]]:
         found = await self._found(name for guest in guests for name in guest.consumers)

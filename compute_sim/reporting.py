@@ -5,6 +5,8 @@ import logging
 from collections.abc import Sequence
 from itertools import cycle, islice
 
+from msgspec.structs import replace
+
 from bus.chunks import portions
 from bus.clock import Clock, ReportSequence
 from bus.errors import Unavailable
@@ -26,6 +28,8 @@ LEISURE = 3.0  # pause after an answer, as a multiple of its duration
 LONGEST_REST = 1.0  # total of the pauses while changes wait to be reported
 HOSTS_AT_A_STRETCH = 50  # compared before other tasks may run
 HOSTS_IN_A_BEAT = 250  # handling a heartbeat blocks its receiver
+BUILT_MOVES = "evacuate", "unshelve"  # moves that build the guest again
+SIMULATED_MOVES = "migrate", "resize", "live", "shelve", "rebuild", *BUILT_MOVES
 HYPERVISOR_VERSION = 8_002_000  # 8.2.0, in libvirt's format
 GUESTS_A_QUESTION = 250
 RESHAPE_GAP = 1.0  # after a report that moves allocations, until its effect is checked
@@ -52,6 +56,7 @@ class HostReports:
         self.hosts = {host.root: host for host in agent.hosts}
         self.period = options.period
         self.announce_every = options.announce_every
+        self._version = options.version
         self.clock = clock
         self._does = does
         self._trees = trees
@@ -191,6 +196,24 @@ class HostReports:
         return state
 
     def _state_anew(self, host: SimHost, building: int, guests: HostGuests, minute: int) -> HostState:
+        state = self._simulated_state(host, building, guests, minute)
+        driver = self._does.driven.of(host.root)
+        if driver is None:
+            return state
+        facts = driver.facts()
+        return replace(
+            state,
+            hypervisor=facts.hypervisor,
+            hypervisor_version=facts.version,
+            architecture=facts.architecture or host.architecture,
+            vm_modes=facts.vm_modes,
+            capabilities=dict(facts.capabilities),
+            metrics=dict(facts.metrics),
+            driver=f"{type(driver).__module__}:{type(driver).__qualname__}",
+            moves=(*driver.moves, *BUILT_MOVES),
+        )
+
+    def _simulated_state(self, host: SimHost, building: int, guests: HostGuests, minute: int) -> HostState:
         temperature = 22.0 + 3.0 * building + 8.0 * draw(host.root, minute)
         return HostState(
             root=host.root,
@@ -210,6 +233,9 @@ class HostReports:
             vm_modes=("hvm",),
             ip=host.ip,
             capabilities={"cpu_info:arch": host.architecture},
+            driver="ironic" if host.metal else "simulated",
+            agent_version=self._version,
+            moves=() if host.metal else SIMULATED_MOVES,
         )
 
     def _report_of(self, host: SimHost, sequence: int) -> InventoryReported | NodeChanged:

@@ -9,6 +9,7 @@ from bus.worker import Worker, every, on
 from compute_sim.agent import SimulatedAgent
 from compute_sim.core.faults import SimOptions
 from compute_sim.disk import AgentDisk
+from compute_sim.driven_guests import DrivenGuests
 from compute_sim.host_trees import HostTrees
 from compute_sim.machines import SimAgent
 from compute_sim.moving import SimulatedMoves
@@ -32,7 +33,9 @@ def compute_sim(
     """
     clock, disk, options = clock or Clock(), disk or AgentDisk(), options or SimOptions()
     trees = HostTrees(sim_agent, disk)
-    agent = SimulatedAgent(sim_agent.agent, options, disk, trees.use_changed, allocations)
+    drivers = {host.root: host.guest_driver for host in sim_agent.hosts}
+    driven = DrivenGuests({root: driver for root, driver in drivers.items() if driver is not None})
+    agent = SimulatedAgent(sim_agent.agent, options, disk, trees.use_changed, allocations, driven)
     moves = SimulatedMoves(agent)
     recovery = GuestRecovery(agent, sim_agent.cell, clock, providers, options.spares_unknown)
     reports = HostReports(sim_agent, agent, trees, options, clock, providers)

@@ -67,6 +67,7 @@ class HostRecords:
             hosts=tuple(found[: question.limit]),
             more=len(found) > question.limit,
             counts=self._counts(health) if question.counted else {},
+            capabilities=tuple(self._book.capabilities(question.roots)) if question.described else (),
         )
 
     async def measure(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bus.candidates import Bools, CandidateSource, Ints, PlacedHost
-from bus.host_health import HostHealth, down_sentence
+from bus.host_health import HostCapabilities, HostHealth, down_sentence
 from bus.messages import HostReported
 from bus.reports import HostState
 from scheduler_worker.agents import FORGIVEN, Agents, BuildCounts, Listening, ReportedAgent, Silence
@@ -189,6 +189,16 @@ class HostBook(BuildCounts):
             host = self._placed_hosts[index]
             if host.agent:
                 found[host.cell, host.uuid] = self._health_of(host, now, wall)
+        return found
+
+    def capabilities(self, roots: Iterable[str]) -> list[HostCapabilities]:
+        """Return the capabilities of these hosts, without those that have sent no heartbeat."""
+        found = []
+        for root in roots:
+            slot = self._columns.slots.get((self._cell_of.get(root, ""), root), NOBODY)
+            if (state := self._columns.states[slot]) is not None:
+                fields = HostCapabilities.__struct_fields__
+                found.append(HostCapabilities(**{name: getattr(state, name) for name in fields}))
         return found
 
     def has(self, key: HostKey) -> bool:

@@ -1,7 +1,11 @@
-"""`berth agent`: the agents on the bare-metal nodes of a cell."""
+"""`berth agent`: the agents on the bare-metal nodes of a cell, and the check of an agent's driver."""
 
-from typing import Annotated
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
 
+import msgspec
 from msgspec import structs
 from rich.table import Table
 from rich.text import Text
@@ -9,9 +13,12 @@ from rich.text import Text
 from berth.commands.options import Commands, described, option, positional
 from berth.commands.terminal import Cli, complain, plain_table
 from berth.operations.cells import all_shown, chosen_cells, edit_agent, find_agents, leave_nodes
+from berth.settings import BadSetting
 from bus.clock import Clock
 from bus.errors import OperationRefused
 from bus.leases import AgentEditRequested, AgentsFound
+from bus.masking import printable
+from bus.requests import Flavor
 
 _COLUMNS = ("agent", "cell", "state", "lease", "epoch", "free", "occupied", "leaving")
 
@@ -78,6 +85,68 @@ async def rehome_command(
     nodes = tuple(node or ())
     request = AgentEditRequested(cell="any", agent=name, edit="rehome", to=to, nodes=nodes)
     return await edit(cli, request, cell, wait)
+
+
+@commands.command("check")
+async def check_command(
+    cli: Cli,
+    driver: Annotated[str, positional("The driver.", metavar="MODULE:CLASS")],
+    options: Annotated[
+        list[str] | None, positional("Options of the driver; lists as JSON.", metavar="NAME=VALUE")
+    ] = None,
+    host: list[str] | None = option(None, "A host to use; twice for moves (default: check-1, check-2)."),
+    vcpus: int = option(1, "Processors of each guest.", min=0),
+    memory_mb: int = option(64, "Memory of each guest in MB.", min=0),
+    disk_gb: int = option(0, "Disk of each guest in GB.", min=0),
+    image: str = option("", "Image of each guest."),
+    timeout: float = option(60.0, "Time for each rule.", min=0.1, metavar="SECONDS"),
+) -> int:
+    """Run a driver through all that an agent asks of it, and show which rules it follows.
+
+    The driver creates and destroys guests on its hypervisor. No broker and no database is needed. The rules
+    are described in docs/howto/driver.md.
+    """
+    from compute_sim.driver_kit import DriverStand, check_driver
+    from compute_sim.driver_loading import BadDriver, load_driver
+
+    hosts = (*(host or ()), "check-1", "check-2")[: max(len(host or ()), 2)]
+    flavor = Flavor(name="check", vcpus=vcpus, memory_mb=memory_mb, disk_gb=disk_gb)
+    given = _driver_options(options or ())
+    try:
+        stand = DriverStand(
+            lambda: load_driver(driver, given, strict=False),
+            hosts=(hosts[0], hosts[1]),
+            timeout=timeout,
+            flavor=flavor,
+            image=image,
+        )
+    except BadDriver as problem:
+        raise BadSetting(f"{driver}: {problem.option}{': ' * bool(problem.option)}{problem}") from None
+    logging.getLogger("compute_sim").setLevel(logging.ERROR)  # warnings of the rules' agents are expected
+    results = await check_driver(stand)
+    colours = {"passed": "green", "failed": "red", "skipped": "yellow"}
+    rows = [
+        (each.part, Text(each.outcome, colours[each.outcome]), each.rule, printable(each.reason))
+        for each in results
+    ]
+    cli.rows([asdict(each) for each in results], plain_table(("part", "result", "rule", "reason"), rows))
+    failed = sum(each.outcome == "failed" for each in results)
+    if not cli.as_json:
+        cli.tell(f"{len(results) - failed} of {len(results)} rules without a failure")
+    return 1 if failed else 0
+
+
+def _driver_options(given: Sequence[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for text in given:
+        name, has_value, value = text.partition("=")
+        if not has_value:
+            raise BadSetting(f"{text!r}: give an option of the driver as NAME=VALUE")
+        try:
+            found[name] = msgspec.json.decode(value) if value[:1] in ("[", "{") else value
+        except msgspec.DecodeError as problem:
+            raise BadSetting(f"{name}: not JSON: {problem}") from None
+    return found
 
 
 def _table(found: dict[str, AgentsFound], clock: Clock) -> Table:

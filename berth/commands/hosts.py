@@ -43,36 +43,51 @@ async def show_all(
     cell: str = option("", "Only hosts of this cell."),
     agent: str = option("", "Only hosts of this agent."),
     closed: bool = option(False, "Only hosts that are not up."),
+    long: bool = option(False, "Also hypervisor, driver, version of the agent, and supported moves."),
 ) -> int:
     """List every host and Ironic node that an agent builds on, with its state as a scheduler judges it."""
     async with cli.bus("host") as bus:
         found = [host async for host in reported_hosts(bus, agent) if not cell or host.cell == cell]
-        standings = await HostStandings.ask(bus)
+        described = [host.id for host in found] if long else []
+        standings = await HostStandings.ask(bus, described=described)
     hosts = [(host, standings.of(host)) for host in sorted(found, key=lambda each: (each.cell, each.host))]
     shown = [(host, now) for host, now in hosts if not closed or now.state != "up"]
     facts = (
         {
             "host": host.host, "uuid": host.id, "cell": host.cell, "agent": host.agent, "zone": host.zone,
             "state": now.state, "why": now.why, "since": now.since or None,
+            **(_capabilities(standings, host) if long else {}),
         }
         for host, now in shown
     )  # fmt: skip
-    rows = ((host.host, host.cell, host.agent, host.zone or "-", now, host.id) for host, now in shown)
-    table = plain_table(("host", "cell", "agent", "zone", "state", "uuid"), rows)
+    columns = ("host", "cell", "agent", "zone", "state", *(("capabilities",) if long else ()), "uuid")
+    rows = (
+        (
+            *(host.host, host.cell, host.agent, host.zone or "-", now),
+            *([printable(standings.capabilities(host).summary) or "-"] if long else []),
+            host.id,
+        )
+        for host, now in shown
+    )
+    table = plain_table(columns, rows)
     cli.rows(facts, table if shown else "no such host")
     return 0
 
 
 @commands.command("show")
 async def show(cli: Cli, host: Annotated[str, positional("Its name, or its root's uuid.")]) -> int:
-    """Show the provider tree of a host: inventories, usage and traits."""
+    """Show the provider tree of a host (inventories, usage and traits), and its hypervisor and agent."""
     async with cli.bus("host") as bus:
         root = await host_named(bus, host)
         query = FindProviders(in_tree=root.id, parts=("inventories", "traits", "aggregates", "owner"))
         tree = (await bus.asker(topics.PROVIDERS)(query)).providers
-        now = (await HostStandings.ask(bus, (root.id,))).of(root)
-    owner = f"  {root.agent} in cell {root.cell}  {now}" if root.agent else "  nobody reports it"
+        standings = await HostStandings.ask(bus, (root.id,), (root.id,))
+    owner = (
+        f"  {root.agent} in cell {root.cell}  {standings.of(root)}" if root.agent else "  nobody reports it"
+    )
     cli.rows(tree, picture(tree, owner))
+    if (summary := standings.capabilities(root).summary) and not cli.as_json:
+        cli.tell(printable(summary))
     return 0
 
 
@@ -104,6 +119,14 @@ async def force_down_command(
 ) -> int:
     """Mark hosts as down, whatever their agents report."""
     return await mark(cli, hosts or (), agent, forcing_down(not undo))
+
+
+def _capabilities(standings: HostStandings, host: Provider) -> dict[str, object]:
+    known = standings.capabilities(host)
+    return {
+        "hypervisor": known.hypervisor, "hypervisor_version": known.version, "driver": known.driver,
+        "agent_version": known.agent_version, "moves": known.moves, "capabilities": known.capabilities,
+    }  # fmt: skip
 
 
 def picture(tree: Sequence[Provider], about: str) -> Picture:

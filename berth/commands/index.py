@@ -55,7 +55,8 @@ _GROUPS = {  # their descriptions
     " Disable, drain, add or remove a cell.",
     "client": "Programs outside berth: each has a RabbitMQ user of its own and acts for its projects only"
     " (docs/howto/client.md).",
-    "agent": "Bare-metal agents that share a cell's nodes (`berth run metal --cell c1 --agent NAME`).",
+    "agent": "Bare-metal agents that share a cell's nodes (`berth run metal --cell c1 --agent NAME`), and the"
+    " check of an operator's driver.",
     "host": "See what hosts have, and keep new instances away from them.",
     "aggregate": (
         "Group hosts and Ironic nodes: zones, hosts for projects, options of filters and weighers."

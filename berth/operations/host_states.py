@@ -22,6 +22,8 @@ from bus.host_health import (
     FORCED_DOWN,
     HELD,
     UNNAMED,
+    FindHostHealth,
+    HostCapabilities,
     HostHealth,
     HostStanding,
     causes_in,
@@ -88,16 +90,28 @@ async def host_named(bus: Bus, name: str) -> Provider:
 class HostStandings:
     """The states of hosts, by their traits in placement and by what a scheduler reports of their health."""
 
-    def __init__(self, health: dict[str, HostHealth] | None) -> None:
+    def __init__(
+        self, health: dict[str, HostHealth] | None, capabilities: Iterable[HostCapabilities] = ()
+    ) -> None:
         self._health = health  # root → its health; None: no scheduler answers
+        self._capabilities = {each.root: each for each in capabilities}
 
     @classmethod
-    async def ask(cls, bus: Bus, roots: Sequence[str] = ()) -> "HostStandings":
+    async def ask(cls, bus: Bus, roots: Sequence[str] = (), described: Sequence[str] = ()) -> "HostStandings":
+        """Ask a scheduler for the health of hosts, and for the capabilities of the `described` ones."""
         ask = bus.asker(topics.HOST_HEALTH, timeout=HEALTH_SECONDS)
+        capabilities: list[HostCapabilities] = []
         try:
-            return cls({health.root: health async for health in every_health(ask, roots)})
+            for some in portions(described, A_PAGE):
+                answer = await ask(FindHostHealth(roots=some, limit=1, described=True))
+                capabilities += answer.capabilities
+            return cls({health.root: health async for health in every_health(ask, roots)}, capabilities)
         except (Unavailable, Unroutable):
             return cls(None)
+
+    def capabilities(self, root: Provider) -> HostCapabilities:
+        """Return the host's hypervisor, driver and agent; empty if no heartbeat is known."""
+        return self._capabilities.get(root.id) or HostCapabilities(root=root.id)
 
     def of(self, root: Provider) -> HostStanding:
         health = unanswered(root) if self._health is None else self._health.get(root.id)

@@ -173,6 +173,7 @@ class SimOptions:
     announce_every: float = 300.0  # between complete checks of the inventory in placement
     progress_every: float = 2.0  # between reports of the progress of moves
     concurrency: int = 5000  # orders at a time
+    version: str = ""  # of the agent, in its heartbeats
     spares_unknown: bool = False  # keep guests unknown to placement, stopped, as after a database restore
 
     @property

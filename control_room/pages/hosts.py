@@ -269,7 +269,8 @@ class HostPages(PageGroup):
         if tree.answer is None:
             raise PageRefused(503, "Placement does not answer", f"{tree.problem}.")
         now, name = context.clock.now(), root.host or root.name
-        health = await query("a scheduler", context.queries.health, FindHostHealth(roots=(root.id,)))
+        find = FindHostHealth(roots=(root.id,), described=True)
+        health = await query("a scheduler", context.queries.health, find)
         known = unanswered(root) if health.answer is None else next(iter(health.answer.hosts), None)
         state = standing(root.traits, known, root.kept_traits, deleted=root.gone)
         guests = moving = None
@@ -290,6 +291,7 @@ class HostPages(PageGroup):
             root=root,
             name=name,
             state=state,
+            capabilities=next(iter(health.answer.capabilities), None) if health.answer else None,
             tree=rows(tree.answer.providers),
             guests=guests,
             moving=moving,

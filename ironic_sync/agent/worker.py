@@ -82,6 +82,7 @@ class _Heartbeats:
                 hypervisor="ironic",
                 hypervisor_version=1,
                 vm_modes=("hvm",),
+                driver="ironic",
             )
             for root, host in (self._reported | names).items()
         ]

@@ -16,7 +16,7 @@ from bus.aggregates import AggregatesFound
 from bus.cells import CellsFound, RegisteredCell
 from bus.claims import ClaimRequested
 from bus.decisions import Decision, Removal
-from bus.host_health import DISABLED, FORCED_DOWN, HostHealth, HostHealthFound
+from bus.host_health import DISABLED, FORCED_DOWN, HostCapabilities, HostHealth, HostHealthFound
 from bus.host_health import DRAIN as MARK
 from bus.messages import Attempt
 from bus.moves import MoveEnded, MoveProgress, MoveRequested, MovesFound, MoveSteered, PhaseOver
@@ -153,6 +153,30 @@ async def test_the_state_of_a_host_is_the_one_that_the_scheduler_reports(
         worker, answered=("providers",), told={"health": HostHealthFound(hosts=())}
     ) as room_of_one_host:
         assert '<span class="tag good">up</span>' in await room_of_one_host.page(HOST)
+
+
+async def test_the_page_of_a_host_shows_its_hypervisor_driver_and_supported_moves(
+    placement_of_one_host: Placement,
+) -> None:
+    known = HostCapabilities(
+        root=uid(1, "a"),
+        hypervisor="QEMU",
+        hypervisor_version=8_002_001,
+        driver="<mine>:Libvirt",
+        moves=("live",),
+    )
+    worker = silent_placement(placement_of_one_host)
+    health = HostHealthFound(hosts=(), capabilities=(known,))
+    async with a_visited_room(worker, answered=("providers",), told={"health": health}) as room_of_one_host:
+        page = await room_of_one_host.page(HOST)
+        assert (
+            "<td>QEMU 8.2.1</td>" in page
+            and "<td>&lt;mine&gt;:Libvirt</td>" in page
+            and "<td>live</td>" in page
+        )
+    silent = HostHealthFound(hosts=())
+    async with a_visited_room(worker, answered=("providers",), told={"health": silent}) as room_of_one_host:
+        assert "No heartbeat describes it." in await room_of_one_host.page(HOST)
 
 
 async def test_the_page_of_a_host_names_placement_if_it_does_not_answer() -> None:

@@ -19,7 +19,14 @@ from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.errors import OperationRefused
 from bus.groups import FindGroups, GroupEditRequested, MakeGroup
-from bus.host_health import DISABLED, FORCED_DOWN, FindHostHealth, HostHealth, HostHealthFound
+from bus.host_health import (
+    DISABLED,
+    FORCED_DOWN,
+    FindHostHealth,
+    HostCapabilities,
+    HostHealth,
+    HostHealthFound,
+)
 from bus.messages import BuildRequested
 from bus.reports import Inventory
 from bus.resources import SetAggregates
@@ -101,6 +108,35 @@ async def test_hosts_are_listed_with_the_state_that_the_scheduler_reports(
         ]
         assert "down since 2017-07-14 02:40:00 UTC: no heartbeat" in await host_command("list", "--closed")
         assert "host-1" not in await host_command("list", "--closed")
+
+
+async def test_hosts_are_shown_with_their_hypervisor_driver_and_supported_moves(
+    host_command: CommandLine, connect: Connect
+) -> None:
+    known = HostCapabilities(
+        root=uid(1, "a"),
+        hypervisor="QEMU",
+        hypervisor_version=8_002_001,
+        architecture="x86_64",
+        driver="mine:Libvirt",
+        agent_version="0.1.0",
+        moves=("live", "migrate"),
+    )
+
+    async def find(question: FindHostHealth) -> HostHealthFound:
+        found = (known,) if question.described and known.root in question.roots else ()
+        return HostHealthFound(hosts=(), capabilities=found)
+
+    summary = "QEMU 8.2.1 x86_64; driver mine:Libvirt; agent 0.1.0; moves: live, migrate"
+    async with serving(connect, Worker("scheduler", answers=[answers(HOST_HEALTH, find)])):
+        assert summary in await host_command("show", "host-1")
+        assert "QEMU" not in await host_command("show", "host-2")
+        assert summary in await host_command("list", "--long")
+        assert "QEMU" not in await host_command("list")
+        listed = {host["host"]: host for host in await host_command.json("list", "--long")}
+        assert listed["host-1"]["hypervisor_version"] == "8.2.1"
+        assert listed["host-1"]["moves"] == ["live", "migrate"]
+        assert listed["host-2"]["driver"] == ""
 
 
 async def test_json_output_has_one_object_per_host(host_command: CommandLine) -> None:

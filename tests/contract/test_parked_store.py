@@ -332,6 +332,10 @@ async def test_hosts_that_are_not_up_are_found_by_pages_and_all_are_counted(stor
     rest = await life.records.find(FindHostHealth(after=first.hosts[0].root))
     assert ([host.host for host in rest.hosts], rest.more) == (["host3"], False)
     assert (await life.records.find(FindHostHealth(roots=(HOSTS[0].root,)))).hosts == ()
+    described = await life.records.find(
+        FindHostHealth(roots=(HOSTS[0].root, HOSTS[0].root[:-1] + "f"), described=True)
+    )
+    assert [each.root for each in described.capabilities] == [HOSTS[0].root]
 
 
 async def test_a_heartbeat_deletes_the_row_that_another_scheduler_stored(store: Database) -> None:

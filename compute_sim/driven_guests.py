@@ -1,0 +1,145 @@
+"""Calls of an operator's driver for the guests of its hosts: in order, interruptible, and with an outcome."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from bus.errors import Unavailable
+from bus.messages import BuildOrdered, DestroyOrdered
+from bus.moves import MoveOrdered
+from compute_sim.core.faults import Fate
+from compute_sim.guest_driver import DriverError, GuestDriver
+from compute_sim.guests import AgentJob, GuestRecord
+
+log = logging.getLogger(__name__)
+
+LONGEST_CALL = 1500.0  # less than the half hour after which RabbitMQ redelivers an unacknowledged order
+Order = BuildOrdered | MoveOrdered | DestroyOrdered
+
+
+class DrivenGuests:
+    """The drivers of an agent's hosts; simulated hosts have none."""
+
+    def __init__(self, drivers: Mapping[str, GuestDriver] | None = None) -> None:
+        self._of_root = dict(drivers or {})
+        self._locks: dict[tuple[str, str], tuple[asyncio.Lock, list[None]]] = {}
+
+    def of(self, root: str) -> GuestDriver | None:
+        """Return the driver of a host, or None if the host is simulated."""
+        return self._of_root.get(root)
+
+    @asynccontextmanager
+    async def turn(self, order: Order | GuestRecord) -> AsyncIterator[None]:
+        """Let orders of one guest take turns; a repeated order then finds the outcome of the first."""
+        key = order.build, order.root
+        if order.root not in self._of_root:
+            yield
+            return
+        lock, users = self._locks.setdefault(key, (asyncio.Lock(), []))
+        users.append(None)
+        try:
+            async with lock:
+                yield
+        finally:
+            users.pop()
+            if not users:
+                del self._locks[key]
+
+    async def create(self, order: BuildOrdered, guest: GuestRecord, job: AgentJob) -> Fate | None:
+        """Create a guest; return the outcome, or None if an order to destroy it came meanwhile."""
+        driver = self._of_root[order.root]
+        fate = await self._call(job, lambda: driver.create(guest, order.spec), "built")
+        if fate is None or fate.kind == "built" or await self.is_destroyed(guest):
+            return fate
+        return Fate("hang", 0.0, fate.cause)  # parts of it may be left
+
+    async def move(self, order: MoveOrdered, guest: GuestRecord, job: AgentJob) -> Fate | None:
+        """Carry out a phase of a move; return its outcome, or None if a later order came meanwhile."""
+        driver = self._of_root[order.root]
+        fate = await self._call(job, lambda: driver.move(order, guest), "done")
+        if fate is None or fate.kind == "done":
+            return fate
+        if order.phase in ("prepare", "start") and not await self.is_destroyed(guest):
+            return Fate("hang", 0.0, fate.cause)
+        if order.phase == "send":
+            await self.is_started(guest)
+        return Fate("failed", 0.0, fate.cause)
+
+    def unsupported(self, order: MoveOrdered) -> str:
+        """Return why the driver of the order's host does not move guests so, or ""."""
+        driver = self._of_root.get(order.root)
+        if driver is None or order.phase in ("start", "resume") or order.kind in driver.moves:
+            return ""
+        return f"the driver {type(driver).__name__} does not support the move {order.kind}"
+
+    async def destroy(self, order: DestroyOrdered, known: Iterable[GuestRecord]) -> None:
+        """Destroy the guests of an order, known ones and those of interrupted calls."""
+        driver = self._of_root.get(order.root)
+        if driver is None:
+            return
+        attempts = range(order.above + 1, order.attempt + 1)
+        address = {name: getattr(order, name) for name in ("build", "cell", "agent", "root", "host")}
+        try:
+            victims = {guest.attempt: guest for guest in known if guest.root == order.root}
+            async with asyncio.timeout(LONGEST_CALL):
+                for found in await driver.guests():
+                    if (found.build, found.root) == (order.build, order.root) and found.attempt in attempts:
+                        left = GuestRecord(**address, attempt=found.attempt, allocations={})
+                        victims.setdefault(found.attempt, left)
+                for attempt in sorted(victims):
+                    await driver.destroy(victims[attempt])
+        except Exception as problem:  # an operator's code may raise anything
+            raise Unavailable(
+                f"{order.host}: the guest of {order.build} remains: {_cause(problem)}"
+            ) from None
+
+    async def is_destroyed(self, guest: GuestRecord) -> bool:
+        """Destroy one guest; return whether that succeeded."""
+        return await self._succeeds("destroy", guest)
+
+    async def is_started(self, guest: GuestRecord) -> bool:
+        """Start a guest, unless its host is simulated; return whether that succeeded."""
+        return await self._succeeds("start", guest)
+
+    async def is_stopped(self, guest: GuestRecord) -> bool:
+        """Stop a guest, unless its host is simulated; return whether that succeeded."""
+        return await self._succeeds("stop", guest)
+
+    async def _succeeds(self, method: str, guest: GuestRecord) -> bool:
+        driver: Any = self._of_root.get(guest.root)
+        if driver is None:
+            return True
+        try:
+            async with asyncio.timeout(LONGEST_CALL):
+                await getattr(driver, method)(guest)
+        except Exception as problem:  # an operator's code may raise anything
+            log.error(
+                "%s: %s of the guest of %s failed: %s", guest.host, method, guest.build, _cause(problem)
+            )
+            return False
+        return True
+
+    async def _call(self, job: AgentJob, work: Callable[[], Awaitable[None]], success: str) -> Fate | None:
+        limit = asyncio.timeout(LONGEST_CALL)
+        try:
+            async with limit:
+                job.limit = limit
+                await work()
+        except DriverError as problem:
+            return Fate("reschedule" if problem.retry else "abort", 0.0, problem.cause)
+        except Exception as problem:  # an operator's code may raise anything
+            if job.is_interrupted:
+                return None
+            if limit.expired():
+                return Fate("reschedule", 0.0, f"its driver has not ended it within {LONGEST_CALL:g} s")
+            log.exception("the driver failed for build %s", job.build)
+            return Fate("reschedule", 0.0, _cause(problem))
+        finally:
+            job.limit = None
+        return None if job.is_interrupted else Fate("built" if success == "built" else "done", 0.0)
+
+
+def _cause(problem: Exception) -> str:
+    return problem.cause if isinstance(problem, DriverError) else f"{type(problem).__name__}: {problem}"

@@ -1,0 +1,337 @@
+"""The rules for drivers. The docstring of each function is the rule that it tests."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from bus.messages import BuildOrdered
+from bus.moves import MoveKind, MoveOrdered, MoveReported
+from bus.reports import HostState
+from bus.resources import AllocationsFound, Consumer, FindAllocations
+from bus.vocabulary import Allocations
+from compute_sim.agent import SimulatedAgent
+from compute_sim.core.drivers import build_tree
+from compute_sim.core.faults import SimOptions
+from compute_sim.disk import AgentDisk
+from compute_sim.driver_kit.stand import AGENT, CELL, DriverStand, Rule, RuleBroken
+from compute_sim.guest_driver import DriverError
+from compute_sim.moving import SimulatedMoves
+from compute_sim.recovery import GuestRecovery
+
+INTERRUPTED_AFTER = (0.0, 0.01, 0.1)  # seconds
+IMPOSSIBLE_MB = 2**31 - 1  # memory that no host has
+
+
+async def _tree_is_valid(stand: DriverStand) -> None:
+    """The provider tree of a host has resources, and names and amounts are valid."""
+    tree = stand.tree()
+    if not any(provider.inventories for provider in tree.providers):
+        raise RuleBroken("no provider has an inventory")
+    msgspec.json.encode(tree.report())
+
+
+async def _tree_is_stable(stand: DriverStand) -> None:
+    """The provider tree is the same if nothing has changed."""
+    if stand.tree().report() != stand.tree().report():
+        raise RuleBroken("update_provider_tree added other contents at the second call")
+
+
+async def _hosts_are_separate(stand: DriverStand) -> None:
+    """The providers of two hosts have different names."""
+    first, second = ({provider.name for provider in stand.tree(number).providers} for number in range(2))
+    if both := sorted(first & second):
+        raise RuleBroken(f"both hosts have a provider {both[0]}: begin its name with tree.name")
+
+
+async def _tree_accepts_use(stand: DriverStand) -> None:
+    """The provider tree keeps resources that guests use."""
+    used = {provider.id: dict.fromkeys(provider.inventories, 1) for provider in stand.tree().providers}
+    tree = build_tree(stand.roots[0], stand.hosts[0], (stand.driver,), (), lambda id_: used.get(id_, {}))
+    if not any(provider.inventories for provider in tree.providers):
+        raise RuleBroken("no provider has an inventory while resources are in use")
+
+
+async def _facts_are_valid(stand: DriverStand) -> None:
+    """The facts of the hypervisor can be reported in a heartbeat."""
+    facts = stand.guest_driver.facts()
+    state = HostState(
+        root=stand.roots[0],
+        host=stand.hosts[0],
+        hypervisor=facts.hypervisor,
+        hypervisor_version=facts.version,
+        architecture=facts.architecture,
+        vm_modes=facts.vm_modes,
+        capabilities=dict(facts.capabilities),
+        metrics=dict(facts.metrics),
+    )
+    msgspec.json.decode(msgspec.json.encode(state), type=HostState)
+
+
+async def _create_runs(stand: DriverStand) -> None:
+    """A created guest runs, and guests() returns its build, attempt and host."""
+    guest = stand.guest()
+    await stand.guest_driver.create(guest, stand.spec)
+    await stand.expect(guest.build, (0, 1, "running"))
+
+
+async def _create_repeats(stand: DriverStand) -> None:
+    """A repeated create leaves one running guest."""
+    guest = stand.guest()
+    await stand.guest_driver.create(guest, stand.spec)
+    await stand.guest_driver.create(guest, stand.spec)
+    await stand.expect(guest.build, (0, 1, "running"))
+    await stand.guest_driver.stop(guest)
+    await stand.guest_driver.create(guest, stand.spec)
+    await stand.expect(guest.build, (0, 1, "running"))
+
+
+async def _stop_repeats(stand: DriverStand) -> None:
+    """A stopped guest is listed as stopped; a repeated stop has no effect."""
+    guest = stand.guest()
+    await stand.guest_driver.create(guest, stand.spec)
+    for _ in range(2):
+        await stand.guest_driver.stop(guest)
+        await stand.expect(guest.build, (0, 1, "stopped"))
+
+
+async def _start_repeats(stand: DriverStand) -> None:
+    """A started guest runs again; a repeated start has no effect."""
+    guest = stand.guest()
+    await stand.guest_driver.create(guest, stand.spec)
+    await stand.guest_driver.stop(guest)
+    for _ in range(2):
+        await stand.guest_driver.start(guest)
+        await stand.expect(guest.build, (0, 1, "running"))
+
+
+async def _destroy_repeats(stand: DriverStand) -> None:
+    """A destroyed guest is not listed; to destroy what does not exist has no effect."""
+    guest = stand.guest()
+    await stand.guest_driver.destroy(guest)
+    await stand.guest_driver.create(guest, stand.spec)
+    for _ in range(2):
+        await stand.guest_driver.destroy(guest)
+        await stand.expect(guest.build)
+
+
+async def _guests_are_separate(stand: DriverStand) -> None:
+    """Guests of other builds, attempts and hosts are not affected by a call."""
+    build = stand.new_build()
+    guests = [stand.guest(build, 1), stand.guest(build, 2), stand.guest(build, 1, 1)]
+    for guest in guests:
+        await stand.guest_driver.create(guest, stand.spec)
+    await stand.guest_driver.stop(guests[1])
+    await stand.expect(build, (0, 1, "running"), (0, 2, "stopped"), (1, 1, "running"))
+    await stand.guest_driver.destroy(guests[0])
+    await stand.expect(build, (0, 2, "stopped"), (1, 1, "running"))
+
+
+async def _interruption_leaves_nothing(stand: DriverStand) -> None:
+    """After an interrupted create, destroy removes all parts, and create completes."""
+    for seconds in INTERRUPTED_AFTER:
+        guest = stand.guest()
+        try:
+            async with asyncio.timeout(seconds):
+                await stand.guest_driver.create(guest, stand.spec)
+        except TimeoutError:
+            pass
+        await stand.guest_driver.create(guest, stand.spec)
+        await stand.expect(guest.build, (0, 1, "running"))
+        await stand.guest_driver.destroy(guest)
+        await stand.expect(guest.build)
+
+
+async def _failure_is_reported(stand: DriverStand) -> None:
+    """A guest that the host cannot hold is refused with DriverError, and destroy leaves no part of it."""
+    guest = stand.guest()
+    flavor = replace(stand.flavor, memory_mb=IMPOSSIBLE_MB)
+    allocations: Allocations = {stand.roots[0]: {"MEMORY_MB": IMPOSSIBLE_MB}}
+    try:
+        impossible = replace(guest, allocations=allocations)
+        await stand.guest_driver.create(impossible, replace(stand.spec, flavor=flavor))
+    except DriverError as problem:
+        if not problem.cause:
+            raise RuleBroken("the DriverError has no cause") from None
+    else:
+        raise RuleBroken(f"a guest with {IMPOSSIBLE_MB} MB of memory was created")
+    await stand.guest_driver.destroy(guest)
+    await stand.expect(guest.build)
+
+
+async def _restart_finds_guests(stand: DriverStand) -> None:
+    """A new driver object finds the guests of an earlier one, and stops, starts and destroys them."""
+    guest = stand.guest()
+    await stand.guest_driver.create(guest, stand.spec)
+    stand.restart()
+    await stand.expect(guest.build, (0, 1, "running"))
+    await stand.guest_driver.stop(guest)
+    stand.restart()
+    await stand.expect(guest.build, (0, 1, "stopped"))
+    await stand.guest_driver.start(guest)
+    await stand.guest_driver.destroy(guest)
+    await stand.expect(guest.build)
+
+
+def _agent(
+    stand: DriverStand, disk: AgentDisk, holders: Mapping[str, Allocations] | None = None
+) -> SimulatedAgent:
+    async def allocations(question: FindAllocations) -> AllocationsFound:
+        found = tuple(
+            Consumer(id=id_, generation=1, project="p", user="u", type="INSTANCE", allocations=held)
+            for id_, held in (holders or {}).items()
+            if id_ in question.consumers
+        )
+        return AllocationsFound(consumers=found, generations={})
+
+    ask = allocations if holders is not None else None
+    return SimulatedAgent(AGENT, SimOptions(), disk, allocations=ask, driven=stand.driven)
+
+
+async def _built(agent: SimulatedAgent, order: BuildOrdered) -> None:
+    report = await agent.build(order)
+    if report is None or report.outcome != "built":
+        raise RuleBroken(f"the agent reported {report.cause or report.outcome if report else 'nothing'}")
+
+
+async def _agent_ignores_late_orders(stand: DriverStand) -> None:
+    """An agent with the driver builds once for repeated orders, and not for an order after a deletion."""
+    agent, build = _agent(stand, AgentDisk()), stand.new_build()
+    order = stand.build_order(build)
+    await asyncio.gather(_built(agent, order), _built(agent, order))
+    await stand.expect(build, (0, 1, "running"))
+    await agent.destroy(stand.destroy_order(build))
+    await agent.destroy(stand.destroy_order(build))
+    await stand.expect(build)
+    late = await agent.build(order)
+    await stand.expect(build)
+    if late is None or late.outcome != "destroyed":
+        raise RuleBroken("the agent did not report the late order as destroyed")
+
+
+async def _agent_interrupts_a_build(stand: DriverStand) -> None:
+    """A deletion during a build leaves no guest, also if the agent has no record of it."""
+    agent, build = _agent(stand, AgentDisk()), stand.new_build()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(agent.build(stand.build_order(build)))
+        await asyncio.sleep(0)
+        await agent.destroy(stand.destroy_order(build))
+    await stand.expect(build)
+    await stand.guest_driver.create(stand.guest(build, 2), stand.spec)
+    await _agent(stand, AgentDisk()).destroy(stand.destroy_order(build, 2))
+    await stand.expect(build)
+
+
+async def _agent_restarts(stand: DriverStand) -> None:
+    """A restarted agent starts the guests that placement has on its host, and destroys the others."""
+    disk, ours, departed = AgentDisk(), stand.new_build(), stand.new_build()
+    for build in (ours, departed):
+        await _built(_agent(stand, disk), stand.build_order(build))
+    stand.restart()
+    await stand.guest_driver.stop(stand.guest(ours))
+    disk.lose_power()
+    agent = _agent(stand, disk, {ours: stand.allocations()})
+    await GuestRecovery(agent, CELL, stand.clock, None).check()
+    await stand.expect(ours, (0, 1, "running"))
+    await stand.expect(departed)
+
+
+RULES: Mapping[str, Sequence[Rule]] = {
+    "inventory": (_tree_is_valid, _tree_is_stable, _hosts_are_separate, _tree_accepts_use),
+    "guests": (
+        _facts_are_valid,
+        _create_runs,
+        _create_repeats,
+        _stop_repeats,
+        _start_repeats,
+        _destroy_repeats,
+        _guests_are_separate,
+        _interruption_leaves_nothing,
+        _failure_is_reported,
+        _restart_finds_guests,
+    ),
+    "agent": (_agent_ignores_late_orders, _agent_interrupts_a_build, _agent_restarts),
+}
+
+
+def move_rules(stand: DriverStand) -> Mapping[str, Sequence[Rule]]:
+    """Return the rules for the moves that the driver supports."""
+    kinds: Sequence[MoveKind] = stand.guest_driver.moves if stand.runs_guests else ()
+    rules: list[Rule] = []
+    for kind in kinds:
+        rules += {"shelve": [_shelves()], "rebuild": [_rebuilds()]}.get(kind, [_moves(kind), _returns(kind)])
+    return {"moves": rules}
+
+
+async def _phases(stand: DriverStand, build: str, *orders: MoveOrdered) -> None:
+    moves = SimulatedMoves(agent := _agent(stand, AgentDisk()))
+    await _built(agent, stand.build_order(build))
+    for order in orders:
+        for _ in range(2):  # the second order is a repeated one
+            _check_done(order, await moves.move(order))
+        guest = stand.guest(build, order.attempt, stand.roots.index(order.root))
+        await stand.guest_driver.move(order, guest)  # as after a crash of the agent
+
+
+def _check_done(order: MoveOrdered, report: MoveReported | None) -> None:
+    if report is None or report.outcome != "done":
+        cause = f"{report.outcome}: {report.cause}" if report else "nothing"
+        raise RuleBroken(f"{order.phase} on {order.host}: the agent reported {cause}")
+
+
+def _moves(kind: MoveKind) -> Rule:
+    async def rule(stand: DriverStand) -> None:
+        build = stand.new_build()
+        prepare = stand.move_order(kind, "prepare", build, step=1, attempt=2, host=1)
+        send = stand.move_order(kind, "send", build, step=2, attempt=1, host=0)
+        start = stand.move_order(kind, "start", build, step=3, attempt=2, host=1)
+        await _phases(stand, build, prepare, send, start)
+        running = [guest for guest in await stand.listed(build) if guest.state == "running"]
+        if [(guest.root, guest.attempt) for guest in running] != [(stand.roots[1], 2)]:
+            raise RuleBroken(
+                f"after `start` {len(running)} guests run; expected attempt 2 on {stand.hosts[1]}"
+            )
+        await stand.guest_driver.destroy(stand.guest(build, 1, 0))
+        await stand.expect(build, (1, 2, "running"))
+
+    rule.__doc__ = f"{kind}: after the move the guest runs only at the destination."
+    return rule
+
+
+def _returns(kind: MoveKind) -> Rule:
+    async def rule(stand: DriverStand) -> None:
+        build = stand.new_build()
+        prepare = stand.move_order(kind, "prepare", build, step=1, attempt=2, host=1)
+        send = stand.move_order(kind, "send", build, step=2, attempt=1, host=0)
+        await _phases(stand, build, prepare, send)
+        await stand.guest_driver.destroy(stand.guest(build, 2, 1))
+        resume = stand.move_order(kind, "resume", build, step=3, attempt=3, host=0, was=1)
+        await stand.guest_driver.move(resume, stand.guest(build, 3, 0))
+        await stand.expect(build, (0, 3, "running"))
+
+    rule.__doc__ = (
+        f"{kind}: after `send`, `resume` runs the guest at the source again, under its new attempt."
+    )
+    return rule
+
+
+def _shelves() -> Rule:
+    async def rule(stand: DriverStand) -> None:
+        """shelve: `send` stops the guest."""
+        build = stand.new_build()
+        await _phases(stand, build, stand.move_order("shelve", "send", build, step=1, attempt=1, host=0))
+        await stand.expect(build, (0, 1, "stopped"))
+
+    return rule
+
+
+def _rebuilds() -> Rule:
+    async def rule(stand: DriverStand) -> None:
+        """rebuild: the guest of the new attempt replaces that of the former one."""
+        build = stand.new_build()
+        order = stand.move_order("rebuild", "rebuild", build, step=1, attempt=2, host=0, was=1)
+        await _phases(stand, build, order)
+        await stand.expect(build, (0, 2, "running"))
+
+    return rule

@@ -1,0 +1,220 @@
+"""The test stand of a driver: two hosts, guests with new ids, and the run of all rules."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from uuid import UUID, uuid5
+
+from bus.clock import Clock
+from bus.messages import BuildOrdered, DestroyOrdered
+from bus.moves import MoveKind, MoveOrdered, MovePhase
+from bus.requests import BuildSpec, Flavor, Image
+from bus.vocabulary import Allocations
+from compute_sim.core.drivers import Driver, build_tree
+from compute_sim.core.provider_tree import ProviderTree
+from compute_sim.driven_guests import DrivenGuests
+from compute_sim.guest_driver import DriverGuest, GuestDriver
+from compute_sim.guests import GuestRecord
+
+CELL, AGENT = "check", "check-agent"
+_HOSTS = UUID("2d0f7f2e-4f3b-4d0e-8a53-6a5b8f1c9e10")  # namespace of the roots of the two hosts
+
+
+class RuleBroken(Exception):
+    """The driver does not follow a rule; the text says what was expected and what was found."""
+
+
+@dataclass(frozen=True)
+class RuleResult:
+    """The result of one rule."""
+
+    part: str  # inventory, guests, agent or moves
+    rule: str
+    outcome: Literal["passed", "failed", "skipped"]
+    reason: str = ""
+
+
+@dataclass
+class DriverStand:
+    """One driver with two hosts, and the guests that the rules create on them."""
+
+    make: Callable[[], Driver]  # constructs the driver, as a starting agent does
+    hosts: tuple[str, str] = ("check-1", "check-2")
+    timeout: float = 60.0  # seconds for each rule
+    flavor: Flavor = field(default_factory=lambda: Flavor(name="check", vcpus=1, memory_mb=64, disk_gb=0))
+    image: str = ""
+    clock: Clock = field(default_factory=Clock)
+
+    def __post_init__(self) -> None:
+        self.driver = self.make()
+        self.roots = tuple(str(uuid5(_HOSTS, host)) for host in self.hosts)
+        self._made: list[GuestRecord] = []
+
+    @property
+    def runs_guests(self) -> bool:
+        return isinstance(self.driver, GuestDriver)
+
+    @property
+    def guest_driver(self) -> GuestDriver:
+        assert isinstance(self.driver, GuestDriver)
+        return self.driver
+
+    @property
+    def driven(self) -> DrivenGuests:
+        return DrivenGuests(dict.fromkeys(self.roots, self.guest_driver))
+
+    @property
+    def spec(self) -> BuildSpec:
+        image = Image(name=self.image) if self.image else None
+        return BuildSpec(flavor=self.flavor, image=image, name="berth-agent-check")
+
+    def tree(self, number: int = 0) -> ProviderTree:
+        return build_tree(self.roots[number], self.hosts[number], (self.driver,))
+
+    def restart(self) -> None:
+        """Replace the driver by a new object, as after a restart of the agent."""
+        self.driver = self.make()
+
+    def new_build(self) -> str:
+        return self.clock.uuid()
+
+    def guest(self, build: str = "", attempt: int = 1, host: int = 0) -> GuestRecord:
+        """Return the record of a guest that the stand destroys after the rule."""
+        guest = GuestRecord(
+            **self.address(build or self.new_build(), attempt, host), allocations=self.allocations(host)
+        )
+        self._made.append(guest)
+        return guest
+
+    def address(self, build: str, attempt: int, host: int = 0) -> dict[str, Any]:
+        return {
+            "build": build,
+            "attempt": attempt,
+            "cell": CELL,
+            "agent": AGENT,
+            "root": self.roots[host],
+            "host": self.hosts[host],
+        }
+
+    def allocations(self, host: int = 0) -> Allocations:
+        """Return allocations of the flavor, each from the first provider that has the class."""
+        figures = {
+            "VCPU": self.flavor.vcpus,
+            "MEMORY_MB": self.flavor.memory_mb,
+            "DISK_GB": self.flavor.disk_gb,
+        }
+        found: dict[str, dict[str, int]] = {}
+        for class_, amount in figures.items():
+            providers = [each for each in self.tree(host).providers if class_ in each.inventories]
+            if amount and providers:
+                found.setdefault(providers[0].id, {})[class_] = amount
+        return found
+
+    def build_order(self, build: str, attempt: int = 1, host: int = 0) -> BuildOrdered:
+        self.guest(build, attempt, host)
+        return BuildOrdered(
+            **self.address(build, attempt, host), spec=self.spec, allocations=self.allocations(host)
+        )
+
+    def destroy_order(self, build: str, attempt: int = 1, host: int = 0) -> DestroyOrdered:
+        return DestroyOrdered(**self.address(build, attempt, host))
+
+    def move_order(
+        self,
+        kind: MoveKind,
+        phase: MovePhase,
+        build: str,
+        *,
+        step: int,
+        attempt: int,
+        host: int,
+        was: int = 0,
+    ) -> MoveOrdered:
+        self.guest(build, attempt, host)
+        return MoveOrdered(
+            **self.address(build, attempt, host),
+            move=build,
+            kind=kind,
+            phase=phase,
+            step=step,
+            was=was,
+            peer=self.hosts[1 - host],
+            spec=self.spec,
+            allocations=self.allocations(host),
+        )
+
+    async def listed(self, build: str) -> list[DriverGuest]:
+        """Return the driver's guests of a build, ordered by host and attempt."""
+        found = [guest for guest in await self.guest_driver.guests() if guest.build == build]
+        return sorted(found, key=lambda guest: (self.roots.index(guest.root), guest.attempt))
+
+    async def expect(self, build: str, *expected: tuple[int, int, str]) -> None:
+        """Raise RuleBroken unless the guests of a build are these: host number, attempt and state."""
+        found = [
+            (self.roots.index(guest.root), guest.attempt, guest.state)
+            for guest in await self.guest_driver.guests()
+            if guest.build == build
+        ]
+        if sorted(found) != sorted(expected):
+            raise RuleBroken(f"expected {self._text(expected)}; guests() returns {self._text(found)}")
+
+    def _text(self, guests: Sequence[tuple[int, int, str]]) -> str:
+        texts = [
+            f"attempt {attempt} {state} on {self.hosts[host]}" for host, attempt, state in sorted(guests)
+        ]
+        return ", ".join(texts) or "no guest"
+
+    async def clean_up(self) -> str:
+        """Destroy all guests of the last rule; return why that failed, or ""."""
+        made, self._made = self._made, []
+        why = ""
+        for guest in made:
+            try:
+                async with asyncio.timeout(self.timeout):
+                    await self.guest_driver.destroy(guest)
+            except Exception as problem:  # an operator's code may raise anything
+                why = f"destroy after the rule failed: {type(problem).__name__}: {problem}"
+        return why
+
+
+Rule = Callable[[DriverStand], Awaitable[None]]
+Rules = Mapping[str, Sequence[Rule]]  # part → its rules
+
+
+async def check_driver(stand: DriverStand, rules: Rules | None = None) -> Sequence[RuleResult]:
+    """Run a driver through the rules and return the result of each."""
+    from compute_sim.driver_kit.rules import RULES, move_rules
+
+    results = []
+    chosen = rules if rules is not None else {**RULES, **move_rules(stand)}
+    for part, name, rule in _named(chosen):
+        if part != "inventory" and not stand.runs_guests:
+            results.append(RuleResult(part, name, "skipped", "the driver runs no guests"))
+        else:
+            why = await _broken(stand, rule)
+            results.append(RuleResult(part, name, "failed" if why else "passed", why))
+    return results
+
+
+def _named(rules: Rules) -> Iterator[tuple[str, str, Rule]]:
+    for part, several in rules.items():
+        for rule in several:
+            yield part, (rule.__doc__ or "").strip().rstrip("."), rule
+
+
+async def _broken(stand: DriverStand, rule: Rule) -> str:
+    """Return why the driver does not follow a rule, or ""."""
+    why = ""
+    try:
+        async with asyncio.timeout(stand.timeout) as limit:
+            await rule(stand)
+    except RuleBroken as broken:
+        why = str(broken)
+    except Exception as problem:  # an operator's code may raise anything
+        why = f"{type(problem).__name__}: {problem}"
+        if limit.expired():
+            why = f"not ended within {stand.timeout:g} s"
+    if stand.runs_guests:
+        why = why or await stand.clean_up()
+    return why

@@ -1,0 +1,88 @@
+"""The interface of drivers that run guests on a real hypervisor. Operators write subclasses of `GuestDriver`.
+
+An agent calls its driver for one guest at a time, and repeats calls: after a crash it does not know which
+calls had an effect. docs/howto/driver.md lists the rules; `berth agent check` tests them.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from bus.moves import MoveKind, MoveOrdered
+from bus.requests import BuildSpec
+from compute_sim.core.drivers import InUse
+from compute_sim.core.phases import GuestState
+from compute_sim.core.provider_tree import ProviderTree
+from compute_sim.guests import GuestRecord
+
+
+class DriverError(Exception):
+    """A call failed. With `retry` false, the build is not tried on another host."""
+
+    def __init__(self, cause: str, *, retry: bool = True) -> None:
+        super().__init__(cause)
+        self.cause, self.retry = cause, retry
+
+
+class DriverGuest(msgspec.Struct, frozen=True, kw_only=True):
+    """A guest as the hypervisor has it; the driver stores build and attempt with the guest."""
+
+    build: str
+    attempt: int
+    root: str
+    state: GuestState = "running"
+
+
+class HypervisorFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The properties of a hypervisor that heartbeats report; filters compare them with a request."""
+
+    hypervisor: str  # its type, such as QEMU
+    version: int = 0  # 8002000 is 8.2.0
+    architecture: str = ""  # empty: that of the simulated host
+    vm_modes: tuple[str, ...] = ("hvm",)
+    capabilities: Mapping[str, str] = msgspec.field(default_factory=dict)
+    metrics: Mapping[str, float] = msgspec.field(default_factory=dict)
+
+
+class GuestDriver(ABC):
+    """A driver of one type of hypervisor. One object serves all hosts of its machine type in a process.
+
+    The constructor's arguments are the options in a machines file. The constructor connects to nothing:
+    every command that reads the settings constructs the driver.
+    """
+
+    moves: Sequence[MoveKind] = ()  # the supported moves
+    follows_use = False  # whether the provider tree depends on the resources that guests use
+
+    @abstractmethod
+    def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
+        """Add the resources of the host to its tree."""
+
+    def facts(self) -> HypervisorFacts:
+        """Return the properties of the hypervisor, from memory: the agent calls this with every heartbeat."""
+        return HypervisorFacts(hypervisor=type(self).__name__)
+
+    @abstractmethod
+    async def guests(self) -> Sequence[DriverGuest]:
+        """Return all guests that this driver has created and not destroyed, also in an earlier process."""
+
+    @abstractmethod
+    async def create(self, guest: GuestRecord, spec: BuildSpec) -> None:
+        """Create a guest and start it; complete what an interrupted call left behind."""
+
+    @abstractmethod
+    async def start(self, guest: GuestRecord) -> None:
+        """Start an existing guest; without effect if it runs."""
+
+    @abstractmethod
+    async def stop(self, guest: GuestRecord) -> None:
+        """Stop an existing guest; without effect if it does not run."""
+
+    @abstractmethod
+    async def destroy(self, guest: GuestRecord) -> None:
+        """Delete a guest and all its parts; without effect if it does not exist."""
+
+    async def move(self, order: MoveOrdered, guest: GuestRecord) -> None:
+        """Carry out one phase of a move: `prepare`, `send`, `start`, `resume` or `rebuild`."""
+        raise DriverError(f"{type(self).__name__} moves no guests", retry=False)
