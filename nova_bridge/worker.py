@@ -7,7 +7,8 @@ from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.messages import HostReported
-from bus.rabbit.oslo import RpcAddress, RpcCall, RpcClient, RpcServer
+from bus.rabbit.oslo import RpcAddress, RpcCall, RpcServer
+from bus.rabbit.oslo_client import RpcClient
 from bus.worker import Worker
 from nova_bridge.core.translation import BridgeOptions
 from nova_bridge.databases import NovaDatabases

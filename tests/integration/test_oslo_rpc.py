@@ -13,7 +13,6 @@ from aio_pika.abc import AbstractChannel, AbstractConnection
 from bus.rabbit.oslo import (
     RpcAddress,
     RpcCall,
-    RpcClient,
     RpcFailure,
     RpcHandler,
     RpcResult,
@@ -21,6 +20,7 @@ from bus.rabbit.oslo import (
     packed,
     unpacked,
 )
+from bus.rabbit.oslo_client import RpcClient
 from tests.support.waiting import in_time, until
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
