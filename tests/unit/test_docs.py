@@ -47,6 +47,10 @@ NOT_SETTINGS = {
     "ironic_sync",
     "ironic_versioned_notifications",
     "token",
+    # options of Nova
+    "amqp_durable_queues",
+    "database_connection",
+    "placement_aggregate_required_for_tenants",
 }
 
 
@@ -103,7 +107,7 @@ def _headings(file: Path) -> set[str]:
 def test_commands_without_a_test_have_a_reason_and_are_few() -> None:
     every = [snippet for page in PAGES for snippet in snippets(page)]
     reasons = [snippet.marks["not run"] for snippet in every if "not run" in snippet.marks]
-    assert len(reasons) <= 18
+    assert len(reasons) <= 24
     assert all(len(reason) > 20 for reason in reasons)
 
 
