@@ -96,6 +96,7 @@ class BuildRequested(Message, frozen=True, kw_only=True):
     same_subtree: ShortList[ShortList[Text]] = ()  # suffixes of groups below one of their providers
     root_required: ShortList[TraitName] = ()  # of the host, in addition to those of flavor and image
     root_forbidden: ShortList[TraitName] = ()
+    not_cells: ShortList[Word] = ()  # cells whose hosts are not considered
 
 
 class Selection(Value, frozen=True, kw_only=True, omit_defaults=True):

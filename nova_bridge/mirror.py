@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bus.aggregates import (
     Aggregate,
@@ -95,7 +95,7 @@ class Mirror:
         """Read Nova's databases; on a change make berth equal and publish the changed hosts."""
         async with self._refreshing:
             before, now = self.cloud, await self._databases.read()
-            self.cloud = now
+            self.cloud = replace(now, other_cells=before.other_cells)
             is_due = self._clock.monotonic() - self._compared >= COMPARE_SECONDS
             if is_due or _placement_differs(before, now):
                 await self._compare(now)
@@ -105,8 +105,10 @@ class Mirror:
                 await self._report(changed)
 
     async def _compare(self, cloud: NovaCloud) -> None:
-        registered = (await self._queries.cells(FindCells(counted=False))).cells
-        for edit in cell_edits(cloud, registered):
+        found = await self._queries.cells(FindCells())
+        others = {cell.name for cell in found.cells}.union(found.hosts) - cloud.words
+        self.cloud = replace(cloud, other_cells=tuple(sorted(others)))
+        for edit in cell_edits(cloud, found.cells):
             await self._queries.edit_cell(CellEditRequested(edit=edit))
         providers = await self._providers(list(cloud.hosts))
         for order in owner_edits(cloud, providers):

@@ -119,6 +119,10 @@ class NovaScheduling:
         answer = await self._placed(question)
         if answer.refused is not None:
             raise _no_valid_host(answer.refused.reason)
+        strange = [build for build in answer.placed if build.chosen.root not in self._cloud().hosts]
+        if strange:
+            await self._undo(answer.placed)
+            raise _no_valid_host(f"{strange[0].chosen.host} is no compute node of Nova")
         value = self._result(question, answer.placed, return_objects)
         moves = bool(spec.ignore_hosts)  # Nova's conductor undoes moves by itself
         return RpcResult(value, None if moves else partial(self._undo, answer.placed))

@@ -54,6 +54,12 @@ class NovaCloud:
     cells: Mapping[str, NovaCell] = field(default_factory=dict)  # by uuid
     hosts: Mapping[str, NovaHost] = field(default_factory=dict)  # by root
     aggregates: Mapping[str, MirroredAggregate] = field(default_factory=dict)  # by uuid
+    other_cells: tuple[str, ...] = ()  # names of berth's cells that are not Nova's
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """Return the names of the cells at berth."""
+        return frozenset(cell.word for cell in self.cells.values())
 
     @cached_property
     def zones(self) -> frozenset[str]:

@@ -82,6 +82,7 @@ def translated(
         same_subtree=tuple(tuple(suffixes) for suffixes in spec.request_level_params.same_subtree),
         root_required=required,
         root_forbidden=forbidden,
+        not_cells=cloud.other_cells,
     )
     members = tuple(spec.instance_group.members or ()) if group and spec.instance_group else ()
     asked = HostsAsked(request=build, members=members, do="check" if spec.is_rebuild else "claim")

@@ -142,6 +142,8 @@ def alternatives_of(
 
 def with_further_groups(question: FindCandidates, request: BuildRequested) -> FindCandidates:
     """Return the query of a flavor with the resources and traits that the request adds to it."""
+    if request.not_cells:
+        question = msgspec.structs.replace(question, not_cells=request.not_cells)
     if not (request.groups or request.root_required or request.root_forbidden or request.same_subtree):
         return question
     suffixes = {group.suffix for group in question.groups}
@@ -262,7 +264,8 @@ class Prefilters:
                     question, root_not_member_of=(*question.root_not_member_of, *barred)
                 )
         if self.closed:
-            question = msgspec.structs.replace(question, not_cells=self.closed)
+            not_cells = tuple(dict.fromkeys((*question.not_cells, *self.closed)))
+            question = msgspec.structs.replace(question, not_cells=not_cells)
         if question is alternative.question:
             return alternative
         return replace(alternative, question=question, notes=notes)

@@ -49,6 +49,7 @@ NOT_SETTINGS = {
     "token",
     # options of Nova
     "amqp_durable_queues",
+    "cell_mappings",
     "database_connection",
     "placement_aggregate_required_for_tenants",
 }
