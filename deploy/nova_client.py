@@ -94,7 +94,7 @@ class NovaClient:
     async def call(self, method: str, path: str, body: Any = None, version: str = "latest") -> Document:
         headers = {"OpenStack-API-Version": f"compute {version}"}
         answer = await self.http.request(method, f"{self.url}{path}", body, headers)
-        return answer.json() if answer.content else {}
+        return dict(answer.json()) if answer.content else {}
 
     # Servers
 
@@ -102,7 +102,7 @@ class NovaClient:
         self, name: str = "server", *, flavor: str = "", hints: Document | None = None, **more: Any
     ) -> str:
         """Request a server and return its id; `more` are fields of `server`, such as availability_zone."""
-        return (await self._boot({"name": name, **more}, flavor, hints))["id"]
+        return str((await self._boot({"name": name, **more}, flavor, hints))["id"])
 
     async def boot_many(
         self, count: int, *, flavor: str = "", hints: Document | None = None, **more: Any
@@ -119,17 +119,17 @@ class NovaClient:
         if hints:
             body["os:scheduler_hints"] = hints
         made = await self.call("POST", "/servers", body)
-        return made.get("server", made)
+        return dict(made.get("server", made))
 
     async def server(self, server: str) -> Document:
-        return (await self.call("GET", f"/servers/{server}"))["server"]
+        return dict((await self.call("GET", f"/servers/{server}"))["server"])
 
     async def servers(self, **filters: str) -> list[Document]:
         query = "&".join(f"{name}={value}" for name, value in ({"all_tenants": "1"} | filters).items())
-        return (await self.call("GET", f"/servers/detail?{query}"))["servers"]
+        return list((await self.call("GET", f"/servers/detail?{query}"))["servers"])
 
     async def host(self, server: str) -> str:
-        return (await self.server(server))["OS-EXT-SRV-ATTR:host"] or ""
+        return str((await self.server(server))["OS-EXT-SRV-ATTR:host"] or "")
 
     async def reaches(self, server: str, status: str, *, host: str = "", seconds: float = 60.0) -> Document:
         """Wait until the server has this status and no task, on this host if one is given.
@@ -214,7 +214,8 @@ class NovaClient:
 
     async def migrations(self, server: str) -> list[Document]:
         """Return the migrations of a server, the newest first."""
-        return (await self.call("GET", f"/os-migrations?instance_uuid={server}"))["migrations"]
+        found = await self.call("GET", f"/os-migrations?instance_uuid={server}")
+        return list(found["migrations"])
 
     async def shelve(self, server: str) -> Document:
         """Shelve and offload the server."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,6 +59,11 @@ class NovaOptions:
         return self.capacities.get(host, self.capacity)
 
 
+def node_uuid(host: str) -> str:
+    """Return the UUID of the host's compute node, which is also that of its resource provider."""
+    return str(uuid.uuid5(uuid.NAMESPACE_DNS, host))
+
+
 def cell_database(cell: str) -> str:
     return f"nova_{cell}"
 
@@ -91,7 +97,7 @@ def sections_of(
 ) -> dict[str, dict[str, object]]:
     """Return the configuration of the process of this name; of one without a cell, for the API's level."""
     pool = {"max_pool_size": 10, "max_overflow": 20, "max_retries": -1}
-    identity = at.user.options | {"auth_type": "password"}
+    identity: dict[str, object] = {**at.user.options, "auth_type": "password"}
     client = identity | {"region_name": REGION}
     database = at.database_urls[cell_database(cell) if cell else CELL0]
     sections: dict[str, dict[str, object]] = {
@@ -121,6 +127,8 @@ def sections_of(
         },
         "notifications": {"notification_format": "versioned", "notify_on_state_change": "vm_and_task_state"},
     }  # fmt: skip
+    if not options.has_shared_bus:  # cells cannot read the API's database, where groups are
+        sections["workarounds"] = {"disable_group_policy_check_upcall": True}
     if cell in at.bus_urls:
         sections["DEFAULT"]["transport_url"] = at.transport_url(cell)
     if not is_compute:

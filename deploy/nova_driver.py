@@ -9,17 +9,18 @@ from __future__ import annotations
 import json
 import os
 import time
-import uuid
 from pathlib import Path
 from typing import Any
 
 from nova import exception
 from nova.virt import fake
 
+from deploy.nova_configuration import node_uuid
+
 FAILURE = Path("fail-spawn")
 
 
-class SizedDriver(fake.FakeDriver):
+class SizedDriver(fake.FakeDriver):  # type: ignore[misc]  # Nova has no types here
     """A fake host; the environment variable SIZED_DRIVER holds its size and its delay as JSON."""
 
     def __init__(self, virtapi: Any, read_only: bool = False) -> None:
@@ -48,7 +49,3 @@ class SizedDriver(fake.FakeDriver):
 
     def post_live_migration(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> None:
         self.destroy(context, instance, network_info=None)
-
-
-def node_uuid(name: str) -> str:
-    return str(uuid.uuid5(uuid.NAMESPACE_DNS, name))

@@ -19,7 +19,7 @@ class Identity:
         self._http = http
         self._keystone = keystone
 
-    async def _create(self, collection: str, singular: str, fields: dict[str, object]) -> str:
+    async def _create(self, collection: str, singular: str, fields: Mapping[str, object]) -> str:
         answer = await self._http.request("POST", f"{self._keystone.url}/{collection}", {singular: fields})
         return str(answer.json()[singular]["id"])
 

@@ -183,8 +183,9 @@ class OpenStackPlacement(HttpServer):
         if self._processes:
             serve = [
                 str(self._python.with_name("uwsgi")), "--http-socket", at,
-                "--processes", str(self._processes), "--module", "placement.wsgi.api:application", "--master", "--need-app", "--lazy-apps",
-                "--die-on-term", "--disable-logging", "--virtualenv", str(self._python.parent.parent),
+                "--processes", str(self._processes), "--module", "placement.wsgi.api:application",
+                "--master", "--need-app", "--lazy-apps", "--die-on-term", "--disable-logging",
+                "--virtualenv", str(self._python.parent.parent),
             ]  # fmt: skip
         else:
             serve = [

@@ -50,7 +50,7 @@ class Images:
 
     def routes(self) -> list[Route]:
         return [
-            Route("/image/", self.versions),
+            *(Route(path, self.versions) for path in ("/image", "/image/")),
             Route("/image/v2/schemas/image", self.schema),
             Route("/image/v2/images", self.collection, methods=["GET", "POST"]),
             Route("/image/v2/images/{id}", self.one, methods=["GET", "DELETE", "PATCH"]),
@@ -107,9 +107,9 @@ class Networking:
         self._addresses = 0
         self._add("networks", {
             "id": NETWORK, "name": "private", "status": "ACTIVE", "subnets": [SUBNET], "mtu": 1450,
-            "shared": True, "admin_state_up": True, "router:external": False, "port_security_enabled": False, "tenant_id": "",
-            "project_id": "", "provider:network_type": "vxlan", "provider:physical_network": None,
-            "provider:segmentation_id": 1,
+            "shared": True, "admin_state_up": True, "router:external": False, "port_security_enabled": False,
+            "tenant_id": "", "project_id": "", "provider:network_type": "vxlan",
+            "provider:physical_network": None, "provider:segmentation_id": 1,
         })  # fmt: skip
         self._add("subnets", {
             "id": SUBNET, "name": "private", "network_id": NETWORK, "cidr": "10.0.0.0/8", "ip_version": 4,
@@ -124,7 +124,7 @@ class Networking:
 
     def routes(self) -> list[Route]:
         return [
-            Route("/network/", self.versions),
+            *(Route(path, self.versions) for path in ("/network", "/network/")),
             Route("/network/v2.0/extensions", self.extensions),
             Route("/network/v2.0/quotas/{project}", self.quota),
             Route("/network/v2.0/ports/{id}/bindings", self.bind, methods=["GET", "POST"]),
