@@ -170,8 +170,8 @@ class NovaClient:
 
             await wait_until(is_gone, f"{server} is deleted", seconds)
 
-    async def action(self, server: str, name: str, body: Any = None) -> Document:
-        return await self.call("POST", f"/servers/{server}/action", {name: body})
+    async def action(self, server: str, name: str, body: Any = None, version: str = "latest") -> Document:
+        return await self.call("POST", f"/servers/{server}/action", {name: body}, version)
 
     async def resize(self, server: str, flavor: str) -> Document:
         await self.action(server, "resize", {"flavorRef": flavor})
@@ -196,9 +196,10 @@ class NovaClient:
         return await self._leaves(server, source)
 
     async def evacuate(self, server: str, host: str | None = None) -> Document:
-        """Rebuild the server on another host; its own host must be down (`force_down`)."""
+        """Rebuild the server on another host; its host must be down (`NovaRegion.crash_host`)."""
         source = await self.host(server)
-        await self.action(server, "evacuate", {"host": host} if host else {})
+        # From 2.95 on, Nova stops the server at its new host.
+        await self.action(server, "evacuate", {"host": host} if host else {}, "2.94")
         return await self._leaves(server, source)
 
     async def _leaves(self, server: str, source: str) -> Document:

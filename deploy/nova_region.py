@@ -19,7 +19,7 @@ from deploy.placement import KeystoneUser
 
 START_SECONDS = 180.0
 FAILURE = "fail-spawn"  # as in deploy/nova_driver.py, which only imports inside Nova
-_PROBLEM = re.compile(r" (ERROR|CRITICAL) \S+ \[|^Traceback ")
+_PROBLEM = re.compile(r" (ERROR|CRITICAL) \S+ \[(None|-)|^Traceback ")
 _HARMLESS = "stevedore.extension"  # drivers of caches that are not installed
 
 
@@ -144,9 +144,21 @@ class NovaRegion:
             Program(name=name, program="manage", directory=program.directory, arguments=arguments)
         )
 
-    async def stop_host(self, name: str, *, is_crash: bool = False) -> None:
-        """Stop a nova-compute; `start_host` starts it again."""
-        await (self.processes.kill(name) if is_crash else self.processes.stop(name))
+    async def stop_host(self, name: str) -> None:
+        """Shut a nova-compute down; `start_host` starts it again."""
+        await self.processes.stop(name)
+
+    async def crash_host(self, name: str) -> None:
+        """Kill a nova-compute and declare its service down, so that its servers can be evacuated."""
+        await self.processes.kill(name)
+        await self.nova.force_down(name)
+
+    async def revive_host(self, name: str) -> None:
+        """Start a host after `crash_host`, which deletes its evacuated servers, and wait until it is up."""
+        await self.start_host(name)
+        await self.wait_for_consumers(self.options.cell_of(name), [f"compute.{name}"])
+        await self.nova.force_down(name, False)
+        await self.wait_for_hosts(name)
 
     def fail_spawns(self, host: str, does_fail: bool = True) -> None:
         """Make builds fail at a host, until called again with False."""
