@@ -141,6 +141,7 @@ async def _start(
             paste=find_nova().parent.parent / "etc/nova/api-paste.ini",
         ),
         users=users,
+        placement_factory=placement,
         placement_url="",
         api_port=port,
         processes=processes,

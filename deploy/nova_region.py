@@ -8,12 +8,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import aio_pika
 
 from deploy.nova_client import NovaClient, wait_until
 from deploy.nova_configuration import Addresses, NovaOptions, node_uuid, sections_of, write
-from deploy.nova_placements import Foundation
+from deploy.nova_placements import Foundation, PlacementFactory
 from deploy.nova_processes import NovaProcesses, Program, memory_of
 from deploy.placement import KeystoneUser
 
@@ -32,6 +33,7 @@ class NovaRegion:
     foundation: Foundation
     addresses: Addresses
     users: Mapping[str, KeystoneUser]  # the users `nova` and `placement`
+    placement_factory: PlacementFactory
     placement_url: str
     api_port: int
     processes: NovaProcesses
@@ -168,7 +170,22 @@ class NovaRegion:
         else:
             path.unlink(missing_ok=True)
 
-    # What happened
+    # State
+
+    async def allocations(self) -> dict[str, dict[str, dict[str, int]]]:
+        """Return what consumers hold at Placement: host → consumer → resource class → amount."""
+        found = {}
+        for provider in (await self.placement("GET", "/resource_providers"))["resource_providers"]:
+            path = f"/resource_providers/{provider['uuid']}/allocations"
+            held = (await self.placement("GET", path))["allocations"]
+            found[provider["name"]] = {consumer: it["resources"] for consumer, it in held.items()}
+        return found
+
+    async def placement(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        """Send a request to the Placement API as the administrator."""
+        headers = {"OpenStack-API-Version": "placement 1.39"}
+        answer = await self.nova.http.request(method, f"{self.placement_url}{path}", body, headers)
+        return dict(answer.json()) if answer.content else {}
 
     def logs(self) -> dict[str, Path]:
         return {name: program.log for name, program in self.processes.programs.items()}
