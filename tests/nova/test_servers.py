@@ -26,7 +26,7 @@ async def _allocations_are_right(region: NovaRegion) -> AsyncIterator[None]:
 async def test_twenty_servers_become_active(region: NovaRegion) -> None:
     servers = await asyncio.gather(*(region.nova.boot(f"server-{number}") for number in range(20)))
     found = await region.nova.active(*servers, seconds=SECONDS)
-    assert {server["OS-EXT-SRV-ATTR:host"] for server in found} == set(region.hosts)
+    assert {server["OS-EXT-SRV-ATTR:host"] for server in found} <= set(region.hosts)
 
 
 async def test_a_multi_create_places_every_server(region: NovaRegion) -> None:
