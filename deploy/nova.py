@@ -25,9 +25,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from deploy.keystone import KeystoneServer
+from deploy.mariadb import MariaDB
 from deploy.nova_client import NovaClient, TokenClient, wait_until
 from deploy.nova_configuration import API_DATABASE, CELL0, Addresses, HostCapacity, NovaOptions, cell_database
-from deploy.nova_databases import PostgresNova
+from deploy.nova_databases import MariaNova, NovaDatabases, PostgresNova
 from deploy.nova_identity import Identity
 from deploy.nova_placements import (
     Foundation,
@@ -39,9 +40,11 @@ from deploy.nova_placements import (
 from deploy.nova_processes import Program, find_nova, nova_processes
 from deploy.nova_region import START_SECONDS, NovaRegion
 from deploy.placement import ROOT, HttpServer
-from deploy.processes import exchange
+from deploy.processes import Server, exchange
 from deploy.servers import Postgres, RabbitMQ, free_port, private_directory, start_all, stop_all
 from deploy.stand_ins import IMAGE
+
+PLACEMENT_DATABASE = "placement"
 
 __all__ = [
     "HostCapacity",
@@ -92,11 +95,18 @@ async def _start(
     placement: PlacementFactory,
     rabbitmq: RabbitMQ | None,
 ) -> NovaRegion:
+    cells = [cell_database(cell) for cell in options.cells]
+    names = [API_DATABASE, CELL0, *cells]
     broker = rabbitmq or RabbitMQ(directory / "rabbitmq")
     postgres = Postgres(directory / "postgres")
+    databases: NovaDatabases = PostgresNova(postgres)
     keystone = KeystoneServer(directory / "keystone", python=find_nova())
     stand_ins = StandIns(directory / "stand-ins")
-    servers = [postgres, keystone, stand_ins, *([] if rabbitmq else [broker])]
+    servers: list[Server] = [postgres, keystone, stand_ins, *([] if rabbitmq else [broker])]
+    if options.has_mariadb:
+        mariadb = MariaDB(directory / "mariadb", [*names, PLACEMENT_DATABASE])
+        servers.append(mariadb)
+        databases = MariaNova(mariadb)
     stack.push_async_callback(asyncio.to_thread, stop_all, *servers)
     logs = directory / "nova"
     logs.mkdir(parents=True, exist_ok=True)
@@ -105,15 +115,10 @@ async def _start(
         stack.enter_async_context(nova_processes(logs / "launcher.log")), starting
     )
 
-    databases = PostgresNova(postgres)
-    cells = [cell_database(cell) for cell in options.cells]
-    names = [API_DATABASE, CELL0, *cells]
-    buses = {"": "nova"} | {
-        cell: "nova" if options.has_shared_bus else f"nova_{cell}" for cell in options.cells
-    }
-    buses = {cell: f"{directory.name}_{name}" for cell, name in buses.items()}
+    buses = _buses(directory.name, options)
     await asyncio.gather(
-        databases.create([*names, "placement"]),
+        databases.create([*names, PLACEMENT_DATABASE]),
+        *([PostgresNova(postgres).create([PLACEMENT_DATABASE])] if options.has_mariadb else []),
         asyncio.to_thread(_make_virtual_hosts, broker, set(buses.values())),
     )
     http = await stack.enter_async_context(TokenClient(keystone.admin))
@@ -128,7 +133,8 @@ async def _start(
         keystone=keystone,
         placement_user=users["placement"],
         rabbitmq=broker,
-        database_url=f"{postgres.url.rpartition('/')[0]}/placement",
+        database_url=f"{postgres.url.rpartition('/')[0]}/{PLACEMENT_DATABASE}",
+        openstack_database_url=databases.url(PLACEMENT_DATABASE),
     )
     region = NovaRegion(
         options=options,
@@ -152,6 +158,14 @@ async def _start(
     )
     await _start_services(region)
     return region
+
+
+def _buses(prefix: str, options: NovaOptions) -> dict[str, str]:
+    """Return the virtual host of each cell; "" is the API's."""
+    buses = {"": "nova"} | {
+        cell: "nova" if options.has_shared_bus else f"nova_{cell}" for cell in options.cells
+    }
+    return {cell: f"{prefix}_{name}" for cell, name in buses.items()}
 
 
 def _make_virtual_hosts(broker: RabbitMQ, names: set[str]) -> None:
@@ -228,7 +242,9 @@ def _api(region: NovaRegion) -> Program:
 
 
 async def _serve(arguments: argparse.Namespace) -> None:
-    options = NovaOptions(hosts=arguments.hosts, has_scheduler=not arguments.no_scheduler)
+    options = NovaOptions(
+        hosts=arguments.hosts, has_scheduler=not arguments.no_scheduler, has_mariadb=arguments.mariadb
+    )
     factory = {"openstack": openstack_placement, "berth": berth_placement}[arguments.placement]
     started, finished = time.monotonic(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -246,6 +262,7 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=3)
     parser.add_argument("--placement", choices=("openstack", "berth"), default="openstack")
     parser.add_argument("--no-scheduler", action="store_true", help="another process consumes its topic")
+    parser.add_argument("--mariadb", action="store_true", help="instead of PostgreSQL, except for berth")
     parser.add_argument("--dir", type=Path, help="keep everything in this directory")
     asyncio.run(_serve(parser.parse_args()))
 

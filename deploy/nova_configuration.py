@@ -39,14 +39,12 @@ class NovaOptions:
     has_notifications: bool = True  # versioned, on the API's virtual host
     scheduler_workers: int = 1
     api_threads: int = 8
-    database: str = "postgresql"  # or mariadb
+    has_mariadb: bool = False  # Nova and OpenStack Placement use MariaDB; else PostgreSQL
     sections: Sections = field(default_factory=dict)  # settings of all processes, merged last
 
     def __post_init__(self) -> None:
         if self.has_shared_bus and len(self.cells) > 1:
             raise ValueError("cells that share the API's bus would receive each other's messages")
-        if self.database not in ("postgresql", "mariadb"):
-            raise ValueError(f"{self.database!r}: the database is postgresql or mariadb")
 
     @property
     def host_names(self) -> tuple[str, ...]:

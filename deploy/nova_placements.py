@@ -26,6 +26,7 @@ class Foundation:
     placement_user: KeystoneUser  # checks tokens of clients
     rabbitmq: RabbitMQ
     database_url: str  # of an empty PostgreSQL database, for SQLAlchemy's asyncpg
+    openstack_database_url: str  # of an empty database for OpenStack Placement, in PostgreSQL or MariaDB
 
 
 # Yields the URL of a running Placement API, which is then in the catalogue.
@@ -36,7 +37,7 @@ PlacementFactory = Callable[[Foundation], AbstractAsyncContextManager[str]]
 async def openstack_placement(foundation: Foundation) -> AsyncIterator[str]:
     """Run OpenStack Placement on the region's database."""
     access = ApiAccess(keystone=foundation.placement_user)
-    directory, url = foundation.directory / "placement", foundation.database_url
+    directory, url = foundation.directory / "placement", foundation.openstack_database_url
     async with serving(OpenStackPlacement(directory, url, access, python=find_nova())) as server:
         await register(foundation.keystone.admin, server.base_url)
         yield server.base_url

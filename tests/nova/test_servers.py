@@ -18,6 +18,9 @@ async def _allocations_are_right(region: NovaRegion) -> AsyncIterator[None]:
     logged = len(region.problems())
     yield
     await check_allocations(region)
+    if region.placement_factory is berth_placement:
+        report = await audit(region.foundation.database_url)
+        assert report["clean"], report["breaches"]
     await region.nova.delete(*[server["id"] for server in await region.nova.servers()], seconds=SECONDS)
     await check_allocations(region)
     assert region.problems()[logged:] == []
@@ -110,12 +113,3 @@ async def test_a_disabled_host_gets_no_servers(region: NovaRegion) -> None:
     found = await region.nova.active(*servers, seconds=SECONDS)
     assert {server["OS-EXT-SRV-ATTR:host"] for server in found} <= set(rest)
     await region.nova.enable(closed)
-
-
-async def test_the_audit_of_berth_is_clean(region: NovaRegion) -> None:
-    if region.placement_factory is not berth_placement:
-        pytest.skip("berth audit reads the tables of berth")
-    servers = [await region.nova.boot() for _ in range(3)]
-    await region.nova.active(*servers, seconds=SECONDS)
-    report = await audit(region.foundation.database_url)
-    assert report["clean"] and report["breaches"] == [] and report["consumers"] == 3
