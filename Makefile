@@ -14,6 +14,8 @@ HASHED := --require-hashes --only-binary :all:
 COMPLIANCE := .venv-compliance
 # So does Ironic.
 IRONIC := .venv-ironic
+# And Nova with the services that it needs.
+NOVA := .venv-nova
 # And what makes the site of docs/.
 DOCS := .venv-docs
 
@@ -27,7 +29,7 @@ export PYTHONDONTWRITEBYTECODE :=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test compliance ironic-test check lint soak bench screenshots room-bench docs snippets services lock clean
+.PHONY: help demo test compliance ironic-test nova-test check lint soak bench screenshots room-bench docs snippets services lock clean
 
 help: ## say what each target does (the default)
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | column -t -s '|' 2>/dev/null \
@@ -40,7 +42,7 @@ test: $(VENV)/.stamp-dev ## run all tests but the soak ones; installs RabbitMQ, 
 	@for program in scripts/install-services scripts/install-browser; do $$program || { status=$$?; \
 		[ $$status -eq 3 ] || exit $$status; \
 		echo "Going on without: the tests that need it are skipped (and fail where CI is set)."; }; done
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not soak and not ironic" \
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not soak and not ironic and not nova" \
 		-o faulthandler_timeout=1000 -o faulthandler_exit_on_timeout=true $(ARGS)
 
 compliance: $(VENV)/.stamp-dev $(COMPLIANCE)/.stamp ## hold it against OpenStack Placement: its tests, its clients, itself
@@ -51,6 +53,10 @@ compliance: $(VENV)/.stamp-dev $(COMPLIANCE)/.stamp ## hold it against OpenStack
 ironic-test: $(VENV)/.stamp-dev $(IRONIC)/.stamp ## drive a real Ironic, and see placement follow
 	@scripts/install-services
 	@$(BIN)/python -m pytest -q -s -m ironic tests/ironic $(ARGS)
+
+nova-test: $(VENV)/.stamp-dev $(NOVA)/.stamp ## boot and move servers of a real Nova, with OpenStack Placement and with berth
+	@scripts/install-services
+	@$(BIN)/python -m pytest -q -s -m nova tests/nova $(ARGS)
 
 check: $(VENV)/.stamp-dev ## the quick loop: lint, types, import contracts, tests without services
 	@scripts/check
@@ -101,11 +107,14 @@ lock: ## pin the dependencies anew (needs uv)
 		--custom-compile-command "make lock" --upgrade --generate-hashes --group ironic \
 		-o requirements-ironic.lock
 	@uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
+		--custom-compile-command "make lock" --upgrade --generate-hashes --group nova \
+		-o requirements-nova.lock
+	@uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make lock" --upgrade --generate-hashes --group docs \
 		-o requirements-docs.lock
 
 clean: ## remove the virtual environment, caches and build results
-	@rm -rf $(VENV) $(COMPLIANCE) $(IRONIC) $(DOCS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) $(COMPLIANCE) $(IRONIC) $(NOVA) $(DOCS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # What only running needs.
@@ -131,6 +140,7 @@ $(VENV)/.stamp-dev: $(PROJECT) requirements-dev.lock | $(BIN)/python
 
 FOR_compliance := OpenStack Placement, its tests and its clients
 FOR_ironic := OpenStack Ironic
+FOR_nova := OpenStack Nova with Keystone and Placement
 FOR_docs := what makes the site of docs/
 
 # Debian's python3 comes without ensurepip; python3-venv has it.

@@ -1,7 +1,8 @@
-"""A private OpenStack Keystone on a loopback port, from the environment that `make compliance` builds.
+"""A private OpenStack Keystone on a loopback port.
 
-It keeps users, projects and revoked tokens in an SQLite file. Its user `admin` has the role admin on the
-project `admin`; the other users and projects are made over its API.
+It comes from the environment of `make compliance` or of `make nova-test`. It keeps users, projects and
+revoked tokens in an SQLite file. Its user `admin` has the role admin on the project `admin`; the other users
+and projects are made over its API.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ REGION = "RegionOne"
 class KeystoneServer(HttpServer):
     name = "Keystone"
 
-    def __init__(self, directory: Path, *, token_seconds: int = 3600) -> None:
+    def __init__(self, directory: Path, *, token_seconds: int = 3600, python: Path = COMPLIANCE) -> None:
+        """`python` belongs to an environment in which Keystone and gunicorn are installed."""
         super().__init__(directory)
+        self._python = python
         self.password = secrets.token_hex(8)
         self._configuration = self.directory / "keystone.conf"
         self._token_seconds = token_seconds
@@ -50,7 +53,7 @@ class KeystoneServer(HttpServer):
         }  # fmt: skip
         lines = "".join(f"{name} = {value!r}\n" for name, value in options.items())
         (self.directory / "gunicorn.conf.py").write_text(lines)
-        self._run([str(COMPLIANCE), "-m", "gunicorn"], {"OS_KEYSTONE_CONFIG_DIR": str(self.directory)})
+        self._run([str(self._python), "-m", "gunicorn"], {"OS_KEYSTONE_CONFIG_DIR": str(self.directory)})
 
     def _prepare(self) -> None:
         database = self.directory / "keystone.sqlite"
@@ -76,7 +79,7 @@ class KeystoneServer(HttpServer):
         )  # fmt: skip
 
     def _manage(self, *words: str) -> None:
-        manage = COMPLIANCE.parent / "keystone-manage"
+        manage = self._python.with_name("keystone-manage")
         done = subprocess.run(
             [str(manage), "--config-file", str(self._configuration), *words], capture_output=True, text=True
         )

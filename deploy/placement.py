@@ -134,9 +134,15 @@ class OpenStackPlacement(HttpServer):
     name = "placement"
 
     def __init__(
-        self, directory: Path, database_url: str, access: ApiAccess | None = None, processes: int = 0
+        self,
+        directory: Path,
+        database_url: str,
+        access: ApiAccess | None = None,
+        processes: int = 0,
+        python: Path = COMPLIANCE,
     ) -> None:
         super().__init__(directory)
+        self._python = python
         self._database_url = database_url.replace("+asyncpg", "+psycopg2").replace("+aiosqlite", "")
         self._access = access or ApiAccess()
         self._processes = processes
@@ -163,20 +169,27 @@ class OpenStackPlacement(HttpServer):
             lines += ["[keystone_authtoken]", *(f"{name} = {value}" for name, value in options.items())]
         settings.write_text("\n".join(lines) + "\n")
         environment = {"OS_PLACEMENT_CONFIG_DIR": str(self.directory), "PYTHONWARNINGS": "ignore"}
-        manage = [str(COMPLIANCE.with_name("placement-manage")), "--config-file", str(settings), "db", "sync"]
+        manage = [
+            str(self._python.with_name("placement-manage")),
+            "--config-file",
+            str(settings),
+            "db",
+            "sync",
+        ]
         made = subprocess.run(manage, capture_output=True, text=True, env={**os.environ, **environment})
         if made.returncode:
             raise RuntimeError(f"placement-manage db sync: {made.stderr[-2000:]}")
         at = f"127.0.0.1:{self.port}"
         if self._processes:
             serve = [
-                str(COMPLIANCE.with_name("uwsgi")), "--http-socket", at, "--processes", str(self._processes),
-                "--module", "placement.wsgi.api:application", "--master", "--need-app", "--lazy-apps",
-                "--die-on-term", "--disable-logging", "--virtualenv", str(COMPLIANCE.parent.parent),
+                str(self._python.with_name("uwsgi")), "--http-socket", at,
+                "--processes", str(self._processes), "--module", "placement.wsgi.api:application",
+                "--master", "--need-app", "--lazy-apps", "--die-on-term", "--disable-logging",
+                "--virtualenv", str(self._python.parent.parent),
             ]  # fmt: skip
         else:
             serve = [
-                str(COMPLIANCE.with_name("gunicorn")), "--bind", at, "--keep-alive", "60", "--threads", "8",
+                str(self._python.with_name("gunicorn")), "--bind", at, "--keep-alive", "60", "--threads", "8",
                 "placement.wsgi.api:application",
             ]  # fmt: skip
         self._run(serve, environment)

@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _limited(item: pytest.Item, what: str = "") -> AbstractContextManager[None]:
-    lasting = any(item.get_closest_marker(name) is not None for name in ("soak", "ironic"))
+    lasting = any(item.get_closest_marker(name) is not None for name in ("soak", "ironic", "nova"))
     return nullcontext() if lasting else limited(f"{what}{item.nodeid}")
 
 

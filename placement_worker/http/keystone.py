@@ -156,7 +156,8 @@ class KeystoneTokens:
                         return await self._ask(key, token, expired)
                     await asking.wait()  # for the answer to another request with this token
         except (KeystoneUnavailable, TimeoutError) as problem:
-            log.warning("a token cannot be checked: %s", problem or f"no answer within {PATIENCE:g} s")
+            why = str(problem) or f"no answer within {PATIENCE:g} s"
+            log.warning("a token cannot be checked: %s", why)
             raise KeystoneUnavailable(_AWAY) from None
 
     async def _ask(self, key: bytes, token: str, expired: bool) -> Identity | None:

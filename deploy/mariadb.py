@@ -1,0 +1,95 @@
+"""A private MariaDB on a loopback port, the database server of most OpenStack clouds.
+
+Debian and Ubuntu have it in the package mariadb-server-core (`apt-get install mariadb-server-core`).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.processes import BinariesMissing, Server, ServerFailed, Watchdog, exchange, search_path, tail
+
+_GREETING = 0x0A  # the protocol's version, after the length and the number of the packet
+
+
+@dataclass(frozen=True)
+class MariaBinaries:
+    server: Path
+    install: Path
+
+
+def find_mariadb() -> MariaBinaries:
+    path = os.pathsep.join((search_path(), "/usr/sbin"))
+    server, install = shutil.which("mariadbd", path=path), shutil.which("mariadb-install-db", path=path)
+    if server is None or install is None:
+        raise BinariesMissing("no MariaDB: on Debian and Ubuntu, apt-get install mariadb-server-core")
+    return MariaBinaries(Path(server), Path(install))
+
+
+class MariaDB(Server):
+    """A MariaDB with databases of the given names, and a user who may do everything."""
+
+    name = "MariaDB"
+    user = "berth"
+
+    def __init__(self, directory: Path, databases: Iterable[str]) -> None:
+        super().__init__(directory)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._databases = tuple(databases)
+        self._password = secrets.token_hex(16)
+        self._data = self.directory / "data"
+
+    def url(self, database: str) -> str:
+        """Return a database's URL for SQLAlchemy's PyMySQL."""
+        at = f"{self.user}:{self._password}@127.0.0.1:{self.port}"
+        return f"mysql+pymysql://{at}/{database}?charset=utf8mb4"
+
+    def _launch(self) -> None:
+        binaries = find_mariadb()
+        account = ["--user=root"] if os.geteuid() == 0 else []
+        with self.log_path.open("ab") as log:
+            if not self._data.exists():
+                command = [
+                    str(binaries.install), "--no-defaults", f"--datadir={self._data}", "--skip-test-db",
+                    "--auth-root-authentication-method=normal", *account,
+                ]  # fmt: skip
+                if subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log).returncode:
+                    shutil.rmtree(self._data, ignore_errors=True)
+                    raise ServerFailed(f"mariadb-install-db failed:\n{tail(self.log_path)}")
+            command = [
+                str(binaries.server), "--no-defaults", f"--datadir={self._data}", f"--port={self.port}",
+                "--bind-address=127.0.0.1", f"--socket={self.directory / 'socket'}", "--max-connections=500",
+                f"--pid-file={self.directory / 'pid'}", f"--init-file={self._first_statements()}", *account,
+            ]  # fmt: skip
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self._watchdog = Watchdog("TERM", self._process.pid)
+
+    def _first_statements(self) -> Path:
+        path = self.directory / "first.sql"
+        lines = [
+            f"CREATE OR REPLACE USER '{self.user}'@'127.0.0.1' IDENTIFIED BY '{self._password}';",
+            f"GRANT ALL PRIVILEGES ON *.* TO '{self.user}'@'127.0.0.1';",
+            *(
+                f"CREATE DATABASE IF NOT EXISTS `{name}` CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci;"
+                for name in self._databases
+            ),
+        ]
+        path.touch(mode=0o600)
+        path.write_text("\n".join(lines) + "\n")
+        return path
+
+    def _ready(self) -> bool:
+        return exchange(self.port, b"", 5)[4:] == bytes([_GREETING])
+
+    def _signal_processes(self, graceful: bool) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM if graceful else signal.SIGKILL)

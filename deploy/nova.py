@@ -1,0 +1,271 @@
+"""A private region of OpenStack Nova: Keystone, Placement, Nova with hosts without a hypervisor, RabbitMQ and
+a database, all on free loopback ports.
+
+    async with running_nova(NovaOptions(hosts=10)) as region:
+        server = await region.nova.boot()
+        await region.nova.active(server)
+
+Glance and Neutron are stand-ins (deploy/stand_ins.py). Nova's programs come from the environment that
+`make nova-test` builds, and run through deploy/nova_launcher.py. From a shell, until Ctrl-C:
+
+    python -m deploy.nova [--hosts N] [--placement berth] [--no-scheduler]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from deploy.keystone import KeystoneServer
+from deploy.mariadb import MariaDB
+from deploy.nova_client import NovaClient, TokenClient, wait_until
+from deploy.nova_configuration import API_DATABASE, CELL0, Addresses, HostCapacity, NovaOptions, cell_database
+from deploy.nova_databases import MariaNova, NovaDatabases, PostgresNova
+from deploy.nova_identity import Identity
+from deploy.nova_placements import (
+    Foundation,
+    PlacementFactory,
+    berth_placement,
+    openstack_placement,
+    placement_at,
+)
+from deploy.nova_processes import Program, find_nova, nova_processes
+from deploy.nova_region import START_SECONDS, NovaRegion
+from deploy.placement import ROOT, HttpServer
+from deploy.processes import Server, exchange
+from deploy.servers import Postgres, RabbitMQ, free_port, private_directory, start_all, stop_all
+from deploy.stand_ins import IMAGE
+
+PLACEMENT_DATABASE = "placement"
+
+__all__ = [
+    "HostCapacity",
+    "NovaOptions",
+    "NovaRegion",
+    "berth_placement",
+    "find_nova",
+    "openstack_placement",
+    "placement_at",
+    "running_nova",
+]
+
+
+class StandIns(HttpServer):
+    """Glance and Neutron (deploy/stand_ins.py)."""
+
+    name = "stand-ins"
+
+    def _launch(self) -> None:
+        self._run([sys.executable, "-m", "deploy.stand_ins", str(self.port)], {"PYTHONPATH": str(ROOT)})
+
+
+@asynccontextmanager
+async def running_nova(
+    options: NovaOptions | None = None,
+    *,
+    placement: PlacementFactory = openstack_placement,
+    directory: Path | None = None,
+    rabbitmq: RabbitMQ | None = None,
+) -> AsyncIterator[NovaRegion]:
+    """Run a region until the block ends; without a running RabbitMQ, with a private one.
+
+    The configurations, logs and data are in `directory`; without one, in a temporary one that is deleted.
+    """
+    made = directory or private_directory("berth-nova-")
+    try:
+        async with AsyncExitStack() as stack:
+            yield await _start(stack, made, options or NovaOptions(), placement, rabbitmq)
+    finally:
+        if directory is None:
+            await asyncio.to_thread(shutil.rmtree, made, ignore_errors=True)
+
+
+async def _start(
+    stack: AsyncExitStack,
+    directory: Path,
+    options: NovaOptions,
+    placement: PlacementFactory,
+    rabbitmq: RabbitMQ | None,
+) -> NovaRegion:
+    cells = [cell_database(cell) for cell in options.cells]
+    names = [API_DATABASE, CELL0, *cells]
+    broker = rabbitmq or RabbitMQ(directory / "rabbitmq")
+    postgres = Postgres(directory / "postgres")
+    databases: NovaDatabases = PostgresNova(postgres)
+    keystone = KeystoneServer(directory / "keystone", python=find_nova())
+    stand_ins = StandIns(directory / "stand-ins")
+    servers: list[Server] = [postgres, keystone, stand_ins, *([] if rabbitmq else [broker])]
+    if options.has_mariadb:
+        mariadb = MariaDB(directory / "mariadb", [*names, PLACEMENT_DATABASE])
+        servers.append(mariadb)
+        databases = MariaNova(mariadb)
+    stack.push_async_callback(asyncio.to_thread, stop_all, *servers)
+    logs = directory / "nova"
+    logs.mkdir(parents=True, exist_ok=True)
+    starting = asyncio.to_thread(start_all, *servers)
+    processes, _ = await asyncio.gather(
+        stack.enter_async_context(nova_processes(logs / "launcher.log")), starting
+    )
+
+    buses = _buses(directory.name, options)
+    await asyncio.gather(
+        databases.create([*names, PLACEMENT_DATABASE]),
+        *([PostgresNova(postgres).create([PLACEMENT_DATABASE])] if options.has_mariadb else []),
+        asyncio.to_thread(_make_virtual_hosts, broker, set(buses.values())),
+    )
+    http = await stack.enter_async_context(TokenClient(keystone.admin))
+    identity, port = Identity(http, keystone), free_port()
+    users = await identity.make_users()
+    await identity.make_endpoints({
+        "compute": f"http://127.0.0.1:{port}/v2.1", "image": f"{stand_ins.base_url}/image",
+        "network": f"{stand_ins.base_url}/network",
+    })  # fmt: skip
+    foundation = Foundation(
+        directory=directory,
+        keystone=keystone,
+        placement_user=users["placement"],
+        rabbitmq=broker,
+        database_url=f"{postgres.url.rpartition('/')[0]}/{PLACEMENT_DATABASE}",
+        openstack_database_url=databases.url(PLACEMENT_DATABASE),
+    )
+    region = NovaRegion(
+        options=options,
+        directory=logs,
+        foundation=foundation,
+        addresses=Addresses(
+            user=users["nova"],
+            database_urls={name: databases.url(name) for name in names},
+            bus_urls={cell: f"{broker.url.rstrip('/')}/{bus}" for cell, bus in buses.items()},
+            paste=find_nova().parent.parent / "etc/nova/api-paste.ini",
+        ),
+        users=users,
+        placement_factory=placement,
+        placement_url="",
+        api_port=port,
+        processes=processes,
+        nova=NovaClient(http, f"http://127.0.0.1:{port}/v2.1", image=IMAGE, flavor=""),
+    )
+    region.placement_url, _ = await asyncio.gather(
+        stack.enter_async_context(placement(foundation)), _make_cells(region)
+    )
+    await _start_services(region)
+    return region
+
+
+def _buses(prefix: str, options: NovaOptions) -> dict[str, str]:
+    """Return the virtual host of each cell; "" is the API's."""
+    buses = {"": "nova"} | {
+        cell: "nova" if options.has_shared_bus else f"nova_{cell}" for cell in options.cells
+    }
+    return {cell: f"{prefix}_{name}" for cell, name in buses.items()}
+
+
+def _make_virtual_hosts(broker: RabbitMQ, names: set[str]) -> None:
+    """Make virtual hosts that the user guest may use; one call, because rabbitmqctl takes a second."""
+    everything = '<<".*">>, <<".*">>, <<".*">>'
+    broker.control(
+        "eval",
+        "".join(
+            f'rabbit_vhost:add(<<"{name}">>, <<"berth">>), '
+            "rabbit_auth_backend_internal:set_permissions("
+            f'<<"guest">>, <<"{name}">>, {everything}, <<"berth">>), '
+            for name in sorted(names)
+        )
+        + "ok.",
+    )
+
+
+async def _make_cells(region: NovaRegion) -> None:
+    """Make the tables of every database, and register cell0 and the cells."""
+    await asyncio.gather(
+        region.manage("api_db", "sync"),
+        region.manage("db", "sync", "--local_cell", cell="cell0"),
+        *(region.manage("db", "sync", "--local_cell", cell=cell) for cell in region.options.cells),
+    )
+    await region.manage("cell_v2", "map_cell0", "--database_connection", region.database_urls[CELL0])
+    for cell in region.options.cells:
+        await region.manage(
+            "cell_v2", "create_cell", "--name", cell,
+            "--database_connection", region.database_urls[cell_database(cell)],
+            "--transport-url", region.addresses.transport_url(cell),
+        )  # fmt: skip
+
+
+async def _start_services(region: NovaRegion) -> None:
+    """Start conductors, scheduler, API and hosts, and wait until all of them work."""
+    options, processes = region.options, region.processes
+    for cell in options.cells:
+        await processes.start(region.program(f"conductor-{cell}", "conductor", cell=cell))
+    if not options.has_shared_bus:
+        await processes.start(region.program("conductor", "conductor"))
+    if options.has_scheduler:
+        await processes.start(region.program("scheduler", "scheduler"))
+    await processes.start(_api(region))
+    for host in options.host_names:
+        await region.start_host(host)
+
+    async def does_answer() -> bool:
+        processes.check()
+        request = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+        answer = await asyncio.to_thread(exchange, region.api_port, request, 12)
+        return answer.endswith((b"200", b"300"))
+
+    await wait_until(does_answer, "the compute API answers", START_SECONDS)
+    region.nova.flavor = await region.nova.create_flavor("m1.tiny")
+    await region.wait_for_consumers("", ["conductor", *(["scheduler"] if options.has_scheduler else [])])
+    await region.wait_for_hosts(*options.host_names)
+
+
+def _api(region: NovaRegion) -> Program:
+    """Return the compute API, served by gunicorn. Nova reads the arguments of the process, so gunicorn's
+    settings are in a file.
+    """
+    program = region.program("api", "api")
+    settings = {
+        "wsgi_app": "nova.wsgi.osapi_compute:application", "bind": f"127.0.0.1:{region.api_port}",
+        "threads": region.options.api_threads, "keepalive": 60, "loglevel": "warning", "timeout": 120,
+        "control_socket_disable": True, "chdir": str(program.directory),
+    }  # fmt: skip
+    path = program.directory / "gunicorn.conf.py"
+    path.write_text("".join(f"{name} = {value!r}\n" for name, value in settings.items()))
+    files = f"{region.addresses.paste};{region.configuration('api')}"
+    environment = {"OS_NOVA_CONFIG_FILES": files, "GUNICORN_CMD_ARGS": f"--config {path}"}
+    return replace(program, environment=environment)
+
+
+async def _serve(arguments: argparse.Namespace) -> None:
+    options = NovaOptions(
+        hosts=arguments.hosts, has_scheduler=not arguments.no_scheduler, has_mariadb=arguments.mariadb
+    )
+    factory = {"openstack": openstack_placement, "berth": berth_placement}[arguments.placement]
+    started, finished = time.monotonic(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, finished.set)
+    async with running_nova(options, placement=factory, directory=arguments.dir) as region:
+        print(f"# ready after {time.monotonic() - started:.1f} s in {region.directory}; Ctrl-C stops all")
+        for name, value in region.admin.options.items():
+            print(f"export OS_{name.upper()}={value}")
+        print("export OS_IDENTITY_API_VERSION=3", flush=True)
+        await finished.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m deploy.nova", description=__doc__)
+    parser.add_argument("--hosts", type=int, default=3)
+    parser.add_argument("--placement", choices=("openstack", "berth"), default="openstack")
+    parser.add_argument("--no-scheduler", action="store_true", help="another process consumes its topic")
+    parser.add_argument("--mariadb", action="store_true", help="instead of PostgreSQL, except for berth")
+    parser.add_argument("--dir", type=Path, help="keep everything in this directory")
+    asyncio.run(_serve(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""A compute driver without a hypervisor, whose hosts have the size that their configuration says.
+
+It runs inside nova-compute. Unlike Nova's fake drivers, a host keeps its node's UUID over a restart, and
+forgets a server that was migrated away. A file `fail-spawn` in the process's directory makes builds fail.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from nova import exception
+from nova.virt import fake
+
+from deploy.nova_configuration import node_uuid
+
+FAILURE = Path("fail-spawn")
+
+
+class SizedDriver(fake.FakeDriver):  # type: ignore[misc]  # Nova has no types here
+    """A fake host; the environment variable SIZED_DRIVER holds its size and its delay as JSON."""
+
+    def __init__(self, virtapi: Any, read_only: bool = False) -> None:
+        size = json.loads(os.environ["SIZED_DRIVER"])
+        self.vcpus = size["vcpus"]
+        self.memory_mb = size["memory_mb"]
+        self.local_gb = size["disk_gb"]
+        self._spawn_seconds = size["spawn_seconds"]
+        super().__init__(virtapi, read_only)
+
+    def get_available_resource(self, nodename: str) -> Any:
+        found = super().get_available_resource(nodename)
+        if found:
+            found["uuid"] = node_uuid(nodename)
+        return found
+
+    def get_nodenames_by_uuid(self, refresh: bool = False) -> dict[str, str]:
+        return {node_uuid(name): name for name in self.get_available_nodes()}
+
+    def spawn(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> None:
+        if FAILURE.exists():
+            raise exception.InternalError(f"{FAILURE} exists")
+        if self._spawn_seconds:
+            time.sleep(self._spawn_seconds)
+        super().spawn(context, instance, *args, **kwargs)
+
+    def post_live_migration(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> None:
+        self.destroy(context, instance, network_info=None)

@@ -1,0 +1,179 @@
+"""Nova's processes, started through deploy/nova_launcher.py in the environment of `make nova-test`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deploy.placement import ROOT
+from deploy.processes import BinariesMissing, ServerFailed, executable, tail
+
+ENVIRONMENT = ROOT / ".venv-nova"
+STOP_SECONDS = 15.0
+
+
+def find_nova() -> Path:
+    """Return the Python of the environment in which Nova is installed."""
+    python = Path(os.environ.get("BERTH_TEST_NOVA") or ENVIRONMENT / "bin") / "python"
+    if executable(python) and executable(python.with_name("nova-compute")):
+        return python
+    raise BinariesMissing(
+        f"no Nova in {python.parent}: `make nova-test` installs it; "
+        "or name another environment's bin directory in BERTH_TEST_NOVA"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """A process to start: which program, and with which configuration."""
+
+    name: str
+    program: str  # of deploy/nova_launcher.py
+    directory: Path
+    arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def log(self) -> Path:
+        return self.directory.parent / f"{self.name}.log"
+
+
+class NovaProcesses:
+    """The running processes by name. A process that was stopped or killed can be started again."""
+
+    def __init__(self, launcher: asyncio.subprocess.Process) -> None:
+        self._launcher = launcher
+        self._lock = asyncio.Lock()
+        self._started: asyncio.Queue[int] = asyncio.Queue()
+        self._ended: dict[int, asyncio.Future[int]] = {}
+        self._pids: dict[str, int] = {}
+        self.programs: dict[str, Program] = {}
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Return the process ids of the running programs, and of the launcher."""
+        return {name: pid for name, pid in self._pids.items() if not self._ended[pid].done()} | {
+            "launcher": self._launcher.pid
+        }
+
+    async def read_reports(self) -> None:
+        assert self._launcher.stdout is not None
+        while line := await self._launcher.stdout.readline():
+            report = json.loads(line)
+            if "status" in report:
+                self._future(report["pid"]).set_result(report["status"])
+            else:
+                self._started.put_nowait(report["pid"])
+        self._started.put_nowait(-1)
+
+    def _future(self, pid: int) -> asyncio.Future[int]:
+        return self._ended.setdefault(pid, asyncio.get_running_loop().create_future())
+
+    async def ready(self) -> None:
+        if await self._started.get() < 0:
+            raise ServerFailed("the launcher of Nova ended; its standard error says why")
+
+    async def start(self, program: Program) -> None:
+        """Start a program; it ends with the region at the latest."""
+        self.programs[program.name] = program
+        program.directory.mkdir(parents=True, exist_ok=True)
+        request = {
+            "program": program.program, "arguments": program.arguments, "log": str(program.log),
+            "environment": dict(program.environment), "directory": str(program.directory),
+        }  # fmt: skip
+        assert self._launcher.stdin is not None
+        async with self._lock:
+            self._launcher.stdin.write(json.dumps(request).encode() + b"\n")
+            await self._launcher.stdin.drain()
+            pid = await self._started.get()
+        if pid < 0:
+            raise ServerFailed(f"the launcher of Nova ended before it started {program.name}")
+        self._pids[program.name] = pid
+        self._future(pid)
+
+    async def run(self, program: Program) -> str:
+        """Run a program to its end and return its output; raise `ServerFailed` if its status is not 0."""
+        before = program.log.stat().st_size if program.log.exists() else 0
+        await self.start(program)
+        status = await self._ended[self._pids.pop(program.name)]
+        if status:
+            raise ServerFailed(f"{' '.join(program.arguments)}: status {status}\n{tail(program.log)}")
+        return program.log.read_bytes()[before:].decode(errors="replace")
+
+    async def restart(self, name: str) -> None:
+        """Start a stopped or killed program again."""
+        await self.start(self.programs[name])
+
+    async def kill(self, name: str) -> None:
+        """End a program as a crash would."""
+        pid = self._pids.pop(name)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+        await self._ended[pid]
+
+    async def stop(self, *names: str) -> None:
+        """Shut programs down, all at the same time."""
+        pids = [self._pids.pop(name) for name in names]
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for pid in pids:
+                if not self._ended[pid].done():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, number)
+            if pids:
+                await asyncio.wait([self._ended[pid] for pid in pids], timeout=STOP_SECONDS)
+
+    def check(self) -> None:
+        """Raise `ServerFailed` if a program ended by itself."""
+        for name, pid in self._pids.items():
+            if self._ended[pid].done():
+                log = self.programs[name].log
+                raise ServerFailed(f"{name} ended with status {self._ended[pid].result()}:\n{tail(log)}")
+
+
+@asynccontextmanager
+async def nova_processes(log: Path) -> AsyncIterator[NovaProcesses]:
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("OS_", "PYTHON", "BERTH_"))
+    } | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+    with log.open("ab") as errors:
+        launcher = await asyncio.create_subprocess_exec(
+            str(find_nova()), "-m", "deploy.nova_launcher", cwd=ROOT, env=environment, stderr=errors,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+    processes = NovaProcesses(launcher)
+    reader = asyncio.get_running_loop().create_task(processes.read_reports())
+    try:
+        await processes.ready()
+        yield processes
+    finally:
+        assert launcher.stdin is not None
+        launcher.stdin.close()  # the launcher then ends every process
+        await launcher.wait()
+        await reader
+
+
+def memory_of(pids: Mapping[str, int]) -> dict[str, float]:
+    """Return the memory of processes and of their children in MB, with shared pages divided (PSS)."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
+
+    def size(pid: int, excluded: frozenset[int]) -> float:
+        total = 0.0
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+                if line.startswith("Pss:"):
+                    total = int(line.split()[1]) / 1024
+        return total + sum(size(child, excluded) for child in children.get(pid, ()) if child not in excluded)
+
+    listed = frozenset(pids.values())
+    return {name: size(pid, listed - {pid}) for name, pid in pids.items()}
