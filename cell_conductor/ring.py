@@ -274,13 +274,12 @@ class Ring:
             return answer
         async with self.database.read() as tx:
             pool = next(member.pool for member in await store.members(tx) if member.agent == request.agent)
-            before = {node.root: node for node in await store.nodes(tx, pool)}
+            mine = {node.root for node in await store.nodes(tx, pool) if node.owner == request.agent}
         await self.settle(pool)
         async with self.database.read() as tx:
-            after = {node.root: node for node in await store.nodes(tx, pool)}
-        mine = [root for root, node in before.items() if node.owner == request.agent]
-        moved = sum(root in after and after[root].owner != request.agent for root in mine)
-        waiting = sum(root in after and after[root].leaving in ("free", "all") for root in mine)
+            after = [node for node in await store.nodes(tx, pool) if node.root in mine]
+        moved = sum(node.owner != request.agent for node in after)
+        waiting = sum(node.leaving in ("free", "all") for node in after)
         return AgentEditAnswered(moved=moved, waiting=waiting)
 
     async def _edit_once(self, request: AgentEditRequested) -> AgentEditAnswered:

@@ -276,18 +276,9 @@ def _adopted_build(asked: BuildAdoptRequested, held: Held, now: float, version: 
         generation=held.generation,
         spec=asked.spec,
     )
-    return Build(
-        id=asked.build,
-        cell=asked.cell,
-        status="active",
-        placed=placed,
-        version=version,
-        attempt=1,
-        generation=held.generation,
-        started=now,
-        attempts=(builds.attempt_over(asked.chosen, "built", AS_IT_WAS, now, now),),
-        end="active",
-    )
+    built = builds.attempt_over(asked.chosen, "built", AS_IT_WAS, now, now)
+    build = builds.new_build(placed, now)
+    return replace(build, status="active", version=version, attempts=(built,), end="active")
 
 
 def _request(build: str) -> str:

@@ -100,8 +100,19 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
         return self.placed
 
 
+def new_build(placed: messages.BuildPlaced, now: float) -> Build:
+    return Build(
+        id=placed.build,
+        cell=placed.cell,
+        status="building",
+        placed=placed,
+        attempt=1,
+        generation=placed.generation,
+        started=now,
+    )
+
+
 def stands(build: Build) -> BuildStands:
-    """Return the answer to a query about the state of a build."""
     return BuildStands(
         build=build.id,
         status=build.status,
@@ -200,7 +211,6 @@ def destroy_left(build: Build, left: Leftover) -> messages.DestroyOrdered:
 
 
 def host_failed(build: Build, cause: str, ours: bool = True) -> messages.HostFailed:
-    """Return the notice to schedulers about a failed host."""
     return messages.HostFailed(**attempt_fields(build), cause=cause[:MAX_CAUSE], ours=ours)
 
 

@@ -199,7 +199,6 @@ def end_messages(move: BuildMove) -> tuple[Message, ...]:
 
 
 def move_state(move: BuildMove) -> moves.MoveStands:
-    """Return the answer to a query about a move."""
     return moves.MoveStands(
         **_named_fields(move),
         phase=move.shown,

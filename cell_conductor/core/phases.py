@@ -65,7 +65,6 @@ def enter(build: Build, phase: moves.Phase, now: float, limits: AttemptLimits, *
 
 
 def end_phase(build: Build, outcome: moves.PhaseOutcome, cause: str, now: float) -> Build:
-    """Record the end of the current phase of a move."""
     move = open_move(build)
     sends = move.phase == "send"
     host = build.hosts[move.source] if sends else build.host

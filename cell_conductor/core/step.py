@@ -117,16 +117,7 @@ def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> Ste
 def _unknown(event: Event, now: float, limits: AttemptLimits) -> tuple[Build | None, Effects]:
     match event:
         case BuildPlaced():
-            build = Build(
-                id=event.build,
-                cell=event.cell,
-                status="building",
-                placed=event,
-                attempt=1,
-                generation=event.generation,
-                started=now,
-                deadline=now + limits.build_timeout,
-            )
+            build = replace(builds.new_build(event, now), deadline=now + limits.build_timeout)
             return build, (builds.order(build),)
         case BuildDeleteRequested():  # remembered, in case its placement is still on the way
             build = Build(id=event.build, cell=event.cell, status="deleted", placed=None)
