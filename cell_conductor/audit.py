@@ -8,6 +8,7 @@ from bus.messages import Selection
 from bus.queries import FindInstances, Instance, InstancesFound
 from bus.sql.database import Database
 from bus.sql.statement import sql
+from bus.sql.transaction import Transaction
 from bus.vocabulary import Compact
 from cell_conductor.core.build import Build, Leftover
 from cell_conductor.store import (
@@ -132,35 +133,27 @@ _WANTED = {
 }
 
 
-class Listing:
-    """Answers queries that list builds of a cell."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def find(self, question: FindInstances) -> InstancesFound:
-        given = {name: value for name in _WANTED if (value := getattr(question, name))}
-        conditions = [_WANTED[name] for name in given]
-        if question.statuses:
-            conditions.append(status_in(question.statuses))
-            if set(question.statuses).issubset(UNSETTLED_STATUSES):
-                conditions.append(UNSETTLED)  # in the words of an index; otherwise all builds would be read
-        else:
-            conditions.append("status NOT IN ('deleted', 'moved')")
-        conditions.append("placed <> ''")  # without a placement there is nothing to show
-        where = " AND ".join(conditions)
-        listed = sql(f"SELECT {BUILD} FROM builds WHERE {where} AND id > :after ORDER BY id LIMIT :most")
-        counted = sql(f"SELECT count(*) AS several FROM builds WHERE {where}")
-        async with self._database.read() as tx:
-            rows = await listed(tx, **given, after=question.after, most=question.limit + 1)
-            count = (await counted(tx, **given))[0]["several"] if question.count else 0
-        page = rows[: question.limit]
-        return InstancesFound(
-            instances=tuple(_instance(build) for build in readable(page)),
-            more=len(rows) > len(page),
-            count=count,
-            last=page[-1]["id"] if page else "",
-        )
+async def instances_page(tx: Transaction, question: FindInstances) -> InstancesFound:
+    given = {name: value for name in _WANTED if (value := getattr(question, name))}
+    conditions = [_WANTED[name] for name in given]
+    if question.statuses:
+        conditions.append(status_in(question.statuses))
+        if set(question.statuses).issubset(UNSETTLED_STATUSES):
+            conditions.append(UNSETTLED)  # in the words of an index; otherwise all builds would be read
+    else:
+        conditions.append("status NOT IN ('deleted', 'moved')")
+    conditions.append("placed <> ''")  # without a placement there is nothing to show
+    where = " AND ".join(conditions)
+    listed = sql(f"SELECT {BUILD} FROM builds WHERE {where} AND id > :after ORDER BY id LIMIT :most")
+    counted = sql(f"SELECT count(*) AS several FROM builds WHERE {where}")
+    rows = await listed(tx, **given, after=question.after, most=question.limit + 1)
+    page = rows[: question.limit]
+    return InstancesFound(
+        instances=tuple(_instance(build) for build in readable(page)),
+        more=len(rows) > len(page),
+        count=(await counted(tx, **given))[0]["several"] if question.count else 0,
+        last=page[-1]["id"] if page else "",
+    )
 
 
 def _instance(build: Build) -> Instance:

@@ -20,7 +20,7 @@ from bus.messages import (
     DestroyOrdered,
 )
 from bus.moves import HandoverReported, MoveOrdered, MoveReported, MoveSteered
-from bus.queries import BuildsFound, FindBuilds
+from bus.queries import BuildsFound, FindBuilds, FindInstances, InstancesFound
 from bus.sql.database import Database
 from bus.sql.failures import retrying
 from bus.sql.statement import Statement
@@ -28,6 +28,7 @@ from bus.vocabulary import Message
 from bus.worker import Outcome
 from cell_conductor import store
 from cell_conductor.applying import EventApplier, count_ends
+from cell_conductor.audit import instances_page
 from cell_conductor.core.build import Build, Effects, overdue, stands, undone
 from cell_conductor.core.events import AttemptLimits, CleanedUp, Event, ReleaseAnswer, Stalled, SwapAnswered
 from cell_conductor.core.phases import reminder
@@ -60,14 +61,13 @@ class Builds:
         *,
         limits: AttemptLimits | None = None,
         clock: Clock | None = None,
-        ring: Ring | None = None,
     ) -> None:
         self.database = database
         self.claim_many = claim_many
         self.release_many = release_many
         self.limits = limits or AttemptLimits()
         self.clock = clock or Clock()
-        self.ring = ring or Ring(database, clock=clock, lease=self.limits.agent_lease)
+        self.ring = Ring(database, clock=clock, lease=self.limits.agent_lease)
         self._applier = EventApplier(database, self.limits, self.clock)
         self._resumed = False
         # A transaction that lost a race is retried; after too many attempts the work is postponed.
@@ -146,6 +146,10 @@ class Builds:
                 if build.placed is not None and build.status != "moved"  # that build belongs to another cell
             )
         )
+
+    async def find_instances(self, question: FindInstances) -> InstancesFound:
+        async with self.database.read() as tx:
+            return await instances_page(tx, question)
 
     async def time_out(self) -> Sequence[AgentReported | MoveReported]:
         """Return reminders for builds and moves whose agents are silent, and for guests left behind."""
