@@ -223,8 +223,6 @@ def event_of_moved(build: Build, event: Event) -> Stepped:
     move = build.move
     assert move is not None, f"{build.id} has moved, by no move"
     match event:
-        case BuildPlaced():
-            return build, builds.repeated_end(build)
         case BuildDeleteRequested():
             return build, (deleted_elsewhere(move, event),)
         case AgentReported(outcome="built" | "failed" | "progress"):  # no message waits for it any more
