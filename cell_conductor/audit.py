@@ -93,11 +93,7 @@ async def held_by_cell(database: Database, builds: Collection[str]) -> dict[str,
     return found
 
 
-_PAGE = 2000
-_ACTIVE = sql(f"""
-    SELECT {BUILD} FROM builds
-    WHERE status = 'active' AND placed <> '' AND id > :after ORDER BY id LIMIT :most
-""")
+_ACTIVE = sql(f"SELECT {BUILD} FROM builds WHERE status = 'active' AND placed <> ''")
 
 
 class PlaceByCell(Compact, frozen=True):
@@ -113,17 +109,14 @@ class PlaceByCell(Compact, frozen=True):
 
 async def places(database: Database) -> dict[str, PlaceByCell]:
     """Return the host and allocations of every active build of this conductor, except unreadable ones."""
-    found: dict[str, PlaceByCell] = {}
-    after, more = "", True
-    while more:
-        async with database.read() as tx:
-            rows = await _ACTIVE(tx, after=after, most=_PAGE)
-        for build in readable(rows):
-            found[build.id] = PlaceByCell(
-                build.id, build.as_placed.cell, build.version, build.attempt, build.generation, build.host
-            )
-        after, more = rows[-1]["id"] if rows else "", len(rows) == _PAGE
-    return found
+    async with database.read() as tx:
+        rows = await _ACTIVE(tx)
+    return {
+        build.id: PlaceByCell(
+            build.id, build.as_placed.cell, build.version, build.attempt, build.generation, build.host
+        )
+        for build in readable(rows)
+    }
 
 
 _WANTED = {
