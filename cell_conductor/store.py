@@ -185,7 +185,7 @@ def _build(row: Mapping[str, Any]) -> Build:
         attempt=row["attempt"],
         generation=row["generation"],
         deadline=row["deadline"],
-        leftovers=_read_leftovers(row, hosts),
+        leftovers=_read_leftovers(row),
         moved=moved.hosts,
         became=moved.became,
         move=moved.move,
@@ -193,16 +193,13 @@ def _build(row: Mapping[str, Any]) -> Build:
     )
 
 
-def _read_leftovers(row: Mapping[str, Any], hosts: Sequence[Selection]) -> tuple[Leftover, ...]:
-    if not row["leftovers"] or not hosts:
-        return ()
+def _read_leftovers(row: Mapping[str, Any]) -> tuple[Leftover, ...]:
     try:
-        left = decode_leftovers(row["leftovers"])
+        return decode_leftovers(row["leftovers"]) if row["leftovers"] else ()
     except NOT_JSON as problem:
         # an operator has to release their resources
         log.error("build %s continues without its record of leftovers: %s", row["id"], problem)
         return ()
-    return tuple(leftover for leftover in left if 0 <= leftover.at < len(hosts))
 
 
 def _read_story(
@@ -210,13 +207,9 @@ def _read_story(
 ) -> _StoredContext:
     """Return the decoded state of a stored build, or if unreadable what its end needs, from other columns."""
     try:
-        state = _story(row["story"])
-        if 0 <= state.at < max(len(hosts), 1):
-            return state
-        problem: object = f"it is on its host {state.at} of {len(hosts)}"
-    except NOT_JSON as undecodable:
-        problem = undecodable
-    log.error("build %s continues without its history, which is unreadable: %s", row["id"], problem)
+        return _story(row["story"])
+    except NOT_JSON as problem:
+        log.error("build %s continues without its history, which is unreadable: %s", row["id"], problem)
     status = row["status"]
     return _StoredContext(
         cell=placed.cell if placed else "unknown",

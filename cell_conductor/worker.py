@@ -24,6 +24,7 @@ LINGER = 0.02  # one report costs a transaction as large as fifty do
 # What the handlers of builds and moves, and the reminders, publish
 _BUILD = [AGENT_BUILD, AGENT_DESTROY, topics.BUILD_ENDED, topics.BUILD_DELETED, topics.MOVE_ENDED, MOVE_HALF]
 _MOVE = [*_BUILD, AGENT_MOVE, topics.MOVE_PROGRESS, topics.HOST_FAILED]
+_ADOPTION = [AGENT_BUILD, topics.BUILD_ADOPTED]
 _REMINDERS = [AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, AGENT_MOVE, AGENT_MOVED, MOVE_HALF]
 
 
@@ -49,12 +50,7 @@ def cell_conductor(
             ),
             on_many(topics.BUILD_DELETE.at(cell=cell), builds.receive_many, emits=_BUILD),
             on_many(topics.BUILD_RESHAPED.at(cell=cell), builds.reshape_many),
-            on_many(
-                topics.BUILD_ADOPT.at(cell=cell),
-                moves.adopt_many,
-                emits=[AGENT_BUILD, topics.BUILD_ADOPTED],
-                concurrency=1,
-            ),
+            on_many(topics.BUILD_ADOPT.at(cell=cell), moves.adopt_many, emits=_ADOPTION, concurrency=1),
             on_many(topics.MOVE_PLACED.at(cell=cell), moves.place_many, emits=_MOVE),
             on_many(topics.MOVE_HANDOVER.at(cell=cell), moves.hand_over_many, emits=_MOVE),
             on_many(

@@ -119,9 +119,7 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
         if self.end:
             return self.end
         if self.phase == "undo":
-            if not self.is_returning:
-                return "swap"
-            return {"reverted": "revert", "aborted": "abort"}.get(self.goal, "undo")
+            return {"": "swap", "reverted": "revert", "aborted": "abort"}.get(self.goal, "undo")
         return self.phase
 
 
