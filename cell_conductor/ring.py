@@ -34,7 +34,6 @@ from cell_conductor.core.ring import RingMember, Sightings, forgotten, moves, re
 
 log = logging.getLogger(__name__)
 
-LEASE_SECONDS = 2.0
 CHECKS_PER_LEASE = 8  # checks of agents in the duration of a lease
 IDLE_SECONDS = 1.0  # between checks without agents that share nodes
 STRAYS_EVERY = 5.0  # seconds between checks for free nodes at disabled agents
@@ -47,11 +46,9 @@ FORGOTTEN_AFTER = 7 * 86400.0
 class Ring:
     """The agents and bare-metal nodes of one cell, and the commands of operators about them."""
 
-    def __init__(
-        self, database: Database, *, clock: Clock | None = None, lease: float = LEASE_SECONDS
-    ) -> None:
+    def __init__(self, database: Database, clock: Clock, lease: float) -> None:
         self.database = database
-        self.clock = clock or Clock()
+        self.clock = clock
         self.lease = lease
         self.moved: set[str] = set()  # nodes with a new owner, which needs all open orders again
         self._sightings = Sightings(lease / 2)
