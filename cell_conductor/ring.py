@@ -30,7 +30,7 @@ from bus.sql.transaction import Transaction
 from bus.vocabulary import Message
 from cell_conductor import ring_store as store
 from cell_conductor.core.build import Build
-from cell_conductor.core.ring import RingMember, Sightings, forgotten, moves, rehomed
+from cell_conductor.core.ring import RingMember, Sightings, forgotten, moves
 
 log = logging.getLogger(__name__)
 
@@ -294,7 +294,9 @@ class Ring:
             if strange := sorted(set(request.nodes) - mine.keys()):
                 return AgentEditAnswered(refused=f"{strange[0]} is no node of {member.agent}'s")
             chosen = [mine[root] for root in request.nodes] if request.nodes else list(mine.values())
-            leaving = rehomed((node for node in chosen if node.leaving != "gone"), request.to)
+            leaving = [
+                replace(node, leaving="all", to=request.to) for node in chosen if node.leaving != "gone"
+            ]
             await store.save(tx, member.pool, version, leaving)
         return AgentEditAnswered()
 

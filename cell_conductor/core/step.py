@@ -26,13 +26,7 @@ from cell_conductor.core import events
 from cell_conductor.core.answers import adopted, doomed, release_answered, reshaped, stale_report, swapped
 from cell_conductor.core.build import Build, Effects
 from cell_conductor.core.events import AttemptLimits, Event
-from cell_conductor.core.handover import (
-    arrives,
-    event_of_moved,
-    handover,
-    handover_in_other_phase,
-    handover_of_unknown,
-)
+from cell_conductor.core.handover import arrives, event_of_moved, handover, handover_in_other_phase, not_going
 from cell_conductor.core.move_step import step_of_move
 from cell_conductor.core.phases import Stepped, repeated_move_end
 from cell_conductor.core.placed_move import begun, end_of_refused, late_move_report, late_steering
@@ -128,8 +122,8 @@ def _unknown(event: Event, now: float, limits: AttemptLimits) -> tuple[Build | N
             return arrives(None, event, now, limits) or (None, end_of_refused(event, now))
         case MovePlaced():
             return None, end_of_refused(event, now)
-        case HandoverProgress():
-            return None, handover_of_unknown(event)
+        case HandoverProgress(say="leave"):
+            return None, (not_going(event, "its cell does not know the build"),)
         case events.MoveImpossible():
             return None, end_of_refused(event.placed, now)
         case MoveSteered():
