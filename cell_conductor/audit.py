@@ -82,9 +82,8 @@ async def held_by_cell(database: Database, builds: Collection[str]) -> dict[str,
     found = {}
     for row in rows:
         left: tuple[Leftover, ...] = ()
-        unreadable = False
         try:
-            left = decode_leftovers(row["leftovers"]) if row["leftovers"] else ()
+            left, unreadable = decode_leftovers(row["leftovers"] or "[]"), False
         except msgspec.DecodeError:
             unreadable = True
         attempts = frozenset(each.kept or each.attempt for each in left)
