@@ -121,7 +121,7 @@ class EventApplier:
                 elif after is not before:
                     changed.append(after)
                     if after.placed is not before.placed:
-                        await store.place(tx, after)
+                        await store.PLACE(tx, [(after.id, store.encoded(after.placed))])
             if new and len(await store.adding(new, now)(tx)) != len(new):
                 raise Conflict("a build that was unknown has just been placed")
             if changed:
@@ -172,7 +172,7 @@ def _log_contradiction(build: Build, event: Event) -> None:
 
 
 def _postponed(events: Mapping[str, Event]) -> AppliedEvents:
-    return {id_: Retry(0.5, "other processes are changing the build") for id_ in events}
+    return dict.fromkeys(events, Retry(0.5, "other processes are changing the build"))
 
 
 BUILDS_ENDED = Counter(

@@ -8,6 +8,7 @@ from bus.messages import Selection
 from bus.queries import FindInstances, Instance, InstancesFound
 from bus.sql.database import Database
 from bus.sql.statement import sql
+from bus.sql.transaction import Transaction
 from bus.vocabulary import Compact
 from cell_conductor.core.build import Build, Leftover
 from cell_conductor.store import (
@@ -81,9 +82,8 @@ async def held_by_cell(database: Database, builds: Collection[str]) -> dict[str,
     found = {}
     for row in rows:
         left: tuple[Leftover, ...] = ()
-        unreadable = False
         try:
-            left = decode_leftovers(row["leftovers"]) if row["leftovers"] else ()
+            left, unreadable = decode_leftovers(row["leftovers"] or "[]"), False
         except msgspec.DecodeError:
             unreadable = True
         attempts = frozenset(each.kept or each.attempt for each in left)
@@ -92,11 +92,7 @@ async def held_by_cell(database: Database, builds: Collection[str]) -> dict[str,
     return found
 
 
-_PAGE = 2000
-_ACTIVE = sql(f"""
-    SELECT {BUILD} FROM builds
-    WHERE status = 'active' AND placed <> '' AND id > :after ORDER BY id LIMIT :most
-""")
+_ACTIVE = sql(f"SELECT {BUILD} FROM builds WHERE status = 'active' AND placed <> ''")
 
 
 class PlaceByCell(Compact, frozen=True):
@@ -112,17 +108,14 @@ class PlaceByCell(Compact, frozen=True):
 
 async def places(database: Database) -> dict[str, PlaceByCell]:
     """Return the host and allocations of every active build of this conductor, except unreadable ones."""
-    found: dict[str, PlaceByCell] = {}
-    after, more = "", True
-    while more:
-        async with database.read() as tx:
-            rows = await _ACTIVE(tx, after=after, most=_PAGE)
-        for build in readable(rows):
-            found[build.id] = PlaceByCell(
-                build.id, build.as_placed.cell, build.version, build.attempt, build.generation, build.host
-            )
-        after, more = rows[-1]["id"] if rows else "", len(rows) == _PAGE
-    return found
+    async with database.read() as tx:
+        rows = await _ACTIVE(tx)
+    return {
+        build.id: PlaceByCell(
+            build.id, build.as_placed.cell, build.version, build.attempt, build.generation, build.host
+        )
+        for build in readable(rows)
+    }
 
 
 _WANTED = {
@@ -132,35 +125,27 @@ _WANTED = {
 }
 
 
-class Listing:
-    """Answers queries that list builds of a cell."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def find(self, question: FindInstances) -> InstancesFound:
-        given = {name: value for name in _WANTED if (value := getattr(question, name))}
-        conditions = [_WANTED[name] for name in given]
-        if question.statuses:
-            conditions.append(status_in(question.statuses))
-            if set(question.statuses).issubset(UNSETTLED_STATUSES):
-                conditions.append(UNSETTLED)  # in the words of an index; otherwise all builds would be read
-        else:
-            conditions.append("status NOT IN ('deleted', 'moved')")
-        conditions.append("placed <> ''")  # without a placement there is nothing to show
-        where = " AND ".join(conditions)
-        listed = sql(f"SELECT {BUILD} FROM builds WHERE {where} AND id > :after ORDER BY id LIMIT :most")
-        counted = sql(f"SELECT count(*) AS several FROM builds WHERE {where}")
-        async with self._database.read() as tx:
-            rows = await listed(tx, **given, after=question.after, most=question.limit + 1)
-            count = (await counted(tx, **given))[0]["several"] if question.count else 0
-        page = rows[: question.limit]
-        return InstancesFound(
-            instances=tuple(_instance(build) for build in readable(page)),
-            more=len(rows) > len(page),
-            count=count,
-            last=page[-1]["id"] if page else "",
-        )
+async def instances_page(tx: Transaction, question: FindInstances) -> InstancesFound:
+    given = {name: value for name in _WANTED if (value := getattr(question, name))}
+    conditions = [_WANTED[name] for name in given]
+    if question.statuses:
+        conditions.append(status_in(question.statuses))
+        if set(question.statuses).issubset(UNSETTLED_STATUSES):
+            conditions.append(UNSETTLED)  # in the words of an index; otherwise all builds would be read
+    else:
+        conditions.append("status NOT IN ('deleted', 'moved')")
+    conditions.append("placed <> ''")  # without a placement there is nothing to show
+    where = " AND ".join(conditions)
+    listed = sql(f"SELECT {BUILD} FROM builds WHERE {where} AND id > :after ORDER BY id LIMIT :most")
+    counted = sql(f"SELECT count(*) AS several FROM builds WHERE {where}")
+    rows = await listed(tx, **given, after=question.after, most=question.limit + 1)
+    page = rows[: question.limit]
+    return InstancesFound(
+        instances=tuple(_instance(build) for build in readable(page)),
+        more=len(rows) > len(page),
+        count=(await counted(tx, **given))[0]["several"] if question.count else 0,
+        last=page[-1]["id"] if page else "",
+    )
 
 
 def _instance(build: Build) -> Instance:

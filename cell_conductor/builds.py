@@ -5,7 +5,7 @@ stored. After a crash in between, the redelivered event makes the stored build r
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from bus.claims import ClaimAnswered, ClaimRequested, ClaimResult, ReleaseAnswered, ReleaseRequested
@@ -20,7 +20,7 @@ from bus.messages import (
     DestroyOrdered,
 )
 from bus.moves import HandoverReported, MoveOrdered, MoveReported, MoveSteered
-from bus.queries import BuildsFound, FindBuilds
+from bus.queries import BuildsFound, FindBuilds, FindInstances, InstancesFound
 from bus.sql.database import Database
 from bus.sql.failures import retrying
 from bus.sql.statement import Statement
@@ -28,6 +28,7 @@ from bus.vocabulary import Message
 from bus.worker import Outcome
 from cell_conductor import store
 from cell_conductor.applying import EventApplier, count_ends
+from cell_conductor.audit import instances_page
 from cell_conductor.core.build import Build, Effects, overdue, stands, undone
 from cell_conductor.core.events import AttemptLimits, CleanedUp, Event, ReleaseAnswer, Stalled, SwapAnswered
 from cell_conductor.core.phases import reminder
@@ -60,14 +61,13 @@ class Builds:
         *,
         limits: AttemptLimits | None = None,
         clock: Clock | None = None,
-        ring: Ring | None = None,
     ) -> None:
         self.database = database
         self.claim_many = claim_many
         self.release_many = release_many
         self.limits = limits or AttemptLimits()
         self.clock = clock or Clock()
-        self.ring = ring or Ring(database, clock=clock, lease=self.limits.agent_lease)
+        self.ring = Ring(database, self.clock, self.limits.agent_lease)
         self._applier = EventApplier(database, self.limits, self.clock)
         self._resumed = False
         # A transaction that lost a race is retried; after too many attempts the work is postponed.
@@ -147,6 +147,10 @@ class Builds:
             )
         )
 
+    async def find_instances(self, question: FindInstances) -> InstancesFound:
+        async with self.database.read() as tx:
+            return await instances_page(tx, question)
+
     async def time_out(self) -> Sequence[AgentReported | MoveReported]:
         """Return reminders for builds and moves whose agents are silent, and for guests left behind."""
         async with self.database.read() as tx:
@@ -157,32 +161,31 @@ class Builds:
         """Repeat the unanswered messages: at the first call of all builds, later of silent ones."""
         now = self.clock.now()
         since = now - self.limits.stalled_after if self._resumed else now
-        reminders: list[_Reminder] = []
+        builds: list[Build] = []
         for silent in (store.SILENT, store.SILENT_MOVES):
             page, after = PAGE, ""
             while page == PAGE:
                 waiting = await self._silent(silent, since, now, after)
-                for build in waiting:
-                    _, effects = step(build, Stalled(), now, self.limits)
-                    reminders += [effect for effect in effects if isinstance(effect, _Reminder)]
+                builds += waiting
                 page, after = len(waiting), max((build.id for build in waiting), default="")
-        if reminders:
-            log.info("repeated the messages that %d builds wait for", len(reminders))
+        if builds:
+            log.info("repeated the messages that %d builds wait for", len(builds))
         self._resumed = True
-        return await self._reminded(reminders)
+        return await self._reminders(builds)
 
     async def move(self) -> Sequence[_Reminder]:
         """Send the unanswered orders for nodes to the nodes' new agents."""
-        reminders: list[_Reminder] = []
-        now, roots = self.clock.now(), frozenset(self.ring.moved)
-        for build in await self.ring.builds_moved():
-            _, effects = step(build, Stalled(), now, self.limits)
-            effects = (*effects, *undone(build, roots=roots))
-            reminders += [effect for effect in effects if isinstance(effect, _Reminder)]
-        return await self._reminded(reminders)
+        roots = frozenset(self.ring.moved)
+        return await self._reminders(await self.ring.builds_moved(), roots)
 
-    async def _reminded(self, reminders: list[_Reminder]) -> list[_Reminder]:
-        return [message for message in await self.ring.addressed(reminders) if isinstance(message, _Reminder)]
+    async def _reminders(self, builds: Iterable[Build], roots: Collection[str] = ()) -> list[_Reminder]:
+        """Return the messages that builds wait for, and orders to destroy their leftovers on these hosts."""
+        now = self.clock.now()
+        effects: list[Message] = []
+        for build in builds:
+            effects += (*step(build, Stalled(), now, self.limits)[1], *undone(build, roots=roots))
+        addressed = await self.ring.addressed(effects)
+        return [message for message in addressed if isinstance(message, _Reminder)]
 
     async def prune(self) -> None:
         """Delete builds and moves that ended long ago and hold nothing."""

@@ -90,11 +90,9 @@ class CellMoves:
             return [Retry(1.0, f"placement is away: {away}")] * len(requests)
         fates = await self.builds.apply([(adoption.asked.build, adoption) for adoption in adoptions])
         for adoption in adoptions:
-            if adoption.held is not None and adoption.asked.build not in known:
-                log.info("build %s was there on %s, and is adopted", *_named(adoption))
-            elif adoption.held is not None:
-                held = (adoption.held.generation, adoption.held.allocations)
-                log.info("build %s on %s: by placement's generation %d it holds %s", *_named(adoption), *held)
+            if (held := adoption.held) is not None:
+                what = (adoption.asked.build, adoption.asked.chosen.host, held.generation, held.allocations)
+                log.info("build %s on %s: by placement's generation %d it holds %s", *what)
         for position, fate in zip(first.values(), fates, strict=True):
             outcomes[position] = fate
         return outcomes
@@ -136,7 +134,3 @@ class CellMoves:
                     adoption = Adoption(request, why="others claim for it at the same time: try again")
             adoptions[request.build] = adoption
         return list(adoptions.values())
-
-
-def _named(adoption: Adoption) -> tuple[str, str]:
-    return adoption.asked.build, adoption.asked.chosen.host

@@ -30,11 +30,10 @@ from bus.sql.transaction import Transaction
 from bus.vocabulary import Message
 from cell_conductor import ring_store as store
 from cell_conductor.core.build import Build
-from cell_conductor.core.ring import RingMember, Sightings, forgotten, moves, rehomed
+from cell_conductor.core.ring import RingMember, Sightings, forgotten, moves
 
 log = logging.getLogger(__name__)
 
-LEASE_SECONDS = 2.0
 CHECKS_PER_LEASE = 8  # checks of agents in the duration of a lease
 IDLE_SECONDS = 1.0  # between checks without agents that share nodes
 STRAYS_EVERY = 5.0  # seconds between checks for free nodes at disabled agents
@@ -47,11 +46,9 @@ FORGOTTEN_AFTER = 7 * 86400.0
 class Ring:
     """The agents and bare-metal nodes of one cell, and the commands of operators about them."""
 
-    def __init__(
-        self, database: Database, *, clock: Clock | None = None, lease: float = LEASE_SECONDS
-    ) -> None:
+    def __init__(self, database: Database, clock: Clock, lease: float) -> None:
         self.database = database
-        self.clock = clock or Clock()
+        self.clock = clock
         self.lease = lease
         self.moved: set[str] = set()  # nodes with a new owner, which needs all open orders again
         self._sightings = Sightings(lease / 2)
@@ -274,13 +271,12 @@ class Ring:
             return answer
         async with self.database.read() as tx:
             pool = next(member.pool for member in await store.members(tx) if member.agent == request.agent)
-            before = {node.root: node for node in await store.nodes(tx, pool)}
+            mine = {node.root for node in await store.nodes(tx, pool) if node.owner == request.agent}
         await self.settle(pool)
         async with self.database.read() as tx:
-            after = {node.root: node for node in await store.nodes(tx, pool)}
-        mine = [root for root, node in before.items() if node.owner == request.agent]
-        moved = sum(root in after and after[root].owner != request.agent for root in mine)
-        waiting = sum(root in after and after[root].leaving in ("free", "all") for root in mine)
+            after = [node for node in await store.nodes(tx, pool) if node.root in mine]
+        moved = sum(node.owner != request.agent for node in after)
+        waiting = sum(node.leaving in ("free", "all") for node in after)
         return AgentEditAnswered(moved=moved, waiting=waiting)
 
     async def _edit_once(self, request: AgentEditRequested) -> AgentEditAnswered:
@@ -298,7 +294,9 @@ class Ring:
             if strange := sorted(set(request.nodes) - mine.keys()):
                 return AgentEditAnswered(refused=f"{strange[0]} is no node of {member.agent}'s")
             chosen = [mine[root] for root in request.nodes] if request.nodes else list(mine.values())
-            leaving = rehomed((node for node in chosen if node.leaving != "gone"), request.to)
+            leaving = [
+                replace(node, leaving="all", to=request.to) for node in chosen if node.leaving != "gone"
+            ]
             await store.save(tx, member.pool, version, leaving)
         return AgentEditAnswered()
 

@@ -137,9 +137,8 @@ async def changed(tx: Transaction, pool: str, agent: str, seen: int, most: int) 
 
 async def owners(tx: Transaction, roots: Collection[str]) -> dict[str, tuple[str, int]]:
     """Return the agent and the epoch of each of these root providers that is a node of a pool."""
-    return {
-        row["root"]: (row["owner"], row["epoch"]) for row in await _OWNERS(tx, [(root,) for root in roots])
-    }
+    rows = await _OWNERS(tx, [(root,) for root in roots])
+    return {root: (owner, epoch) for root, owner, epoch in rows}
 
 
 async def add(tx: Transaction, pool: str, roots: Iterable[str]) -> int:

@@ -59,7 +59,8 @@ _UPDATE = sql(f"""
     FROM {{n: id str, version int, leftovers str, {_ROW}}}
     WHERE builds.id = n.id AND builds.version = n.version RETURNING builds.id
 """)
-_PLACE = sql("UPDATE builds SET placed = n.placed FROM {n: id str, placed str} WHERE builds.id = n.id")
+# for a build that was deleted before it was placed, or after a reshape
+PLACE = sql("UPDATE builds SET placed = n.placed FROM {n: id str, placed str} WHERE builds.id = n.id")
 _OVERDUE = [
     sql(f"SELECT {BUILD} FROM builds WHERE {condition} AND deadline <= :NOW ORDER BY deadline LIMIT :most")
     for condition in (
@@ -112,7 +113,7 @@ decode_leftovers = msgspec.json.Decoder(tuple[Leftover, ...]).decode
 
 def adding(made: Iterable[Build], now: float) -> BoundStatement:
     """Return the SQL insertion of new builds; its rows are the ids that were new."""
-    values = [(build.id, _text(build.placed), *_row(build)) for build in _in_order(made)]
+    values = [(build.id, encoded(build.placed), *_row(build)) for build in _in_order(made)]
     return _INSERT.of(values, now=now)
 
 
@@ -122,7 +123,7 @@ async def load(tx: Transaction, ids: Collection[str]) -> dict[str, Build]:
 
 def saving(changed: Iterable[Build], now: float) -> BoundStatement:
     """Return the SQL update of builds; its rows are the ids that no other writer changed meanwhile."""
-    rows = [(build.id, build.version, _text(build.leftovers), *_row(build)) for build in _in_order(changed)]
+    rows = [(build.id, build.version, encoded(build.leftovers), *_row(build)) for build in _in_order(changed)]
     return _UPDATE.of(rows, now=now)
 
 
@@ -133,17 +134,12 @@ async def save(tx: Transaction, changed: Collection[Build], now: float) -> None:
         raise Conflict(f"{len(changed) - updated} of {len(changed)} builds were changed meanwhile")
 
 
-async def place(tx: Transaction, build: Build) -> None:
-    """Store the placement of a build that was deleted before it was placed, or after a reshape."""
-    await _PLACE(tx, [(build.id, _encode(build.placed).decode())])
-
-
 async def overdue(tx: Transaction, now: float, limit: int) -> list[Build]:
     """Return builds and moves with silent agents, and builds with guests left behind for too long."""
     return [build for late in _OVERDUE for build in readable(await late(tx, now=now, most=limit))]
 
 
-def _text(value: Any) -> str:
+def encoded(value: Any) -> str:
     return _encode(value).decode() if value else ""
 
 
@@ -189,7 +185,7 @@ def _build(row: Mapping[str, Any]) -> Build:
         attempt=row["attempt"],
         generation=row["generation"],
         deadline=row["deadline"],
-        leftovers=_read_leftovers(row, hosts),
+        leftovers=_read_leftovers(row),
         moved=moved.hosts,
         became=moved.became,
         move=moved.move,
@@ -197,16 +193,13 @@ def _build(row: Mapping[str, Any]) -> Build:
     )
 
 
-def _read_leftovers(row: Mapping[str, Any], hosts: Sequence[Selection]) -> tuple[Leftover, ...]:
-    if not row["leftovers"] or not hosts:
-        return ()
+def _read_leftovers(row: Mapping[str, Any]) -> tuple[Leftover, ...]:
     try:
-        left = decode_leftovers(row["leftovers"])
+        return decode_leftovers(row["leftovers"]) if row["leftovers"] else ()
     except NOT_JSON as problem:
         # an operator has to release their resources
         log.error("build %s continues without its record of leftovers: %s", row["id"], problem)
         return ()
-    return tuple(leftover for leftover in left if 0 <= leftover.at < len(hosts))
 
 
 def _read_story(
@@ -214,13 +207,9 @@ def _read_story(
 ) -> _StoredContext:
     """Return the decoded state of a stored build, or if unreadable what its end needs, from other columns."""
     try:
-        state = _story(row["story"])
-        if 0 <= state.at < max(len(hosts), 1):
-            return state
-        problem: object = f"it is on its host {state.at} of {len(hosts)}"
-    except NOT_JSON as undecodable:
-        problem = undecodable
-    log.error("build %s continues without its history, which is unreadable: %s", row["id"], problem)
+        return _story(row["story"])
+    except NOT_JSON as problem:
+        log.error("build %s continues without its history, which is unreadable: %s", row["id"], problem)
     status = row["status"]
     return _StoredContext(
         cell=placed.cell if placed else "unknown",

@@ -11,11 +11,10 @@ from bus.clock import Clock
 from bus.sql.database import Database
 from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_MOVE, AGENT_MOVED, AGENT_REPORT, MOVE_HALF
 from bus.worker import Every, Worker, answers, every, on_many
-from cell_conductor.audit import Listing
 from cell_conductor.builds import AskMany, Builds
 from cell_conductor.core.events import AttemptLimits
 from cell_conductor.moves import CellMoves
-from cell_conductor.ring import CHECKS_PER_LEASE, Ring
+from cell_conductor.ring import CHECKS_PER_LEASE
 
 A = TypeVar("A", ClaimRequested, ReleaseRequested)
 R = TypeVar("R")
@@ -25,6 +24,7 @@ LINGER = 0.02  # one report costs a transaction as large as fifty do
 # What the handlers of builds and moves, and the reminders, publish
 _BUILD = [AGENT_BUILD, AGENT_DESTROY, topics.BUILD_ENDED, topics.BUILD_DELETED, topics.MOVE_ENDED, MOVE_HALF]
 _MOVE = [*_BUILD, AGENT_MOVE, topics.MOVE_PROGRESS, topics.HOST_FAILED]
+_ADOPTION = [AGENT_BUILD, topics.BUILD_ADOPTED]
 _REMINDERS = [AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, AGENT_MOVE, AGENT_MOVED, MOVE_HALF]
 
 
@@ -38,11 +38,9 @@ def cell_conductor(
     clock: Clock | None = None,
 ) -> Worker:
     """Return the conductor of one cell; any number of replicas may share the cell's database."""
-    limits = limits or AttemptLimits()
-    ring = Ring(database, clock=clock, lease=limits.agent_lease)
     asks = _as_this(cell, claim_many), _as_this(cell, release_many)
-    builds = Builds(database, *asks, limits=limits, clock=clock, ring=ring)
-    moves = CellMoves(builds)
+    builds = Builds(database, *asks, limits=limits, clock=clock)
+    moves, ring = CellMoves(builds), builds.ring
     return Worker(
         f"conductor.{cell}",
         consumes=[
@@ -52,12 +50,7 @@ def cell_conductor(
             ),
             on_many(topics.BUILD_DELETE.at(cell=cell), builds.receive_many, emits=_BUILD),
             on_many(topics.BUILD_RESHAPED.at(cell=cell), builds.reshape_many),
-            on_many(
-                topics.BUILD_ADOPT.at(cell=cell),
-                moves.adopt_many,
-                emits=[AGENT_BUILD, topics.BUILD_ADOPTED],
-                concurrency=1,
-            ),
+            on_many(topics.BUILD_ADOPT.at(cell=cell), moves.adopt_many, emits=_ADOPTION, concurrency=1),
             on_many(topics.MOVE_PLACED.at(cell=cell), moves.place_many, emits=_MOVE),
             on_many(topics.MOVE_HANDOVER.at(cell=cell), moves.hand_over_many, emits=_MOVE),
             on_many(
@@ -67,7 +60,7 @@ def cell_conductor(
         ],
         answers=[
             answers(topics.FIND_BUILDS, builds.find, cell=cell),
-            answers(topics.FIND_INSTANCES, Listing(database).find, cell=cell),
+            answers(topics.FIND_INSTANCES, builds.find_instances, cell=cell),
             answers(topics.FIND_MOVES, moves.find, cell=cell),
             answers(topics.LEASE, ring.lend, cell=cell),
             answers(topics.REPORT_NODES, ring.report_nodes, cell=cell),
@@ -75,12 +68,12 @@ def cell_conductor(
             answers(topics.EDIT_AGENT, ring.edit, cell=cell),
         ],
         asks=[topics.CELL_CLAIM, topics.CELL_RELEASE],
-        timers=_timers(builds, ring),
+        timers=_timers(builds),
     )
 
 
-def _timers(builds: Builds, ring: Ring) -> list[Every]:
-    limits = builds.limits
+def _timers(builds: Builds) -> list[Every]:
+    limits, ring = builds.limits, builds.ring
     return [
         every(limits.poll_every, builds.time_out, emits=[AGENT_REPORT, AGENT_MOVED]),
         every(limits.stalled_after / 2, builds.resume, emits=_REMINDERS, at_once=True),

@@ -154,16 +154,16 @@ async def print_remaining(bus: Bus, hosts: Sequence[Provider], reported: Collect
             cli.line(f"  {printable(called)}: ... and {len(left) - _SHOWN} more", "dim")
 
 
+_IS = {
+    "CLEANUP": "holds resources of a guest until its agent reports that it is destroyed",
+    "MIGRATION": "holds the former host of a moving instance until the move ends",
+    "INSTANCE": "holds resources there, and is no instance that its cell would move",
+}
+
+
 def _is(holder: Consumer) -> str:
-    match holder.type:
-        case "CLEANUP":
-            return "holds resources of a guest until its agent reports that it is destroyed"
-        case "MIGRATION":
-            return "holds the former host of a moving instance until the move ends"
-        case "INSTANCE":
-            return "holds resources there, and is no instance that its cell would move"
-        case _:
-            return f"holds resources there, and is none of berth's ({holder.type or 'unknown'})"
+    other = f"holds resources there, and is none of berth's ({holder.type or 'unknown'})"
+    return _IS.get(holder.type or "", other)
 
 
 async def print_plan(bus: Bus, hosts: Sequence[Provider], asked: MoveRequested, cli: Cli, state: str) -> int:

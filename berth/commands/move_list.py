@@ -49,7 +49,13 @@ async def list_command(
         under_way=not every,
         limit=limit,
     )
-    return await list_moves(cli, cell or (), question)
+    async with cli.bus("moves") as bus:
+        found, silent = await _ask(bus, await chosen_cells(bus, cli.settings, cell or ()), question)
+    found.sort(key=lambda move: (-move.since, move.move))
+    none = "none" if every else "no move is in progress (--all shows ended ones)"
+    cli.rows(found, moves_table(found, Clock().now()) if found else none)
+    all_shown(silent)
+    return 0
 
 
 @moves.command("show")
@@ -60,20 +66,7 @@ async def show_command(
     ],
 ) -> int:
     """Show a move: state, phases with durations, hosts tried, and the reason for its destination."""
-    return await show_move(cli, uuid_of(of, "a move or a build"))
-
-
-async def list_moves(cli: Cli, only: Sequence[str], question: FindMoves) -> int:
-    async with cli.bus("moves") as bus:
-        found, silent = await _ask(bus, await chosen_cells(bus, cli.settings, only), question)
-    found.sort(key=lambda move: (-move.since, move.move))
-    none = "no move is in progress (--all shows ended ones)" if question.under_way else "none"
-    cli.rows(found, moves_table(found, Clock().now()) if found else none)
-    all_shown(silent)
-    return 0
-
-
-async def show_move(cli: Cli, id_: str) -> int:
+    id_ = uuid_of(of, "a move or a build")
     async with cli.bus("moves") as bus:
         cells = await chosen_cells(bus, cli.settings, ())
         found, silent = await _ask(bus, cells, FindMoves(cell="any", moves=(id_,)))

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from bus import claims
 from bus.agent_builds import reshaped_mappings
-from bus.claims import Choice, ClaimRequested, ClaimResult, ConsumerClaim, Held, Refused, Retired
+from bus.claims import Choice, ClaimRequested, ClaimResult, Held, Refused, Retired
 from bus.guests import BuildAdopted, BuildAdoptRequested
 from bus.messages import AgentReported, Attempt, BuildPlaced, BuildReshaped, Selection
 from bus.vocabulary import MAX_CAUSE, MAX_ORDINAL, Allocations, Contended
@@ -192,18 +192,11 @@ AS_IT_WAS = "it was there before berth, and was adopted"
 
 
 def claim_of(asked: BuildAdoptRequested, held: Held | None = None) -> ClaimRequested:
-    """Return a claim of what an instance holds already, so that claims with the earlier generation fail.
-
-    If the generation is not known yet, the claim cannot succeed and only reads the allocations.
-    """
-    claim = ConsumerClaim(
-        consumer=asked.build,
-        generation=MAX_ORDINAL if held is None else held.generation,
-        choices=(Choice(allocations=(held or asked.chosen.choice).allocations),),
-        project=asked.spec.project,
-        user=asked.spec.user,
-    )
-    return ClaimRequested(claims=(claim,))
+    """Return a claim of what an instance holds already; claims with the earlier generation fail then."""
+    # While the generation is unknown, the claim cannot succeed and only reads the allocations.
+    generation = MAX_ORDINAL if held is None else held.generation
+    choice = Choice(allocations=(held or asked.chosen.choice).allocations)
+    return builds.claim_of(asked.build, generation, asked.spec, choice)
 
 
 def checked_allocations(
@@ -276,18 +269,9 @@ def _adopted_build(asked: BuildAdoptRequested, held: Held, now: float, version: 
         generation=held.generation,
         spec=asked.spec,
     )
-    return Build(
-        id=asked.build,
-        cell=asked.cell,
-        status="active",
-        placed=placed,
-        version=version,
-        attempt=1,
-        generation=held.generation,
-        started=now,
-        attempts=(builds.attempt_over(asked.chosen, "built", AS_IT_WAS, now, now),),
-        end="active",
-    )
+    built = builds.attempt_over(asked.chosen, "built", AS_IT_WAS, now, now)
+    build = builds.new_build(placed, now)
+    return replace(build, status="active", version=version, attempts=(built,), end="active")
 
 
 def _request(build: str) -> str:

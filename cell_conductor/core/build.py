@@ -10,7 +10,7 @@ from bus import messages
 from bus.agent_builds import sent_allocations
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, Held, ReleaseRequested, ReleaseResult
 from bus.claims import holder_consumer as holder_consumer
-from bus.moves import MovePlaced, MoveReported
+from bus.moves import MoveReported
 from bus.queries import BuildStands
 from bus.requests import BuildSpec
 from bus.vocabulary import MAX_CAUSE, Compact, Contended, Message
@@ -100,8 +100,19 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
         return self.placed
 
 
+def new_build(placed: messages.BuildPlaced, now: float) -> Build:
+    return Build(
+        id=placed.build,
+        cell=placed.cell,
+        status="building",
+        placed=placed,
+        attempt=1,
+        generation=placed.generation,
+        started=now,
+    )
+
+
 def stands(build: Build) -> BuildStands:
-    """Return the answer to a query about the state of a build."""
     return BuildStands(
         build=build.id,
         status=build.status,
@@ -145,21 +156,20 @@ def question(build: Build) -> ClaimRequested | ReleaseRequested:
     if build.status == "deleting" or build.doom:
         retire = "deleted" if build.status == "deleting" else f"error: {build.doom}"[:MAX_CAUSE]
         return ReleaseRequested(consumer=build.id, generation=build.generation, retire=retire, keep=holder)
-    return claim_of(build, *(spare.choice for spare in build.spares), keep=holder)
+    spares = (spare.choice for spare in build.spares)
+    return claim_of(build.id, build.generation, build.spec, *spares, keep=holder)
 
 
 def claim_of(
-    build: Build | MovePlaced, *choices: Choice, keep: str | None = None, take_over: str | None = None
+    consumer: str, generation: int | None, spec: BuildSpec, *choices: Choice, **more: Any
 ) -> ClaimRequested:
-    """Return a claim for the consumer of a build, or of the build of a placed move."""
     claim = ConsumerClaim(
-        consumer=build.id if isinstance(build, Build) else build.build,
-        generation=build.generation,
+        consumer=consumer,
+        generation=generation,
         choices=choices,
-        project=build.spec.project,
-        user=build.spec.user,
-        keep=keep,
-        take_over=take_over,
+        project=spec.project,
+        user=spec.user,
+        **more,
     )
     return ClaimRequested(claims=(claim,))
 
@@ -200,7 +210,6 @@ def destroy_left(build: Build, left: Leftover) -> messages.DestroyOrdered:
 
 
 def host_failed(build: Build, cause: str, ours: bool = True) -> messages.HostFailed:
-    """Return the notice to schedulers about a failed host."""
     return messages.HostFailed(**attempt_fields(build), cause=cause[:MAX_CAUSE], ours=ours)
 
 

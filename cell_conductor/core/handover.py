@@ -27,14 +27,9 @@ from cell_conductor.core.move import BUILT, KEPT, BuildMove, closed, half_of
 from cell_conductor.core.phases import Stepped
 from cell_conductor.core.placed_move import DELETED, new_move
 
-UNKNOWN = "its cell does not know the build"
 CHANGED = "the instance has changed: it has another attempt now"
 
 Goal = Literal["error", "aborted", "deleted"]
-
-
-def handover_of_unknown(order: HandoverProgress) -> Effects:
-    return (_not_going(order, UNKNOWN),) if order.say == "leave" else ()
 
 
 def handover(build: Build, order: HandoverProgress, now: float, limits: AttemptLimits) -> Stepped:
@@ -50,7 +45,7 @@ def handover(build: Build, order: HandoverProgress, now: float, limits: AttemptL
     if build.status in ("deleting", "deleted"):
         return _deleted_before(build, order, now, limits)
     if build.status != ("shelved" if order.kind == "unshelve" else "active"):
-        return build, (_not_going(order, f"the instance is {build.status}"),)
+        return build, (not_going(order, f"the instance is {build.status}"),)
     move = _leaving(build, order, now)
     build = replace(build, move=move)
     if order.kind in KEPT and order.attempt != move.was:
@@ -63,7 +58,7 @@ def handover_in_other_phase(build: Build, order: HandoverProgress) -> Effects:
     move = phases.open_move(build).id
     if order.move == move:
         return phases.waited_for(build)
-    return (_not_going(order, f"the instance is in the move {move}"),) if order.say == "leave" else ()
+    return (not_going(order, f"the instance is in the move {move}"),) if order.say == "leave" else ()
 
 
 def _leaving(build: Build, order: HandoverProgress, now: float) -> BuildMove:
@@ -79,10 +74,10 @@ def _deleted_before(build: Build, order: HandoverProgress, now: float, limits: A
     build = replace(build, move=closed(move, "deleted", DELETED, "", "", now))
     if order.kind in KEPT and build.placed is not None:
         build = builds.with_leftover(build, Leftover(order.attempt, build.at, now + limits.cleanup_timeout))
-    return build, (_not_going(order, DELETED, "deleted"), *phases.repeated_move_end(build))
+    return build, (not_going(order, DELETED, "deleted"), *phases.repeated_move_end(build))
 
 
-def _not_going(
+def not_going(
     order: HandoverProgress, why: str, outcome: Literal["failed", "deleted"] = "failed"
 ) -> HandoverReported:
     return half_of(order, "leaving", outcome, cause=why)
@@ -223,8 +218,6 @@ def event_of_moved(build: Build, event: Event) -> Stepped:
     move = build.move
     assert move is not None, f"{build.id} has moved, by no move"
     match event:
-        case BuildPlaced():
-            return build, builds.repeated_end(build)
         case BuildDeleteRequested():
             return build, (deleted_elsewhere(move, event),)
         case AgentReported(outcome="built" | "failed" | "progress"):  # no message waits for it any more

@@ -119,9 +119,7 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
         if self.end:
             return self.end
         if self.phase == "undo":
-            if not self.is_returning:
-                return "swap"
-            return {"reverted": "revert", "aborted": "abort"}.get(self.goal, "undo")
+            return {"": "swap", "reverted": "revert", "aborted": "abort"}.get(self.goal, "undo")
         return self.phase
 
 
@@ -199,7 +197,6 @@ def end_messages(move: BuildMove) -> tuple[Message, ...]:
 
 
 def move_state(move: BuildMove) -> moves.MoveStands:
-    """Return the answer to a query about a move."""
     return moves.MoveStands(
         **_named_fields(move),
         phase=move.shown,

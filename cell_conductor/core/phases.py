@@ -65,7 +65,6 @@ def enter(build: Build, phase: moves.Phase, now: float, limits: AttemptLimits, *
 
 
 def end_phase(build: Build, outcome: moves.PhaseOutcome, cause: str, now: float) -> Build:
-    """Record the end of the current phase of a move."""
     move = open_move(build)
     sends = move.phase == "send"
     host = build.hosts[move.source] if sends else build.host
@@ -288,11 +287,10 @@ def question(build: Build) -> ClaimRequested | ReleaseRequested:
         return ReleaseRequested(
             consumer=build.id, generation=build.generation, keep=holder, retire=SHELVED
         )  # its boot, if redelivered, must not be placed again
-    if move.afresh:
-        source = build.hosts[move.source].choice.allocations
-        return builds.claim_of(build, Choice(allocations=source), keep=holder)
-    kept = builds.holder_consumer(build.id, move.placed.attempt)
-    return builds.claim_of(build, Choice(allocations={}), keep=holder, take_over=kept)
+    source = build.hosts[move.source].choice.allocations if move.afresh else {}
+    kept = None if move.afresh else builds.holder_consumer(build.id, move.placed.attempt)
+    named = build.id, build.generation, build.spec
+    return builds.claim_of(*named, Choice(allocations=source), keep=holder, take_over=kept)
 
 
 def _ordered(build: Build, move: moves.BuildMove, phase: MovePhase) -> MoveOrdered:

@@ -128,15 +128,14 @@ def late_steering(build: Build | None, event: MoveSteered) -> Effects:
 
 
 def undone_unknown(placed: MovePlaced) -> claims.ClaimRequested | claims.ReleaseRequested | None:
-    """Return the question that undoes the claim of a move of an unknown build, if anything was claimed.
-    Nothing was ordered, so the destination is free, and the holder's resources return to the build.
-    """
+    """Return the question that undoes the claim of a move of an unknown build; nothing was ordered yet."""
     if placed.kind == "unshelve":
         return claims.ReleaseRequested(consumer=placed.build, generation=placed.generation, retire=SHELVED)
     if placed.kind not in KEPT:
         return None
     kept = builds.holder_consumer(placed.build, placed.attempt)
-    return builds.claim_of(placed, claims.Choice(allocations={}), take_over=kept)
+    nothing = claims.Choice(allocations={})
+    return builds.claim_of(placed.build, placed.generation, placed.spec, nothing, take_over=kept)
 
 
 def late_move_report(build: Build, report: MoveReported) -> Stepped:

@@ -194,11 +194,6 @@ def _has_stopped(node: RingNode, owner: RingMember) -> bool:
     return not owner.alive or owner.seen >= node.version
 
 
-def rehomed(nodes: Iterable[RingNode], to: str) -> list[RingNode]:
-    """Return the nodes marked to get another agent, even if they have instances."""
-    return [replace(node, leaving="all", to=to) for node in nodes]
-
-
 def _given(node: RingNode, to: str) -> RingNode:
     return replace(node, owner=to, epoch=node.epoch + 1, leaving="", to="")
 

@@ -26,13 +26,7 @@ from cell_conductor.core import events
 from cell_conductor.core.answers import adopted, doomed, release_answered, reshaped, stale_report, swapped
 from cell_conductor.core.build import Build, Effects
 from cell_conductor.core.events import AttemptLimits, Event
-from cell_conductor.core.handover import (
-    arrives,
-    event_of_moved,
-    handover,
-    handover_in_other_phase,
-    handover_of_unknown,
-)
+from cell_conductor.core.handover import arrives, event_of_moved, handover, handover_in_other_phase, not_going
 from cell_conductor.core.move_step import step_of_move
 from cell_conductor.core.phases import Stepped, repeated_move_end
 from cell_conductor.core.placed_move import begun, end_of_refused, late_move_report, late_steering
@@ -80,19 +74,21 @@ def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> Ste
             return late_move_report(build, event)
         case MoveSteered():
             return build, late_steering(build, event)
-    if isinstance(event, AgentReported) and event.attempt != build.attempt:
-        return build, stale_report(build, event)
-    if isinstance(event, BuildReshaped):
-        return reshaped(build, event), ()
-    if build.move is not None:
-        match event:  # another conductor has ended the move: see _error
-            case events.SwapAnswered(asked_in=asked) if asked:
-                return build, repeated_move_end(build)
-            case events.ReleaseAnswer(asked_in="moving"):
-                return build, repeated_move_end(build)
-    is_deletable = build.status in ("building", "swapping", "active", "deleting")
-    if isinstance(event, BuildDeleteRequested) and is_deletable:
-        return _delete(build, event, now, limits)
+        case AgentReported() if event.attempt != build.attempt:
+            return build, stale_report(build, event)
+        case BuildReshaped():
+            return reshaped(build, event), ()
+        # of a move that another conductor has ended: see _error
+        case events.SwapAnswered(asked_in=asked) if asked:
+            return build, repeated_move_end(build)
+        case events.ReleaseAnswer(asked_in="moving"):
+            return build, repeated_move_end(build)
+        case BuildPlaced() if build.placed is not None and build.status not in ("building", "swapping"):
+            return build, builds.repeated_end(build)
+        case AgentReported(outcome="progress") if build.status in ("shelved", "error", "deleted"):
+            return build, (builds.destroy(build),)  # too late: no message waits for it any more
+        case BuildDeleteRequested() if build.status in ("building", "swapping", "active", "deleting"):
+            return _delete(build, event, now, limits)
     match build.status:
         case "building":
             return _building(build, event, now, limits)
@@ -117,16 +113,7 @@ def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> Ste
 def _unknown(event: Event, now: float, limits: AttemptLimits) -> tuple[Build | None, Effects]:
     match event:
         case BuildPlaced():
-            build = Build(
-                id=event.build,
-                cell=event.cell,
-                status="building",
-                placed=event,
-                attempt=1,
-                generation=event.generation,
-                started=now,
-                deadline=now + limits.build_timeout,
-            )
+            build = replace(builds.new_build(event, now), deadline=now + limits.build_timeout)
             return build, (builds.order(build),)
         case BuildDeleteRequested():  # remembered, in case its placement is still on the way
             build = Build(id=event.build, cell=event.cell, status="deleted", placed=None)
@@ -135,8 +122,8 @@ def _unknown(event: Event, now: float, limits: AttemptLimits) -> tuple[Build | N
             return arrives(None, event, now, limits) or (None, end_of_refused(event, now))
         case MovePlaced():
             return None, end_of_refused(event, now)
-        case HandoverProgress():
-            return None, handover_of_unknown(event)
+        case HandoverProgress(say="leave"):
+            return None, (not_going(event, "its cell does not know the build"),)
         case events.MoveImpossible():
             return None, end_of_refused(event.placed, now)
         case MoveSteered():
@@ -202,7 +189,7 @@ def _active(build: Build, event: Event) -> Stepped:
     match event:
         case AgentReported(outcome="built" | "failed") if build.move is not None:
             return build, repeated_move_end(build)
-        case BuildPlaced() | AgentReported(outcome="built" | "failed" | "overdue"):
+        case AgentReported(outcome="built" | "failed" | "overdue"):
             return build, (builds.ended(build),)
         case _:
             return build, ()
@@ -210,12 +197,8 @@ def _active(build: Build, event: Event) -> Stepped:
 
 def _shelved(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:
     match event:
-        case BuildPlaced():
-            return build, (builds.ended(build),)
         case AgentReported(outcome="destroyed"):
             return build, repeated_move_end(build)
-        case AgentReported(outcome="progress"):  # no message waits for it any more
-            return build, (builds.destroy(build),)
         case AgentReported(outcome="built" | "failed"):
             return build, (builds.destroy(build), *repeated_move_end(build))
         case BuildDeleteRequested():  # nothing is left to destroy
@@ -227,8 +210,6 @@ def _shelved(build: Build, event: Event, now: float, limits: AttemptLimits) -> S
 
 def _error(build: Build, event: Event) -> Stepped:
     match event:
-        case BuildPlaced():
-            return build, (builds.ended(build),)
         case (
             AgentReported(outcome="failed" | "overdue")
             # or our question, when another conductor was quicker with the same event and may have died before
@@ -237,7 +218,7 @@ def _error(build: Build, event: Event) -> Stepped:
             | events.ReleaseAnswer(asked_in="swapping")
         ):
             return build, (builds.destroy(build), builds.ended(build))
-        case AgentReported(outcome="built" | "progress"):  # too late: no message waits for it any more
+        case AgentReported(outcome="built"):
             return build, (builds.destroy(build),)
         case BuildDeleteRequested():
             build = replace(build, status="deleted", replies=(event.reply_to,))
@@ -251,7 +232,7 @@ def _deleting(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
         case AgentReported(outcome="overdue") if now >= build.deadline:
             build = builds.add_leftover(build, now, limits.cleanup_timeout)
             return build, (builds.question(build),)
-        case BuildPlaced() | AgentReported(outcome="built" | "failed" | "overdue"):
+        case AgentReported(outcome="built" | "failed" | "overdue"):
             return build, builds.repeated_end(build)
         case AgentReported(outcome="destroyed"):
             return build, (builds.question(build),)
@@ -265,18 +246,14 @@ def _deleting(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
 
 def _deleted(build: Build, event: Event) -> Stepped:
     match event:
-        case BuildPlaced() if build.placed is None:
+        case BuildPlaced():
             doom = "deleted before it was built"
             build = replace(
                 build, status="swapping", placed=event, attempt=1, generation=event.generation, doom=doom
             )
             return build, (builds.question(build),)
-        case BuildPlaced():
-            return build, builds.repeated_end(build)
         case AgentReported(outcome="built" | "failed"):  # a late agent
             return build, (builds.destroy(build), *builds.repeated_end(build))
-        case AgentReported(outcome="progress"):
-            return build, (builds.destroy(build),)
         case AgentReported(outcome="destroyed" | "overdue") | events.ReleaseAnswer(asked_in="deleting"):
             end = builds.repeated_end(build) if build.end == "error" else ()
             return build, (*end, *(builds.deleted(build, reply_to) for reply_to in build.replies))

@@ -16,7 +16,6 @@ from bus.resources import Consumer, FindAllocations
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
-from cell_conductor.audit import Listing
 from cell_conductor.builds import Builds
 from cell_conductor.moves import CellMoves
 from placement_worker import Placement
@@ -43,7 +42,6 @@ class AdoptingCell:
         self.placement, self.answers_lost = placement, 0
         self.builds = Builds(database, self.claim_many, self.release_many, clock=placement.clock)
         self.adoptions = CellMoves(self.builds)
-        self.listing = Listing(database)
 
     async def claim_many(self, orders: Any) -> Any:
         answers = await self.placement.claims.claim_many(orders, cell="c1")
@@ -108,7 +106,7 @@ async def test_an_adopted_instance_becomes_a_build_and_its_agent_receives_the_or
     assert stands is not None and held is not None
     assert (stands.status, stands.host, stands.attempt, stands.generation) == ("active", "host-1", 1, 2)
     assert (held.generation, held.client, held.allocations) == (2, False, on_hosts(1, VCPU=2))
-    [listed] = (await cell.listing.find(FindInstances(cell="c1", host="host-1"))).instances
+    [listed] = (await cell.builds.find_instances(FindInstances(cell="c1", host="host-1"))).instances
     assert (listed.name, listed.flavor, listed.project) == ("web", "old", "p1")
 
 

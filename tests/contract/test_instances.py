@@ -33,7 +33,6 @@ from bus.sql.migrations import migrate
 from bus.vocabulary import Allocations
 from bus.worker import Worker, answers, on
 from cell_conductor import cell_conductor
-from cell_conductor.audit import Listing
 from cell_conductor.builds import Builds
 from compute_sim import Durations, FaultPlan, Hardware, SimOptions, compute_sim, fleet
 from tests.support.buses import serving
@@ -58,7 +57,7 @@ def named(build: int, project: str = "p", name: str = "") -> BuildPlaced:
     return replace(a_placed(build), spec=replace(SPEC, project=project, name=name))
 
 
-async def six_builds(database: Database) -> None:
+async def six_builds(database: Database) -> Builds:
     """1 to 6: building, active, in error, deleted, deleting, and one on its second host."""
     books = Books()
     builds = Builds(database, books.claim_many, books.release_many)
@@ -77,13 +76,13 @@ async def six_builds(database: Database) -> None:
     )
     await builds.receive_many([a_delete(placed[3]), a_delete(placed[4]), a_delete(a_placed(9))])
     await builds.report_many([an_agent_report(a_destroy_order(placed[3]), "destroyed")])
+    return builds
 
 
 @pytest.fixture
-async def listed(database: Database) -> Listing:
+async def listed(database: Database) -> Builds:
     await migrate(database, "cell_conductor")
-    await six_builds(database)
-    return Listing(database)
+    return await six_builds(database)
 
 
 ASKED = [
@@ -103,17 +102,17 @@ ASKED = [
 
 @pytest.mark.parametrize(("asked", "expected"), ASKED)
 async def test_builds_are_found_by_filters(
-    listed: Listing, asked: dict[str, Any], expected: list[int]
+    listed: Builds, asked: dict[str, Any], expected: list[int]
 ) -> None:
-    found = await listed.find(FindInstances(cell=CELL, count=True, **asked))
+    found = await listed.find_instances(FindInstances(cell=CELL, count=True, **asked))
     assert [instance.build for instance in found.instances] == [uid(n, "b") for n in expected]
     assert (found.more, found.count) == (False, len(expected))
 
 
-async def test_a_page_ends_where_the_next_begins_and_only_the_first_counts(listed: Listing) -> None:
+async def test_a_page_ends_where_the_next_begins_and_only_the_first_counts(listed: Builds) -> None:
     seen, after, pages = [], "", 0
     while True:
-        page = await listed.find(FindInstances(cell=CELL, limit=2, after=after))
+        page = await listed.find_instances(FindInstances(cell=CELL, limit=2, after=after))
         seen += [instance.build for instance in page.instances]
         pages, after = pages + 1, page.last
         assert page.count == 0
@@ -122,23 +121,23 @@ async def test_a_page_ends_where_the_next_begins_and_only_the_first_counts(liste
     assert (seen, pages) == ([uid(n, "b") for n in (1, 2, 3, 5, 6)], 3)
 
 
-async def test_the_fields_of_a_listed_build(listed: Listing) -> None:
-    failed, six = (await listed.find(FindInstances(cell=CELL, statuses=("error",)))).instances, None
+async def test_the_fields_of_a_listed_build(listed: Builds) -> None:
+    failed, six = (await listed.find_instances(FindInstances(cell=CELL, statuses=("error",)))).instances, None
     assert (failed[0].reason, failed[0].flavor, failed[0].name) == (
         "aborted: host0 failed: bad image",
         "small",
         "web",
     )
-    [six] = (await listed.find(FindInstances(cell=CELL, host="host1"))).instances
+    [six] = (await listed.find_instances(FindInstances(cell=CELL, host="host1"))).instances
     assert (six.status, six.attempt, six.root, six.project) == ("building", 2, uid(1, "c"), "even")
 
 
 async def test_a_build_that_cannot_be_read_keeps_no_other_from_being_listed(
-    listed: Listing, database: Database
+    listed: Builds, database: Database
 ) -> None:
     async with database.write() as tx:
         await tx.execute(text("UPDATE builds SET placed = 'x' WHERE id = :id"), {"id": uid(2, "b")})
-    page = await listed.find(FindInstances(cell=CELL, limit=3))
+    page = await listed.find_instances(FindInstances(cell=CELL, limit=3))
     assert ([instance.build for instance in page.instances], page.last) == (
         [uid(1, "b"), uid(3, "b")],
         uid(3, "b"),

@@ -18,12 +18,10 @@ from bus.queries import FindBuilds, FindInstances
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
-from cell_conductor.audit import Listing
 from cell_conductor.builds import Builds
 from cell_conductor.core.build import holder_consumer
 from cell_conductor.core.events import AttemptLimits
 from cell_conductor.moves import CellMoves
-from cell_conductor.ring import Ring
 from tests.support.conductor_builders import (
     CELL,
     Books,
@@ -52,7 +50,7 @@ class MovingCell:
         self.books = Books(ONE)
         self.restart()
 
-    def restart(self, ring: Ring | None = None) -> None:
+    def restart(self) -> None:
         chance = random.Random(1)
         self.builds = Builds(
             self.database,
@@ -60,7 +58,6 @@ class MovingCell:
             self.books.release_many,
             limits=AttemptLimits(3, 100.0, 600.0, 5000.0),
             clock=Clock(now=lambda: self.now, chance=chance, monotonic=lambda: self.now),
-            ring=ring,
         )
         self.moves = CellMoves(self.builds)
 
@@ -188,10 +185,9 @@ async def test_a_silent_phase_times_out(everywhere: MovingCell) -> None:
 
 async def test_a_list_has_the_host_where_the_guest_is(everywhere: MovingCell) -> None:
     cell = everywhere
-    listing = Listing(cell.database)
 
     async def on(host: str) -> list[tuple[str, str]]:
-        found = await listing.find(FindInstances(cell=CELL, host=host))
+        found = await cell.builds.find_instances(FindInstances(cell=CELL, host=host))
         return [(instance.status, instance.host) for instance in found.instances]
 
     prepare = await cell.ordered(cell.claimed())
@@ -262,7 +258,6 @@ async def test_a_move_ended_by_another_conductor_ends_only_once(everywhere: Movi
 
 
 async def test_an_instance_on_a_node_that_agents_share_does_not_move(cell: MovingCell) -> None:
-    ring = Ring(cell.database, clock=cell.builds.clock)
     async with cell.database.write() as tx:
         await tx.execute(
             text(
@@ -278,7 +273,7 @@ async def test_an_instance_on_a_node_that_agents_share_does_not_move(cell: Movin
                 " VALUES ('a', 'p', 'r', 1, 0, true, false, 2.0, 0, 0.0)"
             )
         )
-    cell.restart(ring)
+    cell.restart()
     assert short(await cell.came_of(cell.claimed())) == ["ended error at host0"]
     assert cell.books.held == {ONE.build: (3, ONE.chosen.choice.allocations)}
 

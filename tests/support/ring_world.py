@@ -6,7 +6,7 @@ Every write to the simulated Ironic is compared with the cell's database at its 
 import asyncio
 import contextvars
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Coroutine, Generator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ from bus import topics
 from bus.claims import Choice
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.leases import AgentEditAnswered, AgentEditRequested, AgentsFound, FindAgents
+from bus.leases import AgentEditAnswered, AgentEditRequested
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildPlaced, Selection
 from bus.openstack import Access
@@ -143,7 +143,6 @@ class WatchedWay(httpx.AsyncBaseTransport):
 
     async def _arrive(self, request: httpx.Request) -> httpx.Response:
         await asyncio.sleep(self._world.chance.uniform(0.0, NETWORK))
-        self._world.arrives(self._agent, request.method)
         if request.method != "GET":
             self._world.saw_write(self._agent, self._life, request.url.path.split("/")[3])
         return await self._asgi.handle_async_request(request)
@@ -182,7 +181,6 @@ class RingCloud:
         self.lives = 0
         self.writes = 0
         self.faults: list[str] = []
-        self.arrives: Callable[[str, str], None] = lambda agent, method: None  # called before each request
         self._wrote: dict[str, tuple[int, str, int]] = {}  # node → epoch, agent, life of the last write there
         self.ended: dict[str, BuildEnded] = {}
         self.placed: dict[str, BuildPlaced] = {}
@@ -263,9 +261,6 @@ class RingCloud:
 
     def occupied(self) -> set[str]:
         return self.books.full
-
-    async def stands(self) -> AgentsFound:
-        return await self.bus.asker(topics.FIND_AGENTS)(FindAgents(cell=CELL))
 
     async def edit(self, **what: Any) -> AgentEditAnswered:
         return await self.bus.asker(topics.EDIT_AGENT)(AgentEditRequested(cell=CELL, **what))

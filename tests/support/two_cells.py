@@ -45,7 +45,6 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from bus.worker import Outcome
-from cell_conductor.audit import Listing
 from cell_conductor.builds import Builds
 from cell_conductor.core.events import AttemptLimits
 from cell_conductor.moves import CellMoves
@@ -87,7 +86,6 @@ class PlainCell:
         release = partial(placement.claims.release_many, cell=name)
         self.builds = Builds(database, claim, release, limits=LIMITS, clock=clock)
         self.moves = CellMoves(self.builds)
-        self.listing = Listing(database)
 
     async def timers(self) -> list[Message]:
         return [*await self.builds.time_out(), *await self.builds.resume()]
@@ -283,7 +281,7 @@ class CellsApart:
         """Cell, status and host, wherever it is listed."""
         found = []
         for name, cell in self.cells.items():
-            page = await cell.listing.find(FindInstances(cell=name))
+            page = await cell.builds.find_instances(FindInstances(cell=name))
             found += [
                 (name, instance.status, instance.host)
                 for instance in page.instances

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from cell_conductor.core.ring import RingMember, RingNode, Use, forgotten, moves, preference, rehomed
+from cell_conductor.core.ring import RingMember, RingNode, Use, forgotten, moves, preference
 from tests.support.ids import uid
 
 POOL = "metal"
@@ -102,7 +102,7 @@ def test_free_nodes_of_a_dead_agent_move_and_used_nodes_wait() -> None:
 
 
 def test_nodes_move_to_the_next_agent_on_the_ring() -> None:
-    nodes = rehomed(a_pool(20, "a"), "")
+    nodes = [replace(node, leaving="all") for node in a_pool(20, "a")]
     members = [OFF, B, C]
     after = moves(nodes, members, dict.fromkeys([node.root for node in nodes], "held"))
     order = preference(["b", "c"])
