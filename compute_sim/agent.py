@@ -160,15 +160,8 @@ class SimulatedAgent:
             for build in dict.fromkeys(builds)
             for _, guest in sorted(by_build.get(build, {}).items())
         )
-        return GuestsReported(
-            cell=asked.cell,
-            agent=asked.agent,
-            builds=asked.builds,
-            guests=guests,
-            reply_to=asked.reply_to,
-            after=asked.after,
-            more=more,
-        )
+        same = {name: getattr(asked, name) for name in ("cell", "agent", "builds", "reply_to", "after")}
+        return GuestsReported(**same, guests=guests, more=more)
 
     def drop(self, guest: GuestRecord) -> AgentReported:
         """Destroy one guest and no other guest of its build."""
@@ -204,11 +197,8 @@ class SimulatedAgent:
         self._looked = now
         if before is None or now - before <= self.absent_after or not self.power.on:
             return
-        log.warning(
-            "%s was paused for %.1f s: it asks placement for the owners of its guests",
-            self.agent,
-            now - before,
-        )
+        paused = self.agent, now - before
+        log.warning("%s was paused for %.1f s: it asks placement for the owners of its guests", *paused)
         self._absences += 1
         self._power_changed(False)
         self._power_changed(True)

@@ -176,10 +176,8 @@ class HostTrees:
             return
         often = self._not_taken[host.root] = self._not_taken.get(host.root, 0) + 1
         if often >= MOST_IGNORED_REPORTS:
-            log.error(
-                "placement has taken none of the last %d reports of %s: `berth dead list` may say why",
-                *(often, host.host),
-            )
+            text = "placement has taken none of the last %d reports of %s: `berth dead list` may say why"
+            log.error(text, often, host.host)
 
 
 def _but_for_use(provider: Provider) -> tuple[object, ...]:

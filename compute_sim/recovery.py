@@ -76,17 +76,15 @@ class GuestRecovery:
         for guest, whose in judged:
             if not agent.disk.hosted.is_there(guest):  # an order has decided meanwhile
                 continue
+            described = agent.agent, guest.build, guest.host
             if whose == "ours":
                 agent.disk.wake(guest)
             elif whose == "unknown" and self.spares:
                 if (guest.build, guest.attempt) not in self._spared:
                     self._spared.add((guest.build, guest.attempt))
-                    described = agent.agent, guest.build, guest.host
-                    log.warning(
-                        "%s: placement has nothing for the guest of %s on %s: it is stopped", *described
-                    )
+                    text = "%s: placement has nothing for the guest of %s on %s: it is stopped"
+                    log.warning(text, *described)
             elif whose in _LOST:
-                described = agent.agent, guest.build, guest.host
                 log.warning("%s: the guest of %s on %s is not its own any more: it is destroyed", *described)
                 dropped.append(agent.drop(guest))
         await agent.disk.settled()
@@ -114,16 +112,13 @@ class GuestRecovery:
         if not guest.allocations:
             return "ours"  # without allocations placement cannot tell
         build, holder_held = held.get(guest.build), held.get(holder_consumer(guest.build, guest.attempt))
-        holder_type = (
-            holder_held.type if holder_held is not None and self._is_of(holder_held, guest.root) else NOTHING
-        )
+        holder_type: str | None = NOTHING
+        if holder_held is not None and self._is_of(holder_held, guest.root):
+            holder_type = holder_held.type
         # The allocations of the build's next guest on this host are not this one's.
         guests = self.agent.disk.hosted.there.get(guest.build, {}).items()
-        later = [
-            attempt
-            for attempt, guest_found in guests
-            if guest_found.root == guest.root and attempt > guest.attempt
-        ]
+        here = (attempt for attempt, other in guests if other.root == guest.root)
+        later = [attempt for attempt in here if attempt > guest.attempt]
         holders = [held[name] for name in _others(guest, min(later, default=None)) if name in held]
         otherwise = any(holder.type == MIGRATION and self._is_of(holder, guest.root) for holder in holders)
         return ownership(build is not None and self._is_of(build, guest.root), holder_type, otherwise)

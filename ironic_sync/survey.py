@@ -105,11 +105,8 @@ class Survey:
         """Return which of the given providers are nodes that this process manages."""
         agents = self.selection.all_agents()
         found = await self.placed_now(uuids)
-        return {
-            uuid: provider
-            for uuid, provider in found.items()
-            if _is_node(provider) and provider.agent in agents
-        }
+        ours = (provider for provider in found.values() if provider.agent in agents)
+        return {provider.id: provider for provider in ours if _is_node(provider)}
 
     async def _ask(self, **conditions: Any) -> tuple[Provider, ...]:
         return (await self.find(FindProviders(parts=PARTS, **conditions))).providers

@@ -143,11 +143,8 @@ def _moves(stored: Sequence[TreeProvider], tree: ProviderTree) -> Iterable[Inven
         for name in was.inventories:
             if not was.used.get(name) or (now is not None and name in now.inventories):
                 continue
-            to = tuple(
-                provider.id
-                for provider in tree.providers
-                if name in provider.inventories and name not in had.get(provider.id, ())
-            )
+            gained = (new for new in tree.providers if name not in had.get(new.id, ()))
+            to = tuple(new.id for new in gained if name in new.inventories)
             if to:
                 yield InventoryMove(provider=was.id, resource_class=name, to=to)
 

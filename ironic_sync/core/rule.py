@@ -99,8 +99,4 @@ def inventory_of(event: NodeChanged, *, skip_reserve_in_use: bool = False) -> In
 
 def is_open(report: InventoryReported) -> bool:
     """Return whether a report of a node allows an instance on it."""
-    return any(
-        inventory.reserved == 0
-        for provider in report.providers
-        for inventory in provider.inventories.values()
-    )
+    return any(has.reserved == 0 for node in report.providers for has in node.inventories.values())

@@ -152,9 +152,6 @@ def image_lacking(node: MetalNode, spec: BuildSpec) -> str:
 
 def _traits(flavor: Flavor, of_image: Sequence[str]) -> list[str]:
     """Return the traits that the deployment requires; Ironic refuses a node that has lost one."""
-    matches = (
-        re.fullmatch(r"trait[\w-]*:(\w+)", name)
-        for name, value in flavor.extra_specs.items()
-        if value == "required"
-    )
+    required = (name for name, value in flavor.extra_specs.items() if value == "required")
+    matches = (re.fullmatch(r"trait[\w-]*:(\w+)", name) for name in required)
     return sorted({match[1] for match in matches if match} | set(of_image))
