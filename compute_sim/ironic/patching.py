@@ -78,19 +78,13 @@ def not_acceptable(text: str = "Request not acceptable.") -> ApiRefusal:
 
 
 def locked(node: SimNode) -> ApiRefusal:
-    return ApiRefusal(
-        409,
-        f"Node {node.uuid} is locked by host {node.reservation}, please retry after the current operation "
-        "is completed.",
-    )
+    text = f"Node {node.uuid} is locked by host {node.reservation}"
+    return ApiRefusal(409, f"{text}, please retry after the current operation is completed.")
 
 
 def wrong_state(action: str, node: SimNode, state: str | None) -> ApiRefusal:
-    return ApiRefusal(
-        400,
-        f'The requested action "{action}" can not be performed on node "{node.uuid}" while it is in state '
-        f'"{state}".',
-    )
+    text = f'The requested action "{action}" can not be performed on node "{node.uuid}"'
+    return ApiRefusal(400, f'{text} while it is in state "{state}".')
 
 
 PATCHABLE = (

@@ -142,12 +142,8 @@ class Churn:
         nodes = self.conductor.nodes
         start = self._chance.randrange(len(nodes))
         for node in islice(nodes.values(), start, start + _TRIES):
-            if (
-                node.provision_state == "available"
-                and node.instance_uuid is None
-                and node.reservation is None
-                and not node.maintenance
-            ):
+            available = node.provision_state == "available" and not node.maintenance
+            if available and node.instance_uuid is None and node.reservation is None:
                 return node
         return None
 
