@@ -92,11 +92,9 @@ class OneAgent:
         return said.cause or said.outcome
 
     async def destroy(self, number: int) -> None:
-        await self.does.destroy(
-            DestroyOrdered(
-                build=uid(number, "b"), attempt=1, cell="c1", agent="a1", root=self.hosts[0].root, host="h"
-            )
-        )
+        root, build = self.hosts[0].root, uid(number, "b")
+        order = DestroyOrdered(build=build, attempt=1, cell="c1", agent="a1", root=root, host="h")
+        await self.does.destroy(order)
 
 
 @pytest.fixture
