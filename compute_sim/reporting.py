@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from itertools import cycle, islice
+from typing import Any
 
 from bus.chunks import portions
 from bus.clock import Clock, ReportSequence
@@ -213,30 +214,21 @@ class HostReports:
         )
 
     def _report_of(self, host: SimHost, sequence: int) -> InventoryReported | NodeChanged:
+        owner: dict[str, Any] = {"cell": self.cell, "agent": self.agent, "zone": host.zone}
         if host.metal:
             return NodeChanged(
                 event="create",
                 node=host.root,
                 name=host.host,
                 at=1.0,  # dated long ago, so that any later event wins
-                cell=self.cell,
-                agent=self.agent,
                 resource_class=host.metal,
                 provision_state="available",
                 traits=host.traits,
-                zone=host.zone,
+                **owner,
             )
         providers, reshape = self._trees.report(host.root, sequence)
         if reshape is not None and host.root not in self._reshaped:  # check the effect soon
             self._reshaped.add(host.root)
             self._next_round = min(self._next_round, self.clock.monotonic() + RESHAPE_GAP)
-        return InventoryReported(
-            root=host.root,
-            host=host.host,
-            cell=self.cell,
-            agent=self.agent,
-            zone=host.zone,
-            sequence=sequence,
-            providers=providers,
-            reshape=reshape,
-        )
+        owner |= {"root": host.root, "host": host.host, "sequence": sequence}
+        return InventoryReported(**owner, providers=providers, reshape=reshape)

@@ -145,9 +145,8 @@ def image_lacking(node: MetalNode, spec: BuildSpec) -> str:
     info = instance_info(spec)
     if any(all(name in info for name in way) for way in ways):
         return ""
-    return (
-        f"the deploy interface of the node, {node.deploy_interface}, needs {needed}, and the build names none"
-    )
+    interface = f"the deploy interface of the node, {node.deploy_interface}"
+    return f"{interface}, needs {needed}, and the build names none"
 
 
 def _traits(flavor: Flavor, of_image: Sequence[str]) -> list[str]:
