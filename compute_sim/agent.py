@@ -6,6 +6,7 @@ An order stays unacknowledged while its build runs: after a crash of the agent i
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from heapq import nsmallest
 from typing import TypeVar
 
@@ -32,27 +33,24 @@ HANG_SECONDS = 1500.0  # less than the half hour after which RabbitMQ redelivers
 O = TypeVar("O", BuildOrdered, MoveOrdered)  # noqa: E741
 
 
+@dataclass(eq=False)
 class SimulatedAgent:
     """One agent: its orders, its guests, and one power supply for all of its hosts."""
 
-    def __init__(
-        self,
-        agent: str,
-        options: SimOptions,
-        disk: AgentDisk,
-        use_changed: Callable[[str], None] = lambda root: None,
-        allocations: Ask[FindAllocations, AllocationsFound] | None = None,
-    ) -> None:
-        self.agent = agent
-        self.allocations = allocations  # asks placement what a consumer holds
-        self.use_changed = use_changed  # called with a host whenever a guest starts or ends there
-        self.absent_after = options.absent_after
-        self.faults = options.faults
-        self.disk = disk
+    agent: str
+    options: SimOptions
+    disk: AgentDisk
+    use_changed: Callable[[str], None] = lambda root: None  # called whenever a guest starts or ends on a host
+    # asks placement what a consumer holds
+    allocations: Ask[FindAllocations, AllocationsFound] | None = None
+
+    def __post_init__(self) -> None:
+        self.absent_after = self.options.absent_after
+        self.faults = self.options.faults
         # builds of an earlier process start again when their orders are redelivered
-        disk.builds.running.clear()
+        self.disk.builds.running.clear()
         self.jobs = AgentJobs()
-        self.power = PowerSupply(agent, options.crashes, self.jobs)
+        self.power = PowerSupply(self.agent, self.options.crashes, self.jobs)
         self.power.changed = lambda: self._power_changed(self.power.on)
         self._home = asyncio.Event()
         self._absences = 0

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Any
 
@@ -34,39 +35,34 @@ STARTING_SECONDS = 10.0  # placement may be starting too
 FIRST_GAP = 10.0  # first interval between announcements, doubled each time: placement may not be running yet
 
 
+@dataclass(eq=False)
 class HostReports:
     """The reports of one agent's hosts; none is sent during a simulated power failure.
 
     If the agent can query placement, it reports only what differs there.
     """
 
-    def __init__(
-        self,
-        agent: SimAgent,
-        does: SimulatedAgent,
-        trees: HostTrees,
-        options: SimOptions,
-        clock: Clock,
-        providers: Ask[FindProviders, ProvidersFound] | None,
-    ) -> None:
-        self.agent, self.cell = agent.agent, agent.cell
-        self.hosts = {host.root: host for host in agent.hosts}
-        self.period = options.period
-        self.announce_every = options.announce_every
-        self.clock = clock
-        self._does = does
-        self._trees = trees
+    sim_agent: SimAgent
+    does: SimulatedAgent
+    trees: HostTrees
+    options: SimOptions
+    clock: Clock
+    providers: Ask[FindProviders, ProvidersFound] | None
+
+    def __post_init__(self) -> None:
+        self.agent, self.cell = self.sim_agent.agent, self.sim_agent.cell
+        self.hosts = {host.root: host for host in self.sim_agent.hosts}
+        self.period = self.options.period
         self._crashes = 0  # power failures noticed
         self._to_announce: dict[str, None] = {}
         self._gap = FIRST_GAP
         self._next_round = 0.0
-        self._run = clock.uuid()
-        self._sequence = ReportSequence(clock)
-        self._providers = providers
+        self._run = self.clock.uuid()
+        self._sequence = ReportSequence(self.clock)
         # the last state, and the values that it depends on
         self._states: dict[str, tuple[object, HostState]] = {}
         self._reshaped: set[str] = set()  # roots with a reported reshape
-        self._begun = clock.monotonic()
+        self._begun = self.clock.monotonic()
         self._shares = [*portions(self.hosts, HOSTS_IN_A_BEAT)]
         self._turns = cycle(self._shares)
         self._reported_absences = -1  # the number of absences at the last complete heartbeat
@@ -78,9 +74,9 @@ class HostReports:
 
     async def beat(self) -> Sequence[HostReported]:
         """Return heartbeats for some hosts in turn, or for all after an absence, if the agent is ready."""
-        if not self._does.ready or not self._shares:
+        if not self.does.ready or not self._shares:
             return []
-        if self._reported_absences != (away := self._does.absences):
+        if self._reported_absences != (away := self.does.absences):
             self._reported_absences, shares = away, self._shares
         else:
             shares = [next(self._turns)]
@@ -99,11 +95,11 @@ class HostReports:
 
     async def announce(self) -> Sequence[InventoryReported | NodeChanged]:
         """Return some of the due inventory reports: changed trees, and trees that differ in placement."""
-        if not self._does.ready:
+        if not self.does.ready:
             return []
         now = self.clock.monotonic()
-        if self._crashes != self._does.power.failed:
-            self._crashes, self._gap, self._next_round = self._does.power.failed, FIRST_GAP, 0.0
+        if self._crashes != self.does.power.failed:
+            self._crashes, self._gap, self._next_round = self.does.power.failed, FIRST_GAP, 0.0
         if now >= self._next_round and not self._to_announce:
             try:
                 self._to_announce.update(dict.fromkeys(await self._differing_hosts()))
@@ -112,11 +108,11 @@ class HostReports:
                     raise
                 log.info("agent %s: placement is not there yet: %s", self.agent, away)
                 return []
-            if not self._does.ready:  # the process stalled meanwhile
+            if not self.does.ready:  # the process stalled meanwhile
                 return []
             self._next_round = now + self._gap
-            self._gap = min(2 * self._gap, self.announce_every)
-        if changed := self._trees.take_changed():
+            self._gap = min(2 * self._gap, self.options.announce_every)
+        if changed := self.trees.take_changed():
             self._to_announce.update(dict.fromkeys(changed))
             self._gap, self._next_round = FIRST_GAP, min(self._next_round, now + FIRST_GAP)
         sequence = self._sequence.next()
@@ -128,18 +124,18 @@ class HostReports:
     async def _differing_hosts(self) -> list[str]:
         # Later reports get sequences above that of any earlier report.
         metal = [root for root, host in self.hosts.items() if host.metal]
-        if self._providers is None:
+        if self.providers is None:
             return list(self.hosts)
-        found = await self._found(self._providers) if self._trees.roots else []
+        found = await self._found(self.providers) if self.trees.roots else []
         owners = {provider.id: provider for provider in found if provider.id == provider.root}
-        strange = [root for root in self._trees.roots if root not in owners]
+        strange = [root for root in self.trees.roots if root not in owners]
         for some in portions(strange, HOSTS_IN_A_REPORT):
-            answer = await self._providers(FindProviders(ids=some, parts=("owner",), cell=self.cell))
+            answer = await self.providers(FindProviders(ids=some, parts=("owner",), cell=self.cell))
             owners.update((provider.id, provider) for provider in answer.providers)
         for owner in owners.values():
             self._sequence.follow(owner.sequence)
         differing = []
-        for index, (root, differs) in enumerate(self._trees.compare(found, owners), 1):
+        for index, (root, differs) in enumerate(self.trees.compare(found, owners), 1):
             if differs:
                 differing.append(root)
             if index % HOSTS_AT_A_STRETCH == 0:
@@ -171,18 +167,18 @@ class HostReports:
 
     async def _settle(self) -> None:
         # Placement moved the allocations of guests on reshaped hosts with the inventory.
-        if (allocations := self._does.allocations) is None:
+        if (allocations := self.does.allocations) is None:
             return
-        misplaced = self._trees.misplaced()
+        misplaced = self.trees.misplaced()
         for some in portions(misplaced, GUESTS_A_QUESTION):
             names = dict.fromkeys(name for guest in some for name in guest.consumers)
             asked = FindAllocations(consumers=tuple(names), cell=self.cell)
-            self._trees.settle(some, (await allocations(asked)).consumers)
+            self.trees.settle(some, (await allocations(asked)).consumers)
         if misplaced:
-            await self._does.disk.settled()
+            await self.does.disk.settled()
 
     def _state(self, host: SimHost) -> HostState:
-        building, guests = self._does.jobs.on[host.root], self._does.disk.hosted.on[host.root]
+        building, guests = self.does.jobs.on[host.root], self.does.disk.hosted.on[host.root]
         minute = int(self.clock.now() // 60)
         now = minute, building, guests.changes
         before, state = self._states.get(host.root, (None, None))
@@ -226,7 +222,7 @@ class HostReports:
                 traits=host.traits,
                 **owner,
             )
-        providers, reshape = self._trees.report(host.root, sequence)
+        providers, reshape = self.trees.report(host.root, sequence)
         if reshape is not None and host.root not in self._reshaped:  # check the effect soon
             self._reshaped.add(host.root)
             self._next_round = min(self._next_round, self.clock.monotonic() + RESHAPE_GAP)
