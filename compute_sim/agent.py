@@ -33,7 +33,7 @@ HANG_SECONDS = 1500.0  # less than the half hour after which RabbitMQ redelivers
 O = TypeVar("O", BuildOrdered, MoveOrdered)  # noqa: E741
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class SimulatedAgent:
     """One agent: its orders, its guests, and one power supply for all of its hosts."""
 

@@ -31,7 +31,7 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds between two questions, doub
 QUIET_SECONDS = 10.0  # placement may be starting too: warn only afterwards
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class GuestRecovery:
     """Checks which guests are still an agent's own: all after a return, later the stopped ones."""
 

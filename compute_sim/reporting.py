@@ -35,7 +35,7 @@ STARTING_SECONDS = 10.0  # placement may be starting too
 FIRST_GAP = 10.0  # first interval between announcements, doubled each time: placement may not be running yet
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class HostReports:
     """The reports of one agent's hosts; none is sent during a simulated power failure.
 

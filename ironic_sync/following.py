@@ -33,7 +33,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # seconds between attempts to report to 
 Publish = Callable[..., Awaitable[None]]  # publishes messages, and returns when the bus has confirmed them
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Following:
     """The known states of Ironic's nodes, reported to placement whenever they change."""
 

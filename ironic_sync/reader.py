@@ -52,7 +52,7 @@ class NodeRead(NamedTuple):
 Take = Callable[[Sequence[NodeRead]], Awaitable[None]]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Reader:
     """Reads requested nodes from Ironic, each once however often it is requested meanwhile."""
 

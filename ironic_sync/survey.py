@@ -67,7 +67,7 @@ class SurveyedNode(NamedTuple):
         return deletion_report(self.uuid, Place.of(self.provider), sequence)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Survey:
     """A comparison of Ironic's nodes with their providers in placement, which changes neither."""
 

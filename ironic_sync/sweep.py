@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 Tell = Callable[[Sequence[SurveyedNode]], Awaitable[None]]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Sweep:
     """Rounds of comparisons of Ironic with placement; `repair` reports the differences to placement."""
 
@@ -168,7 +168,7 @@ SOONEST_SECONDS = 5.0  # between two full sweeps, however often notifications ma
 SETTLING_SECONDS = 2.0  # until a hinted change has taken effect
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, repr=False, kw_only=True)
 class SweepSchedule:
     """The schedule of a sweep's rounds. The first round reads everything."""
 

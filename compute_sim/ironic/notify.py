@@ -147,7 +147,7 @@ class IronicExchange:
         return lost
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class BusNotifier:
     """Publishes the real state of nodes on berth's bus, as tools do; requests are not published."""
 

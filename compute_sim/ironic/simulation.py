@@ -84,7 +84,7 @@ _MOST = 0.1  # maximum share of the nodes in each kind of use
 _REQUEST = "req-churn"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Churn:
     """Background traffic: nodes are deployed, repaired and switched. `sent` counts all notifications."""
 

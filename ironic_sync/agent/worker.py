@@ -49,7 +49,7 @@ def notification_source(notifications: Notifications) -> NotificationSource:
     return follow
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class _Heartbeats:
     agent: str  # or the pool of agents
     cell: str
