@@ -44,10 +44,8 @@ class AgentDisk:
     @property
     def guests(self) -> dict[str, dict[int, str]]:
         """Return the hosts of all guests, by build and attempt."""
-        return {
-            build: {attempt: guest.root for attempt, guest in attempts.items()}
-            for build, attempts in self.hosted.there.items()
-        }
+        there = self.hosted.there
+        return {build: {attempt: g.root for attempt, g in guests.items()} for build, guests in there.items()}
 
     @property
     def all_guests(self) -> list[GuestRecord]:
@@ -55,11 +53,8 @@ class AgentDisk:
 
     def running(self) -> list[GuestRecord]:
         """Return the guests that run now. A build has at most one, over all agents."""
-        return [
-            guest
-            for guest in self.all_guests
-            if guest.state == "running" and (guest.build, guest.attempt) not in self.asleep
-        ]
+        awake = (guest for guest in self.all_guests if (guest.build, guest.attempt) not in self.asleep)
+        return [guest for guest in awake if guest.state == "running"]
 
     def guest(self, build: str, attempt: int) -> GuestRecord | None:
         return self.hosted.there.get(build, {}).get(attempt)

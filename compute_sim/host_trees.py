@@ -93,11 +93,8 @@ class HostTrees:
     def _differs(self, host: SimHost, owner: Provider | None, answer: list[Provider]) -> bool:
         root = host.root
         alike = self._alike.get(root)  # it matched, and if only its usage has changed since, it still does
-        if (
-            alike is not None
-            and self._was_applied(root, owner)
-            and [*map(_but_for_use, alike)] == [*map(_but_for_use, answer)]
-        ):
+        matches = alike is not None and [*map(_but_for_use, alike)] == [*map(_but_for_use, answer)]
+        if matches and self._was_applied(root, owner):
             return False
         self._alike.pop(root, None)
         first = root not in self._stored
@@ -176,10 +173,8 @@ class HostTrees:
             return
         often = self._not_taken[host.root] = self._not_taken.get(host.root, 0) + 1
         if often >= MOST_IGNORED_REPORTS:
-            log.error(
-                "placement has taken none of the last %d reports of %s: `berth dead list` may say why",
-                *(often, host.host),
-            )
+            text = "placement has taken none of the last %d reports of %s: `berth dead list` may say why"
+            log.error(text, often, host.host)
 
 
 def _but_for_use(provider: Provider) -> tuple[object, ...]:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bus.chunks import portions
 from bus.clock import Clock
@@ -38,10 +38,8 @@ class Comparison(NamedTuple):
         lines.append(f"{self.nodes} nodes in Ironic, {self.placed} in placement: {differ}")
         missing = sum(difference.what == "gone" for difference in self.differences)
         if missing > allowance(self.placed, share_gone):
-            lines.append(
-                f"{missing} are missing in Ironic, more at once than is plausible: no node is removed until "
-                f"you allow it with `{ALLOW}`"
-            )
+            implausible = f"{missing} are missing in Ironic, more at once than is plausible"
+            lines.append(f"{implausible}: no node is removed until you allow it with `{ALLOW}`")
         return lines
 
 
@@ -66,11 +64,8 @@ async def diff(survey: Survey, holders: FindHolders | None = None) -> Comparison
     differences = [difference for seen in found for difference in seen.differences]
     if holders is not None:
         differences += await _of_instances(survey, holders, placed, read)
-    return Comparison(
-        len(read),
-        len(placed),
-        tuple(sorted(differences, key=lambda each_difference: (each_difference.what, each_difference.node))),
-    )
+    differences.sort(key=lambda difference: (difference.what, difference.node))
+    return Comparison(len(read), len(placed), tuple(differences))
 
 
 async def remove_missing(
@@ -85,14 +80,8 @@ async def remove_missing(
         await publish(*(report for node in missing if (report := node.report(rules)) is not None))
         removed.extend(node.uuid for node in missing)
 
-    sweep = Sweep(
-        survey,
-        remove,
-        clock,
-        pages_per_second=ironic.pages_per_second,
-        share=ironic.share_gone,
-        allow_removals=allow,
-    )
+    limits: dict[str, Any] = {"pages_per_second": ironic.pages_per_second, "share": ironic.share_gone}
+    sweep = Sweep(survey, remove, clock, allow_removals=allow, **limits)
     await sweep.everything()
     return NodesRemoved(tuple(removed), sweep.held_back)
 
@@ -111,11 +100,8 @@ async def _of_instances(
     await asyncio.sleep(SETTLING_SECONDS)
     now = await survey.instances(odd)
     still = await _odd(holders, odd, now)
-    return [
-        NodeDifference(uuid, "instance", now[uuid] or "", still[uuid])
-        for uuid in still
-        if still[uuid] == odd[uuid]
-    ]
+    same = {uuid: instance for uuid, instance in still.items() if instance == odd[uuid]}
+    return [NodeDifference(uuid, "instance", now[uuid] or "", has) for uuid, has in same.items()]
 
 
 async def _odd(

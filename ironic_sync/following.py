@@ -33,7 +33,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # seconds between attempts to report to 
 Publish = Callable[..., Awaitable[None]]  # publishes messages, and returns when the bus has confirmed them
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Following:
     """The known states of Ironic's nodes, reported to placement whenever they change."""
 
@@ -236,20 +236,13 @@ class NotificationTraces:
             yield
             return
         event = f"baremetal.node.{notification.event}.{notification.phase}"
-        envelope = Envelope(
-            id=notification.id,
-            type=event,
-            key=event,
-            body=msgspec.Raw(b""),
-            traceparent=tracer.beginning(event),
-        )
+        parent, nothing = tracer.beginning(event), msgspec.Raw(b"")
+        envelope = Envelope(id=notification.id, type=event, key=event, body=nothing, traceparent=parent)
         span = tracer.handling("ironic_sync", event, envelope)
         if span is None:
             yield
             return
-        self._contexts[notification.uuid] = StoredContext(
-            notification.id, notification.id, envelope.traceparent
-        )
+        self._contexts[notification.uuid] = StoredContext(notification.id, notification.id, parent)
         try:
             yield
         except BaseException as problem:

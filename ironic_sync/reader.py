@@ -6,6 +6,7 @@ If very many nodes wait, because very many have just become available, they are 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from bus.clock import Clock, monotonic
@@ -51,28 +52,22 @@ class NodeRead(NamedTuple):
 Take = Callable[[Sequence[NodeRead]], Awaitable[None]]
 
 
+@dataclass(eq=False, repr=False)
 class Reader:
     """Reads requested nodes from Ironic, each once however often it is requested meanwhile."""
 
-    def __init__(
-        self,
-        api: NodeReads,
-        clock: Clock,
-        *,
-        at_once: int = AT_ONCE,
-        fields: Sequence[str] = FIELDS,
-        filters: Mapping[str, Any] | None = None,
-        closed: Callable[[str], bool] = lambda uuid: False,
-    ) -> None:
-        """`filters` are those of listings. `closed` returns whether a node is reported as unavailable."""
-        self._api = api
-        self._clock = clock
-        self._at_once = at_once
-        self._fields = tuple(fields)
-        self._closed = closed
+    api: NodeReads
+    clock: Clock
+    _: KW_ONLY
+    at_once: int = AT_ONCE
+    fields: Sequence[str] = FIELDS
+    filters: Mapping[str, Any] = field(default_factory=dict)  # of listings
+    closed: Callable[[str], bool] = lambda uuid: False  # whether a node is reported as unavailable
+
+    def __post_init__(self) -> None:
         # Newest first: the waiting nodes have just changed.
         self._listing = {
-            **(filters or {}), "provision_state": "available", "sort_key": "updated_at", "sort_dir": "desc"
+            **self.filters, "provision_state": "available", "sort_key": "updated_at", "sort_dir": "desc"
         }  # fmt: skip
         self._wishes = 0
         self._waiting: dict[str, int] = {}  # in the order of requests, each with the number of its request
@@ -109,7 +104,7 @@ class Reader:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._read_pages(moment, take))
-                for index in range(self._at_once):
+                for index in range(self.at_once):
                     group.create_task(self._read_singly(moment, take, in_parallel=index < SINGLE_READERS))
         finally:
             for handle in self._refused.values():
@@ -132,7 +127,7 @@ class Reader:
     async def _read(self, uuid: str, began: Moment, take: Take) -> bool:
         started = monotonic()
         try:
-            answer = await self._api.node(uuid, self._fields)
+            answer = await self.api.node(uuid, self.fields)
             node = None if answer is None else from_rest(answer)
         except Unavailable as problem:
             READS.labels("unavailable").inc()
@@ -176,7 +171,7 @@ class Reader:
 
     async def _read_round(self, moment: Callable[[], Moment], take: Take) -> int:
         """Read pages while they contain requested nodes; return how many of these were read."""
-        pages = self._api.nodes(fields=self._fields, limit=PAGE, **self._listing)
+        pages = self.api.nodes(fields=self.fields, limit=PAGE, **self._listing)
 
         async def following() -> tuple[int, Moment, Sequence[Mapping[str, Any]] | None]:
             requested, began = self._wishes, moment()
@@ -214,7 +209,7 @@ class Reader:
             if uuid in self._waiting:
                 if self._waiting[uuid] > requested:
                     continue
-            elif uuid in self._reading or not self._closed(uuid):
+            elif uuid in self._reading or not self.closed(uuid):
                 continue
             try:
                 found.append(NodeRead(uuid, from_rest(raw), began))
@@ -246,7 +241,7 @@ class Reader:
         if not self._pause:
             log.warning("nodes wait to be read: %s", problem)
         self._pause = min(2 * self._pause or FIRST_PAUSE, LONGEST_PAUSE)
-        self._resume_at = now + self._pause * (0.5 + self._clock.chance.random() / 2)
+        self._resume_at = now + self._pause * (0.5 + self.clock.chance.random() / 2)
 
     async def _ironic_is_there(self) -> None:
         loop = asyncio.get_running_loop()

@@ -67,7 +67,7 @@ class SurveyedNode(NamedTuple):
         return deletion_report(self.uuid, Place.of(self.provider), sequence)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Survey:
     """A comparison of Ironic's nodes with their providers in placement, which changes neither."""
 
@@ -105,11 +105,8 @@ class Survey:
         """Return which of the given providers are nodes that this process manages."""
         agents = self.selection.all_agents()
         found = await self.placed_now(uuids)
-        return {
-            uuid: provider
-            for uuid, provider in found.items()
-            if _is_node(provider) and provider.agent in agents
-        }
+        ours = (provider for provider in found.values() if provider.agent in agents)
+        return {provider.id: provider for provider in ours if _is_node(provider)}
 
     async def _ask(self, **conditions: Any) -> tuple[Provider, ...]:
         return (await self.find(FindProviders(parts=PARTS, **conditions))).providers

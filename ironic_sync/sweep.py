@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 Tell = Callable[[Sequence[SurveyedNode]], Awaitable[None]]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Sweep:
     """Rounds of comparisons of Ironic with placement; `repair` reports the differences to placement."""
 
@@ -128,12 +128,9 @@ class Sweep:
         self.held_back = missing if missing > most and not self.allow_removals else 0
         UNREPAIRED.labels("gone").set(self.held_back)
         if self.held_back:
-            log.error(
-                "at least %d of %d nodes are missing in Ironic, and more than %d at once are probably a "
-                "mistake: no node is removed. If they were really deleted: berth ironic sweep "
-                "--allow-removals",
-                *(self.held_back, present, most),
-            )
+            text = "at least %d of %d nodes are missing in Ironic, and more than %d at once are probably a"
+            remedy = "no node is removed. If they were really deleted: berth ironic sweep --allow-removals"
+            log.error(f"{text} mistake: {remedy}", self.held_back, present, most)
         return [node for node in found if node.node is not None or not self.held_back]
 
     async def _repair(self, found: Sequence[SurveyedNode]) -> Counter[str]:
@@ -171,7 +168,7 @@ SOONEST_SECONDS = 5.0  # between two full sweeps, however often notifications ma
 SETTLING_SECONDS = 2.0  # until a hinted change has taken effect
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, repr=False, kw_only=True)
 class SweepSchedule:
     """The schedule of a sweep's rounds. The first round reads everything."""
 

@@ -51,14 +51,13 @@ class DeviceBook:
 
     def misplaced(self, wanted: Allocations) -> bool:
         """Return whether the host lacks a provider or class of these allocations, as after a reshape."""
-        return any(
-            provider in self._departed
-            or (
-                provider in self._has
-                and not amounts.keys() <= self._has[provider][1].keys() | self._others[provider]
-            )
-            for provider, amounts in wanted.items()
-        )
+
+        def lacks(provider: str, amounts: Mapping[str, int]) -> bool:
+            if provider not in self._has:
+                return provider in self._departed
+            return not amounts.keys() <= self._has[provider][1].keys() | self._others[provider]
+
+        return any(lacks(provider, amounts) for provider, amounts in wanted.items())
 
     def on_root(self, root: str, allocations: Allocations) -> bool:
         """Return whether any of these allocations may be on this host."""
@@ -143,11 +142,8 @@ def _moves(stored: Sequence[TreeProvider], tree: ProviderTree) -> Iterable[Inven
         for name in was.inventories:
             if not was.used.get(name) or (now is not None and name in now.inventories):
                 continue
-            to = tuple(
-                provider.id
-                for provider in tree.providers
-                if name in provider.inventories and name not in had.get(provider.id, ())
-            )
+            gained = (new for new in tree.providers if name not in had.get(new.id, ()))
+            to = tuple(new.id for new in gained if name in new.inventories)
             if to:
                 yield InventoryMove(provider=was.id, resource_class=name, to=to)
 

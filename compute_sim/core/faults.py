@@ -47,10 +47,8 @@ class Durations:
         except ValueError:
             values = ()
         if wanted is None or len(values) != wanted or min(values) < 0:
-            raise ValueError(
-                f"{text!r} is not a duration: constant:s, uniform:from,to, exponential:mean, "
-                "lognormal:median,sigma"
-            )
+            known = "constant:s, uniform:from,to, exponential:mean, lognormal:median,sigma"
+            raise ValueError(f"{text!r} is not a duration: {known}")
         return Durations(name, values)
 
     def at(self, first: float, second: float) -> float:

@@ -101,9 +101,8 @@ def _refuse_unknown(configured: dict[str, Any]) -> None:
         for position, entry in enumerate(entries):
             for strange in sorted(entry.keys() - _FIELDS[at]):
                 where = f"providers[{position}].{strange}" if at else strange
-                raise BadProviderConfig(
-                    f"{where}: there is no such field; there are: {', '.join(_FIELDS[at])}"
-                )
+                known = ", ".join(_FIELDS[at])
+                raise BadProviderConfig(f"{where}: there is no such field; there are: {known}")
             for part in ("inventories", "traits") if at else ():
                 for strange in sorted(entry.get(part, {}).keys() - {"additional"}):
                     where = f"providers[{position}].{part}.{strange}"

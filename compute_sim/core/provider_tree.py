@@ -122,9 +122,8 @@ class ProviderTree:
         provider = self[name]
         for trait in traits:
             if trait not in _TRAITS and not _CUSTOM.fullmatch(trait):
-                raise TreeMistake(
-                    f"{name}: traits: no such trait {trait}; those of your own begin with CUSTOM_"
-                )
+                text = f"{name}: traits: no such trait {trait}; those of your own begin with CUSTOM_"
+                raise TreeMistake(text)
         self._known[provider.id] = replace(provider, traits=provider.traits.union(traits))
 
     def gather(self, name: str, *aggregates: str) -> None:

@@ -100,11 +100,9 @@ class NodeAllocations:
         fitting = [node for node in self._conductor.nodes.values() if _fits(node, allocation)]
         allocation.updated_at = self._conductor.clock.now()
         if not fitting:
+            text = f"Failed to process allocation {allocation.uuid}: no available nodes match"
             allocation.state = "error"
-            allocation.last_error = (
-                f"Failed to process allocation {allocation.uuid}: no available nodes match the resource "
-                f"class {allocation.resource_class}"
-            )
+            allocation.last_error = f"{text} the resource class {allocation.resource_class}"
             return
         node = self._conductor.clock.chance.choice(fitting)
         allocation.state, allocation.node_uuid = "active", node.uuid
@@ -142,8 +140,7 @@ def _check_deallocation(node: SimNode, allocation: Allocation) -> None:
         return
     moving = node.target_provision_state and node.provision_state not in CHANGEABLE
     if moving or node.provision_state == "active":
-        raise ApiRefusal(
-            409,
-            f"Cannot remove allocation {allocation.uuid} for node {node.uuid}, because the node is in state "
-            f"{node.provision_state} (and maintenance mode is off)",
+        text = (
+            f"Cannot remove allocation {allocation.uuid} for node {node.uuid}, because the node is in state"
         )
+        raise ApiRefusal(409, f"{text} {node.provision_state} (and maintenance mode is off)")

@@ -22,6 +22,7 @@ from compute_sim.ironic.transitions import Works
 
 _ENROLL_SINCE = 11  # clients of older APIs create nodes as available
 _NEEDS = {"rescue": "rescue_password", "clean": "clean_steps", "service": "service_steps"}
+_ALLOWED = ", ".join(nodes.NEW_CLASS_IN)
 _ONLY_REMOVE_INSTANCE = [{"op": "remove", "path": "/instance_uuid"}]
 
 
@@ -89,13 +90,10 @@ class Api:
                 raise ApiRefusal(409, f"Node {node.uuid} is associated with instance {node.instance_uuid}.")
             if node.protected:
                 raise _protected(node)
-            if not node.maintenance and node.provision_state not in nodes.DELETABLE:
-                raise ApiRefusal(
-                    409,
-                    f'Can not delete node "{node.uuid}" while it is in provision state '
-                    f'"{node.provision_state}". Valid provision states to perform deletion are: '
-                    f'"{nodes.DELETABLE}", or set the node into maintenance mode',
-                )
+            if not node.maintenance and (state := node.provision_state) not in nodes.DELETABLE:
+                where = f'Can not delete node "{node.uuid}" while it is in provision state "{state}"'
+                valid = f'Valid provision states to perform deletion are: "{nodes.DELETABLE}"'
+                raise ApiRefusal(409, f"{where}. {valid}, or set the node into maintenance mode")
             self._conductor.remove(node)
         self._conductor.notify("delete", "end", node, request, shown=last)
 
@@ -134,19 +132,15 @@ class Api:
     async def provision(self, ident: str, target: str, more: Mapping[str, Any], request: str) -> None:
         node = self._conductor.find(ident)
         if target in ("active", "rebuild") and node.maintenance:
-            raise ApiRefusal(
-                400,
-                f"The provisioning operation can't be performed on node {node.uuid} because it's in "
-                "maintenance mode.",
-            )
+            text = f"The provisioning operation can't be performed on node {node.uuid}"
+            raise ApiRefusal(400, f"{text} because it's in maintenance mode.")
         _event(node, target)
         steps = _steps(target, more)
         node = await self._conductor.free(node.uuid)
         event = _event(node, target)
         if event == "provide" and node.retired:
-            raise ApiRefusal(
-                400, f"The providing operation can't be performed on node {node.uuid} because it is retired."
-            )
+            text = f"The providing operation can't be performed on node {node.uuid}"
+            raise ApiRefusal(400, f"{text} because it is retired.")
         if event in ("delete", "rebuild") and node.protected:
             raise _protected(node)
         if event == "abort" and node.provision_state == "service failed" and node.maintenance:
@@ -211,17 +205,11 @@ def _check_changeable(node: SimNode, ident: str) -> None:
 def _check_flags(node: SimNode, changes: Json) -> None:
     state = node.provision_state
     if changes.get("protected") and state not in ("active", "rescue"):
-        raise ApiRefusal(
-            409,
-            f"Node {node.uuid} can only be made protected in provision states 'active' or 'rescue', the "
-            f"current state is '{state}'",
-        )
+        text = "can only be made protected in provision states 'active' or 'rescue'"
+        raise ApiRefusal(409, f"Node {node.uuid} {text}, the current state is '{state}'")
     if changes.get("retired") and state == "available":
-        raise ApiRefusal(
-            409,
-            f"Node {node.uuid} can not have 'retired' set in provision state 'available', the current state "
-            f"is '{state}'",
-        )
+        text = "can not have 'retired' set in provision state 'available'"
+        raise ApiRefusal(409, f"Node {node.uuid} {text}, the current state is '{state}'")
     for flag in ("protected", "retired"):
         if changes.get(f"{flag}_reason") and not changes.get(flag, getattr(node, flag)):
             raise ApiRefusal(400, f"The {flag}_reason field can only be set when {flag} is True")
@@ -232,21 +220,15 @@ def _check_instance_and_class(node: SimNode, changes: Json) -> None:
         raise ApiRefusal(409, f"Node {node.uuid} is associated with instance {node.instance_uuid}.")
     state = node.provision_state
     if "resource_class" in changes and node.resource_class and state not in nodes.NEW_CLASS_IN:
-        raise ApiRefusal(
-            409,
-            f"Node {node.uuid} can not have resource_class updated unless it is in one of allowed "
-            f"({', '.join(nodes.NEW_CLASS_IN)}) states. Current state is '{state}'.",
-        )
+        text = f"can not have resource_class updated unless it is in one of allowed ({_ALLOWED}) states"
+        raise ApiRefusal(409, f"Node {node.uuid} {text}. Current state is '{state}'.")
 
 
 def _check_deallocation(node: SimNode) -> None:
-    if not node.maintenance and node.provision_state not in nodes.NEW_CLASS_IN:
-        raise ApiRefusal(
-            409,
-            f"Node {node.uuid} with an allocation can not have instance_uuid removed unless it is in one of "
-            f"allowed ({', '.join(nodes.NEW_CLASS_IN)}) states or in maintenance mode. Current state is "
-            f"'{node.provision_state}'.",
-        )
+    if not node.maintenance and (state := node.provision_state) not in nodes.NEW_CLASS_IN:
+        text = "with an allocation can not have instance_uuid removed unless it is in one of allowed"
+        where = f"({_ALLOWED}) states or in maintenance mode"
+        raise ApiRefusal(409, f"Node {node.uuid} {text} {where}. Current state is '{state}'.")
 
 
 def _protected(node: SimNode) -> ApiRefusal:

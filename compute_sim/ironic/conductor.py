@@ -110,11 +110,8 @@ class Conductor:
         if node.name and self._names.get(node.name, node.uuid) != node.uuid:
             raise ApiRefusal(409, f"A node with name {node.name} already exists.")
         if node.instance_uuid and self._instances.get(node.instance_uuid, node.uuid) != node.uuid:
-            raise ApiRefusal(
-                409,
-                f"Instance {node.instance_uuid} is already associated with a node, it cannot be associated "
-                f"with this other node {node.uuid}",
-            )
+            text = f"Instance {node.instance_uuid} is already associated with a node"
+            raise ApiRefusal(409, f"{text}, it cannot be associated with this other node {node.uuid}")
 
     def change(self, node: SimNode, **changes: Any) -> None:
         """Set these fields of a simulated node."""

@@ -24,6 +24,7 @@ T = TypeVar("T")
 TOPICS = ("ironic_versioned_notifications",)
 ROOM = 20_000  # waiting messages before requests are delayed
 BATCH = 256
+_SAME = ("resource_class", "provision_state", "power_state", "maintenance", "instance_uuid", "traits")
 
 
 class NotificationSink(Protocol):
@@ -146,7 +147,7 @@ class IronicExchange:
         return lost
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class BusNotifier:
     """Publishes the real state of nodes on berth's bus, as tools do; requests are not published."""
 
@@ -186,6 +187,7 @@ class BusNotifier:
     def _changed(self, node: SimNode, event: str, *, deleted: bool = False) -> NodeChanged:
         self._last = max(self._last + 1, int(self.clock.now() * 1_000_000))
         cell, agent, zone = self.whose(node)
+        same = {name: getattr(node, name) for name in _SAME}
         return NodeChanged(
             event=event,
             node=node.uuid,
@@ -193,12 +195,7 @@ class BusNotifier:
             name=node.name or "",
             cell=cell,
             agent=agent,
-            resource_class=node.resource_class,
-            provision_state=node.provision_state,
-            power_state=node.power_state,
-            maintenance=node.maintenance,
-            instance_uuid=node.instance_uuid,
-            traits=node.traits,
             zone=zone,
             deleted=deleted,
+            **same,
         )

@@ -78,19 +78,13 @@ def not_acceptable(text: str = "Request not acceptable.") -> ApiRefusal:
 
 
 def locked(node: SimNode) -> ApiRefusal:
-    return ApiRefusal(
-        409,
-        f"Node {node.uuid} is locked by host {node.reservation}, please retry after the current operation "
-        "is completed.",
-    )
+    text = f"Node {node.uuid} is locked by host {node.reservation}"
+    return ApiRefusal(409, f"{text}, please retry after the current operation is completed.")
 
 
 def wrong_state(action: str, node: SimNode, state: str | None) -> ApiRefusal:
-    return ApiRefusal(
-        400,
-        f'The requested action "{action}" can not be performed on node "{node.uuid}" while it is in state '
-        f'"{state}".',
-    )
+    text = f'The requested action "{action}" can not be performed on node "{node.uuid}"'
+    return ApiRefusal(400, f'{text} while it is in state "{state}".')
 
 
 PATCHABLE = (
@@ -126,12 +120,8 @@ def is_uuid(text: object) -> bool:
 
 
 def good_name(name: object) -> bool:
-    return (
-        isinstance(name, str)
-        and _NAME.fullmatch(name) is not None
-        and name not in _RESERVED
-        and not is_uuid(name)
-    )
+    valid = isinstance(name, str) and _NAME.fullmatch(name) is not None
+    return valid and name not in _RESERVED and not is_uuid(name)
 
 
 def good_trait(name: object, standard: frozenset[str]) -> bool:
@@ -143,12 +133,9 @@ def good_trait(name: object, standard: frozenset[str]) -> bool:
 
 def new_node(given: Mapping[str, Any]) -> Json:
     """Return the fields of a new node from a request."""
-    unknown = sorted(given.keys() - set(CREATABLE))
-    if unknown:
-        raise ApiRefusal(
-            400,
-            f"Schema error for node: Additional properties are not allowed ({', '.join(unknown)} unexpected)",
-        )
+    if unknown := ", ".join(sorted(given.keys() - set(CREATABLE))):
+        text = f"Schema error for node: Additional properties are not allowed ({unknown} unexpected)"
+        raise ApiRefusal(400, text)
     if not given.get("driver"):
         raise ApiRefusal(400, "Schema error for node: 'driver' is a required property")
     if (name := given.get("name")) is not None and not good_name(name):
@@ -161,21 +148,14 @@ def patched(node: SimNode, operations: object) -> Json:
     whole: Json = {field: getattr(node, field) for field in PATCHABLE}
     for operation, path, value in _operations(operations):
         whole = _applied(whole, operation, path, value)
-    changed = {
-        field: _checked(field, whole.get(field))
-        for field in PATCHABLE
-        if whole.get(field) != getattr(node, field)
-    }
-    return _as_ironic_keeps_it(changed)
+    changed = (field for field in PATCHABLE if whole.get(field) != getattr(node, field))
+    return _as_ironic_keeps_it({field: _checked(field, whole.get(field)) for field in changed})
 
 
 def names_in(operations: object) -> list[Any]:
     """Return the names of the fields that a JSON patch sets. Raise ApiRefusal if the patch is invalid."""
-    return [
-        value
-        for operation, path, value in _operations(operations)
-        if path == ["name"] and operation != "remove"
-    ]
+    found = _operations(operations)
+    return [value for operation, path, value in found if path == ["name"] and operation != "remove"]
 
 
 def _as_ironic_keeps_it(fields: Json) -> Json:
@@ -204,15 +184,11 @@ def _operations(operations: object) -> Iterator[tuple[str, list[str], Any]]:
             raise ApiRefusal(400, "'add' and 'replace' operations need a value")
         keys = [key.replace("~1", "/").replace("~0", "~") for key in path[1:].split("/")]
         if keys[0] == "traits":
-            raise ApiRefusal(
-                400,
-                "Cannot update node traits via node patch. Node traits should be updated via the node "
-                "traits API.",
-            )
+            use = "Node traits should be updated via the node traits API."
+            raise ApiRefusal(400, f"Cannot update node traits via node patch. {use}")
         if keys[0] not in PATCHABLE:
-            raise ApiRefusal(
-                400, f"Cannot patch {path}. Only the following can be updated: {', '.join(PATCHABLE)}"
-            )
+            known = ", ".join(PATCHABLE)
+            raise ApiRefusal(400, f"Cannot patch {path}. Only the following can be updated: {known}")
         yield operation, keys, patch_operation.get("value")
 
 

@@ -171,9 +171,8 @@ class _Handlers:
         body = await call.fields()
         work, fault = body.get("work"), body.get("fault")
         if work not in KINDS or fault not in (*FAULTS, None):
-            raise ApiRefusal(
-                400, f"work is one of {', '.join(KINDS)}; fault is one of {', '.join(FAULTS)} or null"
-            )
+            text = f"work is one of {', '.join(KINDS)}; fault is one of {', '.join(FAULTS)} or null"
+            raise ApiRefusal(400, text)
         self._conductor.plan_fault(self._conductor.find(call.ident), work, fault)
 
     async def bmc(self, call: SimRequest) -> None:
@@ -246,10 +245,8 @@ def _minor(request: Request) -> int:
     if not (major.isdecimal() and minor.isdecimal()):
         raise not_acceptable(f"Invalid value for {VERSION} header")
     if major != "1" or not views.MINIMUM <= int(minor) <= views.MAXIMUM:
-        raise not_acceptable(
-            f"Version {text} was requested but the minor version is not supported by this service. The "
-            f"supported version range is: [{_LOWEST}, {_HIGHEST}]."
-        )
+        why = f"Version {text} was requested but the minor version is not supported by this service"
+        raise not_acceptable(f"{why}. The supported version range is: [{_LOWEST}, {_HIGHEST}].")
     return int(minor)
 
 

@@ -84,7 +84,7 @@ _MOST = 0.1  # maximum share of the nodes in each kind of use
 _REQUEST = "req-churn"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Churn:
     """Background traffic: nodes are deployed, repaired and switched. `sent` counts all notifications."""
 
@@ -142,12 +142,8 @@ class Churn:
         nodes = self.conductor.nodes
         start = self._chance.randrange(len(nodes))
         for node in islice(nodes.values(), start, start + _TRIES):
-            if (
-                node.provision_state == "available"
-                and node.instance_uuid is None
-                and node.reservation is None
-                and not node.maintenance
-            ):
+            available = node.provision_state == "available" and not node.maintenance
+            if available and node.instance_uuid is None and node.reservation is None:
                 return node
         return None
 

@@ -118,9 +118,8 @@ def asked(query: Mapping[str, str], minor: int) -> Asked:
     for name, value in query.items():
         since = _FILTER_SINCE.get(name, 0)
         if since > minor:
-            raise not_acceptable(
-                f"Request not acceptable. The minimal required API version should be 1.{since}"
-            )
+            text = f"Request not acceptable. The minimal required API version should be 1.{since}"
+            raise not_acceptable(text)
         if (match := _filter(name, value)) is not None:
             matches.append(match)
     if "parent_node" not in query and not _flag(query.get("include_children", "false")):

@@ -115,7 +115,7 @@ class UnsharedNodes:
         return True
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class NodeLease:
     """Access to the nodes for which an agent has a lease, in a pool of agents that share nodes."""
 

@@ -34,7 +34,7 @@ MOST_BEGUN = 4  # a failed deployment that is held and then torn down takes as m
 Key = tuple[type[Order], str, int, str]  # the order's type, build, attempt and node
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class OrderProgress:
     """The progress of an order, shared by all its deliveries."""
 
@@ -77,7 +77,7 @@ class OrderProgress:
         return 0.0 if self.begun < MOST_BEGUN else min(2.0 ** (self.begun - MOST_BEGUN), LONGEST_PAUSE)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class RunningOrders:
     """The orders that one agent is executing."""
 

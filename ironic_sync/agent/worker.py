@@ -49,7 +49,7 @@ def notification_source(notifications: Notifications) -> NotificationSource:
     return follow
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class _Heartbeats:
     agent: str  # or the pool of agents
     cell: str
@@ -88,16 +88,9 @@ class _Heartbeats:
         ]
         self._reported = names
         sequence = self._sequence.next()
+        head: dict[str, Any] = {"cell": self.cell, "agent": self.agent, "run": self._run}
         return [
-            HostReported(
-                cell=self.cell,
-                agent=self.agent,
-                sequence=sequence,
-                run=self._run,
-                period=self.period,
-                partial=True,
-                hosts=hosts,
-            )
+            HostReported(**head, sequence=sequence, period=self.period, partial=True, hosts=hosts)
             for hosts in [*portions(states, HOSTS_IN_A_REPORT)] or [()]
         ]
 

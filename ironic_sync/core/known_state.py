@@ -142,12 +142,8 @@ def read(
     if report is not None and (again or not _same(report, belief.reported)):
         outcome = "told"
     if overtaken:
-        closes = (
-            report is not None
-            and not is_open(report)
-            and belief.reported is not None
-            and is_open(belief.reported)
-        )
+        was_open = belief.reported is not None and is_open(belief.reported)
+        closes = was_open and report is not None and not is_open(report)
         # Closing a node for a moment too long is better than closing it too late.
         if outcome == "told" and closes:
             return Step(replace(belief, reported=report, sequence=sequence), "told", report, read=True)
@@ -180,13 +176,8 @@ def _seen(
         return Step(belief, "late")
     version = node.updated_at or 0.0
     date = version if opens and notification.event in _SNAPSHOTS else notification.at
-    belief = replace(
-        belief,
-        node=node,
-        gone=False,
-        date=max(belief.date, date),
-        version=max(belief.version or 0.0, version),
-    )
+    date, version = max(belief.date, date), max(belief.version or 0.0, version)
+    belief = replace(belief, node=node, gone=False, date=date, version=version)
     doubt = doubt or (notification.event == "update" and (not same or rules.only_reads_place))
     if report is None:
         outcome: Outcome = "not ours" if place is None else "no class"
@@ -238,9 +229,8 @@ def _deleted(
         place: Place | None = Place.of(known)
     else:
         place = None if rules.only_reads_place else rules.place(node)
-    belief = _without(
-        belief, notification.at, float(math.floor(notification.at))
-    )  # no later version was of this node
+    # no later version was of this node
+    belief = _without(belief, notification.at, float(math.floor(notification.at)))
     if place is None:
         return Step(belief, "not ours")
     if known is not None and known.gone:

@@ -39,13 +39,9 @@ def class_of(resource_class: str) -> str:
 
 def reserved(node: IronicNode | NodeChanged, *, skip_reserve_in_use: bool = False) -> int:
     """Return 0 if an instance could be deployed on the node now, else 1."""
-    free = (
-        not node.maintenance
-        and node.power_state not in ("error", None)
-        and node.provision_state in FREE
-        and (skip_reserve_in_use or node.instance_uuid is None)
-    )
-    return 0 if free else 1
+    usable = not node.maintenance and node.power_state not in ("error", None)
+    unused = skip_reserve_in_use or node.instance_uuid is None
+    return 0 if usable and unused and node.provision_state in FREE else 1
 
 
 def sequence_at(at: float) -> int:
@@ -99,8 +95,4 @@ def inventory_of(event: NodeChanged, *, skip_reserve_in_use: bool = False) -> In
 
 def is_open(report: InventoryReported) -> bool:
     """Return whether a report of a node allows an instance on it."""
-    return any(
-        inventory.reserved == 0
-        for provider in report.providers
-        for inventory in provider.inventories.values()
-    )
+    return any(has.reserved == 0 for node in report.providers for has in node.inventories.values())

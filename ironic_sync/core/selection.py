@@ -36,13 +36,9 @@ class NodeSelection:
     aggregates_by: tuple[str, ...] = ()  # keys, or `zone`: nodes with the same value share an aggregate
 
     def __post_init__(self) -> None:
-        for key in (
-            self.cell_by,
-            self.zone_by,
-            *(key_or_group for key_or_group in self.aggregates_by if key_or_group != "zone"),
-        ):
+        for key in self._keys():
             kind, _, name = key.partition(".")
-            if key and not (key in _FIELDS or (kind in _PROPERTIES and name)):
+            if not (key in _FIELDS or (kind in _PROPERTIES and name)):
                 known = ", ".join((*_FIELDS, *(f"{kind}.NAME" for kind in _PROPERTIES)))
                 raise ValueError(f"{key!r} is not a field to select nodes by; there are: {known}")
         if bool(self.cells) != bool(self.cell_by):
@@ -50,9 +46,8 @@ class NodeSelection:
         if not self.cells and not self.cell:
             raise ValueError("no cell is named for any node")
         # Ironic stores conductor group names in lower case.
-        object.__setattr__(
-            self, "conductor_groups", tuple(key_or_group.lower() for key_or_group in self.conductor_groups)
-        )
+        lowered = tuple(group.lower() for group in self.conductor_groups)
+        object.__setattr__(self, "conductor_groups", lowered)
         if self.cell_by == "conductor_group":
             object.__setattr__(self, "cells", {group.lower(): cell for group, cell in self.cells.items()})
 

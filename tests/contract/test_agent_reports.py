@@ -92,11 +92,9 @@ class OneAgent:
         return said.cause or said.outcome
 
     async def destroy(self, number: int) -> None:
-        await self.does.destroy(
-            DestroyOrdered(
-                build=uid(number, "b"), attempt=1, cell="c1", agent="a1", root=self.hosts[0].root, host="h"
-            )
-        )
+        root, build = self.hosts[0].root, uid(number, "b")
+        order = DestroyOrdered(build=build, attempt=1, cell="c1", agent="a1", root=root, host="h")
+        await self.does.destroy(order)
 
 
 @pytest.fixture
@@ -326,7 +324,7 @@ async def test_a_check_of_many_hosts_does_not_block_builds(
     async def at_once(question: FindProviders) -> ProvidersFound:
         return ProvidersFound(providers=())
 
-    monkeypatch.setattr(agent.news, "_providers", at_once)
+    monkeypatch.setattr(agent.news, "providers", at_once)
     building = asyncio.create_task(builds())
     assert len(await agent.news.announce()) == 10 * HOSTS_AT_A_STRETCH
     building.cancel()

@@ -70,12 +70,8 @@ def killed(disk: AgentDisk) -> None:
 
 
 def seen(disk: AgentDisk) -> tuple[Any, ...]:
-    return (
-        disk.hosted.there,
-        disk.devices.held,
-        disk.builds.known(),
-        {**disk.hosted.on[uid(1, "c")].properties},
-    )
+    properties = {**disk.hosted.on[uid(1, "c")].properties}
+    return disk.hosted.there, disk.devices.held, disk.builds.known(), properties
 
 
 async def test_guests_allocations_and_reports_survive_a_kill(disk: Callable[[], AgentDisk]) -> None:

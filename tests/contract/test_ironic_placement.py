@@ -39,10 +39,8 @@ SELECTION = NodeSelection(cell="c1", zone="z1", aggregates_by=("properties.rack"
 
 @pytest.fixture
 async def rack(placement: Placement) -> Placement:
-    one, two = (
-        replace(a_report(1, a_provider(11, 1), sequence=5), zone="z1"),
-        a_report(2, cell="c2", traits=("CUSTOM_A",)),
-    )
+    one = replace(a_report(1, a_provider(11, 1), sequence=5), zone="z1")
+    two = a_report(2, cell="c2", traits=("CUSTOM_A",))
     for report in (a_report(3), one, two):  # not in the order of their ids
         await placement.reports.report_many([report])
     return placement

@@ -228,11 +228,8 @@ async def test_hosts_of_the_same_agent_that_are_no_nodes_are_never_taken_away() 
         world.ironic.have(1)
         root = node_number(55)
         host = ProviderReport(id=root, name="host-55", inventories={"VCPU": Inventory(total=8)})
-        world.placed.report(
-            InventoryReported(
-                root=root, host="host-55", cell="c1", agent="c1-metal", sequence=1, providers=(host,)
-            )
-        )
+        owner: dict[str, Any] = {"root": root, "host": "host-55", "cell": "c1", "agent": "c1-metal"}
+        world.placed.report(InventoryReported(**owner, sequence=1, providers=(host,)))
         await world.sweep.round()
         assert world.placed.trees[root].providers and await world.differences() == []
 

@@ -49,10 +49,8 @@ async def test_a_deploy_may_take_longer_than_rabbitmq_lets_an_order_be_held() ->
             while (message := await world.reports.get()).outcome == "progress":
                 pass
         assert message.outcome == "built"
-        assert world.calls() == [
-            f"PATCH /v1/nodes/{message.root}",
-            f"PUT /v1/nodes/{message.root}/states/provision",
-        ]
+        node = f"/v1/nodes/{message.root}"
+        assert world.calls() == [f"PATCH {node}", f"PUT {node}/states/provision"]
         assert await world.silence()
 
 

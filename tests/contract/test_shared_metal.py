@@ -76,14 +76,10 @@ class RingWorld:
     def __init__(self, database: Database) -> None:
         self.time = RingTime()
         self.books = books = Books()
-        self.rings = [Ring(database, clock=self.time.clock, lease=LEASE) for _ in range(2)]
-        self.builds = [
-            Builds(
-                database, books.claim_many, books.release_many, clock=self.time.clock, ring=ring,
-                limits=AttemptLimits(max_attempts=3, build_timeout=100.0, delete_timeout=50.0),
-            )
-            for ring in self.rings
-        ]  # fmt: skip
+        limits = AttemptLimits(max_attempts=3, build_timeout=100.0, delete_timeout=50.0, agent_lease=LEASE)
+        asks = books.claim_many, books.release_many
+        self.builds = [Builds(database, *asks, clock=self.time.clock, limits=limits) for _ in range(2)]
+        self.rings = [builds.ring for builds in self.builds]
         self.agents: dict[str, AskingAgent] = {}
         self.said: list[Message] = []
 

@@ -70,13 +70,8 @@ class InsistentIronic:
                 exchange = await channel.declare_exchange(
                     self._exchange, ExchangeType.TOPIC, durable=self._durable
                 )
-                message = Message(
-                    body,
-                    content_type="application/json",
-                    content_encoding="utf-8",
-                    delivery_mode=2,
-                    priority=0,
-                )
+                message = Message(body, content_type="application/json", delivery_mode=2, priority=0)
+                message.content_encoding = "utf-8"
                 await exchange.publish(message, key)
             finally:
                 if not channel.is_closed:

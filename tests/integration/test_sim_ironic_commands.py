@@ -27,6 +27,7 @@ from compute_sim.ironic import SimPlan, Simulation, enrolled
 from tests.support.berth_processes import ROOT
 from tests.support.simulated_ironic import NOW
 
+ADDRESS = ("--http", "127.0.0.1:0", "--step-time", "constant:0.01")
 SERVE = "from berth.commands.ironic import ironic; ironic()"
 
 
@@ -79,11 +80,8 @@ def test_a_node_is_followed_from_create_to_delete(person: Person) -> None:
     assert "mine: available; power off" in person.types("provide", "mine", "--wait")
     assert "mine: active; power off; instance " in person.types("deploy", "mine", "--wait")
     shown = json.loads(person.types("show", "mine", "--json"))
-    assert (shown["provision_state"], shown["properties"], shown["traits"]) == (
-        "active",
-        {"rack": "R7"},
-        ["CUSTOM_A"],
-    )
+    assert (shown["provision_state"], shown["traits"]) == ("active", ["CUSTOM_A"])
+    assert shown["properties"] == {"rack": "R7"}
     assert "instance_uuid" in person.types("show", "mine")
     assert "mine: available; power off" in person.types("undeploy", "mine", "--wait")
     assert person.types("delete", "mine") == "mine is gone\n"
@@ -154,12 +152,7 @@ def test_a_simulated_ironic_prints_its_address_and_stops_on_a_signal() -> None:
             "-c",
             SERVE,
             "sim",
-            "--nodes",
-            "10000",
-            "--http",
-            "127.0.0.1:0",
-            "--step-time",
-            "constant:0.01",
+            *["--nodes", "10000", "--http", "127.0.0.1:0", "--step-time", "constant:0.01"],
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -198,10 +198,8 @@ class IronicCloud:
     async def claimable(self) -> set[str]:
         """The nodes on which a build could be placed now."""
         question = FindCandidates(groups=(ResourceGroup(resources={self.resource_class: 1}),), limit=1000)
-        return {
-            candidate.root
-            for candidate in (await self.bus.asker(topics.FIND_CANDIDATES)(question)).candidates
-        }
+        found = await self.bus.asker(topics.FIND_CANDIDATES)(question)
+        return {candidate.root for candidate in found.candidates}
 
     async def held(self) -> dict[str, str]:
         """Consumer → node."""

@@ -14,11 +14,8 @@ async def test_a_build_ends_active_and_its_deletion_brings_the_node_back(cloud: 
     node = await cloud.provided(driver_info={"berth_clean": 2})
     build = await cloud.build()
     ended = await cloud.ended(build)
-    assert (ended.status, ended.root, [attempt.outcome for attempt in ended.attempts]) == (
-        "active",
-        node,
-        ["built"],
-    )
+    assert (ended.status, ended.root) == ("active", node)
+    assert [attempt.outcome for attempt in ended.attempts] == ["built"]
     said = await cloud.node(node)
     assert (said["provision_state"], said["instance_uuid"]) == ("active", build)
     assert said["instance_info"][ATTEMPT] == 1

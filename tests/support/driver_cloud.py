@@ -60,27 +60,18 @@ class DriverCloud:
 
     async def selected(self, *builds: str) -> list[Allocations]:
         found = await self.bus.asker(topics.FIND_BUILDS)(FindBuilds(cell=CELL, builds=builds))
-        hosts = {
-            build.build: (build.host, (build.placed.chosen, *build.placed.alternates))
+        chosen = {
+            build.build: selection.choice.allocations
             for build in found.builds
+            for selection in (build.placed.chosen, *build.placed.alternates)
+            if selection.host == build.host
         }
-        return [
-            next(
-                selection.choice.allocations
-                for selection in hosts[build][1]
-                if selection.host == hosts[build][0]
-            )
-            for build in builds
-        ]
+        return [chosen[build] for build in builds]
 
     async def known(self) -> None:
         """Placement knows all hosts, with all of their providers."""
-
-        wanted = {
-            provider.name
-            for host in self.hosts
-            for provider in build_tree(host.root, host.host, host.all_drivers).providers
-        }
+        trees = [build_tree(host.root, host.host, host.all_drivers) for host in self.hosts]
+        wanted = {provider.name for tree in trees for provider in tree.providers}
 
         async def all_there() -> bool:
             return wanted <= (await self.providers()).keys()

@@ -69,11 +69,8 @@ class FakeIronic:
         self.nodes[node_number(number)] |= {"updated_at": self._time()} | more
 
     def paths(self, method: str = "GET") -> list[str]:
-        return [
-            request.url.path
-            for request in self.requests
-            if request.method == method and VERSION in request.headers
-        ]
+        versioned = (request for request in self.requests if VERSION in request.headers)
+        return [request.url.path for request in versioned if request.method == method]
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         self.requests.append(request)

@@ -38,11 +38,8 @@ class BeliefCase:
         return self._keep(self.beliefs.handle(said, latest=T + 1e6))
 
     def hint(self, at: float) -> Step:
-        return self._keep(
-            self.beliefs.handle(
-                ReceivedNotification(event="allocation", phase="end", at=at, uuid=NODE), latest=T + 1e6
-            )
-        )
+        said = ReceivedNotification(event="allocation", phase="end", at=at, uuid=NODE)
+        return self._keep(self.beliefs.handle(said, latest=T + 1e6))
 
     def read(
         self, at: float, node: IronicNode | None = READ, *, received: int | None = None, **more: Any

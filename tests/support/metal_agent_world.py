@@ -63,6 +63,9 @@ class WayToSimulatedIronic(httpx.AsyncBaseTransport):
         self.kill_at: int | None = None  # of the moments before and after every call
         self.moments = 0
 
+    def api(self, clock: Clock) -> IronicApi:
+        return IronicApi(Access(url="http://ironic"), clock, transport=self)
+
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         self._moment()
         if self.cut:
@@ -113,8 +116,7 @@ class MetalWorld:
         await asyncio.wait([self._process])
 
     async def _live(self) -> None:
-        api = IronicApi(Access(url="http://ironic"), self.clock, transport=self.line)
-        agent = metal_agent(AGENT, CELL, api, clock=self.clock, **self.more)
+        agent = metal_agent(AGENT, CELL, self.line.api(self.clock), clock=self.clock, **self.more)
         try:
             async with Bus(LocalTransport(self.broker)) as bus:
                 await bus.serve(agent, asyncio.Event())
@@ -226,12 +228,7 @@ class MetalCloud:
                 self.placement_db, CELL, self.cell_db, self.clock, build_timeout=self.build_timeout
             ),
             "ironic_sync": lambda bus: ironic_sync(),
-            "agent": lambda bus: metal_agent(
-                AGENT,
-                CELL,
-                IronicApi(Access(url="http://ironic"), self.clock, transport=self.line),
-                clock=self.clock,
-            ),
+            "agent": lambda bus: metal_agent(AGENT, CELL, self.line.api(self.clock), clock=self.clock),
         }
 
     def start(self, name: str) -> None:
@@ -268,10 +265,8 @@ class MetalCloud:
             await asyncio.sleep(0.05)
 
     def picture(self) -> str:
-        return "\n".join(
-            f"{node.uuid} {node.provision_state} {node.instance_uuid} {node.extra}"
-            for node in self.nodes.values()
-        )
+        nodes = self.nodes.values()
+        return "\n".join(f"{n.uuid} {n.provision_state} {n.instance_uuid} {n.extra}" for n in nodes)
 
     async def provider(self, root: str) -> Provider:
         (found,) = (await self.bus.asker(topics.PROVIDERS)(FindProviders(ids=(root,)))).providers

@@ -124,17 +124,8 @@ class SimIronicPlayer:
 
 
 def a_node(**fields: Any) -> SimNode:
-    return SimNode(
-        uuid=NODE,
-        name="metal1",
-        **{
-            "provision_state": "available",
-            "power_state": "power off",
-            "resource_class": "baremetal",
-            "created_at": NOW,
-            **fields,
-        },
-    )
+    free = {"provision_state": "available", "power_state": "power off", "resource_class": "baremetal"}
+    return SimNode(uuid=NODE, name="metal1", **{**free, "created_at": NOW, **fields})
 
 
 def play(acts: str, *, plan: SimPlan | None = None, idle: float = 1.0, **fields: Any) -> SimIronicPlayer:

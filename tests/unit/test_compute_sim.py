@@ -49,10 +49,8 @@ def test_a_fate_depends_on_seed_build_and_attempt_and_on_nothing_else() -> None:
 
     assert fates(1) == fates(1)
     assert fates(1) != fates(2)
-    first, second = (
-        FaultPlan(seed=7, reschedule=1.0).fate(uid(1, "b"), 1),
-        FaultPlan(seed=7).fate(uid(1, "b"), 1),
-    )
+    first = FaultPlan(seed=7, reschedule=1.0).fate(uid(1, "b"), 1)
+    second = FaultPlan(seed=7).fate(uid(1, "b"), 1)
     assert (first.kind, first.cause) == ("reschedule", "no space left on the image cache")  # on any machine
     assert (second.kind, second.cause) == ("built", "")
 
@@ -112,11 +110,8 @@ def test_a_fleet_is_dealt_out_evenly_and_is_the_same_every_time() -> None:
 def test_simulated_hosts_have_the_inventory_of_a_hypervisor() -> None:
     (agent,) = fleet(cells=1, hosts=1, hardware=Hardware(baremetal=1, vcpus=16, memory_mb=4096, disk_gb=100))
     host, node = agent.hosts
-    assert {name: (it.capacity, it.max_unit) for name, it in host.inventory.items()} == {
-        "VCPU": (64, 16),
-        "MEMORY_MB": (3584, 4096),
-        "DISK_GB": (100, 100),
-    }
+    sizes = {name: (it.capacity, it.max_unit) for name, it in host.inventory.items()}
+    assert sizes == {"VCPU": (64, 16), "MEMORY_MB": (3584, 4096), "DISK_GB": (100, 100)}
     assert (node.metal, node.inventory, host.metal) == ("baremetal", {}, "")
 
 
@@ -133,14 +128,9 @@ def test_a_fleet_may_have_several_architectures_in_each_zone() -> None:
 
 
 def an_order(build: int, attempt: int = 1, root: int = 1, image: Image | None = None) -> BuildOrdered:
+    spec = BuildSpec(flavor=Flavor(name="f"), image=image)
     return BuildOrdered(
-        build=uid(build, "b"),
-        attempt=attempt,
-        cell="c",
-        agent="a",
-        root=uid(root, "c"),
-        host="h",
-        spec=BuildSpec(flavor=Flavor(name="f"), image=image),
+        build=uid(build, "b"), attempt=attempt, cell="c", agent="a", root=uid(root, "c"), host="h", spec=spec
     )
 
 
@@ -154,11 +144,8 @@ def test_a_host_counts_its_guests_and_keeps_their_images() -> None:
     assert (host.instances, list(host.images)) == (3, ["debian", "other"])
     assert dict(host.properties) == {"hw_disk_bus=scsi": 2, "a=b": 1}
     guests.remove(uid(2, "b"), range(2))
-    assert (host.instances, list(host.images), dict(host.properties)) == (
-        2,
-        ["debian", "other"],
-        {"hw_disk_bus=scsi": 1},
-    )
+    assert (host.instances, list(host.images)) == (2, ["debian", "other"])
+    assert dict(host.properties) == {"hw_disk_bus=scsi": 1}
     for number in range(MAX_CACHED + 1):
         guests.add(guest_of(an_order(1, attempt=number + 2, image=Image(name=f"image{number}"))))
     assert next(iter(host.images)) == "image1" and len(host.images) == MAX_CACHED

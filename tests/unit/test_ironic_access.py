@@ -43,11 +43,8 @@ async def test_one_token_serves_many_requests(keystone: FakeKeystone, ironic: Fa
         await api.node(UUID)
     assert set(tokens(ironic)) == {"token-1"}
     (asked,) = keystone.asked
-    assert asked["auth"]["identity"]["password"]["user"] == {
-        "name": "me",
-        "password": SECRET,
-        "domain": {"name": "Default"},
-    }
+    user = asked["auth"]["identity"]["password"]["user"]
+    assert user == {"name": "me", "password": SECRET, "domain": {"name": "Default"}}
     assert asked["auth"]["scope"] == {"project": {"name": "service", "domain": {"name": "Default"}}}
 
 

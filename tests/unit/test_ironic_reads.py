@@ -147,12 +147,8 @@ def test_events_from_before_a_recreation_are_late(can_read: bool) -> None:
 @with_and_without
 def test_an_unselected_node_is_not_reported(can_read: bool) -> None:
     case = BeliefCase(can_read=can_read, place=lambda node: None)
-    for step in (
-        case.handle("provision_set", "end", T),
-        case.handle("delete", "end", T + 1),
-        case.read(T + 2),
-        case.read(T + 3, None),
-    ):
+    notified = case.handle("provision_set", "end", T), case.handle("delete", "end", T + 1)
+    for step in (*notified, case.read(T + 2), case.read(T + 3, None)):
         assert step.report is None and not step.read
 
 

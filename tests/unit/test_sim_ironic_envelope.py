@@ -74,11 +74,8 @@ def shape(key: str, message: dict[str, Any]) -> tuple[str, Shape]:
 
 
 def test_every_notification_has_the_recorded_fields() -> None:
-    known = [
-        shape(message.key, inside(json.loads(message.body)))
-        for step in recorded()
-        for message in step.messages
-    ]
+    messages = [message for step in recorded() for message in step.messages]
+    known = [shape(message.key, inside(json.loads(message.body))) for message in messages]
     kinds = set()
     for told in heard():
         [(key, envelope)] = sent(told)

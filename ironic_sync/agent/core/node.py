@@ -145,16 +145,12 @@ def image_lacking(node: MetalNode, spec: BuildSpec) -> str:
     info = instance_info(spec)
     if any(all(name in info for name in way) for way in ways):
         return ""
-    return (
-        f"the deploy interface of the node, {node.deploy_interface}, needs {needed}, and the build names none"
-    )
+    interface = f"the deploy interface of the node, {node.deploy_interface}"
+    return f"{interface}, needs {needed}, and the build names none"
 
 
 def _traits(flavor: Flavor, of_image: Sequence[str]) -> list[str]:
     """Return the traits that the deployment requires; Ironic refuses a node that has lost one."""
-    matches = (
-        re.fullmatch(r"trait[\w-]*:(\w+)", name)
-        for name, value in flavor.extra_specs.items()
-        if value == "required"
-    )
+    required = (name for name, value in flavor.extra_specs.items() if value == "required")
+    matches = (re.fullmatch(r"trait[\w-]*:(\w+)", name) for name in required)
     return sorted({match[1] for match in matches if match} | set(of_image))
