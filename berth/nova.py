@@ -38,9 +38,12 @@ def databases(settings: Settings, clock: Clock) -> NovaDatabases:
     nova = settings.nova
     if not nova.database_url:
         raise BadSetting("nova_database_url is not set: it names Nova's API database")
-    return NovaDatabases(
-        nova.database_url, nova.cell_database_urls, clock, down_seconds=nova.service_down_time
-    )
+    try:
+        return NovaDatabases(
+            nova.database_url, nova.cell_database_urls, clock, down_seconds=nova.service_down_time
+        )
+    except ValueError as problem:
+        raise BadSetting(f"nova_database_url: {problem}") from None
 
 
 def bridge(settings: Settings, bus: Bus) -> Worker:

@@ -126,7 +126,7 @@ class NovaDatabases:
             async with engine.connect() as connection:
                 services = await _all(connection, _SERVICES)
                 nodes = await _all(connection, _NODES, since=since)
-        except (SQLAlchemyError, OSError, ValueError, ImportError) as problem:
+        except (SQLAlchemyError, OSError, ValueError) as problem:
             why = f"database of nova's cell {name}: {_why(problem)}"
             if self._complaints.get(cell) != why:
                 log.warning("%s; its hosts stay as they were read last", why)
@@ -274,9 +274,11 @@ def address_of(url: str) -> URL:
 
 
 def _engine(url: str) -> AsyncEngine:
-    return create_async_engine(
-        address_of(url), pool_size=2, max_overflow=2, pool_pre_ping=True, hide_parameters=True
-    )
+    options: dict[str, Any] = {"pool_size": 2, "max_overflow": 2, "pool_pre_ping": True}
+    try:
+        return create_async_engine(address_of(url), hide_parameters=True, **options)
+    except ModuleNotFoundError as missing:
+        raise ValueError(f"{missing.name} is not installed: install berth[nova]") from None
 
 
 def _why(problem: Exception) -> str:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from deploy.nova import NovaRegion, berth_placement
+from deploy.nova import NovaRegion, openstack_placement
 from tests.nova.checks import SECONDS, audit, check_allocations
 
 pytestmark = [pytest.mark.nova, pytest.mark.services, pytest.mark.asyncio(loop_scope="module")]
@@ -18,7 +18,7 @@ async def _allocations_are_right(region: NovaRegion) -> AsyncIterator[None]:
     logged = len(region.problems())
     yield
     await check_allocations(region)
-    if region.placement_factory is berth_placement:
+    if region.placement_factory is not openstack_placement:
         report = await audit(region.foundation.database_url)
         assert report["clean"], report["breaches"]
     await region.nova.delete(*[server["id"] for server in await region.nova.servers()], seconds=SECONDS)
