@@ -38,9 +38,6 @@ from bus.vocabulary import (
 Inventories = SmallMap[ClassName, Inventory]
 
 
-# Objects
-
-
 class Provider(Value, frozen=True, kw_only=True):
     """A resource provider. Parts that a query did not ask for are empty."""
 
@@ -165,9 +162,6 @@ Edit = (
 )
 
 
-# Outcomes
-
-
 class Edited(Tagged, frozen=True, kw_only=True):
     """The result of a successful edit: the provider after it (None: deleted, or several providers)."""
 
@@ -219,9 +213,6 @@ class OwnerGiven(Tagged, frozen=True, kw_only=True):
 OwnerResult = OwnerGiven | Missing | Contended
 
 
-# Bulk
-
-
 class ProviderLoad(Value, frozen=True, kw_only=True):
     """A provider to create or change; with `generation`, only if the provider still has it.
 
@@ -242,9 +233,6 @@ class LoadResult(Value, frozen=True, kw_only=True):
     did: Literal["made", "changed", "nothing", "refused"]
     generation: Whole = 0
     why: Cause = ""  # refused: the field and the problem
-
-
-# Questions and answers
 
 
 class FindProviders(Message, frozen=True, kw_only=True):

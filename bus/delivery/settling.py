@@ -69,16 +69,12 @@ class ServedRow(ABC):
         readable = []
         suspects = []
         for delivery in deliveries:
-            if delivery.problem:  # first: a copy of the message among the suspects would not have the problem
-                await self._bury(delivery, Dead(delivery.problem))
-                continue
-            if self.queue.durable and (delivery.crashes or delivery.envelope.suspect_of):
+            was_delivered = delivery.crashes or delivery.envelope.suspect_of
+            # a copy of the message among the suspects would not have the problem
+            if was_delivered and self.queue.durable and not delivery.problem:
                 suspects.append(delivery)
-                continue
-            try:
-                readable.append((delivery, self._read(delivery)))
-            except Undecodable as problem:
-                await self._bury(delivery, Dead(str(problem)))
+            elif (message := await self._readable(delivery)) is not None:
+                readable.append((delivery, message))
         if suspects:
             await asyncio.gather(*(self._suspects.take(self.queue.name, suspect) for suspect in suspects))
         if readable:
@@ -86,22 +82,23 @@ class ServedRow(ABC):
 
     async def handle_alone(self, delivery: Delivery) -> None:
         """Handle and settle one delivery, also a redelivered one."""
-        try:
-            message = self._read(delivery)
-        except Undecodable as problem:
-            await self._bury(delivery, Dead(str(problem)))
-            return
-        await self._settle([(delivery, message)])
+        if (message := await self._readable(delivery)) is not None:
+            await self._settle([(delivery, message)])
 
     async def store_dead_letter(self, delivery: Delivery, reason: str) -> None:
         """Move a delivery to the dead letters."""
         await self._bury(delivery, Dead(reason))
 
-    def _read(self, delivery: Delivery) -> Message:
-        if delivery.problem:
-            raise Undecodable(delivery.problem)
-        message = decode(self.row.message, delivery.envelope.body, delivery.envelope.type)
-        self._check(delivery.envelope, message)
+    async def _readable(self, delivery: Delivery) -> Message | None:
+        """Return the message of a delivery; a delivery that cannot be read becomes a dead letter."""
+        try:
+            if delivery.problem:
+                raise Undecodable(delivery.problem)
+            message = decode(self.row.message, delivery.envelope.body, delivery.envelope.type)
+            self._check(delivery.envelope, message)
+        except Undecodable as problem:
+            await self._bury(delivery, Dead(str(problem)))
+            return None
         return message
 
     def _check(self, envelope: Envelope, message: Message) -> None:
@@ -159,19 +156,9 @@ class ServedRow(ABC):
     def _log_messages(self, readable: Readable, made: Made) -> None:
         """Log a line for each message, so that one build can be followed through all workers."""
         for delivery, message in readable:
-            emitted = [
-                type(emitted_message).__name__
-                for cause, emitted_message in made
-                if cause is delivery.envelope
-            ]
-            text = "%s: %s handled, published %s"
-            log.debug(
-                text,
-                self.queue.name,
-                type(message).__name__,
-                ", ".join(emitted) or "nothing",
-                extra=_about(delivery),
-            )
+            emitted = [type(result).__name__ for cause, result in made if cause is delivery.envelope]
+            names = type(message).__name__, ", ".join(emitted) or "nothing"
+            log.debug("%s: %s handled, published %s", self.queue.name, *names, extra=_about(delivery))
 
     async def _call(self, messages: Sequence[Message]) -> Sequence[Any]:
         if self.row.batch is None:

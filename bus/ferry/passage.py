@@ -184,16 +184,10 @@ def ferry(
 ) -> Worker:
     """Return the ferry's worker for a bus of the central broker; it opens `cell_broker`."""
     (cell,) = {crossing.cell for crossing in crossings}
-    into = [
-        Passage(each_crossing, middle, cell_broker, clock, undeliverable_seconds)
-        for each_crossing in crossings
-        if each_crossing.way is Way.IN
-    ]
-    out = [
-        Passage(each_crossing, cell_broker, middle, clock, undeliverable_seconds)
-        for each_crossing in crossings
-        if each_crossing.way is Way.OUT
-    ]
+    into, out = (
+        [Passage(each, here, there, clock, undeliverable_seconds) for each in crossings if each.way is way]
+        for way, here, there in ((Way.IN, middle, cell_broker), (Way.OUT, cell_broker, middle))
+    )
 
     async def run() -> None:
         async with asyncio.TaskGroup() as group:

@@ -15,9 +15,8 @@ from bus.rabbit.wire import Arrived
 
 # seconds to combine acknowledgements: no client waits for one, and a quorum queue writes each
 ACKS_WAIT = 0.05
-SHARE_SETTLED_AT_ONCE = (
-    0.25  # share of the prefetch: so many are sent immediately, so that the broker keeps delivering
-)
+# share of the prefetch: so many are sent immediately, so that the broker keeps delivering
+SHARE_SETTLED_AT_ONCE = 0.25
 
 SendBack = Callable[["Parcel", Sequence[Envelope]], None]
 

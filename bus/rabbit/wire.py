@@ -157,8 +157,6 @@ class FramesOfChannel:
         """Return the delivery tag of the oldest unconfirmed message, or 0."""
         return next(iter(self._unconfirmed), 0)
 
-    # What goes out
-
     async def publish(self, post: Post) -> None:
         """Publish a message; on a channel with confirms, wait for the confirm."""
         frames = self._frames_of(post)
@@ -203,8 +201,6 @@ class FramesOfChannel:
     def _on_settled(self, method: int, tag: int, how: int) -> None:
         if not self._is_closed:
             self._writer.write(self._frame(_METHOD, method.to_bytes(4) + _SETTLED.pack(tag, how)))
-
-    # What comes in
 
     def take(self, kind: int, data: bytes, at: int, end: int) -> bool:
         """Process a frame if it is of this channel's deliveries or confirms, and return whether it was."""
@@ -289,9 +285,6 @@ class _Coming:
         self.size = 0  # of its body, so far as that has not come
         self.header = b""
         self.bodies: list[bytes] = []
-
-
-# Bytes that strangers may have chosen
 
 
 def _properties(header: bytes) -> Any | None:

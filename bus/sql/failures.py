@@ -2,13 +2,13 @@
 listed prefix of the SQLSTATE counts, for SQLite the result code. Unlisted errors are defects.
 """
 
+import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable
 from enum import Enum
 from functools import wraps
-from typing import Any, Final, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Final, ParamSpec, Protocol, TypeVar, cast
 
-import tenacity
 from prometheus_client import Counter
 from sqlalchemy import exc
 
@@ -157,19 +157,9 @@ class RunsAgain(Protocol):
     def __call__(self, work: Callable[P, Awaitable[T]], /) -> Callable[P, Awaitable[T]]: ...
 
 
-@overload
-def retrying(clock: Clock | None = None, *, attempts: int = ATTEMPTS) -> RunsAgain: ...
-
-
-@overload
 def retrying(
-    clock: Clock | None = None, *, attempts: int = ATTEMPTS, otherwise: Callable[P, T]
-) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]: ...
-
-
-def retrying(
-    clock: Clock | None = None, *, attempts: int = ATTEMPTS, otherwise: Callable[P, T] | None = None
-) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]:
+    clock: Clock | None = None, *, attempts: int = ATTEMPTS, otherwise: Callable[..., Any] | None = None
+) -> RunsAgain:
     """Repeat a transaction that lost a race (Conflict, nothing else), after random pauses that grow.
 
     After the last attempt the Conflict is raised, or the answer is what `otherwise` makes of the same
@@ -178,37 +168,23 @@ def retrying(
     """
     chance = (clock or Clock()).chance
 
-    def wait(state: tenacity.RetryCallState) -> float:
-        longest = min(LONGEST_WAIT, SHORTEST_WAIT * 2**state.attempt_number)
-        return chance.uniform(SHORTEST_WAIT, longest)
-
-    def fall_back(state: tenacity.RetryCallState) -> Any:
-        assert otherwise is not None
-        return otherwise(*state.args, **state.kwargs)
-
-    patiently = tenacity.retry(
-        retry=tenacity.retry_if_exception_type(Conflict),
-        stop=tenacity.stop_after_attempt(attempts),
-        wait=wait,
-        reraise=True,
-        retry_error_callback=fall_back if otherwise is not None else None,
-    )
-
     def retried(work: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
         @wraps(work)
         async def run(*args: P.args, **kwargs: P.kwargs) -> T:
+            for attempt in range(1, attempts):
+                try:
+                    return await work(*args, **kwargs)
+                except Conflict:
+                    if attempt == 1:
+                        LOST_RACES.inc()
+                longest = min(LONGEST_WAIT, SHORTEST_WAIT * 2**attempt)
+                await asyncio.sleep(chance.uniform(SHORTEST_WAIT, longest))
             try:
-                return await work(*args, **kwargs)  # most succeed at the first attempt and need no counter
-            except Conflict as lost:
-                losses = [lost]
-                LOST_RACES.inc()
-
-            async def again(*args: P.args, **kwargs: P.kwargs) -> T:
-                if losses:
-                    raise losses.pop()
                 return await work(*args, **kwargs)
-
-            return await patiently(again)(*args, **kwargs)
+            except Conflict:
+                if otherwise is None:
+                    raise
+                return cast(T, otherwise(*args, **kwargs))
 
         return run
 
