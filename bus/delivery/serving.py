@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from bus.clock import Clock
@@ -109,10 +110,10 @@ _PAUSES = (0.05, 0.1, 0.2, 0.5)  # seconds between repetitions; the last value r
 _LONGEST_PAUSE = 1.0
 
 
+@dataclass(eq=False)
 class Timer:
-    def __init__(self, row: Every, emitter: Emitter) -> None:
-        self._row = row
-        self._emitter = emitter
+    _row: Every
+    _emitter: Emitter
 
     async def run(self) -> None:
         """Call a timer's handler periodically until cancelled; a failed call is made up for by the next."""

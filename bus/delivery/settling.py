@@ -7,6 +7,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -228,11 +229,10 @@ def _sorted(
 Emit = tuple[Envelope | None, Message]  # its cause (None for a timer), and the message to publish
 
 
+@dataclass(eq=False)
 class Emitter:
-    def __init__(self, worker: str, process: Process) -> None:
-        self.worker = worker
-        self._transport = process.transport
-        self._clock = process.clock
+    worker: str
+    _process: Process
 
     async def emit(self, made: Sequence[Emit], declared: frozenset[type[Message]]) -> None:
         """Publish messages and wait for the broker's confirms; refuse types that the row does not declare."""
@@ -244,9 +244,9 @@ class Emitter:
                 raise Undeclared(
                     f"{self.worker} emitted {type(message).__name__}, which its row does not declare"
                 )
-            envelopes.append(envelope_of(message, self._clock, cause))
+            envelopes.append(envelope_of(message, self._process.clock, cause))
             expected.append(TOPIC_OF[type(message)].expected)
-        await self._transport.publish(envelopes, expected=expected)
+        await self._process.transport.publish(envelopes, expected=expected)
 
 
 class ConsumedRow(ServedRow):

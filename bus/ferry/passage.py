@@ -8,6 +8,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 from prometheus_client import Counter, Gauge
@@ -34,26 +35,18 @@ UNDELIVERABLE_SECONDS = 300.0  # for this time a consumer may be missing; then t
 Loaded = Sequence[tuple[Delivery, Envelope]]
 
 
+@dataclass(eq=False)
 class Passage:
     """One crossing in service: reads a queue of the broker `here`, and forwards its messages to `there`."""
 
-    def __init__(
-        self,
-        crossing: Crossing,
-        source: Transport,
-        target: Transport,
-        clock: Clock,
-        undeliverable_seconds: float = UNDELIVERABLE_SECONDS,
-    ) -> None:
-        self.crossing = crossing
-        self.here = source
-        self.in_hand = 0
-        self.oldest = 0.0  # time of publication of the oldest of them
-        self._there = target
-        self._clock = clock
-        self._carried = CARRIED.labels(crossing.cell, crossing.way.value, crossing.name)
-        self._undeliverable_seconds = undeliverable_seconds
-        self._unheard = ("", 0.0)  # the key without a consumer, and since when
+    crossing: Crossing
+    here: Transport
+    _there: Transport
+    _clock: Clock
+    _undeliverable_seconds: float
+    in_hand: int = 0
+    oldest: float = 0.0  # time of publication of the oldest of them
+    _unheard: tuple[str, float] = ("", 0.0)  # the key without a consumer, and since when
 
     async def run(self) -> None:
         """Forward messages until cancelled. Messages without a confirm at that time are redelivered."""
@@ -123,7 +116,8 @@ class Passage:
         self._unheard = ("", 0.0)
         for delivery, _ in load:
             delivery.done()
-        self._carried.inc(len(load))
+        of = self.crossing
+        CARRIED.labels(of.cell, of.way.value, of.name).inc(len(load))
 
     def _is_given_up(self, key: str) -> bool:
         now = self._clock.monotonic()

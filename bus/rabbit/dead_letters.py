@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
 
 from bus.clock import Backoff
@@ -179,20 +180,15 @@ log = logging.getLogger(__name__)
 _PREFETCH = 32
 
 
+@dataclass(eq=False)
 class UnroutedMessages:
     """The reader of <exchange>.dead.0, the queue of delayed messages whose target queue was missing; it runs
     in the process that declares the shared queues.
     """
 
-    def __init__(
-        self,
-        link: Link,
-        send: Callable[[str, Sequence[Envelope]], Awaitable[None]],
-        store_dead_letter: Callable[[DeadLetter], Awaitable[None]],
-    ) -> None:
-        self._link = link
-        self._send = send
-        self._bury = store_dead_letter
+    _link: Link
+    _send: Callable[[str, Sequence[Envelope]], Awaitable[None]]
+    _bury: Callable[[DeadLetter], Awaitable[None]]
 
     async def run(self) -> None:
         backoff = Backoff(self._link.clock)

@@ -7,6 +7,7 @@ aio-pika's.
 import asyncio
 import struct
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
@@ -271,20 +272,18 @@ _Unconfirmed = tuple[asyncio.Future[None], str]
 _NONE: tuple[None, str] = (None, "")
 
 
+@dataclass(eq=False, slots=True)
 class _Coming:
     """A message whose AMQP frames have not all arrived."""
 
-    __slots__ = ("bodies", "consumer", "exchange", "header", "key", "redelivered", "size", "tag")
-
-    def __init__(self, consumer: str | None, tag: int, exchange: str, key: str, redelivered: bool) -> None:
-        self.consumer = consumer  # None: returned messages
-        self.tag = tag
-        self.exchange = exchange
-        self.key = key
-        self.redelivered = redelivered
-        self.size = 0  # of its body, so far as that has not come
-        self.header = b""
-        self.bodies: list[bytes] = []
+    consumer: str | None  # None: returned messages
+    tag: int
+    exchange: str
+    key: str
+    redelivered: bool
+    size: int = 0  # of its body, so far as that has not come
+    header: bytes = b""
+    bodies: list[bytes] = field(default_factory=list)
 
 
 def _properties(header: bytes) -> Any | None:

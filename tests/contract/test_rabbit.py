@@ -60,28 +60,23 @@ async def test_few_large_messages_are_prefetched(transport: RabbitTransport) -> 
         for _ in range(count):
             (await take(inbox)).done()
 
-    async def in_advance() -> int:
+    def in_advance() -> int:
         assert inbox._reading is not None
         return inbox._reading.in_advance
 
+    def are_many() -> bool:
+        return in_advance() >= 512 / 4  # within a factor of four it is left as it is
+
     await asyncio.gather(*(publish(transport, an_envelope(n, framed=False)) for n in range(100)))
     await settled(100)
-
-    async def many() -> bool:
-        return await in_advance() >= 512 / 4  # within a factor of four it is left as it is
-
-    await until(many)
+    await until(are_many)
     body = msgspec.Raw(b'"%s"' % (b"x" * (1024 * 1024 - 2)))
     await publish(transport, an_envelope(body=body))
-
-    async def few() -> bool:
-        return await in_advance() == 16
-
-    await until(few)
+    await until(lambda: in_advance() == 16)
     await settled(1)
     await asyncio.gather(*(publish(transport, an_envelope(n, framed=False)) for n in range(100)))
     await settled(100)
-    await until(many)  # and when that is over it is as before
+    await until(are_many)  # and when that is over it is as before
 
 
 # Frames
