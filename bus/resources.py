@@ -198,9 +198,6 @@ class Denied(Tagged, frozen=True, kw_only=True):
 EditResult = Edited | Missing | Stale | Taken | InUse | HasChildren | Tangled | Denied | Contended
 
 
-# Owners of roots
-
-
 class OwnerGiven(Tagged, frozen=True, kw_only=True):
     """The result of assigning a root provider to a cell, with the values before the edit."""
 

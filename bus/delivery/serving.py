@@ -7,6 +7,7 @@ import logging
 from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from bus.clock import Clock
@@ -76,12 +77,7 @@ class QueueReader:
             except asyncio.CancelledError:
                 deliveries[0].requeue()
                 raise
-        while len(deliveries) < self._most:
-            more = self._inbox.get_nowait()
-            if more is None:
-                break
-            deliveries.append(more)
-        return deliveries
+        return [*deliveries, *islice(iter(self._inbox.get_nowait, None), self._most - 1)]
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._busy.pop(task, None)

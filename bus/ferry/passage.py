@@ -9,6 +9,7 @@ import logging
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import msgspec
 from prometheus_client import Counter, Gauge
@@ -17,7 +18,7 @@ from bus.clock import Backoff, Clock
 from bus.delivery.verdicts import FAULT_DELAYS, letter_of, refusal_of
 from bus.errors import BrokerRefused, TooBig, Unavailable, Undecodable, Unroutable
 from bus.ferry.crossings import Crossing, Way
-from bus.protocol import Delivery, Envelope, Inbox, Transport
+from bus.protocol import Delivery, Envelope, Transport
 from bus.worker import Worker
 
 _OF = ["cell", "way", "crossing"]
@@ -52,7 +53,7 @@ class Passage:
         """Forward messages until cancelled. Messages without a confirm at that time are redelivered."""
         inbox = await self.here.consume(self.crossing.queue, PREFETCH)
         while True:
-            deliveries = await _next(inbox)
+            deliveries = [await inbox.get(), *islice(iter(inbox.get_nowait, None), TOGETHER - 1)]
             self.in_hand, self.oldest = len(deliveries), deliveries[0].envelope.sent_at
             await self._carry(deliveries)
             self.in_hand = 0
@@ -153,16 +154,6 @@ class Passage:
             except Unavailable as problem:
                 log.warning("%s waits: %s", self.crossing.queue.name, problem)
                 await backoff.pause()
-
-
-async def _next(inbox: Inbox) -> list[Delivery]:
-    deliveries = [await inbox.get()]
-    while len(deliveries) < TOGETHER:
-        more = inbox.get_nowait()
-        if more is None:
-            break
-        deliveries.append(more)
-    return deliveries
 
 
 POLL_SECONDS = 5.0  # between two measurements of the queues' depths

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from bus.clock import Backoff
@@ -105,14 +105,14 @@ class DeadLetterQueue:
         return len(rescued)
 
 
+@dataclass(eq=False)
 class _Walk:
     """One pass over the dead-letter queue, oldest first. Letters that stay keep their position."""
 
-    def __init__(self, session: Session, name: str) -> None:
-        self._session = session
-        self._name = name
-        self._channel: BulkChannel
-        self._held: dict[int, None] = {}
+    _session: Session
+    _name: str
+    _channel: BulkChannel = field(init=False)
+    _held: dict[int, None] = field(default_factory=dict)
 
     async def __aenter__(self) -> "_Walk":
         self._session.topology.forget()  # it may have been deleted
