@@ -155,8 +155,6 @@ class _Connection(HttpToolsProtocol):
         self._unread: TimerHandle | None = None  # deadline of an unread response
         self._answering: RequestResponseCycle | None = None  # pipelined requests wait behind it
 
-    # Number of connections
-
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._wait_for_request()
@@ -279,8 +277,6 @@ class _Connection(HttpToolsProtocol):
             self._watch_reader()
         else:
             self.transport.abort()
-
-    # End of a connection
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle

@@ -131,12 +131,13 @@ class _Walk:
 
     async def letters(self) -> AsyncGenerator[Arrived]:
         """Yield each dead letter once, fetching a few together, because their bodies must fit into memory."""
-        left, size = await self._channel.ready(self._name), _AT_FIRST
+        depth, size = self._session.topology.depth, _AT_FIRST
+        left, _ = await depth(self._name)
         while True:
             fetched = await (self._fetch(min(size, left)) if left > 0 else self._next_letters())
             if not fetched:
                 return
-            left = await self._channel.ready(self._name)
+            left, _ = await depth(self._name)
             if sum(len(message.body) for message in fetched) < _SMALL_BYTES:
                 size = min(2 * size, _AT_MOST)
             for message in fetched:
