@@ -4,7 +4,7 @@ record of its orders. Duplicate and late orders have no effect, nor have orders 
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from typing import Generic, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 from bus.moves import MoveOrdered
@@ -18,30 +18,18 @@ V = TypeVar("V")
 REMEMBERED = 100_000
 
 
-class _Memory(Generic[V]):
+class _Memory(OrderedDict[str, V]):
     """A dictionary by build id that drops its least recently changed entries above a maximum size."""
 
     def __init__(self, size: int) -> None:
+        super().__init__()
         self.size = size
-        self._known: OrderedDict[str, V] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def get(self, build: str, otherwise: V) -> V:
-        return self._known.get(build, otherwise)
-
-    def values(self) -> Iterable[V]:
-        return self._known.values()
-
-    def items(self) -> Iterable[tuple[str, V]]:
-        return self._known.items()
-
-    def put(self, build: str, value: V) -> None:
-        self._known[build] = value
-        self._known.move_to_end(build)
-        if len(self._known) > self.size:
-            self._known.popitem(last=False)
+    def __setitem__(self, build: str, value: V) -> None:
+        super().__setitem__(build, value)
+        self.move_to_end(build)
+        if len(self) > self.size:
+            self.popitem(last=False)
 
 
 class AgentBuilds:
@@ -67,12 +55,8 @@ class AgentBuilds:
 
     def forget(self, outcome: AgentReported) -> None:
         """Drop the recorded outcome of this attempt."""
-        others = [
-            finished
-            for finished in self._finished.get(outcome.build, ())
-            if finished.attempt != outcome.attempt
-        ]
-        self._finished.put(outcome.build, tuple(others))
+        known = self._finished.get(outcome.build, ())
+        self._finished[outcome.build] = tuple(done for done in known if done.attempt != outcome.attempt)
 
     def known_to_be(self, order: BuildOrdered) -> bool:
         """Return whether this build attempt was ordered before or is void."""
@@ -91,7 +75,7 @@ class AgentBuilds:
 
     def finished(self, outcome: AgentReported) -> None:
         self.running.discard((outcome.build, outcome.attempt))
-        self._finished.put(outcome.build, (*self._finished.get(outcome.build, ()), outcome))
+        self._finished[outcome.build] = (*self._finished.get(outcome.build, ()), outcome)
 
     def destroyed(self, order: DestroyOrdered) -> AgentReported:
         """Invalidate the attempts of this order: none of them may run or report an outcome any more."""
@@ -103,17 +87,17 @@ class AgentBuilds:
         """Mark attempts of a build as void: after number `above`, up to and including `attempt`."""
         if above >= attempt:
             return
-        self._void.put(build, _joined((*self._void.get(build, ()), (above, attempt))))
+        self._void[build] = _joined((*self._void.get(build, ()), (above, attempt)))
         outcomes = self._finished.get(build, ())
         if outcomes:
-            self._finished.put(build, tuple(o for o in outcomes if not above < o.attempt <= attempt))
+            self._finished[build] = tuple(o for o in outcomes if not above < o.attempt <= attempt)
 
     def known(self) -> tuple[list[AgentReported], dict[str, tuple[Span, ...]]]:
         """Return the outcomes of all attempts, and the void attempts of each build, for the agent's
         storage.
         """
         finished = [outcome for outcomes in self._finished.values() for outcome in outcomes]
-        return finished, dict(self._void.items())
+        return finished, dict(self._void)
 
     def running_upto(self, order: DestroyOrdered) -> list[Key]:
         """Return the running attempts that a destroy order covers: up to its attempt."""

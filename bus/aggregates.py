@@ -47,9 +47,6 @@ HostName = Annotated[str, Meta(min_length=1, max_length=200)]  # name by its own
 Hosts = Annotated[tuple[HostName, ...], Meta(max_length=2000)]
 
 
-# Edits
-
-
 class MakeAggregate(Tagged, frozen=True, kw_only=True):
     """Create an aggregate, or describe one that a client of the Placement API created by using its id."""
 
@@ -78,9 +75,6 @@ class DropAggregate(Tagged, frozen=True, kw_only=True):
 
 
 AggregateEdit = MakeAggregate | ChangeAggregate | DropAggregate
-
-
-# Outcomes
 
 
 class AggregateEdited(Tagged, frozen=True, kw_only=True):
@@ -150,9 +144,6 @@ def refusal_reason(refusal: AggregateRefusal) -> str:
             return "lost a race with other changes; nothing was changed, try again"
         case _:
             return str(refusal)
-
-
-# Questions and answers
 
 
 class FindAggregates(Message, frozen=True, kw_only=True):

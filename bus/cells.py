@@ -37,9 +37,6 @@ NewCell = Annotated[  # no leading -: `reply.-c1.` begins reply addresses outsid
 ]
 
 
-# Edits
-
-
 class RegisterCell(Tagged, frozen=True, kw_only=True):
     """Register a cell or change its registration. Omitted fields keep their values; repeats are harmless."""
 
@@ -56,9 +53,6 @@ class DropCell(Tagged, frozen=True, kw_only=True):
 
 
 CellEdit = RegisterCell | DropCell
-
-
-# Outcomes
 
 
 class CellEdited(Tagged, frozen=True, kw_only=True):
@@ -86,9 +80,6 @@ class CellInUse(Tagged, frozen=True, kw_only=True):
 
 
 CellResult = CellEdited | CellInUse | Missing | Contended
-
-
-# Questions and answers
 
 
 class FindCells(Message, frozen=True, kw_only=True):

@@ -72,9 +72,6 @@ class ConsumerClaim(Value, frozen=True, kw_only=True):
     take_over: Id | None = None
 
 
-# Why a choice was refused
-
-
 class Full(Tagged, frozen=True, kw_only=True):
     """The reason of a refused claim: the provider has too little free capacity, or `limit` names the violated
     rule: min_unit, max_unit or step_size.
@@ -155,9 +152,6 @@ class OutsideCell(Tagged, frozen=True, kw_only=True):
 Refusal = Full | Moved | NoSuchProvider | GroupPolicyViolated | NoGroup | NothingHeld | OutsideCell
 
 
-# Outcomes
-
-
 class Claimed(Tagged, frozen=True, kw_only=True):
     """The result of a successful claim: the allocations of the consumer are written."""
 
@@ -199,9 +193,6 @@ class Released(Tagged, frozen=True, kw_only=True):
 
 
 ReleaseResult = Released | Held | Retired | OutsideCell | Contended
-
-
-# Questions and answers
 
 
 class ClaimRequested(Message, frozen=True, kw_only=True):

@@ -41,9 +41,6 @@ class ServerGroup(Value, frozen=True, kw_only=True):
     left: LargeMap[Text, LongList[Text]] = field(default_factory=dict)
 
 
-# Edits
-
-
 class MakeGroup(Tagged, frozen=True, kw_only=True):
     """Create a server group, named uniquely in its project; repeating the edit changes nothing."""
 
@@ -64,18 +61,12 @@ class DropGroup(Tagged, frozen=True, kw_only=True):
 GroupEdit = MakeGroup | DropGroup
 
 
-# Outcomes
-
-
 class GroupEdited(Tagged, frozen=True, kw_only=True):
     group: ServerGroup | None = None  # None: it does not exist any more
     changed: bool = False  # False: nothing changed
 
 
 GroupResult = GroupEdited | Taken | InUse | Contended
-
-
-# Questions and answers
 
 
 class FindGroups(Message, frozen=True, kw_only=True):

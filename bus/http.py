@@ -20,7 +20,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
-from uvicorn.server import ServerState
 
 from bus.errors import Unavailable
 from bus.tls import TlsFiles
@@ -146,14 +145,8 @@ class _Connection(HttpToolsProtocol):
 
     config: _Config
 
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
         self._head = 0  # bytes of the request's headers so far; -1 after them
         self._is_complete = True  # whether the last request is complete
         self._received = 0  # bytes of the request so far
@@ -161,8 +154,6 @@ class _Connection(HttpToolsProtocol):
         self._sender_deadline: TimerHandle | None = None  # deadline of an incomplete request
         self._unread: TimerHandle | None = None  # deadline of an unread response
         self._answering: RequestResponseCycle | None = None  # pipelined requests wait behind it
-
-    # Number of connections
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -286,8 +277,6 @@ class _Connection(HttpToolsProtocol):
             self._watch_reader()
         else:
             self.transport.abort()
-
-    # End of a connection
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle

@@ -56,9 +56,6 @@ class NodesTaken(Message, frozen=True, kw_only=True):
     gone: Count = 0
 
 
-# Queries and edits by operators
-
-
 class FindAgents(Message, frozen=True, kw_only=True):
     cell: Word
 

@@ -55,9 +55,6 @@ def seconds_of(wait: Wait) -> float:
     return float(int(wait[:-1]) * _UNITS[wait[-1]]) if wait else 0.0
 
 
-# Boots: request → placed → ended
-
-
 class BuildRequested(Message, frozen=True, kw_only=True):
     """Build the instances of this request: all or none, unless `at_least` names a smaller number. Each
     instance is a build.
@@ -282,9 +279,6 @@ class AgentReported(Message, frozen=True, kw_only=True):
     leftover: bool = False  # failed: parts of the guest may still exist, so its resources stay allocated
     cause: Cause = ""
     epoch: Ordinal = 0  # as in the order
-
-
-# Resources and hosts, reported by their owners
 
 
 class InventoryReported(Message, frozen=True, kw_only=True):

@@ -246,9 +246,6 @@ class MoveReported(Message, frozen=True, kw_only=True):
     epoch: Ordinal = 0
 
 
-# Queries
-
-
 class MoveStands(Value, frozen=True, kw_only=True):
     """The state of a move in the records of its cell."""
 

@@ -14,9 +14,6 @@ class Named(Value, frozen=True, kw_only=True):
     updated: Number = 0.0
 
 
-# Edits
-
-
 class MakeName(Tagged, frozen=True, kw_only=True):
     name: Text
 
@@ -33,9 +30,6 @@ class DropName(Tagged, frozen=True, kw_only=True):
 NameEdit = MakeName | RenameName | DropName
 
 
-# Outcomes
-
-
 class NameEdited(Tagged, frozen=True, kw_only=True):
     named: Named | None = None
     made: bool = False  # False: it existed already, or was renamed or deleted
@@ -48,9 +42,6 @@ class Standard(Tagged, frozen=True, kw_only=True):
 
 
 NameResult = NameEdited | Missing | Taken | InUse | Standard | Contended
-
-
-# Questions and answers
 
 
 class FindNames(Message, frozen=True, kw_only=True):

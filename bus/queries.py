@@ -37,8 +37,6 @@ from bus.vocabulary import (
     Zone,
 )
 
-# Candidates
-
 
 class Candidate(Compact, frozen=True):
     """A complete allocation that would fit now, with the facts that filters and weighers read."""
@@ -118,9 +116,6 @@ class CandidatesFound(Message, frozen=True, kw_only=True):
     nearest: LongList[NearMiss] = ()
     cut: bool = False  # too many combinations: the search stopped early
     order: LongList[OrderBy] = ()  # as in the query, with the scale used
-
-
-# Decisions and waiting requests (schedulers)
 
 
 class WaitingRequest(Value, frozen=True, kw_only=True):
@@ -258,9 +253,6 @@ class WhatIfMovesAnswered(Message, frozen=True, kw_only=True):
     """
 
     answers: LongList[WhatIfAnswered]
-
-
-# Builds and instances (cells)
 
 
 class FindBuilds(Message, frozen=True, kw_only=True):

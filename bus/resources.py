@@ -40,9 +40,6 @@ from bus.vocabulary import (
 Inventories = SmallMap[ClassName, Inventory]
 
 
-# Objects
-
-
 class Provider(Value, frozen=True, kw_only=True):
     """A resource provider. Parts that a query did not ask for are empty."""
 
@@ -167,9 +164,6 @@ Edit = (
 )
 
 
-# Outcomes
-
-
 class Edited(Tagged, frozen=True, kw_only=True):
     """The result of a successful edit: the provider after it (None: deleted, or several providers)."""
 
@@ -206,9 +200,6 @@ class Denied(Tagged, frozen=True, kw_only=True):
 EditResult = Edited | Missing | Stale | Taken | InUse | HasChildren | Tangled | Denied | Contended
 
 
-# Owners of roots
-
-
 class OwnerGiven(Tagged, frozen=True, kw_only=True):
     """The result of assigning a root provider to a cell, with the values before the edit."""
 
@@ -219,9 +210,6 @@ class OwnerGiven(Tagged, frozen=True, kw_only=True):
 
 
 OwnerResult = OwnerGiven | Missing | Contended
-
-
-# Bulk
 
 
 class ProviderLoad(Value, frozen=True, kw_only=True):
@@ -244,9 +232,6 @@ class LoadResult(Value, frozen=True, kw_only=True):
     did: Literal["made", "changed", "nothing", "refused"]
     generation: Whole = 0
     why: Cause = ""  # refused: the field and the problem
-
-
-# Questions and answers
 
 
 class FindProviders(Message, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ the address of a private reply queue of this process.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence, Set
+from dataclasses import dataclass, field
 from typing import Any, Generic, Self, TypeVar
 
 from bus.clock import Clock
@@ -27,24 +28,19 @@ _EXPECTED = {kind.__name__: topic.expected for kind, topic in TOPIC_OF.items()}
 _REPLIES_AT_ONCE = 10_000
 
 
+@dataclass(eq=False)
 class PendingQuestions:
     """Queries of one process without a reply so far."""
 
-    def __init__(
-        self,
-        transport: Transport,
-        clock: Clock,
-        replica: str,
-        spawn: Callable[[Coroutine[Any, Any, None]], object],
-    ) -> None:
-        self._transport = transport
-        self._clock = clock
-        self._replica = replica
-        self._spawn = spawn
-        self._waiting: dict[tuple[str, str], asyncio.Future[Envelope]] = {}  # by where, and the question's id
-        self._replies: dict[str, QueueSpec] = {}  # by what their addresses begin with
-        self._declared: set[str] = set()
-        self._declaring = asyncio.Lock()
+    _transport: Transport
+    _clock: Clock
+    _replica: str
+    _spawn: Callable[[Coroutine[Any, Any, None]], object]
+    # by reply queue and id of the question
+    _waiting: dict[tuple[str, str], asyncio.Future[Envelope]] = field(default_factory=dict)
+    _replies: dict[str, QueueSpec] = field(default_factory=dict)  # by what their addresses begin with
+    _declared: set[str] = field(default_factory=set)
+    _declaring: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def ask(self, query: Query[A, R], questions: Sequence[A], timeout: float) -> Sequence[R]:
         """Send queries and return their answers in the same order."""

@@ -6,6 +6,8 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from bus.clock import Clock
@@ -75,12 +77,7 @@ class QueueReader:
             except asyncio.CancelledError:
                 deliveries[0].requeue()
                 raise
-        while len(deliveries) < self._most:
-            more = self._inbox.get_nowait()
-            if more is None:
-                break
-            deliveries.append(more)
-        return deliveries
+        return [*deliveries, *islice(iter(self._inbox.get_nowait, None), self._most - 1)]
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._busy.pop(task, None)
@@ -109,10 +106,10 @@ _PAUSES = (0.05, 0.1, 0.2, 0.5)  # seconds between repetitions; the last value r
 _LONGEST_PAUSE = 1.0
 
 
+@dataclass(eq=False)
 class Timer:
-    def __init__(self, row: Every, emitter: Emitter) -> None:
-        self._row = row
-        self._emitter = emitter
+    _row: Every
+    _emitter: Emitter
 
     async def run(self) -> None:
         """Call a timer's handler periodically until cancelled; a failed call is made up for by the next."""

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -69,16 +70,12 @@ class ServedRow(ABC):
         readable = []
         suspects = []
         for delivery in deliveries:
-            if delivery.problem:  # first: a copy of the message among the suspects would not have the problem
-                await self._bury(delivery, Dead(delivery.problem))
-                continue
-            if self.queue.durable and (delivery.crashes or delivery.envelope.suspect_of):
+            was_delivered = delivery.crashes or delivery.envelope.suspect_of
+            # a copy of the message among the suspects would not have the problem
+            if was_delivered and self.queue.durable and not delivery.problem:
                 suspects.append(delivery)
-                continue
-            try:
-                readable.append((delivery, self._read(delivery)))
-            except Undecodable as problem:
-                await self._bury(delivery, Dead(str(problem)))
+            elif (message := await self._readable(delivery)) is not None:
+                readable.append((delivery, message))
         if suspects:
             await asyncio.gather(*(self._suspects.take(self.queue.name, suspect) for suspect in suspects))
         if readable:
@@ -86,22 +83,23 @@ class ServedRow(ABC):
 
     async def handle_alone(self, delivery: Delivery) -> None:
         """Handle and settle one delivery, also a redelivered one."""
-        try:
-            message = self._read(delivery)
-        except Undecodable as problem:
-            await self._bury(delivery, Dead(str(problem)))
-            return
-        await self._settle([(delivery, message)])
+        if (message := await self._readable(delivery)) is not None:
+            await self._settle([(delivery, message)])
 
     async def store_dead_letter(self, delivery: Delivery, reason: str) -> None:
         """Move a delivery to the dead letters."""
         await self._bury(delivery, Dead(reason))
 
-    def _read(self, delivery: Delivery) -> Message:
-        if delivery.problem:
-            raise Undecodable(delivery.problem)
-        message = decode(self.row.message, delivery.envelope.body, delivery.envelope.type)
-        self._check(delivery.envelope, message)
+    async def _readable(self, delivery: Delivery) -> Message | None:
+        """Return the message of a delivery; a delivery that cannot be read becomes a dead letter."""
+        try:
+            if delivery.problem:
+                raise Undecodable(delivery.problem)
+            message = decode(self.row.message, delivery.envelope.body, delivery.envelope.type)
+            self._check(delivery.envelope, message)
+        except Undecodable as problem:
+            await self._bury(delivery, Dead(str(problem)))
+            return None
         return message
 
     def _check(self, envelope: Envelope, message: Message) -> None:
@@ -159,19 +157,9 @@ class ServedRow(ABC):
     def _log_messages(self, readable: Readable, made: Made) -> None:
         """Log a line for each message, so that one build can be followed through all workers."""
         for delivery, message in readable:
-            emitted = [
-                type(emitted_message).__name__
-                for cause, emitted_message in made
-                if cause is delivery.envelope
-            ]
-            text = "%s: %s handled, published %s"
-            log.debug(
-                text,
-                self.queue.name,
-                type(message).__name__,
-                ", ".join(emitted) or "nothing",
-                extra=_about(delivery),
-            )
+            emitted = [type(result).__name__ for cause, result in made if cause is delivery.envelope]
+            names = type(message).__name__, ", ".join(emitted) or "nothing"
+            log.debug("%s: %s handled, published %s", self.queue.name, *names, extra=_about(delivery))
 
     async def _call(self, messages: Sequence[Message]) -> Sequence[Any]:
         if self.row.batch is None:
@@ -241,11 +229,10 @@ def _sorted(
 Emit = tuple[Envelope | None, Message]  # its cause (None for a timer), and the message to publish
 
 
+@dataclass(eq=False)
 class Emitter:
-    def __init__(self, worker: str, process: Process) -> None:
-        self.worker = worker
-        self._transport = process.transport
-        self._clock = process.clock
+    worker: str
+    _process: Process
 
     async def emit(self, made: Sequence[Emit], declared: frozenset[type[Message]]) -> None:
         """Publish messages and wait for the broker's confirms; refuse types that the row does not declare."""
@@ -257,9 +244,9 @@ class Emitter:
                 raise Undeclared(
                     f"{self.worker} emitted {type(message).__name__}, which its row does not declare"
                 )
-            envelopes.append(envelope_of(message, self._clock, cause))
+            envelopes.append(envelope_of(message, self._process.clock, cause))
             expected.append(TOPIC_OF[type(message)].expected)
-        await self._transport.publish(envelopes, expected=expected)
+        await self._process.transport.publish(envelopes, expected=expected)
 
 
 class ConsumedRow(ServedRow):

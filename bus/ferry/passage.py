@@ -8,6 +8,8 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
 
 import msgspec
 from prometheus_client import Counter, Gauge
@@ -16,7 +18,7 @@ from bus.clock import Backoff, Clock
 from bus.delivery.verdicts import FAULT_DELAYS, letter_of, refusal_of
 from bus.errors import BrokerRefused, TooBig, Unavailable, Undecodable, Unroutable
 from bus.ferry.crossings import Crossing, Way
-from bus.protocol import Delivery, Envelope, Inbox, Transport
+from bus.protocol import Delivery, Envelope, Transport
 from bus.worker import Worker
 
 _OF = ["cell", "way", "crossing"]
@@ -34,32 +36,24 @@ UNDELIVERABLE_SECONDS = 300.0  # for this time a consumer may be missing; then t
 Loaded = Sequence[tuple[Delivery, Envelope]]
 
 
+@dataclass(eq=False)
 class Passage:
     """One crossing in service: reads a queue of the broker `here`, and forwards its messages to `there`."""
 
-    def __init__(
-        self,
-        crossing: Crossing,
-        source: Transport,
-        target: Transport,
-        clock: Clock,
-        undeliverable_seconds: float = UNDELIVERABLE_SECONDS,
-    ) -> None:
-        self.crossing = crossing
-        self.here = source
-        self.in_hand = 0
-        self.oldest = 0.0  # time of publication of the oldest of them
-        self._there = target
-        self._clock = clock
-        self._carried = CARRIED.labels(crossing.cell, crossing.way.value, crossing.name)
-        self._undeliverable_seconds = undeliverable_seconds
-        self._unheard = ("", 0.0)  # the key without a consumer, and since when
+    crossing: Crossing
+    here: Transport
+    _there: Transport
+    _clock: Clock
+    _undeliverable_seconds: float
+    in_hand: int = 0
+    oldest: float = 0.0  # time of publication of the oldest of them
+    _unheard: tuple[str, float] = ("", 0.0)  # the key without a consumer, and since when
 
     async def run(self) -> None:
         """Forward messages until cancelled. Messages without a confirm at that time are redelivered."""
         inbox = await self.here.consume(self.crossing.queue, PREFETCH)
         while True:
-            deliveries = await _next(inbox)
+            deliveries = [await inbox.get(), *islice(iter(inbox.get_nowait, None), TOGETHER - 1)]
             self.in_hand, self.oldest = len(deliveries), deliveries[0].envelope.sent_at
             await self._carry(deliveries)
             self.in_hand = 0
@@ -123,7 +117,8 @@ class Passage:
         self._unheard = ("", 0.0)
         for delivery, _ in load:
             delivery.done()
-        self._carried.inc(len(load))
+        of = self.crossing
+        CARRIED.labels(of.cell, of.way.value, of.name).inc(len(load))
 
     def _is_given_up(self, key: str) -> bool:
         now = self._clock.monotonic()
@@ -161,16 +156,6 @@ class Passage:
                 await backoff.pause()
 
 
-async def _next(inbox: Inbox) -> list[Delivery]:
-    deliveries = [await inbox.get()]
-    while len(deliveries) < TOGETHER:
-        more = inbox.get_nowait()
-        if more is None:
-            break
-        deliveries.append(more)
-    return deliveries
-
-
 POLL_SECONDS = 5.0  # between two measurements of the queues' depths
 
 
@@ -184,16 +169,10 @@ def ferry(
 ) -> Worker:
     """Return the ferry's worker for a bus of the central broker; it opens `cell_broker`."""
     (cell,) = {crossing.cell for crossing in crossings}
-    into = [
-        Passage(each_crossing, middle, cell_broker, clock, undeliverable_seconds)
-        for each_crossing in crossings
-        if each_crossing.way is Way.IN
-    ]
-    out = [
-        Passage(each_crossing, cell_broker, middle, clock, undeliverable_seconds)
-        for each_crossing in crossings
-        if each_crossing.way is Way.OUT
-    ]
+    into, out = (
+        [Passage(each, here, there, clock, undeliverable_seconds) for each in crossings if each.way is way]
+        for way, here, there in ((Way.IN, middle, cell_broker), (Way.OUT, cell_broker, middle))
+    )
 
     async def run() -> None:
         async with asyncio.TaskGroup() as group:

@@ -166,7 +166,6 @@ class LocalTransport:
         await self.broker.safe()
 
     async def waiting(self, queue: str) -> int:
-        """Return the number of messages in the queue that no reader holds."""
         known = self.broker.queues.get(queue)
         return 0 if known is None else len(known.items)
 

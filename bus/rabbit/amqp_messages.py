@@ -32,31 +32,22 @@ _STRANGERS = uuid.UUID("6b8a3c52-51c5-5d0e-9f0b-5f6f2c0f5d3e")
 
 def properties_of(envelope: Envelope, key: str, user: str | None = None) -> Any:
     """Return the AMQP properties of an envelope that this user publishes alone to this key or queue."""
-    headers: dict[str, Any] = {}
-    if envelope.key != key:
-        headers["key"] = _short(envelope.key)
-    if envelope.causation:
-        headers["causation_id"] = _short(envelope.causation)
-    if envelope.attempt != 1:
-        headers["attempt"] = _bounded(envelope.attempt)
-    if envelope.faults:
-        headers["faults"] = _bounded(envelope.faults)
-    if envelope.unheard:
-        headers["unheard"] = _bounded(envelope.unheard)
-    if envelope.sent_at:
-        headers["sent_at"] = repr(envelope.sent_at)  # as text: AMQP's float has half the precision
-    if envelope.traceparent:
-        headers["traceparent"] = _short(envelope.traceparent)
-    if envelope.first_died:
-        headers["first-died"] = repr(envelope.first_died)
-    if envelope.suspect_of:
-        headers["suspect-of"] = _short(envelope.suspect_of)
-    if envelope.strikes:
-        headers["strikes"] = _bounded(envelope.strikes)
-    if envelope.error:
-        headers["error"] = _cut(envelope.error, MAX_HEADER)
-    if envelope.again:
-        headers["again"] = True
+    # Numbers of seconds are texts: AMQP's float has half the precision.
+    facts: dict[str, Any] = {
+        "key": _short(envelope.key) if envelope.key != key else "",
+        "causation_id": _short(envelope.causation),
+        "attempt": _bounded(envelope.attempt) if envelope.attempt != 1 else 0,
+        "faults": _bounded(envelope.faults),
+        "unheard": _bounded(envelope.unheard),
+        "sent_at": repr(envelope.sent_at) if envelope.sent_at else "",
+        "traceparent": _short(envelope.traceparent),
+        "first-died": repr(envelope.first_died) if envelope.first_died else "",
+        "suspect-of": _short(envelope.suspect_of),
+        "strikes": _bounded(envelope.strikes),
+        "error": _cut(envelope.error, MAX_HEADER),
+        "again": envelope.again,
+    }
+    headers = {name: value for name, value in facts.items() if value}
     return Properties(
         content_type=JSON,
         delivery_mode=PERSISTENT,
@@ -142,9 +133,6 @@ def _id_for_stranger(message: Arrived) -> str:
     return str(uuid.uuid5(_STRANGERS, content))
 
 
-# Dead letters
-
-
 def properties_of_letter(letter: DeadLetter, user: str | None = None) -> Any:
     headers: dict[str, Any] = {
         "x-reason": _cut(letter.reason, MAX_HEADER),
@@ -198,9 +186,6 @@ def letter_in(message: Arrived, names: BrokerNames) -> DeadLetter:
 
 def letter_id(message: Arrived) -> str:
     return _text(message.id) or _id_for_stranger(message)
-
-
-# Strangers' values
 
 
 def _text(value: object) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from functools import partial
 
 from bus.clock import Backoff
@@ -104,14 +105,14 @@ class DeadLetterQueue:
         return len(rescued)
 
 
+@dataclass(eq=False)
 class _Walk:
     """One pass over the dead-letter queue, oldest first. Letters that stay keep their position."""
 
-    def __init__(self, session: Session, name: str) -> None:
-        self._session = session
-        self._name = name
-        self._channel: BulkChannel
-        self._held: dict[int, None] = {}
+    _session: Session
+    _name: str
+    _channel: BulkChannel = field(init=False)
+    _held: dict[int, None] = field(default_factory=dict)
 
     async def __aenter__(self) -> "_Walk":
         self._session.topology.forget()  # it may have been deleted
@@ -130,12 +131,13 @@ class _Walk:
 
     async def letters(self) -> AsyncGenerator[Arrived]:
         """Yield each dead letter once, fetching a few together, because their bodies must fit into memory."""
-        left, size = await self._channel.ready(self._name), _AT_FIRST
+        depth, size = self._session.topology.depth, _AT_FIRST
+        left, _ = await depth(self._name)
         while True:
             fetched = await (self._fetch(min(size, left)) if left > 0 else self._next_letters())
             if not fetched:
                 return
-            left = await self._channel.ready(self._name)
+            left, _ = await depth(self._name)
             if sum(len(message.body) for message in fetched) < _SMALL_BYTES:
                 size = min(2 * size, _AT_MOST)
             for message in fetched:
@@ -179,20 +181,15 @@ log = logging.getLogger(__name__)
 _PREFETCH = 32
 
 
+@dataclass(eq=False)
 class UnroutedMessages:
     """The reader of <exchange>.dead.0, the queue of delayed messages whose target queue was missing; it runs
     in the process that declares the shared queues.
     """
 
-    def __init__(
-        self,
-        link: Link,
-        send: Callable[[str, Sequence[Envelope]], Awaitable[None]],
-        store_dead_letter: Callable[[DeadLetter], Awaitable[None]],
-    ) -> None:
-        self._link = link
-        self._send = send
-        self._bury = store_dead_letter
+    _link: Link
+    _send: Callable[[str, Sequence[Envelope]], Awaitable[None]]
+    _bury: Callable[[DeadLetter], Awaitable[None]]
 
     async def run(self) -> None:
         backoff = Backoff(self._link.clock)

@@ -6,6 +6,7 @@ again.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from bus.protocol import MAX_IN_HAND_BYTES, Envelope
 from bus.rabbit.connection import BROKEN, cancelled_by_us
@@ -15,9 +16,8 @@ from bus.rabbit.wire import Arrived
 
 # seconds to combine acknowledgements: no client waits for one, and a quorum queue writes each
 ACKS_WAIT = 0.05
-SHARE_SETTLED_AT_ONCE = (
-    0.25  # share of the prefetch: so many are sent immediately, so that the broker keeps delivering
-)
+# share of the prefetch: so many are sent immediately, so that the broker keeps delivering
+SHARE_SETTLED_AT_ONCE = 0.25
 
 SendBack = Callable[["Parcel", Sequence[Envelope]], None]
 
@@ -110,29 +110,17 @@ class Reading:
                 raise
 
 
+@dataclass(eq=False, slots=True)
 class Parcel:
     """One received AMQP message, with the number of its envelopes that are not settled."""
 
-    __slots__ = ("left", "more", "reading", "returned", "send_back", "tag")
-
-    def __init__(
-        self,
-        reading: Reading,
-        tag: int,
-        left: int,
-        more: asyncio.Event,
-        send_back: "SendBack",
-        *,
-        returned: bool,
-    ) -> None:
-        self.more = more  # there is room for the next one
-        self.reading = reading
-        self.send_back = send_back
-        self.tag = tag
-        self.left = left
-        # It was requeued by a reader that ended; sent late it would return together with the next reader's
-        # messages.
-        self.returned = returned
+    reading: Reading
+    tag: int
+    left: int
+    more: asyncio.Event  # set when there is room for the next message
+    send_back: SendBack
+    # requeued by a reader that ended: acknowledged late, it would return with the next reader's messages
+    returned: bool
 
     def settled(self, count: int = 1) -> None:
         self.left -= count

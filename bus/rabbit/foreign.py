@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from aio_pika import ExchangeType
@@ -46,6 +47,7 @@ HandleBodies = Callable[[Sequence[bytes]], Awaitable[None]]
 Gap = Callable[[], None]
 
 
+@dataclass(eq=False)
 class ForeignListener:
     """A durable queue of berth on a foreign exchange, consumed while `run` runs.
 
@@ -56,49 +58,40 @@ class ForeignListener:
     in batches; others are redelivered.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        exchange: str,
-        keys: Sequence[str],
-        queue: str,
-        name: str,
-        made_by: str,
-        quorum: bool = True,
-        kept_seconds: float | None = None,
-        poll_seconds: float = POLL_SECONDS,
-        clock: Clock | None = None,
-    ) -> None:
-        self._url = broker_url(url, name)
-        self._exchange = exchange
-        self._keys = tuple(keys)
-        self._queue = queue
-        self._made_by = made_by  # a sentence about the exchange's owner
-        self._quorum = quorum
-        self._kept_seconds = kept_seconds  # without us; then the broker drops our queue
-        self._poll_seconds = poll_seconds
-        self._clock = clock or Clock()
+    url: str
+    _: KW_ONLY
+    exchange: str
+    keys: Sequence[str]
+    queue: str
+    name: str
+    made_by: str  # a sentence about the exchange's owner
+    quorum: bool = True
+    kept_seconds: float | None = None  # without us; then the broker drops our queue
+    poll_seconds: float = POLL_SECONDS
+    clock: Clock = field(default_factory=Clock)
+    subscribed: bool = field(default=False, init=False)  # connected, and bound to an exchange that is there
+
+    def __post_init__(self) -> None:
+        self._url = broker_url(self.url, self.name)
         self._waiting = False  # a missing exchange has been logged
         self._complaint = ""  # the last logged error of the broker
         self._binding: AbstractChannel | None = None
-        self.subscribed = False  # connected, and bound to an exchange that is there
 
     async def run(self, handle: HandleBodies, gap: Gap) -> None:
         """Pass messages of the foreign exchange to `handle` in order; call `gap` after a possible loss."""
-        backoff = Backoff(self._clock)
+        backoff = Backoff(self.clock)
         while True:
             try:
                 connection = await dial(self._url)
                 try:
-                    backoff = Backoff(self._clock)
+                    backoff = Backoff(self.clock)
                     await self._attend(connection, handle, gap)
                 finally:
                     self.subscribed, self._binding = False, None
                     await hang_up(connection)
             except (Unavailable, BrokerRefused) as problem:
                 if str(problem) != self._complaint:
-                    log.warning("not subscribed %s: %s; trying again until it works", self._exchange, problem)
+                    log.warning("not subscribed %s: %s; trying again until it works", self.exchange, problem)
                 self._complaint = str(problem)
             await backoff.pause()
 
@@ -114,7 +107,7 @@ class ForeignListener:
                         before, self.subscribed = self.subscribed, await self._bind(connection)
                     if self.subscribed and not before:
                         gap()
-                    pause = self._poll_seconds if self.subscribed else min(2 * pause, self._poll_seconds)
+                    pause = self.poll_seconds if self.subscribed else min(2 * pause, self.poll_seconds)
                     look_at = loop.time() + pause
                 bodies, tag = await subscription.next(look_at)
                 if bodies:
@@ -128,21 +121,21 @@ class ForeignListener:
 
     async def _listen(self, connection: AbstractConnection) -> "_Subscription":
         kind: dict[str, Any] = {"x-queue-type": "classic"}
-        if self._quorum:
+        if self.quorum:
             kind = {"x-queue-type": "quorum", "x-delivery-limit": _NEVER}
-        if self._kept_seconds is not None:
-            kind = {**kind, "x-expires": int(self._kept_seconds * 1000)}
+        if self.kept_seconds is not None:
+            kind = {**kind, "x-expires": int(self.kept_seconds * 1000)}
         channel = await open_channel(connection, confirms=False)
         try:
             async with answered():
                 arguments = {**kind, "x-single-active-consumer": True}
-                await channel.declare_queue(self._queue, durable=True, arguments=arguments)
+                await channel.declare_queue(self.queue, durable=True, arguments=arguments)
                 await channel.close()
         except RequestRefused as refused:
             if refused.code not in ("PRECONDITION_FAILED", "ACCESS_REFUSED"):
                 raise
         subscription = _Subscription(await BulkChannel().open(connection, confirms=False))
-        await subscription.channel.consume(self._queue, PREFETCH, subscription.received)
+        await subscription.channel.consume(self.queue, PREFETCH, subscription.received)
         return subscription
 
     async def _bind(self, connection: AbstractConnection) -> bool:
@@ -151,9 +144,9 @@ class ForeignListener:
             self._binding = await open_channel(connection, confirms=False)
         try:
             async with answered():
-                queue = await self._binding.get_queue(self._queue, ensure=False)
-                for key in self._keys:
-                    await queue.bind(self._exchange, key)
+                queue = await self._binding.get_queue(self.queue, ensure=False)
+                for key in self.keys:
+                    await queue.bind(self.exchange, key)
         except RequestRefused as refused:
             if "no exchange" not in str(refused):
                 raise
@@ -162,12 +155,12 @@ class ForeignListener:
                 log.warning(
                     "RabbitMQ at %s has no exchange %r: %s; waiting for it",
                     place(self._url),
-                    self._exchange,
-                    self._made_by,
+                    self.exchange,
+                    self.made_by,
                 )
             return False
         if self._waiting or self._complaint:
-            log.warning("subscribed the exchange %r at %s", self._exchange, place(self._url))
+            log.warning("subscribed the exchange %r at %s", self.exchange, place(self._url))
         self._waiting, self._complaint = False, ""
         return True
 

@@ -118,35 +118,26 @@ def _policies(
     users: Mapping[str, BrokerUser], cells: Sequence[str], exchange: str, vhost: str, flood_bytes: int
 ) -> list[dict[str, Any]]:
     """Return the policies that limit the bytes in queues of the users and in queues that one cell fills."""
-    of_cells = [
-        _bytes_policy(flood_policy(cell, exchange), vhost, filled_by(cell, exchange), flood_bytes)
+    limited: list[tuple[str, str, int, str]] = [
+        (flood_policy(cell, exchange), filled_by(cell, exchange), flood_bytes, "reject-publish")
         for cell in cells
     ]
-    of_users = [
-        _bytes_policy(
-            queue_policy(name),
-            vhost,
-            user.permissions.configure,
-            user.limits.queue_bytes,
-            user.limits.overflow,
-        )
+    limited += [
+        (queue_policy(name), user.permissions.configure, user.limits.queue_bytes, user.limits.overflow)
         for name, user in users.items()
         if user.limits is not None
     ]
-    return of_cells + of_users
-
-
-def _bytes_policy(
-    name: str, vhost: str, pattern: str, limit: int, overflow: str = "reject-publish"
-) -> dict[str, Any]:
-    return {
-        "name": name,
-        "vhost": vhost,
-        "pattern": pattern,
-        "apply-to": "queues",
-        "priority": 10,
-        "definition": {"max-length-bytes": limit, "overflow": overflow},
-    }
+    return [
+        {
+            "name": name,
+            "vhost": vhost,
+            "pattern": pattern,
+            "apply-to": "queues",
+            "priority": 10,
+            "definition": {"max-length-bytes": limit, "overflow": overflow},
+        }
+        for name, pattern, limit, overflow in limited
+    ]
 
 
 def queue_policy(user: str) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from bus.errors import Unavailable
 from bus.protocol import MAX_FRAME_BYTES, MAX_FRAME_ENVELOPES, Envelope, encode_frame
@@ -42,15 +43,13 @@ class Receipt:
             self.done.set_exception(self.problem)
 
 
+@dataclass(eq=False, slots=True)
 class _Queue:
     """The envelopes that wait for one routing key, and the number of its unconfirmed AMQP messages."""
 
-    __slots__ = ("lane", "under_way", "waiting")
-
-    def __init__(self, lane: Lane) -> None:
-        self.lane = lane
-        self.waiting: deque[tuple[Envelope, Receipt]] = deque()
-        self.under_way = 0
+    lane: Lane
+    waiting: deque[tuple[Envelope, Receipt]] = field(default_factory=deque)
+    under_way: int = 0
 
     def take(self) -> list[tuple[Envelope, Receipt]]:
         waiting = self.waiting

@@ -90,8 +90,6 @@ class Session:
             if cancelled_by_us(problem):
                 raise
 
-    # What is declared
-
     async def declare_all(self) -> None:
         """Declare again all exchanges, queues and bindings of this process; existing ones stay."""
         self.topology.forget()

@@ -112,17 +112,17 @@ class ExchangeMissing(Exception):
     """An exchange that existed before was deleted."""
 
 
+@dataclass(eq=False)
 class Topology:
     """Declares exchanges and queues over one connection, over a new channel after each refusal."""
 
-    def __init__(self, connection: AbstractConnection, names: BrokerNames, quorum: bool) -> None:
-        self.names = names
-        self._connection = connection
-        self._quorum = quorum
-        self._channel: AbstractChannel | None = None
-        self._one_at_a_time = asyncio.Lock()
-        self._made: set[str] = set()
-        self._dead_is_ours = False
+    _connection: AbstractConnection
+    names: BrokerNames
+    _quorum: bool
+    _channel: AbstractChannel | None = None
+    _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _made: set[str] = field(default_factory=set)
+    _dead_is_ours: bool = False
 
     async def missing(self, *, delays: bool) -> list[str]:
         """Return the missing exchanges; the exchange of delays only if it was declared before."""

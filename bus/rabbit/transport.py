@@ -99,7 +99,6 @@ class RabbitTransport:
         await self._dead.store_dead_letter(letter)
 
     async def waiting(self, queue: str) -> int:
-        """Return the number of undelivered AMQP messages in the queue; each may hold several envelopes."""
         name = self._names.queue(queue)
         depth = partial(self._link.insist, lambda session: session.topology.depth(name))
         return (await self._link.undisturbed(depth))[0]

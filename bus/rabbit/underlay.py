@@ -95,12 +95,6 @@ class BulkChannel:
             message.header.properties,
         )
 
-    async def ready(self, queue: str) -> int:
-        """Return the number of messages in the queue that no consumer holds."""
-        async with answered():
-            found = await self._channel.get_queue(queue)
-        return found.declaration_result.message_count or 0
-
     def acknowledge(self, tag: int) -> None:
         self._frames.ack(tag, multiple=False)
 

@@ -7,6 +7,7 @@ aio-pika's.
 import asyncio
 import struct
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
@@ -157,8 +158,6 @@ class FramesOfChannel:
         """Return the delivery tag of the oldest unconfirmed message, or 0."""
         return next(iter(self._unconfirmed), 0)
 
-    # What goes out
-
     async def publish(self, post: Post) -> None:
         """Publish a message; on a channel with confirms, wait for the confirm."""
         frames = self._frames_of(post)
@@ -203,8 +202,6 @@ class FramesOfChannel:
     def _on_settled(self, method: int, tag: int, how: int) -> None:
         if not self._is_closed:
             self._writer.write(self._frame(_METHOD, method.to_bytes(4) + _SETTLED.pack(tag, how)))
-
-    # What comes in
 
     def take(self, kind: int, data: bytes, at: int, end: int) -> bool:
         """Process a frame if it is of this channel's deliveries or confirms, and return whether it was."""
@@ -275,23 +272,18 @@ _Unconfirmed = tuple[asyncio.Future[None], str]
 _NONE: tuple[None, str] = (None, "")
 
 
+@dataclass(eq=False, slots=True)
 class _Coming:
     """A message whose AMQP frames have not all arrived."""
 
-    __slots__ = ("bodies", "consumer", "exchange", "header", "key", "redelivered", "size", "tag")
-
-    def __init__(self, consumer: str | None, tag: int, exchange: str, key: str, redelivered: bool) -> None:
-        self.consumer = consumer  # None: returned messages
-        self.tag = tag
-        self.exchange = exchange
-        self.key = key
-        self.redelivered = redelivered
-        self.size = 0  # of its body, so far as that has not come
-        self.header = b""
-        self.bodies: list[bytes] = []
-
-
-# Bytes that strangers may have chosen
+    consumer: str | None  # None: returned messages
+    tag: int
+    exchange: str
+    key: str
+    redelivered: bool
+    size: int = 0  # of its body, so far as that has not come
+    header: bytes = b""
+    bodies: list[bytes] = field(default_factory=list)
 
 
 def _properties(header: bytes) -> Any | None:

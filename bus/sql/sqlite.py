@@ -116,23 +116,26 @@ class Connection:
         await self.call(self.raw.rollback)
 
     async def close(self) -> None:
-        raw, self._connection = self._connection, None
-        if raw is None:
-            return
-        await self.call(raw.rollback if self._keeps_thread else raw.close)
-        self._end_thread()
+        if (end := self._take_end()) is not None:
+            await self.call(end)
+            self._end_thread()
 
     def stop(self) -> None:
         """Close the database connection without waiting; works also where there is no event loop any more."""
-        raw, self._connection = self._connection, None
-        if raw is None:
+        if (end := self._take_end()) is None:
             return
-        end = raw.rollback if self._keeps_thread else raw.close
         if self._thread is None:
             end()
         else:
             self._thread.submit(end)
             self._end_thread()
+
+    def _take_end(self) -> Callable[[], None] | None:
+        """Return the function that ends the connection, or None if it was ended before."""
+        raw, self._connection = self._connection, None
+        if raw is None:
+            return None
+        return raw.rollback if self._keeps_thread else raw.close
 
     async def fetch(self, statement: str, values: Sequence[Any]) -> Sequence[sqlite3.Row]:
         """Return all rows of the statement; a row is read by column name."""

@@ -18,8 +18,7 @@ in rows`. Use RETURNING for the number of changed rows.
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Literal, NewType
+from typing import Any, NewType
 
 import msgspec
 
@@ -37,7 +36,7 @@ _encode = msgspec.json.Encoder().encode
 class Rows:
     """A table of rows given at the call of a statement: the SQL fragment for FROM and its parameters."""
 
-    def __init__(self, dialect: Literal["postgresql", "sqlite"], name: str, columns: dict[str, Any]) -> None:
+    def __init__(self, dialect: Dialect, name: str, **columns: Any) -> None:
         unknown = [str(kind) for kind in columns.values() if kind not in _POSTGRESQL]
         if unknown or not columns or not all(identifier.isidentifier() for identifier in (name, *columns)):
             raise TypeError(f"rows {name}({', '.join(columns)}) of {unknown or 'columns with such names'}")
@@ -90,16 +89,6 @@ class Rows:
         for index in self._json:
             copy[index] = None if copy[index] is None else _encode(copy[index]).decode()
         return copy
-
-
-@cache
-def _rows(dialect: Literal["postgresql", "sqlite"], name: str, columns: tuple[tuple[str, Any], ...]) -> Rows:
-    return Rows(dialect, name, dict(columns))
-
-
-def rows(dialect: Literal["postgresql", "sqlite"], name: str, **columns: Any) -> Rows:
-    """Return the cached SQL fragment for a table of given rows, by its columns and their types."""
-    return _rows(dialect, name, tuple(columns.items()))
 
 
 _LOCKING = re.compile(r"FOR (NO KEY )?UPDATE OF \w+")
@@ -178,7 +167,7 @@ class Statement:
             sql = _EXACTLY.sub(r"printf('%!.17g', \1)", sql)
         else:
             sql = _EXACTLY.sub(r"CAST(\1 AS text)", sql)
-        n = rows(dialect, "n", **self._columns) if self._columns else None
+        n = Rows(dialect, "n", **self._columns) if self._columns else None
         if n is not None:
             sql = sql.replace("{n}", n.single if single else str(n))
         names = tuple(dict.fromkeys(_NAMED.findall(sql)))

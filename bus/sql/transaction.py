@@ -171,16 +171,13 @@ class SqliteTransaction(Transaction):
             raise self._explained(error) from error
 
     async def release_connection(self) -> None:
-        await _release_connection(self._connection)
-
-
-async def _release_connection(connection: AsyncConnection) -> None:
-    if connection.sync_connection is None:
-        return
-    try:
-        await connection.close()
-    except (exc.SQLAlchemyError, OSError) as error:
-        # The connection broke after the commit, or the caller raises the original error.
-        if not connection.closed:
-            await connection.invalidate(error)
+        connection = self._connection
+        if connection.sync_connection is None:
+            return
+        try:
             await connection.close()
+        except (exc.SQLAlchemyError, OSError) as error:
+            # The connection broke after the commit, or the caller raises the original error.
+            if not connection.closed:
+                await connection.invalidate(error)
+                await connection.close()

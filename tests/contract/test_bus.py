@@ -12,11 +12,12 @@ from bus.context import current, envelope_of
 from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, NoAnswer, Poison, Retry, Unavailable, Unroutable
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable, DestroyOrdered
-from bus.protocol import MAX_MESSAGE_BYTES, DeadLetter, Envelope
+from bus.protocol import MAX_MESSAGE_BYTES, Envelope
 from bus.queries import BuildsFound, CandidatesFound, FindBuilds, FindCandidates
 from bus.requests import Flavor, ResourceGroup
 from bus.worker import Outcome, Undeclared, Worker, answers, answers_many, every, on, on_many
 from tests.support.buses import Connect, serving
+from tests.support.envelopes import buried
 from tests.support.waiting import DEADLINE, until
 
 
@@ -35,18 +36,6 @@ def a_small_request(number: int = 1, reply_to: str = "") -> BuildRequested:
 
 def no_host(request: BuildRequested, reason: str = "full") -> BuildUnplaceable:
     return BuildUnplaceable(request=request.request, instances=request.instances, reason=reason)
-
-
-async def the_dead_letter(bus: Bus) -> DeadLetter:
-    letters: list[DeadLetter] = []
-
-    async def buried() -> bool:
-        letters[:] = await bus.transport.dead_letters()
-        return bool(letters)
-
-    await until(buried)
-    assert len(letters) == 1
-    return letters[0]
 
 
 def scheduler(handler: Callable[[BuildRequested], Awaitable[BuildUnplaceable | None]]) -> Worker:
@@ -70,11 +59,7 @@ async def test_caused_messages_carry_the_correlation_and_the_trace(connect: Conn
     first = envelope_of(a_small_request(), bus.clock)
     async with serving(connect, scheduler(refuse), reader):
         await bus.transport.publish([first], expected=[True])
-
-        async def arrived() -> bool:
-            return bool(seen)
-
-        await until(arrived)
+        await until(lambda: seen)
     assert seen[0].correlation == first.id
     assert seen[0].causation == first.id
     trace, span = first.traceparent.split("-")[1:3]
@@ -110,7 +95,7 @@ async def test_a_rejected_message_is_a_dead_letter_with_the_reason(connect: Conn
 
     async with serving(connect, scheduler(refuse)):
         await bus.publish(a_small_request())
-        letter = await the_dead_letter(bus)
+        (letter,) = await buried(bus.transport)
     assert letter.reason == "flavor: nobody sells 'small' any more"
     assert letter.key == "build.requested"
     assert letter.first_died > 0
@@ -128,7 +113,7 @@ async def test_an_exception_is_retried_five_times_and_then_a_dead_letter_with_tr
 
     async with serving(connect, scheduler(stumble)):
         await bus.publish(a_small_request())
-        letter = await the_dead_letter(bus)
+        (letter,) = await buried(bus.transport)
     assert len(tries) == 6
     assert letter.reason == "ZeroDivisionError: one over none"
     assert "in stumble" in letter.traceback
@@ -160,7 +145,7 @@ async def test_invalid_input_is_a_dead_letter_that_names_the_field(
             id=bus.clock.uuid(), type=kind, key="build.requested", body=msgspec.Raw(body), framed=False
         )
         await bus.transport.publish([envelope], expected=[True])
-        letter = await the_dead_letter(bus)
+        (letter,) = await buried(bus.transport)
         await bus.publish(a_small_request())  # and the worker goes on
         async with asyncio.timeout(DEADLINE):
             await listener.get()
@@ -204,7 +189,7 @@ async def test_a_batch_handler_receives_waiting_messages_and_settles_each(connec
     async with serving(connect, worker):
         async with asyncio.timeout(DEADLINE):
             message = {(await listener.get()).request for _ in range(99)}
-        letter = await the_dead_letter(bus)
+        (letter,) = await buried(bus.transport)
     assert message == {a_small_request(number).request for number in range(1, 101) if number != 7}
     assert letter.reason == "unlucky"
     assert 1 < max(sizes) <= 64
@@ -225,7 +210,7 @@ async def test_a_bug_in_a_list_spoils_only_the_message_that_has_it(connect: Conn
     async with serving(connect, worker):
         async with asyncio.timeout(DEADLINE):
             message = {(await listener.get()).request[-1] for _ in range(4)}
-        letter = await the_dead_letter(bus)
+        (letter,) = await buried(bus.transport)
     assert message == {"1", "2", "4", "5"}
     assert "KeyError" in letter.reason
 
@@ -380,11 +365,7 @@ async def test_a_publication_waits_until_a_consumer_exists(connect: Connect, bus
         async with asyncio.timeout(DEADLINE):
             await tried.wait()
         async with serving(connect, Worker("late", consumes=[on(topics.BUILD_REQUESTED, note)])):
-
-            async def arrived() -> bool:
-                return bool(heard)
-
-            await until(arrived)
+            await until(lambda: heard)
     assert heard[0] == a_small_request()
 
 
@@ -400,11 +381,7 @@ async def test_every_replica_receives_a_broadcast_topic(connect: Connect, bus: B
     id_ = a_small_request().request
     async with serving(connect, replica("one")), serving(connect, replica("two")):
         await bus.publish(BuildEnded(build=id_, request=id_, cell="c1", status="active"))
-
-        async def both() -> bool:
-            return len(heard) >= 2
-
-        await until(both)
+        await until(lambda: len(heard) >= 2)
     assert sorted(heard) == ["one", "two"]
 
 
@@ -434,7 +411,7 @@ async def test_an_emit_that_was_not_declared_is_a_bug(connect: Connect, bus: Bus
     worker = Worker("sly", consumes=[on_many(topics.BUILD_REQUESTED, sly)])
     async with serving(connect, worker):
         await bus.publish(a_small_request())
-        letter = await the_dead_letter(bus)
+        (letter,) = await buried(bus.transport)
     assert "does not declare" in letter.reason
 
 
@@ -477,9 +454,5 @@ async def test_messages_without_a_consumer_do_not_delay_other_messages_of_a_time
     agent = Worker("agent", consumes=[on(topics.AGENT_DESTROY.at(agent="here"), note)])
     conductor = Worker("conductor", timers=[every(0.01, remind, emits=[topics.AGENT_DESTROY], at_once=True)])
     async with serving(connect, agent), serving(connect, conductor):
-
-        async def thrice() -> bool:
-            return {1, 2, 3} <= set(heard)
-
-        await until(thrice)
+        await until(lambda: {1, 2, 3} <= set(heard))
     assert max(heard.count(number) for number in (1, 2, 3)) <= 2

@@ -58,9 +58,6 @@ async def meanwhile(*work: Awaitable[Any]) -> AsyncIterator[list["asyncio.Task[A
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-# All or nothing
-
-
 async def test_a_stroke_is_all_of_its_transaction(things: Database) -> None:
     rows = await things.write_single(PUT.of([("b", 1), ("c", 2)]))
     assert {row["id"] for row in rows} == {"b", "c"}
@@ -130,9 +127,6 @@ async def test_cancelled_after_any_number_of_turns_nothing_is_half_done(things: 
             async with things.write() as tx:
                 await tx.execute(USE, {"id": "a", "total": 100})
     assert (await used(things))["a"] == 12
-
-
-# Side by side
 
 
 async def test_a_reader_sees_only_committed_rows(things: Database) -> None:
@@ -221,9 +215,6 @@ async def test_after_commit_callbacks_run_only_after_a_commit(things: Database) 
     assert happened == ["committed"]
 
 
-# Lost races
-
-
 @pytest.mark.services
 async def test_a_deadlock_is_a_conflict_and_running_again_wins(database_url: str) -> None:
     database = Database(database_url)
@@ -261,9 +252,6 @@ async def test_a_conflict_rolls_back_and_runs_again_in_a_new_transaction(things:
 
     assert await claim() == "mine"
     assert await used(things) == {"a": 1}
-
-
-# A server that comes and goes
 
 
 @pytest.fixture
@@ -515,9 +503,6 @@ async def test_a_file_that_cannot_be_made_is_unavailable() -> None:
     await database.close()
 
 
-# Where it lives
-
-
 @pytest.mark.parametrize(
     ("url", "more", "complaint"),
     [
@@ -557,9 +542,6 @@ async def test_many_processes_can_open_a_new_file_concurrently(tmp_path: Any) ->
         await asyncio.gather(*(look(database) for database in databases))
         for database in databases:
             await database.close()
-
-
-# The simulator's way in
 
 
 async def test_a_pause_comes_before_every_statement_and_commit() -> None:

@@ -39,9 +39,6 @@ def a_json_letter(id_: str = "letter", **more: Any) -> DeadLetter:
     return a_letter(**{"id": id_, "body": b'{"n":1}', "traceback": "", **more})
 
 
-# What strangers wrote
-
-
 @pytest.mark.parametrize(
     ("seconds", "printed"),
     [
@@ -103,9 +100,6 @@ async def test_the_lines_of_a_body_and_a_traceback_stay(broker: LocalBroker, say
     assert said(say).endswith('one\n  two\n{\n  "n": 1}\n')
 
 
-# Pages
-
-
 async def test_a_list_is_shown_page_by_page(broker: LocalBroker, say: Console) -> None:
     for number in range(250):
         broker.store_dead_letter(a_json_letter(f"{number:03}"))
@@ -126,9 +120,6 @@ async def test_json_output_lists_all_dead_letters(
     await dead.list_letters(Cli(Settings(), True, say))
     listed = [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()]
     assert listed == [str(number) for number in range(2500)]
-
-
-# Which letters are meant
 
 
 @pytest.mark.parametrize("ids", [[""], ["  "], ["letter", ""], ["all", ""]])
@@ -184,9 +175,6 @@ async def test_json_output_names_replayed_and_remaining_letters(
     assert (shown["id"], shown["queue"], shown["body"]) == ("a", "gone", '{"n":1}')
     assert dropped == {"dropped": 1}
     assert said(say) == ""
-
-
-# Across the wall
 
 
 @pytest.mark.parametrize(

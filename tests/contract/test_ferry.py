@@ -21,13 +21,13 @@ from bus.ferry.crossings import crossings
 from bus.ferry.passage import ferry
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildDeleteRequested
-from bus.protocol import DeadLetter, Envelope, Inbox, QueueSpec
+from bus.protocol import Envelope, Inbox, QueueSpec
 from bus.queries import BuildsFound, FindBuilds
 from bus.rabbit import RabbitTransport
 from bus.resources import FindProviders, ProvidersFound
 from bus.worker import Worker, answers
 from tests.support.buses import serving
-from tests.support.envelopes import an_envelope, numbers, publish, take
+from tests.support.envelopes import an_envelope, buried, numbers, publish, take
 from tests.support.ids import uid
 from tests.support.waiting import in_time, until
 
@@ -118,9 +118,6 @@ def said(number: int, key: str = PLACED) -> Envelope:
     return an_envelope(number, key)
 
 
-# Over
-
-
 @pytest.mark.parametrize("way", ["in", "out"])
 async def test_the_ferry_forwards_a_message_unchanged(brokers: TwoBrokers, way: str) -> None:
     here, there = (brokers.middle, brokers.own) if way == "in" else (brokers.own, brokers.middle)
@@ -183,9 +180,6 @@ async def test_queries_are_answered_in_both_directions_and_not_repeated(brokers:
         assert reply.get_nowait() is None
 
 
-# What goes wrong
-
-
 async def test_a_ferry_killed_before_its_acknowledgement_forwards_again(brokers: TwoBrokers) -> None:
     middle = await brokers.connected(brokers.middle)
     ear = await brokers.hears(brokers.own, PLACED)
@@ -234,23 +228,12 @@ async def test_while_the_cells_broker_is_away_all_waits_in_the_middle_in_order(b
         assert await numbers(ear, 20) == list(range(20))
 
 
-async def letters(transport: Connection, count: int) -> list[DeadLetter]:
-    found: list[DeadLetter] = []
-
-    async def buried() -> bool:
-        found[:] = await transport.dead_letters()
-        return len(found) >= count
-
-    await until(buried)
-    return found
-
-
 async def test_messages_without_a_consumer_become_dead_letters_at_their_origin(brokers: TwoBrokers) -> None:
     middle = await brokers.connected(brokers.middle)
     message = envelope_of(BuildDeleteRequested(build=uid(1), cell="c2"), Clock())
     async with brokers.ferried(undeliverable_seconds=0.0):
         await publish(middle, message)
-        (letter,) = await letters(middle, 1)
+        (letter,) = await buried(middle)
         assert (letter.queue, letter.key, letter.cell) == ("ferry.c2:build.delete.c2", message.key, "c2")
         assert "build.delete.c2" in letter.reason
         ear = await brokers.hears(brokers.own, message.key)
@@ -272,7 +255,7 @@ async def test_a_message_that_the_other_broker_refuses_does_not_delay_the_rest(b
     await publish(middle, *map(said, range(4)))
     async with brokers.ferried(refuse):
         assert await numbers(ear, 3) == [0, 2, 3]
-        (letter,) = await letters(middle, 1)
+        (letter,) = await buried(middle)
     assert (letter.reason, letter.body) == ("not this one", b'{"n":1}')
 
 
@@ -290,7 +273,7 @@ async def test_a_bug_is_tried_again_and_then_a_dead_letter_with_its_traceback(
 
     await publish(middle, said(1))
     async with brokers.ferried(fail):
-        (letter,) = await letters(middle, 1)
+        (letter,) = await buried(middle)
     assert len(tried) == 2
     assert letter.reason == "ZeroDivisionError: a bug" and "Traceback" in letter.traceback
 
@@ -354,7 +337,7 @@ async def test_a_forbidden_or_invalid_message_becomes_a_dead_letter_at_its_origi
     async with brokers.ferried():
         with pika.BlockingConnection(pika.URLParameters(amqp_url)) as connection:
             connection.channel().basic_publish(f"{bus_name}o", key, body, properties)
-        (letter,) = await letters(own, 1)
+        (letter,) = await buried(own)
         await publish(own, said(2, ENDED))
         assert await numbers(ear, 1) == [2]
     assert reason in letter.reason

@@ -16,7 +16,7 @@ from bus.errors import MigrationsBroken, Unavailable
 from bus.sql import migrations
 from bus.sql.database import Database
 from bus.sql.migrations import current, migrate
-from bus.sql.statement import Json, rows
+from bus.sql.statement import Json, Rows
 from tests.support.databases import EVERY_WAY
 from tests.support.schemas import BY_ALEMBIC, PACKAGES, replaying
 
@@ -164,9 +164,6 @@ async def test_namespaces_of_one_database_are_independent(database_url: str, add
         await store.close()
 
 
-# Restarted one by one: processes of the version before, and a database of the next
-
-
 def forget(folder: Path, *names: str) -> None:
     for name in names:
         (folder / f"{name}.py").unlink()
@@ -235,7 +232,7 @@ KINDS: list[tuple[Any, list[Any]]] = [
 
 @pytest.mark.parametrize(("kind", "values"), KINDS, ids=lambda part: getattr(part, "__name__", ""))
 async def test_values_arrive_as_they_are(database: Database, kind: Any, values: list[Any]) -> None:
-    n = rows(database.dialect, "n", at=int, value=kind)
+    n = Rows(database.dialect, "n", at=int, value=kind)
     async with database.read() as tx:
         result = await tx.execute(text(f"SELECT n.value FROM {n} ORDER BY n.at"), n.bind(enumerate(values)))
         arrived = [row.value for row in result]
@@ -245,7 +242,7 @@ async def test_values_arrive_as_they_are(database: Database, kind: Any, values: 
 
 
 async def test_a_float_divides_like_a_float(database: Database) -> None:
-    n = rows(database.dialect, "n", whole=float)
+    n = Rows(database.dialect, "n", whole=float)
     async with database.read() as tx:
         half = (await tx.execute(text(f"SELECT n.whole / 2 AS half FROM {n}"), n.bind([(1,)]))).scalar_one()
     assert half == 0.5
@@ -270,9 +267,9 @@ async def contents(database: Database, columns: str) -> list[tuple[Any, ...]]:
 
 
 async def test_insert_update_and_delete_by_rows(things: Database) -> None:
-    many = rows(things.dialect, "many", id=int, cls=str, used=int, ratio=float, spec=Json, gone=bool)
-    changes = rows(things.dialect, "change", id=int, cls=str, delta=int)
-    doomed = rows(things.dialect, "doomed", id=int)
+    many = Rows(things.dialect, "many", id=int, cls=str, used=int, ratio=float, spec=Json, gone=bool)
+    changes = Rows(things.dialect, "change", id=int, cls=str, delta=int)
+    doomed = Rows(things.dialect, "doomed", id=int)
     async with things.write() as tx:
         await tx.execute(
             text(f"INSERT INTO things SELECT id, cls, used, ratio, spec, gone FROM {many}"),
@@ -299,7 +296,7 @@ async def test_insert_update_and_delete_by_rows(things: Database) -> None:
 
 
 async def test_existing_rows_are_distinguished_from_inserted_ones(things: Database) -> None:
-    n = rows(things.dialect, "n", id=int)
+    n = Rows(things.dialect, "n", id=int)
     insert = text(
         f"INSERT INTO things (id, class) SELECT n.id, 'X' FROM {n} WHERE true"
         " ON CONFLICT DO NOTHING RETURNING id"
@@ -311,7 +308,7 @@ async def test_existing_rows_are_distinguished_from_inserted_ones(things: Databa
 
 
 async def test_no_rows_are_no_rows(things: Database) -> None:
-    n = rows(things.dialect, "n", id=int, cls=str)
+    n = Rows(things.dialect, "n", id=int, cls=str)
     async with things.write() as tx:
         inserted = text(f"INSERT INTO things (id, class) SELECT id, cls FROM {n}")
         assert (await tx.execute(inserted, n.bind([]))).rowcount == 0
@@ -320,7 +317,7 @@ async def test_no_rows_are_no_rows(things: Database) -> None:
 @pytest.mark.parametrize("columns", [{}, {"a": bytes}, {"a b": int}])
 def test_columns_that_cannot_be_are_refused(columns: dict[str, Any]) -> None:
     with pytest.raises(TypeError):
-        rows("sqlite", "n", **columns)
+        Rows("sqlite", "n", **columns)
 
 
 def described(connection: Connection) -> dict[str, Any]:

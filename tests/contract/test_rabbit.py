@@ -25,7 +25,7 @@ from bus.rabbit import RabbitTransport
 from bus.rabbit.consuming import RabbitInbox
 from bus.requests import Flavor
 from bus.worker import Worker, on
-from tests.support.envelopes import an_envelope, number_in, publish, take
+from tests.support.envelopes import an_envelope, buried, number_in, publish, take
 from tests.support.ids import uid
 from tests.support.waiting import DEADLINE, until
 
@@ -60,28 +60,23 @@ async def test_few_large_messages_are_prefetched(transport: RabbitTransport) -> 
         for _ in range(count):
             (await take(inbox)).done()
 
-    async def in_advance() -> int:
+    def in_advance() -> int:
         assert inbox._reading is not None
         return inbox._reading.in_advance
 
+    def are_many() -> bool:
+        return in_advance() >= 512 / 4  # within a factor of four it is left as it is
+
     await asyncio.gather(*(publish(transport, an_envelope(n, framed=False)) for n in range(100)))
     await settled(100)
-
-    async def many() -> bool:
-        return await in_advance() >= 512 / 4  # within a factor of four it is left as it is
-
-    await until(many)
+    await until(are_many)
     body = msgspec.Raw(b'"%s"' % (b"x" * (1024 * 1024 - 2)))
     await publish(transport, an_envelope(body=body))
-
-    async def few() -> bool:
-        return await in_advance() == 16
-
-    await until(few)
+    await until(lambda: in_advance() == 16)
     await settled(1)
     await asyncio.gather(*(publish(transport, an_envelope(n, framed=False)) for n in range(100)))
     await settled(100)
-    await until(many)  # and when that is over it is as before
+    await until(are_many)  # and when that is over it is as before
 
 
 # Frames
@@ -160,9 +155,6 @@ async def test_a_dead_letter_explains_itself_to_any_client(
     assert (headers["x-queue"], headers["x-attempt"]) == ("scheduler:build.requested", 2)
 
 
-# What may be done to us
-
-
 async def test_a_queue_with_other_properties_is_refused_by_name(
     transport: RabbitTransport, channel: AbstractChannel, bus_name: str
 ) -> None:
@@ -237,12 +229,7 @@ async def test_a_delayed_message_of_a_deleted_queue_is_a_dead_letter(
     await transport.declare(QUEUE)
     await transport.delay("q", an_envelope(1), 0.5)
     await channel.queue_delete(f"{bus_name}:q")
-
-    async def buried() -> bool:
-        return bool(await transport.dead_letters())
-
-    await until(buried)
-    (letter,) = await transport.dead_letters()
+    (letter,) = await buried(transport)
     assert (letter.body, letter.key, letter.queue) == (b'{"n":1}', "build.requested", "q")
     assert letter.reason == "the queue q is gone"
     await transport.close()
@@ -260,9 +247,6 @@ async def test_deleted_queues_of_berth_are_declared_again(
     assert number_in(await take(inbox)) == 2
     await transport.store_dead_letter(DeadLetter("1", "q", "k", "T", "why", 1.0, 1.0, 1, "", b""))
     assert len(await transport.dead_letters()) == 1
-
-
-# Getting in
 
 
 @pytest.mark.parametrize(
@@ -302,9 +286,6 @@ async def test_publishing_after_closing_is_refused(transport: RabbitTransport) -
     await transport.close()
     with pytest.raises(Unavailable, match="closed"):
         await publish(transport, an_envelope())
-
-
-# What strangers may send
 
 
 async def test_a_closing_transport_finishes_its_check_of_the_exchanges(
@@ -418,8 +399,7 @@ async def test_refused_messages_stay_refused_when_the_broker_delivers_them_again
         stopping = asyncio.Event()
         group.create_task(bus.serve(worker, stopping))
         await bus.publish(a_request_of(REQUEST))
-        while not (letters := await transport.dead_letters()):
-            await asyncio.sleep(0.01)
+        letters = await buried(transport)
         await until(lambda: handled)
         stopping.set()
     assert ["published to the exchange outside" in letter.reason for letter in letters] == [True]

@@ -51,9 +51,6 @@ async def read_all(inbox: Inbox, wanted: set[int]) -> None:
             delivery.done()
 
 
-# Exchanges
-
-
 async def test_under_traffic_nothing_is_lost_however_often_the_exchange_is_deleted(
     connected: Connected, operator: AbstractChannel, bus_name: str
 ) -> None:
@@ -114,9 +111,6 @@ async def test_whichever_exchange_is_deleted_all_of_them_work_again(
     assert {dead.id for dead in await transport.dead_letters()} >= {"1"}
 
 
-# Bindings
-
-
 async def test_a_binding_that_is_deleted_is_made_again(
     connected: Connected, operator: AbstractChannel, bus_name: str
 ) -> None:
@@ -135,9 +129,6 @@ async def test_a_binding_that_is_deleted_is_made_again(
 
     await until(heard)
     assert number_in(await take(inbox)) == 1
-
-
-# Queues
 
 
 async def test_between_two_publishes_a_queue_may_be_deleted_and_nothing_is_lost(

@@ -261,9 +261,6 @@ async def test_a_restored_older_database_is_published_from_its_state(
     assert wire.numbers == [1, 2, 3, 4, 5, 6, 5]
 
 
-# When the bus fails
-
-
 async def test_a_bus_that_never_answers_is_tried_again(
     placement: Placement, wire: RememberingBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,9 +273,6 @@ async def test_a_bus_that_never_answers_is_tried_again(
         wire.open.set()
         await wire.holds(1)
     assert wire.numbers == [1]
-
-
-# When processes die, and while there are several
 
 
 async def test_a_relay_that_dies_while_publishing_leaves_it_to_the_next(
@@ -375,9 +369,6 @@ async def test_a_slow_relay_does_not_decrease_the_published_number(
     assert (wire.numbers, other_wire.numbers) == ([1, 3], [1, 2])
 
 
-# When the database fails
-
-
 @pytest.mark.services
 async def test_a_database_that_restarts_costs_nothing_but_time(
     postgres: Postgres, database_url: str, wire: RememberingBus
@@ -397,9 +388,6 @@ async def test_a_database_that_restarts_costs_nothing_but_time(
         await change(placement)
         await wire.holds(3)
     assert wire.numbers == [1, 2, 3]
-
-
-# What is kept
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,6 @@ def test_the_topology_contains_every_worker() -> None:
     assert {worker.name.split(".")[0] for worker in OF_A_CELL} == {"conductor", "agent"}
 
 
-# No orphans
-
-
 @pytest.mark.parametrize("topic", TOPICS, ids=lambda topic: topic.pattern)
 def test_every_topic_has_a_publisher_and_a_consumer(topic: Topic[Any]) -> None:
     query = [worker.name for worker in WORKERS for row in worker.consumes if row.address.topic is topic]
@@ -59,9 +56,6 @@ def test_every_topic_and_query_of_a_worker_is_declared(worker: Worker) -> None:
     assert worker.emits <= set(TOPIC_OF)
     assert {row.address.topic for row in worker.consumes} <= set(TOPICS)
     assert {row.query for row in worker.answers} | set(worker.asks) <= set(QUERIES)
-
-
-# No calling up
 
 
 # What the design gives each side of a cell: topics to publish and to consume, queries to send and to answer.
@@ -95,9 +89,6 @@ def test_a_cell_uses_only_the_designed_topics_and_queries_of_its_own(worker: Wor
 
 def start(pattern: str) -> str:
     return pattern.partition(".{")[0]
-
-
-# The pages
 
 
 def test_the_topic_table_in_the_documents_equals_the_code() -> None:

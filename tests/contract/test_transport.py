@@ -383,9 +383,6 @@ async def test_many_delayed_messages_are_all_delivered(transport: Transport) -> 
     assert sorted(await numbers(inbox, 300)) == list(range(300))
 
 
-# How full it is
-
-
 async def depths_are(
     transport: Transport, names: list[str], *, queues: dict[str, tuple[int, int]], dead: int, delayed: int
 ) -> None:
@@ -442,16 +439,6 @@ async def test_dead_letters_come_page_by_page(transport: Transport) -> None:
     assert len(await transport.dead_letters()) == 25  # and they are all still there
 
 
-async def test_dead_letters_are_found_by_the_beginning_of_their_ids(transport: Transport) -> None:
-    for number in range(25):
-        await transport.store_dead_letter(a_letter(number))
-    found = await transport.dead_letters(5, beginning="letter-1")
-    assert [letter.id for letter in found] == ["letter-1", *(f"letter-{number}" for number in range(10, 14))]
-    found = await transport.dead_letters(5, beginning="letter-1", after="letter-17")
-    assert [letter.id for letter in found] == ["letter-18", "letter-19"]
-    assert await transport.dead_letters(beginning="x") == []
-
-
 async def test_dead_letters_are_read_one_by_one(transport: Transport) -> None:
     for number in range(50):
         await transport.store_dead_letter(a_letter(number))
@@ -465,12 +452,6 @@ async def test_dead_letters_are_read_one_by_one(transport: Transport) -> None:
     assert len(await transport.dead_letters()) == 50
     with pytest.raises(NoSuchLetter):
         await anext(transport.each_dead_letter(after="x"))
-
-
-async def test_a_page_after_a_deleted_letter_is_refused(transport: Transport) -> None:
-    await transport.store_dead_letter(a_letter(1))
-    with pytest.raises(NoSuchLetter, match="there is no dead letter letter-0 any more; begin again"):
-        await transport.dead_letters(after="letter-0")
 
 
 async def test_a_page_of_huge_letters_is_a_short_one(transport: Transport) -> None:

@@ -36,7 +36,7 @@ from bus.vocabulary import Message, Missing
 from bus.worker import Worker, answers, on
 from placement_worker import Placement
 from tests.support.buses import Connect, serving
-from tests.support.envelopes import take
+from tests.support.envelopes import buried, take
 from tests.support.ids import uid
 from tests.support.placement_builders import Wall, a_claim, a_load, a_release, a_report, an_order, on_hosts
 from tests.support.placement_calls import claim, load, report
@@ -350,21 +350,6 @@ def a_failure(cell: str) -> HostFailed:
     return HostFailed(root=uid(7), host="h", agent="a", cell=cell, build=BUILD, attempt=1)
 
 
-async def reasons(bus: Bus) -> list[str]:
-    return [letter.reason for letter in await bus.transport.dead_letters()]
-
-
-async def all_are_dead(bus: Bus, count: int) -> list[str]:
-    found: list[str] = []
-
-    async def buried() -> bool:
-        found[:] = await reasons(bus)
-        return len(found) >= count
-
-    await until(buried)
-    return found
-
-
 class OnChange:
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -387,9 +372,9 @@ async def test_a_message_whose_cell_differs_from_its_key_is_a_dead_letter(connec
     forged.key = "host.failed.c1"
     async with serving(connect, everywhere):
         await bus.transport.publish([forged, true], expected=[True, True])
-        (reason,) = await all_are_dead(bus, 1)
+        (letter,) = await buried(bus.transport)
         await until(lambda: bool(heard.messages))
-    assert "host.failed.c1" in reason and "host.failed.c2" in reason
+    assert "host.failed.c1" in letter.reason and "host.failed.c2" in letter.reason
     assert heard.messages == [a_failure("c1")]
 
 
@@ -403,9 +388,9 @@ async def test_a_message_sent_to_a_queue_by_name_with_a_foreign_key_is_a_dead_le
         for cell in ("c2", "c1"):
             message = envelope_of(BuildDeleteRequested(build=BUILD, cell=cell), bus.clock)
             await bus.transport.send(queue, message, expected=True)
-        (reason,) = await all_are_dead(bus, 1)
+        (letter,) = await buried(bus.transport)
         await until(lambda: bool(heard.messages))
-    assert "build.delete.c2" in reason
+    assert "build.delete.c2" in letter.reason
     assert heard.messages == [BuildDeleteRequested(build=BUILD, cell="c1")]
 
 
@@ -443,7 +428,7 @@ async def test_answers_are_only_sent_to_reply_addresses_of_the_same_cell(
     inbox = await bus.transport.consume(ear, 10)
     async with serving(connect, worker):
         await bus.transport.publish([a_question(bus, key, cell, reply_to)], expected=[True])
-        (reason,) = await all_are_dead(bus, 1)
+        (letter,) = await buried(bus.transport)
         ours = BuildDeleted(build=BUILD, cell="c1", reply_to="x")
         mark = Envelope(id="mark", type="", key=ear.keys[0].replace("#", "k"), body=msgspec.Raw(encode(ours)))
         await bus.transport.publish([mark], expected=[True])
@@ -452,7 +437,7 @@ async def test_answers_are_only_sent_to_reply_addresses_of_the_same_cell(
                 assert arrived.envelope.key.startswith("ask.")
         else:
             assert (await take(inbox)).envelope.id == "mark"
-    assert word in reason
+    assert word in letter.reason
     assert not heard.messages
 
 
@@ -464,7 +449,7 @@ async def test_a_query_without_a_reply_address_is_handled_without_a_reply(connec
             [a_question(bus, "ask.placement.providers.c1", "c1", "")], expected=[True]
         )
         await until(lambda: bool(heard.messages))
-    assert not await reasons(bus)
+    assert not await bus.transport.dead_letters()
 
 
 async def test_a_cell_cannot_answer_for_another(connect: Connect, bus: Bus) -> None:

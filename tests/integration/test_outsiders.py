@@ -75,9 +75,6 @@ def site(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     shutil.rmtree(directory, ignore_errors=True)
 
 
-# The examples of the page
-
-
 def example_with(library: str) -> str:
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     found = [block for block in blocks if f"import {library}" in block]

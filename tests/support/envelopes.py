@@ -6,7 +6,7 @@ import msgspec
 
 from bus.clock import Clock
 from bus.protocol import DeadLetter, Delivery, Envelope, Inbox, Transport
-from tests.support.waiting import in_time
+from tests.support.waiting import in_time, until
 
 _clock = Clock()
 
@@ -53,3 +53,15 @@ async def numbers(inbox: Inbox, count: int) -> list[int]:
         found.append(number_in(delivery))
         delivery.done()
     return found
+
+
+async def buried(transport: Transport, count: int = 1) -> list[DeadLetter]:
+    """Return the dead letters once there are so many."""
+    letters: list[DeadLetter] = []
+
+    async def are_there() -> bool:
+        letters[:] = await transport.dead_letters()
+        return len(letters) >= count
+
+    await until(are_there, picture=lambda: letters)
+    return letters

@@ -51,7 +51,6 @@ class ExternalServer:
     """A server that is not ours: it has an address and nothing else."""
 
     url: str
-    private = False
 
     def _refuse(self) -> NoReturn:
         pytest.skip("the test stops and starts its server, and an external one was given")

@@ -33,9 +33,6 @@ def of_c1(worker: Worker) -> bool:
     return cell_of(f"{worker.name}:") == "c1"
 
 
-# All of it
-
-
 @pytest.mark.parametrize("topic", TOPICS, ids=lambda topic: topic.pattern)
 def test_a_topic_is_carried_stays_within_or_is_no_cells(topic: Topic[Any]) -> None:
     inside, outside = [w for w in WORKERS if of_c1(w)], [w for w in WORKERS if not of_c1(w)]
@@ -130,9 +127,6 @@ def test_a_topic_that_would_cross_both_ways_is_refused(monkeypatch: pytest.Monke
         ways("c1", [*tables(topic, "in", "out"), *tables(topic, "out", "in")])
 
 
-# By which key it is carried
-
-
 def crossing(name: str) -> Crossing:
     (found,) = [crossing for crossing in CROSSINGS if crossing.name == name]
     return found
@@ -199,9 +193,6 @@ def test_messages_for_outsiders_are_not_framed(name: str, key: str, framed: bool
 def test_answers_need_no_consumer_and_queries_need_one() -> None:
     assert not crossing("reply.c1").expected and not crossing("host.reported.c1").expected
     assert crossing("ask.placement.claim.c1").expected and crossing("build.placed.c1").expected
-
-
-# What the ferry may
 
 
 def may(found: permissions.Permissions, exchange: str = "berth") -> permissions.KeyPatterns:

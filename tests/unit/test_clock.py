@@ -146,9 +146,6 @@ N1, N2 = uid(1, "c"), uid(2, "c")
 LEASE = 2.0
 
 
-# A conductor
-
-
 def seen(*looks: tuple[float, dict[str, int]], heard: tuple[float, ...] = ()) -> Sightings:
     sightings = Sightings(deaf_after=1.0)
     events = sorted(
@@ -206,9 +203,6 @@ def test_an_agent_ends_its_lease_before_the_conductor_does() -> None:
     at = stored_and_seen + certain.left("a", (1, 1), LEASE, stored_and_seen)
     slow = asked + (at - asked) * (1 - DRIFT / (1 + DRIFT))
     assert not mine.good(slow)
-
-
-# An agent
 
 
 def lent(*answers: tuple[float, LeaseAnswered]) -> LeasedNodes:

@@ -83,9 +83,6 @@ async def test_a_queue_whose_declaration_cannot_be_read_is_declared_again(
     await journal.close()
 
 
-# What cannot be read any more
-
-
 async def a_full_journal(path: Path) -> None:
     journal = Journal(path)
     transport = LocalTransport(LocalBroker(journal=journal))

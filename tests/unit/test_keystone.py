@@ -176,9 +176,6 @@ async def test_with_an_invalid_token_of_a_service_a_request_is_refused(
     assert await identity(tokens, "ann", **{"x-service-token": "forged"}) is None
 
 
-# A Keystone that does not answer
-
-
 @pytest.mark.parametrize("status", [401, 403, 500, 503])
 async def test_without_keystones_answer_nobody_is_let_in(
     keystone: FakeKeystone,
@@ -219,9 +216,6 @@ async def test_a_slow_keystone_is_waited_for_a_limited_time(
     keystone.answering.clear()
     with pytest.raises(KeystoneUnavailable):
         await identity(tokens, "ann")
-
-
-# Sign-in
 
 
 @pytest.mark.parametrize(

@@ -279,9 +279,6 @@ def an_arrived(**more: Any) -> Arrived:
     return Arrived(**(facts | more))
 
 
-# What we send
-
-
 @pytest.mark.parametrize(
     ("field", "value", "read"),
     [
@@ -336,9 +333,6 @@ def test_any_dead_letter_can_be_stored(field: str, value: Any, read: Any) -> Non
     }  # fmt: skip
     letter = letter_in(arrived(properties_of_letter(DeadLetter(**facts))), NAMES)
     assert getattr(letter, field) == read
-
-
-# What strangers send
 
 
 @pytest.mark.parametrize(
