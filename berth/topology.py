@@ -42,6 +42,7 @@ def table(workers: Sequence[Worker]) -> list[tuple[str, str, str, str, str, str]
     """Return a row for each topic and query; `wall` is the direction in which it crosses a cell's border."""
     (cell,) = {cell_of(f"{worker.name}:") for worker in workers} - {""}
     way = {of: way.value for of, way in ways(cell, workers).items()}
+    names: list[tuple[Carried, str, str]]
     names = [(topic, topic.pattern, topic.message.__name__) for topic in TOPICS]
     names += [
         (query, f"query {query.name}", f"{query.asks.__name__} → {query.answer.__name__}")

@@ -179,8 +179,8 @@ async def waiting(room: VisitedRoom) -> int:
     return (await bus_of(room).depths([QUEUE])).queues[QUEUE].messages
 
 
-async def act(room: VisitedRoom, what: str, *ids: str, sure: str = "yes", **more: str) -> httpx.Response:
-    marked = {f"letter:{id_}": "1" for id_ in ids}
+async def act(room: VisitedRoom, what: str, *ids: str, sure: str = "yes", **more: Any) -> httpx.Response:
+    marked: dict[str, Any] = {f"letter:{id_}": "1" for id_ in ids}
     return await room.send("/bus/dead", act=what, sure=sure, **marked, **more)
 
 
