@@ -1,17 +1,15 @@
 """Figures and texts of the control room: windows, durations, alarms, the heat map."""
 
 import socket
-import subprocess
-import sys
 from collections import Counter
-from contextlib import ExitStack
-from subprocess import PIPE
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from msgspec.structs import replace
 
+from berth import control_room_place
+from berth.settings import Settings
 from bus.host_health import DISABLED
 from bus.messages import BuildRequested, HostReported
 from bus.moves import MoveStands
@@ -451,28 +449,10 @@ def test_moves_away_are_counted_for_a_day_until_a_guest_arrived() -> None:
     assert left_host("h1", [*away, over(5, "h1", "h2", now - 90_000)], now) == 2
 
 
-CHOOSE = """
-import sys
-from berth import control_room_place
-from berth.settings import Settings
-control_room_place.PORT = int(sys.argv[1])
-settings = control_room_place.with_a_room(Settings())
-print(settings.control_room.http, flush=True)
-sys.stdin.read()
-"""
-
-
-def test_two_control_rooms_that_start_together_use_different_ports() -> None:
+def test_two_control_rooms_that_start_together_use_different_ports(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither listens yet when the other chooses."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         port = found.getsockname()[1]
-    words = [sys.executable, "-c", CHOOSE, str(port)]
-    with ExitStack() as running:
-        both = [
-            running.enter_context(subprocess.Popen(words, stdin=PIPE, stdout=PIPE, text=True))
-            for _ in range(2)
-        ]
-        chosen = {popen.stdout.readline().strip() for popen in both if popen.stdout}
-        for popen in both:
-            popen.communicate()
-    assert len(chosen) == 2 and f"127.0.0.1:{port}" in chosen
+    monkeypatch.setattr(control_room_place, "PORT", port)
+    first, second = (control_room_place.with_a_room(Settings()).control_room.http for _ in range(2))
+    assert first == f"127.0.0.1:{port}" != second
