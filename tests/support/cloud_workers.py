@@ -117,7 +117,8 @@ def changes_of(worker: Worker) -> HostChanges:
     return next(one for one in whose if isinstance(one, HostChanges))
 
 
-def claims_and_hangs(bus: Bus) -> Claims:
+def scheduler_that_never_tells(bus: Bus, clock: Clock) -> tuple[Worker, Worker]:
+    """Return a scheduler that hangs after its first successful claim."""
     claim_many = bus.asker_of_many(topics.CLAIM)
 
     async def claim_and_hang(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
@@ -126,8 +127,4 @@ def claims_and_hangs(bus: Bus) -> Claims:
             await asyncio.Event().wait()
         return answers
 
-    return claim_and_hang
-
-
-def scheduler_that_never_tells(bus: Bus, clock: Clock) -> tuple[Worker, Worker]:
-    return a_scheduler_apart(bus, clock, claims_and_hangs(bus))
+    return a_scheduler_apart(bus, clock, claim_and_hang)
