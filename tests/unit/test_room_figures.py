@@ -37,7 +37,7 @@ from control_room.core.builds import (
     summed,
 )
 from control_room.core.hosts import Fleet, HostStock, KnownHost, changed_columns, columns, parse_flavor
-from control_room.core.now import EXPIRY, HEIGHT, WIDTH, Heartbeats, Reply, alarms, chart, rounded_up
+from control_room.core.now import EXPIRY, HEIGHT, WIDTH, Heartbeats, Reply, alarms, chart
 from control_room.core.what_if_form import InvalidForm, WhatIfRequest, address_of, form_texts, parse_request
 from control_room.core.words import duration, listed, rate, several
 from control_room.pages.bus import MOST_BODY, letter_details
@@ -117,11 +117,6 @@ def test_amounts() -> None:
     assert [several(number, "host") for number in (0, 1, 2000)] == ["0 hosts", "1 host", "2,000 hosts"]
     assert [listed(list(names)) for names in ("", "a", "ab", "abc")] == ["", "a", "a and b", "a, b and c"]
     assert listed(list("abcdefg")) == "a, b, c, d, e and 2 more"
-
-
-@pytest.mark.parametrize(("value", "top"), [(0, 1), (0.003, 0.005), (1, 1), (1.1, 2), (49, 50), (50.1, 100)])
-def test_a_scale_ends_at_a_round_number(value: float, top: float) -> None:
-    assert rounded_up(value) == pytest.approx(top)
 
 
 def test_a_chart_line_has_gaps_for_unknown_values() -> None:
