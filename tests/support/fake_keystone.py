@@ -142,7 +142,12 @@ class FakeKeystone(AnsweringServer):
         ]
         catalog = [{"type": "baremetal", "name": "ironic", "id": "s", "endpoints": endpoints}]
         ends = (datetime.now(UTC) + self.lasts).isoformat()
-        token = {"expires_at": ends, "issued_at": ends, "methods": ["password"], "catalog": catalog}
+        token: dict[str, Any] = {
+            "expires_at": ends,
+            "issued_at": ends,
+            "methods": ["password"],
+            "catalog": catalog,
+        }
         token["user"] = {"id": "u", "name": "me"}
         return 201, {"X-Subject-Token": f"token-{number}"}, {"token": token}
 
