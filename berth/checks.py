@@ -208,7 +208,7 @@ def _check_http(settings: Settings, refuse: Refuse) -> None:
         host, _, port = place.rpartition(":")
         if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
             refuse(name, f"takes HOST:PORT, as in {such_as}")
-        if door.auth == "noauth2" and not door.noauth_anywhere and not _is_loopback(host):
+        if door.auth == "noauth2" and not door.noauth_anywhere and not is_loopback(host):
             refuse(
                 name,
                 "with noauth2 every client that reaches it may do anything: use 127.0.0.1 or "
@@ -243,7 +243,7 @@ def _check_tls(settings: Settings, refuse: Refuse) -> None:
             refuse("http_certificate", f"{certificate} and {key} cannot be used: {why}")
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

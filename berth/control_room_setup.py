@@ -4,8 +4,10 @@ The HTTP server and the pages are imported when it runs, because its table of me
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import cache, partial
+from typing import TYPE_CHECKING
 
 from berth import dead_letters
 from berth.settings import Settings
@@ -19,6 +21,9 @@ from control_room.bus_load import QueueLoad
 from control_room.queries import BusOperations, Drains, Operations, Queries, StatusReader
 from control_room.shared_data import background_tasks
 from control_room.worker import Events, control_room
+
+if TYPE_CHECKING:
+    from control_room.pages.frame import PageContext
 
 QueuesOf = Callable[[Settings], Mapping[Role, Sequence[QueueSpec]]]
 AgentQueues = Callable[[str, str], Sequence[QueueSpec]]  # of an agent of a cell
@@ -71,30 +76,12 @@ def operators_page(settings: Settings, bus: Bus, queues_of: QueuesOf, agent_queu
     events = Events(bus.clock)
 
     async def serve() -> None:
-        from berth.control_room_access import opened_access
-        from berth.control_room_operations import drains_here
         from berth.placement_http import tls_of
         from bus.http import HttpLimits, announce, listen, serve
         from control_room.pages.app import pages_app
-        from control_room.pages.frame import PageContext
 
-        queries, sessions = Queries(bus), Sessions()
-        async with (
-            drains_here(bus) as drains,
-            background_tasks(bus.clock) as tasks,
-            opened_access(settings, bus.clock, tasks) as access,
-        ):
-            context = PageContext(
-                queries=queries,
-                events=events,
-                status=StatusReader(queries, tasks, settings.cell_names),
-                access=access,
-                sessions=sessions,
-                clock=bus.clock,
-                operations=operations(bus, settings, drains, queues_of, agent_queues),
-                tasks=tasks,
-            )
-            tasks.start(sweep(sessions, bus.clock))
+        tables = queues_of, agent_queues
+        async with opened_pages(settings, bus, Queries(bus), events, tables) as context:
             listener = listen(settings.control_room.http)
             announce("the control room is", listener, "/", tls_of(settings))
             await serve(
@@ -102,11 +89,40 @@ def operators_page(settings: Settings, bus: Bus, queues_of: QueuesOf, agent_queu
                 listener,
                 limits=HttpLimits(connections=500),
                 drain=settings.process.drain,
-                closing=sessions.close,
+                closing=context.sessions.close,
                 tls=tls_of(settings),
             )
 
     return control_room(events, [serve])
+
+
+@asynccontextmanager
+async def opened_pages(
+    settings: Settings, bus: Bus, queries: Queries, events: Events, tables: tuple[QueuesOf, AgentQueues]
+) -> AsyncIterator["PageContext"]:
+    """Yield the collaborators of the pages; their background tasks and drains end with the block."""
+    from berth.control_room_access import opened_access
+    from berth.control_room_operations import drains_here
+    from control_room.pages.frame import PageContext
+
+    clock = events.clock
+    async with (
+        drains_here(bus) as drains,
+        background_tasks(clock) as tasks,
+        opened_access(settings, clock, tasks) as access,
+    ):
+        sessions = Sessions()
+        tasks.start(sweep(sessions, clock))
+        yield PageContext(
+            queries=queries,
+            events=events,
+            status=StatusReader(queries, tasks, settings.cell_names),
+            access=access,
+            sessions=sessions,
+            clock=clock,
+            operations=operations(bus, settings, drains, *tables),
+            tasks=tasks,
+        )
 
 
 def operations(

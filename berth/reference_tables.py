@@ -195,6 +195,14 @@ def options(choosable: Choosable) -> list[str]:
     return [f"{name} = {_toml(value)}" for name, value in choosable.options.items()]
 
 
+def tables_of_rules(settings: Settings) -> Iterator[tuple[tuple[str, str, str], list[tuple[Choosable, str]]]]:
+    """Yield the titles of the table of filters, and each with `yes` if it is on; the same of weighers."""
+    admit = [(rule, "yes" if rule.on else "") for rule in filters(settings)]
+    yield ("filter", "on", "admits a host if"), admit
+    weigh = [(rule, f"{rule.multiplier:g}" if rule.multiplier else "") for rule in weighers(settings)]
+    yield ("weigher", "multiplier", "counts"), weigh
+
+
 def rules_markdown(settings: Settings) -> str:
     """Return tables of filters and weighers, and of Nova's ones that berth does not need, in Markdown."""
 
@@ -202,14 +210,11 @@ def rules_markdown(settings: Settings) -> str:
         written = "<br>".join(f"`{option}`" for option in options(rule))
         return f"`{rule.name}`", on, rule.says, written, ", ".join(rule.called)
 
-    more = "options", "Nova's name"
-    admit = [row(rule, "yes" if rule.on else "") for rule in filters(settings)]
-    weigh = [row(rule, f"{rule.multiplier:g}" if rule.multiplier else "") for rule in weighers(settings)]
     parts = [
-        markdown_table(("filter", "on", "admits a host if", *more), admit),
-        markdown_table(("weigher", "multiplier", "counts", *more), weigh),
-        markdown_table(("of Nova, accepted and not needed", "because"), NEEDLESS.items()),
+        markdown_table((*titles, "options", "Nova's name"), [row(*rule) for rule in rules])
+        for titles, rules in tables_of_rules(settings)
     ]
+    parts.append(markdown_table(("of Nova, accepted and not needed", "because"), NEEDLESS.items()))
     return "\n".join(parts)
 
 

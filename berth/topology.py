@@ -14,24 +14,25 @@ from bus.ferry.crossings import ways
 from bus.topics import ANYONE, QUERIES, TOPICS, Query, Topic
 from bus.worker import Worker, cell_of
 
-
-def emitters(topic: Topic[Any], workers: Iterable[Worker]) -> list[str]:
-    inside = sorted({_kind(w) for w in workers if topic.message in w.emits})
-    return [*inside, ANYONE] if topic.source == ANYONE else inside
+Carried = Topic[Any] | Query[Any, Any]
 
 
-def hearers(topic: Topic[Any], workers: Iterable[Worker]) -> list[str]:
-    inside = sorted({_kind(w) for w in workers if any(row.address.topic is topic for row in w.consumes)})
-    return [*inside, topic.target] if topic.outsiders else inside
+def senders(carried: Carried, workers: Iterable[Worker]) -> list[str]:
+    """Return the types of the workers that publish the topic or send the query."""
+    kinds = {
+        _kind(worker)
+        for worker in workers
+        if (carried in worker.asks if isinstance(carried, Query) else carried.message in worker.emits)
+    }
+    return [*sorted(kinds), *([ANYONE] if carried.source == ANYONE else [])]
 
 
-def askers(query: Query[Any, Any], workers: Iterable[Worker]) -> list[str]:
-    inside = sorted({_kind(w) for w in workers if query in w.asks})
-    return [*inside, ANYONE] if query.source == ANYONE else inside
-
-
-def answerers(query: Query[Any, Any], workers: Iterable[Worker]) -> list[str]:
-    return sorted({_kind(w) for w in workers if any(row.query is query for row in w.answers)})
+def receivers(carried: Carried, workers: Iterable[Worker]) -> list[str]:
+    """Return the types of the workers that consume the topic or answer the query."""
+    if isinstance(carried, Query):
+        return sorted({_kind(w) for w in workers if any(row.query is carried for row in w.answers)})
+    inside = sorted({_kind(w) for w in workers if any(row.address.topic is carried for row in w.consumes)})
+    return [*inside, carried.target] if carried.outsiders else inside
 
 
 COLUMNS = ("topic or query", "message", "says", "from", "to", "wall")
@@ -41,29 +42,23 @@ def table(workers: Sequence[Worker]) -> list[tuple[str, str, str, str, str, str]
     """Return a row for each topic and query; `wall` is the direction in which it crosses a cell's border."""
     (cell,) = {cell_of(f"{worker.name}:") for worker in workers} - {""}
     way = {of: way.value for of, way in ways(cell, workers).items()}
-    rows = [
-        (
-            topic.pattern,
-            topic.message.__name__,
-            topic.says,
-            ", ".join(emitters(topic, workers)),
-            ", ".join(hearers(topic, workers)),
-            way.get(topic, ""),
-        )
-        for topic in TOPICS
-    ]
-    rows += [
-        (
-            f"query {query.name}",
-            f"{query.asks.__name__} → {query.answer.__name__}",
-            query.says,
-            ", ".join(askers(query, workers)),
-            ", ".join(answerers(query, workers)),
-            way.get(query, ""),
-        )
+    names: list[tuple[Carried, str, str]]
+    names = [(topic, topic.pattern, topic.message.__name__) for topic in TOPICS]
+    names += [
+        (query, f"query {query.name}", f"{query.asks.__name__} → {query.answer.__name__}")
         for query in QUERIES
     ]
-    return rows
+    return [
+        (
+            name,
+            message,
+            carried.says,
+            ", ".join(senders(carried, workers)),
+            ", ".join(receivers(carried, workers)),
+            way.get(carried, ""),
+        )
+        for carried, name, message in names
+    ]
 
 
 def markdown(workers: Sequence[Worker]) -> str:
@@ -83,10 +78,9 @@ def asyncapi(workers: Sequence[Worker]) -> dict[str, Any]:
         if topic.outsiders and "reply_to" in topic.message.__struct_fields__:
             description += f"; on {topic.pattern}.<reply_to> when asked so"
         channels[name] = _channel(topic.pattern, description, [topic.message.__name__])
-        for worker in emitters(topic, workers):
-            operations[f"{_identifier(worker)}_sends_{name}"] = _operation("send", name, topic.says)
-        for worker in hearers(topic, workers):
-            operations[f"{_identifier(worker)}_receives_{name}"] = _operation("receive", name, topic.says)
+        for verb, action, found in (("sends", "send", senders), ("receives", "receive", receivers)):
+            for worker in found(topic, workers):
+                operations[f"{_identifier(worker)}_{verb}_{name}"] = _operation(action, name, topic.says)
     for query in QUERIES:
         _describe_query(query, workers, channels, operations)
     messages = {
@@ -124,7 +118,7 @@ def _describe_query(
         "messages": {query.answer.__name__: {"$ref": f"#/components/messages/{query.answer.__name__}"}},
     }
     reply = {"channel": {"$ref": f"#/channels/{name}_answer"}}
-    for verb, action, found in (("asks", "send", askers), ("answers", "receive", answerers)):
+    for verb, action, found in (("asks", "send", senders), ("answers", "receive", receivers)):
         for worker in found(query, workers):
             operation = _operation(action, name, query.says) | {"reply": reply}
             operations[f"{_identifier(worker)}_{verb}_{name}"] = operation

@@ -110,22 +110,10 @@ def _duration(attempts: Sequence[Attempt]) -> float | None:
 
 
 ASKS = (
-    topics.CELLS,
-    topics.PROVIDERS,
-    topics.EDIT,
-    topics.EDIT_NAME,
-    topics.TREES,
-    topics.CHANGES,
-    topics.AGGREGATES,
-    topics.WAITING,
-    topics.DECISION,
-    topics.WHAT_IF,
-    topics.HOST_HEALTH,
-    topics.FIND_BUILDS,
-    topics.FIND_INSTANCES,
-    topics.FIND_MOVES,
-    topics.ALLOCATIONS,
-)
+    topics.CELLS, topics.PROVIDERS, topics.EDIT, topics.EDIT_NAME, topics.TREES, topics.CHANGES,
+    topics.AGGREGATES, topics.WAITING, topics.DECISION, topics.WHAT_IF, topics.HOST_HEALTH,
+    topics.FIND_BUILDS, topics.FIND_INSTANCES, topics.FIND_MOVES, topics.ALLOCATIONS,
+)  # fmt: skip
 
 COMMANDS: frozenset[type[Message]] = frozenset({BuildCancelRequested, MoveRequested, MoveSteered})
 

@@ -16,10 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from bus.sql import migrations
 from deploy.servers import Postgres, RabbitMQ, find_postgres, find_rabbitmq, private_directory
 from tests.support.overdue import limited
-from tests.support.schemas import BY_ALEMBIC, replaying
 from tests.support.servers import MEMORY, Authority, ExternalServer, a_database, installed, roomy, url_of
 
 _ORDER = ("unit", "contract", "browser", "simulation", "integration")
@@ -72,13 +70,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
     with _limited(item, "the taking down of "):
         return (yield)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _new_databases_are_soon_made() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(migrations, "_upgrade", replaying(BY_ALEMBIC))
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -45,52 +45,23 @@ class ClientOptions:
     broker: str = option("", "How it reaches RabbitMQ (default: as we do).", metavar="URL")
 
 
-@commands.command("add")
-async def add_command(cli: Cli, name: NameOfClient, options: ClientOptions, *, tool: BrokerTool) -> int:
-    """Create a client: a RabbitMQ user that may publish only to its key, bound to the named projects.
-
-    A new password is printed once, in the URL, or written to --url-file. A repeated `add` changes the
-    projects and keeps the password, unless --rotate. Schedulers apply the new projects immediately.
-    """
-    _in_service_mode(cli.settings)
-    order = checked(ClientEditRequested(client=name, projects=tuple(dict.fromkeys(options.project))))
-    return await add(cli, order, options, tool)
-
-
-@commands.command("list")
-async def list_command(cli: Cli) -> int:
-    """List clients by name, with their projects."""
-    _in_service_mode(cli.settings)
-    return await show(cli, "")
-
-
-@commands.command("show")
-async def show_command(cli: Cli, name: NameOfClient) -> int:
-    """Show a client's projects, RabbitMQ user and permissions."""
-    _in_service_mode(cli.settings)
-    return await show(cli, name)
-
-
-@commands.command("remove")
-async def remove_command(cli: Cli, name: NameOfClient, *, tool: BrokerTool) -> int:
-    """Remove a client: its requests are refused immediately, its connections closed, its queues deleted.
-
-    Builds of its projects stay as they are.
-    """
-    _in_service_mode(cli.settings)
-    order = checked(ClientEditRequested(client=name))
-    return await remove(cli, order, tool)
-
-
 def user_of(settings: Settings, client: str) -> str:
     """Return the name of a client's RabbitMQ user; users of cells have another prefix."""
     return f"{settings.bus.exchange}.client.{client}"
 
 
-async def add(cli: Cli, order: ClientEditRequested, options: ClientOptions, tool: BrokerTool) -> int:
+@commands.command("add")
+async def add(cli: Cli, name: NameOfClient, options: ClientOptions, *, tool: BrokerTool) -> int:
+    """Create a client: a RabbitMQ user that may publish only to its key, bound to the named projects.
+
+    A new password is printed once, in the URL, or written to --url-file. A repeated `add` changes the
+    projects and keeps the password, unless --rotate. Schedulers apply the new projects immediately.
+    """
+    _need_service_mode(cli.settings)
+    order = checked(ClientEditRequested(client=name, projects=tuple(dict.fromkeys(options.project))))
     settings, file, rotate = cli.settings, options.url_file, options.rotate
     given = given_password(options.password_file)
-    name, user = order.client, user_of(settings, order.client)
+    user = user_of(settings, name)
     if file is not None and not file.parent.is_dir():
         raise BadSetting(f"--url-file {file}: there is no such directory")
     admin = await tool.users(settings)
@@ -131,7 +102,20 @@ async def add(cli: Cli, order: ClientEditRequested, options: ClientOptions, tool
     return 0
 
 
-async def show(cli: Cli, name: str) -> int:
+@commands.command("list")
+async def list_command(cli: Cli) -> int:
+    """List clients by name, with their projects."""
+    return await _show(cli, "")
+
+
+@commands.command("show")
+async def show_command(cli: Cli, name: NameOfClient) -> int:
+    """Show a client's projects, RabbitMQ user and permissions."""
+    return await _show(cli, name)
+
+
+async def _show(cli: Cli, name: str) -> int:
+    _need_service_mode(cli.settings)
     async with cli.bus("client") as bus:
         found = (await bus.asker(topics.CLIENTS)(FindClients(names=(name,) if name else ()))).clients
     if name and not found:
@@ -148,30 +132,31 @@ async def show(cli: Cli, name: str) -> int:
     return 0
 
 
-async def remove(cli: Cli, order: ClientEditRequested, tool: BrokerTool) -> int:
+@commands.command("remove")
+async def remove(cli: Cli, name: NameOfClient, *, tool: BrokerTool) -> int:
+    """Remove a client: its requests are refused immediately, its connections closed, its queues deleted.
+
+    Builds of its projects stay as they are.
+    """
+    _need_service_mode(cli.settings)
     from bus.rabbit.inspection import delete_queues
 
-    user = user_of(cli.settings, order.client)
+    order, user = checked(ClientEditRequested(client=name)), user_of(cli.settings, name)
     admin = await tool.users(cli.settings)
     async with cli.bus("client") as bus:
         before = (await bus.asker(topics.EDIT_CLIENT)(order)).before
     had_user = user in await admin.users()
     await _drop(admin, user)
     if before is None and not had_user:
-        raise OperationRefused(f"client {order.client} is not registered, and has no RabbitMQ user")
-    queues = await queues_of(admin, permissions.of_client(order.client, cli.settings.bus.exchange).configure)
+        raise OperationRefused(f"client {name} is not registered, and has no RabbitMQ user")
+    queues = await queues_of(admin, permissions.of_client(name, cli.settings.bus.exchange).configure)
     await delete_queues(cli.settings.bus.amqp_url, queues)
-    cli.tell(
-        f"client {order.client} is removed: RabbitMQ user {user}, by {admin.by}; {len(queues)} queues",
-        client=order.client,
-        user=user,
-        removed=True,
-        queues=len(queues),
-    )
+    sentence = f"client {name} is removed: RabbitMQ user {user}, by {admin.by}; {len(queues)} queues"
+    cli.tell(sentence, client=name, user=user, removed=True, queues=len(queues))
     return 0
 
 
-def _in_service_mode(settings: Settings) -> None:
+def _need_service_mode(settings: Settings) -> None:
     if settings.embedded:
         raise OperationRefused(
             "an embedded berth has no RabbitMQ and so no clients: every program of this machine's user may"

@@ -82,23 +82,13 @@ def rules_command(as_json: Json = False, markdown: Markdown = False) -> None:
     from berth import reference_tables
 
     settings = effective().settings
-    filters = [(rule, "yes" if rule.on else "") for rule in reference_tables.filters(settings)]
-    weighers = [
-        (rule, f"{rule.multiplier:g}" if rule.multiplier else "")
-        for rule in reference_tables.weighers(settings)
-    ]
-
-    def table(titles: Sequence[str], rules: Sequence[tuple[Any, str]]) -> Table:
+    tables = []
+    for titles, rules in reference_tables.tables_of_rules(settings):
         rows = (
             (rule.name, by, Text("\n".join((rule.says, *reference_tables.options(rule)))))
             for rule, by in rules
         )
-        return plain_table(titles, rows)
-
-    tables = (
-        table(("filter", "on", "admits a host if"), filters),
-        table(("weigher", "by", "counts"), weighers),
-    )
+        tables.append(plain_table([title.replace("multiplier", "by") for title in titles], rows))
     text = reference_tables.rules_markdown(settings) if markdown else None
     _show(as_json, text, reference_tables.rules(settings), *tables)
 

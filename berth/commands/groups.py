@@ -55,7 +55,11 @@ async def create_command(
     preferences.
     """
     order = checked(GroupEditRequested(edit=_made(name, policy, max_per_host, project)))
-    return await create(cli, order)
+    async with cli.bus("group") as bus:
+        group = (await _edited(bus, order)).group
+    assert isinstance(group, ServerGroup)
+    cli.value(group, f"server group {group.name}: {group.id}")
+    return 0
 
 
 @commands.command("list")
@@ -111,14 +115,6 @@ async def delete(
         group = await group_named(bus, wanted, project)
         await _edited(bus, GroupEditRequested(edit=DropGroup(group=group.id, force=force)), group.name)
     cli.tell(f"server group {group.name} deleted", id=group.id, name=group.name, gone=True)
-    return 0
-
-
-async def create(cli: Cli, order: GroupEditRequested) -> int:
-    async with cli.bus("group") as bus:
-        group = (await _edited(bus, order)).group
-    assert isinstance(group, ServerGroup)
-    cli.value(group, f"server group {group.name}: {group.id}")
     return 0
 
 

@@ -1,7 +1,6 @@
 """`berth demo` and `berth load`: load a berth with boots, and show and judge the result."""
 
 import asyncio
-import ipaddress
 import json
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from berth import wiring
+from berth.checks import is_loopback
 from berth.commands.audit import show_audit
 from berth.commands.nodes import node_event
 from berth.commands.options import (
@@ -269,17 +269,8 @@ def refuse_strangers(settings: Settings) -> None:
     for name, url in places:
         parts = urlsplit(url)
         for host in (parts.hostname, *parse_qs(parts.query).get("host", ())):
-            if host and not _loopback(host):
+            if host and not (host.startswith("/") or is_loopback(host)):  # or a socket of this machine
                 raise OperationRefused(f"{name}: load tests aim at loopback only, and {host} is not")
-
-
-def _loopback(host: str) -> bool:
-    if host == "localhost" or host.startswith("/"):  # or a socket of this machine
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 async def _with_progress(load: Load, console: Console) -> LoadOutcome:

@@ -49,8 +49,8 @@ _NOBODY = "00000000-0000-0000-0000-000000000000"
 _VERSION = text("SELECT current_setting('server_version'), extract(epoch FROM clock_timestamp())")
 
 
-async def inspect(settings: Settings, clock: Clock | None = None, *, management: str = "") -> BerthSeen:
-    clock = clock or Clock()
+async def inspect(settings: Settings, *, management: str = "") -> BerthSeen:
+    clock = Clock()
     async with asyncio.TaskGroup() as group:
         databases = [
             group.create_task(_database(settings, role, package, clock))
@@ -61,10 +61,8 @@ async def inspect(settings: Settings, clock: Clock | None = None, *, management:
         ironic = group.create_task(_ironic(settings))
     seen, queues, missing = brokers.result()
     # Workers without consumers are not queried, because a query would wait for them.
-    absent = {
-        *missing,
-        *(queue.worker for queue in queues if queue.name.startswith("ask:") and not queue.readers),
-    }
+    unread = [queue for queue in queues if queue.name.startswith("ask:") and not queue.readers]
+    absent = {*missing, *(queue.worker for queue in unread)}
     workers, letters, away = await _on_the_bus(settings, clock, absent)
     free: float | None = None
     with suppress(OSError):
@@ -144,14 +142,11 @@ async def _brokers(
         except (*_AWAY, OSError) as problem:
             seen.append(BrokerSeen(place(url), problem=str(problem)))
             continue
-        alarms: tuple[str, ...] = ()
-        ahead: float | None = None
-        if central:
-            alarms, ahead = await _management(management or management_url(url), url, clock)
-        refused = tuple(found.refused)
-        seen.append(
-            BrokerSeen(place(url), found.version, "", found.fresh, found.stuck, refused, alarms, ahead)
+        of_central = (
+            await _management(management or management_url(url), url, clock) if central else ((), None)
         )
+        refused = tuple(found.refused)
+        seen.append(BrokerSeen(place(url), found.version, "", found.fresh, found.stuck, refused, *of_central))
         if found.fresh:
             continue
         for worker, spec in queues_of_broker:
@@ -159,11 +154,8 @@ async def _brokers(
                 messages, readers = found.waiting[spec.name]
                 queues.append(QueueSeen(spec.name, worker, messages, later.get(spec.name, 0), readers))
         present = {worker for worker, spec in queues_of_broker if spec.name in found.waiting}
-        missing += [
-            worker
-            for worker in dict.fromkeys(worker for worker, _ in queues_of_broker)
-            if worker not in present
-        ]
+        every = dict.fromkeys(worker for worker, _ in queues_of_broker)
+        missing += [worker for worker in every if worker not in present]
     return seen, queues, missing
 
 
@@ -179,13 +171,11 @@ async def _management(url: str, amqp_url: str, clock: Clock) -> tuple[tuple[str,
             ahead = parsedate_to_datetime(response.headers["date"]).timestamp() + 0.5 - clock.now()
     except (httpx.HTTPError, ValueError, KeyError):
         return (), None
-    short = {
-        resource: [str(node["name"]) for node in nodes if node.get(f"{name}_alarm")]
-        for resource, name in (("memory", "mem"), ("disk", "disk_free"))
-    }
-    return tuple(
-        f"{resource} at {', '.join(node_names)}" for resource, node_names in short.items() if node_names
-    ), ahead
+    alarms = []
+    for resource, name in (("memory", "mem"), ("disk", "disk_free")):
+        if short := [str(node["name"]) for node in nodes if node.get(f"{name}_alarm")]:
+            alarms.append(f"{resource} at {', '.join(short)}")
+    return tuple(alarms), ahead
 
 
 # Workers

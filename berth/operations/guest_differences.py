@@ -30,7 +30,7 @@ _AT_ONCE = 50  # agents asked at a time
 Agent = tuple[str, str]  # its cell, and its name
 
 
-async def compare_guests(settings: Settings, seconds: float = SECONDS) -> tuple[list[str], list[str]]:
+async def compare_guests(settings: Settings) -> tuple[list[str], list[str]]:
     """Return sentences about differences, and about agents that did not answer."""
     from placement_worker.store.audit import agents, stored_holders
 
@@ -39,7 +39,7 @@ async def compare_guests(settings: Settings, seconds: float = SECONDS) -> tuple[
         asked = {agent_key for agent_key in await agents(placement) if agent_key[0] in settings.cell_names}
         before = await places_by_cell(settings, settings.cell_names)
         async with Bus(wiring.transport(settings, "audit")) as bus:
-            books, silent = await _books(bus, asked, seconds)
+            books, silent = await _books(bus, asked)
         builds = await builds_by_cell(settings, settings.cell_names)
         after = await places_by_cell(settings, settings.cell_names)
         held_builds = {holder.build for holder in (await stored_holders(placement)).values()}
@@ -83,9 +83,7 @@ def differences(
     return found
 
 
-async def _books(
-    bus: Bus, agents: Collection[Agent], seconds: float
-) -> tuple[dict[Agent, list[ReportedGuest]], list[Agent]]:
+async def _books(bus: Bus, agents: Collection[Agent]) -> tuple[dict[Agent, list[ReportedGuest]], list[Agent]]:
     """Return the guests of every agent that answered, and the agents that did not answer."""
     reply_to = f"audit-{Clock().uuid()[:8]}"
     replies = await bus.listen(topics.AGENT_GUESTS.at(reply_to=reply_to))
@@ -108,7 +106,7 @@ async def _books(
                 await ask(agent, "")
             while waiting:
                 try:
-                    async with asyncio.timeout(seconds):
+                    async with asyncio.timeout(SECONDS):
                         page = await replies.get()
                 except TimeoutError:
                     break

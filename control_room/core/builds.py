@@ -269,22 +269,18 @@ class BuildHistory:
 
     def ticks(self, now: float) -> list[Tick]:
         """Return the counts of the complete periods, oldest first."""
-        return self._ticks_until(int(now // TICK), TICKS)
-
-    def _ticks_until(self, last: int, several: int) -> list[Tick]:
-        known = {tick.number: tick for tick in self._ticks}
+        last, known = int(now // TICK), {tick.number: tick for tick in self._ticks}
         quiet = Tick(last - 1)  # one for all of them
-        return [known.get(number) or quiet for number in range(last - several, last)]
+        return [known.get(number) or quiet for number in range(last - TICKS, last)]
 
     def current(self, now: float) -> Tick:
         """Return the counts since the last complete period."""
         number = int(now // TICK)
         return next((tick for tick in reversed(self._ticks) if tick.number == number), None) or Tick(number)
 
-    def rate(self, now: float, ticks: int = 2) -> float:
-        """Return the builds that became active per second in the last complete periods."""
-        last = self._ticks_until(int(now // TICK), ticks)
-        return sum(tick.ends["active"] for tick in last) / (ticks * TICK)
+    def rate(self, now: float) -> float:
+        """Return the builds that became active per second in the last two complete periods."""
+        return sum(tick.ends["active"] for tick in self.ticks(now)[-2:]) / (2 * TICK)
 
     def _at(self, at: float) -> Tick:
         number = int(at // TICK)

@@ -9,7 +9,7 @@ import pytest_asyncio
 from compute_sim.ironic import Simulation
 from tests.support.browser_tab import Tab, a_tab
 from tests.support.chromium import Chromium, a_chromium, find_chromium
-from tests.support.open_berth import OpenBerth, an_open_berth, lived_in
+from tests.support.open_berth import OpenBerth, an_open_berth
 from tests.support.servers import installed
 from tests.support.simulated_ironic import a_served_ironic
 
@@ -38,18 +38,7 @@ async def ironic() -> AsyncIterator[Simulation]:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def berth(tmp_path_factory: pytest.TempPathFactory, ironic: Simulation) -> AsyncIterator[OpenBerth]:
-    """Twenty hosts in two cells where something has happened, and an Ironic that is followed."""
-    directory = tmp_path_factory.mktemp("berth")
-    async with an_open_berth(
-        directory,
-        hosts=20,
-        cells=("c1", "c2"),
-        build_time="constant:0.01",
-        seed=3,
-        ironic_api_url=ironic.url,
-        ironic_cells={"*": "c2"},
-    ) as opened:
-        await lived_in(opened)
+    async with an_open_berth(tmp_path_factory.mktemp("berth"), ironic) as opened:
         yield opened
 
 

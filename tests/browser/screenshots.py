@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.support.browser_tab import a_tab
 from tests.support.chromium import a_chromium
-from tests.support.open_berth import PAGES, SCHEMES, WIDTHS, an_open_berth, lived_in
+from tests.support.open_berth import PAGES, SCHEMES, WIDTHS, an_open_berth
 from tests.support.simulated_ironic import a_served_ironic
 
 
@@ -18,18 +18,9 @@ async def make(folder: Path, names: list[str], hosts: int) -> None:
     with tempfile.TemporaryDirectory(prefix="berth-screenshots-") as directory:
         async with (
             a_served_ironic() as ironic,
-            an_open_berth(
-                Path(directory),
-                hosts=hosts,
-                cells=("c1", "c2"),
-                fail=0.1,
-                seed=3,
-                ironic_api_url=ironic.url,
-                ironic_cells={"*": "c2"},
-            ) as berth,
+            an_open_berth(Path(directory), ironic, hosts) as berth,
             a_chromium() as browser,
         ):
-            await lived_in(berth)
             async with a_tab(browser, berth.url, "/login") as tab:
                 tab.expects("404")
                 await tab.sign_in("admin")

@@ -4,7 +4,7 @@ import asyncio
 import io
 import json
 import os
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, closing
 from pathlib import Path
 from typing import Any
 
@@ -383,18 +383,14 @@ async def test_keystone_and_ironic_are_examined(tmp_path: Path, monkeypatch: pyt
     clouds = {"placement_auth": "keystone", "placement_cloud": "envvars"}
     clouds |= {"ironic_api_url": f"http://127.0.0.1:{ironic.port}"}
     settings = Settings().having(state_dir=str(tmp_path), **QUIET, **clouds)
-    try:
-        found = judged(await in_time(inspect(settings)))
+    with closing(keystone):
+        with closing(ironic):
+            found = judged(await in_time(inspect(settings)))
         assert "It checks tokens at" in of(found, "fine")["Keystone"]
         without = of(found, "warning")["Ironic"]
         assert without == "1 of 2 nodes have no resource class, so nothing is placed there: n0."
         keystone.status = 401
-    finally:
-        ironic.close()
-    try:
         found = judged(await in_time(inspect(settings)))
-    finally:
-        keystone.close()
     assert "Keystone refused (401)" in of(found, "broken")["Keystone"]
     assert "cannot be read" in of(found, "broken")["Ironic"]
 

@@ -242,15 +242,14 @@ class Clients:
 
     async def add(self, *projects: str, file: bool = False, **given: Any) -> str:
         out = io.StringIO()
-        order = ClientEditRequested(client="shop", projects=projects)
         options = ClientOptions(project=list(projects), url_file=self.file if file else None, **given)
         cli = Cli(SETTINGS, False, Console(file=out, width=300))
-        assert await plainly(add_client(cli, order, options, BrokerTool())) == 0
+        assert await plainly(add_client(cli, "shop", options, tool=BrokerTool())) == 0
         return out.getvalue()
 
     async def remove(self) -> None:
-        order, out = ClientEditRequested(client="shop"), Console(file=io.StringIO())
-        assert await plainly(remove_client(Cli(SETTINGS, False, out), order, BrokerTool())) == 0
+        cli = Cli(SETTINGS, False, Console(file=io.StringIO()))
+        assert await plainly(remove_client(cli, "shop", tool=BrokerTool())) == 0
 
 
 @pytest.fixture

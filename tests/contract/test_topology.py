@@ -40,15 +40,15 @@ def test_the_topology_contains_every_worker() -> None:
 def test_every_topic_has_a_publisher_and_a_consumer(topic: Topic[Any]) -> None:
     query = [worker.name for worker in WORKERS for row in worker.consumes if row.address.topic is topic]
     assert query or topic.outsiders
-    assert topology.hearers(topic, WORKERS)
-    assert topology.emitters(topic, WORKERS)
+    assert topology.receivers(topic, WORKERS)
+    assert topology.senders(topic, WORKERS)
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.name)
 def test_every_query_has_an_asker_and_an_answerer(query: Query[Any, Any]) -> None:
-    assert topology.askers(query, WORKERS)
+    assert topology.senders(query, WORKERS)
     answering = query.name.split(".")[0].replace("cell", "conductor")
-    assert topology.answerers(query, WORKERS) == [answering]
+    assert topology.receivers(query, WORKERS) == [answering]
 
 
 @pytest.mark.parametrize("worker", WORKERS, ids=named)

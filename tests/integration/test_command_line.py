@@ -240,7 +240,6 @@ def test_the_settings_show_their_sources_and_no_secrets(user: User) -> None:
     ("arguments", "sentence"),
     [
         ("boot", "no berth answers at .berth/bus.sock"),
-        ("dead list", "no berth answers at .berth/bus.sock"),
         ("audit", "there is no state of berth in .berth"),
         ("run placement", "a separate worker needs a bus that other processes reach: set BERTH_AMQP_URL"),
         ("up --state-dir /dev/null/x", "/dev/null/x: Not a directory"),

@@ -66,17 +66,15 @@ class Running:
     bus: Bus
 
     async def kill(self, role: str) -> None:
-        """End a worker as a crash would; waits for it to be there first."""
+        """End a worker as a crash would."""
+        await self.signal(role, signal.SIGKILL)
+
+    async def signal(self, role: str, number: signal.Signals) -> None:
+        """Send a signal to a worker, once it runs."""
         while (process := self.supervisor.processes().get(role)) is None:
             await asyncio.sleep(0.02)
         with suppress(ProcessLookupError):
-            os.kill(process[0], signal.SIGKILL)
-
-    async def signal(self, role: str, number: signal.Signals) -> None:
-        """Stop it, or have it go on."""
-        while (process := self.supervisor.processes().get(role)) is None:
-            await asyncio.sleep(0.02)
-        os.kill(process[0], number)
+            os.kill(process[0], number)
 
     def starts(self) -> dict[str, int]:
         return {child.name: child.starts for child in self.supervisor.children}

@@ -126,7 +126,7 @@ class Chromium:
 
 
 @asynccontextmanager
-async def a_chromium(*options: str) -> AsyncIterator[Chromium]:
+async def a_chromium() -> AsyncIterator[Chromium]:
     loop = asyncio.get_running_loop()
     hears, tells = os.pipe()
     listens, says = os.pipe()
@@ -141,7 +141,6 @@ async def a_chromium(*options: str) -> AsyncIterator[Chromium]:
             str(find_chromium()),
             *_OPTIONS,
             f"--user-data-dir={profile}",
-            *options,
             "about:blank",
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,

@@ -129,25 +129,27 @@ class FakeKeystone(AnsweringServer):
             if user["password"] != SECRET:
                 return 401, {}, {"error": {"code": 401}}
             self.know(f"token-{number}", *self.people[name], name=name, seconds=1e9)
+        regions = [(kind, region) for kind in ("public", "internal") for region in ("north", "south")]
         endpoints = [
             {
+                "id": "e",
                 "interface": kind,
                 "region": region,
                 "region_id": region,
                 "url": f"http://{kind}.{region}/v1",
-                "id": "e",
             }
-            for kind in ("public", "internal")
-            for region in ("north", "south")
+            for kind, region in regions
         ]
         catalog = [{"type": "baremetal", "name": "ironic", "id": "s", "endpoints": endpoints}]
         ends = (datetime.now(UTC) + self.lasts).isoformat()
-        token = {"expires_at": ends, "issued_at": ends, "methods": ["password"], "catalog": catalog}
-        return (
-            201,
-            {"X-Subject-Token": f"token-{number}"},
-            {"token": token | {"user": {"id": "u", "name": "me"}}},
-        )
+        token: dict[str, Any] = {
+            "expires_at": ends,
+            "issued_at": ends,
+            "methods": ["password"],
+            "catalog": catalog,
+        }
+        token["user"] = {"id": "u", "name": "me"}
+        return 201, {"X-Subject-Token": f"token-{number}"}, {"token": token}
 
     def access(self, **more: Any) -> Access:
         auth = more.pop("auth", None) or {

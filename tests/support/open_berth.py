@@ -21,6 +21,7 @@ from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
 from bus.moves import MoveProgress, MoveRequested
 from bus.queries import FindWaiting
 from bus.resources import FindProviders
+from compute_sim.ironic import Simulation
 from tests.support.envelopes import a_letter
 from tests.support.waiting import in_time, until
 
@@ -85,13 +86,18 @@ def a_request(reply_to: str, **options: Any) -> BuildRequested:
 
 
 @asynccontextmanager
-async def an_open_berth(directory: Path, **settings: Any) -> AsyncIterator[OpenBerth]:
-    made = with_a_room(
-        Settings().having(state_dir=str(directory), control_room_http="127.0.0.1:0", **settings)
-    )
+async def an_open_berth(directory: Path, ironic: Simulation, hosts: int = 20) -> AsyncIterator[OpenBerth]:
+    """Run hosts in two cells where something has happened, and an Ironic that is followed."""
+    made = Settings().having(
+        state_dir=str(directory), control_room_http="127.0.0.1:0", hosts=hosts, cells=("c1", "c2"),
+        build_time="constant:0.01", seed=3, ironic_api_url=ironic.url, ironic_cells={"*": "c2"},
+    )  # fmt: skip
+    made = with_a_room(made)
     async with embedded(made) as house:
         await ready(house.bus, made)
-        yield OpenBerth(room_url(made), house.bus, made)
+        opened = OpenBerth(room_url(made), house.bus, made)
+        await lived_in(opened)
+        yield opened
 
 
 async def lived_in(berth: OpenBerth) -> None:

@@ -10,18 +10,16 @@ from typing import Any, Self
 import httpx
 
 from berth import wiring
-from berth.control_room_access import opened_access
-from berth.control_room_operations import drains_here
-from berth.control_room_setup import operations
+from berth.control_room_setup import opened_pages
 from berth.settings import Settings
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unroutable
 from bus.local import LocalBroker, LocalTransport
 from bus.worker import Worker
-from control_room.access import Sessions, sweep
-from control_room.queries import Queries, StatusReader
-from control_room.shared_data import BackgroundTasks, background_tasks
+from control_room.pages.app import pages_app
+from control_room.queries import Queries
+from control_room.shared_data import BackgroundTasks
 from control_room.worker import Events, control_room
 from tests.support.buses import serving
 
@@ -125,34 +123,14 @@ async def a_visited_room(
     told: Mapping[str, Any] | None = None,
     settings: Settings | None = None,
 ) -> AsyncIterator[VisitedRoom]:
-    from control_room.pages.app import pages_app
-    from control_room.pages.frame import PageContext
-
-    settings = settings or Settings()
-    broker = LocalBroker()
-    set_clock = SetClock()
-    clock = set_clock.clock
-    events = Events(clock)
-    async with (
-        serving(lambda: LocalTransport(broker), control_room(events), *workers) as bus,
-        drains_here(bus) as drains,
-        background_tasks(clock) as tasks,
-        opened_access(settings, clock, tasks) as access,
-    ):
-        sessions = Sessions()
+    broker, set_clock = LocalBroker(), SetClock()
+    events = Events(set_clock.clock)
+    settings = settings or Settings().having(cells=("c1",))
+    async with serving(lambda: LocalTransport(broker), control_room(events), *workers) as bus:
         queries = queries_with(bus, answered, told or {})
-        context = PageContext(
-            queries=queries,
-            events=events,
-            status=StatusReader(queries, tasks, ("c1",)),
-            access=access,
-            sessions=sessions,
-            clock=clock,
-            operations=operations(bus, settings, drains, wiring.queues, wiring.agent_queues),
-            tasks=tasks,
-        )
-        tasks.start(sweep(sessions, clock))
-        app = pages_app(context)
-        way = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=way, base_url="http://127.0.0.1:8780") as browser:
-            yield VisitedRoom(browser, events, tasks, bus, app, set_clock)
+        tables = wiring.queues, wiring.agent_queues
+        async with opened_pages(settings, bus, queries, events, tables) as context:
+            app = pages_app(context)
+            way = httpx.ASGITransport(app)
+            async with httpx.AsyncClient(transport=way, base_url="http://127.0.0.1:8780") as browser:
+                yield VisitedRoom(browser, events, context.tasks, bus, app, set_clock)

@@ -99,10 +99,8 @@ def test_names_that_are_resolved_before_publishing(
     [
         ([], False, 600),
         (["--wait"], True, 600),
-        (["--wait", "--json"], True, 600),
         (["--wait", "30m"], True, 2400),
         (["--wait=90s", "--timeout", "10"], True, 100),
-        (["--timeout", "10", "--wait"], True, 10),
     ],
 )
 def test_options_of_waiting_for_the_end(

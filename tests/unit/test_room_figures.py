@@ -1,17 +1,15 @@
 """Figures and texts of the control room: windows, durations, alarms, the heat map."""
 
 import socket
-import subprocess
-import sys
 from collections import Counter
-from contextlib import ExitStack
-from subprocess import PIPE
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from msgspec.structs import replace
 
+from berth import control_room_place
+from berth.settings import Settings
 from bus.host_health import DISABLED
 from bus.messages import BuildRequested, HostReported
 from bus.moves import MoveStands
@@ -39,7 +37,7 @@ from control_room.core.builds import (
     summed,
 )
 from control_room.core.hosts import Fleet, HostStock, KnownHost, changed_columns, columns, parse_flavor
-from control_room.core.now import EXPIRY, HEIGHT, WIDTH, Heartbeats, Reply, alarms, chart, rounded_up
+from control_room.core.now import EXPIRY, HEIGHT, WIDTH, Heartbeats, Reply, alarms, chart
 from control_room.core.what_if_form import InvalidForm, WhatIfRequest, address_of, form_texts, parse_request
 from control_room.core.words import duration, listed, rate, several
 from control_room.pages.bus import MOST_BODY, letter_details
@@ -119,11 +117,6 @@ def test_amounts() -> None:
     assert [several(number, "host") for number in (0, 1, 2000)] == ["0 hosts", "1 host", "2,000 hosts"]
     assert [listed(list(names)) for names in ("", "a", "ab", "abc")] == ["", "a", "a and b", "a, b and c"]
     assert listed(list("abcdefg")) == "a, b, c, d, e and 2 more"
-
-
-@pytest.mark.parametrize(("value", "top"), [(0, 1), (0.003, 0.005), (1, 1), (1.1, 2), (49, 50), (50.1, 100)])
-def test_a_scale_ends_at_a_round_number(value: float, top: float) -> None:
-    assert rounded_up(value) == pytest.approx(top)
 
 
 def test_a_chart_line_has_gaps_for_unknown_values() -> None:
@@ -451,28 +444,10 @@ def test_moves_away_are_counted_for_a_day_until_a_guest_arrived() -> None:
     assert left_host("h1", [*away, over(5, "h1", "h2", now - 90_000)], now) == 2
 
 
-CHOOSE = """
-import sys
-from berth import control_room_place
-from berth.settings import Settings
-control_room_place.PORT = int(sys.argv[1])
-settings = control_room_place.with_a_room(Settings())
-print(settings.control_room.http, flush=True)
-sys.stdin.read()
-"""
-
-
-def test_two_control_rooms_that_start_together_use_different_ports() -> None:
+def test_two_control_rooms_that_start_together_use_different_ports(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither listens yet when the other chooses."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         port = found.getsockname()[1]
-    words = [sys.executable, "-c", CHOOSE, str(port)]
-    with ExitStack() as running:
-        both = [
-            running.enter_context(subprocess.Popen(words, stdin=PIPE, stdout=PIPE, text=True))
-            for _ in range(2)
-        ]
-        chosen = {popen.stdout.readline().strip() for popen in both if popen.stdout}
-        for popen in both:
-            popen.communicate()
-    assert len(chosen) == 2 and f"127.0.0.1:{port}" in chosen
+    monkeypatch.setattr(control_room_place, "PORT", port)
+    first, second = (control_room_place.with_a_room(Settings()).control_room.http for _ in range(2))
+    assert first == f"127.0.0.1:{port}" != second
