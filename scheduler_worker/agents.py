@@ -266,7 +266,7 @@ TURNED_DOWN = Counter("berth_scheduler_choices_refused", "hosts refused by place
 CROSSED = Counter("berth_scheduler_crossings", "picks outside this scheduler's slice, which had no room")
 LIVE = Gauge("berth_schedulers_live", "schedulers that share the hosts, by their heartbeats")
 RESCUED = Counter(
-    "berth_scheduler_rescued", "requests that waited though there was a host, found by the slow sweep alone"
+    "berth_scheduler_rescued", "requests that waited although a host fitted, found by the sweep"
 )
 UNPLACEABLE = Counter("berth_scheduler_unplaceable", "requests that ended without a host")
 HOSTS = Gauge("berth_scheduler_hosts", "hosts by state, as this scheduler judges it", ["status"])
@@ -320,10 +320,8 @@ class Roster:
             return
         self._received[message.scheduler] = self._clock.monotonic()
         if message.scheduler not in self._live:
-            log.info(
-                "scheduler %s takes part: %d share the hosts", message.scheduler, len(self._received) + 1
-            )
             self._live = tuple(sorted({self.name, *self._received}))
+            log.info("scheduler %s takes part: %d share the hosts", message.scheduler, len(self._live))
             LIVE.set(len(self._live))
 
 

@@ -108,11 +108,8 @@ class HostBook(BuildCounts):
         for state in report.hosts:
             known = hosts.get(state.root)
             if known is None or known.agent != report.agent or version > known.version:
-                self._put(
-                    LastHostReport(
-                        state, report.agent, report.cell, version, agent.received, agent.remembered, now
-                    )
-                )
+                times = agent.received, agent.remembered, now
+                self._put(LastHostReport(state, report.agent, report.cell, version, *times))
                 self._heartbeat((report.cell, state.root), agent)
         if not hosts:
             del self._hosts[report.cell]
@@ -245,14 +242,11 @@ class HostBook(BuildCounts):
     def _agent_returns(self, report: HostReported) -> None:
         self._judged = None
         if report.partial:  # no heartbeat of a host is needed for it to be up
-            returned = [
-                key
-                for key, record in self._records.items()
-                if (record.cell, record.agent) == (report.cell, report.agent)
-            ]
-            for key in returned:
-                del self._records[key]
-                self._columns.recorded_down[self._columns.slots[key]] = 0.0
+            agent = report.cell, report.agent
+            for key, record in list(self._records.items()):
+                if (record.cell, record.agent) == agent:
+                    del self._records[key]
+                    self._columns.recorded_down[self._columns.slots[key]] = 0.0
 
     def _put(self, host: LastHostReport) -> None:
         root, hosts = host.state.root, self._hosts[host.cell]

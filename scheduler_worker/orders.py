@@ -71,9 +71,8 @@ class Orders:
             except Unreadable as problem:
                 refusal = str(problem)
         if move is not None:
-            alternatives = tuple(
-                [replace(alternative, current_roots=move.current_roots) for alternative in alternatives]
-            )
+            current = move.current_roots
+            alternatives = tuple([replace(each, current_roots=current) for each in alternatives])
         order = Order(
             request=request,
             alternatives=alternatives,
@@ -112,9 +111,8 @@ class Orders:
     def _alternatives(self, request: BuildRequested) -> tuple[Alternative, ...]:
         source, narrowing = self._source, self._prefilters
         if narrowing is None:
-            narrowing = self._prefilters = prefilters(
-                source.aggregates.values(), self._options, source.cells.values()
-            )
+            aggregates, cells = source.aggregates.values(), source.cells.values()
+            narrowing = self._prefilters = prefilters(aggregates, self._options, cells)
             self._forget()
         if self._layout != source.layout or len(self._known) > REMEMBERED or self._bytes > REMEMBERED_BYTES:
             self._layout = source.layout
@@ -127,15 +125,12 @@ class Orders:
             alternatives = alternatives_of(
                 request, self._options, source.named, lambda: {host.host for host in source.hosts()}
             )
-            unheeded = self._policy.unheeded(request)
-            if unheeded:
-                alternatives = tuple(
-                    replace(alternative, notes=(*alternative.notes, *unheeded))
-                    for alternative in alternatives
-                )
-            anybodys = as_anybodys(request)
+            unheeded, anybodys = self._policy.unheeded(request), as_anybodys(request)
             known = tuple(
-                [narrowing.narrow(replace(alternative, request=anybodys)) for alternative in alternatives]
+                [
+                    narrowing.narrow(replace(each, request=anybodys, notes=(*each.notes, *unheeded)))
+                    for each in alternatives
+                ]
             )
             self._known[alike] = known
             self._bytes += len(alike[0])
@@ -184,20 +179,17 @@ class Resolving:
         found = (await self.placement.groups(FindGroups(ids=ids))).groups if ids else ()
         groups = {group.id: group for group in found}
         on: dict[Id, str] = {}
-        if named := dict.fromkeys(
-            instance_id for hints in asking for instance_id in hints.same_host + hints.different_host
-        ):
+        if named := dict.fromkeys(id_ for hints in asking for id_ in hints.same_host + hints.different_host):
             held = await self.ending.held(named)
             [located] = await self.ending.locate([list(held.items())])
             on = {instance: place.root for instance, place in located.places.items() if place is not None}
-        return [
-            (order, event) if event.refusal else self._resolved(order, event, groups, on)
-            for order, event in begun
-        ]
+        return [self._resolved(order, event, groups, on) for order, event in begun]
 
     def _resolved(
         self, order: Order, event: Begun, groups: dict[Id, ServerGroup], on: dict[Id, str]
     ) -> Begins:
+        if event.refusal:
+            return order, event
         hints, request = order.request.hints, order.request
         if hints.group is not None:
             group = groups.get(hints.group)
@@ -207,13 +199,11 @@ class Resolving:
                 group = order.move.other_members(group)
             order = order.with_alternatives(group=group)
         if hints.same_host or hints.different_host:
-            same = (
-                frozenset(on[instance] for instance in hints.same_host if instance in on)
-                if hints.same_host
-                else None
+            same, different = (
+                frozenset(on[instance] for instance in named if instance in on)
+                for named in (hints.same_host, hints.different_host)
             )
-            different = frozenset(on[instance] for instance in hints.different_host if instance in on)
-            order = order.with_alternatives(same=same, different=different)
+            order = order.with_alternatives(same=same if hints.same_host else None, different=different)
         return order, event
 
 
@@ -276,6 +266,5 @@ def _named(order: Order) -> tuple[object, frozenset[str]]:
         group = None
     members = {**group.members, **group.left} if group is not None else {}
     roots = {root for places in members.values() for root in places}
-    return (group, alternative.same, alternative.different), frozenset(
-        roots | (alternative.same or set()) | alternative.different
-    )
+    roots = roots.union(alternative.same or (), alternative.different)
+    return (group, alternative.same, alternative.different), frozenset(roots)

@@ -114,16 +114,13 @@ class Scheduler:
 
     def begin(self, requests: Sequence[BuildRequested]) -> list[Begins]:
         self.book.listened(self.clock.monotonic())
-        return [
-            self._orders.begin(request, self.retries.retried_for(request.request)) for request in requests
-        ]
+        begin, waited = self._orders.begin, self.retries.retried_for
+        return [begin(request, waited(request.request)) for request in requests]
 
     def begin_moves(self, starts: Sequence[MoveStart]) -> list[Begins]:
         self.book.listened(self.clock.monotonic())
-        return [
-            self._orders.begin(start.request(), self.retries.retried_for(start.asked.move), start)
-            for start in starts
-        ]
+        begin, waited = self._orders.begin, self.retries.retried_for
+        return [begin(start.request(), waited(start.asked.move), start) for start in starts]
 
     def begin_stored(self, parked: ParkedRequest) -> Begins:
         if parked.start is not None:
@@ -203,9 +200,7 @@ class Scheduler:
                     course.end = effect
 
     async def _choose(self, courses: Sequence[_Course], level: bool) -> bool:
-        """Choose hosts, again on a refreshed index for orders without one; return whether it was
-        refreshed.
-        """
+        """Choose hosts, on a refreshed index for orders without one; return if it was refreshed."""
         if not courses:
             return level
         short = self._find_hosts(courses)

@@ -112,9 +112,8 @@ class WhatIfs:
         shorts: list[Shortage] = []
         before = supposing.several
         for alternative_index, alternative in enumerate(order.alternatives):
-            picks, short = await self._picks(
-                structs.replace(order, alternative_index=alternative_index), supposing
-            )
+            tried = structs.replace(order, alternative_index=alternative_index)
+            picks, short = await self._picks(tried, supposing)
             if len(picks) >= order.needed:
                 return self._fitting(alternative, order.request.request, best, picks), alternative
             supposing.forget(before)
@@ -123,26 +122,19 @@ class WhatIfs:
         if first.refusal:
             return WhatIfAnswered(fits=False, refusal=first.refusal), order.alternatives[0]
         with self._choosing_with(supposing) as choosing:
-            helpful = helps(
-                order.alternatives[0],
-                choosing,
-                order.request.request,
-                self._scheduler.late_help(),
-                needed=order.needed,
-            )
+            seed, late = order.request.request, self._scheduler.late_help()
+            helpful = helps(order.alternatives[0], choosing, seed, late, needed=order.needed)
         decision = structs.replace(first.decision(()), helps=helpful)
         return WhatIfAnswered(fits=False, decision=decision), order.alternatives[0]
 
     async def _picks(self, order: Order, supposing: Supposing) -> tuple[list[Pick], Shortage | None]:
         picks: list[Pick] = []
+        # Members of a group see each other, and the number needed decides where its first goes.
+        alone = order.alternative.group is None
+        at_once, least = (AT_ONCE, 1) if alone else (len(order.instances), order.needed)
         while len(picks) < len(order.instances):
-            at_once = (
-                AT_ONCE if order.alternative.group is None else len(order.instances)
-            )  # members see each other
             some = order.instances[len(picks) : len(picks) + at_once]
             with self._choosing_with(supposing) as choosing:
-                # Of a group as many as there must be: that decides where its first goes.
-                least = 1 if order.alternative.group is None else order.needed
                 as_many_as_fit = structs.replace(order.request, at_least=least, alternates=0)
                 part = structs.replace(order, instances=some, request=as_many_as_fit)
                 (answer,) = choosing.choose([part])
@@ -222,10 +214,8 @@ class WhatIfs:
         host, most = ranking.found.host(index), ON_ONE_HOST
         group = ranking.alternative.group
         if group is not None and group.policy == "anti-affinity":
-            most = max(
-                group.max_per_host - ranking.alternative.members.get(host.uuid, 0) - supposing.on(host.uuid),
-                0,
-            )
+            there = ranking.alternative.members.get(host.uuid, 0) + supposing.on(host.uuid)
+            most = max(group.max_per_host - there, 0)
         if ways and not ways[0].free_by_provider:
             (asked,) = ways[0].allocations.values()
             counted.add(host, min(most, *(ways[0].free[name] // amount for name, amount in asked.items())))
@@ -314,9 +304,8 @@ class WhatIfsOfMoves:
         orders = await self._scheduler.resolved((), starts)
         for course, start, (order, begun) in zip(courses, starts, orders, strict=True):
             if begun.refusal:
-                answers[id(course)] = WhatIfAnswered(
-                    fits=False, refusal=begun.refusal, decision=Decision(code="unreadable")
-                )
+                unreadable = Decision(code="unreadable")
+                answers[id(course)] = WhatIfAnswered(fits=False, refusal=begun.refusal, decision=unreadable)
                 continue
             order = emptied.seen_by(without_roots(order, question.closed, lambda root: "being emptied"))
             answer, _ = await self._what_ifs.chosen(order, question.best, supposing)

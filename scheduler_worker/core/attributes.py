@@ -145,9 +145,8 @@ def parsed(text: str) -> tuple[Any, ...]:
     checked = _checked(query, 1)
     lists, values = _size(checked)
     if lists > MAX_LISTS or values > MAX_VALUES:
-        raise UnreadableQuery(
-            f"it has {lists} lists and {values} values, at most {MAX_LISTS} and {MAX_VALUES} are evaluated"
-        )
+        most = f"at most {MAX_LISTS} and {MAX_VALUES} are evaluated"
+        raise UnreadableQuery(f"it has {lists} lists and {values} values, {most}")
     return checked
 
 

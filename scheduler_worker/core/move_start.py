@@ -64,10 +64,8 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def becomes(self) -> BuildSpec:
-        asked, spec = self.asked, self.spec
-        return msgspec.structs.replace(
-            spec, flavor=asked.flavor or spec.flavor, image=asked.image or spec.image
-        )
+        flavor, image = self.asked.flavor or self.spec.flavor, self.asked.image or self.spec.image
+        return msgspec.structs.replace(self.spec, flavor=flavor, image=image)
 
     def request(self) -> BuildRequested:
         """Return the boot request, under the move's id, that finds the destination in one cell."""
@@ -216,9 +214,8 @@ def stuck(start: MoveStart, root: Provider | None) -> Barred | None:
     if source is None:
         return None
     if root is not None and _is_metal(source, root):
-        return Barred(
-            code="bare_metal", why=f"it is the bare-metal node {source.host} itself, which moves nowhere"
-        )
+        why = f"it is the bare-metal node {source.host} itself, which moves nowhere"
+        return Barred(code="bare_metal", why=why)
     fenced = root is not None and FORCED_DOWN in root.traits
     if asked.kind == "evacuate" and not fenced:
         why = (

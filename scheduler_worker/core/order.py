@@ -124,9 +124,8 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         first, *further = self.shorts
         reason = first.reason(request, several, self.refusals)
         for short in further:
-            flavor = (
-                request.or_else[short.alternative_index - 1] if short.alternative_index else request.flavor
-            )
+            index = short.alternative_index
+            flavor = request.or_else[index - 1] if index else request.flavor
             reason = f"{reason}. As {flavor.name!r}: {short.reason(request, several, ())}"
         return reason
 
@@ -268,9 +267,8 @@ def size_of(request: BuildRequested) -> int:
 def without_placed(order: Order, results: Sequence[ClaimResult]) -> Order:
     """Return the order after a repeated delivery, without instances that hold hosts or have ended."""
     left: list[Id] = []
-    order = structs.replace(
-        order, obstacle="its other instances were placed or ended before", alternative_index=0, shorts=()
-    )
+    obstacle = "its other instances were placed or ended before"
+    order = structs.replace(order, obstacle=obstacle, alternative_index=0, shorts=())
     for instance, result in zip(order.instances, results, strict=False):
         if isinstance(result, Held | Retired):
             order = placed_before(order, instance, result)

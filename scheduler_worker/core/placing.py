@@ -65,10 +65,8 @@ def step(order: Order, event: events.Event, patience: float) -> Step:
         case events.ClaimAnswers(results=results):
             return _claimed(order, results, patience)
         case events.ClaimImpossible(why=why):
-            released = _release_picks(order)
-            return _also(
-                released, _next(_fail(replace(order, picks=()), why, Decision(code="claim")), patience)
-            )
+            failed = _fail(replace(order, picks=()), why, Decision(code="claim"))
+            return _also(_release_picks(order), _next(failed, patience))
         case events.Located(places=places):
             return _located(order, places, patience)
         case events.FenceAnswers(results=fenced):
@@ -98,9 +96,8 @@ def _next(order: Order, patience: float) -> Step:
     if any(settled.lacking for settled in order.settled):
         return order, (Need.ALTERNATES,)
     if order.move is not None:
-        return order, (
-            events.BegunBefore() if order.begun else events.PublishMove(order.move_message(order.move)),
-        )
+        message = order.move_message(order.move)
+        return order, (events.BegunBefore() if order.begun else events.PublishMove(message),)
     return order, (events.PublishEnds(tuple(order.messages())),)
 
 
@@ -114,9 +111,8 @@ def _no_host(order: Order, short: Shortage, patience: float) -> Step:
         return replace(order, alternative_index=order.alternative_index + 1), (Need.HOSTS,)
     obstacle, shorts = order.why_no_host(), order.shorts
     decision = shorts[0].decision(order.refusals)
-    order = replace(
-        order, alternative_index=0, rounds=order.rounds + 1, shorts=(), obstacle=obstacle, decision=decision
-    )
+    order = replace(order, alternative_index=0, rounds=order.rounds + 1, shorts=())
+    order = replace(order, obstacle=obstacle, decision=decision)
     if not 0 < order.request.at_least <= len(order.settled):  # with `at_least` placed the rest end
         reserved = any(shortage.is_reserved for shortage in shorts)
         if reserved and order.rounds < ROUNDS:
@@ -204,9 +200,8 @@ def _outdated(order: Order, result: ClaimResult, patience: float) -> Step:
             [instance] = order.instances
             return _next(placed_before(replace(order, instances=()), instance, result), patience)
         case _:
-            why = (
-                "its allocations differ from the record of its cell: it moves, or another client changed them"
-            )
+            differ = "its allocations differ from the record of its cell"
+            why = f"{differ}: it moves, or another client changed them"
             if order.waited < patience:
                 return order, (events.ComeAgain(*SOON, why),)
             return _next(_fail(order, why, Decision(code="held")), patience)
@@ -302,9 +297,8 @@ def _located(order: Order, places: Mapping[Id, ClaimPlace | None], patience: flo
 
 def _fenced(order: Order, results: Sequence[tuple[Id, ReleaseResult]], patience: float) -> Step:
     emptied = {instance for instance, _ in order.emptied}
-    order = replace(
-        order, emptied=(), instances=tuple([id_ for id_ in order.instances if id_ not in dict(results)])
-    )
+    left = tuple([instance for instance in order.instances if instance not in dict(results)])
+    order = replace(order, emptied=(), instances=left)
     effects: list[events.Effect] = []
     for instance, result in results:
         match result:

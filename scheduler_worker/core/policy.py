@@ -105,15 +105,12 @@ def check_options(options: Options, custom: Custom) -> None:
     for name, given in options.items():
         if name not in known:
             raise BadChoice(f"there is no rule or weigher {name!r}{_nearest(name, known)}", name)
-        known_options = {
-            option for kind in (RULES, WEIGHERS, custom) if name in kind for option in options_of(kind[name])
-        }
+        made = [kind[name] for kind in (RULES, WEIGHERS, custom) if name in kind]
+        options_known = sorted({option for function in made for option in options_of(function)})
         for option, value in given.items():
-            if option not in known_options:
-                available = (
-                    f"there are: {', '.join(sorted(known_options))}" if known_options else "it has none"
-                )
-                raise BadChoice(f"no such option{_nearest(option, known_options)}; {available}", name, option)
+            if option not in options_known:
+                available = f"there are: {', '.join(options_known)}" if options_known else "it has none"
+                raise BadChoice(f"no such option{_nearest(option, options_known)}; {available}", name, option)
             if option.startswith("max_") and str(value).startswith("-"):  # settings may give it as text
                 raise BadChoice(f"{value} is less than 0: no host would ever do", name, option)
 
@@ -206,9 +203,8 @@ class ChoicePolicy:
         weighed = weighers_named(weighers, given, custom)
         counted = given.get("metrics", {})
         if counted.get("weight_setting") and counted.get("required", True):
-            rules = tuple(
-                {each.name: each for each in (*rules, *rules_named(("metrics",), given, custom))}.values()
-            )
+            every = (*rules, *rules_named(("metrics",), given, custom))
+            rules = tuple({each.name: each for each in every}.values())
         ours = None if cells is None else frozenset(cells)
         return cls(rules, weighed, ours, subset, near)
 
@@ -305,7 +301,6 @@ def _choosable(kind: _Kind, enabled: Sequence[str], options: Options, custom: Cu
         ours |= {option: value for option, value in given.get(name, {}).items() if option in ours}
         description = " ".join((inspect.getdoc(made[name]) or "").split("\n\n")[0].split())
         called = tuple([other for other, of in kind.called.items() if name in of and other[0].isupper()])
-        choosable.append(
-            Choosable(name=name, says=description, on=name in enabled, options=ours, called=called)
-        )
+        on = name in enabled
+        choosable.append(Choosable(name=name, says=description, on=on, options=ours, called=called))
     return choosable

@@ -147,11 +147,9 @@ class HostOrder:
         self._tiers = tiers
         # Tiers are evaluated one by one. Adding an offset to the weights would lose small differences of
         # floats.
-        slices = (
-            [admitted]
-            if tiers is None
-            else [admitted[tiers[admitted] == tier] for tier in range(UNKNOWN_HOSTS + 1)]
-        )
+        slices = [admitted]
+        if tiers is not None:
+            slices = [admitted[tiers[admitted] == tier] for tier in range(UNKNOWN_HOSTS + 1)]
         self._orders = [(tier, Frontier(worths, indices, self.ties)) for tier, indices in enumerate(slices)]
         self._sorted: list[Entry] = []  # the hosts of the beginning that have been sorted so far
         self._of_cell: dict[int, list[Entry]] = {}  # the same by cell

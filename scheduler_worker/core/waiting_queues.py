@@ -163,9 +163,8 @@ class WaitingQueues:
         return bool(self._queues) and (changed or any(queue.ready for queue in self._queues.values()))
 
     def next_retry(self) -> float | None:
-        return min(
-            (each.retry_at for each in self._queues.values() if each.retry_at is not None), default=None
-        )
+        retries = [queue.retry_at for queue in self._queues.values() if queue.retry_at is not None]
+        return min(retries, default=None)
 
     def next_requests(self, now: float, most: int = 128) -> list[NextRequest]:
         """Return the requests to place now; they count as being placed until they leave or are requeued."""
@@ -213,9 +212,8 @@ class WaitingQueues:
             queues = sorted(self._queues.values(), key=lambda queue: queue.first)
             before = self.reserved
             reserved = self.reserved = reservations(queues, self._hosts.prospect, before)
-            self._recheck(
-                [root for root in before if root not in reserved or reserved[root].key > before[root].key]
-            )
+            left = [root for root in before if root not in reserved or before[root].key < reserved[root].key]
+            self._recheck(left)
             self._distribute_changes()
         for queue in self._queues.values():
             if queue.retry_at is not None and queue.retry_at <= now:

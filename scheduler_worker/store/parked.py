@@ -173,10 +173,9 @@ async def drop(tx: Transaction, requests: Collection[Id]) -> None:
 
 
 async def without(tx: Transaction, parked: ParkedRequest, builds: Collection[Id]) -> ParkedRequest:
-    left = tuple(build for build in parked.message.instances if build not in builds)
-    message = msgspec.structs.replace(
-        parked.message, instances=left, at_least=min(parked.message.at_least, len(left))
-    )
+    before = parked.message
+    left = tuple(build for build in before.instances if build not in builds)
+    message = msgspec.structs.replace(before, instances=left, at_least=min(before.at_least, len(left)))
     await _REWRITE(tx, [(parked.request, _encode(message).decode(), len(left))])
     await _DELETE_BUILD(tx, [(build,) for build in sorted(builds)])
     return replace(parked, message=message)

@@ -278,10 +278,8 @@ class Cancelling:
         if not cells:
             why = "it holds resources where no agent builds: it is no build of ours"
         await self._answer(asked, waited, why, passed_on=cells)
-        return [
-            BuildDeleteRequested(build=build, cell=cell, reply_to=asked.reply_to)
-            for build, cell in cells.items()
-        ]
+        reply_to = asked.reply_to
+        return [BuildDeleteRequested(build=id_, cell=cell, reply_to=reply_to) for id_, cell in cells.items()]
 
     async def _fence(self, builds: Sequence[Id], why: str) -> _Fenced:
         fenced = _Fenced()
@@ -306,9 +304,7 @@ class Cancelling:
         return fenced
 
     async def _remove_request(self, found: FoundParked, removed: set[Id]) -> None:
-        """Remove a waiting request, or some of its builds, from the database, where its scheduler reads
-        it.
-        """
+        """Remove a waiting request or some of its builds from the database; its scheduler reads that."""
         store, entry, left = self._store, found.parked, None
         ours = found.owner in (store.name, "")
         async with store.database.write() as tx:

@@ -197,9 +197,8 @@ class WaitingStore:
         return f"reserved for waiting request {request} until {until}"
 
     async def live(self, tx: Transaction) -> None:
-        reserved = msgspec.json.encode(
-            {root: reservation.key for root, reservation in self.queues.reserved.items()}
-        ).decode()
+        keys = {root: reservation.key for root, reservation in self.queues.reserved.items()}
+        reserved = msgspec.json.encode(keys).decode()
         if not await parked.beat(tx, self.name, reserved, self.rescued):
             self.taken_for_dead = self.entered
         self.entered = True
@@ -210,9 +209,8 @@ class WaitingStore:
             await self.live(tx)
             first = await parked.one_of_each(tx, {move.build: move.move for move in moves}) if moves else {}
             later = {move.move for move in moves} - {*first.values()}
-            return first, await parked.add(
-                tx, self.name, [entry for entry in keeping if entry.request not in later]
-            )
+            entries = [entry for entry in keeping if entry.request not in later]
+            return first, await parked.add(tx, self.name, entries)
 
     async def lacking(self, changed: Sequence[ParkedRequest]) -> None:
         if changed:
@@ -297,13 +295,8 @@ class HostChanges:
         await scheduler.handle(report)
         if was_down:
             queues.on_agent_returned()
-        queues.reported(
-            [
-                root
-                for root, state in before.items()
-                if not _is_equivalent(state, book.state(report.cell, root))
-            ]
-        )
+        after = {root: book.state(report.cell, root) for root in before}
+        queues.reported([root for root in before if not _is_equivalent(before[root], after[root])])
         self.store.wake()
 
 
@@ -311,6 +304,4 @@ def _is_equivalent(state: HostState | None, other: HostState | None) -> bool:
     """Return whether filters decide the same for both states of a host; only weighers read its load."""
     if state is None or other is None:
         return state is other
-    return state is other or msgspec.structs.replace(state, load=0.0) == msgspec.structs.replace(
-        other, load=0.0
-    )
+    return msgspec.structs.replace(state, load=other.load) == other

@@ -22,9 +22,7 @@ from scheduler_worker.core.rule import Alternative, HostFacts, Number, Rule, Vie
 TENANT = "filter_tenant_id"  # and whatever begins so: one key holds only so many
 _AGGREGATES = "aggregate_instance_extra_specs:"
 _IMAGES = ("hw_", "img_", "os_")  # how properties of images begin
-_OLDER = frozenset(
-    ("architecture", "hypervisor_type", "hypervisor_version_requires", "vm_mode", "auto_disk_config")
-)
+_OLDER = {"architecture", "hypervisor_type", "hypervisor_version_requires", "vm_mode", "auto_disk_config"}
 
 
 def aggregate_multi_tenancy_isolation() -> Rule:
@@ -224,9 +222,8 @@ def isolated_hosts(
             return "it is only for isolated images"
         return None
 
-    return Rule(
-        "isolated_hosts", refuses, reads=("image",), concerns=lambda alternative: bool(hosts or images)
-    )
+    any_isolated = bool(hosts or images)
+    return Rule("isolated_hosts", refuses, reads=("image",), concerns=lambda alternative: any_isolated)
 
 
 def _of(image: Image, names: Sequence[str]) -> str:
