@@ -34,6 +34,7 @@ from bus.resources import FindAllocations
 from bus.sql.database import Database
 from bus.vocabulary import UNSAID_ID, Id
 from scheduler_worker.core.move_start import refused as refused_move
+from scheduler_worker.core.order import unplaceable
 from scheduler_worker.dependencies import CellQueries, PlacementQueries
 from scheduler_worker.store.decisions import bind, projects_of, registered
 from scheduler_worker.waiting.owner import WaitingOwner
@@ -266,13 +267,7 @@ def _move(asked: MoveRequested) -> MoveRequested:
 def _refusal(act: Act, why: str) -> Refusal:
     match act:
         case BuildRequested():
-            return BuildUnplaceable(
-                request=act.request,
-                instances=act.instances,
-                reason=why,
-                decision=Decision(code="client"),
-                reply_to=act.reply_to,
-            )
+            return unplaceable(act, act.instances, why, Decision(code="client"))
         case BuildCancelRequested():
             return BuildCancelled(build=act.build, waited=False, why=why, known=False, reply_to=act.reply_to)
         case MoveRequested():

@@ -46,28 +46,20 @@ class HostRecords:
 
     async def store(self) -> None:
         now = self._health()
-        new = {
-            key: health
-            for key, health in now.items()
-            if health.recorded and _condition(self._stored.get(key)) != _condition(health)
-        }
-        up = [
-            key
-            for key in self._stored
-            if self._book.has(key) and not (key in now and (now[key].recorded or now[key].unknown))
-        ]
-        await self._write(new, up)
+        stored, recorded = self._stored, {key: health for key, health in now.items() if health.recorded}
+        new = {key: is_ for key, is_ in recorded.items() if _condition(stored.get(key)) != _condition(is_)}
+        unknown = {key for key, health in now.items() if health.unknown}
+        not_up = unknown.union(recorded)
+        await self._write(new, [key for key in stored if self._book.has(key) and key not in not_up])
 
     async def find(self, question: FindHostHealth) -> HostHealthFound:
         health = self._health()
         asked = frozenset(question.roots)
         after = [host for host in health.values() if host.root > question.after]
         found = sorted((host for host in after if not asked or host.root in asked), key=lambda row: row.root)
-        return HostHealthFound(
-            hosts=tuple(found[: question.limit]),
-            more=len(found) > question.limit,
-            counts=self._counts(health) if question.counted else {},
-        )
+        counts = self._counts(health) if question.counted else {}
+        hosts, more = tuple(found[: question.limit]), len(found) > question.limit
+        return HostHealthFound(hosts=hosts, more=more, counts=counts)
 
     async def measure(self) -> None:
         states = sum(map(Counter, self._counts(self._health()).values()), Counter[str]())

@@ -289,11 +289,8 @@ class HostBook(BuildCounts):
         keys = [slots.get((host.cell, host.uuid), NOBODY) for host in placed]
         self._slot_at = numbered(positions, keys, source.size)
         before, listened = self._appeared, self._listening.seconds
-        self._appeared = {
-            host.uuid: before.get(host.uuid, listened)
-            for host, slot in zip(placed, keys, strict=True)
-            if slot == NOBODY
-        }
+        new = [host.uuid for host, slot in zip(placed, keys, strict=True) if slot == NOBODY]
+        self._appeared = {root: before.get(root, listened) for root in new}
         self._appeared_at = np.zeros(source.size)
         self._appeared_at[self._placed] = [self._appeared.get(host.uuid, 0.0) for host in placed]
         self._source, self._layout, self._judged = source, source.layout, None

@@ -34,15 +34,8 @@ TRIES_UNDELIVERABLE = 3  # attempts to publish a build to its conductor before i
 ANNOUNCED: frozenset[type[Message]] = frozenset(
     {BuildPlaced, BuildUnplaceable, BuildCancelled, MovePlaced, MoveRefused, SchedulerAlive}
 )
-OF_PLACEMENT = (
-    topics.CLAIM,
-    topics.RELEASE,
-    topics.PROVIDERS,
-    topics.GROUPS,
-    topics.ALLOCATIONS,
-    topics.USAGES,
-)
-OF_CELLS = topics.FIND_BUILDS, topics.FIND_INSTANCES, topics.FIND_MOVES
+PLACEMENT = topics.CLAIM, topics.RELEASE, topics.PROVIDERS, topics.GROUPS, topics.ALLOCATIONS, topics.USAGES
+CELLS = topics.FIND_BUILDS, topics.FIND_INSTANCES, topics.FIND_MOVES
 # What becomes of the requests of clients
 CLIENT_RESULTS = [
     topics.BUILD_REQUESTED,
@@ -118,7 +111,7 @@ class _Parts:
                 answers(topics.WHAT_IF_MOVES, WhatIfsOfMoves(self.what_ifs, self.courses).answer),
                 answers(topics.WHAT_IF, self.what_ifs.answer),
             ],
-            asks=(*OF_PLACEMENT, *OF_CELLS),
+            asks=(*PLACEMENT, *CELLS),
             timers=self._timers(),
             starts=[self.needs.loaded, self.records.load, self.scheduler.opened],
             runs=[self.queue.run, self.signal.run],

@@ -149,10 +149,8 @@ class FoundHosts:
         self.view = AllHosts(search, now)
         self.rules = policy.rules_for(alternative)
         self.lazy = [rule for rule in self.rules if rule.admits is None]
-        self.masks: list[Mask] = [
-            (hosts.has_agent, hosts.served.take(search.positions)),
-            *masks_of(self.rules, self.view, alternative),
-        ]
+        with_agent = hosts.has_agent, hosts.served.take(search.positions)
+        self.masks: list[Mask] = [with_agent, *masks_of(self.rules, self.view, alternative)]
         affinity = (rule for rule in self.rules if rule.name == AFFINITY and alternative.together is not None)
         self.keeps_together = next(affinity, None)
         self.refused: dict[int, Refusal] = {}  # by a filter that evaluates single hosts

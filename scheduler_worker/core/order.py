@@ -173,9 +173,9 @@ class Order(msgspec.Struct, frozen=True, gc=False):
                 )
             )
         if self.fenced:
-            messages.append(self._unplaceable(self.fenced, self.reason, self.decision))
+            messages.append(unplaceable(request, self.fenced, self.reason, self.decision))
         for instance, why in self.unwanted:
-            messages.append(self._unplaceable((instance,), why, Decision(code="cancelled")))
+            messages.append(unplaceable(request, (instance,), why, Decision(code="cancelled")))
         return messages
 
     def move_message(self, move: MoveStart) -> MovePlaced | MoveRefused:
@@ -187,17 +187,21 @@ class Order(msgspec.Struct, frozen=True, gc=False):
             return refused(move.asked, why, "cancelled", Decision(code="cancelled"))
         return refused(move.asked, self.reason, self.decision.code, self.decision)
 
-    def _unplaceable(self, instances: tuple[Id, ...], reason: str, decision: Decision) -> BuildUnplaceable:
-        return BuildUnplaceable(
-            request=self.request.request,
-            instances=instances,
-            reason=reason,
-            decision=decision,
-            reply_to=self.request.reply_to,
-        )
-
 
 Begins = tuple[Order, Begun]  # an order, and its first event
+
+
+def unplaceable(
+    request: BuildRequested, instances: tuple[Id, ...], reason: str, decision: Decision
+) -> BuildUnplaceable:
+    """Return the message that ends instances of a request without a host."""
+    return BuildUnplaceable(
+        request=request.request,
+        instances=instances,
+        reason=reason,
+        decision=decision,
+        reply_to=request.reply_to,
+    )
 
 
 def also_asked(request: BuildRequested) -> AlsoAsked | None:

@@ -130,12 +130,9 @@ def _obstructed(order: Order, patience: float) -> Step:
     if order.request.wait:
         return order, (events.Park((), order.obstacle),)
     if order.waited >= patience:
-        decision = replace(
-            order.decision,
-            considered=order.decision.considered or order.considered,
-            refused=order.refusals,
-            code=order.decision.code or "refused",
-        )
+        considered = order.decision.considered or order.considered
+        code = order.decision.code or "refused"
+        decision = replace(order.decision, considered=considered, refused=order.refusals, code=code)
         failed = _fail(order, order.obstacle, decision)
         return _next(replace(failed, unexplained=bool(decision.removals)), patience)
     return order, (events.ComeAgain(*SOON, order.obstacle),)
@@ -239,14 +236,9 @@ def _settle(order: Order, claimed: Sequence[Claimed], patience: float) -> Step:
         )
         effects.append(events.ReserveHost(pick, way, result.number, instance))
     short = order.shorts
-    order = replace(
-        order,
-        instances=order.instances[len(picks) :],
-        picks=(),
-        settled=tuple(settled),
-        avoid=frozenset(avoid) if avoid else order.avoid,
-        refused=tuple(refused),
-    )
+    order = replace(order, instances=order.instances[len(picks) :], picks=(), settled=tuple(settled))
+    if avoid or refused:
+        order = replace(order, avoid=frozenset(avoid), refused=tuple(refused))
     if order.instances and short:  # the rest may fit with the next flavor
         return _also(tuple(effects), _no_host(replace(order, shorts=short[:-1]), short[-1], patience))
     return _also(tuple(effects), _next(order, patience))

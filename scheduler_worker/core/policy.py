@@ -116,11 +116,8 @@ def check_options(options: Options, custom: Custom) -> None:
 
 
 def options_of(made: Made) -> dict[str, Any]:
-    return {
-        name: option.default
-        for name, option in inspect.signature(made).parameters.items()
-        if option.default is not option.empty
-    }
+    parameters = inspect.signature(made).parameters.values()
+    return {each.name: each.default for each in parameters if each.default is not each.empty}
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
@@ -143,10 +140,8 @@ def _made(kind: _Kind, name: str, made: Made, given: Mapping[str, Any]) -> Any:
         raise BadChoice(f"{name!r} makes a {type(found).__name__}, not a {kind.type.__name__}", name)
     for read in found.reads:
         if read.removeprefix("request.") in ITS_OWN and read != "request":
-            raise BadChoice(
-                f"{name!r} reads {read}, which belongs to one request: the facts that rules read are shared",
-                name,
-            )
+            why = "which belongs to one request: the facts that rules read are shared"
+            raise BadChoice(f"{name!r} reads {read}, {why}", name)
     return found
 
 
@@ -225,11 +220,9 @@ class ChoicePolicy:
     def unheeded(self, request: BuildRequested) -> tuple[str, ...]:
         """Return a sentence for each scheduler hint of a request that no enabled filter reads."""
         on = {rule.name for rule in self.rules}
-        return tuple(
-            f"hints.{hint}: no rule uses it: the filter {name} is off"
-            for hint, name in _HEEDED_BY.items()
-            if getattr(request.hints, hint) and name not in on
-        )
+        given = [(hint, name) for hint, name in _HEEDED_BY.items() if getattr(request.hints, hint)]
+        off = [(hint, name) for hint, name in given if name not in on]
+        return tuple(f"hints.{hint}: no rule uses it: the filter {name} is off" for hint, name in off)
 
     def kind(self, alternative: Alternative) -> Hashable:
         """Return the equivalence class: alternatives of one class are equal in all that evaluations read."""

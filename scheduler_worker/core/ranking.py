@@ -30,12 +30,10 @@ class Ranking:
         self.found = found
         self._subset = found.policy.subset
         self._reservations = promises
-        missing = [
-            f"preferred_traits: no host that fits has {trait}"
-            for trait, weight in alternative.preferred.items()
-            if weight > 0 and not np.any(found.view.has(trait))
-        ]
-        self._notes = (*alternative.notes, *missing)
+        liked = [trait for trait, weight in alternative.preferred.items() if weight > 0]
+        missing = [trait for trait in liked if not np.any(found.view.has(trait))]
+        notes = [f"preferred_traits: no host that fits has {trait}" for trait in missing]
+        self._notes = (*alternative.notes, *notes)
         self.verdicts = Verdicts(found, self._notes)
         self._weights = Weights(found)
         # Slices of schedulers do not apply to a request that names its hosts.

@@ -264,11 +264,9 @@ class CapacityByHost:
     @cached_property
     def _counted(self) -> list[tuple[Floats, float]]:
         shared = set[str]().union(*self.found.source.sharing.values())
-        return [
-            (self.found.search.free(name), float(amount))
-            for name, amount in self.found.alternative.asked.items()
-            if amount and name not in shared
-        ]
+        asked = self.found.alternative.asked.items()
+        counted = [(name, float(amount)) for name, amount in asked if amount and name not in shared]
+        return [(self.found.search.free(name), amount) for name, amount in counted]
 
     @cached_property
     def at_most(self) -> float:

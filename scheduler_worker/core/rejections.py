@@ -180,10 +180,8 @@ class Verdicts:
         named hosts. Disabled hosts are left out unless all hosts are disabled or the request names them.
         """
         alternative, found = self._found.alternative, self._found
-        beyond = [
-            _lacking_reserved(alternative, miss, found.source.named(miss.host))
-            for miss in found.search.nearest(alternative.pinned, NEAREST_BEYOND)
-        ]
+        nearest, named = found.search.nearest(alternative.pinned, NEAREST_BEYOND), found.source.named
+        beyond = [_lacking_reserved(alternative, miss, named(miss.host)) for miss in nearest]
         if alternative.pinned:
             by_host: dict[str, NearMiss] = {}
             for miss in self._misses():

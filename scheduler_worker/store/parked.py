@@ -249,18 +249,11 @@ def _parked(row: Mapping[str, Any]) -> ParkedRequest | None:
     """Return a stored waiting request, or None if it is unreadable: it must not stop the rest."""
     try:
         start = _start(row["message"]) if row["move"] else None
-        return ParkedRequest(
-            _message(row["message"]) if start is None else start.request(),
-            row["kind"],
-            row["since"],
-            row["until"],
-            row["seen"],
-            row["lacks"],
-            row["wakes"],
-            _decision(row["decision"]),
-            _story(row["story"]) if row["story"] else NO_CONTEXT,
-            start,
-        )
+        message = _message(row["message"]) if start is None else start.request()
+        plain = {name: row[name] for name in ("kind", "since", "until", "seen", "lacks", "wakes")}
+        story = _story(row["story"]) if row["story"] else NO_CONTEXT
+        decision = _decision(row["decision"])
+        return ParkedRequest(message=message, decision=decision, story=story, start=start, **plain)
     except NOT_JSON as problem:
         log.error("request %s waits and cannot be read any more: %s", row["request"], problem)
         return None

@@ -162,12 +162,8 @@ def given_up(order: Order, entry: ParkedRequest, last: events.Park) -> Order:
     """Return the order of an expired waiting request after its last evaluation, ready to end."""
     lacks = last.why if last.shorts else entry.lacks
     decision = decision_of(last) if last.shorts else entry.decision
-    return structs.replace(
-        order,
-        reason=waited_for(entry, lacks),
-        decision=structs.replace(decision, code="waited"),
-        unexplained=True,
-    )
+    decision = structs.replace(decision, code="waited")
+    return structs.replace(order, reason=waited_for(entry, lacks), decision=decision, unexplained=True)
 
 
 def waited_for(entry: ParkedRequest, lacks: str) -> str:

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 
@@ -87,10 +88,10 @@ class WaitingStore:
         expired = [entry for entry in self.requests.values() if entry.until <= now]
         return [entry for entry in expired if not self.queues.is_tried(entry.request)]
 
-    def end_at(self, entry: ParkedRequest, until: float) -> None:
+    def end_at(self, entry: ParkedRequest, until: float, **changed: Any) -> None:
         if entry.request in self.requests:
             self.leave([entry.request])
-            self.enter(replace(entry, until=until))
+            self.enter(replace(entry, until=until, **changed))
 
     def compute_classes(self) -> None:
         self.regroup = False
@@ -109,10 +110,8 @@ class WaitingStore:
             self.queues.on_related_hosts_changed(kind)
         for entry in naming:
             # a move whose group was deleted continues without it after the next lookup
-            if entry.kind in impossible and entry.start is None and entry.request in self.requests:
-                self.leave([entry.request])
-                lacks = impossible[entry.kind][:MAX_CAUSE]
-                self.enter(replace(entry, until=self._clock.now(), lacks=lacks))
+            if entry.kind in impossible and entry.start is None:
+                self.end_at(entry, self._clock.now(), lacks=impossible[entry.kind][:MAX_CAUSE])
 
     def wake(self) -> None:
         if len(self.queues):
