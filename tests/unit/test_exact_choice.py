@@ -139,12 +139,8 @@ class PlainBatch:
     def _starts_together(self, alternative: Alternative) -> bool:
         """Are its instances to be on one host, and it is open which?"""
         heeded = any(rule.name == "server_group_affinity" for rule in self.hall.policy.rules)
-        return (
-            heeded
-            and alternative.group is not None
-            and alternative.group.policy == "affinity"
-            and not alternative.members
-        )
+        policy = alternative.group.policy if alternative.group is not None else ""
+        return heeded and policy == "affinity" and not alternative.members
 
     def _room_for(self, plain: PlainChoice, root: str, several: int) -> bool:
         """Try it: one after the other, each as the rules and the room are then."""
@@ -179,7 +175,7 @@ class PlainBatch:
             fitting = self.room.roots
             plain = PlainChoice(
                 alternative, search, self.now, self.hall.policy, order.request.request,
-                fitting=lambda: fitting(alternative.question), tiers=self.tiers,
+                lambda: fitting(alternative.question), self.tiers,
             )  # fmt: skip
             known = {search.host(position).uuid for position in plain.positions}
             assert known >= set(fitting(alternative.question)), "a host that has room was not looked at"

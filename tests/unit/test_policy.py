@@ -279,32 +279,30 @@ def test_fields_that_no_rule_reads_do_not_distinguish_requests(
     assert kinds(policy, a_wish(**fields), a_wish(a_request(2, **other))) == 1
 
 
+MEMBERS = [{"group": GROUP, "members": {FIRST: number}} for number in (1, 2)]
+
+
 @pytest.mark.parametrize(
-    ("fields", "other", "filters", "weighers"),
+    ("fields", "other", "enabled"),
     [
-        ({"project": "p"}, {"project": "q"}, ["aggregate_multi_tenancy_isolation"], []),
-        ({"image": None}, {"image": Image(name="i")}, [], ["image_cached"]),
-        ({}, {"flavor": OTHER}, ["aggregate_type_affinity"], []),
-        ({"hints": Hints(query="[]")}, {}, ["json"], []),
-        ({"zone": "a"}, {"zone": "b"}, ["zone"], []),
-        ({"preferred": {"A": 1.0}}, {}, [], ["preferred_traits"]),
-        (
-            {"group": GROUP, "members": {FIRST: 1}},
-            {"group": GROUP, "members": {FIRST: 2}},
-            [],
-            ["soft_affinity"],
-        ),
-        ({"same": frozenset([FIRST])}, {"same": frozenset([SECOND])}, [], []),
-        ({"current_roots": frozenset([FIRST])}, {}, [], []),
-        ({"forced_host": "host1"}, {}, [], []),
-        ({"notes": ("odd",)}, {}, [], []),
-        ({"alternative_index": 1}, {}, [], []),
-        ({"metadata": {"a": "b"}}, {}, ["mine:no_thirteen"], []),
+        ({"project": "p"}, {"project": "q"}, "aggregate_multi_tenancy_isolation"),
+        ({"image": None}, {"image": Image(name="i")}, "image_cached"),
+        ({}, {"flavor": OTHER}, "aggregate_type_affinity"),
+        ({"hints": Hints(query="[]")}, {}, "json"),
+        ({"zone": "a"}, {"zone": "b"}, "zone"),
+        ({"preferred": {"A": 1.0}}, {}, "preferred_traits"),
+        (*MEMBERS, "soft_affinity"),
+        ({"same": frozenset([FIRST])}, {"same": frozenset([SECOND])}, ""),
+        ({"current_roots": frozenset([FIRST])}, {}, ""),
+        ({"forced_host": "host1"}, {}, ""),
+        ({"notes": ("odd",)}, {}, ""),
+        ({"alternative_index": 1}, {}, ""),
+        ({"metadata": {"a": "b"}}, {}, "mine:no_thirteen"),
     ],
 )
-def test_fields_that_a_rule_reads_distinguish_requests(
-    fields: Any, other: Any, filters: Any, weighers: Any
-) -> None:
+def test_fields_that_a_rule_reads_distinguish_requests(fields: Any, other: Any, enabled: str) -> None:
+    weighers = [enabled] if enabled in WEIGHERS else []
+    filters = [enabled] if enabled and not weighers else []
     policy = ChoicePolicy.from_names(filters, weighers, custom=OWN)
     assert kinds(policy, a_wish(**fields), a_wish(**other)) == 2
 
@@ -429,13 +427,10 @@ def test_hosts_that_placement_excluded_are_not_checked_again() -> None:
     everybody, _ = seen_at_once([the_facts(1, traits=(DISABLED,))])
     alternative, admits = a_wish(), RULES["enabled"]().admits
     assert admits is not None
-    told = Alternative(
-        alternative.request, alternative.flavor, replace(alternative.question, root_forbidden=(DISABLED,))
-    )
-    assert [np.broadcast_to(admits(everybody, one), 1).tolist() for one in (alternative, told)] == [
-        [False],
-        [True],
-    ]
+    question = replace(alternative.question, root_forbidden=(DISABLED,))
+    told = Alternative(alternative.request, alternative.flavor, question)
+    admitted = [np.broadcast_to(admits(everybody, each), 1).item() for each in (alternative, told)]
+    assert admitted == [False, True]
 
 
 @pytest.mark.parametrize("name", MASKED)
