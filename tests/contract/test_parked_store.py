@@ -182,9 +182,6 @@ async def test_refusals_are_stored_by_build_and_by_request_until_pruned(store: D
         assert not (await decisions.decision_of(tx, request.request)).known
 
 
-# Moves
-
-
 def a_start(number: int, build: int, **fields: Any) -> MoveStart:
     stands = a_build_that_stands(1, build=uid(build, "b"))
     start = move_start(a_move(number, build=uid(build, "b"), wait="30m", **fields), stands, "cell1")

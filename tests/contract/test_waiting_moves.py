@@ -180,9 +180,6 @@ async def test_one_move_of_an_instance_waits_at_a_time() -> None:
         assert [request.request for request in await movers.waiting()] == [uid(3, "e")]
 
 
-# Meanwhile
-
-
 async def deleted(movers: WaitingMovers, build: str) -> None:
     await movers.is_deleted(build)
 

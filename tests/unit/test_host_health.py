@@ -101,9 +101,6 @@ def test_partial_reports_of_an_agent_keep_all_its_hosts_up() -> None:
     assert reasons(book, source, 60.0) == ["", "", ""]
 
 
-# What was recorded before the scheduler started
-
-
 @pytest.mark.parametrize(
     ("record", "why"),
     [
@@ -187,9 +184,6 @@ def replace_record(root: str, agent: str, chance: Random) -> HostHealth:
     return replace(known, availability=chance.choice(("up", "down")))
 
 
-# Which of them is chosen
-
-
 def test_a_forced_host_that_is_down_is_refused() -> None:
     hall = a_hall(free(1, 9000), free(2, 5000), states=[a_state(2)])
     hall.book.restore([replace(DOWN, agent="agent1")])
@@ -197,9 +191,6 @@ def test_a_forced_host_that_is_down_is_refused() -> None:
     assert ranking.take() is None
     lacks = {miss.host: miss.lacks for miss in ranking.verdicts.shortage().nearest}
     assert lacks["host1"] == "down since 2023-11-14 22:13:20 UTC: no heartbeat from it"
-
-
-# The state that people see
 
 
 DOWN = a_record(1, availability="down", since=MOMENT, why="no heartbeat from it")
@@ -326,9 +317,6 @@ def test_an_agent_that_was_silent_for_long_may_count_from_the_beginning() -> Non
     assert book.down("cell1", "agent1", listened(book, 31, 40)) == ""
 
 
-# Our own ears
-
-
 @pytest.mark.parametrize("away", [19.0, 120.0, 3600.0])
 @pytest.mark.parametrize("period", [1.0, 2.0, 10.0, 60.0])
 def test_silence_of_all_agents_is_not_held_against_them(period: float, away: float) -> None:
@@ -366,9 +354,6 @@ def test_a_clock_that_does_not_move_or_moves_back_does_no_harm() -> None:
     book.handle(a_heartbeat(), 100.0)
     book.listened(50.0)
     assert book.down("cell1", "agent1", listened(book, 50, 60)) == ""
-
-
-# What is forgotten
 
 
 def test_hosts_without_reports_for_very_long_are_forgotten() -> None:

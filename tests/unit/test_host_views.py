@@ -96,9 +96,6 @@ def test_a_deleted_aggregate_has_no_metadata() -> None:
     assert facts.aggregates == (QUICK,)
 
 
-# Level with placement
-
-
 def each_says(name: str, book: HostBook, source: PlainSource, now: float = 0.0) -> list[float]:
     search = source.search(ASKED)
     said = AllHosts(search, book.level(source, now)).fact(name)
@@ -145,9 +142,6 @@ def test_availability_follows_the_agent_that_placement_names() -> None:
     book.handle(reported_by(the_facts(1, load=0.5)), 0.0)
     assert each_says("up", book, source) == [0]
     assert each_says("load", book, source) == [0.5]
-
-
-# Failures
 
 
 def test_a_failure_counts_less_and_less() -> None:

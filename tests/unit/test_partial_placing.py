@@ -68,9 +68,6 @@ async def said(
     )
 
 
-# Other flavors that would do
-
-
 @pytest.mark.parametrize(
     ("gold", "silver", "wanted", "flavors"),
     [
@@ -103,9 +100,6 @@ async def test_a_redelivered_request_reports_the_second_flavor_that_it_holds() -
     await said(a_scheduler(placement), request)
     (again,), _ = await said(a_scheduler(placement), request)
     assert again.spec.flavor == SILVER
-
-
-# Fewer instances that are enough
 
 
 def of_eight_processors(hosts: int) -> FakePlacement:
@@ -151,9 +145,6 @@ async def test_missing_instances_get_the_reasons_of_every_flavor() -> None:
     assert "As 'silver': no valid host among 2" in ended.reason
     # of the flavor asked for, before any was placed
     assert [removal.removed for removal in ended.decision.removals] == [2]
-
-
-# Groups, and other instances
 
 
 @pytest.mark.parametrize(

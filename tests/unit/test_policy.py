@@ -30,9 +30,6 @@ def weighers_of(**chosen: Any) -> dict[str, float]:
     return {weigher.name: weigher.multiplier for weigher in ChoicePolicy.from_names(**chosen).weighers}
 
 
-# Names
-
-
 @pytest.mark.parametrize(
     ("names", "rules"),
     [
@@ -70,9 +67,6 @@ def test_every_filter_and_weigher_of_nova_is_known_by_its_class() -> None:
 )
 def test_weighers_have_multipliers(names: Any, weighers: dict[str, float]) -> None:
     assert weighers_of(weighers=names) == weighers
-
-
-# Options
 
 
 def test_options_are_converted_to_their_types() -> None:
@@ -129,9 +123,6 @@ def test_negative_multipliers_pack(weighers: dict[str, float] | None, packs: boo
     assert ChoicePolicy.from_names(weighers=weighers).packs == packs
 
 
-# His own
-
-
 def no_thirteen(host: HostFacts, alternative: Alternative) -> str | None:
     return "unlucky" if host.host == "host13" else None
 
@@ -182,9 +173,6 @@ def test_a_custom_weigher_is_a_function_or_made_by_a_function_with_options() -> 
     assert (weigher.value(OneHost(the_facts(metrics={"u": 4.0})), a_wish()), weigher.multiplier) == (4, 3)
 
 
-# What means nothing
-
-
 @pytest.mark.parametrize(
     ("chosen", "why"),
     [
@@ -226,9 +214,6 @@ def test_unknown_names_and_invalid_options_are_refused(chosen: dict[str, Any], w
     assert str(refused.value).startswith(why)
 
 
-# Hints
-
-
 @pytest.mark.parametrize(
     ("filters", "notes"),
     [
@@ -247,9 +232,6 @@ def test_a_hint_without_a_rule_causes_a_note(filters: Any, notes: tuple[str, ...
     hints = Hints(query='["=", 1, 1]', same_host=(uid(1, "b"),))
     assert ChoicePolicy.from_names(filters).unheeded(a_request(hints=hints)) == notes
     assert ChoicePolicy.from_names(filters).unheeded(a_request()) == ()
-
-
-# Alike
 
 
 def kinds(policy: ChoicePolicy, *alternatives: Alternative) -> int:

@@ -69,9 +69,6 @@ def test_alternates_are_the_next_best_hosts_and_not_reserved() -> None:
     assert [entry.root for entry in hall.pending.unsettled] == [uid(2, "c")]
 
 
-# Alternates
-
-
 def test_alternates_are_the_next_best_of_the_same_cell() -> None:
     ranking = ranked(free(1, 8192), free(2, 6000, cell="cell2"), free(3, 5000), free(4, 4000), free(5, 3000))
     chosen = take(ranking).root
@@ -167,9 +164,6 @@ def test_a_roomy_host_that_has_filled_is_not_used() -> None:
     assert spares(ranking, 2) == []
     ranking.put_back(picks[:2])
     assert len(spares(ranking, 2)) == 2
-
-
-# The record
 
 
 def test_the_record_has_the_scores_of_the_chosen_host() -> None:

@@ -324,9 +324,6 @@ async def test_only_an_unplaceable_request_has_remedies_and_equal_requests_share
         assert refusal.decision.helps == ("2 hosts would fit with 7168 MEMORY_MB instead of 16384",)
 
 
-# What if
-
-
 WHAT_IF = [
     (1, SMALL, True, 17),
     (5, SMALL, True, 13),

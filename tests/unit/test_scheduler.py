@@ -75,9 +75,6 @@ async def retry(scheduler: Scheduler, request: BuildRequested) -> Retry:
     return verdict
 
 
-# A host is found
-
-
 async def test_a_request_gets_a_claimed_host_and_alternates() -> None:
     placement = hosts(5)
     request = a_request(reply_to="me", project="p", user="u", metadata={"name": "web"})
@@ -150,9 +147,6 @@ async def test_alternates_are_in_the_chosen_cell_and_not_chosen_for_other_instan
         alternates = {alternate.root for alternate in message.alternates}
         assert alternates and not chosen & alternates
         assert {cells[root] for root in (message.chosen.root, *alternates)} == {message.cell}
-
-
-# Delivered more than once
 
 
 async def test_a_redelivered_request_is_answered_from_its_allocations() -> None:
@@ -266,9 +260,6 @@ async def test_a_half_fenced_order_is_fenced_to_the_end() -> None:
     assert placement.held == {}
 
 
-# Races
-
-
 async def test_a_host_that_fills_up_gives_way_to_the_next_choice() -> None:
     placement = hosts(3)
     placement.source.lag = True
@@ -370,9 +361,6 @@ async def test_lost_races_end_in_a_reason_only_when_patience_is_at_its_end() -> 
     assert "asked 1 VCPU, 0 free" in message.reason
     assert message.decision.refused
     assert message.instances[0] in placement.unplaceable
-
-
-# No host
 
 
 async def test_no_host_is_published_after_the_consumer_is_retired() -> None:
@@ -509,9 +497,6 @@ async def test_many_large_requests_take_turns() -> None:
     assert len(placement.held) == 5 * 400 + 1
 
 
-# Trouble
-
-
 async def test_placement_away_is_not_no_capacity() -> None:
     class Away(PlainSource):
         def search(self, question: FindCandidates, *, empty: bool = False) -> PlainSourceSearch:
@@ -611,9 +596,6 @@ async def test_claims_are_released_if_no_conductor_consumes_them_for_a_minute() 
         ended = await scheduler.ending.undo_placed(one)
         assert ended is not None and ended.instances == (one.build,)
     assert placement.held == {}
-
-
-# What befell builds that were sent somewhere
 
 
 @pytest.mark.parametrize(("ours", "failures"), [(True, 2.0), (False, 0.0)])

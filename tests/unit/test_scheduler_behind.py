@@ -294,9 +294,6 @@ async def test_a_scheduler_silent_for_some_seconds_has_no_slice() -> None:
     assert list(roster.live) == ["b"]
 
 
-# What it does to the order of hosts
-
-
 def a_shared_hall(own: str, *schedulers: str) -> tuple[Hall, set[str]]:
     hall = a_hall(*(free(number, 1024 * number, vcpus=1) for number in range(1, 31)))
     hall.hosts.level()
