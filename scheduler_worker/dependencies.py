@@ -243,7 +243,6 @@ class PendingChoices:
         self._open: deque[PendingChoice] = deque()  # in the order in which they time out
         self._confirmed: list[tuple[int, int, PendingChoice]] = []
         self._ties = 0
-        # called with hosts on which capacity was released
         self.on_released: Callable[[str], None] = lambda root: None
 
     def enter(self, way: Candidate) -> PendingChoice:

@@ -154,10 +154,8 @@ class Handovers:
                 pruned = await prune(tx, self._clock.now() - KEEP_SECONDS, PAGE)
 
 
-def _warn(report: HandoverReported, why: str) -> None:
-    log.warning(
-        "cell %s reported %s for the move %s, which %s", report.cell, report.outcome, report.move, why
-    )
+def _warn(by: HandoverReported, why: str) -> None:
+    log.warning("cell %s reported %s for the move %s, which %s", by.cell, by.outcome, by.move, why)
 
 
 _INSERT = sql("""

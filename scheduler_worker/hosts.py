@@ -1,9 +1,10 @@
 """Reports of hosts, their health, and failed builds."""
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from bus.candidates import Bools, CandidateSource, Ints, PlacedHost
@@ -30,9 +31,6 @@ class LastHostReport:
     received: float  # in seconds of listening
     remembered: float
     at: float  # by the clock
-
-
-_NO_HOSTS: Mapping[str, LastHostReport] = {}
 
 
 class HostBook(BuildCounts):
@@ -81,14 +79,7 @@ class HostBook(BuildCounts):
             self._records[key] = record
             self._columns.recorded_down[self._columns.slot(key)] = record.availability == "down"
             self._judged = None
-            closed = HostState(
-                root=record.root,
-                host=record.host,
-                enabled=record.enabled,
-                why_disabled=record.why_disabled,
-                forced_down=record.forced_down,
-            )
-            self._columns.put(record.cell, closed)
+            self._columns.put(record.cell, msgspec.convert(record, HostState, from_attributes=True))
 
     def listened(self, now: float) -> None:
         """Record that any message arrived, which shows that this process can receive messages."""
@@ -197,7 +188,7 @@ class HostBook(BuildCounts):
         state = self._columns.states[self._columns.slots.get((cell, root), NOBODY)]
         record = self._recorded_down(cell, root, host.agent)
         silence = self._silence_of(cell, root, host.agent) if record is None else None
-        report = self._hosts.get(cell, _NO_HOSTS).get(root)
+        report = self._hosts[cell].get(root) if cell in self._hosts else None
         at = None if silence is None else silence.at if report is None else report.at
         down = record is not None or silence is not None
         return HostHealth(

@@ -21,16 +21,10 @@ from bus.vocabulary import Id
 from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.move_start import Barred, MoveStart, misread, move_start, stuck, unready
 from scheduler_worker.core.move_state import LookedUpMove, NotYet, SeenThrough, Stopped
-from scheduler_worker.dependencies import (
-    PLACEMENT_ASKED,
-    CellQueries,
-    Ending,
-    PlacementQueries,
-    providers_of,
-    together,
-)
+from scheduler_worker.dependencies import CellQueries, Ending, PlacementQueries, providers_of, together
 
 BUILDS_ASKED = 100  # of a cell at a time, as many as it takes
+GROUPS_ASKED = 500  # of placement, by members
 _WORD = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -129,7 +123,7 @@ class MoveLookups:
     async def _groups(self, starts: Sequence[MoveStart]) -> dict[Id, Id]:
         builds = {start.asked.build for start in starts if start.seeks and start.keep}
         made = {start.asked.build: start for start in starts if start.group is not None}
-        questions = [FindGroups(members=some) for some in portions(tuple(builds), PLACEMENT_ASKED)]
+        questions = [FindGroups(members=some) for some in portions(builds, GROUPS_ASKED)]
         if made:
             ids = tuple(dict.fromkeys(start.group for start in made.values() if start.group))
             questions.append(FindGroups(ids=ids))

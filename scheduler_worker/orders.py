@@ -90,12 +90,14 @@ class Orders:
         named = (request.forced_host, request.wanted_host, *request.ignore_hosts)
         return any(host and not self._source.named(host) for host in named)
 
-    def again(self, order: Order) -> Order:
+    def again(self, order: Order, event: Begun) -> Begins:
         """Return an order again with the present state of hosts, aggregates and cells."""
+        if event.refusal:
+            return self.begin(order.request, order.waited, order.move)
         try:
             anew = self._alternatives(order.request)
         except Unreadable:  # a host that it names was deleted in the meantime
-            return order
+            return order, event
         alternatives = []
         for alternative, now in zip(order.alternatives, anew, strict=True):
             question = msgspec.structs.replace(
@@ -106,7 +108,7 @@ class Orders:
                 not_cells=now.question.not_cells,
             )
             alternatives.append(replace(alternative, question=question, notes=now.notes))
-        return msgspec.structs.replace(order, alternatives=tuple(alternatives))
+        return msgspec.structs.replace(order, alternatives=tuple(alternatives)), event
 
     def _alternatives(self, request: BuildRequested) -> tuple[Alternative, ...]:
         source, narrowing = self._source, self._prefilters
@@ -183,11 +185,10 @@ class Resolving:
             held = await self.ending.held(named)
             [located] = await self.ending.locate([list(held.items())])
             on = {instance: place.root for instance, place in located.places.items() if place is not None}
-        return [self._resolved(order, event, groups, on) for order, event in begun]
+        return [self._resolved(begins, groups, on) for begins in begun]
 
-    def _resolved(
-        self, order: Order, event: Begun, groups: dict[Id, ServerGroup], on: dict[Id, str]
-    ) -> Begins:
+    def _resolved(self, begins: Begins, groups: dict[Id, ServerGroup], on: dict[Id, str]) -> Begins:
+        order, event = begins
         if event.refusal:
             return order, event
         hints, request = order.request.hints, order.request

@@ -139,12 +139,7 @@ class Scheduler:
         level = any(self._orders.names_unknown(order.request) for order, _ in begun)
         if level:
             await self.source.fresh()
-            begun = [
-                self._orders.begin(order.request, order.waited, order.move)
-                if event.refusal
-                else (self._orders.again(order), event)
-                for order, event in begun
-            ]
+            begun = [self._orders.again(order, event) for order, event in begun]
         begun = await self._resolving.resolve(begun)
         courses = [_Course(order) for order, _ in begun]
         for course, (_, event) in zip(courses, begun, strict=True):
@@ -215,7 +210,7 @@ class Scheduler:
                         self.pending.drop(pick.reservation)
                         if group is not None:
                             self._joined.leave(group.id, instance)
-                    course.order = self._orders.again(order)
+                    course.order, _ = self._orders.again(order, events.Begun())
                 short = self._find_hosts([course for course, _ in short])
         for course, answer in short:
             self._take(course, answer)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -144,9 +144,7 @@ class WhatIfs:
             await asyncio.sleep(0)
         return picks, None
 
-    def _fitting(
-        self, alternative: Alternative, seed: str, best: int, picks: Sequence[Pick]
-    ) -> WhatIfAnswered:
+    def _fitting(self, alternative: Alternative, seed: str, best: int, picks: list[Pick]) -> WhatIfAnswered:
         with self._choosing_with(self.supposing()) as choosing:
             first = choosing.rank(alternative, seed).take(best, MOST_WAYS) or picks[0]
         ways = {way.root: way for way in reversed(first.choices)}
@@ -295,9 +293,7 @@ class WhatIfsOfMoves:
             answers = [chosen.get(id(course)) or _unsought(course) for course in courses]
             return WhatIfMovesAnswered(answers=tuple(answers))
 
-    async def _chosen(
-        self, courses: Sequence[MoveCourse], question: WhatIfMoves
-    ) -> Mapping[int, WhatIfAnswered]:
+    async def _chosen(self, courses: list[MoveCourse], question: WhatIfMoves) -> dict[int, WhatIfAnswered]:
         starts = [start for course in courses if (start := course.state.start) is not None]
         supposing, emptied = self._what_ifs.supposing(), _Gone()
         answers: dict[int, WhatIfAnswered] = {}

@@ -36,17 +36,8 @@ ANNOUNCED: frozenset[type[Message]] = frozenset(
 )
 PLACEMENT = topics.CLAIM, topics.RELEASE, topics.PROVIDERS, topics.GROUPS, topics.ALLOCATIONS, topics.USAGES
 CELLS = topics.FIND_BUILDS, topics.FIND_INSTANCES, topics.FIND_MOVES
-# What becomes of the requests of clients
-CLIENT_RESULTS = [
-    topics.BUILD_REQUESTED,
-    topics.BUILD_CANCEL,
-    topics.MOVE_REQUESTED,
-    topics.MOVE_STEER,
-    topics.BUILD_UNPLACEABLE,
-    topics.BUILD_CANCELLED,
-    topics.MOVE_REFUSED,
-    topics.MOVE_PROGRESS,
-]
+PASSED_ON = [topics.BUILD_REQUESTED, topics.BUILD_CANCEL, topics.MOVE_REQUESTED, topics.MOVE_STEER]
+REFUSED = [topics.BUILD_UNPLACEABLE, topics.BUILD_CANCELLED, topics.MOVE_REFUSED, topics.MOVE_PROGRESS]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +124,7 @@ class _Parts:
             on_many(
                 topics.CLIENT_REQUESTED,
                 self.door.request_many,
-                emits=CLIENT_RESULTS,
+                emits=[*PASSED_ON, *REFUSED],
                 concurrency=4,  # a lookup in a silent cell must not stop the other clients
             ),
             on_many(

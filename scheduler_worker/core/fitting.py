@@ -178,8 +178,6 @@ class FoundHosts:
         position = self.source.position(root)
         return int(np.searchsorted(self.positions, -1 if position is None else position))
 
-    # Verdicts
-
     def admits(self, index: int) -> bool:
         """Return whether every filter accepts a host; evaluated once, until the host changes."""
         if index in self.refused:
@@ -245,8 +243,6 @@ class FoundHosts:
     def forget_trees(self) -> None:
         """Drop the cached allocation candidates of hosts that share resources with a changed host."""
         self._tree_ways.clear()
-
-    # Allocation candidates
 
     def way(self, index: int, avoid: Collection[str] = ()) -> Candidate | None:
         """Return the first allocation candidate of a host, or None if a filter rejects the host."""

@@ -101,9 +101,6 @@ def _next(order: Order, patience: float) -> Step:
     return order, (events.PublishEnds(tuple(order.messages())),)
 
 
-# No host
-
-
 def _no_host(order: Order, short: Shortage, patience: float) -> Step:
     """Let the order try its next flavor; after the last flavor let it wait, retry or fail."""
     order = replace(order, shorts=(*order.shorts, short))
@@ -147,9 +144,6 @@ def _contended(order: Order, patience: float, why: str) -> events.Effects:
 
 def _fail(order: Order, reason: str, decision: Decision) -> Order:
     return replace(order, reason=reason[:MAX_CAUSE], decision=decision)
-
-
-# Claims
 
 
 def _claimed(order: Order, results: Sequence[ClaimResult], patience: float) -> Step:
@@ -244,9 +238,6 @@ def _settle(order: Order, claimed: Sequence[Claimed], patience: float) -> Step:
     return _also(tuple(effects), _next(order, patience))
 
 
-# Delivered before
-
-
 def _located(order: Order, places: Mapping[Id, ClaimPlace | None], patience: float) -> Step:
     """Publish the results of instances that hold a host already again, with present alternates."""
     effects: list[events.Effect] = []
@@ -282,9 +273,6 @@ def _located(order: Order, places: Mapping[Id, ClaimPlace | None], patience: flo
         )
         order = replace(order, settled=(*order.settled, again))
     return _also(tuple(effects), _next(order, patience))
-
-
-# Fences
 
 
 def _fenced(order: Order, results: Sequence[tuple[Id, ReleaseResult]], patience: float) -> Step:

@@ -40,9 +40,6 @@ class WaitingQueues:
         self.reserved: dict[Root, HostReservation] = {}  # for the first requests of this process
         self.reserved_elsewhere: dict[Root, QueueKey] = {}
         self._shuffled = False  # reserved hosts are to be computed again
-        self.searches = 0  # number of evaluations
-
-    # Waiting requests
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -75,10 +72,10 @@ class WaitingQueues:
         else:
             queue.untested.update(dict.fromkeys(missed))
 
-    def leave(self, request: Id) -> bool:
-        """Remove a request that has its host or has ended; return False if it did not wait."""
+    def leave(self, request: Id) -> None:
+        """Remove a request that has its host or has ended."""
         if request not in self._waiting:
-            return False
+            return
         queue, key = self._waiting.pop(request)
         if key in queue.trying:
             queue.trying.remove(key)
@@ -91,7 +88,6 @@ class WaitingQueues:
             for watch in queue.watches:
                 self._watchers[watch.resource_class].remove((watch.amount, queue.kind))
             self._recheck(queue.open)
-        return True
 
     def ahead(self, kind: str, priority: int, since: float) -> bool:
         """Return whether a request of the class waits before this priority and time."""
@@ -153,8 +149,6 @@ class WaitingQueues:
         """Set the hosts that other schedulers have reserved for their waiting requests."""
         before, self.reserved_elsewhere = self.reserved_elsewhere, dict(reserved)
         self._recheck([root for root, key in before.items() if root not in reserved or reserved[root] > key])
-
-    # The next requests
 
     @property
     def has_work(self) -> bool:
@@ -241,8 +235,6 @@ class WaitingQueues:
                 queue.failed_roots = failed_roots - queue.open.keys()
                 queue.swept = queue.retry_at is None and not queue.open.keys() <= busy
 
-    # How a change finds its queues
-
     def _recheck(self, roots: Roots) -> None:
         """Evaluate again the hosts that are no longer excluded, although they did not change."""
         self._changes.remember(roots)
@@ -292,7 +284,6 @@ class WaitingQueues:
         self._recheck([root for root in closed if root not in queue.open])
 
     def _search(self, queue: ClassQueue, now: float, among: Roots | None) -> None:
-        self.searches += 1
         queue.swept = False
         excluded = self._reserved_before(queue.waiting[0], queue.kind) | queue.failed_roots
         enough = len(queue.waiting) * queue.needs

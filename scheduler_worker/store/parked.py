@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -114,6 +115,7 @@ _OWNERS = sql("SELECT DISTINCT owner FROM parked")
 # Deletes the record of an owner, unless it had a heartbeat since this one
 BURY = sql("DELETE FROM schedulers WHERE owner = :owner AND beat = :beat RETURNING owner")
 
+_by_request = attrgetter("request")
 _encode = msgspec.json.Encoder().encode
 _message = msgspec.json.Decoder(BuildRequested).decode
 _start = msgspec.json.Decoder(MoveStart).decode
@@ -218,10 +220,6 @@ async def roster(tx: Transaction) -> list[OtherScheduler]:
 
 async def owners(tx: Transaction) -> set[str]:
     return {row["owner"] for row in await _OWNERS(tx)}
-
-
-def _by_request(parked: ParkedRequest) -> Id:
-    return parked.request
 
 
 def _row(request: ParkedRequest) -> dict[str, Any]:
