@@ -265,9 +265,7 @@ CLAIMED = Counter("berth_scheduler_claims", "claims of instances, by placement's
 TURNED_DOWN = Counter("berth_scheduler_choices_refused", "hosts refused by placement, by reason", ["why"])
 CROSSED = Counter("berth_scheduler_crossings", "picks outside this scheduler's slice, which had no room")
 LIVE = Gauge("berth_schedulers_live", "schedulers that share the hosts, by their heartbeats")
-RESCUED = Counter(
-    "berth_scheduler_rescued", "requests that waited though there was a host, found by the slow sweep alone"
-)
+RESCUED = Counter("berth_scheduler_rescued", "requests that waited although a host fitted: found by a sweep")
 UNPLACEABLE = Counter("berth_scheduler_unplaceable", "requests that ended without a host")
 HOSTS = Gauge("berth_scheduler_hosts", "hosts by state, as this scheduler judges it", ["status"])
 WAITING_NOW = Gauge("berth_scheduler_waiting", "requests that wait for room with this scheduler")
@@ -320,10 +318,8 @@ class Roster:
             return
         self._received[message.scheduler] = self._clock.monotonic()
         if message.scheduler not in self._live:
-            log.info(
-                "scheduler %s takes part: %d share the hosts", message.scheduler, len(self._received) + 1
-            )
             self._live = tuple(sorted({self.name, *self._received}))
+            log.info("scheduler %s takes part: %d share the hosts", message.scheduler, len(self._live))
             LIVE.set(len(self._live))
 
 

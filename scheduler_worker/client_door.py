@@ -34,6 +34,7 @@ from bus.resources import FindAllocations
 from bus.sql.database import Database
 from bus.vocabulary import UNSAID_ID, Id
 from scheduler_worker.core.move_start import refused as refused_move
+from scheduler_worker.core.order import unplaceable
 from scheduler_worker.dependencies import CellQueries, PlacementQueries
 from scheduler_worker.store.decisions import bind, projects_of, registered
 from scheduler_worker.waiting.owner import WaitingOwner
@@ -80,13 +81,8 @@ class ClientDoor:
         boots = [request.boot for request in asked if request.boot is not None]
         new = {id_ for boot in boots for id_ in (boot.request, *boot.instances)}
         existing = {id_ for boot in boots for id_ in (*boot.hints.same_host, *boot.hints.different_host)}
-        acts = [
-            act
-            for request in asked
-            for act in (request.delete, request.move, request.steer)
-            if act is not None
-        ]
-        known = await self._known(new, existing.union(act.build for act in acts))
+        acts = [act for request in asked for act in (request.delete, request.move, request.steer)]
+        known = await self._known(new, existing.union(act.build for act in acts if act is not None))
         return [await self._judged(client, clients.get(client.client), known) for client in asked]
 
     async def _judged(
@@ -101,9 +97,8 @@ class ClientDoor:
                 raise NotAllowed(f"client {asked.client} is not registered")
             client_key = _client_key(asked.client, act.reply_to)
             if act.reply_to not in ("", client_key):
-                raise NotAllowed(
-                    f"reply_to: {asked.client}, or {asked.client}_ and a name, not {act.reply_to}"
-                )
+                allowed = f"{asked.client}, or {asked.client}_ and a name"
+                raise NotAllowed(f"reply_to: {allowed}, not {act.reply_to}")
             act = structs.replace(act, reply_to=client_key)
             match act:
                 case BuildRequested():
@@ -191,9 +186,8 @@ class ClientDoor:
             raise NotAllowed("moves: name the moves or builds")
         found = await self.cells.moves(question)
         known = await self._known((), {move.build for move in found.moves})
-        return MovesFound(
-            moves=tuple(move for move in found.moves if known.get(move.build) in client.projects)
-        )
+        mine = [move for move in found.moves if known.get(move.build) in client.projects]
+        return MovesFound(moves=tuple(mine))
 
     async def _registered(self, names: Collection[str]) -> dict[str, RegisteredClient]:
         async with self.database.read() as tx:
@@ -208,11 +202,8 @@ class ClientDoor:
             projects = await projects_of(tx, ids)
         for some in portions([id_ for id_ in ids if id_ not in projects], PLACEMENT_ASKED):
             held = await self.placement.allocations(FindAllocations(consumers=some))
-            projects |= {
-                consumer.id: consumer.project
-                for consumer in held.consumers
-                if consumer.type not in HOLDER_TYPES
-            }
+            builds = [consumer for consumer in held.consumers if consumer.type not in HOLDER_TYPES]
+            projects |= {build.id: build.project for build in builds}
         missing = sorted({build for build in existing if build not in projects})
         if not missing:
             return projects
@@ -276,13 +267,7 @@ def _move(asked: MoveRequested) -> MoveRequested:
 def _refusal(act: Act, why: str) -> Refusal:
     match act:
         case BuildRequested():
-            return BuildUnplaceable(
-                request=act.request,
-                instances=act.instances,
-                reason=why,
-                decision=Decision(code="client"),
-                reply_to=act.reply_to,
-            )
+            return unplaceable(act, act.instances, why, Decision(code="client"))
         case BuildCancelRequested():
             return BuildCancelled(build=act.build, waited=False, why=why, known=False, reply_to=act.reply_to)
         case MoveRequested():

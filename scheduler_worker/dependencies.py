@@ -90,6 +90,17 @@ async def claim_each(
     return [answer for question in questions for answer in await claim_each(placement, [question])]
 
 
+async def providers_of(
+    placement: PlacementQueries, ids: Iterable[Id], parts: tuple[Any, ...]
+) -> dict[Id, resources.Provider]:
+    """Return these parts of providers, asked for in several questions if there are many."""
+    found: dict[Id, resources.Provider] = {}
+    for some in portions(ids, PLACEMENT_ASKED):
+        answer = await placement.providers(resources.FindProviders(ids=some, parts=parts))
+        found |= {provider.id: provider for provider in answer.providers}
+    return found
+
+
 REMEMBERED = 200_000  # requests; the oldest are forgotten
 log = logging.getLogger(__name__)
 PLACEMENT_ASKED = 500  # ids in one query
@@ -158,9 +169,8 @@ class Ending:
         for some in portions(dict.fromkeys(consumers), PLACEMENT_ASKED):
             answer = await self._placement.allocations(resources.FindAllocations(consumers=some))
             for consumer in answer.consumers:
-                found[consumer.id] = claims.Held(
-                    generation=consumer.generation, allocations=consumer.allocations
-                )
+                held = claims.Held(generation=consumer.generation, allocations=consumer.allocations)
+                found[consumer.id] = held
         return found
 
     async def locate(
@@ -177,12 +187,7 @@ class Ending:
     async def look_up(self, every: Sequence[claims.Held]) -> dict[str, resources.Provider]:
         """Return the providers of existing allocations with their agents."""
         ids = dict.fromkeys(provider for held in every for provider in held.allocations)
-        questions = [
-            resources.FindProviders(ids=some, parts=("traits", "owner"))
-            for some in portions(ids, PLACEMENT_ASKED)
-        ]
-        answers = [await self._placement.providers(question) for question in questions]
-        return {provider.id: provider for answer in answers for provider in answer.providers}
+        return await providers_of(self._placement, ids, ("traits", "owner"))
 
     async def undo_placed(self, placed: BuildPlaced) -> BuildUnplaceable | None:
         """Retry a placed build whose cell has no conductor for a time; then release its claim and end it."""
@@ -245,7 +250,6 @@ class PendingChoices:
         self._open: deque[PendingChoice] = deque()  # in the order in which they time out
         self._confirmed: list[tuple[int, int, PendingChoice]] = []
         self._ties = 0
-        # called with hosts on which capacity was released
         self.on_released: Callable[[str], None] = lambda root: None
 
     def enter(self, way: Candidate) -> PendingChoice:

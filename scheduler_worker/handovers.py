@@ -70,28 +70,21 @@ class Handovers:
     async def handle(self, report: HandoverReported) -> Sequence[Outgoing]:
         order = (await self.known([report.move])).get(report.move)
         if order is None:
-            log.warning(
-                "cell %s reported %s for the move %s, which is unknown",
-                *(report.cell, report.outcome, report.move),
-            )
+            _warn(report, "is unknown")
             return ()
         return await self._advance(order, report)
 
     async def _advance(self, order: Handover, report: HandoverReported) -> Sequence[Outgoing]:
         match judged(order, report):
             case None:
-                log.warning(
-                    "cell %s reported %s for the move %s, which is %s: the other cell reports that",
-                    *(report.cell, report.outcome, report.move, order.state),
-                )
+                _warn(report, f"is {order.state}: the other cell reports that")
                 return ()
             case "retry":
                 raise Retry(after=SOON, why="it has not confirmed the release yet")
             case "take back":
                 generation, problem = await self._restore_source(order, report)
-                after = structs.replace(
-                    order, state="back", by=report, generation=generation, problem=problem
-                )
+                after = structs.replace(order, state="back", by=report)
+                after = structs.replace(after, generation=generation, problem=problem)
             case "end build":
                 match (await self._placement.release(holding_nothing(order, deleted=True))).result:
                     case Released() | Retired():
@@ -124,11 +117,9 @@ class Handovers:
                     generation = held if allocations else None
                 case Retired(why=why):  # it was taken back before, or the build has ended
                     holding = (await self._ending.held([build])).get(build)
-                    return (
-                        (None, f"its claim has ended ({why})")
-                        if holding is None
-                        else (holding.generation, "")
-                    )
+                    if holding is None:
+                        return None, f"its claim has ended ({why})"
+                    return holding.generation, ""
                 case Refused(refusals=refusals):
                     why = "; ".join(map(str, refusals)) or "it was refused"
                     nothing_held = any(isinstance(refusal, NothingHeld) for refusal in refusals)
@@ -161,6 +152,10 @@ class Handovers:
         while pruned == PAGE:
             async with self._database.write() as tx:
                 pruned = await prune(tx, self._clock.now() - KEEP_SECONDS, PAGE)
+
+
+def _warn(by: HandoverReported, why: str) -> None:
+    log.warning("cell %s reported %s for the move %s, which %s", by.cell, by.outcome, by.move, why)
 
 
 _INSERT = sql("""

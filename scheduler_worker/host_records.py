@@ -46,17 +46,11 @@ class HostRecords:
 
     async def store(self) -> None:
         now = self._health()
-        new = {
-            key: health
-            for key, health in now.items()
-            if health.recorded and _condition(self._stored.get(key)) != _condition(health)
-        }
-        up = [
-            key
-            for key in self._stored
-            if self._book.has(key) and not (key in now and (now[key].recorded or now[key].unknown))
-        ]
-        await self._write(new, up)
+        stored, recorded = self._stored, {key: health for key, health in now.items() if health.recorded}
+        new = {key: is_ for key, is_ in recorded.items() if _condition(stored.get(key)) != _condition(is_)}
+        unknown = {key for key, health in now.items() if health.unknown}
+        not_up = unknown.union(recorded)
+        await self._write(new, [key for key in stored if self._book.has(key) and key not in not_up])
 
     async def find(self, question: FindHostHealth) -> HostHealthFound:
         health = self._health()

@@ -1,9 +1,10 @@
 """Reports of hosts, their health, and failed builds."""
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from bus.candidates import Bools, CandidateSource, Ints, PlacedHost
@@ -30,9 +31,6 @@ class LastHostReport:
     received: float  # in seconds of listening
     remembered: float
     at: float  # by the clock
-
-
-_NO_HOSTS: Mapping[str, LastHostReport] = {}
 
 
 class HostBook(BuildCounts):
@@ -81,14 +79,7 @@ class HostBook(BuildCounts):
             self._records[key] = record
             self._columns.recorded_down[self._columns.slot(key)] = record.availability == "down"
             self._judged = None
-            closed = HostState(
-                root=record.root,
-                host=record.host,
-                enabled=record.enabled,
-                why_disabled=record.why_disabled,
-                forced_down=record.forced_down,
-            )
-            self._columns.put(record.cell, closed)
+            self._columns.put(record.cell, msgspec.convert(record, HostState, from_attributes=True))
 
     def listened(self, now: float) -> None:
         """Record that any message arrived, which shows that this process can receive messages."""
@@ -108,11 +99,8 @@ class HostBook(BuildCounts):
         for state in report.hosts:
             known = hosts.get(state.root)
             if known is None or known.agent != report.agent or version > known.version:
-                self._put(
-                    LastHostReport(
-                        state, report.agent, report.cell, version, agent.received, agent.remembered, now
-                    )
-                )
+                times = agent.received, agent.remembered, now
+                self._put(LastHostReport(state, report.agent, report.cell, version, *times))
                 self._heartbeat((report.cell, state.root), agent)
         if not hosts:
             del self._hosts[report.cell]
@@ -210,7 +198,7 @@ class HostBook(BuildCounts):
         state = self._columns.states[self._columns.slots.get((cell, root), NOBODY)]
         record = self._recorded_down(cell, root, host.agent)
         silence = self._silence_of(cell, root, host.agent) if record is None else None
-        report = self._hosts.get(cell, _NO_HOSTS).get(root)
+        report = self._hosts[cell].get(root) if cell in self._hosts else None
         at = None if silence is None else silence.at if report is None else report.at
         down = record is not None or silence is not None
         return HostHealth(
@@ -255,14 +243,11 @@ class HostBook(BuildCounts):
     def _agent_returns(self, report: HostReported) -> None:
         self._judged = None
         if report.partial:  # no heartbeat of a host is needed for it to be up
-            returned = [
-                key
-                for key, record in self._records.items()
-                if (record.cell, record.agent) == (report.cell, report.agent)
-            ]
-            for key in returned:
-                del self._records[key]
-                self._columns.recorded_down[self._columns.slots[key]] = 0.0
+            agent = report.cell, report.agent
+            for key, record in list(self._records.items()):
+                if (record.cell, record.agent) == agent:
+                    del self._records[key]
+                    self._columns.recorded_down[self._columns.slots[key]] = 0.0
 
     def _put(self, host: LastHostReport) -> None:
         root, hosts = host.state.root, self._hosts[host.cell]
@@ -305,11 +290,8 @@ class HostBook(BuildCounts):
         keys = [slots.get((host.cell, host.uuid), NOBODY) for host in placed]
         self._slot_at = numbered(positions, keys, source.size)
         before, listened = self._appeared, self._listening.seconds
-        self._appeared = {
-            host.uuid: before.get(host.uuid, listened)
-            for host, slot in zip(placed, keys, strict=True)
-            if slot == NOBODY
-        }
+        new = [host.uuid for host, slot in zip(placed, keys, strict=True) if slot == NOBODY]
+        self._appeared = {root: before.get(root, listened) for root in new}
         self._appeared_at = np.zeros(source.size)
         self._appeared_at[self._placed] = [self._appeared.get(host.uuid, 0.0) for host in placed]
         self._source, self._layout, self._judged = source, source.layout, None

@@ -89,11 +89,7 @@ class MoveCourses:
     async def look_up(self, courses: Sequence[MoveCourse]) -> list[move_state.NotYet | None]:
         """Look up the instance of each move; return the answers in case a cell stays unreachable."""
         crossing = [course for course in courses if course.asked.to_cell]
-        known = (
-            await self._handovers.known([each_course.asked.move for each_course in crossing])
-            if crossing
-            else {}
-        )
+        known = await self._handovers.known([course.asked.move for course in crossing]) if crossing else {}
         for course in crossing:  # existing handovers continue, whatever the cells report now
             if (order := known.get(course.asked.move)) is not None:
                 course.take(move_state.begins(order))
@@ -187,11 +183,8 @@ class MoveCourses:
         if not courses:
             return
         scheduler = self.scheduler
-        sources = [
-            source
-            for each_course in courses
-            if each_course.state.start and (source := each_course.state.start.source)
-        ]
+        starts = [course.state.start for course in courses]
+        sources = [start.source for start in starts if start is not None and start.source is not None]
         if any(scheduler.source.position(source.root) is None for source in sources):
             await scheduler.source.fresh()
         now, _ = scheduler.hosts_now()
@@ -200,13 +193,10 @@ class MoveCourses:
                 course.take(move_state.Stopped(Barred(code="unreadable", why=event.refusal)))
                 continue
             [root] = order.alternatives[0].current_roots
-            fits = [
-                unfit(alternative, root, scheduler.source, now, scheduler.policy)
-                for alternative in order.alternatives
-            ]
-            if all(fits):
+            whys = [unfit(each, root, scheduler.source, now, scheduler.policy) for each in order.alternatives]
+            if all(whys):
                 host = next((source.host for source in sources if source.root == root), root)
-                why = f"{host}, where it is, does not do for it: {fits[0]}"
+                why = f"{host}, where it is, does not do for it: {whys[0]}"
                 course.take(move_state.Stopped(Barred(code="image", why=why)))
 
     async def came_before(self, courses: Sequence[MoveCourse]) -> None:
@@ -236,9 +226,8 @@ class MoveCourses:
             else:
                 known.append((course, course.state.start))
         retire = self.scheduler.ending.retire
-        undone = await together(
-            [retire(taken_back(course.asked.move), "", unplaceable=False) for course, _ in known]
-        )
+        ids = [taken_back(course.asked.move) for course, _ in known]
+        undone = await together([retire(id_, "", unplaceable=False) for id_ in ids])
         going: list[tuple[MoveCourse, MoveStart]] = []
         for (course, start), result in zip(known, undone, strict=True):
             if isinstance(result, Retired):
@@ -279,10 +268,8 @@ class MoveCourses:
 
     async def undo_placed(self, placed: MovePlaced | HandoverProgress) -> MoveRefused | None:
         """Handle a begun move without a conductor: retry for a limited time, then undo its claim."""
-        why = unheard(placed.cell)
-        asked = MoveRequested(
-            move=placed.move, build=placed.build, kind=placed.kind, reply_to=placed.reply_to
-        )
+        move, why, reply_to = placed.move, unheard(placed.cell), placed.reply_to
+        asked = MoveRequested(move=move, build=placed.build, kind=placed.kind, reply_to=reply_to)
         refusal = refused(asked, why, "no_conductor", placed.decision)
         if isinstance(placed, HandoverProgress):
             return refusal if await self._handovers.unheard(placed) else None

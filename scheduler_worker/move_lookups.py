@@ -16,14 +16,15 @@ from bus.errors import AnswerRefused, NoAnswer, Unroutable
 from bus.groups import FindGroups
 from bus.moves import MoveRequested
 from bus.queries import BuildsFound, BuildStands, FindBuilds
-from bus.resources import FindProviders, Provider
+from bus.resources import Provider
 from bus.vocabulary import Id
 from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.move_start import Barred, MoveStart, misread, move_start, stuck, unready
 from scheduler_worker.core.move_state import LookedUpMove, NotYet, SeenThrough, Stopped
-from scheduler_worker.dependencies import PLACEMENT_ASKED, CellQueries, Ending, PlacementQueries, together
+from scheduler_worker.dependencies import CellQueries, Ending, PlacementQueries, providers_of, together
 
 BUILDS_ASKED = 100  # of a cell at a time, as many as it takes
+GROUPS_ASKED = 500  # of placement, by members
 _WORD = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -47,14 +48,12 @@ class MoveLookups:
 
     async def look_up(self, requests: Sequence[MoveRequested]) -> list[LookedUpMove]:
         wrong = [misread(request) for request in requests]
-        standing = await self._standing(
-            [each_request for each_request, barred in zip(requests, wrong, strict=True) if not barred]
-        )
+        pairs = list(zip(requests, wrong, strict=True))
+        standing = await self._standing([request for request, barred in pairs if not barred])
         results: list[LookedUpMove] = [
-            _judged(each_request, standing) if barred is None else Stopped(barred)
-            for each_request, barred in zip(requests, wrong, strict=True)
+            _judged(request, standing) if barred is None else Stopped(barred) for request, barred in pairs
         ]
-        starts = [each_request for each_request in results if isinstance(each_request, MoveStart)]
+        starts = [result for result in results if isinstance(result, MoveStart)]
         roots = await self._roots(starts)
         groups = await self._groups(starts)
         for index, start in enumerate(results):
@@ -79,9 +78,8 @@ class MoveLookups:
                 if place is None:
                     standing.nobodys.add(build)
                 standing.cells[build] = [] if place is None else [place.cell]
-                if (
-                    place is not None and place.cell == request.to_cell
-                ):  # it may have begun: then another knows
+                # it may have begun: then another cell knows
+                if place is not None and place.cell == request.to_cell:
                     everywhere = self._cells() if everywhere is None else everywhere
                     standing.cells[build] = sorted({*everywhere, place.cell})
             elif request.cell:
@@ -101,9 +99,7 @@ class MoveLookups:
         for build, cells in standing.cells.items():
             for cell in cells:
                 asked[cell].append(build)
-        questions = [
-            (cell, some) for cell, ids in asked.items() for some in portions(tuple(ids), BUILDS_ASKED)
-        ]
+        questions = [(cell, some) for cell, ids in asked.items() for some in portions(ids, BUILDS_ASKED)]
         answers = await together([self._ask_cell(*question) for question in questions])
         for (cell, _), answer in zip(questions, answers, strict=True):
             if isinstance(answer, str):
@@ -121,20 +117,15 @@ class MoveLookups:
             return f"cell {cell!r}: its conductor does not answer: {problem}"
 
     async def _roots(self, starts: Sequence[MoveStart]) -> Mapping[str, Provider]:
-        ids = tuple(dict.fromkeys(start.source.root for start in starts if start.source is not None))
-        questions = [
-            FindProviders(ids=some, parts=("inventories", "traits", "owner"))
-            for some in portions(ids, PLACEMENT_ASKED)
-        ]
-        answers = [await self.placement.providers(question) for question in questions]
-        return {provider.id: provider for answer in answers for provider in answer.providers}
+        ids = dict.fromkeys(start.source.root for start in starts if start.source is not None)
+        return await providers_of(self.placement, ids, ("inventories", "traits", "owner"))
 
     async def _groups(self, starts: Sequence[MoveStart]) -> dict[Id, Id]:
-        builds = {each_start.asked.build for each_start in starts if each_start.seeks and each_start.keep}
-        made = {each_start.asked.build: each_start for each_start in starts if each_start.group is not None}
-        questions = [FindGroups(members=some) for some in portions(tuple(builds), PLACEMENT_ASKED)]
+        builds = {start.asked.build for start in starts if start.seeks and start.keep}
+        made = {start.asked.build: start for start in starts if start.group is not None}
+        questions = [FindGroups(members=some) for some in portions(builds, GROUPS_ASKED)]
         if made:
-            ids = tuple(dict.fromkeys(each_start.group for each_start in made.values() if each_start.group))
+            ids = tuple(dict.fromkeys(start.group for start in made.values() if start.group))
             questions.append(FindGroups(ids=ids))
         answers = [await self.placement.groups(question) for question in questions]
         found = {group.id: group for answer in answers for group in answer.groups}
@@ -167,9 +158,8 @@ def _unknown(build: Id, standing: _Standing) -> LookedUpMove:
     if silent:
         return NotYet(Barred(code="no_conductor", why="; ".join(silent[:3])))
     if build in standing.nobodys:
-        return Stopped(
-            Barred(code="unknown", why="it holds resources where no agent builds: no build of ours")
-        )
+        why = "it holds resources where no agent builds: no build of ours"
+        return Stopped(Barred(code="unknown", why=why))
     if build in standing.held:  # it was just placed there, and is on its way
         return NotYet(Barred(code="unknown", why=f"cell {cells[0]!r} does not know of this build"))
     where = f"cell {cells[0]!r} does not know" if len(cells) == 1 else "no cell knows"

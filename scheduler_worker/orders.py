@@ -71,9 +71,8 @@ class Orders:
             except Unreadable as problem:
                 refusal = str(problem)
         if move is not None:
-            alternatives = tuple(
-                [replace(alternative, current_roots=move.current_roots) for alternative in alternatives]
-            )
+            current = move.current_roots
+            alternatives = tuple([replace(each, current_roots=current) for each in alternatives])
         order = Order(
             request=request,
             alternatives=alternatives,
@@ -91,12 +90,14 @@ class Orders:
         named = (request.forced_host, request.wanted_host, *request.ignore_hosts)
         return any(host and not self._source.named(host) for host in named)
 
-    def again(self, order: Order) -> Order:
+    def again(self, order: Order, event: Begun) -> Begins:
         """Return an order again with the present state of hosts, aggregates and cells."""
+        if event.refusal:
+            return self.begin(order.request, order.waited, order.move)
         try:
             anew = self._alternatives(order.request)
         except Unreadable:  # a host that it names was deleted in the meantime
-            return order
+            return order, event
         alternatives = []
         for alternative, now in zip(order.alternatives, anew, strict=True):
             question = msgspec.structs.replace(
@@ -107,14 +108,13 @@ class Orders:
                 not_cells=now.question.not_cells,
             )
             alternatives.append(replace(alternative, question=question, notes=now.notes))
-        return msgspec.structs.replace(order, alternatives=tuple(alternatives))
+        return msgspec.structs.replace(order, alternatives=tuple(alternatives)), event
 
     def _alternatives(self, request: BuildRequested) -> tuple[Alternative, ...]:
         source, narrowing = self._source, self._prefilters
         if narrowing is None:
-            narrowing = self._prefilters = prefilters(
-                source.aggregates.values(), self._options, source.cells.values()
-            )
+            aggregates, cells = source.aggregates.values(), source.cells.values()
+            narrowing = self._prefilters = prefilters(aggregates, self._options, cells)
             self._forget()
         if self._layout != source.layout or len(self._known) > REMEMBERED or self._bytes > REMEMBERED_BYTES:
             self._layout = source.layout
@@ -127,15 +127,12 @@ class Orders:
             alternatives = alternatives_of(
                 request, self._options, source.named, lambda: {host.host for host in source.hosts()}
             )
-            unheeded = self._policy.unheeded(request)
-            if unheeded:
-                alternatives = tuple(
-                    replace(alternative, notes=(*alternative.notes, *unheeded))
-                    for alternative in alternatives
-                )
-            anybodys = as_anybodys(request)
+            unheeded, anybodys = self._policy.unheeded(request), as_anybodys(request)
             known = tuple(
-                [narrowing.narrow(replace(alternative, request=anybodys)) for alternative in alternatives]
+                [
+                    narrowing.narrow(replace(each, request=anybodys, notes=(*each.notes, *unheeded)))
+                    for each in alternatives
+                ]
             )
             self._known[alike] = known
             self._bytes += len(alike[0])
@@ -194,14 +191,12 @@ class Resolving:
             held = await self.ending.held(named)
             [located] = await self.ending.locate([list(held.items())])
             on = {instance: place.root for instance, place in located.places.items() if place is not None}
-        return [
-            (order, event) if event.refusal else self._resolved(order, event, groups, on)
-            for order, event in begun
-        ]
+        return [self._resolved(begins, groups, on) for begins in begun]
 
-    def _resolved(
-        self, order: Order, event: Begun, groups: dict[Id, ServerGroup], on: dict[Id, str]
-    ) -> Begins:
+    def _resolved(self, begins: Begins, groups: dict[Id, ServerGroup], on: dict[Id, str]) -> Begins:
+        order, event = begins
+        if event.refusal:
+            return order, event
         hints, request = order.request.hints, order.request
         if hints.group is not None:
             group = groups.get(hints.group)
@@ -216,13 +211,11 @@ class Resolving:
                 group = msgspec.structs.replace(group, members=members)
             order = order.with_alternatives(group=group)
         if hints.same_host or hints.different_host:
-            same = (
-                frozenset(on[instance] for instance in hints.same_host if instance in on)
-                if hints.same_host
-                else None
+            same, different = (
+                frozenset(on[instance] for instance in named if instance in on)
+                for named in (hints.same_host, hints.different_host)
             )
-            different = frozenset(on[instance] for instance in hints.different_host if instance in on)
-            order = order.with_alternatives(same=same, different=different)
+            order = order.with_alternatives(same=same if hints.same_host else None, different=different)
         return order, event
 
 
@@ -285,6 +278,5 @@ def _named(order: Order) -> tuple[object, frozenset[str]]:
         group = None
     members = {**group.members, **group.left} if group is not None else {}
     roots = {root for places in members.values() for root in places}
-    return (group, alternative.same, alternative.different), frozenset(
-        roots | (alternative.same or set()) | alternative.different
-    )
+    roots = roots.union(alternative.same or (), alternative.different)
+    return (group, alternative.same, alternative.different), frozenset(roots)

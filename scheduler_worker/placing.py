@@ -114,16 +114,13 @@ class Scheduler:
 
     def begin(self, requests: Sequence[BuildRequested]) -> list[Begins]:
         self.book.listened(self.clock.monotonic())
-        return [
-            self._orders.begin(request, self.retries.retried_for(request.request)) for request in requests
-        ]
+        begin, waited = self._orders.begin, self.retries.retried_for
+        return [begin(request, waited(request.request)) for request in requests]
 
     def begin_moves(self, starts: Sequence[MoveStart]) -> list[Begins]:
         self.book.listened(self.clock.monotonic())
-        return [
-            self._orders.begin(start.request(), self.retries.retried_for(start.asked.move), start)
-            for start in starts
-        ]
+        begin, waited = self._orders.begin, self.retries.retried_for
+        return [begin(start.request(), waited(start.asked.move), start) for start in starts]
 
     def begin_stored(self, parked: ParkedRequest) -> Begins:
         if parked.start is not None:
@@ -142,12 +139,7 @@ class Scheduler:
         level = any(self._orders.names_unknown(order.request) for order, _ in begun)
         if level:
             await self.source.fresh()
-            begun = [
-                self._orders.begin(order.request, order.waited, order.move)
-                if event.refusal
-                else (self._orders.again(order), event)
-                for order, event in begun
-            ]
+            begun = [self._orders.again(order, event) for order, event in begun]
         begun = await self._resolving.resolve(begun)
         courses = [_Course(order) for order, _ in begun]
         for course, (_, event) in zip(courses, begun, strict=True):
@@ -203,9 +195,7 @@ class Scheduler:
                     course.end = effect
 
     async def _choose(self, courses: Sequence[_Course], level: bool) -> bool:
-        """Choose hosts, again on a refreshed index for orders without one; return whether it was
-        refreshed.
-        """
+        """Choose hosts, on a refreshed index for orders without one; return if it was refreshed."""
         if not courses:
             return level
         short = self._find_hosts(courses)
@@ -220,7 +210,7 @@ class Scheduler:
                         self.pending.drop(pick.reservation)
                         if group is not None:
                             self._joined.leave(group.id, instance)
-                    course.order = self._orders.again(order)
+                    course.order, _ = self._orders.again(order, events.Begun())
                 short = self._find_hosts([course for course, _ in short])
         for course, answer in short:
             self._take(course, answer)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -112,9 +112,8 @@ class WhatIfs:
         shorts: list[Shortage] = []
         before = supposing.several
         for alternative_index, alternative in enumerate(order.alternatives):
-            picks, short = await self._picks(
-                structs.replace(order, alternative_index=alternative_index), supposing
-            )
+            tried = structs.replace(order, alternative_index=alternative_index)
+            picks, short = await self._picks(tried, supposing)
             if len(picks) >= order.needed:
                 return self._fitting(alternative, order.request.request, best, picks), alternative
             supposing.forget(before)
@@ -123,26 +122,19 @@ class WhatIfs:
         if first.refusal:
             return WhatIfAnswered(fits=False, refusal=first.refusal), order.alternatives[0]
         with self._choosing_with(supposing) as choosing:
-            helpful = helps(
-                order.alternatives[0],
-                choosing,
-                order.request.request,
-                self._scheduler.late_help(),
-                needed=order.needed,
-            )
+            seed, late = order.request.request, self._scheduler.late_help()
+            helpful = helps(order.alternatives[0], choosing, seed, late, needed=order.needed)
         decision = structs.replace(first.decision(()), helps=helpful)
         return WhatIfAnswered(fits=False, decision=decision), order.alternatives[0]
 
     async def _picks(self, order: Order, supposing: Supposing) -> tuple[list[Pick], Shortage | None]:
         picks: list[Pick] = []
+        # Members of a group see each other, and the number needed decides where its first goes.
+        alone = order.alternative.group is None
+        at_once, least = (AT_ONCE, 1) if alone else (len(order.instances), order.needed)
         while len(picks) < len(order.instances):
-            at_once = (
-                AT_ONCE if order.alternative.group is None else len(order.instances)
-            )  # members see each other
             some = order.instances[len(picks) : len(picks) + at_once]
             with self._choosing_with(supposing) as choosing:
-                # Of a group as many as there must be: that decides where its first goes.
-                least = 1 if order.alternative.group is None else order.needed
                 as_many_as_fit = structs.replace(order.request, at_least=least, alternates=0)
                 part = structs.replace(order, instances=some, request=as_many_as_fit)
                 (answer,) = choosing.choose([part])
@@ -152,9 +144,7 @@ class WhatIfs:
             await asyncio.sleep(0)
         return picks, None
 
-    def _fitting(
-        self, alternative: Alternative, seed: str, best: int, picks: Sequence[Pick]
-    ) -> WhatIfAnswered:
+    def _fitting(self, alternative: Alternative, seed: str, best: int, picks: list[Pick]) -> WhatIfAnswered:
         with self._choosing_with(self.supposing()) as choosing:
             first = choosing.rank(alternative, seed).take(best, MOST_WAYS) or picks[0]
         ways = {way.root: way for way in reversed(first.choices)}
@@ -222,10 +212,8 @@ class WhatIfs:
         host, most = ranking.found.host(index), ON_ONE_HOST
         group = ranking.alternative.group
         if group is not None and group.policy == "anti-affinity":
-            most = max(
-                group.max_per_host - ranking.alternative.members.get(host.uuid, 0) - supposing.on(host.uuid),
-                0,
-            )
+            there = ranking.alternative.members.get(host.uuid, 0) + supposing.on(host.uuid)
+            most = max(group.max_per_host - there, 0)
         if ways and not ways[0].free_by_provider:
             (asked,) = ways[0].allocations.values()
             counted.add(host, min(most, *(ways[0].free[name] // amount for name, amount in asked.items())))
@@ -305,18 +293,15 @@ class WhatIfsOfMoves:
             answers = [chosen.get(id(course)) or _unsought(course) for course in courses]
             return WhatIfMovesAnswered(answers=tuple(answers))
 
-    async def _chosen(
-        self, courses: Sequence[MoveCourse], question: WhatIfMoves
-    ) -> Mapping[int, WhatIfAnswered]:
+    async def _chosen(self, courses: list[MoveCourse], question: WhatIfMoves) -> dict[int, WhatIfAnswered]:
         starts = [start for course in courses if (start := course.state.start) is not None]
         supposing, emptied = self._what_ifs.supposing(), _Gone()
         answers: dict[int, WhatIfAnswered] = {}
         orders = await self._scheduler.resolved((), starts)
         for course, start, (order, begun) in zip(courses, starts, orders, strict=True):
             if begun.refusal:
-                answers[id(course)] = WhatIfAnswered(
-                    fits=False, refusal=begun.refusal, decision=Decision(code="unreadable")
-                )
+                unreadable = Decision(code="unreadable")
+                answers[id(course)] = WhatIfAnswered(fits=False, refusal=begun.refusal, decision=unreadable)
                 continue
             order = emptied.seen_by(without_roots(order, question.closed, lambda root: "being emptied"))
             answer, _ = await self._what_ifs.chosen(order, question.best, supposing)

@@ -35,28 +35,10 @@ TRIES_UNDELIVERABLE = 3  # attempts to publish a build to its conductor before i
 ANNOUNCED: frozenset[type[Message]] = frozenset(
     {BuildPlaced, BuildUnplaceable, BuildCancelled, MovePlaced, MoveRefused, SchedulerAlive}
 )
-ASKED = (
-    topics.CLAIM,
-    topics.RELEASE,
-    topics.PROVIDERS,
-    topics.GROUPS,
-    topics.ALLOCATIONS,
-    topics.FIND_BUILDS,
-    topics.USAGES,
-    topics.FIND_INSTANCES,
-    topics.FIND_MOVES,
-)
-# What becomes of the requests of clients
-CLIENT_RESULTS = [
-    topics.BUILD_REQUESTED,
-    topics.BUILD_CANCEL,
-    topics.MOVE_REQUESTED,
-    topics.MOVE_STEER,
-    topics.BUILD_UNPLACEABLE,
-    topics.BUILD_CANCELLED,
-    topics.MOVE_REFUSED,
-    topics.MOVE_PROGRESS,
-]
+PLACEMENT = topics.CLAIM, topics.RELEASE, topics.PROVIDERS, topics.GROUPS, topics.ALLOCATIONS, topics.USAGES
+CELLS = topics.FIND_BUILDS, topics.FIND_INSTANCES, topics.FIND_MOVES
+PASSED_ON = [topics.BUILD_REQUESTED, topics.BUILD_CANCEL, topics.MOVE_REQUESTED, topics.MOVE_STEER]
+REFUSED = [topics.BUILD_UNPLACEABLE, topics.BUILD_CANCELLED, topics.MOVE_REFUSED, topics.MOVE_PROGRESS]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +105,7 @@ class _Parts:
                 answers(topics.WHAT_IF, self.what_ifs.answer),
                 answers_many(topics.SELECT_HOSTS, self.selection.answer_many, concurrency=4),
             ],
-            asks=ASKED,
+            asks=(*PLACEMENT, *CELLS),
             timers=self._timers(),
             starts=[self.needs.loaded, self.records.load, self.scheduler.opened],
             runs=[self.queue.run, self.signal.run],
@@ -145,7 +127,7 @@ class _Parts:
             on_many(
                 topics.CLIENT_REQUESTED,
                 self.door.request_many,
-                emits=CLIENT_RESULTS,
+                emits=[*PASSED_ON, *REFUSED],
                 concurrency=4,  # a lookup in a silent cell must not stop the other clients
             ),
             on_many(

@@ -145,9 +145,8 @@ def parsed(text: str) -> tuple[Any, ...]:
     checked = _checked(query, 1)
     lists, values = _size(checked)
     if lists > MAX_LISTS or values > MAX_VALUES:
-        raise UnreadableQuery(
-            f"it has {lists} lists and {values} values, at most {MAX_LISTS} and {MAX_VALUES} are evaluated"
-        )
+        most = f"at most {MAX_LISTS} and {MAX_VALUES} are evaluated"
+        raise UnreadableQuery(f"it has {lists} lists and {values} values, {most}")
     return checked
 
 
@@ -289,10 +288,8 @@ class GuestSpecs:
 def unknown(flavor: Flavor, where: str, read: Collection[str], unscoped_are_read: bool) -> Iterator[str]:
     """Yield a sentence for each extra spec of a flavor that berth does not read."""
     if accelerated := next((key for key in flavor.extra_specs if key.partition(":")[0] == "accel"), None):
-        raise Unreadable(
-            f"{where}.extra_specs[{accelerated!r}]: there are no device profiles here: ask for the device"
-            " by its class, as resources1:FPGA=1"
-        )
+        why = "there are no device profiles here: ask for the device by its class, as resources1:FPGA=1"
+        raise Unreadable(f"{where}.extra_specs[{accelerated!r}]: {why}")
     for key in flavor.extra_specs:
         if key in read or key in _OF_THE_HYPERVISOR or _SHAPED.fullmatch(key):
             continue

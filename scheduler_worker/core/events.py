@@ -31,14 +31,10 @@ class Chosen(msgspec.Struct, frozen=True, gc=False):
 
 
 class ClaimAnswers(msgspec.Struct, frozen=True, gc=False):
-    """The event that placement answered each claim of the order."""
-
     results: tuple[ClaimResult, ...]
 
 
 class ClaimImpossible(msgspec.Struct, frozen=True, gc=False):
-    """The event that placement cannot accept a claim of this form."""
-
     why: str
 
 
@@ -57,8 +53,6 @@ class FenceImpossible(msgspec.Struct, frozen=True, gc=False):
 
 
 class AlternatesFound(msgspec.Struct, frozen=True, gc=False):
-    """The event that alternates were found for the instances that lacked some."""
-
     spares: Mapping[Id, tuple[Candidate, ...]]
 
 
@@ -118,8 +112,6 @@ class ReserveHost(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReleaseHost(msgspec.Struct, frozen=True, gc=False):
-    """The effect to release the reserved capacity of a choice that was not claimed."""
-
     pick: Pick
     instance: Id
 
@@ -132,14 +124,10 @@ class Warn(msgspec.Struct, frozen=True, gc=False):
 
 
 class PublishEnds(msgspec.Struct, frozen=True, gc=False):
-    """The effect to publish all results of the order."""
-
     messages: tuple[BuildPlaced | BuildUnplaceable, ...]
 
 
 class PublishMove(msgspec.Struct, frozen=True, gc=False):
-    """The effect to publish the result of a move."""
-
     message: MovePlaced | MoveRefused
 
 

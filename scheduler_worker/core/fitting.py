@@ -149,10 +149,8 @@ class FoundHosts:
         self.view = AllHosts(search, now)
         self.rules = policy.rules_for(alternative)
         self.lazy = [rule for rule in self.rules if rule.admits is None]
-        self.masks: list[Mask] = [
-            (hosts.has_agent, hosts.served.take(search.positions)),
-            *masks_of(self.rules, self.view, alternative),
-        ]
+        with_agent = hosts.has_agent, hosts.served.take(search.positions)
+        self.masks: list[Mask] = [with_agent, *masks_of(self.rules, self.view, alternative)]
         affinity = (rule for rule in self.rules if rule.name == AFFINITY and alternative.together is not None)
         self.keeps_together = next(affinity, None)
         self.refused: dict[int, Refusal] = {}  # by a filter that evaluates single hosts
@@ -179,8 +177,6 @@ class FoundHosts:
     def index(self, root: str) -> int:
         position = self.source.position(root)
         return int(np.searchsorted(self.positions, -1 if position is None else position))
-
-    # Verdicts
 
     def admits(self, index: int) -> bool:
         """Return whether every filter accepts a host; evaluated once, until the host changes."""
@@ -247,8 +243,6 @@ class FoundHosts:
     def forget_trees(self) -> None:
         """Drop the cached allocation candidates of hosts that share resources with a changed host."""
         self._tree_ways.clear()
-
-    # Allocation candidates
 
     def way(self, index: int, avoid: Collection[str] = ()) -> Candidate | None:
         """Return the first allocation candidate of a host, or None if a filter rejects the host."""

@@ -111,15 +111,13 @@ class QuestionDraft:
         for required, forbidden in (*pairs, (self.root_required, self.root_forbidden)):
             for name in required:
                 if name in forbidden:
-                    raise Unreadable(
-                        f"trait {name}: required by {required[name]}, forbidden by {forbidden[name]}"
-                    )
+                    why = f"required by {required[name]}, forbidden by {forbidden[name]}"
+                    raise Unreadable(f"trait {name}: {why}")
         for each_group in self.groups.values():
             for some in each_group.any_of.values():
                 if each_group.forbidden.keys() >= set(some):
-                    raise Unreadable(
-                        f"{self.where}.extra_specs: one of {', '.join(some)} is wanted, and all are forbidden"
-                    )
+                    why = f"one of {', '.join(some)} is wanted, and all are forbidden"
+                    raise Unreadable(f"{self.where}.extra_specs: {why}")
 
 
 def draft_of(flavor: Flavor, where: str) -> QuestionDraft:
@@ -185,9 +183,8 @@ def tie(draft: QuestionDraft, flavor: Flavor) -> None:
             named_suffixes = tuple(dict.fromkeys(part.strip() for part in value.split(",")))
             for suffix in named_suffixes:
                 if not suffix or suffix not in suffixes:
-                    raise Unreadable(
-                        f"{draft.where}.extra_specs[{key!r}]: there is no group with suffix {suffix!r}"
-                    )
+                    at = f"{draft.where}.extra_specs[{key!r}]"
+                    raise Unreadable(f"{at}: there is no group with suffix {suffix!r}")
             draft.same.append(named_suffixes)
 
 
@@ -282,10 +279,8 @@ def add_devices(draft: QuestionDraft, specs: GuestSpecs, options: RequestOptions
         name, count = match[1], int(match[2] or 1)
         alias = options.pci_aliases.get(name)
         if alias is None:
-            raise Unreadable(
-                f"{spec.at}: there is no alias {name!r} (the setting pci_aliases)"
-                + nearest(name, options.pci_aliases)
-            )
+            alike = nearest(name, options.pci_aliases)
+            raise Unreadable(f"{spec.at}: there is no alias {name!r} (the setting pci_aliases){alike}")
         if not count or number + count > MAX_DEVICES:
             raise Unreadable(f"{spec.at}: {count} of {name!r}: from 1 to {MAX_DEVICES} devices in all")
         for _ in range(count):

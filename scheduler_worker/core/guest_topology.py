@@ -53,10 +53,9 @@ def page_choices(specs: GuestSpecs, large: Sequence[str]) -> tuple[int, ...]:
     if text == "any":
         return (*fitting, 0)
     if not fitting:
-        raise Unreadable(
-            f"{specs.where}.memory_mb: what a cell gets of {specs.flavor.memory_mb} is no multiple of a large"
-            f" page ({', '.join(large)}), and {spec.at}: {spec.value!r}"
-        )
+        why = f"what a cell gets of {specs.flavor.memory_mb} is no multiple of a large page"
+        also = f"({', '.join(large)}), and {spec.at}: {spec.value!r}"
+        raise Unreadable(f"{specs.where}.memory_mb: {why} {also}")
     return tuple(fitting)
 
 
@@ -82,9 +81,8 @@ def _page_size(specs: GuestSpecs) -> SpecValue | None:
         other = f"{flavor.at}: {flavor.value!r}" if flavor is not None else "the flavor does not say it"
         raise Unreadable(f"{image.at}: only for a flavor whose hw:mem_page_size is large or any; {other}")
     chosen = image.value.strip().lower()
-    if text == "large" and (
-        chosen == "small" or (chosen not in ("any", "large") and _page_kb(image) == SMALL_KB)
-    ):
+    is_small = chosen == "small" or (chosen not in ("any", "large") and _page_kb(image) == SMALL_KB)
+    if text == "large" and is_small:
         raise Unreadable(f"{flavor.at}: {flavor.value!r}, and {image.at}: {image.value!r}")
     return flavor if chosen == "any" else image
 
@@ -144,10 +142,8 @@ def _dedicated(specs: GuestSpecs, policy: str) -> int:
     count = _cpu_count(specs)
     numbers = _numbers(mask, count)
     if not numbers or numbers.bit_count() == count:
-        raise Unreadable(
-            f"{mask.at}: {mask.value!r} must name some and not all of the {count} processors"
-            f" ({specs.where}.vcpus), for {at} is mixed"
-        )
+        why = f"must name some and not all of the {count} processors ({specs.where}.vcpus), for {at} is mixed"
+        raise Unreadable(f"{mask.at}: {mask.value!r} {why}")
     return numbers
 
 
@@ -163,10 +159,9 @@ def _cells(specs: GuestSpecs) -> list[GuestCell]:
     if not cpus and not memory:
         for name, amount in (("vcpus", vcpus), ("memory_mb", flavor.memory_mb)):
             if amount % count:
-                raise Unreadable(
-                    f"{where}.{name}: {amount} does not divide by {count} (hw:numa_nodes): say what each cell"
-                    " gets with hw:numa_cpus.N and hw:numa_mem.N"
-                )
+                why = f"{amount} does not divide by {count} (hw:numa_nodes)"
+                how = "say what each cell gets with hw:numa_cpus.N and hw:numa_mem.N"
+                raise Unreadable(f"{where}.{name}: {why}: {how}")
         each, size = vcpus // count, flavor.memory_mb // count
         return [GuestCell(_span(n * each, n * each + each - 1), size) for n in range(count)]
     for name, requested in (("hw:numa_cpus", cpus), ("hw:numa_mem", memory)):
@@ -176,16 +171,12 @@ def _cells(specs: GuestSpecs) -> list[GuestCell]:
     cells = [GuestCell(_numbers(cpus[n], vcpus), memory[n].whole(1)) for n in range(count)]
     union = reduce(or_, (cell.cpus for cell in cells))
     if sum(cell.cpus.bit_count() for cell in cells) != vcpus or union != _span(0, vcpus - 1):
-        raise Unreadable(
-            f"{where}.extra_specs: hw:numa_cpus.0 to .{count - 1} must name each of the {vcpus}"
-            f" processors ({where}.vcpus) once"
-        )
+        why = f"must name each of the {vcpus} processors ({where}.vcpus) once"
+        raise Unreadable(f"{where}.extra_specs: hw:numa_cpus.0 to .{count - 1} {why}")
     together = sum(cell.memory_mb for cell in cells)
     if together != flavor.memory_mb:
-        raise Unreadable(
-            f"{where}.extra_specs: hw:numa_mem.0 to .{count - 1} are {together} together, and"
-            f" {where}.memory_mb is {flavor.memory_mb}"
-        )
+        why = f"are {together} together, and {where}.memory_mb is {flavor.memory_mb}"
+        raise Unreadable(f"{where}.extra_specs: hw:numa_mem.0 to .{count - 1} {why}")
     return cells
 
 

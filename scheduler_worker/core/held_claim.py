@@ -41,14 +41,8 @@ def place_of(
     ]
     if not owned:
         return None
-    first = min(
-        owned,
-        key=lambda each_provider: (
-            SHARES in each_provider.traits,
-            each_provider.root not in held.allocations,
-            each_provider.root,
-        ),
-    )
+    order = [(SHARES in one.traits, one.root not in held.allocations, one.root) for one in owned]
+    first = owned[order.index(min(order))]
     return ClaimPlace(first.root, first.host, first.cell, first.agent, holds)
 
 
@@ -121,11 +115,9 @@ def _may_serve(group: ResourceGroup, has: Mapping[str, int], provider: Provider 
     if provider is None or any(has.get(name, 0) < amount for name, amount in group.resources.items()):
         return False
     traits = set(provider.traits)
-    return (
-        traits.issuperset(group.required)
-        and traits.isdisjoint(group.forbidden)
-        and all(not traits.isdisjoint(some) for some in group.required_any)
-    )
+    if not traits.issuperset(group.required) or not traits.isdisjoint(group.forbidden):
+        return False
+    return all(not traits.isdisjoint(some) for some in group.required_any)
 
 
 def _tied(served: Mapping[str, str], question: FindCandidates, providers: Mapping[str, Provider]) -> bool:

@@ -3,7 +3,7 @@
 One demand is relaxed at a time; if that does not suffice, two together.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, TypeVar
@@ -328,9 +328,7 @@ def _without(values: tuple[_T, ...], left_out: _T) -> tuple[_T, ...]:
     return tuple([value for value in values if value != left_out])
 
 
-def _asking(
-    alternative: Alternative, of_request: Mapping[str, Any] | None = None, **fields: Any
-) -> Alternative:
+def _asking(alternative: Alternative, of_request: dict[str, Any] | None = None, **fields: Any) -> Alternative:
     question: FindCandidates = structs.replace(alternative.question, **fields)
     request = structs.replace(alternative.request, **of_request or {})
     return replace(alternative, question=question, request=request)

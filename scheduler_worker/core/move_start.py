@@ -64,10 +64,8 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def becomes(self) -> BuildSpec:
-        asked, spec = self.asked, self.spec
-        return msgspec.structs.replace(
-            spec, flavor=asked.flavor or spec.flavor, image=asked.image or spec.image
-        )
+        flavor, image = self.asked.flavor or self.spec.flavor, self.asked.image or self.spec.image
+        return msgspec.structs.replace(self.spec, flavor=flavor, image=image)
 
     def request(self) -> BuildRequested:
         """Return the boot request, under the move's id, that finds the destination in one cell."""
@@ -164,9 +162,6 @@ def move_start(asked: MoveRequested, stands: BuildStands, cell: str) -> MoveStar
     )
 
 
-# What cannot begin
-
-
 def misread(asked: MoveRequested) -> Barred | None:
     """Return a refusal for a contradicting or impossible field of a move request, or None."""
     kind = asked.kind
@@ -216,15 +211,13 @@ def stuck(start: MoveStart, root: Provider | None) -> Barred | None:
     if source is None:
         return None
     if root is not None and _is_metal(source, root):
-        return Barred(
-            code="bare_metal", why=f"it is the bare-metal node {source.host} itself, which moves nowhere"
-        )
+        why = f"it is the bare-metal node {source.host} itself, which moves nowhere"
+        return Barred(code="bare_metal", why=why)
     fenced = root is not None and FORCED_DOWN in root.traits
     if asked.kind == "evacuate" and not fenced:
-        why = (
-            f"its host {source.host} is not forced down, so its guest may still run: `berth host force-down"
-            f" {source.host}` marks it as down, and `berth evacuate {source.host}` does both"
-        )
+        host = source.host
+        how = f"`berth host force-down {host}` marks it as down, and `berth evacuate {host}` does both"
+        why = f"its host {host} is not forced down, so its guest may still run: {how}"
         return Barred(code="not_fenced", why=why)
     if asked.kind != "evacuate" and fenced:
         why = f"its host {source.host} is forced down: `berth evacuate {source.host}` builds it elsewhere"
@@ -257,9 +250,6 @@ def refused(asked: MoveRequested, reason: str, code: str, decision: Decision | N
         decision=decision or Decision(),
         reply_to=asked.reply_to,
     )
-
-
-# Moves that no conductor received
 
 
 def taken_back(move: Id) -> Id:

@@ -122,7 +122,6 @@ class Handover(Value, frozen=True, kw_only=True):
 
     placed: moves.MovePlaced  # for the cell it goes to; `out_of` is the one it leaves
     state: HandoverState = "leaving"
-    # How it ended
     by: moves.HandoverReported | None = None
     generation: int | None = None  # back: of its consumer
     problem: str = ""  # why what it held could not be had back

@@ -128,9 +128,8 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         first, *further = self.shorts
         reason = first.reason(request, several, self.refusals)
         for short in further:
-            flavor = (
-                request.or_else[short.alternative_index - 1] if short.alternative_index else request.flavor
-            )
+            index = short.alternative_index
+            flavor = request.or_else[index - 1] if index else request.flavor
             reason = f"{reason}. As {flavor.name!r}: {short.reason(request, several, ())}"
         return reason
 
@@ -188,9 +187,9 @@ class Order(msgspec.Struct, frozen=True, gc=False):
                 )
             )
         if self.fenced:
-            messages.append(self._unplaceable(self.fenced, self.reason, self.decision))
+            messages.append(unplaceable(request, self.fenced, self.reason, self.decision))
         for instance, why in self.unwanted:
-            messages.append(self._unplaceable((instance,), why, Decision(code="cancelled")))
+            messages.append(unplaceable(request, (instance,), why, Decision(code="cancelled")))
         return messages
 
     def move_message(self, move: MoveStart) -> MovePlaced | MoveRefused:
@@ -202,17 +201,21 @@ class Order(msgspec.Struct, frozen=True, gc=False):
             return refused(move.asked, why, "cancelled", Decision(code="cancelled"))
         return refused(move.asked, self.reason, self.decision.code, self.decision)
 
-    def _unplaceable(self, instances: tuple[Id, ...], reason: str, decision: Decision) -> BuildUnplaceable:
-        return BuildUnplaceable(
-            request=self.request.request,
-            instances=instances,
-            reason=reason,
-            decision=decision,
-            reply_to=self.request.reply_to,
-        )
-
 
 Begins = tuple[Order, Begun]  # an order, and its first event
+
+
+def unplaceable(
+    request: BuildRequested, instances: tuple[Id, ...], reason: str, decision: Decision
+) -> BuildUnplaceable:
+    """Return the message that ends instances of a request without a host."""
+    return BuildUnplaceable(
+        request=request.request,
+        instances=instances,
+        reason=reason,
+        decision=decision,
+        reply_to=request.reply_to,
+    )
 
 
 def also_asked(request: BuildRequested) -> AlsoAsked | None:
@@ -282,9 +285,8 @@ def size_of(request: BuildRequested) -> int:
 def without_placed(order: Order, results: Sequence[ClaimResult]) -> Order:
     """Return the order after a repeated delivery, without instances that hold hosts or have ended."""
     left: list[Id] = []
-    order = structs.replace(
-        order, obstacle="its other instances were placed or ended before", alternative_index=0, shorts=()
-    )
+    obstacle = "its other instances were placed or ended before"
+    order = structs.replace(order, obstacle=obstacle, alternative_index=0, shorts=())
     for instance, result in zip(order.instances, results, strict=False):
         if isinstance(result, Held | Retired):
             order = placed_before(order, instance, result)

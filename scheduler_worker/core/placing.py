@@ -65,10 +65,8 @@ def step(order: Order, event: events.Event, patience: float) -> Step:
         case events.ClaimAnswers(results=results):
             return _claimed(order, results, patience)
         case events.ClaimImpossible(why=why):
-            released = _release_picks(order)
-            return _also(
-                released, _next(_fail(replace(order, picks=()), why, Decision(code="claim")), patience)
-            )
+            failed = _fail(replace(order, picks=()), why, Decision(code="claim"))
+            return _also(_release_picks(order), _next(failed, patience))
         case events.Located(places=places):
             return _located(order, places, patience)
         case events.FenceAnswers(results=fenced):
@@ -102,13 +100,9 @@ def _next(order: Order, patience: float) -> Step:
     if any(settled.lacking for settled in order.settled):
         return order, (Need.ALTERNATES,)
     if order.move is not None:
-        return order, (
-            events.BegunBefore() if order.begun else events.PublishMove(order.move_message(order.move)),
-        )
+        message = order.move_message(order.move)
+        return order, (events.BegunBefore() if order.begun else events.PublishMove(message),)
     return order, (events.PublishEnds(tuple(order.messages())),)
-
-
-# No host
 
 
 def _no_host(order: Order, short: Shortage, patience: float) -> Step:
@@ -118,9 +112,8 @@ def _no_host(order: Order, short: Shortage, patience: float) -> Step:
         return replace(order, alternative_index=order.alternative_index + 1), (Need.HOSTS,)
     obstacle, shorts = order.why_no_host(), order.shorts
     decision = shorts[0].decision(order.refusals)
-    order = replace(
-        order, alternative_index=0, rounds=order.rounds + 1, shorts=(), obstacle=obstacle, decision=decision
-    )
+    order = replace(order, alternative_index=0, rounds=order.rounds + 1, shorts=())
+    order = replace(order, obstacle=obstacle, decision=decision)
     if not 0 < order.request.at_least <= len(order.settled):  # with `at_least` placed the rest end
         reserved = any(shortage.is_reserved for shortage in shorts)
         if reserved and order.rounds < ROUNDS:
@@ -138,12 +131,9 @@ def _obstructed(order: Order, patience: float) -> Step:
     if order.request.wait:
         return order, (events.Park((), order.obstacle),)
     if order.waited >= patience:
-        decision = replace(
-            order.decision,
-            considered=order.decision.considered or order.considered,
-            refused=order.refusals,
-            code=order.decision.code or "refused",
-        )
+        considered = order.decision.considered or order.considered
+        code = order.decision.code or "refused"
+        decision = replace(order.decision, considered=considered, refused=order.refusals, code=code)
         failed = _fail(order, order.obstacle, decision)
         return _next(replace(failed, unexplained=bool(decision.removals)), patience)
     return order, (events.ComeAgain(*SOON, order.obstacle),)
@@ -158,9 +148,6 @@ def _contended(order: Order, patience: float, why: str) -> events.Effects:
 
 def _fail(order: Order, reason: str, decision: Decision) -> Order:
     return replace(order, reason=reason[:MAX_CAUSE], decision=decision)
-
-
-# Claims
 
 
 def _claimed(order: Order, results: Sequence[ClaimResult], patience: float) -> Step:
@@ -208,9 +195,8 @@ def _outdated(order: Order, result: ClaimResult, patience: float) -> Step:
             [instance] = order.instances
             return _next(placed_before(replace(order, instances=()), instance, result), patience)
         case _:
-            why = (
-                "its allocations differ from the record of its cell: it moves, or another client changed them"
-            )
+            differ = "its allocations differ from the record of its cell"
+            why = f"{differ}: it moves, or another client changed them"
             if order.waited < patience:
                 return order, (events.ComeAgain(*SOON, why),)
             return _next(_fail(order, why, Decision(code="held")), patience)
@@ -248,20 +234,12 @@ def _settle(order: Order, claimed: Sequence[Claimed], patience: float) -> Step:
         )
         effects.append(events.ReserveHost(pick, way, result.number, instance))
     short = order.shorts
-    order = replace(
-        order,
-        instances=order.instances[len(picks) :],
-        picks=(),
-        settled=tuple(settled),
-        avoid=frozenset(avoid) if avoid else order.avoid,
-        refused=tuple(refused),
-    )
+    order = replace(order, instances=order.instances[len(picks) :], picks=(), settled=tuple(settled))
+    if avoid or refused:
+        order = replace(order, avoid=frozenset(avoid), refused=tuple(refused))
     if order.instances and short:  # the rest may fit with the next flavor
         return _also(tuple(effects), _no_host(replace(order, shorts=short[:-1]), short[-1], patience))
     return _also(tuple(effects), _next(order, patience))
-
-
-# Delivered before
 
 
 def _located(order: Order, places: Mapping[Id, ClaimPlace | None], patience: float) -> Step:
@@ -303,14 +281,10 @@ def _located(order: Order, places: Mapping[Id, ClaimPlace | None], patience: flo
     return _also(tuple(effects), _next(order, patience))
 
 
-# Fences
-
-
 def _fenced(order: Order, results: Sequence[tuple[Id, ReleaseResult]], patience: float) -> Step:
     emptied = {instance for instance, _ in order.emptied}
-    order = replace(
-        order, emptied=(), instances=tuple([id_ for id_ in order.instances if id_ not in dict(results)])
-    )
+    left = tuple([instance for instance in order.instances if instance not in dict(results)])
+    order = replace(order, emptied=(), instances=left)
     effects: list[events.Effect] = []
     for instance, result in results:
         match result:

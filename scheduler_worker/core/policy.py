@@ -105,25 +105,19 @@ def check_options(options: Options, custom: Custom) -> None:
     for name, given in options.items():
         if name not in known:
             raise BadChoice(f"there is no rule or weigher {name!r}{_nearest(name, known)}", name)
-        known_options = {
-            option for kind in (RULES, WEIGHERS, custom) if name in kind for option in options_of(kind[name])
-        }
+        made = [kind[name] for kind in (RULES, WEIGHERS, custom) if name in kind]
+        options_known = sorted({option for function in made for option in options_of(function)})
         for option, value in given.items():
-            if option not in known_options:
-                available = (
-                    f"there are: {', '.join(sorted(known_options))}" if known_options else "it has none"
-                )
-                raise BadChoice(f"no such option{_nearest(option, known_options)}; {available}", name, option)
+            if option not in options_known:
+                available = f"there are: {', '.join(options_known)}" if options_known else "it has none"
+                raise BadChoice(f"no such option{_nearest(option, options_known)}; {available}", name, option)
             if option.startswith("max_") and str(value).startswith("-"):  # settings may give it as text
                 raise BadChoice(f"{value} is less than 0: no host would ever do", name, option)
 
 
 def options_of(made: Made) -> dict[str, Any]:
-    return {
-        name: option.default
-        for name, option in inspect.signature(made).parameters.items()
-        if option.default is not option.empty
-    }
+    parameters = inspect.signature(made).parameters.values()
+    return {each.name: each.default for each in parameters if each.default is not each.empty}
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
@@ -146,10 +140,8 @@ def _made(kind: _Kind, name: str, made: Made, given: Mapping[str, Any]) -> Any:
         raise BadChoice(f"{name!r} makes a {type(found).__name__}, not a {kind.type.__name__}", name)
     for read in found.reads:
         if read.removeprefix("request.") in ITS_OWN and read != "request":
-            raise BadChoice(
-                f"{name!r} reads {read}, which belongs to one request: the facts that rules read are shared",
-                name,
-            )
+            why = "which belongs to one request: the facts that rules read are shared"
+            raise BadChoice(f"{name!r} reads {read}, {why}", name)
     return found
 
 
@@ -206,9 +198,8 @@ class ChoicePolicy:
         weighed = weighers_named(weighers, given, custom)
         counted = given.get("metrics", {})
         if counted.get("weight_setting") and counted.get("required", True):
-            rules = tuple(
-                {each.name: each for each in (*rules, *rules_named(("metrics",), given, custom))}.values()
-            )
+            every = (*rules, *rules_named(("metrics",), given, custom))
+            rules = tuple({each.name: each for each in every}.values())
         ours = None if cells is None else frozenset(cells)
         return cls(rules, weighed, ours, subset, near)
 
@@ -229,11 +220,9 @@ class ChoicePolicy:
     def unheeded(self, request: BuildRequested) -> tuple[str, ...]:
         """Return a sentence for each scheduler hint of a request that no enabled filter reads."""
         on = {rule.name for rule in self.rules}
-        return tuple(
-            f"hints.{hint}: no rule uses it: the filter {name} is off"
-            for hint, name in _HEEDED_BY.items()
-            if getattr(request.hints, hint) and name not in on
-        )
+        given = [(hint, name) for hint, name in _HEEDED_BY.items() if getattr(request.hints, hint)]
+        off = [(hint, name) for hint, name in given if name not in on]
+        return tuple(f"hints.{hint}: no rule uses it: the filter {name} is off" for hint, name in off)
 
     def kind(self, alternative: Alternative) -> Hashable:
         """Return the equivalence class: alternatives of one class are equal in all that evaluations read."""
@@ -305,7 +294,6 @@ def _choosable(kind: _Kind, enabled: Sequence[str], options: Options, custom: Cu
         ours |= {option: value for option, value in given.get(name, {}).items() if option in ours}
         description = " ".join((inspect.getdoc(made[name]) or "").split("\n\n")[0].split())
         called = tuple([other for other, of in kind.called.items() if name in of and other[0].isupper()])
-        choosable.append(
-            Choosable(name=name, says=description, on=name in enabled, options=ours, called=called)
-        )
+        on = name in enabled
+        choosable.append(Choosable(name=name, says=description, on=on, options=ours, called=called))
     return choosable

@@ -30,12 +30,10 @@ class Ranking:
         self.found = found
         self._subset = found.policy.subset
         self._reservations = promises
-        missing = [
-            f"preferred_traits: no host that fits has {trait}"
-            for trait, weight in alternative.preferred.items()
-            if weight > 0 and not np.any(found.view.has(trait))
-        ]
-        self._notes = (*alternative.notes, *missing)
+        liked = [trait for trait, weight in alternative.preferred.items() if weight > 0]
+        missing = [trait for trait in liked if not np.any(found.view.has(trait))]
+        notes = [f"preferred_traits: no host that fits has {trait}" for trait in missing]
+        self._notes = (*alternative.notes, *notes)
         self.verdicts = Verdicts(found, self._notes)
         self._weights = Weights(found)
         # Slices of schedulers do not apply to a request that names its hosts.
@@ -48,8 +46,6 @@ class Ranking:
         self._spares: dict[str, AlternatesOfCell] = {}
         self.turns = 0  # changes whenever a host is chosen or returned
 
-    # Handing out
-
     def take(
         self,
         several: int = 1,
@@ -57,8 +53,7 @@ class Ranking:
         avoid: Collection[str] = (),
         draw: Callable[[int], int] | None = None,
     ) -> Pick | None:
-        """Choose the best host and count it as used; the next best hosts follow, in case placement refuses
-        it.
+        """Choose the best host and count it as used; the next best follow, in case placement refuses it.
 
         Hosts that require a provider in `avoid` are chosen only if no other host fits.
         """
@@ -133,16 +128,13 @@ class Ranking:
         indices: list[int] = self._order.admitted[first:].tolist()
         return indices
 
-    # One host
-
     def _next(self) -> Entry | None:
         found, pop = self.found, self._order.pop
         admitted, lone_ways, affinity_rule = found.admitted, found.lone_ways, found.keeps_together
         while (entry := pop()) is not None:
             index = entry[-1]
-            if not (index in admitted or found.admits(index)) or (
-                affinity_rule is not None and found.parts(index)
-            ):
+            fits = index in admitted or found.admits(index)
+            if not fits or (affinity_rule is not None and found.parts(index)):
                 self._recorder.pass_over(entry)
             elif index in lone_ways or found.ways(index, 1):
                 return entry

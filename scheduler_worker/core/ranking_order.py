@@ -147,11 +147,9 @@ class HostOrder:
         self._tiers = tiers
         # Tiers are evaluated one by one. Adding an offset to the weights would lose small differences of
         # floats.
-        slices = (
-            [admitted]
-            if tiers is None
-            else [admitted[tiers[admitted] == tier] for tier in range(UNKNOWN_HOSTS + 1)]
-        )
+        slices = [admitted]
+        if tiers is not None:
+            slices = [admitted[tiers[admitted] == tier] for tier in range(UNKNOWN_HOSTS + 1)]
         self._orders = [(tier, Frontier(worths, indices, self.ties)) for tier, indices in enumerate(slices)]
         self._sorted: list[Entry] = []  # the hosts of the beginning that have been sorted so far
         self._of_cell: dict[int, list[Entry]] = {}  # the same by cell
@@ -266,11 +264,9 @@ class CapacityByHost:
     @cached_property
     def _counted(self) -> list[tuple[Floats, float]]:
         shared = set[str]().union(*self.found.source.sharing.values())
-        return [
-            (self.found.search.free(name), float(amount))
-            for name, amount in self.found.alternative.asked.items()
-            if amount and name not in shared
-        ]
+        asked = self.found.alternative.asked.items()
+        counted = [(name, float(amount)) for name, amount in asked if amount and name not in shared]
+        return [(self.found.search.free(name), amount) for name, amount in counted]
 
     @cached_property
     def at_most(self) -> float:

@@ -123,11 +123,8 @@ class Verdicts:
                 self._by_placement = tuple([_named_reserved(found.alternative, each) for each in removals])
                 left = removals[-1].left if removals else found.search.considered
                 if left < len(found.positions):
-                    refused = (index for index in found.refused if index in found.chosen)
-                    self._counted = {
-                        *found.full,
-                        *(removal for removal in refused if not found.ways(removal, 1)),
-                    }
+                    refused = [index for index in found.refused if index in found.chosen]
+                    self._counted = {index for index in refused if not found.ways(index, 1)}.union(found.full)
                 else:
                     self._counted = set()
             self._removals = state, (*self._by_placement, *self._by_filters())
@@ -183,10 +180,8 @@ class Verdicts:
         named hosts. Disabled hosts are left out unless all hosts are disabled or the request names them.
         """
         alternative, found = self._found.alternative, self._found
-        beyond = [
-            _lacking_reserved(alternative, miss, found.source.named(miss.host))
-            for miss in found.search.nearest(alternative.pinned, NEAREST_BEYOND)
-        ]
+        nearest, named = found.search.nearest(alternative.pinned, NEAREST_BEYOND), found.source.named
+        beyond = [_lacking_reserved(alternative, miss, named(miss.host)) for miss in nearest]
         if alternative.pinned:
             by_host: dict[str, NearMiss] = {}
             for miss in self._misses():

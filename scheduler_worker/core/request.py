@@ -172,9 +172,8 @@ def _check(request: BuildRequested, options: RequestOptions) -> None:
     if request.at_least > len(set(request.instances)):
         raise Unreadable(f"at_least: {request.at_least}, of {len(set(request.instances))} instances")
     if seconds_of(request.wait) > options.max_wait:
-        raise Unreadable(
-            f"wait: {request.wait}, at most {options.max_wait:g} seconds are allowed (the setting max_wait)"
-        )
+        most = f"at most {options.max_wait:g} seconds are allowed (the setting max_wait)"
+        raise Unreadable(f"wait: {request.wait}, {most}")
     if "," in request.zone:
         raise Unreadable(f"zone: {request.zone!r}: one zone, whose name has no comma")
     for position, any_of in enumerate(request.aggregates):
@@ -253,16 +252,14 @@ class Prefilters:
                 tenant_aggregates = (NOBODY,)
                 notes = (*notes, f"no aggregate is for project {alternative.request.project} ({TENANT})")
             if tenant_aggregates is not None:
-                question = msgspec.structs.replace(
-                    question, root_member_of=(*question.root_member_of, tenant_aggregates)
-                )
+                member_of = (*question.root_member_of, tenant_aggregates)
+                question = msgspec.structs.replace(question, root_member_of=member_of)
         if self.demanding:
             required = set(question.root_required).union(*(group.required for group in question.groups))
             barred = tuple(uuid for uuid, demands in self.demanding if not demands <= required)
             if barred:
-                question = msgspec.structs.replace(
-                    question, root_not_member_of=(*question.root_not_member_of, *barred)
-                )
+                not_member_of = (*question.root_not_member_of, *barred)
+                question = msgspec.structs.replace(question, root_not_member_of=not_member_of)
         if self.closed:
             not_cells = tuple(dict.fromkeys((*question.not_cells, *self.closed)))
             question = msgspec.structs.replace(question, not_cells=not_cells)

@@ -62,7 +62,6 @@ class Alternative:
     different: frozenset[str] = frozenset()  # roots of the instances of `different_host`
     current_roots: frozenset[str] = frozenset()  # roots it holds already: a move's source
     reserved: frozenset[str] = frozenset()  # of `question.not_roots`: not excluded by the request itself
-    # the reason for reserving one of the roots
     why_reserved: Callable[[str], str] = field(default=str, compare=False)
 
     @property

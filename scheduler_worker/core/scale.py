@@ -121,7 +121,6 @@ class Weights:
         self._scales = scales = _scales_of(found)
         self.worths = _worths(scales, found)
         self.recorded = tuple([scale.recorded for scale in scales])
-        # whether aggregates override multipliers
         self._overriding = any(found.view.now.limits(scale.weigher.key) for scale in scales)
         self._multipliers = [scale.weigher.multiplier for scale in scales]
         self._reads = [scale.weigher.value for scale in scales]

@@ -40,9 +40,6 @@ class WaitingQueues:
         self.reserved: dict[Root, HostReservation] = {}  # for the first requests of this process
         self.reserved_elsewhere: dict[Root, QueueKey] = {}
         self._shuffled = False  # reserved hosts are to be computed again
-        self.searches = 0  # number of evaluations
-
-    # Waiting requests
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -75,10 +72,10 @@ class WaitingQueues:
         else:
             queue.untested.update(dict.fromkeys(missed))
 
-    def leave(self, request: Id) -> bool:
-        """Remove a request that has its host or has ended; return False if it did not wait."""
+    def leave(self, request: Id) -> None:
+        """Remove a request that has its host or has ended."""
         if request not in self._waiting:
-            return False
+            return
         queue, key = self._waiting.pop(request)
         if key in queue.trying:
             queue.trying.remove(key)
@@ -91,7 +88,6 @@ class WaitingQueues:
             for watch in queue.watches:
                 self._watchers[watch.resource_class].remove((watch.amount, queue.kind))
             self._recheck(queue.open)
-        return True
 
     def ahead(self, kind: str, priority: int, since: float) -> bool:
         """Return whether a request of the class waits before this priority and time."""
@@ -154,8 +150,6 @@ class WaitingQueues:
         before, self.reserved_elsewhere = self.reserved_elsewhere, dict(reserved)
         self._recheck([root for root, key in before.items() if root not in reserved or reserved[root] > key])
 
-    # The next requests
-
     @property
     def has_work(self) -> bool:
         """Return whether there is work: a host to evaluate or a request to place."""
@@ -163,9 +157,8 @@ class WaitingQueues:
         return bool(self._queues) and (changed or any(queue.ready for queue in self._queues.values()))
 
     def next_retry(self) -> float | None:
-        return min(
-            (each.retry_at for each in self._queues.values() if each.retry_at is not None), default=None
-        )
+        retries = [queue.retry_at for queue in self._queues.values() if queue.retry_at is not None]
+        return min(retries, default=None)
 
     def next_requests(self, now: float, most: int = 128) -> list[NextRequest]:
         """Return the requests to place now; they count as being placed until they leave or are requeued."""
@@ -213,9 +206,8 @@ class WaitingQueues:
             queues = sorted(self._queues.values(), key=lambda queue: queue.first)
             before = self.reserved
             reserved = self.reserved = reservations(queues, self._hosts.prospect, before)
-            self._recheck(
-                [root for root in before if root not in reserved or reserved[root].key > before[root].key]
-            )
+            left = [root for root in before if root not in reserved or before[root].key < reserved[root].key]
+            self._recheck(left)
             self._distribute_changes()
         for queue in self._queues.values():
             if queue.retry_at is not None and queue.retry_at <= now:
@@ -242,8 +234,6 @@ class WaitingQueues:
                 self._evaluate(queue, now, all_hosts=True)
                 queue.failed_roots = failed_roots - queue.open.keys()
                 queue.swept = queue.retry_at is None and not queue.open.keys() <= busy
-
-    # How a change finds its queues
 
     def _recheck(self, roots: Roots) -> None:
         """Evaluate again the hosts that are no longer excluded, although they did not change."""
@@ -294,7 +284,6 @@ class WaitingQueues:
         self._recheck([root for root in closed if root not in queue.open])
 
     def _search(self, queue: ClassQueue, now: float, among: Roots | None) -> None:
-        self.searches += 1
         queue.swept = False
         excluded = self._reserved_before(queue.waiting[0], queue.kind) | queue.failed_roots
         enough = len(queue.waiting) * queue.needs

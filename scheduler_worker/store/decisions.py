@@ -57,10 +57,8 @@ _decision = msgspec.json.Decoder(Decision).decode
 async def add(tx: Transaction, ended: Iterable[tuple[BuildRequested, BuildUnplaceable]], at: float) -> None:
     """Store the decisions why requests got no host; a repetition changes nothing."""
     found = {message.instances[0]: (request, message) for request, message in ended}
-    rows = [
-        (id_, message.request, *_row(request, message.reason, message.decision), "")
-        for id_, (request, message) in sorted(found.items(), key=lambda item: item[0])
-    ]
+    ordered = [(id_, *found[id_]) for id_ in sorted(found)]
+    rows = [(id_, end.request, *_row(request, end.reason, end.decision), "") for id_, request, end in ordered]
     added = sorted(row["id"] for row in await _INSERT(tx, rows, at=at))
     if builds := {build: id_ for id_ in added for build in found[id_][1].instances}:
         await _INSERT_BUILDS(tx, sorted(builds.items()))

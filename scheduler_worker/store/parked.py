@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -114,6 +115,7 @@ _OWNERS = sql("SELECT DISTINCT owner FROM parked")
 # Deletes the record of an owner, unless it had a heartbeat since this one
 BURY = sql("DELETE FROM schedulers WHERE owner = :owner AND beat = :beat RETURNING owner")
 
+_by_request = attrgetter("request")
 _encode = msgspec.json.Encoder().encode
 _message = msgspec.json.Decoder(BuildRequested).decode
 _start = msgspec.json.Decoder(MoveStart).decode
@@ -173,10 +175,9 @@ async def drop(tx: Transaction, requests: Collection[Id]) -> None:
 
 
 async def without(tx: Transaction, parked: ParkedRequest, builds: Collection[Id]) -> ParkedRequest:
-    left = tuple(build for build in parked.message.instances if build not in builds)
-    message = msgspec.structs.replace(
-        parked.message, instances=left, at_least=min(parked.message.at_least, len(left))
-    )
+    before = parked.message
+    left = tuple(build for build in before.instances if build not in builds)
+    message = msgspec.structs.replace(before, instances=left, at_least=min(before.at_least, len(left)))
     await _REWRITE(tx, [(parked.request, _encode(message).decode(), len(left))])
     await _DELETE_BUILD(tx, [(build,) for build in sorted(builds)])
     return replace(parked, message=message)
@@ -221,10 +222,6 @@ async def owners(tx: Transaction) -> set[str]:
     return {row["owner"] for row in await _OWNERS(tx)}
 
 
-def _by_request(parked: ParkedRequest) -> Id:
-    return parked.request
-
-
 def _row(request: ParkedRequest) -> dict[str, Any]:
     message, start = request.message, request.start
     return {
@@ -250,18 +247,11 @@ def _parked(row: Mapping[str, Any]) -> ParkedRequest | None:
     """Return a stored waiting request, or None if it is unreadable: it must not stop the rest."""
     try:
         start = _start(row["message"]) if row["move"] else None
-        return ParkedRequest(
-            _message(row["message"]) if start is None else start.request(),
-            row["kind"],
-            row["since"],
-            row["until"],
-            row["seen"],
-            row["lacks"],
-            row["wakes"],
-            _decision(row["decision"]),
-            _story(row["story"]) if row["story"] else NO_CONTEXT,
-            start,
-        )
+        message = _message(row["message"]) if start is None else start.request()
+        plain = {name: row[name] for name in ("kind", "since", "until", "seen", "lacks", "wakes")}
+        story = _story(row["story"]) if row["story"] else NO_CONTEXT
+        decision = _decision(row["decision"])
+        return ParkedRequest(message=message, decision=decision, story=story, start=start, **plain)
     except NOT_JSON as problem:
         log.error("request %s waits and cannot be read any more: %s", row["request"], problem)
         return None

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-import msgspec
 from msgspec import structs
 
 from bus.claims import Held, Retired
@@ -53,7 +52,7 @@ class WaitingBuilds:
         mark, moved = store.queues.mark, store.regroupings
         begun = scheduler.begin(requests)
         orders = [order for order, _ in begun]
-        verdicts: list[Verdict | None] = list(put_off(orders, self._scheduler.clock))
+        verdicts: list[Verdict | None] = list(put_off(orders, scheduler.clock))
         trying: list[int] = []
         waits: list[tuple[int, ParkedRequest, int | None]] = []
         for index, (order, event) in enumerate(begun):
@@ -99,9 +98,7 @@ class WaitingBuilds:
             again.append(await self._answer_again(order, elsewhere) if elsewhere else ())
             left = tuple(instance for instance in order.instances if instance not in elsewhere)
             if left:
-                message = (
-                    msgspec.structs.replace(entry.message, instances=left) if elsewhere else entry.message
-                )
+                message = structs.replace(entry.message, instances=left)
                 keeping.append((replace(entry, message=message), mark))
         _, ours = await self._store.add([entry for entry, _ in keeping])
         self._store.enter_stored(keeping, ours, regroupings)
@@ -139,12 +136,9 @@ class WaitingBuilds:
 
     async def _results(self, entries: Sequence[ParkedRequest], ends: Sequence[events.End]) -> list[Evaluated]:
         results = [self._result(request, end) for request, end in zip(entries, ends, strict=True)]
-        ended = [
-            (request, result)
-            for request, result in zip(entries, results, strict=True)
-            if isinstance(result, Ended)
-        ]
-        await self._store.store_decisions([(request.message, result.messages) for request, result in ended])
+        pairs = zip(entries, results, strict=True)
+        ended = [(entry.message, result.messages) for entry, result in pairs if isinstance(result, Ended)]
+        await self._store.store_decisions(ended)
         return results
 
     def _result(self, entry: ParkedRequest, end: events.End) -> Evaluated:
@@ -168,12 +162,8 @@ def given_up(order: Order, entry: ParkedRequest, last: events.Park) -> Order:
     """Return the order of an expired waiting request after its last evaluation, ready to end."""
     lacks = last.why if last.shorts else entry.lacks
     decision = decision_of(last) if last.shorts else entry.decision
-    return structs.replace(
-        order,
-        reason=waited_for(entry, lacks),
-        decision=msgspec.structs.replace(decision, code="waited"),
-        unexplained=True,
-    )
+    decision = structs.replace(decision, code="waited")
+    return structs.replace(order, reason=waited_for(entry, lacks), decision=decision, unexplained=True)
 
 
 def waited_for(entry: ParkedRequest, lacks: str) -> str:
@@ -280,21 +270,17 @@ class WaitingMoves:
         courses = [self._course_of(entry) for entry in looked_at]
         await self._courses.look_up(courses)
         await self._courses.finish(courses)
-        results: list[tuple[ParkedRequest, Evaluated]] = []
-        for entry, course in zip(looked_at, courses, strict=True):
-            ended = _ended(course)
-            results.append(
-                (entry, ended or RetryLater(0.0, None if course.state.end else course.state.start))
-            )
-        return results
+        starts = [None if course.state.end else course.state.start for course in courses]
+        ends = [_ended(course) for course in courses]
+        results = [end or RetryLater(0.0, start) for end, start in zip(ends, starts, strict=True)]
+        return list(zip(looked_at, results, strict=True))
 
     def _course_of(
         self, entry: ParkedRequest, excluding: frozenset[str] = frozenset(), waited: float = 0.0
     ) -> MoveCourse:
         assert entry.start is not None
-        course = MoveCourse(
-            entry.start.asked, excluding=excluding, why_reserved=self._store.why_reserved, waited=waited
-        )
+        why = self._store.why_reserved
+        course = MoveCourse(entry.start.asked, excluding=excluding, why_reserved=why, waited=waited)
         course.take(entry.start)
         return course
 

@@ -45,15 +45,11 @@ class Sight:
 
     def wakes(self, kind: str) -> str:
         """Return as text what must be free on a host before requests of a class are evaluated."""
-        questions = [alternative.question for alternative in self._alternatives(kind)]
+        questions = [alternative.question for alternative in self.alternatives(self._kinds[kind])]
         zone, cell = (questions[0].zone, questions[0].cell) if questions else ("", "")
         place = (f" in zone {zone}" if zone else "") + (f" of cell {cell}" if cell else "")
-        needs = [
-            f"{watch.amount} {watch.resource_class} free on one host{place}"
-            if watch.resource_class
-            else "any change"
-            for watch in self.watches(kind)
-        ]
+        capacities = [(watch.amount, watch.resource_class) for watch in self.watches(kind)]
+        needs = [f"{n} {name} free on one host{place}" if name else "any change" for n, name in capacities]
         closed = {cell for question in questions for cell in question.not_cells}
         needs += [f"cell {cell} enabled" for cell in sorted(closed)]
         several = needs_of(self._kinds[kind])
@@ -70,7 +66,7 @@ class Sight:
         """Return for each flavor of an equivalence class the requirement that the fewest hosts satisfy."""
         shared = set[str]().union(*self.source.sharing.values())
         watches = []
-        for alternative in self._alternatives(kind):
+        for alternative in self.alternatives(self._kinds[kind]):
             if alternative.request.hints.query:  # which may want less of something
                 return (CapacityNeeded(),)
             asked = {name: amount for name, amount in alternative.asked.items() if name not in shared}
@@ -85,7 +81,7 @@ class Sight:
         fits: dict[str, int] = {}
         refused: dict[str, None] = {}
         passing = more = False
-        for alternative in self._alternatives(kind):
+        for alternative in self.alternatives(self._kinds[kind]):
             question = narrowed(alternative.question, among, excluding)
             if question is None:
                 continue
@@ -105,7 +101,7 @@ class Sight:
     def prospect(self, kind: str) -> Prospect:
         """Return the hosts that could ever fit the preferred flavor: only that flavor reserves hosts."""
         now, _ = self.hosts()
-        alternatives = self._alternatives(kind)
+        alternatives = self.alternatives(self._kinds[kind])
         if not alternatives:  # a host that it names was deleted, and may return
             return _NO_PROSPECT
         alternative = alternatives[0]
@@ -126,9 +122,6 @@ class Sight:
             root=lambda position: search.host(position).uuid,
             admits=lambda position: admitted_for_good(alternative, search, position, now, self.policy),
         )
-
-    def _alternatives(self, kind: str) -> Sequence[Alternative]:
-        return self.alternatives(self._kinds[kind])
 
 
 def narrowed(question: FindCandidates, among: Roots | None, excluding: Roots) -> FindCandidates | None:

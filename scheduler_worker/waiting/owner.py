@@ -20,7 +20,7 @@ from bus.queries import DecisionFound, FindDecision, FindWaiting, WaitingFound, 
 from bus.vocabulary import Contended, Id
 from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.move_start import refused
-from scheduler_worker.core.order import CANCELLED, DELETED
+from scheduler_worker.core.order import CANCELLED, DELETED, unplaceable
 from scheduler_worker.core.waiting_queue import QueueKey, Root
 from scheduler_worker.dependencies import Ending, Publish
 from scheduler_worker.store import decisions, parked
@@ -260,15 +260,9 @@ class Cancelling:
                 refusal = refused(start.asked, why, "")
             await self._store.store_refusals([(start.asked, message, refusal)])
             return refusal
-        unplaceable = BuildUnplaceable(
-            request=message.request,
-            instances=tuple(fenced.ended),
-            reason=CANCELLED,
-            decision=decision,
-            reply_to=message.reply_to,
-        )
-        await self._store.store_decisions([(message, [unplaceable])])
-        return unplaceable
+        end = unplaceable(message, tuple(fenced.ended), CANCELLED, decision)
+        await self._store.store_decisions([(message, [end])])
+        return end
 
     async def _pass_on(self, asked: BuildCancelRequested, fenced: _Fenced, waited: bool, why: str) -> Deletes:
         """Forward a cancellation to the cells, even if no conductor has a record of the build yet."""
@@ -278,10 +272,8 @@ class Cancelling:
         if not cells:
             why = "it holds resources where no agent builds: it is no build of ours"
         await self._answer(asked, waited, why, passed_on=cells)
-        return [
-            BuildDeleteRequested(build=build, cell=cell, reply_to=asked.reply_to)
-            for build, cell in cells.items()
-        ]
+        reply_to = asked.reply_to
+        return [BuildDeleteRequested(build=id_, cell=cell, reply_to=reply_to) for id_, cell in cells.items()]
 
     async def _fence(self, builds: Sequence[Id], why: str) -> _Fenced:
         fenced = _Fenced()
@@ -306,9 +298,7 @@ class Cancelling:
         return fenced
 
     async def _remove_request(self, found: FoundParked, removed: set[Id]) -> None:
-        """Remove a waiting request, or some of its builds, from the database, where its scheduler reads
-        it.
-        """
+        """Remove a waiting request or some of its builds from the database; its scheduler reads that."""
         store, entry, left = self._store, found.parked, None
         ours = found.owner in (store.name, "")
         async with store.database.write() as tx:

@@ -205,9 +205,8 @@ class WaitingQueue:
                 other = replace(left, lacks=lacks, seen=seen, decision=result.decision)
                 store.requests[entry.request] = other
             if result.start is not None and result.start != left.start:
-                store.enter_again(
-                    replace(other, start=result.start, message=result.start.request(), seen=seen)
-                )
+                message = result.start.request()
+                store.enter_again(replace(other, start=result.start, message=message, seen=seen))
                 other = store.requests[entry.request]
                 store.wake()
             if other is not left:
@@ -220,15 +219,13 @@ class WaitingQueue:
         entries = [store.requests[request] for request in expired if request in store.requests]
         if not entries:
             return
-        last = [
-            Woken(expired_entry, store.queues.barred(expired_entry.message.priority, expired_entry.since))
-            for expired_entry in entries
-        ]
+        barred = store.queues.barred
+        last = [Woken(entry, barred(entry.message.priority, entry.since)) for entry in entries]
         results = list(zip(entries, await evaluator.end(last), strict=True))
         await self._publish(evaluator, results)
-        for expired_entry, result in results:
+        for entry, result in results:
             if not isinstance(result, Ended):
-                store.end_at(expired_entry, self._clock.now() + SOON)
+                store.end_at(entry, self._clock.now() + SOON)
 
     async def _publish(self, evaluator: Evaluator, results: Results) -> None:
         """Publish the messages of ended requests, then delete them; a failure is repeated later."""

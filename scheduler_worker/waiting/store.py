@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 
@@ -86,10 +87,10 @@ class WaitingStore:
         expired = [entry for entry in self.requests.values() if entry.until <= now]
         return [entry for entry in expired if not self.queues.is_tried(entry.request)]
 
-    def end_at(self, entry: ParkedRequest, until: float) -> None:
+    def end_at(self, entry: ParkedRequest, until: float, **changed: Any) -> None:
         if entry.request in self.requests:
             self.leave([entry.request])
-            self.enter(replace(entry, until=until))
+            self.enter(replace(entry, until=until, **changed))
 
     def compute_classes(self) -> None:
         self.regroup = False
@@ -108,10 +109,8 @@ class WaitingStore:
             self.queues.on_related_hosts_changed(kind)
         for entry in naming:
             # a move whose group was deleted continues without it after the next lookup
-            if entry.kind in impossible and entry.start is None and entry.request in self.requests:
-                self.leave([entry.request])
-                lacks = impossible[entry.kind][:MAX_CAUSE]
-                self.enter(replace(entry, until=self._clock.now(), lacks=lacks))
+            if entry.kind in impossible and entry.start is None:
+                self.end_at(entry, self._clock.now(), lacks=impossible[entry.kind][:MAX_CAUSE])
 
     def wake(self) -> None:
         if len(self.queues):
@@ -196,9 +195,8 @@ class WaitingStore:
         return f"reserved for waiting request {request} until {until}"
 
     async def live(self, tx: Transaction) -> None:
-        reserved = msgspec.json.encode(
-            {root: reservation.key for root, reservation in self.queues.reserved.items()}
-        ).decode()
+        keys = {root: reservation.key for root, reservation in self.queues.reserved.items()}
+        reserved = msgspec.json.encode(keys).decode()
         if not await parked.beat(tx, self.name, reserved, self.rescued):
             self.taken_for_dead = self.entered
         self.entered = True
@@ -209,9 +207,8 @@ class WaitingStore:
             await self.live(tx)
             first = await parked.one_of_each(tx, {move.build: move.move for move in moves}) if moves else {}
             later = {move.move for move in moves} - {*first.values()}
-            return first, await parked.add(
-                tx, self.name, [entry for entry in keeping if entry.request not in later]
-            )
+            entries = [entry for entry in keeping if entry.request not in later]
+            return first, await parked.add(tx, self.name, entries)
 
     async def lacking(self, changed: Sequence[ParkedRequest]) -> None:
         if changed:
@@ -296,13 +293,8 @@ class HostChanges:
         await scheduler.handle(report)
         if was_down:
             queues.on_agent_returned()
-        queues.reported(
-            [
-                root
-                for root, state in before.items()
-                if not _is_equivalent(state, book.state(report.cell, root))
-            ]
-        )
+        after = {root: book.state(report.cell, root) for root in before}
+        queues.reported([root for root in before if not _is_equivalent(before[root], after[root])])
         self.store.wake()
 
 
@@ -310,6 +302,4 @@ def _is_equivalent(state: HostState | None, other: HostState | None) -> bool:
     """Return whether filters decide the same for both states of a host; only weighers read its load."""
     if state is None or other is None:
         return state is other
-    return state is other or msgspec.structs.replace(state, load=0.0) == msgspec.structs.replace(
-        other, load=0.0
-    )
+    return msgspec.structs.replace(state, load=other.load) == other

@@ -71,13 +71,8 @@ async def test_two_conductors_that_receive_different_events_of_a_build_lose_neit
 
     built = [an_agent_report(a_build_order(placed), "built") for placed in batch]
     deletes = map(a_delete, batch)
-    await asyncio.gather(
-        *(
-            handle(conductor, event)
-            for events in zip(built, deletes, strict=True)
-            for conductor, event in zip(conductors, events, strict=True)
-        )
-    )
+    events = [event for pair in zip(built, deletes, strict=True) for event in pair]
+    await asyncio.gather(*(handle(conductors[nth % 2], event) for nth, event in enumerate(events)))
     while waiting:
         await handle(chance.choice(conductors), waiting.pop(0))
     assert {standing.status for standing in (await census(database)).values()} == {"deleted"}

@@ -4,8 +4,7 @@ from collections import Counter
 
 import pytest
 
-from bus.errors import Poison, Retry
-from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostReported
+from bus.messages import BuildPlaced, BuildUnplaceable, HostReported
 from bus.reports import HostState, Inventory
 from bus.requests import Flavor
 from placement_worker import Placement
@@ -13,7 +12,7 @@ from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_provider, a_report, an_order
 from tests.support.scheduler_builders import a_request
-from tests.support.schedulers import scheduler_of
+from tests.support.schedulers import messages_of, scheduler_of
 
 NUMA = Flavor(
     name="numa",
@@ -53,17 +52,9 @@ async def a_scheduler_before(placement: Placement) -> Scheduler:
     return scheduler
 
 
-async def said(scheduler: Scheduler, *requests: BuildRequested) -> list[BuildPlaced | BuildUnplaceable]:
-    messages: list[BuildPlaced | BuildUnplaceable] = []
-    for verdict in await scheduler.place_many(requests):
-        assert not isinstance(verdict, Retry | Poison), verdict
-        messages += verdict
-    return messages
-
-
 async def test_granular_candidates_are_claimed_provider_by_provider(cells: Placement) -> None:
     scheduler = await a_scheduler_before(cells)
-    (placed,) = await said(scheduler, a_request(flavor=NUMA))
+    (placed,) = await messages_of(scheduler, a_request(flavor=NUMA))
     assert isinstance(placed, BuildPlaced)
     host = int(placed.chosen.host.removeprefix("host-"))
     assert placed.chosen.choice.allocations == {
@@ -82,11 +73,11 @@ async def test_granular_candidates_are_claimed_provider_by_provider(cells: Place
 
 async def test_a_batch_is_spread_over_hosts_until_they_are_full(cells: Placement) -> None:
     scheduler = await a_scheduler_before(cells)
-    placed = await said(scheduler, *(a_request(number, flavor=NUMA) for number in range(1, 5)))
+    placed = await messages_of(scheduler, *(a_request(number, flavor=NUMA) for number in range(1, 5)))
     assert all(isinstance(answer, BuildPlaced) for answer in placed), placed
     hosts = Counter(answer.chosen.host for answer in placed if isinstance(answer, BuildPlaced))
     assert hosts == {"host-1": 2, "host-2": 2}
-    (nowhere,) = await said(scheduler, a_request(9, flavor=NUMA))
+    (nowhere,) = await messages_of(scheduler, a_request(9, flavor=NUMA))
     assert isinstance(nowhere, BuildUnplaceable)
     assert "group _n: all of it at one provider removed 2" in nowhere.reason
 
@@ -111,7 +102,8 @@ async def test_ways_far_down_the_list_are_found_in_the_end(placement: Placement)
     report = a_report(1, *cells, inventories={"MEMORY_MB": Inventory(total=1024)})
     assert await placement.reports.report_many([report]) == [None]
     scheduler = await a_scheduler_before(placement)
-    placed = await said(scheduler, a_request(flavor=Flavor(name="f", extra_specs=TWO_CELLS), instances=6))
+    flavor = Flavor(name="f", extra_specs=TWO_CELLS)
+    placed = await messages_of(scheduler, a_request(flavor=flavor, instances=6))
     assert len({cell for answer in placed for cell in answer.chosen.choice.allocations}) == 12  # type: ignore[union-attr]
 
 
@@ -125,7 +117,7 @@ async def test_every_cell_of_the_best_host_is_tried_before_the_next_host(url: st
     async with a_placement(url) as elsewhere:
         await elsewhere.claims.claim_many([an_order(*full)])
     assert [four.memory.index.rows[uid(cell, "a")].free["VCPU"] for cell in (11, 12, 13)] == [4, 4, 4]
-    (placed,) = await said(scheduler, a_request(flavor=flavor))
+    (placed,) = await messages_of(scheduler, a_request(flavor=flavor))
     assert isinstance(placed, BuildPlaced)
     assert placed.chosen.choice.allocations == {uid(14, "a"): {"VCPU": 4}}
     await four.memory.fresh()

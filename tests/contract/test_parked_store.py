@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from bus.decisions import Decision, Removal
 from bus.host_health import FindHostHealth
-from bus.messages import BuildUnplaceable, HostReported
+from bus.messages import HostReported
 from bus.moves import HandoverReported
 from bus.queries import FindWaiting
 from bus.requests import Flavor
@@ -25,6 +25,7 @@ from scheduler_worker import handovers as handover_store
 from scheduler_worker import host_records
 from scheduler_worker.core.move_start import MoveStart, move_start, refused
 from scheduler_worker.core.move_state import Handover
+from scheduler_worker.core.order import unplaceable
 from scheduler_worker.host_records import HostRecords
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.store import decisions, parked
@@ -166,9 +167,7 @@ async def test_a_row_that_cannot_be_read_keeps_no_other_from_its_host(store: Dat
 
 async def test_refusals_are_stored_by_build_and_by_request_until_pruned(store: Database) -> None:
     request = a_request(1, instances=2, project="p")
-    said = BuildUnplaceable(
-        request=request.request, instances=request.instances, reason="no room", decision=DECISION
-    )
+    said = unplaceable(request, request.instances, "no room", DECISION)
     for at in (5.0, 6.0):
         async with store.write() as tx:
             await decisions.add(tx, [(request, said)], at)
@@ -181,9 +180,6 @@ async def test_refusals_are_stored_by_build_and_by_request_until_pruned(store: D
         assert await decisions.prune(tx, 5.0, 10) == 0
         assert await decisions.prune(tx, 5.5, 10) == 1
         assert not (await decisions.decision_of(tx, request.request)).known
-
-
-# Moves
 
 
 def a_start(number: int, build: int, **fields: Any) -> MoveStart:
@@ -278,9 +274,8 @@ class Life:
             self.time.now += 1.0
             states = tuple(a_state(number, enabled=enabled) for number in numbers)
             sequence = int(self.time.now)
-            self.book.handle(
-                HostReported(cell="cell1", agent="agent", sequence=sequence, hosts=states), self.time.now
-            )
+            report = HostReported(cell="cell1", agent="agent", sequence=sequence, hosts=states)
+            self.book.handle(report, self.time.now)
         await self.records.store()
 
     def why(self) -> list[str]:
@@ -325,10 +320,8 @@ async def test_hosts_that_are_not_up_are_found_by_pages_and_all_are_counted(stor
     assert ([host.host for host in first.hosts], first.more) == (["host2"], True)
     assert first.counts == {"cell1": {"up": 1, "down": 2}}
     await life.records.measure()
-    gauge = [
-        REGISTRY.get_sample_value("berth_scheduler_hosts", {"status": state}) for state in ("up", "down")
-    ]
-    assert gauge == [1, 2]
+    for state, count in (("up", 1), ("down", 2)):
+        assert REGISTRY.get_sample_value("berth_scheduler_hosts", {"status": state}) == count
     rest = await life.records.find(FindHostHealth(after=first.hosts[0].root))
     assert ([host.host for host in rest.hosts], rest.more) == (["host3"], False)
     assert (await life.records.find(FindHostHealth(roots=(HOSTS[0].root,)))).hosts == ()
@@ -381,9 +374,8 @@ async def test_a_handover_is_stored_once_and_changed_only_from_its_last_version(
         await handover_store.add(tx, [other, one], 10.0)
         await handover_store.add(tx, [replace(one, state="done")], 11.0)
     assert await known(store, 1, 2, 3) == {one.placed.move: one, other.placed.move: other}
-    report = HandoverReported(
-        move=one.placed.move, build=PLACED.build, cell=CELL, half="arriving", outcome="back"
-    )
+    move, build = one.placed.move, PLACED.build
+    report = HandoverReported(move=move, build=build, cell=CELL, half="arriving", outcome="back")
     arriving = replace(one, state="arriving")
     back = replace(arriving, state="back", by=report, generation=7, problem="none")
     async with store.write() as tx:

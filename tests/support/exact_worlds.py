@@ -217,14 +217,12 @@ class PlainChoice:
         now: HostsNow,
         policy: ChoicePolicy,
         seed: str,
-        *,
-        fitting: Callable[[], Collection[str]]
-        | None = None,  # the roots that have room, found in another way
-        tiers: Mapping[str, int] | None = None,  # root → its tier; roots that are missing are in the first
+        fitting: Callable[[], Collection[str]],  # the roots that have room, found in another way
+        tiers: Mapping[str, int],  # root → its tier; roots that are missing are in the first
     ) -> None:
         self.alternative = alternative
         self.fitting = fitting
-        self.tiers = tiers or {}
+        self.tiers = tiers
         self.search = search
         self.now = now
         self.policy = policy
@@ -236,11 +234,10 @@ class PlainChoice:
     def best(self) -> list[str]:
         """The roots that would do, best first."""
         keys = []
-        fitting = None if self.fitting is None else self.fitting()
+        fitting = self.fitting()
         for position in self.positions:
             facts = self.now.facts(self.search, position)
-            fits = self.search.ways(position, 1) if fitting is None else facts.root in fitting
-            if fits and self._admitted(facts):
+            if facts.root in fitting and self._admitted(facts):
                 key = (
                     self.tiers.get(facts.root, 0),
                     -self._score(facts),

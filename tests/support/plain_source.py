@@ -122,11 +122,8 @@ class PlainSourceSearch:
         self._question = question
         self.asked: Resources = question.groups[0].resources
         self._known = [candidate for candidate in source.candidates if self._wanted(candidate)]
-        fitting = [
-            index
-            for index, candidate in enumerate(source.candidates)
-            if candidate in self._known and self._fits(candidate)
-        ]
+        known = [(index, each) for index, each in enumerate(source.candidates) if self._wanted(each)]
+        fitting = [index for index, candidate in known if self._fits(candidate)]
         self.positions: Ints = np.array([source.position_of(index) for index in fitting], np.intp)
         self._fitting = [source.candidates[at] for at in fitting]
         self._free = [source.free_of(candidate) for candidate in self._fitting]
@@ -136,10 +133,8 @@ class PlainSourceSearch:
         return len(self._source.candidates)
 
     def any_of(self, resource_class: str) -> bool:
-        return any(
-            resource_class in {**candidate.free, **candidate.capacity}
-            for candidate in self._source.candidates
-        )
+        candidates = self._source.candidates
+        return any(resource_class in {**each.free, **each.capacity} for each in candidates)
 
     def free(self, resource_class: str) -> Floats:
         return np.array([free.get(resource_class, 0) for free in self._free], np.float64)
@@ -186,11 +181,8 @@ class PlainSourceSearch:
 
     def nearest(self, roots: Collection[str] = (), most: int = 5) -> Sequence[NearMiss]:
         known = [candidate for candidate in self._known if not roots or candidate.root in roots]
-        return (
-            ()
-            if len(self.positions)
-            else [NearMiss(host=candidate.host, lacks="room") for candidate in known[:3]]
-        )
+        shown = () if len(self.positions) else known[:3]
+        return [NearMiss(host=candidate.host, lacks="room") for candidate in shown]
 
     def _wanted(self, candidate: Candidate) -> bool:
         question = self._question

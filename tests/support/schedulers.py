@@ -6,6 +6,8 @@ from typing import Any
 from bus.candidates import CandidateSource
 from bus.claims import ReleaseAnswered, ReleaseRequested
 from bus.clock import Clock
+from bus.errors import Poison, Retry
+from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.moves import MoveRequested
 from bus.vocabulary import Id
 from placement_worker import IndexedSource, Placement
@@ -45,12 +47,20 @@ def scheduler_of(
         clock = clock or placement.clock
     else:
         source, asked = source or placement.source, placement.queries()
-    options = SchedulerOptions(
-        policy=policy or ChoicePolicy(),
-        requests=requests or RequestOptions(),
-        undeliverable_for=undeliverable_for,
-    )
+    policy, requests = policy or ChoicePolicy(), requests or RequestOptions()
+    options = SchedulerOptions(policy=policy, requests=requests, undeliverable_for=undeliverable_for)
     return Scheduler(source, PlacementQueries(**{**vars(asked), **queries}), clock or Clock(), options)
+
+
+async def messages_of(
+    scheduler: Scheduler, *requests: BuildRequested
+) -> list[BuildPlaced | BuildUnplaceable]:
+    """Return the messages for all requests, none of which is retried or dead-lettered."""
+    messages: list[BuildPlaced | BuildUnplaceable] = []
+    for verdict in await scheduler.place_many(requests):
+        assert not isinstance(verdict, Retry | Poison), verdict
+        messages += verdict
+    return messages
 
 
 def queries_of(placement: Placement) -> PlacementQueries:

@@ -1,8 +1,9 @@
 """Queries for flavors and images: each rule of the grammar with its result."""
 
 import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from dataclasses import replace as but
 from typing import Any
 
 import pytest
@@ -30,7 +31,6 @@ PINNED = {"hw:cpu_policy": "dedicated"}
         ({"resources:VGPU": "1", "resources:DISK_GB": "0"}, {"": "VGPU 1, VCPU 4, MEMORY_MB 4096"}),
         ({"resources1:VGPU": "2"}, {"": REST, "1": "VGPU 2"}),
         ({"resources1:VCPU": "2"}, {"": "MEMORY_MB 4096, DISK_GB 5", "1": "VCPU 2"}),
-        ({"resources1:VGPU": "0"}, {"": REST}),
         # Traits.
         ({"trait:A": "required", "trait:B": "forbidden"}, {"": f"{REST}, +A, -B"}),
         ({"trait:A": "any", "trait:B": "any"}, {"": f"{REST}, A|B"}),
@@ -44,8 +44,6 @@ PINNED = {"hw:cpu_policy": "dedicated"}
         (PINNED, {"": "DISK_GB 5", "_numa0": "PCPU 4, MEMORY_MB 4096"}),
         ({"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "0-2,^1"},
          {"": "DISK_GB 5", "_numa0": "VCPU 2, PCPU 2, MEMORY_MB 4096"}),
-        (PINNED | {"hw:emulator_threads_policy": "isolate"},
-         {"": "DISK_GB 5", "_numa0": "PCPU 5, MEMORY_MB 4096"}),
         (PINNED | {"hw:emulator_threads_policy": "share"},
          {"": "DISK_GB 5", "_numa0": "PCPU 4, MEMORY_MB 4096"}),
         # NUMA cells.
@@ -68,9 +66,7 @@ PINNED = {"hw:cpu_policy": "dedicated"}
          {"": "DISK_GB 5", "_numa0": "VGPU 1, VCPU 4, MEMORY_MB 4096, +A"}),
         # Pages instead of memory.
         ({"hw:mem_page_size": "small"}, {"": "DISK_GB 5", "_numa0": "VCPU 4, MEMORY_MB 4096"}),
-        ({"hw:mem_page_size": "4"}, {"": "DISK_GB 5", "_numa0": "VCPU 4, MEMORY_MB 4096"}),
         ({"hw:mem_page_size": "2MB"}, {"": "DISK_GB 5", "_numa0": "VCPU 4, CUSTOM_MEMORY_PAGES_2MB 2048"}),
-        ({"hw:mem_page_size": "2048"}, {"": "DISK_GB 5", "_numa0": "VCPU 4, CUSTOM_MEMORY_PAGES_2MB 2048"}),
         ({"hw:mem_page_size": "64kb"}, {"": "DISK_GB 5", "_numa0": "VCPU 4, CUSTOM_MEMORY_PAGES_64KB 65536"}),
         (
             NUMA | {"hw:mem_page_size": "1GB"},
@@ -93,7 +89,6 @@ PINNED = {"hw:cpu_policy": "dedicated"}
         ({"hw:mem_encryption": "true"}, {"": REST, "_mem_encryption": "MEM_ENCRYPTION_CONTEXT 1"}),
         ({"hw:mem_encryption": "yes", "hw:mem_encryption_model": "amd-sev-es"},
          {"": REST, "_mem_encryption": "MEM_ENCRYPTION_CONTEXT 1, +HW_CPU_X86_AMD_SEV_ES"}),
-        ({"hw:mem_encryption": "false"}, {"": REST}),
         ({"hw:pmem": "6GB,6GB,big"},
          {"": f"CUSTOM_PMEM_NAMESPACE_6GB 2, CUSTOM_PMEM_NAMESPACE_BIG 1, {REST}"}),
         # Other people's business.
@@ -111,7 +106,6 @@ def test_resources_and_traits_of_extra_specs(specs: dict[str, str], expected: di
     [
         (PINNED | {"hw:cpu_thread_policy": "require"}, "HW_CPU_HYPERTHREADING", ""),
         (PINNED | {"hw:cpu_thread_policy": "isolate"}, "", "HW_CPU_HYPERTHREADING"),
-        (PINNED | {"hw:cpu_thread_policy": "prefer"}, "", ""),
         ({"hw:tpm_version": "2.0", "hw:tpm_model": "tpm-crb"},
          "COMPUTE_SECURITY_TPM_2_0 COMPUTE_SECURITY_TPM_CRB", ""),
         ({"hw:tpm_version": "1.2", "hw:tpm_secret_security": "host"},
@@ -120,9 +114,7 @@ def test_resources_and_traits_of_extra_specs(specs: dict[str, str], expected: di
         ({"os:secure_boot": "optional"}, "", ""),
         ({"hw:maxphysaddr_mode": "emulate"}, "COMPUTE_ADDRESS_SPACE_EMULATED", ""),
         ({"hw:viommu_model": "smmuv3"}, "COMPUTE_VIOMMU_MODEL_SMMUV3", ""),
-        ({"hw:sound_model": "virtio"}, "COMPUTE_SOUND_MODEL_VIRTIO", ""),
         ({"hw:virtio_packed_ring": "true"}, "COMPUTE_NET_VIRTIO_PACKED", ""),
-        ({"hw:virtio_packed_ring": "false"}, "", ""),
         ({"hw:firmware_stateless": "true"}, "COMPUTE_SECURITY_STATELESS_FIRMWARE", ""),
         ({"hw:ephemeral_encryption": "true", "hw:ephemeral_encryption_format": "luks"},
          "COMPUTE_EPHEMERAL_ENCRYPTION COMPUTE_EPHEMERAL_ENCRYPTION_LUKS", ""),
@@ -185,10 +177,8 @@ def test_each_possible_page_size_is_an_alternative(
     size: str, image: str | None, memory: int, classes: list[str]
 ) -> None:
     properties = {} if image is None else {"hw_mem_page_size": image}
-    ways = alternatives(
-        flavor=flavor(NUMA | {"hw:mem_page_size": size}, memory_mb=memory),
-        image=Image(name="i", properties=properties),
-    )
+    asked_for = flavor(NUMA | {"hw:mem_page_size": size}, memory_mb=memory)
+    ways = alternatives(flavor=asked_for, image=Image(name="i", properties=properties))
     assert [list(way.question.groups[1].resources)[-1] for way in ways] == classes
     assert {way.alternative_index for way in ways} == {0}
 
@@ -212,9 +202,8 @@ IMAGE = {
 )  # fmt: skip
 def test_demands_of_an_image(switches: dict[str, Any], root: tuple[str, ...]) -> None:
     image = Image(name="i", traits_required=("A",), properties=IMAGE | {"trait:B": "required"})
-    (alternative,) = alternatives(
-        but(OPTIONS, **switches), image=image, flavor=flavor({"trait:C": "required"})
-    )
+    asked_for = flavor({"trait:C": "required"})
+    (alternative,) = alternatives(replace(OPTIONS, **switches), image=image, flavor=asked_for)
     assert groups(alternative.question) == {"": f"{REST}, +A, +B, +C"}
     assert alternative.question.root_required == root
 
@@ -229,12 +218,8 @@ def test_flavors_that_would_do_instead_come_in_their_order() -> None:
     gold, silver = flavor({"resources:CUSTOM_GOLD": "1"}), flavor({"resources:CUSTOM_SILVER": "1"})
     pages = flavor({"hw:mem_page_size": "large"})
     ways = alternatives(flavor=gold, or_else=(pages, silver))
-    assert [(way.alternative_index, way.flavor) for way in ways] == [
-        (0, gold),
-        (1, pages),
-        (1, pages),
-        (2, silver),
-    ]
+    found = [(way.alternative_index, way.flavor) for way in ways]
+    assert found == [(0, gold), (1, pages), (1, pages), (2, silver)]
 
 
 @pytest.mark.parametrize(
@@ -309,8 +294,6 @@ def refusal(**request: Any) -> str:
     [
         # Groups.
         ({"resources:VCPU": "-1"}, "flavor.extra_specs['resources:VCPU']: '-1' is no whole number from 0 to"),
-        ({"resources:VCPU": "1.5"}, "'1.5' is no whole number"),
-        ({"resources:VCPU": ""}, "'' is no whole number"),
         ({"resources:VCPU": "2147483648"}, "'2147483648' is no whole number"),
         ({"resources:vcpu": "1"}, "'vcpu' is no resource name (A-Z, 0-9 and _)"),
         ({f"resources{'x' * 65}:VGPU": "1"}, "a suffix of 65 characters, at most 64"),
@@ -318,14 +301,12 @@ def refusal(**request: Any) -> str:
         ({"trait:A": "maybe"},
          "flavor.extra_specs['trait:A']: 'maybe' is none of required, forbidden, preferred, any"),
         ({"trait:A": "preferred:much"}, "'much' is not a weight"),
-        ({"trait:A": "preferred:0"}, "'0' is not a weight"),
         ({"resources1:VGPU": "1", "trait1:A": "preferred"}, "write the key without a suffix"),
         ({"trait_X:A": "required"}, "flavor.extra_specs: group '_X' has traits but no resources"),
         (NOTHING | {"resources1:VGPU": "1", "trait:A": "any"}, "the group without a suffix has traits"),
         ({"group_policy": "maybe"}, "['group_policy']: 'maybe' is neither 'none' nor 'isolate'"),
         ({"resources1:VGPU": "1", "same_subtree": "1,2"},
          "['same_subtree']: there is no group with suffix '2'"),
-        ({"same_subtree2": ""}, "['same_subtree2']: there is no group with suffix ''"),
         (NOTHING, "flavor: it asks for no resources at all"),
         # Processors.
         ({"hw:cpu_policy": "own"},
@@ -336,15 +317,12 @@ def refusal(**request: Any) -> str:
          "['resources:CUSTOM_MEMORY_PAGES_2MB'], and flavor.extra_specs['hw:mem_page_size']"),
         (MIXED, "mixed needs hw:cpu_dedicated_mask"),
         (MIXED | {"hw:cpu_dedicated_mask": "0-3"}, "must name some and not all of the 4 processors"),
-        (MIXED | {"hw:cpu_dedicated_mask": "^0"}, "must name some and not all"),
         (MIXED | {"hw:cpu_dedicated_mask": "4"}, "there is no processor 4: the guest has 4"),
         (MIXED | {"hw:cpu_dedicated_mask": "a"}, "'a' is no list of processors (0-3,^1,6)"),
-        (MIXED | {"hw:cpu_dedicated_mask": "3-1"}, "'3-1' is no range of processors"),
         (PINNED | {"hw:cpu_dedicated_mask": "1"}, "['hw:cpu_dedicated_mask']: only with hw:cpu_policy=mixed"),
         ({"hw:cpu_thread_policy": "require"}, "['hw:cpu_thread_policy']: only with hw:cpu_policy=dedicated"),
         ({"hw:emulator_threads_policy": "isolate"},
          "['hw:emulator_threads_policy']: only with hw:cpu_policy"),
-        (PINNED | {"hw:cpu_thread_policy": "yes"}, "'yes' is none of prefer, isolate, require"),
         # NUMA cells.
         ({"hw:numa_nodes": "0"}, "'0' is no whole number from 1 to 64"),
         ({"hw:numa_nodes": "3"}, "flavor.vcpus: 4 does not divide by 3 (hw:numa_nodes): say what each cell"),
@@ -364,26 +342,21 @@ def refusal(**request: Any) -> str:
         ),
         # Pages.
         ({"hw:mem_page_size": "huge"}, "'huge' is none of small, large, any and no size (2MB, 1GB)"),
-        ({"hw:mem_page_size": "0"}, "'0' is none of"),
         ({"hw:mem_page_size": "3GB"}, "flavor.memory_mb: 4096 of a cell is no multiple of its pages"),
         # Devices.
         ({"pci_passthrough:alias": "gpo:1"},
          "there is no alias 'gpo' (the setting pci_aliases); did you mean gpu?"),
         ({"pci_passthrough:alias": "gpu:x"}, "'gpu:x' is no alias with a number, as in a1:2,b:1"),
-        ({"pci_passthrough:alias": "gpu:0"}, "0 of 'gpu': from 1 to 64 devices in all"),
         ({"pci_passthrough:alias": "gpu:60,gpu:5"}, "5 of 'gpu': from 1 to 64 devices in all"),
         ({"hw:pci_numa_affinity_policy": "near", "pci_passthrough:alias": "gpu"}, "'near' is none of legacy"),
         ({"accel:device_profile": "x"}, "['accel:device_profile']: there are no device profiles here"),
         # Capabilities.
-        ({"hw:mem_encryption": "maybe"}, "'maybe' is neither true nor false"),
         ({"hw:mem_encryption_model": "amd-sev"}, "['hw:mem_encryption_model']: only with hw:mem_encryption"),
         ({"hw:mem_encryption": "1", "hw:mem_encryption_model": "x"},
          "'x' is none of amd-sev, amd-sev-es, amd"),
-        ({"hw:tpm_version": "3"}, "'3' is none of 1.2, 2.0"),
         ({"hw:tpm_model": "tpm-tis"}, "['hw:tpm_model']: only with hw:tpm_version"),
         ({"hw:tpm_version": "1.2", "hw:tpm_model": "tpm-crb"},
          "'tpm-crb', and flavor.extra_specs['hw:tpm_version']"),
-        ({"os:secure_boot": "yes"}, "'yes' is none of required, optional, disabled"),
         ({"hw:pmem": "6 GB"}, "'6 GB' is no name of a namespace"),
         ({"hw:virtio_packed_ring": "x"}, "'x' is neither true nor false"),
         ({"hw:ephemeral_encryption_format": "luks"}, "only with hw:ephemeral_encryption"),
@@ -425,7 +398,6 @@ def image(**properties: str) -> Image:
         ({"or_else": (Flavor(name="empty"),)}, "or_else[0]: it asks for no resources at all"),
         # Where to.
         ({"forced_host": "hots1"}, "forced_host: there is no host 'hots1'; did you mean host1?"),
-        ({"wanted_host": "x"}, "wanted_host: there is no host 'x'"),
         ({"forced_host": "host1", "wanted_host": "host2"}, "forced_host: 'host1', but wanted_host: 'host2'"),
         ({"wanted_host": uid(1, "c"), "ignore_hosts": ("host1",)}, "is among ignore_hosts"),
         ({"aggregates": ((uid(1, "b"),), ())}, "aggregates[1]: an empty list"),
@@ -442,12 +414,10 @@ def image(**properties: str) -> Image:
         # Hints.
         ({"hints": Hints(same_host=(uid(7, "b"),), different_host=(uid(7, "b"),))},
          "hints.same_host and hints.different_host both name"),
-        ({"hints": Hints(different_host=(uid(1000, "b"),))}, "hints.different_host: "),
         ({"hints": Hints(build_near_host_ip="10.0.0")},
          "hints.build_near_host_ip: '10.0.0' is no IP address"),
         ({"hints": Hints(build_near_host_ip="10.0.0.1", cidr="/33")},
          "hints.cidr: '/33' is none of /0 to /32"),
-        ({"hints": Hints(query="[")}, "hints.query: "),
         ({"hints": Hints(query='["~", "$load", 1]')}, "hints.query: "),
     ],
     ids=str,
@@ -473,7 +443,6 @@ def test_contradictions_name_both_fields(request_fields: dict[str, Any], sentenc
         ({"ignore_hosts": ("hosst1",)}, ["ignore_hosts: there is no host 'hosst1'; did you mean host1?"]),
         ({"hints": Hints(cidr="/16")}, ["hints.cidr: means something only with hints.build_near_host_ip"]),
         ({"priority": 3, "wait": "5m"}, []),
-        ({"priority": 3}, []),
     ],
     ids=str,
 )  # fmt: skip
@@ -504,12 +473,20 @@ def test_an_image_demand_that_no_host_can_report_is_refused_only_in_strict_mode(
     assert alternatives(image=image(**properties)), "unless an operator wants it so, it is not looked at"
 
 
+@contextmanager
+def less_memory_than(most: int) -> Iterator[None]:
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < most
+    finally:
+        tracemalloc.stop()
+
+
 EVERY = ",".join(["0-99999"] * 100)
 LARGEST: list[tuple[dict[str, str], str]] = [
     ({}, ""),
     (PINNED, "flavor.vcpus: 2147483647: a guest with a topology has from 1 to 100000"),
-    (MIXED | {"hw:cpu_dedicated_mask": "0"}, "flavor.vcpus: 2147483647: a guest with a topology"),
-    ({"hw:numa_nodes": "64"}, "flavor.vcpus: 2147483647: a guest with a topology"),
     ({"hw:mem_page_size": "large"}, "flavor.vcpus: 2147483647: a guest with a topology"),
     ({"hw:cpu_dedicated_mask": "0-4294967295"}, "only with hw:cpu_policy=mixed"),
 ]
@@ -517,23 +494,15 @@ LARGEST: list[tuple[dict[str, str], str]] = [
 
 @pytest.mark.parametrize(("specs", "sentence"), LARGEST, ids=str)
 def test_the_largest_flavor_is_read_in_little_memory(specs: dict[str, str], sentence: str) -> None:
-    tracemalloc.start()
-    try:
+    with less_memory_than(1_000_000):
         if sentence:
             assert sentence in refusal(flavor=flavor(specs, vcpus=MAX_INT))
         else:
             alternatives(flavor=flavor(specs, vcpus=MAX_INT))
-        assert tracemalloc.get_traced_memory()[1] < 1_000_000
-    finally:
-        tracemalloc.stop()
 
 
 def test_a_list_that_names_every_processor_many_times_is_read_in_little_memory() -> None:
     specs = {"hw:numa_nodes": "64"}
     specs |= {f"hw:numa_cpus.{n}": EVERY for n in range(64)} | {f"hw:numa_mem.{n}": "64" for n in range(64)}
-    tracemalloc.start()
-    try:
+    with less_memory_than(5_000_000):
         assert "once" in refusal(flavor=flavor(specs, vcpus=100_000, memory_mb=4096))
-        assert tracemalloc.get_traced_memory()[1] < 5_000_000
-    finally:
-        tracemalloc.stop()

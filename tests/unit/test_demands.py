@@ -23,6 +23,7 @@ from scheduler_worker.core.attributes import (
     meets,
     parsed,
 )
+from scheduler_worker.core.events import Begun
 from scheduler_worker.core.request import NOBODY, Prefilters, prefilters
 from scheduler_worker.orders import Orders
 from scheduler_worker.placing import Scheduler
@@ -390,6 +391,6 @@ def test_a_retried_order_uses_the_current_cells() -> None:
         source.cells = {"c1": RegisteredCell(name="c1", enabled=enabled)}
         made._received((), ("c1",))
         closed = () if enabled else ("c1",)
-        order = made.again(order)
+        order, _ = made.again(order, Begun())
         assert order.alternative.question.not_cells == closed
         assert made.begin(a_request(2), 0.0)[0].alternative.question.not_cells == closed

@@ -47,9 +47,6 @@ def in_soak(first: int, last: int, step: int) -> list[object]:
     return [pytest.param(range(at, at + step), marks=pytest.mark.soak) for at in range(first, last, step)]
 
 
-# One ranking, used up and put back into, of hosts by the dozen
-
-
 def told(chance: Random, hall: Hall) -> Hall:
     for nth, host in enumerate(hall.source.hosts()):
         if chance.random() < 0.2:
@@ -85,9 +82,6 @@ def tiers(hall: Hall) -> dict[str, int]:
         elif ours is not None and not ours[host.position]:
             found[host.uuid] = 1
     return found
-
-
-# Whole batches: alike and unlike, in server groups, from trees and from pools that hosts share
 
 
 class PlainBatch:
@@ -139,12 +133,8 @@ class PlainBatch:
     def _starts_together(self, alternative: Alternative) -> bool:
         """Are its instances to be on one host, and it is open which?"""
         heeded = any(rule.name == "server_group_affinity" for rule in self.hall.policy.rules)
-        return (
-            heeded
-            and alternative.group is not None
-            and alternative.group.policy == "affinity"
-            and not alternative.members
-        )
+        policy = alternative.group.policy if alternative.group is not None else ""
+        return heeded and policy == "affinity" and not alternative.members
 
     def _room_for(self, plain: PlainChoice, root: str, several: int) -> bool:
         """Try it: one after the other, each as the rules and the room are then."""
@@ -179,7 +169,7 @@ class PlainBatch:
             fitting = self.room.roots
             plain = PlainChoice(
                 alternative, search, self.now, self.hall.policy, order.request.request,
-                fitting=lambda: fitting(alternative.question), tiers=self.tiers,
+                lambda: fitting(alternative.question), self.tiers,
             )  # fmt: skip
             known = {search.host(position).uuid for position in plain.positions}
             assert known >= set(fitting(alternative.question)), "a host that has room was not looked at"
@@ -238,9 +228,6 @@ def test_every_choice_of_a_batch_is_the_best_after_the_earlier_ones(seeds: range
 def test_a_new_affinity_group_gets_the_best_host_with_capacity_for_all(seeds: range) -> None:
     given, none = batches(seeds, orders_that_start_groups)
     assert given > len(seeds) and none > len(seeds) // 2
-
-
-# Packing
 
 
 @pytest.mark.parametrize("seed", range(3))

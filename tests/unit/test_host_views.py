@@ -82,23 +82,6 @@ def test_array_and_single_host_views_agree(reads: object, numbers: list[float]) 
     assert numbers_of(reads, HOSTS) == (numbers, numbers)
 
 
-@pytest.mark.parametrize(
-    "reads",
-    [
-        pytest.param(lambda view: view.free("CUSTOM_NONE"), id="of a class nobody has"),
-        pytest.param(lambda view: view.capacity("CUSTOM_NONE"), id="capacity of it"),
-        pytest.param(lambda view: view.has("CUSTOM_NOBODYS"), id="a trait"),
-        pytest.param(lambda view: view.within(lambda aggregate: False), id="aggregates"),
-        pytest.param(lambda view: view.fact("instances", 0.0), id="a fact"),
-        pytest.param(lambda view: view.cached("linux"), id="an image"),
-    ],
-)
-def test_a_uniform_mask_can_be_inverted(reads: object) -> None:
-    everybody, _ = seen_at_once([the_facts(1), the_facts(2)])
-    nought = reads(everybody) == 0  # type: ignore[operator]
-    assert np.broadcast_to(nought, 2).all() and not np.broadcast_to(~nought, 2).any()
-
-
 def test_the_facts_of_a_host_combine_placement_and_report() -> None:
     _, found = seen_at_once(HOSTS)
     assert found[:3] == HOSTS[:3]
@@ -111,9 +94,6 @@ def test_a_deleted_aggregate_has_no_metadata() -> None:
     del source.aggregates[SLOW.id]
     facts = book.level(source, 0.0).facts(source.search(ASKED), 0)
     assert facts.aggregates == (QUICK,)
-
-
-# Level with placement
 
 
 def each_says(name: str, book: HostBook, source: PlainSource, now: float = 0.0) -> list[float]:
@@ -146,13 +126,6 @@ def test_hosts_that_change_places_are_followed() -> None:
     assert loads(book, source) == [0.3, -1, 0.1]
 
 
-def test_another_placement_is_read_from_the_beginning() -> None:
-    book = HostBook(0.0)
-    book.handle(reported_by(the_facts(2, load=0.5)), 0.0)
-    assert loads(book, spaced_source([the_facts(1), the_facts(2)])) == [-1, 0.5]
-    assert loads(book, spaced_source([the_facts(2)])) == [0.5]
-
-
 def test_the_host_arrays_grow() -> None:
     book = HostBook(0.0)
     many = [the_facts(number, load=number / 10_000) for number in range(3000)]
@@ -169,9 +142,6 @@ def test_availability_follows_the_agent_that_placement_names() -> None:
     book.handle(reported_by(the_facts(1, load=0.5)), 0.0)
     assert each_says("up", book, source) == [0]
     assert each_says("load", book, source) == [0.5]
-
-
-# Failures
 
 
 def test_a_failure_counts_less_and_less() -> None:

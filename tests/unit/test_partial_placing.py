@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from bus.groups import FindGroups, GroupPolicy, GroupsFound, ServerGroup
-from bus.messages import BuildPlaced, BuildUnplaceable
+from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.requests import Flavor, Hints
 from bus.resources import AllocationsFound, Consumer, FindAllocations
 from placement_worker import IndexedSource
@@ -21,7 +21,7 @@ from tests.support.ids import uid
 from tests.support.provider_trees import state, tree
 from tests.support.ranking_builders import Hall, a_hall, free
 from tests.support.scheduler_builders import ROOM, SMALL, FakePlacement, TurnedClock, a_candidate, a_request
-from tests.support.schedulers import scheduler_of
+from tests.support.schedulers import messages_of, scheduler_of
 
 GOLD = Flavor(name="gold", extra_specs={"resources:CUSTOM_GOLD": "1", "resources:VCPU": "0"})
 SILVER = Flavor(name="silver", extra_specs={"resources:CUSTOM_SILVER": "1", "resources:VCPU": "0"})
@@ -54,21 +54,18 @@ def a_scheduler(placement: FakePlacement, policy: GroupPolicy | None = None) -> 
         ]  # fmt: skip
         return AllocationsFound(consumers=tuple(found), generations={})
 
-    return scheduler_of(
-        placement, clock=TurnedClock().clock, groups=find_groups, allocations=find_allocations
-    )
+    clock = TurnedClock().clock
+    return scheduler_of(placement, clock=clock, groups=find_groups, allocations=find_allocations)
 
 
-async def said(scheduler: Scheduler, *requests: object) -> tuple[list[BuildPlaced], list[BuildUnplaceable]]:
-    verdicts = await scheduler.place_many(requests)  # type: ignore[arg-type]
-    messages = [message for verdict in verdicts for message in verdict]  # type: ignore[union-attr]
+async def said(
+    scheduler: Scheduler, *requests: BuildRequested
+) -> tuple[list[BuildPlaced], list[BuildUnplaceable]]:
+    messages = await messages_of(scheduler, *requests)
     return (
-        [one for one in messages if isinstance(one, BuildPlaced)],
-        [one for one in messages if isinstance(one, BuildUnplaceable)],
+        [placed for placed in messages if isinstance(placed, BuildPlaced)],
+        [end for end in messages if isinstance(end, BuildUnplaceable)],
     )
-
-
-# Other flavors that would do
 
 
 @pytest.mark.parametrize(
@@ -87,9 +84,8 @@ async def test_the_next_flavor_is_used_for_the_remaining_instances(
     request = a_request(instances=wanted, flavor=GOLD, or_else=(SILVER,))
     placed, ended = await said(a_scheduler(metals(gold, silver)), request)
     assert ([one.spec.flavor.name for one in placed], ended) == (flavors, [])
-    assert {one.decision.record.flavor for one in placed if one.decision.record} == {
-        ["gold", "silver"].index(flavors[0])
-    }
+    used = {one.decision.record.flavor for one in placed if one.decision.record}
+    assert used == {["gold", "silver"].index(flavors[0])}
 
 
 async def test_no_host_for_any_flavor_has_a_reason_for_each() -> None:
@@ -106,7 +102,9 @@ async def test_a_redelivered_request_reports_the_second_flavor_that_it_holds() -
     assert again.spec.flavor == SILVER
 
 
-# Fewer instances that are enough
+def of_eight_processors(hosts: int) -> FakePlacement:
+    free = {"VCPU": 8, "MEMORY_MB": 1024}
+    return FakePlacement.of(*(a_candidate(number, free=free) for number in range(hosts)))
 
 
 @pytest.mark.parametrize(
@@ -115,9 +113,7 @@ async def test_a_redelivered_request_reports_the_second_flavor_that_it_holds() -
     ids=["all or none", "as many as fit", "just enough", "too few", "all"],
 )
 async def test_as_many_instances_as_fit_are_placed_if_enough(hosts: int, at_least: int, placed: int) -> None:
-    placement = FakePlacement.of(
-        *(a_candidate(number, free={"VCPU": 8, "MEMORY_MB": 1024}) for number in range(hosts))
-    )
+    placement = of_eight_processors(hosts)
     request = a_request(instances=5, flavor=BIG, at_least=at_least)
     found, ended = await said(a_scheduler(placement), request)
     assert [placed.build for placed in found] == list(request.instances[:placed])
@@ -128,9 +124,7 @@ async def test_as_many_instances_as_fit_are_placed_if_enough(hosts: int, at_leas
 
 
 async def test_the_capacity_of_earlier_instances_is_part_of_the_reason() -> None:
-    placement = FakePlacement.of(
-        *(a_candidate(number, free={"VCPU": 8, "MEMORY_MB": 1024}) for number in range(3))
-    )
+    placement = of_eight_processors(3)
     _, (ended,) = await said(a_scheduler(placement), a_request(instances=5, flavor=BIG))
     assert [(removal.code, removal.removed) for removal in ended.decision.removals] == [("chosen", 3)]
     assert ended.reason.endswith("free capacity for 3 of the 5 instances needed at once")
@@ -153,9 +147,6 @@ async def test_missing_instances_get_the_reasons_of_every_flavor() -> None:
     assert [removal.removed for removal in ended.decision.removals] == [2]
 
 
-# Groups, and other instances
-
-
 @pytest.mark.parametrize(
     ("policy", "placed"), [("anti-affinity", 3), ("affinity", 1), ("soft-anti-affinity", 3)]
 )
@@ -172,8 +163,8 @@ async def test_requests_of_a_batch_count_in_their_group() -> None:
     placement = FakePlacement.of(*(a_candidate(number) for number in range(3)))
     requests = [a_request(number, hints=Hints(group=GROUP)) for number in range(4)]
     scheduler = a_scheduler(placement, "anti-affinity")
-    found = [verdict for verdict in await scheduler.place_many(requests) if isinstance(verdict, list | tuple)]
-    roots = [message.chosen.root for some in found for message in some if isinstance(message, BuildPlaced)]
+    found, _ = await said(scheduler, *requests)
+    roots = [placed.chosen.root for placed in found]
     assert len(roots) == len(set(roots)) == 3
 
 

@@ -30,9 +30,6 @@ def weighers_of(**chosen: Any) -> dict[str, float]:
     return {weigher.name: weigher.multiplier for weigher in ChoicePolicy.from_names(**chosen).weighers}
 
 
-# Names
-
-
 @pytest.mark.parametrize(
     ("names", "rules"),
     [
@@ -70,9 +67,6 @@ def test_every_filter_and_weigher_of_nova_is_known_by_its_class() -> None:
 )
 def test_weighers_have_multipliers(names: Any, weighers: dict[str, float]) -> None:
     assert weighers_of(weighers=names) == weighers
-
-
-# Options
 
 
 def test_options_are_converted_to_their_types() -> None:
@@ -129,9 +123,6 @@ def test_negative_multipliers_pack(weighers: dict[str, float] | None, packs: boo
     assert ChoicePolicy.from_names(weighers=weighers).packs == packs
 
 
-# His own
-
-
 def no_thirteen(host: HostFacts, alternative: Alternative) -> str | None:
     return "unlucky" if host.host == "host13" else None
 
@@ -182,9 +173,6 @@ def test_a_custom_weigher_is_a_function_or_made_by_a_function_with_options() -> 
     assert (weigher.value(OneHost(the_facts(metrics={"u": 4.0})), a_wish()), weigher.multiplier) == (4, 3)
 
 
-# What means nothing
-
-
 @pytest.mark.parametrize(
     ("chosen", "why"),
     [
@@ -226,9 +214,6 @@ def test_unknown_names_and_invalid_options_are_refused(chosen: dict[str, Any], w
     assert str(refused.value).startswith(why)
 
 
-# Hints
-
-
 @pytest.mark.parametrize(
     ("filters", "notes"),
     [
@@ -247,9 +232,6 @@ def test_a_hint_without_a_rule_causes_a_note(filters: Any, notes: tuple[str, ...
     hints = Hints(query='["=", 1, 1]', same_host=(uid(1, "b"),))
     assert ChoicePolicy.from_names(filters).unheeded(a_request(hints=hints)) == notes
     assert ChoicePolicy.from_names(filters).unheeded(a_request()) == ()
-
-
-# Alike
 
 
 def kinds(policy: ChoicePolicy, *alternatives: Alternative) -> int:
@@ -279,32 +261,30 @@ def test_fields_that_no_rule_reads_do_not_distinguish_requests(
     assert kinds(policy, a_wish(**fields), a_wish(a_request(2, **other))) == 1
 
 
+MEMBERS = [{"group": GROUP, "members": {FIRST: number}} for number in (1, 2)]
+
+
 @pytest.mark.parametrize(
-    ("fields", "other", "filters", "weighers"),
+    ("fields", "other", "enabled"),
     [
-        ({"project": "p"}, {"project": "q"}, ["aggregate_multi_tenancy_isolation"], []),
-        ({"image": None}, {"image": Image(name="i")}, [], ["image_cached"]),
-        ({}, {"flavor": OTHER}, ["aggregate_type_affinity"], []),
-        ({"hints": Hints(query="[]")}, {}, ["json"], []),
-        ({"zone": "a"}, {"zone": "b"}, ["zone"], []),
-        ({"preferred": {"A": 1.0}}, {}, [], ["preferred_traits"]),
-        (
-            {"group": GROUP, "members": {FIRST: 1}},
-            {"group": GROUP, "members": {FIRST: 2}},
-            [],
-            ["soft_affinity"],
-        ),
-        ({"same": frozenset([FIRST])}, {"same": frozenset([SECOND])}, [], []),
-        ({"current_roots": frozenset([FIRST])}, {}, [], []),
-        ({"forced_host": "host1"}, {}, [], []),
-        ({"notes": ("odd",)}, {}, [], []),
-        ({"alternative_index": 1}, {}, [], []),
-        ({"metadata": {"a": "b"}}, {}, ["mine:no_thirteen"], []),
+        ({"project": "p"}, {"project": "q"}, "aggregate_multi_tenancy_isolation"),
+        ({"image": None}, {"image": Image(name="i")}, "image_cached"),
+        ({}, {"flavor": OTHER}, "aggregate_type_affinity"),
+        ({"hints": Hints(query="[]")}, {}, "json"),
+        ({"zone": "a"}, {"zone": "b"}, "zone"),
+        ({"preferred": {"A": 1.0}}, {}, "preferred_traits"),
+        (*MEMBERS, "soft_affinity"),
+        ({"same": frozenset([FIRST])}, {"same": frozenset([SECOND])}, ""),
+        ({"current_roots": frozenset([FIRST])}, {}, ""),
+        ({"forced_host": "host1"}, {}, ""),
+        ({"notes": ("odd",)}, {}, ""),
+        ({"alternative_index": 1}, {}, ""),
+        ({"metadata": {"a": "b"}}, {}, "mine:no_thirteen"),
     ],
 )
-def test_fields_that_a_rule_reads_distinguish_requests(
-    fields: Any, other: Any, filters: Any, weighers: Any
-) -> None:
+def test_fields_that_a_rule_reads_distinguish_requests(fields: Any, other: Any, enabled: str) -> None:
+    weighers = [enabled] if enabled in WEIGHERS else []
+    filters = [enabled] if enabled and not weighers else []
     policy = ChoicePolicy.from_names(filters, weighers, custom=OWN)
     assert kinds(policy, a_wish(**fields), a_wish(**other)) == 2
 
@@ -429,13 +409,10 @@ def test_hosts_that_placement_excluded_are_not_checked_again() -> None:
     everybody, _ = seen_at_once([the_facts(1, traits=(DISABLED,))])
     alternative, admits = a_wish(), RULES["enabled"]().admits
     assert admits is not None
-    told = Alternative(
-        alternative.request, alternative.flavor, replace(alternative.question, root_forbidden=(DISABLED,))
-    )
-    assert [np.broadcast_to(admits(everybody, one), 1).tolist() for one in (alternative, told)] == [
-        [False],
-        [True],
-    ]
+    question = replace(alternative.question, root_forbidden=(DISABLED,))
+    told = Alternative(alternative.request, alternative.flavor, question)
+    admitted = [np.broadcast_to(admits(everybody, each), 1).item() for each in (alternative, told)]
+    assert admitted == [False, True]
 
 
 @pytest.mark.parametrize("name", MASKED)

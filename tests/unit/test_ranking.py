@@ -69,9 +69,6 @@ def test_alternates_are_the_next_best_hosts_and_not_reserved() -> None:
     assert [entry.root for entry in hall.pending.unsettled] == [uid(2, "c")]
 
 
-# Alternates
-
-
 def test_alternates_are_the_next_best_of_the_same_cell() -> None:
     ranking = ranked(free(1, 8192), free(2, 6000, cell="cell2"), free(3, 5000), free(4, 4000), free(5, 3000))
     chosen = take(ranking).root
@@ -159,9 +156,8 @@ def test_each_cell_has_its_own_roomiest_hosts() -> None:
 
 
 def test_a_roomy_host_that_has_filled_is_not_used() -> None:
-    ranking = ranked(
-        *(free(position, 1024, vcpus=9) for position in (1, 2, 3)), free(4, 9216, vcpus=4), policy=PACKING
-    )
+    hosts = [free(position, 1024, vcpus=9) for position in (1, 2, 3)]
+    ranking = ranked(*hosts, free(4, 9216, vcpus=4), policy=PACKING)
     assert spares(ranking, 2)[1] == "host4"
     picks = [take(ranking) for _ in range(7)]
     assert Counter(pick.root for pick in picks)[uid(4, "c")] == 4
@@ -170,18 +166,12 @@ def test_a_roomy_host_that_has_filled_is_not_used() -> None:
     assert len(spares(ranking, 2)) == 2
 
 
-# The record
-
-
 def test_the_record_has_the_scores_of_the_chosen_host() -> None:
     pick = take(ranked(free(1, 4096, 4), free(2, 8192, 8)), several=2)
     assert pick.decision(uid(2, "c"), ()).scores == {"ram": 1, "cpu": 1, "total": 2}
     assert pick.decision(uid(1, "c"), ()).scores == {"ram": 0.5, "cpu": 0.5, "total": 1}
     assert [scale.weigher for scale in pick.record.scales] == ["ram", "cpu"]
-    assert [(host.host, host.values) for host in pick.record.hosts] == [
-        ("host2", (8192, 8)),
-        ("host1", (4096, 4)),
-    ]
+    assert {host.host: host.values for host in pick.record.hosts} == {"host2": (8192, 8), "host1": (4096, 4)}
 
 
 def test_better_hosts_that_were_refused_are_recorded_with_the_rule() -> None:
@@ -191,10 +181,8 @@ def test_better_hosts_that_were_refused_are_recorded_with_the_rule() -> None:
     policy = ChoicePolicy(rules=(Rule("even_hosts", odd),))
     ranking = ranked(*(free(number, 1024 * number) for number in range(2, 6)), policy=policy)
     pick = take(ranking)
-    assert [(host.host, host.refused) for host in pick.record.hosts] == [
-        ("host5", "even_hosts: an odd host"),
-        ("host4", ""),
-    ]
+    refused = [(host.host, host.refused) for host in pick.record.hosts]
+    assert refused == [("host5", "even_hosts: an odd host"), ("host4", "")]
     assert best_first(ranking) == ["host4", "host2"]
     assert [
         (removal.constraint, removal.removed, removal.hosts) for removal in ranking.verdicts.removals()
@@ -218,9 +206,8 @@ def test_removals_are_counted_by_rule_and_near_misses_named() -> None:
         ("enabled", 1, 2, "disabled", ("host1",)),
         ("io_ops", 1, 1, "io_ops", ("host2",)),
     ]
-    assert [(miss.host, miss.lacks) for miss in shortage.nearest] == [
-        ("host2", "building 8 already, at most 8 at once")
-    ]
+    [miss] = shortage.nearest
+    assert (miss.host, miss.lacks) == ("host2", "building 8 already, at most 8 at once")
 
 
 @pytest.mark.parametrize(
@@ -248,11 +235,8 @@ def test_a_forced_host_is_used_against_the_rules() -> None:
 def test_soft_group_policies_outweigh_spreading(policy: Literal["soft-affinity"], first: str) -> None:
     states = [a_state(1, building=3, load=1.0), a_state(2), a_state(3, building=3, load=1.0)]
     hall = a_hall(free(1, 2048), free(2, 4096), free(3, 2048), states=states)
-    members: dict[str, tuple[str, ...]] = {
-        uid(1, "f"): (uid(1, "c"),),
-        uid(2, "f"): (uid(2, "c"),),
-        uid(3, "f"): (uid(1, "c"),),
-    }
+    members: dict[str, tuple[str, ...]]
+    members = {uid(number, "f"): (uid(host, "c"),) for number, host in ((1, 1), (2, 2), (3, 1))}
     group = ServerGroup(id=uid(1, "e"), name="g", policy=policy, members=members)
     ranking = hall.choosing().rank(replace(hall.alternative(a_request()), group=group), "s")
     assert hosts_of(take(ranking))[0] == first
@@ -311,9 +295,7 @@ ROWS = [
     row("ram", HOST, PLAIN, 8192, "free"),
     row("ram", the_facts(free={"CUSTOM_BAREMETAL": 1}), PLAIN, 0, "has none"),
     row("cpu", HOST, PLAIN, 8, "free"),
-    row("cpu", the_facts(free={}), PLAIN, 0, "has none"),
     row("disk", HOST, PLAIN, 80, "free"),
-    row("disk", the_facts(free={}), PLAIN, 0, "has none"),
     row("io_ops", the_facts(building=2, sent=1), PLAIN, 3, "its own and those sent there"),
     row("io_ops", HOST, PLAIN, 0, "not reported"),
     row("load", the_facts(load=0.75), PLAIN, 0.75, "reported"),
@@ -325,21 +307,15 @@ ROWS = [
     row("pci", the_facts(free={"PGPU": 3, "CUSTOM_GPU": 4}), PLAIN, 95, "other classes",
      classes=["CUSTOM_GPU"]),
     row("pci", the_facts(free={"PCI_DEVICE": 5000}), PLAIN, 0, "very many"),
-    row("pci", HOST, PLAIN, 99, "no classes", classes=[]),
     row("soft_affinity", HOST, joining("soft-affinity"), 2, "members"),
     row("soft_affinity", HOST, joining("soft-anti-affinity"), 0, "of another policy"),
-    row("soft_affinity", HOST, PLAIN, 0, "no group"),
     row("soft_anti_affinity", HOST, joining("soft-anti-affinity"), -2, "members"),
     row("soft_anti_affinity", HOST, joining("anti-affinity"), 0, "of another policy"),
-    row("soft_anti_affinity", HOST, PLAIN, 0, "no group"),
     row("build_failure", the_facts(failures=1.5), PLAIN, -1.5, "fading"),
-    row("build_failure", HOST, PLAIN, 0, "none"),
     row("num_instances", the_facts(instances=3, sent=1), PLAIN, 4, "its own and those sent there"),
-    row("num_instances", HOST, PLAIN, 0, "not reported"),
     row("image_properties", MIXED, LINUX, 5, "alike"),
     row("image_properties", MIXED, LINUX, 6, "only those named count",
      image_props_weight_setting={"os_type": 2}),
-    row("image_properties", HOST, LINUX, 0, "not reported"),
     row("image_properties", MIXED, PLAIN, 0, "no image"),
     row("metrics", the_facts(metrics={"t": 40.0}), PLAIN, 0, "none counts"),
     row("metrics", the_facts(metrics={"t": 40.0, "p": 3.0}), PLAIN, -34, "each by its ratio",
@@ -350,10 +326,8 @@ ROWS = [
     row("preferred_traits", the_facts(traits=("A", "C")), preferring(A=2.0, B=4.0, C=0.5), 2.5,
      "those it has"),
     row("preferred_traits", HOST, preferring(A=2.0), 0, "none"),
-    row("preferred_traits", HOST, PLAIN, 0, "none preferred"),
     row("image_cached", the_facts(images=("bsd", "linux")), LINUX, 1, "cached"),
     row("image_cached", the_facts(images=("bsd",)), LINUX, 0, "not cached"),
-    row("image_cached", HOST, LINUX, 0, "not reported"),
     row("image_cached", the_facts(images=("",)), PLAIN, 0, "no image"),
 ]  # fmt: skip
 

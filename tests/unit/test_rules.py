@@ -50,7 +50,6 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
     ],
     "enabled": [
         ("not reported: enabled", HOST, PLAIN, None),
-        ("enabled", the_facts(enabled=True), PLAIN, None),
         ("disabled", the_facts(enabled=False), PLAIN, "disabled"),
         ("for a reason", the_facts(enabled=False, why_disabled="disk"), PLAIN, "disabled: disk"),
         ("forced down", the_facts(forced_down=True), PLAIN, "forced down by an operator"),
@@ -69,8 +68,6 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         ("seven builds", the_facts(building=7), PLAIN, None),
         ("eight builds", the_facts(building=8), PLAIN, "building 8 already, at most 8 at once"),
         ("ours count", the_facts(building=6, sent=2), PLAIN, "building 8 already, at most 8 at once"),
-        ("another limit", the_facts(building=1), PLAIN, "building 1 already, at most 1 at once",
-         {"max_io_ops_per_host": 1}),
         (
             "the least of its aggregates",
             the_facts(
@@ -82,8 +79,6 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
             PLAIN,
             "building 2 already, at most 2 at once",
         ),
-        ("an aggregate allows more", the_facts(1, an_aggregate(max_io_ops_per_host="20"), building=19), PLAIN,
-         None),
         ("what an aggregate says is no number",
          the_facts(1, an_aggregate(max_io_ops_per_host="lots"), building=8), PLAIN,
          "building 8 already, at most 8 at once"),
@@ -92,12 +87,9 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         ("two builds failed, and one long ago", the_facts(failures=2.4), PLAIN, None),
         ("three failed", the_facts(failures=3.0), PLAIN,
          "builds failed there recently (3.0, fading): left alone from 2.5"),
-        ("more are borne", the_facts(failures=3.0), PLAIN, None, {"max_build_failures": 4.0}),
     ],
     "num_instances": [
         ("not reported: none", HOST, PLAIN, None),
-        ("49", the_facts(instances=49), PLAIN, None),
-        ("50", the_facts(instances=50), PLAIN, "50 instances there already, at most 50"),
         ("ours count", the_facts(instances=49, sent=1), PLAIN, "50 instances there already, at most 50"),
         ("its aggregate allows fewer", the_facts(1, an_aggregate(max_instances_per_host="3"), instances=3),
          PLAIN, "3 instances there already, at most 3"),
@@ -105,7 +97,6 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
          {"max_instances_per_host": 2}),
     ],
     "metrics": [
-        ("none that counts", HOST, PLAIN, None),
         ("reported", the_facts(metrics={"t": 1.0}), PLAIN, None, {"weight_setting": {"t": 1.0}}),
         ("not reported yet", HOST, PLAIN, "it does not report t", {"weight_setting": {"t": 1.0}}),
         ("some reported", the_facts(metrics={"t": 1.0, "u": float("nan")}), PLAIN, "it does not report u, v",
@@ -113,7 +104,6 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
     ],
     "server_group_anti_affinity": [
         ("no group", HOST, PLAIN, None),
-        ("elsewhere", HOST, joining("anti-affinity", {ELSEWHERE: 1}), None),
         ("one there", HOST, joining("anti-affinity", {HERE: 1}), "1 of server group web there, at most 1"),
         ("two allowed", HOST, joining("anti-affinity", {HERE: 1}, most=2), None),
         ("it is there itself", HOST, joining("anti-affinity", {HERE: 1}, current_roots=frozenset([HERE])),
@@ -123,7 +113,6 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
     "server_group_affinity": [
         ("no group", HOST, PLAIN, None),
         ("the first of it", HOST, joining("affinity", {}), None),
-        ("others there", HOST, joining("affinity", {HERE: 1}), None),
         ("others elsewhere", HOST, joining("affinity", {ELSEWHERE: 1}), "none of server group web there"),
         ("soft", HOST, joining("soft-affinity", {ELSEWHERE: 1}), None),
     ],
@@ -143,8 +132,6 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
     "simple_cidr_affinity": [
         ("not asked for", HOST, PLAIN, None),
         ("in the same /24", the_facts(ip="10.0.0.9"), hinting(build_near_host_ip="10.0.0.1"), None),
-        ("in another", the_facts(ip="10.0.1.9"), hinting(build_near_host_ip="10.0.0.1"),
-         "its address 10.0.1.9 is not in 10.0.0.0/24"),
         ("in a wider one", the_facts(ip="10.0.1.9"), hinting(build_near_host_ip="10.0.0.1", cidr="/16"),
          None),
         ("no address", HOST, hinting(build_near_host_ip="10.0.0.1"), "it does not report its address"),
@@ -174,7 +161,6 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         ("a version beyond", the_facts(hypervisor_version=6002000),
          of_image(hypervisor_version_requires=">=6.0,<6.2"),
          "the image needs hypervisor version >=6.0,<6.2; it has 6.2.0"),
-        ("an unknown version", SAYS, of_image(img_hv_requested_version=">=6"), None),
         ("a version that is none", the_facts(hypervisor_version=6002000),
          of_image(img_hv_requested_version="new"), "the image needs hypervisor version 'new', which is none"),
         ("short addresses", the_facts(capabilities={"maxphysaddr_bits": "39"}),
@@ -186,8 +172,6 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         ("an isolated image elsewhere", HOST, of_image("secret"),
          "image 'secret' runs on isolated hosts only",
          {"isolated_images": ["secret"], "isolated_hosts": ["host2"]}),
-        ("an isolated image there", HOST, of_image("secret"), None,
-         {"isolated_images": ["secret"], "isolated_hosts": [HERE]}),
         ("another there", HOST, PLAIN, "it is only for isolated images", {"isolated_hosts": ["host1"]}),
         (
             "another there, which may be",
@@ -240,7 +224,6 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
          wants(ssd="true", aggregate_instance_extra_specs__memory=">= 64"), None),
         ("not met", the_facts(1, an_aggregate(memory="32, 48")), wants(memory=">= 64"),
          "its aggregates are to have memory >= 64; they say 32, 48"),
-        ("not said", HOST, wants(ssd="true"), "its aggregates are to have ssd true; they do not say it"),
     ],
     "compute_capabilities": [
         ("nothing demanded", HOST, PLAIN, None),
@@ -249,7 +232,6 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
          wants(capabilities__cpu_info__arch="s== x86_64"), None),
         ("not met", the_facts(hypervisor="kvm"), wants(capabilities__hypervisor_type="s== qemu"),
          "hypervisor_type is to be s== qemu; it is kvm"),
-        ("missing", SAYS, wants(capabilities__gpu="1"), "gpu is to be 1; it does not say"),
         ("empty", the_facts(hypervisor=""), wants(capabilities__hypervisor_type="xen"),
          "hypervisor_type is to be xen; it does not say"),
         ("without a scope: not meant for it", SAYS, wants(gpu="1"), None),

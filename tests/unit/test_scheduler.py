@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,6 @@ from bus.errors import AnswerRefused, NoAnswer, Poison, Retry, Unavailable
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostFailed
 from bus.queries import FindCandidates
 from bus.requests import Flavor
-from bus.resources import FindProviders, ProvidersFound
 from bus.vocabulary import Contended
 from scheduler_worker import ChoicePolicy, replay
 from scheduler_worker.core.order import MAX_SPEC_BYTES, MAX_SPECS_BYTES
@@ -40,7 +40,7 @@ from tests.support.scheduler_builders import (
     a_request,
     a_state,
 )
-from tests.support.schedulers import scheduler_of
+from tests.support.schedulers import messages_of, scheduler_of
 
 BIG = Flavor(name="big", vcpus=8, memory_mb=1024)
 LITTLE = {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}
@@ -57,22 +57,14 @@ def hosts(count: int, **fields: object) -> FakePlacement:
     return FakePlacement.of(*(a_candidate(number, **fields) for number in range(count)))  # type: ignore[arg-type]
 
 
-async def said(scheduler: Scheduler, *requests: BuildRequested) -> list[BuildPlaced | BuildUnplaceable]:
-    messages: list[BuildPlaced | BuildUnplaceable] = []
-    for verdict in await scheduler.place_many(requests):
-        assert not isinstance(verdict, Retry | Poison), verdict
-        messages += verdict
-    return messages
-
-
 async def placed(scheduler: Scheduler, *requests: BuildRequested) -> list[BuildPlaced]:
-    messages = await said(scheduler, *requests)
+    messages = await messages_of(scheduler, *requests)
     assert all(isinstance(message, BuildPlaced) for message in messages), messages
     return [message for message in messages if isinstance(message, BuildPlaced)]
 
 
 async def unplaceable(scheduler: Scheduler, request: BuildRequested) -> BuildUnplaceable:
-    (message,) = await said(scheduler, request)
+    (message,) = await messages_of(scheduler, request)
     assert isinstance(message, BuildUnplaceable)
     return message
 
@@ -81,9 +73,6 @@ async def retry(scheduler: Scheduler, request: BuildRequested) -> Retry:
     (verdict,) = await scheduler.place_many([request])
     assert isinstance(verdict, Retry), verdict
     return verdict
-
-
-# A host is found
 
 
 async def test_a_request_gets_a_claimed_host_and_alternates() -> None:
@@ -128,9 +117,7 @@ async def test_choices_count_before_placement_shows_them() -> None:
     placement = hosts(8, free={"VCPU": 8, "MEMORY_MB": 1024, "DISK_GB": 0})
     placement.source.lag = True
     scheduler = a_scheduler(placement, policy=ChoicePolicy.from_names(weighers=[]))
-    messages = [
-        message for number in range(8) for message in await placed(scheduler, a_request(number, flavor=BIG))
-    ]
+    messages = [(await placed(scheduler, a_request(number, flavor=BIG)))[0] for number in range(8)]
     assert len({message.chosen.root for message in messages}) == 8
     assert all(message.decision.refused == () for message in messages)
 
@@ -160,9 +147,6 @@ async def test_alternates_are_in_the_chosen_cell_and_not_chosen_for_other_instan
         alternates = {alternate.root for alternate in message.alternates}
         assert alternates and not chosen & alternates
         assert {cells[root] for root in (message.chosen.root, *alternates)} == {message.cell}
-
-
-# Delivered more than once
 
 
 async def test_a_redelivered_request_is_answered_from_its_allocations() -> None:
@@ -195,22 +179,6 @@ async def test_a_redelivered_request_on_a_full_unreported_host_is_described_from
     assert placement.retired == {}
 
 
-async def test_allocations_of_many_builds_are_read_together() -> None:
-    placement = hosts(40)
-    request = a_request(instances=30)
-    await placed(a_scheduler(placement), request)
-    asked: list[FindProviders] = []
-    providers = placement.providers
-
-    async def look_up(question: FindProviders) -> ProvidersFound:
-        asked.append(question)
-        return await providers(question)
-
-    scheduler = scheduler_of(placement, providers=look_up)
-    assert len(await placed(scheduler, request, a_request(2, instances=2))) == 32
-    assert len(asked) == 1
-
-
 async def test_a_foreign_consumer_with_allocations_is_unplaceable_and_keeps_them(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -239,7 +207,7 @@ async def test_a_consumer_emptied_by_another_client_is_unplaceable() -> None:
 async def test_a_build_that_has_ended_is_not_mentioned_again() -> None:
     placement = hosts(3)
     placement.retired[a_request().instances[0]] = "active, then deleted"
-    assert await said(a_scheduler(placement), a_request()) == []
+    assert await messages_of(a_scheduler(placement), a_request()) == []
     assert placement.held == {}
 
 
@@ -292,9 +260,6 @@ async def test_a_half_fenced_order_is_fenced_to_the_end() -> None:
     assert placement.held == {}
 
 
-# Races
-
-
 async def test_a_host_that_fills_up_gives_way_to_the_next_choice() -> None:
     placement = hosts(3)
     placement.source.lag = True
@@ -329,11 +294,8 @@ async def test_after_full_choices_other_hosts_are_searched() -> None:
 async def test_a_changed_host_is_retried_and_a_deleted_one_comes_last(
     refusal: type[Moved | NoSuchProvider],
 ) -> None:
-    placement = FakePlacement.of(
-        a_candidate(1, free={"VCPU": 1}),
-        *(a_candidate(number, free={"VCPU": 9}) for number in range(2, 5)),
-        a_candidate(5, free={"VCPU": 1}),
-    )
+    sizes = {1: 1, 2: 9, 3: 9, 4: 9, 5: 1}
+    placement = FakePlacement.of(*(a_candidate(number, free={"VCPU": n}) for number, n in sizes.items()))
     refusing = [refusal]
     claim_many = placement.claim_many
 
@@ -399,9 +361,6 @@ async def test_lost_races_end_in_a_reason_only_when_patience_is_at_its_end() -> 
     assert "asked 1 VCPU, 0 free" in message.reason
     assert message.decision.refused
     assert message.instances[0] in placement.unplaceable
-
-
-# No host
 
 
 async def test_no_host_is_published_after_the_consumer_is_retired() -> None:
@@ -538,9 +497,6 @@ async def test_many_large_requests_take_turns() -> None:
     assert len(placement.held) == 5 * 400 + 1
 
 
-# Trouble
-
-
 async def test_placement_away_is_not_no_capacity() -> None:
     class Away(PlainSource):
         def search(self, question: FindCandidates, *, empty: bool = False) -> PlainSourceSearch:
@@ -586,19 +542,12 @@ async def test_a_query_that_placement_refuses_does_not_fail_the_batch() -> None:
         return await claim_many(orders)
 
     scheduler = scheduler_of(placement, claim_many=strict)
-    one, two, three, four = await said(
-        scheduler,
-        a_request(1),
-        a_request(2, flavor=Flavor(name="f", vcpus=3)),
-        a_request(3, project="bad"),
-        a_request(4),
-    )
-    assert isinstance(one, BuildPlaced)
-    assert isinstance(two, BuildUnplaceable)
-    assert two.reason == "no such resource class"
-    assert isinstance(three, BuildUnplaceable)
-    assert three.reason == "placement.claim: project"
-    assert isinstance(four, BuildPlaced)
+    fields: list[dict[str, Any]] = [{}, {"flavor": Flavor(name="f", vcpus=3)}, {"project": "bad"}, {}]
+    requests = [a_request(number, **given) for number, given in enumerate(fields)]
+    one, two, three, four = await messages_of(scheduler, *requests)
+    assert isinstance(one, BuildPlaced) and isinstance(four, BuildPlaced)
+    assert isinstance(two, BuildUnplaceable) and two.reason == "no such resource class"
+    assert isinstance(three, BuildUnplaceable) and three.reason == "placement.claim: project"
 
 
 async def test_an_unplaceable_request_that_cannot_be_fenced_is_retried() -> None:
@@ -649,18 +598,14 @@ async def test_claims_are_released_if_no_conductor_consumes_them_for_a_minute() 
     assert placement.held == {}
 
 
-# What befell builds that were sent somewhere
-
-
 @pytest.mark.parametrize(("ours", "failures"), [(True, 2.0), (False, 0.0)])
 async def test_failures_caused_by_the_host_are_counted(ours: bool, failures: float) -> None:
     scheduler, root = a_scheduler(hosts(2)), uid(1, "c")
-    for number in range(2):
-        await scheduler.on_host_failed(
-            HostFailed(
-                root=root, host="host1", agent="agent1", cell="cell1", build=uid(number), attempt=1, ours=ours
-            )
-        )
+    failed = HostFailed(
+        root=root, host="host1", agent="agent1", cell="cell1", build=uid(1), attempt=1, ours=ours
+    )
+    for _ in range(2):
+        await scheduler.on_host_failed(failed)
     now = scheduler.clock.monotonic()
     assert failed_builds(scheduler.book, "cell1", root, now) == failures
     assert failed_builds(scheduler.book, "cell1", uid(0, "c"), now) == 0.0

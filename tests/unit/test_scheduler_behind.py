@@ -169,12 +169,6 @@ def chosen(pending: PendingChoices, resources: Resources = ONE) -> PendingChoice
     return pending.enter(structs.replace(a_candidate(1), root=ROOT, allocations={ROOT: resources}))
 
 
-def test_choices_add_up(source: PlainSource, pending: PendingChoices) -> None:
-    chosen(pending)
-    chosen(pending, {"VCPU": 2})
-    assert source.taken(ROOT) == {"VCPU": 3, "MEMORY_MB": 512}
-
-
 def test_a_failed_claim_releases_its_reservation_once(source: PlainSource, pending: PendingChoices) -> None:
     first, second = chosen(pending), chosen(pending)
     pending.drop(first)
@@ -300,9 +294,6 @@ async def test_a_scheduler_silent_for_some_seconds_has_no_slice() -> None:
     assert list(roster.live) == ["b"]
 
 
-# What it does to the order of hosts
-
-
 def a_shared_hall(own: str, *schedulers: str) -> tuple[Hall, set[str]]:
     hall = a_hall(*(free(number, 1024 * number, vcpus=1) for number in range(1, 31)))
     hall.hosts.level()
@@ -332,14 +323,6 @@ def test_a_single_scheduler_and_requests_with_named_hosts_ignore_slices() -> Non
     theirs = freest_first({host.host for host in hall.source.hosts()} - mine)[0]
     pick = take(hall.rank(a_request(wanted_host=theirs)))
     assert hosts_of(pick) == [theirs] and not pick.crossed
-
-
-def test_a_host_outside_stays_behind_ours_when_it_is_weighed_again() -> None:
-    hall, mine = a_shared_hall("a", "a", "b")
-    ranking = hall.rank()
-    picks = [take(ranking) for _ in range(len(mine) + 3)]
-    ranking.put_back([*picks[:2], *picks[-2:]])  # two of ours are free again, and two of theirs
-    assert hosts_of(take(ranking, 3))[:2] == freest_first(mine)[:2]
 
 
 def test_hosts_outside_that_differ_by_next_to_nothing_keep_their_order() -> None:

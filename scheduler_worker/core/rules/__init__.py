@@ -33,20 +33,10 @@ RULES: Mapping[str, Callable[..., Rule]] = {
 }
 
 # Nova's default filters, and filters that apply only if a request or an aggregate uses them:
-DEFAULT_RULES = (
-    "up",
-    "enabled",
-    "zone",
-    "io_ops",
-    "compute_capabilities",
-    "image_properties",
-    "server_group_anti_affinity",
-    "server_group_affinity",
-    "same_host",
-    "different_host",
-    "simple_cidr_affinity",
-    "aggregate_multi_tenancy_isolation",
-)
+DEFAULT_RULES = """
+    up enabled zone io_ops compute_capabilities image_properties server_group_anti_affinity
+    server_group_affinity same_host different_host simple_cidr_affinity aggregate_multi_tenancy_isolation
+""".split()  # noqa: SIM905 - shorter than a list
 
 # What Nova calls them, and what berth did; the class's name may have its module before it.
 RULES_CALLED: Mapping[str, tuple[str, ...]] = {

@@ -22,9 +22,7 @@ from scheduler_worker.core.rule import Alternative, HostFacts, Number, Rule, Vie
 TENANT = "filter_tenant_id"  # and whatever begins so: one key holds only so many
 _AGGREGATES = "aggregate_instance_extra_specs:"
 _IMAGES = ("hw_", "img_", "os_")  # how properties of images begin
-_OLDER = frozenset(
-    ("architecture", "hypervisor_type", "hypervisor_version_requires", "vm_mode", "auto_disk_config")
-)
+_OLDER = {"architecture", "hypervisor_type", "hypervisor_version_requires", "vm_mode", "auto_disk_config"}
 
 
 def aggregate_multi_tenancy_isolation() -> Rule:
@@ -77,13 +75,10 @@ def aggregate_image_properties_isolation(
                 return f"its aggregates are for images with {name} {', '.join(named)}, not {value}"
         return None
 
-    return array_rule(
-        "aggregate_image_properties_isolation",
-        admits,
-        why,
-        lambda alternative: any(properties(alternative)),
-        reads=("image",),
-    )
+    def concerns(alternative: Alternative) -> bool:
+        return any(properties(alternative))
+
+    return array_rule("aggregate_image_properties_isolation", admits, why, concerns, reads=("image",))
 
 
 def aggregate_instance_extra_specs() -> Rule:
@@ -103,13 +98,11 @@ def aggregate_instance_extra_specs() -> Rule:
                 return f"its aggregates are to have {key} {demand}; {reported}"
         return None
 
-    return array_rule(
-        "aggregate_instance_extra_specs",
-        admits,
-        why,
-        lambda alternative: any(demands(alternative.flavor.extra_specs, _AGGREGATES)),
-        reads=("flavor.extra_specs",),
-    )
+    def concerns(alternative: Alternative) -> bool:
+        return any(demands(alternative.flavor.extra_specs, _AGGREGATES))
+
+    reads = ("flavor.extra_specs",)
+    return array_rule("aggregate_instance_extra_specs", admits, why, concerns, reads=reads)
 
 
 def demands(extra_specs: Mapping[str, str], scope: str) -> Iterator[tuple[str, str, bool]]:
@@ -194,12 +187,10 @@ def image_properties(*, image_properties_default_architecture: str = "") -> Rule
                 return f"the image needs {property_name} {needed}; {reported}"
         return _version(image, state) or _address_bits(image, state)
 
-    return Rule(
-        "image_properties",
-        refuses,
-        reads=("image",),
-        concerns=lambda alternative: alternative.request.image is not None,
-    )
+    def concerns(alternative: Alternative) -> bool:
+        return alternative.request.image is not None
+
+    return Rule("image_properties", refuses, reads=("image",), concerns=concerns)
 
 
 def isolated_hosts(
@@ -224,9 +215,8 @@ def isolated_hosts(
             return "it is only for isolated images"
         return None
 
-    return Rule(
-        "isolated_hosts", refuses, reads=("image",), concerns=lambda alternative: bool(hosts or images)
-    )
+    any_isolated = bool(hosts or images)
+    return Rule("isolated_hosts", refuses, reads=("image",), concerns=lambda alternative: any_isolated)
 
 
 def _of(image: Image, names: Sequence[str]) -> str:
@@ -294,12 +284,10 @@ def compute_capabilities() -> Rule:
                 return f"{path} is to be {demand}; {f'it is {value}' if value else 'it does not say'}"
         return None
 
-    return Rule(
-        "compute_capabilities",
-        refuses,
-        reads=("flavor.extra_specs",),
-        concerns=lambda alternative: any(demands(alternative.flavor.extra_specs, _CAPABILITIES)),
-    )
+    def concerns(alternative: Alternative) -> bool:
+        return any(demands(alternative.flavor.extra_specs, _CAPABILITIES))
+
+    return Rule("compute_capabilities", refuses, reads=("flavor.extra_specs",), concerns=concerns)
 
 
 def json() -> Rule:
@@ -312,9 +300,7 @@ def json() -> Rule:
         except UnreadableQuery as problem:
             return f"the query means nothing: {problem}"
 
-    return Rule(
-        "json",
-        refuses,
-        reads=("hints.query",),
-        concerns=lambda alternative: bool(alternative.request.hints.query),
-    )
+    def concerns(alternative: Alternative) -> bool:
+        return bool(alternative.request.hints.query)
+
+    return Rule("json", refuses, reads=("hints.query",), concerns=concerns)

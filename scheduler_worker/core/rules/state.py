@@ -26,9 +26,8 @@ def server_group_anti_affinity() -> Rule:
         members, group = alternative.members.get(host.root, 0), alternative.group
         return f"{members} of server group {group.name} there, at most {group.max_per_host}" if group else ""
 
-    return array_rule(
-        "server_group_anti_affinity", admits, why, concerns, code="server_group", reads=(GROUP,)
-    )
+    name = "server_group_anti_affinity"
+    return array_rule(name, admits, why, concerns, code="server_group", reads=(GROUP,))
 
 
 def server_group_affinity() -> Rule:
@@ -167,11 +166,7 @@ def zone() -> Rule:
         host_zone = host.zone or (host.state.zone if host.state is not None else "")
         if not asked or host_zone == asked:
             return None
-        zones = (
-            [host_zone, *host.metadata("availability_zone")]
-            if host_zone
-            else [*host.metadata("availability_zone")]
-        )
+        zones = [*([host_zone] if host_zone else ()), *host.metadata("availability_zone")]
         if asked in zones:
             return None
         return f"in zone {', '.join(map(repr, zones)) or repr('')}, not in {asked!r}"
