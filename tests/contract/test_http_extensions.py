@@ -181,11 +181,6 @@ async def test_only_answers_to_reads_have_an_etag(near: HttpPlacement) -> None:
 # Health
 
 
-async def test_health_needs_no_token(near: HttpPlacement) -> None:
-    for path in ("/healthz", "/readyz", "/metrics"):
-        assert (await near.client.get(path)).status_code == 200
-
-
 async def test_readiness_fails_while_the_database_is_unavailable(
     near: HttpPlacement, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,10 +3,8 @@
 Those tests run on both databases, too (`make compliance`).
 """
 
-import json
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +14,7 @@ from bus.aggregates import AggregateEditAnswered, AggregateEditRequested, Change
 from bus.claims import ReleaseRequested
 from bus.openstack import KeystoneUnavailable
 from bus.vocabulary import Contended
-from placement_worker.http.access import DEFAULTS, Headers, Identity, TokenFile
+from placement_worker.http.access import DEFAULTS, Headers, Identity
 from placement_worker.http.app import Resource
 from placement_worker.http.errors import BAD_VALUE, CONCURRENT_UPDATE, DUPLICATE_NAME, UNDEFINED
 from placement_worker.http.keystone import Unauthorized
@@ -100,19 +98,6 @@ async def test_the_last_project_of_a_query_is_the_one_that_counts(near: HttpPlac
     path = "/usages?project_id=mine&project_id=yours"
     answer = await near("GET", path, token="u", x_roles="reader", x_project_id="mine")
     assert answer.status_code == 403
-
-
-async def test_tokens_identify_the_client(tmp_path: Path) -> None:
-    tokens = [
-        {"token": "s3cret", "user": "nova", "project": "service", "roles": ["service"]},
-        {"token": "r3ader", "user": "ann", "project": "mine", "roles": ["reader"]},
-    ]
-    (tmp_path / "tokens.json").write_text(json.dumps({"tokens": tokens}))
-    async with opened(authenticate=TokenFile(tmp_path / "tokens.json")) as near:
-        assert (await near("GET", "/resource_providers", token="s3cret")).status_code == 200
-        assert (await near("GET", "/resource_providers", token="admin")).status_code == 401
-        assert (await near("GET", "/resource_providers", token="r3ader", x_roles="admin")).status_code == 403
-        assert (await near("GET", "/usages?project_id=mine", token="r3ader")).status_code == 200
 
 
 async def a_request_without_a_token(headers: Headers) -> Identity | None:

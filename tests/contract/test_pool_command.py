@@ -1,26 +1,19 @@
 """`berth pool`: resources that hosts share."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from berth import wiring
 from berth.commands import pools
 from berth.settings import BadSetting
-from bus import topics
 from bus.claims import Claimed
-from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
-from bus.groups import FindGroups
-from bus.local import LocalBroker, LocalTransport
-from bus.reports import Inventory
-from placement_worker import Placement, placement_worker
-from tests.support.command_line import CommandLine
+from placement_worker import Placement
+from tests.support.command_line import CommandLine, a_served_placement
 from tests.support.ids import uid
-from tests.support.placement_builders import a_claim, a_placement, a_release, a_report, an_order, looking_for
-from tests.support.placement_calls import claim
+from tests.support.placement_builders import a_claim, a_release, a_report, an_order, looking_for
+from tests.support.placement_calls import claim, report
 
 NFS = ("create", "nfs", "--resource", "DISK_GB=100", "--reserved", "DISK_GB=10")
 Pool = Callable[..., Awaitable[str]]
@@ -29,19 +22,9 @@ Pool = Callable[..., Awaitable[str]]
 @pytest.fixture
 async def placement(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Placement]:
     """Three hosts without disks."""
-    broker = LocalBroker()
-    monkeypatch.setattr(wiring, "transport", lambda settings, name: LocalTransport(broker))
-    async with a_placement("sqlite+aiosqlite://", inline=True) as placement:
-        stopping = asyncio.Event()
-        async with Bus(LocalTransport(broker)) as bus, asyncio.TaskGroup() as running:
-            running.create_task(bus.serve(placement_worker(placement, bus.publish, ("c1",)), stopping))
-            await bus.asker(topics.GROUPS)(FindGroups())  # answered once it is served
-            stock = {"VCPU": Inventory(total=8)}
-            for number in (1, 2, 3):
-                report = a_report(number, inventories=stock)
-                assert await placement.reports.report_many([report]) == [None]
-            yield placement
-            stopping.set()
+    async with a_served_placement(monkeypatch, "c1") as placement:
+        assert await report(placement, *(a_report(number) for number in (1, 2, 3))) == [""] * 3
+        yield placement
 
 
 @pytest.fixture

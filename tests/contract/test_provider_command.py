@@ -1,6 +1,5 @@
 """`berth provider`, `class`, `trait` and `usage`: who has what, and assigning hosts to cells."""
 
-import asyncio
 import io
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -9,25 +8,20 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from berth import wiring
 from berth.__main__ import app
 from berth.commands import providers
 from berth.commands.providers import reset, reset_the_ownerless
 from berth.commands.terminal import Cli
 from berth.operations import host_states
 from berth.settings import BadSetting, Settings
-from bus import topics
 from bus.claims import Claimed
-from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
-from bus.groups import FindGroups
-from bus.local import LocalBroker, LocalTransport
 from bus.reports import Inventory
 from bus.resources import MakeProvider, SetInventories, SetTraits
-from placement_worker import Placement, placement_worker
-from tests.support.command_line import CommandLine, plainly
+from placement_worker import Placement
+from tests.support.command_line import CommandLine, a_served_placement, plainly
 from tests.support.ids import uid
-from tests.support.placement_builders import a_claim, a_placement, a_report, an_order
+from tests.support.placement_builders import a_claim, a_report, an_order
 from tests.support.placement_calls import claim, edit, find_providers
 
 SETTINGS = Settings().having(cells=("c1", "c2"))
@@ -36,16 +30,9 @@ SETTINGS = Settings().having(cells=("c1", "c2"))
 @pytest.fixture
 async def placement(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Placement]:
     """Host 1 is of c2 in truth, and c1 has reported it."""
-    broker = LocalBroker()
-    monkeypatch.setattr(wiring, "transport", lambda settings, name: LocalTransport(broker))
-    async with a_placement("sqlite+aiosqlite://", inline=True) as placement:
-        stopping = asyncio.Event()
-        async with Bus(LocalTransport(broker)) as bus, asyncio.TaskGroup() as running:
-            running.create_task(bus.serve(placement_worker(placement, bus.publish, ("c1", "c2")), stopping))
-            await bus.asker(topics.GROUPS)(FindGroups())  # answered once it is served
-            assert await placement.reports.report_many([a_report(1, sequence=7)]) == [None]
-            yield placement
-            stopping.set()
+    async with a_served_placement(monkeypatch, "c1", "c2") as placement:
+        assert await placement.reports.report_many([a_report(1, sequence=7)]) == [None]
+        yield placement
 
 
 async def said(root: str, cell: str, as_json: bool = False) -> str:

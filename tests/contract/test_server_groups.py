@@ -26,7 +26,7 @@ from bus.groups import (
 from bus.vocabulary import InUse, Taken
 from placement_worker import Placement
 from placement_worker.store.audit import breaches
-from tests.support.http_placement import a_door, error_of
+from tests.support.http_placement import a_door, claim_in_json, error_of
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, a_report, on_hosts
 
@@ -199,13 +199,7 @@ async def test_the_api_reports_a_violated_group_policy(url: str, placement: Plac
     await make(placement)
     await take(placement, a_claim(1, on_hosts(1), group=GROUP), a_claim(2, on_hosts(2), group=GROUP))
     async with a_door(url) as door:
-        body = {
-            "allocations": {H2: {"resources": {"VCPU": 1}}},
-            "consumer_generation": 1,
-            "consumer_type": "INSTANCE",
-            "project_id": "p1",
-            "user_id": "u1",
-        }
+        body = claim_in_json((H2, {"VCPU": 1}), generation=1)
         answer = await door("PUT", f"/allocations/{uid(1)}", body)
         status, _, why = error_of(answer)
         assert status == 409 and str(crowded(H2)) in why

@@ -1,8 +1,10 @@
 """Runs berth's commands inside a test's event loop; returns output and exit code."""
 
+import asyncio
 import io
 import json
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -10,9 +12,16 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from berth import wiring
 from berth.__main__ import app
 from berth.commands import options, terminal
 from berth.operations.publishing import leaves
+from bus import topics
+from bus.delivery.runner import Bus
+from bus.groups import FindGroups
+from bus.local import LocalBroker, LocalTransport
+from placement_worker import Placement, placement_worker
+from tests.support.placement_builders import a_placement
 from tests.support.waiting import in_time
 
 T = TypeVar("T")
@@ -24,6 +33,22 @@ async def plainly(work: Awaitable[T]) -> T:
     except BaseExceptionGroup as several:
         [problem] = leaves(several)
         raise problem from None
+
+
+@asynccontextmanager
+async def a_served_placement(patch: pytest.MonkeyPatch, *cells: str) -> AsyncIterator[Placement]:
+    """A placement on a bus in memory, which commands use too."""
+    broker, stopping = LocalBroker(), asyncio.Event()
+    patch.setattr(wiring, "transport", lambda settings, name: LocalTransport(broker))
+    async with (
+        a_placement("sqlite+aiosqlite://", inline=True) as placement,
+        Bus(LocalTransport(broker)) as bus,
+        asyncio.TaskGroup() as running,
+    ):
+        running.create_task(bus.serve(placement_worker(placement, bus.publish, cells), stopping))
+        await bus.asker(topics.GROUPS)(FindGroups())  # answered once it is served
+        yield placement
+        stopping.set()
 
 
 class CommandLine:

@@ -301,6 +301,16 @@ def test_a_move_to_the_same_host_is_allowed_in_an_anti_affinity_group() -> None:
     assert group.places == {X: {A}, LEFT: {A}} and list(group.breaches()) == []
 
 
+def test_an_instance_rejoins_the_group_of_its_holder() -> None:
+    there = moved()
+    group = grouped(there)
+    there.holders[X].group = there.holders[X].group_was = None
+    group.drop(X)
+    assert claim(order(takes_over()), there) == (DONE,)
+    assert there.holders[X].group == 7
+    assert group.places == {X: {A}} and group.holder_consumers == {}
+
+
 def test_an_order_that_fails_leaves_the_group_as_it_was() -> None:
     there = moved()
     group, untouched = grouped(there), grouped(moved())

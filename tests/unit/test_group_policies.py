@@ -211,6 +211,13 @@ def test_a_member_may_join_another_group_with_another_claim() -> None:
     assert (there.groups[7].places, there.groups[8].places) == ({}, {Z: frozenset((B,)), X: frozenset((B,))})
 
 
+def test_a_consumer_that_releases_everything_leaves_its_group() -> None:
+    there = world(group("anti-affinity"))
+    took(there, wants(X, on(A), group="group-7"))
+    assert took(there, wants(X, {}, generation=1)) == [0]
+    assert took(there, wants(X, on(A)), wants(Y, on(A), group="group-7")) == [0, 0]
+
+
 @pytest.mark.parametrize(
     ("name", "project", "there"),
     [("group-7", PROJECT, True), ("group-9", PROJECT, False), ("group-7", "p2", False)],

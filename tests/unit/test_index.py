@@ -49,26 +49,19 @@ def a_tree(
     return Tree(root, f"host-{number}", cell, f"agent-{number}", "", 1, False, (provider,))
 
 
-def index_of(*trees: Tree) -> Index:
-    index = Index()
-    for each in trees:
-        index.put(each, 1)
-    return index
-
-
 def pages(index: Index, query: FindCandidates, limit: int) -> list[CandidatesFound]:
-    query = msgspec.structs.replace(query, limit=limit)
+    query = replace(query, limit=limit)
     found = [page(index, query)]
     while found[-1].more is not None:
         assert len(found) < 100
-        found.append(page(index, msgspec.structs.replace(query, after=found[-1].more)))
+        found.append(page(index, replace(query, after=found[-1].more)))
     return found
 
 
 @pytest.mark.parametrize("limit", [1, 5, 12, 13])
 @pytest.mark.parametrize("seed", ["", "a", "bc", "q", "zz"])
 def test_pages_from_any_start_cover_all_hosts_once(seed: str, limit: int) -> None:
-    index = index_of(*(a_tree(number) for number in range(13)))
+    index = an_index([a_tree(number) for number in range(13)])
     query = FindCandidates(groups=looking_for({"VCPU": 1}).groups, seed=seed)
     hosts = [candidate.host for page in pages(index, query, limit) for candidate in page.candidates]
     begin = int(hosts[0].removeprefix("host-"))
@@ -76,7 +69,7 @@ def test_pages_from_any_start_cover_all_hosts_once(seed: str, limit: int) -> Non
 
 
 def test_a_change_is_taken_in_once_and_a_hole_is_remembered() -> None:
-    index = index_of(a_tree(1))
+    index = an_index([a_tree(1)])
     root = uid(1, "a")
     index.accept(1, [ProviderChange(root, root, 2, {"VCPU": 1})])
     index.accept(3, [ProviderChange(root, root, 4, {"VCPU": 3})])
@@ -90,7 +83,7 @@ def test_a_change_is_taken_in_once_and_a_hole_is_remembered() -> None:
 
 def test_rows_are_used_again_and_the_arrays_grow() -> None:
     many = FIRST_ROWS + 10
-    index = index_of(*(a_tree(number, traits=("HW_A",)) for number in range(many)))
+    index = an_index([a_tree(number, traits=("HW_A",)) for number in range(many)])
     query = looking_for({"VCPU": 1}, required=("HW_A",), limit=5000)
     assert page(index, query).fitting == many
     for number in range(100):
@@ -104,7 +97,7 @@ def test_rows_are_used_again_and_the_arrays_grow() -> None:
 
 
 def test_seeds_begin_at_different_hosts_and_the_same_seed_at_the_same() -> None:
-    index = index_of(*(a_tree(number) for number in range(500)))
+    index = an_index([a_tree(number) for number in range(500)])
     query = looking_for({"VCPU": 1}, limit=1)
 
     def first(seed: str) -> str:
@@ -116,13 +109,15 @@ def test_seeds_begin_at_different_hosts_and_the_same_seed_at_the_same() -> None:
 
 
 def test_why_nothing_fits() -> None:
-    index = index_of(
-        a_tree(1, {"VCPU": Inventory(total=8)}, traits=("HW_A",)),
-        a_tree(2, {"VCPU": Inventory(total=8)}, {"VCPU": 5}, traits=("HW_A",)),
-        a_tree(3, {"VCPU": Inventory(total=64)}, traits=("HW_A",), cell="c2"),
-        a_tree(4, {"VCPU": Inventory(total=64)}),
-        a_tree(5, {"CUSTOM_GPU": Inventory(total=1)}, traits=("HW_A",)),
-        a_tree(6, {"VCPU": Inventory(total=64, max_unit=4)}, traits=("HW_A",)),
+    index = an_index(
+        [
+            a_tree(1, {"VCPU": Inventory(total=8)}, traits=("HW_A",)),
+            a_tree(2, {"VCPU": Inventory(total=8)}, {"VCPU": 5}, traits=("HW_A",)),
+            a_tree(3, {"VCPU": Inventory(total=64)}, traits=("HW_A",), cell="c2"),
+            a_tree(4, {"VCPU": Inventory(total=64)}),
+            a_tree(5, {"CUSTOM_GPU": Inventory(total=1)}, traits=("HW_A",)),
+            a_tree(6, {"VCPU": Inventory(total=64, max_unit=4)}, traits=("HW_A",)),
+        ]
     )
     found = page(index, looking_for({"VCPU": 10}, required=("HW_A",), cell="c1"))
     assert found.removals == (
@@ -143,9 +138,11 @@ def test_why_nothing_fits() -> None:
 
 def test_near_misses_of_a_node_request_are_nodes_in_use() -> None:
     node = {"CUSTOM_METAL": Inventory(total=1)}
-    index = index_of(
-        *(a_tree(number, {"VCPU": Inventory(total=64)}) for number in range(1, 9)),
-        *(a_tree(number, node, {"CUSTOM_METAL": 1}) for number in (20, 21)),
+    index = an_index(
+        [
+            *(a_tree(number, {"VCPU": Inventory(total=64)}) for number in range(1, 9)),
+            *(a_tree(number, node, {"CUSTOM_METAL": 1}) for number in (20, 21)),
+        ]
     )
     found = page(index, looking_for({"CUSTOM_METAL": 1}))
     assert [miss.host for miss in found.nearest[:2]] == ["host-20", "host-21"]
@@ -155,20 +152,16 @@ def test_near_misses_of_a_node_request_are_nodes_in_use() -> None:
 def test_a_page_fits_a_message_however_long_the_names_are() -> None:
     classes = [f"CUSTOM_{'X' * 240}{number}" for number in range(10)]
     trees = [a_tree(number, {name: Inventory(total=8) for name in classes}) for number in range(300)]
-    index = index_of(*(dataclasses.replace(tree, zone="z" * 255, agent="a" * 64) for tree in trees))
+    index = an_index([dataclasses.replace(tree, zone="z" * 255, agent="a" * 64) for tree in trees])
     query = looking_for(dict.fromkeys(classes, 1), limit=300)
     seen: list[str] = []
     after: int | None = 0
     while after is not None:
-        found = page(index, the_page(query, after))
+        found = page(index, replace(query, after=after))
         assert len(encode(found)) < MAX_MESSAGE_BYTES
         seen += [candidate.root for candidate in found.candidates]
         after = found.more
     assert len(seen) == len(set(seen)) == 300
-
-
-def the_page(query: FindCandidates, after: int) -> FindCandidates:
-    return FindCandidates(groups=query.groups, limit=query.limit, after=after)
 
 
 MANY = 6 * AHEAD * FIRST_PAGE
@@ -194,31 +187,30 @@ def test_all_pages_together_are_the_order(count: int, levels: int) -> None:
     assert not pages or min(pages[0], count) <= 2 * FIRST_PAGE
 
 
-ROUNDS = 20
-WORK = f"""
-import resource, sys
+BATCHES = """
+import resource
 import numpy as np
 from berth.services import keep_freed_memory
-if sys.argv[1] == "kept":
-    keep_freed_memory()
-def batch():
+
+def page_faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+def work():
     arrays = [np.ones(10_000) for _ in range(40)]
-batch()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range({ROUNDS}):
-    batch()
-print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) // {ROUNDS})
+
+keep_freed_memory()
+work()
+before = page_faults()
+for _ in range(20):
+    work()
+print((page_faults() - before) // 20)
 """
-
-
-def faults_a_batch(how: str) -> int:
-    done = subprocess.run([sys.executable, "-c", WORK, how], capture_output=True, text=True, check=True)
-    return int(done.stdout)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it is glibc's")
 def test_freed_memory_stays_with_the_process() -> None:
-    assert faults_a_batch("kept") < 100  # of 800 pages
+    done = subprocess.run([sys.executable, "-c", BATCHES], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 100  # of 800 pages
 
 
 def host(number: int, *, children: int = 0, traits: int = 0) -> Tree:
@@ -461,7 +453,7 @@ def test_rare_and_common_traits_are_stored_alike() -> None:
     for trait, count in (("CUSTOM_A", 5), ("CUSTOM_B", 1)):
         query = looking_for({"VCPU": 1}, required=(trait,))
         assert search(index, query).fitting == count
-        assert search(index, msgspec.structs.replace(query, limit=1)).cut == (count > 1)
+        assert search(index, replace(query, limit=1)).cut == (count > 1)
 
 
 ONE, TWO, THREE = (uid(number, "a") for number in (1, 2, 3))

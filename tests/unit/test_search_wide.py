@@ -417,3 +417,30 @@ def test_remembering_dead_ends_loses_no_way(seed: int, monkeypatch: pytest.Monke
                 merging = AssignmentSearch(Snapshot(index), made.slots, made.rules, options, mixed=mixed)
                 found.append([way for way in merging if way is not None])
             assert found[0] == found[1]
+
+
+CELLS = tree(
+    state(0),
+    state(1, 0, {"VCPU": 1}, traits=["CUSTOM_A"]),
+    state(11, 1, {"CUSTOM_VF": 1}, traits=["CUSTOM_A"]),
+    state(12, 1, {"DISK_GB": 1}),
+    state(2, 0, {"VCPU": 1}),
+    state(21, 2, {"CUSTOM_VF": 1}),
+    state(22, 2, {"DISK_GB": 1}),
+)
+
+
+@pytest.mark.parametrize("taken", ["VCPU", "CUSTOM_VF"])
+@pytest.mark.parametrize(
+    "names", [("cell", "port"), ("port", "cell"), ("port", "disk", "cell"), ("cell", "disk", "port")]
+)
+def test_a_dead_end_in_one_numa_cell_is_not_remembered_for_another(
+    taken: str, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ways, "WARY", ALWAYS)
+    asks = {"cell": {"VCPU": 1}, "port": {"CUSTOM_VF": 1}, "disk": {"DISK_GB": 1}}
+    groups = [ResourceGroup(suffix=name, resources=asks[name]) for name in names]
+    first = ResourceGroup(suffix="first", resources={taken: 1}, required=("CUSTOM_A",))
+    query = FindCandidates(groups=(first, *groups), same_subtree=(names,))
+    (fit,) = search(an_index([CELLS]), query).fits
+    assert (fit.mappings["cell"], fit.mappings["port"]) == ((uid(2, "a"),), (uid(21, "a"),))

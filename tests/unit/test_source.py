@@ -1,5 +1,6 @@
 """The candidate search inside a scheduler's process, with reservations."""
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
@@ -16,7 +17,7 @@ from placement_worker import source as sourcing
 from placement_worker.core.index import Index
 from placement_worker.core.row import Row
 from placement_worker.core.search_plan import Fit, FitFinder
-from placement_worker.core.trees import Tree
+from placement_worker.core.trees import ProviderState, Tree
 from placement_worker.core.ways import BREATH
 from placement_worker.source import HostSearch, IndexedSource
 from tests.support.ids import uid
@@ -106,28 +107,16 @@ def some_promises(chance: Random, trees: Sequence[Tree]) -> list[Allocations]:
 
 def used_too(trees: Sequence[Tree], reserved_amounts: Sequence[Allocations]) -> list[Tree]:
     """The trees once all that was promised is really used."""
-    given: dict[str, dict[str, int]] = {}
+    more: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for allocations in reserved_amounts:
         for uuid, resources in allocations.items():
-            for name, amount in resources.items():
-                held = given.setdefault(uuid, {})
-                held[name] = held.get(name, 0) + amount
-    return [
-        replace(
-            tree,
-            providers=tuple(
-                replace(
-                    provider,
-                    used={
-                        name: amount + given.get(provider.uuid, {}).get(name, 0)
-                        for name, amount in provider.used.items()
-                    },
-                )
-                for provider in tree.providers
-            ),
-        )
-        for tree in trees
-    ]
+            more[uuid].update(resources)
+
+    def used(provider: ProviderState) -> ProviderState:
+        amounts = {name: amount + more[provider.uuid][name] for name, amount in provider.used.items()}
+        return replace(provider, used=amounts)
+
+    return [replace(tree, providers=tuple(map(used, tree.providers))) for tree in trees]
 
 
 def same_answers(source: CandidateSource, other: CandidateSource, query: FindCandidates) -> None:
