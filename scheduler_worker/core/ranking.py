@@ -35,6 +35,11 @@ class Ranking:
             for trait, weight in alternative.preferred.items()
             if weight > 0 and not np.any(found.view.has(trait))
         ]
+        missing += [
+            f"preferred_resources: no host that fits has {amount} {name} free"
+            for name, (amount, weight) in alternative.preferred_amounts.items()
+            if weight > 0 and not np.any(found.view.free(name) >= amount)
+        ]
         self._notes = (*alternative.notes, *missing)
         self.verdicts = Verdicts(found, self._notes)
         self._weights = Weights(found)

@@ -55,6 +55,8 @@ class Alternative:
     alternative_index: int = 0  # 0: the flavor asked for; n: the nth of or_else
     notes: tuple[str, ...] = ()  # what of the request means nothing here, one sentence each
     preferred: Mapping[str, float] = field(default_factory=dict)  # traits, the flavor's too, by how much
+    # resource class → an amount that should be free, and its weight
+    preferred_amounts: Mapping[str, tuple[int, float]] = field(default_factory=dict)
     group: ServerGroup | None = None  # the one it joins, as it was a moment ago: the claim judges
     members: Mapping[str, int] = field(default_factory=dict)  # root → how many of its group are there
     together: Together | None = None  # several instances of an affinity group without members on any host

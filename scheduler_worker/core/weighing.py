@@ -172,6 +172,22 @@ def preferred_traits() -> Weigher:
     return Weigher("preferred_traits", value, 4.0, reads=("preferred",))
 
 
+def preferred_resources() -> Weigher:
+    """Preferred amounts that are free on the host, by weight; half of an amount counts half."""
+
+    def value(view: View, alternative: Alternative) -> Number:
+        return sum(
+            _share(view.free(name) / amount) * by
+            for name, (amount, by) in alternative.preferred_amounts.items()
+        )
+
+    return Weigher("preferred_resources", value, 4.0, reads=("preferred_amounts",))
+
+
+def _share(amount: Number) -> Number:
+    return min(amount, 1.0) if isinstance(amount, float) else np.minimum(amount, 1.0)
+
+
 def image_cached() -> Weigher:
     """The image is cached on the host, so of about equal hosts the build goes to one without a download."""
 
@@ -198,6 +214,7 @@ WEIGHERS: Mapping[str, Callable[..., Weigher]] = {
         image_properties,
         metrics,
         preferred_traits,
+        preferred_resources,
         image_cached,
     )
 }

@@ -295,6 +295,7 @@ def test_fields_that_no_rule_reads_do_not_distinguish_requests(
         ({"hints": Hints(query="[]")}, {}, ["json"], []),
         ({"zone": "a"}, {"zone": "b"}, ["zone"], []),
         ({"preferred": {"A": 1.0}}, {}, [], ["preferred_traits"]),
+        ({"preferred_amounts": {"A": (1, 1.0)}}, {}, [], ["preferred_resources"]),
         (
             {"group": GROUP, "members": {FIRST: 1}},
             {"group": GROUP, "members": {FIRST: 2}},
@@ -421,6 +422,7 @@ def alternatives(draw: st.DrawFn) -> Alternative:
         image=draw(an_image),
         project=draw(st.sampled_from(["p", "q", "r"])),
         preferred=draw(st.sampled_from([{}, {"A": 1.0, "C": 2.0}])),
+        preferred_amounts=draw(st.sampled_from([{}, {"VCPU": (8, 1.0), "PGPU": (4, -2.0)}])),
         group=group,
         members={root: draw(st.integers(1, 3)) for root in draw(roots)} if group else {},
         same=draw(st.none() | roots.map(frozenset)),

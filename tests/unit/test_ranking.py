@@ -347,6 +347,10 @@ def preferring(**traits: float) -> Alternative:
     return a_wish(preferred=traits)
 
 
+def amounts(**amounts: tuple[int, float]) -> Alternative:
+    return a_wish(preferred_amounts=amounts)
+
+
 def row(
     weigher: str, host: HostFacts, alternative: Alternative, value: float, id: str, **options: Any
 ) -> Any:
@@ -422,6 +426,12 @@ ROWS = [
     ),
     row("preferred_traits", HOST, preferring(A=2.0), 0, "none"),
     row("preferred_traits", HOST, PLAIN, 0, "none preferred"),
+    row("preferred_resources", the_facts(free={"FPGA": 4}), amounts(FPGA=(4, 2.0)), 2.0, "all of it"),
+    row("preferred_resources", the_facts(free={"FPGA": 9}), amounts(FPGA=(4, 2.0)), 2.0, "more than it"),
+    row("preferred_resources", the_facts(free={"FPGA": 1}), amounts(FPGA=(4, 2.0)), 0.5, "a quarter"),
+    row("preferred_resources", HOST, amounts(FPGA=(4, 2.0)), 0, "none of the class"),
+    row("preferred_resources", the_facts(free={"FPGA": 4}), amounts(FPGA=(4, -1.0)), -1.0, "avoided"),
+    row("preferred_resources", HOST, PLAIN, 0, "none preferred"),
     row("image_cached", the_facts(images=("bsd", "linux")), LINUX, 1, "cached"),
     row("image_cached", the_facts(images=("bsd",)), LINUX, 0, "not cached"),
     row("image_cached", HOST, LINUX, 0, "not reported"),
@@ -469,5 +479,6 @@ def test_the_usual_multipliers() -> None:
         "num_instances": 0,
         "metrics": 1,
         "preferred_traits": 4,
+        "preferred_resources": 4,
         "image_cached": 0.25,
     }
