@@ -10,7 +10,7 @@ import msgspec
 from bus.aggregates import Aggregate
 from bus.groups import ServerGroup
 from bus.messages import BuildRequested
-from bus.queries import FindCandidates
+from bus.queries import Candidate, FindCandidates
 from bus.reports import HostState
 from bus.requests import Flavor
 
@@ -172,6 +172,8 @@ class Weigher:
     multiplier: float = 1.0
     lowest: float | None = None  # the begin of the scale, also for lower values; None: the lowest value
     least_span: float = 0.0
+    # Orders the allocation candidates of one host: the one with the highest sum over weighers is claimed.
+    of_candidate: Callable[[Candidate], float] | None = None
     key: str = ""  # of the multiplier in aggregates' metadata; NAME_weight_multiplier by default
     reads: tuple[str, ...] = ()  # as a rule does
 

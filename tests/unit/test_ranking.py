@@ -432,6 +432,7 @@ ROWS = [
     row("preferred_resources", HOST, amounts(FPGA=(4, 2.0)), 0, "none of the class"),
     row("preferred_resources", the_facts(free={"FPGA": 4}), amounts(FPGA=(4, -1.0)), -1.0, "avoided"),
     row("preferred_resources", HOST, PLAIN, 0, "none preferred"),
+    row("devices", HOST, PLAIN, 0, "hosts are alike"),
     row("image_cached", the_facts(images=("bsd", "linux")), LINUX, 1, "cached"),
     row("image_cached", the_facts(images=("bsd",)), LINUX, 0, "not cached"),
     row("image_cached", HOST, LINUX, 0, "not reported"),
@@ -480,5 +481,6 @@ def test_the_usual_multipliers() -> None:
         "metrics": 1,
         "preferred_traits": 4,
         "preferred_resources": 4,
+        "devices": 1,
         "image_cached": 0.25,
     }
